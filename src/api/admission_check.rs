@@ -1,0 +1,54 @@
+//! Kueue's AdmissionCheck (cluster-scoped): which controller answers it, with which parameters.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use serde::{Deserialize, Serialize};
+
+/// `spec` of an AdmissionCheck.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "kueue.x-k8s.io",
+    version = "v1beta2",
+    kind = "AdmissionCheck",
+    plural = "admissionchecks",
+    status = "AdmissionCheckStatus",
+    schema = "disabled",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct AdmissionCheckSpec {
+    /// Key of the controller that answers; immutable.
+    #[serde(default)]
+    pub controller_name: String,
+    /// The object that tunes this check, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parameters: Option<ParametersRef>,
+}
+
+/// Reference to a cluster-scoped parameters object.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct ParametersRef {
+    /// API group of the object.
+    pub api_group: String,
+    /// Kind of the object.
+    pub kind: String,
+    /// Name of the object.
+    pub name: String,
+}
+
+/// `status` of an AdmissionCheck.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct AdmissionCheckStatus {
+    /// Kueue reads `Active` alone: while it is not True, no Workload of the queue is admitted.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+}
+
+impl AdmissionCheck {
+    /// Conditions as last reported; empty before the first report.
+    pub fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |s| &s.conditions)
+    }
+}

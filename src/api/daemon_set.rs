@@ -1,0 +1,25 @@
+//! The part of a DaemonSet that says where its pods run and what they take from a node.
+
+use super::pod::PodTemplate;
+use kube::Resource;
+use kube::api::ObjectMeta;
+use serde::{Deserialize, Serialize};
+
+/// A DaemonSet, slimmed.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[resource(inherit = "k8s_openapi::api::apps::v1::DaemonSet")]
+pub struct DaemonSet {
+    /// Name, namespace and the like.
+    pub metadata: ObjectMeta,
+    /// Its pods.
+    #[serde(default)]
+    pub spec: DaemonSetSpec,
+}
+
+/// `spec` of a DaemonSet, slimmed.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct DaemonSetSpec {
+    /// What each pod looks like.
+    #[serde(default)]
+    pub template: PodTemplate,
+}

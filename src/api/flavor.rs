@@ -1,0 +1,29 @@
+//! Kueue's ResourceFlavor (cluster-scoped): what the nodes behind a quota look like.
+
+use k8s_openapi::api::core::v1::Toleration;
+use kube::CustomResource;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// `spec` of a ResourceFlavor.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "kueue.x-k8s.io",
+    version = "v1beta2",
+    kind = "ResourceFlavor",
+    plural = "resourceflavors",
+    schema = "disabled",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceFlavorSpec {
+    /// Labels that Kueue puts into the pods' nodeSelector; every node of the gang must carry them.
+    #[serde(default)]
+    pub node_labels: BTreeMap<String, String>,
+    /// Tolerations that Kueue adds to the pods.
+    #[serde(default)]
+    pub tolerations: Vec<Toleration>,
+    /// Topology, if this flavor is scheduled topology-aware.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology_name: Option<String>,
+}

@@ -1,0 +1,27 @@
+//! Types of the objects Setu reads and writes, and nothing else.
+//!
+//! Foreign kinds are slim: only the fields that are read, so that unread fields (whole pod specs)
+//! are dropped while decoding and a new field upstream never breaks us. No I/O happens here.
+
+pub mod admission_check;
+pub mod condition;
+pub mod daemon_set;
+pub mod duration;
+pub mod flavor;
+pub mod node;
+pub mod node_claim;
+pub mod node_pool;
+pub mod parameters;
+pub mod pod;
+pub mod queue;
+pub mod workload;
+
+pub use admission_check::AdmissionCheck;
+pub use daemon_set::DaemonSet;
+pub use flavor::ResourceFlavor;
+pub use node::Node;
+pub use node_claim::NodeClaim;
+pub use node_pool::NodePool;
+pub use parameters::ProvisioningParameters;
+pub use queue::ClusterQueue;
+pub use workload::Workload;

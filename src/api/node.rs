@@ -1,0 +1,60 @@
+//! The part of a Node that decides whether it can run pods.
+
+use super::pod::ResourceList;
+use k8s_openapi::api::core::v1::Taint;
+use kube::Resource;
+use kube::api::ObjectMeta;
+use serde::{Deserialize, Serialize};
+
+/// A Node, slimmed.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Node")]
+pub struct Node {
+    /// Name, labels and the like.
+    pub metadata: ObjectMeta,
+    /// Taints and the cordon.
+    #[serde(default)]
+    pub spec: NodeSpec,
+    /// Conditions and allocatable.
+    #[serde(default)]
+    pub status: NodeStatus,
+}
+
+/// `spec` of a Node, slimmed.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct NodeSpec {
+    /// What pods must tolerate.
+    #[serde(default)]
+    pub taints: Vec<Taint>,
+    /// Cordoned.
+    #[serde(default)]
+    pub unschedulable: bool,
+}
+
+/// `status` of a Node, slimmed.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct NodeStatus {
+    /// What pods may use.
+    #[serde(default)]
+    pub allocatable: ResourceList,
+    /// Ready and others.
+    #[serde(default)]
+    pub conditions: Vec<NodeCondition>,
+}
+
+/// A condition of a Node, slimmed.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct NodeCondition {
+    /// Which.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// True, False or Unknown.
+    pub status: String,
+}
+
+impl Node {
+    /// Whether the kubelet reports it Ready.
+    pub fn is_ready(&self) -> bool {
+        self.status.conditions.iter().any(|c| c.kind == "Ready" && c.status == "True")
+    }
+}

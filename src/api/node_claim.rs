@@ -1,0 +1,124 @@
+//! Karpenter's NodeClaim (cluster-scoped): one node asked for, and how far it has come.
+
+use super::condition;
+use super::pod::ResourceList;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use serde::{Deserialize, Serialize};
+
+/// `spec` of a NodeClaim; immutable as a whole.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "karpenter.sh",
+    version = "v1",
+    kind = "NodeClaim",
+    plural = "nodeclaims",
+    status = "NodeClaimStatus",
+    schema = "disabled",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeClaimSpec {
+    /// What the instance must be.
+    #[serde(default)]
+    pub requirements: Vec<Requirement>,
+    /// What it must at least have allocatable.
+    #[serde(default)]
+    pub resources: ResourceRequests,
+    /// Taints for the node's whole life.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub taints: Vec<Taint>,
+    /// Taints that something removes while the node comes up.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub startup_taints: Vec<Taint>,
+    /// The provider's part.
+    pub node_class_ref: NodeClassRef,
+    /// Age at which Karpenter replaces the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expire_after: Option<String>,
+    /// How long a drain may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub termination_grace_period: Option<String>,
+}
+
+/// One requirement on node labels.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, schemars::JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Requirement {
+    /// Label key.
+    pub key: String,
+    /// In, NotIn, Exists, DoesNotExist, Gt, Lt, Gte or Lte.
+    pub operator: String,
+    /// Values the operator takes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub values: Vec<String>,
+    /// Least number of distinct values the provider must keep to choose from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_values: Option<i32>,
+}
+
+/// Resources a claim asks for.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct ResourceRequests {
+    /// Least allocatable amounts.
+    #[serde(default)]
+    pub requests: ResourceList,
+}
+
+/// Reference to the provider's NodeClass. It has no version.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeClassRef {
+    /// API group.
+    pub group: String,
+    /// Kind.
+    pub kind: String,
+    /// Name.
+    pub name: String,
+}
+
+/// `status` of a NodeClaim.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeClaimStatus {
+    /// Name of the Node once registered; never the claim's own name.
+    #[serde(default)]
+    pub node_name: String,
+    /// The provider's id once launched.
+    #[serde(default, rename = "providerID")]
+    pub provider_id: String,
+    /// What the instance has in all.
+    #[serde(default)]
+    pub capacity: ResourceList,
+    /// Launched, Registered, Initialized and others.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+}
+
+impl NodeClaim {
+    /// Conditions as last reported.
+    pub fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |s| &s.conditions)
+    }
+
+    /// Whether the condition of this type is True.
+    pub fn is(&self, condition_type: &str) -> bool {
+        condition::is_true(self.conditions(), condition_type)
+    }
+
+    /// When the condition last changed its status.
+    pub fn since(&self, condition_type: &str) -> Option<Timestamp> {
+        condition::since(self.conditions(), condition_type)
+    }
+
+    /// Value of a label, empty if absent.
+    pub fn label(&self, key: &str) -> &str {
+        self.metadata.labels.as_ref().and_then(|l| l.get(key)).map_or("", String::as_str)
+    }
+
+    /// Value of an annotation, empty if absent.
+    pub fn annotation(&self, key: &str) -> &str {
+        self.metadata.annotations.as_ref().and_then(|a| a.get(key)).map_or("", String::as_str)
+    }
+}

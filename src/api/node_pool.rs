@@ -1,0 +1,130 @@
+//! Karpenter's NodePool (cluster-scoped): the template and the limits of a group of nodes.
+
+use super::condition;
+use super::node_claim::{NodeClassRef, Requirement};
+use super::pod::ResourceList;
+use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// `spec` of a NodePool.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "karpenter.sh",
+    version = "v1",
+    kind = "NodePool",
+    plural = "nodepools",
+    status = "NodePoolStatus",
+    schema = "disabled",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct NodePoolSpec {
+    /// What its nodes look like.
+    pub template: NodeClaimTemplate,
+    /// Upper bounds over all its nodes; any resource, and `nodes`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<ResourceList>,
+    /// Preference among pools, 1 to 100; absent counts as 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<i32>,
+    /// Set on static pools, whose size Karpenter keeps by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub replicas: Option<i64>,
+}
+
+/// Template of a NodeClaim.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct NodeClaimTemplate {
+    /// Labels and annotations of the nodes.
+    #[serde(default)]
+    pub metadata: TemplateMetadata,
+    /// Spec of the claims.
+    pub spec: NodeClaimTemplateSpec,
+}
+
+/// Metadata of a NodeClaim template.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct TemplateMetadata {
+    /// Labels of the nodes.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the nodes.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// Spec of a NodeClaim template.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeClaimTemplateSpec {
+    /// What the instance must be.
+    #[serde(default)]
+    pub requirements: Vec<Requirement>,
+    /// Taints for the node's whole life.
+    #[serde(default)]
+    pub taints: Vec<Taint>,
+    /// Taints that something removes while the node comes up.
+    #[serde(default)]
+    pub startup_taints: Vec<Taint>,
+    /// The provider's part of the template.
+    pub node_class_ref: NodeClassRef,
+    /// Age at which Karpenter replaces the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expire_after: Option<String>,
+    /// How long a drain may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub termination_grace_period: Option<String>,
+}
+
+/// `status` of a NodePool.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct NodePoolStatus {
+    /// Ready, NodeClassReady, ValidationSucceeded and others.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+    /// What its nodes add up to; stale while claims are launching.
+    #[serde(default)]
+    pub resources: ResourceList,
+}
+
+impl NodePool {
+    /// Conditions as last reported.
+    pub fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |s| &s.conditions)
+    }
+
+    /// Why no claim may be made from this pool now, in words for the user; `None` when it is usable.
+    pub fn unusable(&self) -> Option<String> {
+        let name = self.metadata.name.as_deref().unwrap_or_default();
+        if self.spec.replicas.is_some() {
+            return Some(format!(
+                "NodePool {name} is static (spec.replicas): Karpenter would delete one of its nodes for each of ours; \
+                 name a NodePool without replicas"
+            ));
+        }
+        if self.metadata.deletion_timestamp.is_some() {
+            return Some(format!("NodePool {name} is being deleted"));
+        }
+        let Some(ready) = condition::find(self.conditions(), "Ready") else {
+            return Some(format!("NodePool {name} is not ready yet: Karpenter has not looked at it"));
+        };
+        if ready.status == "True" {
+            let current = self.metadata.generation.unwrap_or_default();
+            return match ready.observed_generation {
+                Some(seen) if seen != current => {
+                    Some(format!("NodePool {name} was edited and Karpenter has not looked at it yet"))
+                }
+                _ => None,
+            };
+        }
+        let cause = self
+            .conditions()
+            .iter()
+            .find(|c| c.type_ != "Ready" && c.status == "False")
+            .unwrap_or(ready);
+        Some(format!("NodePool {name} is not ready: {} {}", cause.reason, cause.message).trim_end().to_owned())
+    }
+}

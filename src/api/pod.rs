@@ -1,0 +1,98 @@
+//! The part of a pod template that decides where its pods fit: resources, selectors, tolerations.
+
+use k8s_openapi::api::core::v1::{NodeAffinity, ResourceRequirements, Toleration};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Amounts by resource name, as Kubernetes writes them.
+pub type ResourceList = BTreeMap<String, Quantity>;
+
+/// A pod template, slimmed.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PodTemplate {
+    /// Labels and annotations the pods start with.
+    #[serde(default)]
+    pub metadata: TemplateMeta,
+    /// The pods' spec.
+    #[serde(default)]
+    pub spec: PodSpec,
+}
+
+/// Metadata of a pod template.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct TemplateMeta {
+    /// Labels of the pods.
+    #[serde(default)]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations of the pods.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// A pod's spec, slimmed.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSpec {
+    /// Main containers.
+    #[serde(default)]
+    pub containers: Vec<Container>,
+    /// Init containers; those that restart always are sidecars.
+    #[serde(default)]
+    pub init_containers: Vec<Container>,
+    /// Pod-level resources, which replace the containers' sum for cpu, memory and hugepages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resources: Option<ResourceRequirements>,
+    /// What the runtime itself needs per pod.
+    #[serde(default)]
+    pub overhead: Option<ResourceList>,
+    /// RuntimeClass, whose overhead counts when `overhead` is empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub runtime_class_name: Option<String>,
+    /// Node labels the pods ask for.
+    #[serde(default)]
+    pub node_selector: BTreeMap<String, String>,
+    /// Affinity, of which only the node's part matters here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub affinity: Option<Affinity>,
+    /// Taints the pods tolerate.
+    #[serde(default)]
+    pub tolerations: Vec<Toleration>,
+    /// Claims of dynamic resource allocation; only their presence matters.
+    #[serde(default)]
+    pub resource_claims: Vec<ResourceClaim>,
+}
+
+/// A container, slimmed.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Container {
+    /// Name, for messages.
+    #[serde(default)]
+    pub name: String,
+    /// What it requests and may use.
+    #[serde(default)]
+    pub resources: Option<ResourceRequirements>,
+    /// `Always` on an init container makes it a sidecar.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restart_policy: Option<String>,
+}
+
+/// Affinity, slimmed.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Affinity {
+    /// Which nodes the pods may run on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_affinity: Option<NodeAffinity>,
+}
+
+/// One claim of dynamic resource allocation.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ResourceClaim {
+    /// Name within the pod.
+    #[serde(default)]
+    pub name: String,
+}

@@ -1,0 +1,223 @@
+//! Kueue's Workload: the gang's demand, its quota reservation and the state of its checks.
+
+use super::condition;
+use super::pod::PodTemplate;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Toleration;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::CustomResource;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// `spec` of a Workload.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "kueue.x-k8s.io",
+    version = "v1beta2",
+    kind = "Workload",
+    plural = "workloads",
+    namespaced,
+    status = "WorkloadStatus",
+    schema = "disabled",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadSpec {
+    /// Groups of like pods.
+    #[serde(default)]
+    pub pod_sets: Vec<PodSet>,
+    /// LocalQueue it was submitted to.
+    #[serde(default)]
+    pub queue_name: String,
+    /// `false` deactivates it: evicted and never queued.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active: Option<bool>,
+}
+
+/// A group of like pods.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSet {
+    /// Name within the Workload.
+    pub name: String,
+    /// Pods wanted.
+    #[serde(default)]
+    pub count: i32,
+    /// What each pod looks like.
+    #[serde(default)]
+    pub template: PodTemplate,
+}
+
+/// `status` of a Workload.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadStatus {
+    /// What was reserved; absent without a reservation.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admission: Option<Admission>,
+    /// One entry per check of the queue.
+    #[serde(default)]
+    pub admission_checks: Vec<CheckState>,
+    /// QuotaReserved, Admitted, Evicted, Finished and others.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+    /// Pods that are done and need no node any more.
+    #[serde(default)]
+    pub reclaimable_pods: Vec<ReclaimablePod>,
+    /// Counters of evictions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduling_stats: Option<SchedulingStats>,
+}
+
+/// What Kueue reserved.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Admission {
+    /// The queue that granted it.
+    #[serde(default)]
+    pub cluster_queue: String,
+    /// Per pod set: flavors and count. Topology fields are not read: they change within one reservation.
+    #[serde(default)]
+    pub pod_set_assignments: Vec<PodSetAssignment>,
+}
+
+/// What one pod set was granted.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSetAssignment {
+    /// Name of the pod set.
+    pub name: String,
+    /// Flavor by resource name.
+    #[serde(default)]
+    pub flavors: BTreeMap<String, String>,
+    /// Pods granted; absent means all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<i32>,
+}
+
+/// Pods of a pod set that are done.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct ReclaimablePod {
+    /// Name of the pod set.
+    pub name: String,
+    /// How many are done.
+    #[serde(default)]
+    pub count: i32,
+}
+
+/// Counters that Kueue keeps per Workload.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct SchedulingStats {
+    /// Evictions by reason.
+    #[serde(default)]
+    pub evictions: Vec<EvictionStat>,
+}
+
+/// Evictions for one reason.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct EvictionStat {
+    /// How many.
+    #[serde(default)]
+    pub count: i64,
+}
+
+/// State of one check, as in `status.admissionChecks`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct CheckState {
+    /// Name of the AdmissionCheck.
+    pub name: String,
+    /// The verdict.
+    #[serde(default)]
+    pub state: Verdict,
+    /// When `state` last changed; whole seconds.
+    #[serde(default = "epoch_start")]
+    pub last_transition_time: Timestamp,
+    /// Text for people.
+    #[serde(default)]
+    pub message: String,
+    /// Seconds to wait before Kueue acts on `Retry`. Quota is held meanwhile, so Setu only ever writes 0.
+    #[serde(default)]
+    pub requeue_after_seconds: Option<i32>,
+    /// What Kueue adds to the pods of each pod set.
+    #[serde(default)]
+    pub pod_set_updates: Vec<PodSetUpdate>,
+}
+
+fn epoch_start() -> Timestamp {
+    Timestamp::UNIX_EPOCH
+}
+
+/// A check's verdict.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Verdict {
+    /// Not yet.
+    #[default]
+    Pending,
+    /// Go.
+    Ready,
+    /// Evict and queue again.
+    Retry,
+    /// Deactivate. A one-way door.
+    Rejected,
+}
+
+/// What is added to the pods of one pod set.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct PodSetUpdate {
+    /// Name of the pod set.
+    pub name: String,
+    /// Labels to add.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Annotations to add.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
+    /// Node selector to add.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub node_selector: BTreeMap<String, String>,
+    /// Tolerations to add.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tolerations: Vec<Toleration>,
+}
+
+impl Workload {
+    /// Conditions as last reported.
+    pub fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |s| &s.conditions)
+    }
+
+    /// State of the named check, if Kueue has listed it.
+    pub fn check(&self, name: &str) -> Option<&CheckState> {
+        self.checks().iter().find(|c| c.name == name)
+    }
+
+    /// States of all checks.
+    pub fn checks(&self) -> &[CheckState] {
+        self.status.as_ref().map_or(&[], |s| &s.admission_checks)
+    }
+
+    /// What Kueue reserved, if anything.
+    pub fn admission(&self) -> Option<&Admission> {
+        self.status.as_ref().and_then(|s| s.admission.as_ref())
+    }
+
+    /// Whether the condition of this type is True.
+    pub fn is(&self, condition_type: &str) -> bool {
+        condition::is_true(self.conditions(), condition_type)
+    }
+
+    /// Evictions so far, for whatever reason.
+    pub fn evictions(&self) -> i64 {
+        self.status
+            .as_ref()
+            .and_then(|s| s.scheduling_stats.as_ref())
+            .map_or(0, |s| s.evictions.iter().map(|e| e.count).sum())
+    }
+
+    /// Whether its pods exist already and are only gated, so that an eviction would delete them.
+    pub fn is_plain_pods(&self) -> bool {
+        self.metadata.owner_references.iter().flatten().any(|o| o.kind == "Pod")
+    }
+}

@@ -1,0 +1,154 @@
+//! Starts one watch per kind and leads what it sees to the loops that care.
+
+use crate::api::{
+    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ProvisioningParameters, ResourceFlavor, Workload,
+};
+use crate::cluster::watch::{Gates, watch};
+use crate::controllers::Context;
+use crate::controllers::context::{Stores, Wakers};
+use crate::gang::StateName;
+use crate::names;
+use crate::policy::PolicyFile;
+use futures::stream::{self, BoxStream, StreamExt};
+use k8s_openapi::api::core::v1::{Event, LimitRange};
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::{self, Config};
+use kube::{Api, Client, Resource};
+use std::sync::Arc;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+type Touched<K> = BoxStream<'static, Result<K, watcher::Error>>;
+type Woken<K> = BoxStream<'static, ObjectRef<K>>;
+
+/// What the loops run on.
+pub struct Feeds {
+    /// Workloads that were touched.
+    pub workloads: Touched<Workload>,
+    /// Workloads to look at for another reason.
+    pub wake_workloads: Woken<Workload>,
+    /// AdmissionChecks that were touched.
+    pub checks: Touched<AdmissionCheck>,
+    /// AdmissionChecks to look at for another reason.
+    pub wake_checks: Woken<AdmissionCheck>,
+    /// NodeClaims of ours that were touched.
+    pub claims: Touched<NodeClaim>,
+    /// NodeClaims to look at for another reason.
+    pub wake_claims: Woken<NodeClaim>,
+}
+
+impl Feeds {
+    /// Starts every watch.
+    pub fn start(client: Client, controller_name: String, policy: PolicyFile) -> (Self, Arc<Context>) {
+        let gates = Gates::default();
+        let all = Config::default;
+        let ours = || Config::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
+        let of_gangs = || Config::default().labels(names::GANG);
+        let open = Some(&gates);
+        let workloads = watch::<Workload>("workloads", Api::all(client.clone()), all(), open);
+        let checks = watch::<AdmissionCheck>("admissionchecks", Api::all(client.clone()), all(), open);
+        let queues = watch::<ClusterQueue>("clusterqueues", Api::all(client.clone()), all(), open);
+        let flavors = watch::<ResourceFlavor>("resourceflavors", Api::all(client.clone()), all(), open);
+        let pools = watch::<NodePool>("nodepools", Api::all(client.clone()), all(), open);
+        let claims = watch::<NodeClaim>("nodeclaims", Api::all(client.clone()), ours(), open);
+        let nodes = watch::<Node>("nodes", Api::all(client.clone()), of_gangs(), open);
+        let daemon_sets = watch::<DaemonSet>("daemonsets", Api::all(client.clone()), all(), open);
+        let limit_ranges = watch::<LimitRange>("limitranges", Api::all(client.clone()), all(), open);
+        let runtime_classes = watch::<RuntimeClass>("runtimeclasses", Api::all(client.clone()), all(), open);
+        let parameters =
+            watch::<ProvisioningParameters>("provisioningparameters", Api::all(client.clone()), all(), None);
+        // Karpenter publishes the only word on a claim that found no capacity as an Event.
+        let warnings = Config::default().fields("involvedObject.kind=NodeClaim,type=Warning");
+        let warnings = watch::<Event>("events", Api::namespaced(client.clone(), "default"), warnings, open);
+        let stores = Stores {
+            workloads: workloads.store,
+            checks: checks.store,
+            queues: queues.store,
+            flavors: flavors.store,
+            pools: pools.store,
+            claims: claims.store,
+            nodes: nodes.store,
+            daemon_sets: daemon_sets.store,
+            limit_ranges: limit_ranges.store,
+            runtime_classes: runtime_classes.store,
+        };
+        let (wake_workload, wake_workloads) = unbounded_channel();
+        let (wake_claim, wake_claims) = unbounded_channel();
+        let (wake_check, wake_checks) = unbounded_channel();
+        let wake = Wakers { workload: wake_workload, claim: wake_claim, check: wake_check };
+        let context = Arc::new(Context::new(client, controller_name, policy, stores, (gates, wake)));
+        spawn(queues.touched, &context, |context, _| plans_may_change(context));
+        spawn(flavors.touched, &context, |context, _| plans_may_change(context));
+        spawn(pools.touched, &context, |context, _| plans_may_change(context));
+        spawn(daemon_sets.touched, &context, |_, _| {});
+        spawn(limit_ranges.touched, &context, |_, _| {});
+        spawn(runtime_classes.touched, &context, |_, _| {});
+        spawn(nodes.touched, &context, |context, node| node_touched(context, &node));
+        spawn(parameters.touched, &context, |context, parameters| parameters_touched(context, &parameters));
+        spawn(warnings.touched, &context, |context, event| warned(context, &event));
+        let (of_workloads, of_claims) = (Arc::clone(&context), Arc::clone(&context));
+        let feeds = Self {
+            workloads: touched(workloads.touched).inspect(move |w| w.iter().for_each(|w| of_workloads.workload_touched(w))).boxed(),
+            wake_workloads: woken(wake_workloads),
+            checks: touched(checks.touched),
+            wake_checks: woken(wake_checks),
+            claims: touched(claims.touched).inspect(move |c| c.iter().for_each(|c| of_claims.claim_touched(c))).boxed(),
+            wake_claims: woken(wake_claims),
+        };
+        (feeds, context)
+    }
+}
+
+fn touched<K: Send + 'static>(receiver: UnboundedReceiver<K>) -> Touched<K> {
+    stream::unfold(receiver, |mut r| async move { r.recv().await.map(|item| (Ok(item), r)) }).boxed()
+}
+
+fn woken<K: Resource<DynamicType = ()> + Send + 'static>(receiver: UnboundedReceiver<ObjectRef<K>>) -> Woken<K> {
+    stream::unfold(receiver, |mut r| async move { r.recv().await.map(|item| (item, r)) }).boxed()
+}
+
+fn spawn<K: Send + 'static>(
+    mut receiver: UnboundedReceiver<K>,
+    context: &Arc<Context>,
+    act: impl Fn(&Context, K) + Send + 'static,
+) {
+    let context = Arc::clone(context);
+    tokio::spawn(async move {
+        while let Some(item) = receiver.recv().await {
+            act(&context, item);
+        }
+    });
+}
+
+/// Something that plans are made from has changed: whoever waits for a plan looks again.
+fn plans_may_change(context: &Context) {
+    for workload in context.board().in_state(StateName::Validating) {
+        context.wake_workload(workload);
+    }
+}
+
+fn node_touched(context: &Context, node: &Node) {
+    let gang = node.metadata.labels.as_ref().and_then(|l| l.get(names::GANG));
+    if let Some(workload) = gang.and_then(|gang| context.board().workload(gang)) {
+        context.wake_workload(workload);
+    }
+}
+
+fn parameters_touched(context: &Context, parameters: &ProvisioningParameters) {
+    for check in context.stores.checks.state() {
+        let named = check.spec.parameters.as_ref().map(|p| p.name.as_str());
+        if named == parameters.metadata.name.as_deref() {
+            // Fails only while the process ends.
+            let _ = context.wake.check.send(ObjectRef::from_obj(&*check));
+        }
+    }
+}
+
+fn warned(context: &Context, event: &Event) {
+    let name = event.involved_object.name.as_deref().unwrap_or_default();
+    let reason = event.reason.as_deref().unwrap_or_default();
+    let message = event.message.as_deref().unwrap_or_default();
+    if name.starts_with("setu-") {
+        context.heard_of_claim(name, reason, message);
+    }
+}

@@ -1,0 +1,123 @@
+//! The client: kube's own stack without its retry, and a layer that counts every request.
+//!
+//! kube would retry a POST for minutes, also after the world has moved on. Here a failed call is an
+//! answer; whoever made it looks again and decides anew.
+
+use crate::telemetry::metrics;
+use futures::future::BoxFuture;
+use http::{Method, Request, Response};
+use kube::client::{Body, ClientBuilder};
+use kube::{Client, Config};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tower::{Layer, Service};
+
+/// Time in which a connection must stand.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Connects with the given configuration.
+pub fn connect(mut config: Config) -> Result<Client, kube::Error> {
+    config.default_retry = false;
+    config.connect_timeout = Some(CONNECT_TIMEOUT);
+    Ok(ClientBuilder::try_from(config)?.with_layer(&CountLayer).build())
+}
+
+/// Adds [`Count`] to a stack.
+#[derive(Clone, Copy, Debug)]
+struct CountLayer;
+
+impl<S> Layer<S> for CountLayer {
+    type Service = Count<S>;
+
+    fn layer(&self, inner: S) -> Count<S> {
+        Count { inner }
+    }
+}
+
+/// Counts requests by verb, resource and answer.
+#[derive(Clone, Debug)]
+struct Count<S> {
+    inner: S,
+}
+
+impl<S, B> Service<Request<Body>> for Count<S>
+where
+    S: Service<Request<Body>, Response = Response<B>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = BoxFuture<'static, Result<S::Response, S::Error>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let method = request.method().clone();
+        let resource = resource(request.uri().path());
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            metrics::api_request(&method, resource, answer.as_ref().ok().map(|r| r.status().as_u16()));
+            after_write(&method);
+            answer
+        })
+    }
+}
+
+/// The kinds that are told apart in metrics; everything else is `other`.
+const RESOURCES: [&str; 15] = [
+    "workloads",
+    "admissionchecks",
+    "clusterqueues",
+    "resourceflavors",
+    "nodeclaims",
+    "nodepools",
+    "nodes",
+    "daemonsets",
+    "limitranges",
+    "runtimeclasses",
+    "events",
+    "leases",
+    "provisioningparameters",
+    "localqueues",
+    "customresourcedefinitions",
+];
+
+fn resource(path: &str) -> &'static str {
+    let mut parts = path.split('/').filter(|p| !p.is_empty());
+    parts.find_map(|part| RESOURCES.iter().find(|r| **r == part)).copied().unwrap_or("other")
+}
+
+#[cfg(not(feature = "fail-points"))]
+fn after_write(_: &Method) {}
+
+/// Ends the process with SIGKILL right after the write whose number `SETU_KILL_AFTER_WRITE` gives.
+#[cfg(feature = "fail-points")]
+fn after_write(method: &Method) {
+    use std::sync::LazyLock;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static WRITES: AtomicU64 = AtomicU64::new(0);
+    static LAST: LazyLock<Option<u64>> =
+        LazyLock::new(|| std::env::var("SETU_KILL_AFTER_WRITE").ok().and_then(|n| n.parse().ok()));
+    if *method == Method::GET {
+        return;
+    }
+    if Some(WRITES.fetch_add(1, Ordering::SeqCst) + 1) == *LAST {
+        // Nothing may run after this line: no destructor, no flush, no other thread's write.
+        let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_counted_by_its_kind_and_never_by_a_name() {
+        assert_eq!(resource("/apis/kueue.x-k8s.io/v1beta2/namespaces/a/workloads/nodes/status"), "workloads");
+        assert_eq!(resource("/apis/karpenter.sh/v1/nodeclaims/setu-a-1"), "nodeclaims");
+        assert_eq!(resource("/apis/example.com/v1/things/x"), "other");
+    }
+}

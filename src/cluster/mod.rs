@@ -1,0 +1,4 @@
+//! The way to the API server: the client, and one watch per kind.
+
+pub mod client;
+pub mod watch;

@@ -1,0 +1,143 @@
+//! One watch per kind: decode → store → tell who is interested.
+//!
+//! An object that cannot be decoded is reported and left out; it never stops the others. Deleted
+//! objects are told of too, with the store already without them.
+
+use crate::telemetry::metrics;
+use futures::{StreamExt, TryStreamExt, pin_mut};
+use kube::core::DeserializeGuard;
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::{WatchStreamExt, reflector::store};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// A watched kind.
+pub struct Watched<K: Resource<DynamicType = ()> + 'static> {
+    /// Everything that exists, as last seen.
+    pub store: Store<K>,
+    /// Every object that was added, changed or removed.
+    pub touched: UnboundedReceiver<K>,
+}
+
+/// Which kinds have been listed once, and what keeps the others from it.
+#[derive(Clone, Debug, Default)]
+pub struct Gates(Arc<Mutex<BTreeMap<&'static str, Option<String>>>>);
+
+impl Gates {
+    /// Kinds not listed yet, each with what is known of the reason.
+    pub fn closed(&self) -> Vec<(&'static str, String)> {
+        let gates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        gates.iter().filter_map(|(kind, why)| why.clone().map(|w| (*kind, w))).collect()
+    }
+
+    fn set(&self, kind: &'static str, why: Option<String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, why);
+    }
+
+    /// Whether the kind was listed before; a later error does not close its gate again.
+    fn is_open(&self, kind: &'static str) -> bool {
+        matches!(self.0.lock().unwrap_or_else(PoisonError::into_inner).get(kind), Some(None))
+    }
+}
+
+/// Starts watching a kind. `gates` is `None` for kinds the controller can do without.
+pub fn watch<K>(kind: &'static str, api: Api<DeserializeGuard<K>>, config: watcher::Config, gates: Option<&Gates>) -> Watched<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let (store, writer) = store();
+    let (told, touched) = unbounded_channel();
+    if let Some(gates) = gates {
+        gates.set(kind, Some("not listed yet".to_owned()));
+    }
+    tokio::spawn(pump(kind, api, config, writer, told, gates.cloned()));
+    Watched { store, touched }
+}
+
+async fn pump<K>(
+    kind: &'static str,
+    api: Api<DeserializeGuard<K>>,
+    config: watcher::Config,
+    writer: reflector::store::Writer<K>,
+    told: UnboundedSender<K>,
+    gates: Option<Gates>,
+) where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let events = watcher(api, config)
+        .default_backoff()
+        .try_filter_map(move |event| async move { Ok(decoded(kind, event)) })
+        .reflect(writer);
+    pin_mut!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::InitDone) => gates.iter().for_each(|g| g.set(kind, None)),
+            Ok(Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) => {
+                if told.send(object).is_err() {
+                    return;
+                }
+            }
+            Ok(Event::Init) => {}
+            Err(error) => report(kind, &error, gates.as_ref()),
+        }
+    }
+}
+
+fn decoded<K: Resource<DynamicType = ()>>(kind: &'static str, event: Event<DeserializeGuard<K>>) -> Option<Event<K>> {
+    let good = |guard: DeserializeGuard<K>| match guard.0 {
+        Ok(object) => Some(object),
+        Err(bad) => {
+            let name = bad.metadata.name.as_deref().unwrap_or_default();
+            let namespace = bad.metadata.namespace.as_deref().unwrap_or_default();
+            tracing::warn!(kind, namespace, name, error = %bad.error, "left out an object that cannot be read");
+            None
+        }
+    };
+    Some(match event {
+        Event::Apply(o) => Event::Apply(good(o)?),
+        Event::Delete(o) => Event::Delete(good(o)?),
+        Event::Init => Event::Init,
+        Event::InitApply(o) => Event::InitApply(good(o)?),
+        Event::InitDone => Event::InitDone,
+    })
+}
+
+fn report(kind: &'static str, error: &watcher::Error, gates: Option<&Gates>) {
+    metrics::watch_error(kind);
+    let advice = advice(kind, error);
+    match gates {
+        Some(gates) if gates.is_open(kind) => tracing::warn!(kind, error = %error, "a watch broke and starts again"),
+        Some(gates) => {
+            tracing::warn!(kind, error = %error, advice, "cannot watch yet, trying again");
+            gates.set(kind, Some(format!("{error}{}{advice}", if advice.is_empty() { "" } else { ": " })));
+        }
+        None => tracing::debug!(kind, error = %error, advice, "cannot watch an optional kind"),
+    }
+}
+
+/// What an administrator can do about a watch that cannot start.
+fn advice(kind: &'static str, error: &watcher::Error) -> String {
+    let code = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(s))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(s)) => s.code,
+        watcher::Error::WatchError(s) => s.code,
+        _ => 0,
+    };
+    let owner = match kind {
+        "workloads" | "admissionchecks" | "clusterqueues" | "resourceflavors" => "Kueue (v1beta2, 0.16 or later)",
+        "nodeclaims" | "nodepools" => "Karpenter (v1)",
+        "provisioningparameters" => "Setu's own CRDs",
+        _ => "Kubernetes",
+    };
+    match code {
+        404 => format!("the API server does not serve {kind}: install {owner}"),
+        401 => "the API server does not accept these credentials: check the kubeconfig or the token".to_owned(),
+        403 => format!("grant this ServiceAccount get, list and watch on {kind}"),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,60 @@
+//! Reports on each of our AdmissionChecks whether it works, and reads its parameters.
+
+use super::context::{Context, Parameters};
+use crate::api::admission_check::ParametersRef;
+use crate::api::{AdmissionCheck, ProvisioningParameters};
+use crate::effects::active::Active;
+use crate::effects::{active, call};
+use crate::error::Error;
+use crate::names;
+use kube::core::DeserializeGuard;
+use kube::runtime::controller::Action;
+use kube::{Api, ResourceExt};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a check is looked at again although nothing was seen to change.
+const SAFETY_NET: Duration = Duration::from_mins(10);
+
+/// Reads the parameters of one check, tells its Workloads and reports.
+pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Result<Action, Error> {
+    if check.spec.controller_name != context.controller_name {
+        return Ok(Action::await_change());
+    }
+    let name = check.name_any();
+    let parameters = match &check.spec.parameters {
+        None => Ok(None),
+        Some(reference) => read(&context, reference).await?,
+    };
+    let active = match &parameters {
+        Ok(_) => Active { works: true, reason: "Active", message: "gangs are provisioned through Karpenter".to_owned() },
+        Err(why) => Active { works: false, reason: "BadParametersRef", message: why.clone() },
+    };
+    let known = context.parameters(&name);
+    context.set_parameters(&name, parameters.clone());
+    if known.as_ref() != Some(&parameters) {
+        context.wake_all_of(&name);
+    }
+    active::report(&context.client, &check, &active, context.now()).await?;
+    Ok(Action::requeue(SAFETY_NET))
+}
+
+/// Reads a parameters object; what is wrong with it is the inner error, in words for the administrator.
+async fn read(context: &Context, reference: &ParametersRef) -> Result<Parameters, Error> {
+    let expected = (names::API_GROUP, names::PARAMETERS_KIND);
+    if (reference.api_group.as_str(), reference.kind.as_str()) != expected {
+        return Ok(Err(format!(
+            "spec.parameters names {}/{}; Setu understands {}/{} only",
+            reference.api_group, reference.kind, expected.0, expected.1
+        )));
+    }
+    let api: Api<DeserializeGuard<ProvisioningParameters>> = Api::all(context.client.clone());
+    let found = call("reading ProvisioningParameters", &reference.name, api.get_opt(&reference.name)).await?;
+    Ok(match found {
+        None => Err(format!("ProvisioningParameters {} does not exist; create it (its CRD comes with Setu)", reference.name)),
+        Some(DeserializeGuard(Err(bad))) => {
+            Err(format!("ProvisioningParameters {} cannot be used: {}", reference.name, bad.error))
+        }
+        Some(DeserializeGuard(Ok(object))) => Ok(Some(object.spec)),
+    })
+}

@@ -1,0 +1,206 @@
+//! What the controllers share: the client, the stores, the policy and the replica's memory.
+
+use super::memory::{Board, Ledger, Necrology, OwnWrites};
+use crate::api::parameters::ParametersSpec;
+use crate::api::{AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ResourceFlavor, Workload};
+use crate::cluster::watch::Gates;
+use crate::names;
+use crate::policy::PolicyFile;
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::LimitRange;
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::runtime::events::{Recorder, Reporter};
+use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Client, ResourceExt};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use tokio::sync::mpsc::UnboundedSender;
+
+/// Every watched kind.
+#[derive(Clone)]
+pub struct Stores {
+    /// Workloads.
+    pub workloads: Store<Workload>,
+    /// AdmissionChecks.
+    pub checks: Store<AdmissionCheck>,
+    /// ClusterQueues.
+    pub queues: Store<ClusterQueue>,
+    /// ResourceFlavors.
+    pub flavors: Store<ResourceFlavor>,
+    /// NodePools.
+    pub pools: Store<NodePool>,
+    /// NodeClaims of ours.
+    pub claims: Store<NodeClaim>,
+    /// Nodes of ours.
+    pub nodes: Store<Node>,
+    /// DaemonSets.
+    pub daemon_sets: Store<DaemonSet>,
+    /// LimitRanges.
+    pub limit_ranges: Store<LimitRange>,
+    /// RuntimeClasses.
+    pub runtime_classes: Store<RuntimeClass>,
+}
+
+/// How loops wake each other.
+#[derive(Clone)]
+pub struct Wakers {
+    /// Look at this Workload.
+    pub workload: UnboundedSender<ObjectRef<Workload>>,
+    /// Look at this NodeClaim.
+    pub claim: UnboundedSender<ObjectRef<NodeClaim>>,
+    /// Look at this AdmissionCheck.
+    pub check: UnboundedSender<ObjectRef<AdmissionCheck>>,
+}
+
+/// What a check's parameters came to.
+pub type Parameters = Result<Option<ParametersSpec>, String>;
+
+/// What the controllers share.
+pub struct Context {
+    /// The way to the API server.
+    pub client: Client,
+    /// `spec.controllerName` of the checks that are ours.
+    pub controller_name: String,
+    /// The policy file, or what stands for one that was not given.
+    pub policy_file: PolicyFile,
+    /// Watched kinds.
+    pub stores: Stores,
+    /// Which of them have been listed.
+    pub gates: Gates,
+    /// How loops wake each other.
+    pub wake: Wakers,
+    /// Publishes Kubernetes Events.
+    pub recorder: Recorder,
+    pub(super) own_writes: OwnWrites,
+    pub(super) ledger: Ledger,
+    pub(super) necrology: Necrology,
+    pub(super) failures: Mutex<BTreeMap<String, u32>>,
+    parameters: Mutex<BTreeMap<String, Parameters>>,
+    progress: Mutex<BTreeMap<String, Timestamp>>,
+    board: Board,
+}
+
+impl Context {
+    /// Puts the parts together, with an empty memory.
+    pub fn new(
+        client: Client,
+        controller_name: String,
+        policy_file: PolicyFile,
+        stores: Stores,
+        (gates, wake): (Gates, Wakers),
+    ) -> Self {
+        let reporter = Reporter { controller: names::CONTROLLER_NAME.to_owned(), instance: None };
+        Self {
+            recorder: Recorder::new(client.clone(), reporter),
+            client,
+            controller_name,
+            policy_file,
+            stores,
+            gates,
+            wake,
+            own_writes: OwnWrites::default(),
+            ledger: Ledger::default(),
+            necrology: Necrology::default(),
+            failures: Mutex::default(),
+            parameters: Mutex::default(),
+            progress: Mutex::default(),
+            board: Board::default(),
+        }
+    }
+
+    /// The time. The only place of the controllers that asks for it.
+    pub fn now(&self) -> Timestamp {
+        Timestamp::now()
+    }
+
+    /// Every gang, for people and metrics.
+    pub fn board(&self) -> &Board {
+        &self.board
+    }
+
+    /// Whether a check is answered by this controller.
+    pub fn is_ours(&self, check: &str) -> bool {
+        let found = self.stores.checks.get(&ObjectRef::new(check));
+        found.is_some_and(|c| c.spec.controller_name == self.controller_name)
+    }
+
+    /// Notes what a check's parameters came to.
+    pub(super) fn set_parameters(&self, check: &str, parameters: Parameters) {
+        self.parameters.lock().unwrap_or_else(PoisonError::into_inner).insert(check.to_owned(), parameters);
+    }
+
+    /// What a check's parameters came to; `None` while they have not been read.
+    pub(super) fn parameters(&self, check: &str) -> Option<Parameters> {
+        self.parameters.lock().unwrap_or_else(PoisonError::into_inner).get(check).cloned()
+    }
+
+    /// When the next message that only tells of progress may be written; `None` means now, which is
+    /// then taken as used.
+    pub(super) fn progress_due(&self, workload: &Workload, pace: SignedDuration, now: Timestamp) -> Option<Timestamp> {
+        let mut told = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
+        told.retain(|_, last| *last + pace > now);
+        let uid = workload.uid().unwrap_or_default();
+        match told.get(&uid) {
+            Some(last) => Some(*last + pace),
+            None => {
+                told.insert(uid, now);
+                None
+            }
+        }
+    }
+
+    /// Has another look taken at a Workload.
+    pub fn wake_workload(&self, workload: ObjectRef<Workload>) {
+        // Fails only while the process ends, when nobody looks any more.
+        let _ = self.wake.workload.send(workload);
+    }
+
+    /// Has another look taken at every Workload that has a check of ours.
+    pub fn wake_all_of(&self, check: &str) {
+        for workload in self.stores.workloads.state() {
+            if workload.check(check).is_some() {
+                self.wake_workload(ObjectRef::from_obj(&*workload));
+            }
+        }
+    }
+
+    /// A NodeClaim was touched: note it, and look at its Workload and at the claim itself.
+    pub fn claim_touched(&self, claim: &NodeClaim) {
+        self.necrology.saw(claim, self.now());
+        if let Some(workload) = super::memory::workload_of(claim) {
+            self.wake_workload(workload);
+        }
+    }
+
+    /// A Warning event on a NodeClaim was seen.
+    pub fn heard_of_claim(&self, claim: &str, reason: &str, message: &str) {
+        if let Some(workload) = self.necrology.heard(claim, reason, message, self.now()) {
+            self.wake_workload(workload);
+        }
+    }
+
+    /// A Workload was touched: if it is gone, its claims are looked at.
+    pub fn workload_touched(&self, workload: &Workload) {
+        let object = ObjectRef::from_obj(workload);
+        let uid = workload.uid().unwrap_or_default();
+        let gone = self.stores.workloads.get(&object).is_none_or(|current| current.uid().unwrap_or_default() != uid);
+        if !gone || !self.gates.closed().is_empty() {
+            return;
+        }
+        for gang in self.board.forget(&object) {
+            if self.ledger.open().strike(&gang) {
+                self.next_turn();
+            }
+        }
+        for claim in self.stores.claims.state().iter().filter(|c| c.label(names::WORKLOAD_UID) == uid) {
+            let _ = self.wake.claim.send(ObjectRef::from_obj(&**claim));
+        }
+    }
+
+    /// Gangs that may have waited for another's turn are looked at.
+    pub(super) fn next_turn(&self) {
+        for workload in self.board.in_state(crate::gang::StateName::Validating) {
+            self.wake_workload(workload);
+        }
+    }
+}

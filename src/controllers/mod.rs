@@ -1,0 +1,14 @@
+//! The loops that turn watches into writes.
+//!
+//! `workload` takes gangs through their lives, `admission_check` reports whether a check works, and
+//! `claims` asks of every NodeClaim whether somebody still wants it. `context` is what they share.
+
+pub mod admission_check;
+pub mod claims;
+pub mod context;
+mod gang;
+mod memory;
+mod plans;
+pub mod workload;
+
+pub use context::Context;

@@ -1,0 +1,124 @@
+//! The main loop: one look at a Workload takes each of its gangs as far as it will go and then tells
+//! Kueue, once, what all of them have come to.
+
+use super::context::Context;
+use super::gang::{Gang, Looked};
+use crate::api::workload::CheckState;
+use crate::api::{Workload, condition};
+use crate::effects::verdict;
+use crate::error::{Class, Error};
+use crate::names;
+use crate::telemetry::metrics;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use kube::runtime::controller::Action;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How often a Workload with a gang is looked at although nothing was seen to change.
+const SAFETY_NET: Duration = Duration::from_mins(1);
+/// How often a message that only tells of progress is written.
+const PROGRESS_PACE: SignedDuration = SignedDuration::from_secs(5);
+/// A lagging cache is given this long before it is looked at again.
+const CATCH_UP: Duration = Duration::from_millis(500);
+
+/// Looks at one Workload.
+pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result<Action, Error> {
+    let started = Instant::now();
+    if !context.gates.closed().is_empty() {
+        return Ok(Action::requeue(CATCH_UP));
+    }
+    if context.own_writes.is_behind(&workload) {
+        // The watch will bring our own write, and this Workload with it.
+        return Ok(Action::requeue(CATCH_UP));
+    }
+    let checks = our_checks(&workload, &context);
+    if checks.is_empty() {
+        return Ok(Action::await_change());
+    }
+    let mut workload = (*workload).clone();
+    let mut looks = Vec::new();
+    for check in &checks {
+        if let Some(gang) = Gang::open(&context, &workload, check, &checks) {
+            looks.push(gang.look(&mut workload).await?);
+        }
+    }
+    let later = tell(&context, &mut workload, &looks, started).await?;
+    context.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(&workload.uid().unwrap_or_default());
+    Ok(next_look(&context, &looks, later))
+}
+
+/// Checks of ours that the Workload carries or has a journal of, sorted.
+fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
+    let listed = workload.checks().iter().map(|c| c.name.as_str());
+    let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
+    let mut checks: Vec<String> = listed.chain(journalled).filter(|c| context.is_ours(c)).map(str::to_owned).collect();
+    checks.sort();
+    checks.dedup();
+    checks
+}
+
+/// Writes the entries that changed, all in one. Returns when a message that was held back is due.
+async fn tell(
+    context: &Context,
+    workload: &mut Workload,
+    looks: &[Looked],
+    started: Instant,
+) -> Result<Option<Timestamp>, Error> {
+    let changed: Vec<&CheckState> = looks.iter().filter_map(|l| l.entry.as_ref()).collect();
+    if changed.is_empty() {
+        return Ok(None);
+    }
+    let now = context.now();
+    let only_progress = looks.iter().filter(|l| l.entry.is_some()).all(|l| l.progress);
+    if only_progress && let Some(due) = context.progress_due(workload, PROGRESS_PACE, now) {
+        return Ok(Some(due));
+    }
+    let ours = workload.checks().iter().filter(|c| context.is_ours(&c.name));
+    let entries: Vec<CheckState> = ours
+        .map(|old| changed.iter().find(|new| new.name == old.name).map_or(old, |new| *new).clone())
+        .collect();
+    let reserved = condition::since(workload.conditions(), "QuotaReserved").unwrap_or(now);
+    *workload = verdict::apply(&context.client, workload, &entries).await?;
+    context.own_writes.note(workload);
+    for entry in &changed {
+        tracing::info!(
+            workload = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any()),
+            check = entry.name, verdict = ?entry.state, message = entry.message, "told Kueue"
+        );
+        let result = match entry.state {
+            crate::api::workload::Verdict::Ready => "approved",
+            crate::api::workload::Verdict::Rejected => "rejected",
+            crate::api::workload::Verdict::Retry => "yielded",
+            crate::api::workload::Verdict::Pending => continue,
+        };
+        metrics::verdict(result, Duration::try_from(now.duration_since(reserved)).unwrap_or_default());
+    }
+    if looks.iter().any(|l| l.approved) {
+        metrics::verdict_delay(started.elapsed());
+    }
+    Ok(None)
+}
+
+fn next_look(context: &Context, looks: &[Looked], later: Option<Timestamp>) -> Action {
+    let now = context.now();
+    let due = looks.iter().filter_map(|l| l.wake).chain(later).min();
+    let wait = due.map_or(SAFETY_NET, |at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+    Action::requeue(wait.clamp(Duration::from_millis(20), SAFETY_NET))
+}
+
+/// When a failed look is taken again.
+#[allow(clippy::needless_pass_by_value, reason = "the signature is the controller's")]
+pub fn on_error(workload: Arc<Workload>, error: &Error, context: Arc<Context>) -> Action {
+    let object = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any());
+    if error.class() == Class::Again {
+        tracing::debug!(workload = object, error = %error, "looks again");
+        return Action::requeue(Duration::from_millis(50));
+    }
+    let mut failures = context.failures.lock().unwrap_or_else(PoisonError::into_inner);
+    let count = failures.entry(workload.uid().unwrap_or_default()).or_default();
+    *count = count.saturating_add(1);
+    let wait = Duration::from_millis(200).saturating_mul(2_u32.saturating_pow((*count).min(8))).min(Duration::from_secs(30));
+    tracing::warn!(workload = object, error = %error, retry_in = ?wait, "could not finish a look");
+    Action::requeue(wait)
+}

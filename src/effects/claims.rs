@@ -1,0 +1,126 @@
+//! Creates and deletes NodeClaims, and reads them past every cache.
+//!
+//! Rule: a name is derived, so a create that finds its object there either made it earlier or has
+//! found a stranger; a delete names the UID it means.
+
+use crate::api::{Node, NodeClaim};
+use crate::effects::call;
+use crate::error::{Class, Error};
+use crate::names;
+use crate::telemetry::metrics;
+use futures::{StreamExt, stream};
+use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
+use kube::core::DeserializeGuard;
+use kube::{Api, Client, ResourceExt};
+
+/// Most NodeClaims of one gang that are created or deleted at the same time.
+const PARALLEL: usize = 32;
+
+/// What came of creating the claims of a gang.
+#[derive(Debug, Default)]
+pub struct Created {
+    /// The claims that exist now.
+    pub claims: Vec<NodeClaim>,
+    /// The first that will never be accepted as it is.
+    pub refused: Option<Error>,
+    /// The first that may be accepted later.
+    pub later: Option<Error>,
+}
+
+/// Creates all these claims, in parallel, and adopts those that exist already and are the same gang's.
+pub async fn create(client: &Client, claims: Vec<NodeClaim>) -> Created {
+    let api: Api<NodeClaim> = Api::all(client.clone());
+    let answers = stream::iter(claims.into_iter().map(|claim| create_one(&api, claim))).buffer_unordered(PARALLEL);
+    answers
+        .fold(Created::default(), |mut sum, answer| async move {
+            match answer {
+                Ok(claim) => sum.claims.push(claim),
+                Err(error) if error.class() == Class::Refused => sum.refused = sum.refused.or(Some(error)),
+                Err(error) => sum.later = sum.later.or(Some(error)),
+            }
+            sum
+        })
+        .await
+}
+
+async fn create_one(api: &Api<NodeClaim>, claim: NodeClaim) -> Result<NodeClaim, Error> {
+    let name = claim.name_any();
+    let params = PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    match call("creating NodeClaim", &name, api.create(&params, &claim)).await {
+        Ok(made) => {
+            metrics::claim_created(made.label(names::NODEPOOL), made.label(names::CAPACITY_TYPE));
+            tracing::info!(nodeclaim = name, nodepool = made.label(names::NODEPOOL), "created a NodeClaim");
+            Ok(made)
+        }
+        Err(error) if error.code() == Some(409) => adopt(api, &claim, error).await,
+        Err(error) => Err(error),
+    }
+}
+
+/// Takes the claim that already bears this name, if it was made for the same gang, attempt and slot.
+async fn adopt(api: &Api<NodeClaim>, claim: &NodeClaim, error: Error) -> Result<NodeClaim, Error> {
+    let name = claim.name_any();
+    let found = call("reading NodeClaim", &name, api.get(&name)).await?;
+    let same = [names::MANAGED_BY, names::GANG, names::WORKLOAD_UID, names::ATTEMPT, names::SLOT]
+        .iter()
+        .all(|key| found.label(key) == claim.label(key));
+    if same {
+        return Ok(found);
+    }
+    tracing::error!(nodeclaim = name, "a NodeClaim of this name exists and is not ours");
+    Err(error)
+}
+
+/// Deletes one claim. Returns whether it is gone already; a claim that was not there is gone.
+pub async fn delete(client: &Client, name: &str, uid: &str) -> Result<bool, Error> {
+    let api: Api<NodeClaim> = Api::all(client.clone());
+    let only_this = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+    let params = DeleteParams { preconditions: Some(only_this), ..DeleteParams::default() };
+    match call("deleting NodeClaim", name, api.delete(name, &params)).await {
+        Ok(answer) => {
+            tracing::info!(nodeclaim = name, "deleted a NodeClaim");
+            Ok(answer.is_right())
+        }
+        Err(error) if error.code() == Some(404) => Ok(true),
+        // Another object bears the name now: the one that was meant is gone.
+        Err(Error::Conflict { .. }) => Ok(true),
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes all these claims in parallel; returns the names of those gone already, and the first error.
+pub async fn delete_all(client: &Client, claims: Vec<(String, String)>) -> (Vec<String>, Option<Error>) {
+    let answers = stream::iter(claims)
+        .map(|(name, uid)| async move { (delete(client, &name, &uid).await, name) })
+        .buffer_unordered(PARALLEL);
+    answers
+        .fold((Vec::new(), None), |(mut gone, first), (answer, name)| async move {
+            match answer {
+                Ok(true) => gone.push(name),
+                Ok(false) => {}
+                Err(error) => return (gone, first.or(Some(error))),
+            }
+            (gone, first)
+        })
+        .await
+}
+
+/// The claims and Nodes of a gang as they are now, read from the API server and not from a cache.
+pub async fn read(client: &Client, gang: &str) -> Result<(Vec<NodeClaim>, Vec<Node>), Error> {
+    let params = ListParams::default().labels(&format!("{}={gang}", names::GANG));
+    let claims: Api<DeserializeGuard<NodeClaim>> = Api::all(client.clone());
+    let nodes: Api<Node> = Api::all(client.clone());
+    let (claims, nodes) = tokio::try_join!(
+        call("listing NodeClaims of gang", gang, claims.list(&params)),
+        call("listing Nodes of gang", gang, nodes.list(&params)),
+    )?;
+    Ok((claims.items.into_iter().filter_map(|guard| guard.0.ok()).collect(), nodes.items))
+}
+
+/// Every live claim of these NodePools, whoever made it.
+pub async fn of_pools(client: &Client, pools: &[String]) -> Result<Vec<NodeClaim>, Error> {
+    let selector = format!("{} in ({})", names::NODEPOOL, pools.join(","));
+    let api: Api<DeserializeGuard<NodeClaim>> = Api::all(client.clone());
+    let list = call("listing NodeClaims of NodePools", &selector, api.list(&ListParams::default().labels(&selector))).await?;
+    Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect())
+}

@@ -1,0 +1,26 @@
+//! The only writer to the API server: journal, claims, verdict, Active condition.
+//!
+//! Rule: each write has one home, one timeout and one log line, and may be made twice without harm.
+
+pub mod active;
+pub mod claims;
+pub mod journal;
+pub mod verdict;
+
+use crate::error::Error;
+use std::time::Duration;
+
+/// How long one call may take.
+const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Makes one call under the time limit.
+pub async fn call<T>(
+    action: &'static str,
+    object: &str,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(CALL_LIMIT, request).await {
+        Ok(answer) => answer.map_err(|e| Error::api(action, object, e)),
+        Err(_) => Err(Error::Timeout { action, object: object.to_owned(), limit: CALL_LIMIT }),
+    }
+}

@@ -1,0 +1,87 @@
+//! What can go wrong while acting on the cluster, and what to do about it.
+//!
+//! Each error says what was being done to which object, keeps its source, and knows its class.
+
+use std::time::Duration;
+
+/// An action on the cluster that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The API server answered with an error, or could not be reached.
+    #[error("{action} {object}: {source}")]
+    Api {
+        /// What was being done, as in "creating NodeClaim".
+        action: &'static str,
+        /// Name of the object, with its namespace if it has one.
+        object: String,
+        /// What came back.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The API server did not answer in time; the write may have happened all the same.
+    #[error("{action} {object}: no answer within {limit:?}")]
+    Timeout {
+        /// What was being done.
+        action: &'static str,
+        /// Name of the object.
+        object: String,
+        /// How long was waited.
+        limit: Duration,
+    },
+    /// Somebody else changed the object first. Look again and decide anew.
+    #[error("{action} {object}: it changed meanwhile")]
+    Conflict {
+        /// What was being done.
+        action: &'static str,
+        /// Name of the object.
+        object: String,
+    },
+}
+
+/// What to do about an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// Look again at once.
+    Again,
+    /// Try again later, each time a little later.
+    BackOff,
+    /// It will not work until somebody changes something.
+    Refused,
+}
+
+impl Error {
+    /// Wraps an answer of the API server; a lost race becomes [`Error::Conflict`].
+    pub fn api(action: &'static str, object: impl Into<String>, source: kube::Error) -> Self {
+        let object = object.into();
+        match &source {
+            kube::Error::Api(status) if status.code == 409 && !status.is_already_exists() => {
+                Self::Conflict { action, object }
+            }
+            _ => Self::Api { action, object, source: Box::new(source) },
+        }
+    }
+
+    /// What to do about it.
+    pub fn class(&self) -> Class {
+        match self {
+            Self::Conflict { .. } => Class::Again,
+            Self::Timeout { .. } => Class::BackOff,
+            Self::Api { source, .. } => match source.as_ref() {
+                kube::Error::Api(status) if matches!(status.code, 400 | 403 | 404 | 405 | 422) => Class::Refused,
+                _ => Class::BackOff,
+            },
+        }
+    }
+
+    /// The HTTP status, where the API server answered.
+    pub fn code(&self) -> Option<u16> {
+        match self {
+            Self::Api { source, .. } => match source.as_ref() {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            Self::Conflict { .. } => Some(409),
+            Self::Timeout { .. } => None,
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! How far each claim of a gang has come, and what a vanished claim died of.
+//!
+//! Rule: `Initialized` never goes back, so it alone proves nothing; a node counts as ready only when
+//! the claim, the Node, its taints and its allocatable all say so.
+
+use super::failure::{Failure, FailureClass};
+use crate::api::{Node, NodeClaim, condition};
+use crate::names;
+use crate::plan::resources;
+use crate::policy::Policy;
+use jiff::{SignedDuration, Timestamp};
+
+/// How long a launch error may stand before it counts: providers retry the transient ones.
+const LAUNCH_ERROR_GRACE: SignedDuration = SignedDuration::from_secs(15);
+/// How long a vanished claim is given for its cause to arrive by another watch.
+const OBITUARY_GRACE: SignedDuration = SignedDuration::from_millis(1_500);
+/// Age after which Karpenter itself gives up a launch.
+const KARPENTER_LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
+
+/// One claim of a gang, as seen in one snapshot.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ClaimView {
+    /// Name of the NodeClaim.
+    pub name: String,
+    /// UID, the precondition of its deletion.
+    pub uid: String,
+    /// Attempt it belongs to.
+    pub attempt: u32,
+    /// Slot it fills.
+    pub slot: u32,
+    /// Whether it has a deletion timestamp.
+    pub deleting: bool,
+    /// How far it has come.
+    pub health: Health,
+}
+
+/// How far a claim has come.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Health {
+    /// On its way.
+    Coming {
+        /// What it waits for, in words.
+        waits_for: String,
+        /// When that has taken too long; absent where only the gang's deadline counts.
+        until: Option<Timestamp>,
+    },
+    /// Its node can run its pods.
+    Ready {
+        /// When its node became so.
+        since: Timestamp,
+    },
+    /// Will not come any more.
+    Failed(Failure),
+}
+
+/// What is known of a claim that is gone or going, from watches that outlive it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Obituary {
+    /// Reason and message of the last Warning event on it.
+    pub event: Option<(String, String)>,
+    /// Whether it had been launched when last seen.
+    pub launched: bool,
+    /// When its loss was first noticed here.
+    pub noticed: Option<Timestamp>,
+}
+
+/// What became of a slot whose claim is missing or being deleted by somebody else.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Loss {
+    /// The cause is known.
+    Failed(Failure),
+    /// The cause may still arrive until then.
+    Unclear(Timestamp),
+}
+
+impl ClaimView {
+    /// Looks at one claim and its Node.
+    pub fn of(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestamp) -> Self {
+        Self {
+            name: claim.metadata.name.clone().unwrap_or_default(),
+            uid: claim.metadata.uid.clone().unwrap_or_default(),
+            attempt: claim.label(names::ATTEMPT).parse().unwrap_or_default(),
+            slot: claim.label(names::SLOT).parse().unwrap_or(u32::MAX),
+            deleting: claim.metadata.deletion_timestamp.is_some(),
+            health: health(claim, node, policy, now),
+        }
+    }
+
+    /// Whether its node can run its pods.
+    pub fn is_ready(&self) -> bool {
+        !self.deleting && matches!(self.health, Health::Ready { .. })
+    }
+}
+
+fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestamp) -> Health {
+    let created = claim.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
+    let slot = claim.label(names::SLOT);
+    let by = |limit: crate::api::duration::Span| created.checked_add(limit.signed()).unwrap_or(Timestamp::MAX);
+    let phases = [
+        ("Launched", "launch", by(policy.deadlines.launch), FailureClass::LaunchTimeout),
+        ("Registered", "register", by(policy.deadlines.register), FailureClass::RegistrationTimeout),
+        ("Initialized", "initialize", by(policy.deadlines.initialize), FailureClass::InitializationTimeout),
+    ];
+    for (kind, phase, until, class) in phases {
+        if claim.is(kind) {
+            continue;
+        }
+        let detail = detail(claim, kind);
+        if kind == "Launched" && !detail.is_empty() && created + LAUNCH_ERROR_GRACE <= now {
+            let message = format!("the provider did not launch slot {slot}: {detail}");
+            return Health::Failed(Failure::new(FailureClass::LaunchFailed, message));
+        }
+        if until <= now {
+            let message = format!("slot {slot} did not {phase} within {}{}", span_of(policy, kind), dotted(&detail));
+            return Health::Failed(Failure::new(class, message));
+        }
+        let waits_for = format!("{phase}{}", dotted(&detail));
+        return Health::Coming { waits_for, until: Some(until) };
+    }
+    let Some(node) = node else {
+        return Health::Coming { waits_for: "its Node to appear".into(), until: None };
+    };
+    if let Some(lack) = lacks(claim, node) {
+        return Health::Coming { waits_for: lack, until: None };
+    }
+    let since = claim.since("Initialized").unwrap_or(now);
+    match since.checked_add(policy.buffer_time.signed()) {
+        Ok(settled) if settled > now => {
+            Health::Coming { waits_for: "the buffer time".into(), until: Some(settled) }
+        }
+        _ => Health::Ready { since },
+    }
+}
+
+/// Reason and message of a condition that is not yet True, without what only says "not yet".
+fn detail(claim: &NodeClaim, kind: &str) -> String {
+    match condition::find(claim.conditions(), kind) {
+        Some(c) if !["", "AwaitingReconciliation", "NodeNotFound"].contains(&c.reason.as_str()) => {
+            format!("{} {}", c.reason, c.message).trim_end().to_owned()
+        }
+        _ => String::new(),
+    }
+}
+
+fn dotted(detail: &str) -> String {
+    if detail.is_empty() { String::new() } else { format!(" ({detail})") }
+}
+
+fn span_of(policy: &Policy, kind: &str) -> crate::api::duration::Span {
+    match kind {
+        "Launched" => policy.deadlines.launch,
+        "Registered" => policy.deadlines.register,
+        _ => policy.deadlines.initialize,
+    }
+}
+
+/// What a Node still lacks to run the pods of its claim.
+fn lacks(claim: &NodeClaim, node: &Node) -> Option<String> {
+    let name = node.metadata.name.as_deref().unwrap_or_default();
+    if node.metadata.deletion_timestamp.is_some() {
+        return Some(format!("node {name}, which is being deleted"));
+    }
+    if !node.is_ready() {
+        return Some(format!("node {name} to be Ready"));
+    }
+    if node.spec.unschedulable {
+        return Some(format!("node {name} to be uncordoned"));
+    }
+    let own = |taint: &k8s_openapi::api::core::v1::Taint| {
+        claim.spec.taints.iter().any(|t| t.key == taint.key && t.effect == taint.effect)
+    };
+    if let Some(taint) = node.spec.taints.iter().find(|t| t.effect != "PreferNoSchedule" && !own(t)) {
+        return Some(format!("taint {} to leave node {name}", taint.key));
+    }
+    resources::shortage(&claim.spec.resources.requests, &node.status.allocatable)
+        .map(|short| format!("node {name} to offer enough {short}"))
+}
+
+/// What a claim died of that is missing, or is being deleted although its gang wants it.
+///
+/// A deleted claim leaves no status behind, so the cause is pieced together from the event Karpenter
+/// may have published, from how far the claim had come, and from the state of its NodePool.
+pub fn loss(
+    slot: u32,
+    claim: Option<&NodeClaim>,
+    obituary: &Obituary,
+    pool_fault: Option<&str>,
+    now: Timestamp,
+) -> Loss {
+    let failed = |class, message: String| Loss::Failed(Failure::new(class, message));
+    if let Some((reason, message)) = &obituary.event
+        && reason.starts_with("InsufficientCapacity")
+    {
+        return if message.contains("resolving node class") {
+            failed(FailureClass::NodeClassMissing, format!("the NodeClass of slot {slot} does not exist"))
+        } else {
+            failed(FailureClass::InsufficientCapacity, format!("the provider has no capacity for slot {slot} now"))
+        };
+    }
+    if obituary.launched || claim.is_some_and(|c| c.is("Launched")) {
+        let disrupted = claim.is_some_and(|c| c.is("DisruptionReason"));
+        return match claim {
+            Some(_) if !disrupted => {
+                failed(FailureClass::DeletedByOther, format!("the NodeClaim of slot {slot} was deleted by somebody else"))
+            }
+            _ => failed(FailureClass::Interrupted, format!("the node of slot {slot} went away")),
+        };
+    }
+    let created = claim.and_then(|c| c.metadata.creation_timestamp.as_ref()).map(|t| t.0);
+    if created.is_some_and(|c| c + KARPENTER_LAUNCH_LIMIT <= now) {
+        return failed(FailureClass::LaunchTimeout, format!("Karpenter gave up launching slot {slot}"));
+    }
+    if let Some(fault) = pool_fault {
+        return failed(FailureClass::NodeClassNotReady, fault.to_owned());
+    }
+    let noticed = obituary.noticed.unwrap_or(now);
+    if noticed + OBITUARY_GRACE > now {
+        return Loss::Unclear(noticed + OBITUARY_GRACE);
+    }
+    failed(
+        FailureClass::Unknown,
+        format!("the NodeClaim of slot {slot} vanished before its launch, and nothing says why"),
+    )
+}

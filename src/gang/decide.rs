@@ -1,0 +1,183 @@
+//! One step of the statechart: `(journal, event) → (journal', effects)`.
+//!
+//! Rule: deterministic and total. The same journal, event and rules give the same result at every
+//! replica, and no event can make it fail.
+
+use super::chart::GangChart;
+use super::event::{Effect, Event, Standing};
+use super::failure::{Failure, FailureClass};
+use super::journal::{Journal, Memory};
+use super::reservation::Epoch;
+use super::state::{State, Then};
+use crate::api::parameters::{OnExhausted, Pinning};
+use crate::policy::{Pace, Policy};
+use jiff::Timestamp;
+use statig::Outcome;
+use statig::blocking::StateExt as _;
+
+/// What a step may depend on besides journal and event.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// The time of this step.
+    pub now: Timestamp,
+    /// A number in `0.0..1.0` that spreads the waits of different gangs.
+    pub jitter: f64,
+    /// Bound of one attempt, and of one wait before it.
+    pub gang_deadline: jiff::SignedDuration,
+    /// Tries with the quota held.
+    pub in_check: Pace,
+    /// Tries with the quota given back.
+    pub yielding: Pace,
+    /// What happens once both are used up.
+    pub on_exhausted: OnExhausted,
+}
+
+impl Rules {
+    /// The rules that a policy gives at a time.
+    pub fn new(policy: &Policy, now: Timestamp, jitter: f64) -> Self {
+        Self {
+            now,
+            jitter,
+            gang_deadline: policy.deadlines.gang.signed(),
+            in_check: policy.in_check,
+            yielding: policy.yielding,
+            on_exhausted: policy.on_exhausted,
+        }
+    }
+}
+
+/// What one step came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// The journal afterwards; equal to the one before if nothing changed.
+    pub journal: Journal,
+    /// What is to be done, once the journal is durable.
+    pub effects: Vec<Effect>,
+}
+
+/// Takes one step.
+pub fn decide(journal: &Journal, event: &Event, rules: &Rules) -> Decision {
+    let mut state = journal.state.clone();
+    let mut turn = Turn { memory: journal.memory.clone(), effects: Vec::new(), now: rules.now, rules: *rules };
+    let outcome = state.handle(&mut GangChart, event, &mut turn);
+    let mut next = journal.clone();
+    if let Outcome::Transition(mut target) = outcome {
+        let (exits, enters) = state.transition_path(&mut target);
+        state.exit(&mut GangChart, &mut turn, exits);
+        target.enter(&mut GangChart, &mut turn, enters);
+        next.record(target, event.reason(), rules.now);
+    } else {
+        next.state = state;
+    }
+    next.memory = turn.memory;
+    if next.memory.epoch != journal.memory.epoch {
+        next.retrace();
+    }
+    Decision { journal: next, effects: turn.effects }
+}
+
+/// What a handler of the chart works on.
+pub struct Turn {
+    pub(super) memory: Memory,
+    pub(super) effects: Vec<Effect>,
+    pub(super) now: Timestamp,
+    rules: Rules,
+}
+
+impl Turn {
+    /// Starts a new attempt under a number that was never used.
+    pub(super) fn begin_attempt(&mut self, slots: u32, plan: &str, pinning: Pinning) {
+        self.memory.attempt = self.memory.attempt.saturating_add(1);
+        self.memory.slots = slots;
+        self.memory.plan = Some(plan.to_owned());
+        self.memory.pinning = pinning;
+        self.restart_clock();
+    }
+
+    /// Takes over an attempt whose claims exist but whose journal is lost.
+    pub(super) fn adopt(&mut self, attempt: u32, slots: u32) {
+        self.memory.attempt = attempt;
+        self.memory.slots = slots;
+        self.memory.plan = None;
+        self.restart_clock();
+    }
+
+    /// Sets the deadline of what begins now.
+    pub(super) fn restart_clock(&mut self) {
+        self.memory.deadline = later(self.now, self.rules.gang_deadline);
+    }
+
+    /// Notes why the gang can never run.
+    pub(super) fn fail_for_good(&mut self, message: &str) {
+        self.memory.last_failure = Some(Failure::new(FailureClass::NotPlannable, message));
+    }
+
+    /// Where a new admission starts.
+    pub(super) fn begin_epoch(&mut self, epoch: &Epoch, standing: Standing) -> State {
+        self.memory.epoch = epoch.clone();
+        self.memory.tries = 0;
+        self.memory.slots = 0;
+        self.memory.plan = None;
+        self.restart_clock();
+        if standing == Standing::Admitted {
+            // Admitted on a Ready of an earlier admission: nothing was provisioned for this one.
+            return Then::Yielded.state(self);
+        }
+        match self.memory.not_before {
+            Some(until) if until > self.now => State::BackingOff { until },
+            _ => State::Validating,
+        }
+    }
+
+    /// Notes a failed attempt and says where its rollback leads.
+    pub(super) fn after(&mut self, failure: &Failure) -> Then {
+        self.memory.last_failure = Some(failure.clone());
+        self.memory.tries = self.memory.tries.saturating_add(1);
+        let may_try_here = failure.reason != FailureClass::NotAdmitted;
+        if may_try_here && self.memory.tries <= self.rules.in_check.limit {
+            Then::BackingOff
+        } else {
+            self.give_up()
+        }
+    }
+
+    /// Where a gang goes that has used up its tries under this admission.
+    pub(super) fn give_up(&mut self) -> Then {
+        let exhausted = self.memory.yields >= self.rules.yielding.limit;
+        match self.rules.on_exhausted {
+            OnExhausted::Reject if exhausted => Then::Rejected,
+            OnExhausted::Reject | OnExhausted::Yield => Then::Yielded,
+        }
+    }
+
+    /// Out of Approved: what was bought is given back.
+    pub(super) fn let_go(&mut self) -> State {
+        if self.memory.slots == 0 { State::Released } else { State::RollingBack { then: Then::Released } }
+    }
+
+    fn wait(&self, pace: Pace, nth: u32) -> Timestamp {
+        let base = pace.wait(nth).signed();
+        let spread = base.mul_f64(self.rules.jitter / 2.0);
+        later(self.now, base.saturating_add(spread)).unwrap_or(self.now)
+    }
+}
+
+impl Then {
+    /// The state a rollback ends in, with its waits set.
+    pub(super) fn state(self, turn: &mut Turn) -> State {
+        match self {
+            Self::BackingOff => State::BackingOff { until: turn.wait(turn.rules.in_check, turn.memory.tries) },
+            Self::Yielded => {
+                turn.memory.yields = turn.memory.yields.saturating_add(1);
+                turn.memory.not_before = Some(turn.wait(turn.rules.yielding, turn.memory.yields));
+                State::Yielded
+            }
+            Self::Rejected => State::Rejected,
+            Self::Released => State::Released,
+        }
+    }
+}
+
+fn later(now: Timestamp, by: jiff::SignedDuration) -> Option<Timestamp> {
+    now.checked_add(by).ok()
+}

@@ -1,0 +1,153 @@
+//! The statechart as it really is: every state is met with every event, and the edges are drawn.
+//!
+//! Called by `setu statechart` and by the test that compares `statecharts/`. Rule: drawn from
+//! `decide`, never by hand, so that the picture cannot differ from the code.
+
+use super::decide::{Rules, decide};
+use super::event::{Event, Standing};
+use super::failure::{Failure, FailureClass};
+use super::journal::Journal;
+use super::reservation::{Ending, Epoch};
+use super::state::{State, StateName, Then};
+use crate::api::parameters::{OnExhausted, Pinning};
+use crate::policy::Policy;
+use jiff::{SignedDuration, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+
+/// One edge, with every reason it is taken for.
+pub type Edges = BTreeMap<(StateName, StateName), BTreeSet<String>>;
+
+/// Walks every state × event × circumstance and collects the edges.
+pub fn edges() -> Edges {
+    let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1_000);
+    let mut edges = Edges::new();
+    for state in states(now) {
+        for event in events() {
+            for (tries, yields, slots, on_exhausted) in circumstances() {
+                let policy = Policy { on_exhausted, ..Policy::default() };
+                let rules = Rules::new(&policy, now, 0.5);
+                let mut journal = Journal::new("uid", Epoch("1-0-same".into()), now, None);
+                journal.state = state.clone();
+                journal.memory.tries = tries;
+                journal.memory.yields = yields;
+                journal.memory.slots = slots;
+                journal.memory.not_before = (yields > 0).then_some(now + SignedDuration::from_mins(1));
+                let decision = decide(&journal, &event, &rules);
+                if decision.journal.seq != journal.seq {
+                    let edge = (state.name(), decision.journal.state.name());
+                    edges.entry(edge).or_default().insert(event.reason().to_string());
+                }
+            }
+        }
+    }
+    edges
+}
+
+fn states(now: Timestamp) -> Vec<State> {
+    let thens = [Then::BackingOff, Then::Yielded, Then::Rejected, Then::Released];
+    let mut states = vec![State::Validating, State::Provisioning, State::WaitingReady];
+    states.extend(thens.map(|then| State::RollingBack { then }));
+    states.push(State::BackingOff { until: now });
+    states.extend([State::Approved, State::Yielded, State::Rejected, State::Released]);
+    states
+}
+
+fn events() -> Vec<Event> {
+    let standings = [Standing::Reserved, Standing::Admitted, Standing::AdmittedPods];
+    let mut events = vec![
+        Event::Planned { slots: 2, plan: "plan".into(), pinning: Pinning::Selector },
+        Event::NothingNeeded,
+        Event::AlreadyRunning,
+        Event::Impossible("never".into()),
+        Event::ClaimsMissing(vec![0]),
+        Event::ClaimsExist,
+        Event::NodesReady,
+        Event::Strays(vec!["stray".into()]),
+        Event::ClaimsGone,
+        Event::WaitOver,
+    ];
+    for standing in standings {
+        events.push(Event::Found { attempt: 1, slots: 2, standing });
+        for epoch in ["2-0-same", "2-1-other"] {
+            events.push(Event::Reserved { epoch: Epoch(epoch.into()), standing });
+        }
+    }
+    for ending in Ending::ALL {
+        events.extend([Event::Leaving(ending), Event::Gone(ending)]);
+    }
+    events.extend(FailureClass::ALL.map(|class| Event::Failed(Failure::new(class, ""))));
+    events
+}
+
+fn circumstances() -> Vec<(u32, u32, u32, OnExhausted)> {
+    let mut all = Vec::new();
+    for tries in [0, 99] {
+        for yields in [0, 99] {
+            for slots in [0, 2] {
+                for on_exhausted in [OnExhausted::Yield, OnExhausted::Reject] {
+                    all.push((tries, yields, slots, on_exhausted));
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Reasons of one edge in few words: all failures and all endings are one word each.
+fn label(reasons: &BTreeSet<String>) -> String {
+    let failures: BTreeSet<String> = FailureClass::ALL.iter().map(ToString::to_string).collect();
+    let endings: BTreeSet<String> = Ending::ALL.iter().map(|e| format!("{e:?}")).collect();
+    let mut words: Vec<String> = Vec::new();
+    let mut fold = |set: &BTreeSet<String>, word: &str| {
+        let found = reasons.intersection(set).count();
+        if found > 2 {
+            words.push(word.to_owned());
+        } else {
+            words.extend(reasons.intersection(set).cloned());
+        }
+    };
+    fold(&failures, "failure");
+    fold(&endings, "reservation ended");
+    words.extend(reasons.iter().filter(|r| !failures.contains(*r) && !endings.contains(*r)).cloned());
+    words.join(", ")
+}
+
+/// The chart in Mermaid's language.
+pub fn mermaid() -> String {
+    let mut text = String::from("stateDiagram-v2\n    [*] --> Validating\n");
+    for ((from, to), reasons) in edges() {
+        let _ = writeln!(text, "    {from} --> {to}: {}", label(&reasons));
+    }
+    text
+}
+
+/// The chart in Graphviz' language.
+pub fn dot() -> String {
+    let mut text = String::from("digraph gang {\n    rankdir=LR;\n    node [shape=box, style=rounded];\n");
+    for ((from, to), reasons) in edges() {
+        let _ = writeln!(text, "    {from} -> {to} [label=\"{}\"];", label(&reasons).replace(", ", "\\n"));
+    }
+    text.push_str("}\n");
+    text
+}
+
+/// The chart as SCXML, with one transition per reason.
+pub fn scxml() -> String {
+    let edges = edges();
+    let mut text = String::from(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+         <scxml xmlns=\"http://www.w3.org/2005/07/scxml\" version=\"1.0\" initial=\"Validating\">\n",
+    );
+    for state in StateName::ALL {
+        let _ = writeln!(text, "  <state id=\"{state}\">");
+        for ((from, to), reasons) in &edges {
+            for reason in reasons.iter().filter(|_| *from == state) {
+                let _ = writeln!(text, "    <transition event=\"{reason}\" target=\"{to}\"/>");
+            }
+        }
+        text.push_str("  </state>\n");
+    }
+    text.push_str("</scxml>\n");
+    text
+}

@@ -1,0 +1,92 @@
+//! Why an attempt failed: a closed set of classes, with the words for the user.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// What kind of failure it was. The names appear in the journal, in events and in metrics.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum FailureClass {
+    /// The provider has no such instance now.
+    InsufficientCapacity,
+    /// The NodeClass is not ready.
+    NodeClassNotReady,
+    /// The NodeClass does not exist.
+    NodeClassMissing,
+    /// The provider refused to launch for another reason.
+    LaunchFailed,
+    /// Not launched in time.
+    LaunchTimeout,
+    /// Launched, but its Node did not register in time.
+    RegistrationTimeout,
+    /// Registered, but not initialized or not ready in time.
+    InitializationTimeout,
+    /// The attempt as a whole took too long.
+    GangTimeout,
+    /// The API server refused a NodeClaim.
+    Refused,
+    /// A node was there and went away.
+    Interrupted,
+    /// Somebody else deleted a NodeClaim.
+    DeletedByOther,
+    /// The plan changed while its claims were being created.
+    PlanChanged,
+    /// The plan cannot be carried out now, and was not in time.
+    NotPlannable,
+    /// Ready, but Kueue did not admit in time.
+    NotAdmitted,
+    /// None of the above.
+    Unknown,
+}
+
+impl fmt::Display for FailureClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl FailureClass {
+    /// Every class, for walks and tables.
+    pub const ALL: [Self; 15] = [
+        Self::InsufficientCapacity,
+        Self::NodeClassNotReady,
+        Self::NodeClassMissing,
+        Self::LaunchFailed,
+        Self::LaunchTimeout,
+        Self::RegistrationTimeout,
+        Self::InitializationTimeout,
+        Self::GangTimeout,
+        Self::Refused,
+        Self::Interrupted,
+        Self::DeletedByOther,
+        Self::PlanChanged,
+        Self::NotPlannable,
+        Self::NotAdmitted,
+        Self::Unknown,
+    ];
+}
+
+/// One failure, as kept in the journal.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Its class.
+    pub reason: FailureClass,
+    /// What happened, for the user; at most [`Failure::MESSAGE_LIMIT`] characters.
+    pub message: String,
+}
+
+impl Failure {
+    /// Bound of a message, so that the journal stays small.
+    pub const MESSAGE_LIMIT: usize = 300;
+
+    /// A failure with its message cut to the bound and freed of control characters.
+    pub fn new(reason: FailureClass, message: impl AsRef<str>) -> Self {
+        let message = message.as_ref().chars().filter(|c| !c.is_control()).take(Self::MESSAGE_LIMIT).collect();
+        Self { reason, message }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.reason, self.message)
+    }
+}

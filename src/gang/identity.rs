@@ -1,0 +1,135 @@
+//! Who a gang is, and the names that follow from it.
+//!
+//! Rule: names are derived, never read back from the journal, so that nobody can point Setu at an
+//! object that is not the gang's own.
+
+use sha2::{Digest, Sha256};
+
+/// Longest name of a NodeClaim that every provider takes.
+const CLAIM_NAME_LIMIT: usize = 34;
+
+/// One gang: a Workload of a certain UID under one of our checks.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GangIdentity {
+    /// Namespace of the Workload.
+    pub namespace: String,
+    /// Name of the Workload, for people; a re-created Workload has the same.
+    pub workload: String,
+    /// UID of the Workload.
+    pub uid: String,
+    /// Name of the AdmissionCheck.
+    pub check: String,
+}
+
+impl GangIdentity {
+    /// The gang's id: 16 characters that fit a label value, the same over all attempts, so that the
+    /// pods' node selector stays right when nodes are replaced.
+    pub fn id(&self) -> String {
+        digest(&[&self.uid, &self.check], 16)
+    }
+
+    /// Name of the NodeClaim of one slot. A name is never used by two attempts.
+    pub fn claim_name(&self, attempt: u32, slot: u32) -> String {
+        let hash = digest(&[&self.uid, &self.check, &attempt.to_string()], 10);
+        let tail = format!("-{hash}-{slot}");
+        let room = CLAIM_NAME_LIMIT.saturating_sub("setu-".len() + tail.len());
+        format!("setu-{}{tail}", dns_label(&self.workload, room))
+    }
+
+    /// `namespace/name` of the Workload.
+    pub fn workload_ref(&self) -> String {
+        format!("{}/{}", self.namespace, self.workload)
+    }
+
+    /// A number in `0.0..1.0` that differs between gangs and draws, the same at every replica.
+    pub fn jitter(&self, draw: u32) -> f64 {
+        let byte = hash(&[&self.uid, &self.check, &draw.to_string()]).next().unwrap_or_default();
+        f64::from(byte) / 256.0
+    }
+}
+
+/// The hash of `parts`, which are kept apart by a separator.
+fn hash(parts: &[&str]) -> impl Iterator<Item = u8> {
+    let mut hasher = Sha256::new();
+    for part in parts {
+        hasher.update(part.as_bytes());
+        hasher.update([0]);
+    }
+    hasher.finalize().into_iter()
+}
+
+/// The first `bytes` bytes of the hash of `parts`, in hexadecimal.
+pub(crate) fn hex_digest(parts: &[&str], bytes: usize) -> String {
+    hash(parts).take(bytes).map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// `length` characters of `0-9a-v` out of the hash of `parts`.
+pub(crate) fn digest(parts: &[&str], length: usize) -> String {
+    const ALPHABET: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+    hash(parts)
+        .take(length)
+        .filter_map(|byte| ALPHABET.get(usize::from(byte & 31)).map(|c| char::from(*c)))
+        .collect()
+}
+
+/// The start of `name` as part of a DNS label: at most `room` characters, no dash at its end.
+fn dns_label(name: &str, room: usize) -> String {
+    let cut: String = name
+        .chars()
+        .map(|c| if c.is_ascii_lowercase() || c.is_ascii_digit() { c } else { '-' })
+        .take(room)
+        .collect();
+    let cut = cut.trim_matches('-');
+    if cut.is_empty() { "gang".chars().take(room).collect() } else { cut.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gang(namespace: &str, workload: &str, uid: &str) -> GangIdentity {
+        GangIdentity {
+            namespace: namespace.into(),
+            workload: workload.into(),
+            uid: uid.into(),
+            check: "karpenter-provision".into(),
+        }
+    }
+
+    #[test]
+    fn a_claim_name_is_short_stable_and_a_dns_label_whatever_the_workload_is_called() {
+        let long = "x".repeat(253);
+        for name in ["job-train-7f3a1", "a", "-", "Ünï.code", "a.b.c", long.as_str()] {
+            for slot in [0, 7, 4999] {
+                let gang = gang("team", name, "4b9d-uid");
+                let claim = gang.claim_name(3, slot);
+                assert!(claim.len() <= CLAIM_NAME_LIMIT, "{claim}");
+                assert!(claim.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-'), "{claim}");
+                assert!(claim.ends_with(&format!("-{slot}")) && !claim.contains("--"), "{claim}");
+                assert_eq!(claim, gang.claim_name(3, slot));
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_gangs_attempts_or_slots_share_a_claim_name() {
+        let one = gang("a-b", "c", "uid-1");
+        let other = gang("a", "b-c", "uid-2");
+        let names = [
+            one.claim_name(1, 0),
+            one.claim_name(1, 1),
+            one.claim_name(2, 0),
+            other.claim_name(1, 0),
+        ];
+        let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
+    }
+
+    #[test]
+    fn the_gang_id_stays_over_attempts_and_differs_between_checks() {
+        let one = gang("a", "w", "uid-1");
+        let other = GangIdentity { check: "second".into(), ..one.clone() };
+        assert_eq!(one.id().len(), 16);
+        assert_ne!(one.id(), other.id());
+    }
+}

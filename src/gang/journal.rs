@@ -1,0 +1,263 @@
+//! The journal: a gang's state as kept in an annotation of its Workload.
+//!
+//! It is a hint, not an authority: it is bound to the Workload's UID, its size and depth are checked
+//! before it is read, and nothing in it names an object. An unknown version is refused untouched.
+
+use super::event::Reason;
+use super::failure::Failure;
+use super::identity::hex_digest;
+use super::reservation::Epoch;
+use super::state::{State, StateName};
+use crate::api::parameters::Pinning;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// The only version this code writes and reads.
+pub const VERSION: u32 = 1;
+/// Largest journal that is written, in bytes, whatever the gang's size.
+pub const WRITE_LIMIT: usize = 8 * 1024;
+/// Largest annotation that is even looked at, in bytes.
+const READ_LIMIT: usize = 2 * WRITE_LIMIT;
+/// Most history entries kept; the oldest go first.
+const HISTORY_LIMIT: usize = 32;
+
+/// A gang's durable state.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Journal {
+    /// Version of this format.
+    pub version: u32,
+    /// UID of the Workload it belongs to; on any other it counts as absent.
+    pub workload_uid: String,
+    /// Number of transitions so far.
+    pub seq: u64,
+    /// Where the gang is.
+    #[serde(flatten)]
+    pub state: State,
+    /// When it got there.
+    pub entered_at: Timestamp,
+    /// What else is remembered.
+    #[serde(flatten)]
+    pub memory: Memory,
+    /// W3C trace context of this epoch's trace.
+    pub traceparent: String,
+    /// Transitions, newest last, bounded.
+    #[serde(default)]
+    pub history: Vec<Step>,
+}
+
+/// What cannot be observed from the cluster and must survive a change of leader.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Memory {
+    /// The admission this state belongs to.
+    pub epoch: Epoch,
+    /// Number of the current or last attempt; only ever grows.
+    pub attempt: u32,
+    /// Index of the tier the attempt uses.
+    #[serde(default)]
+    pub tier: u32,
+    /// Nodes of the attempt.
+    pub slots: u32,
+    /// When the current attempt, or the wait before it, has taken too long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Timestamp>,
+    /// Attempts that failed under this admission.
+    #[serde(default)]
+    pub tries: u32,
+    /// Times the quota was given back.
+    #[serde(default)]
+    pub yields: u32,
+    /// After giving quota back: when the next attempt may start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub not_before: Option<Timestamp>,
+    /// Hash of the plan the attempt was started with; absent after it was taken over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub plan: Option<String>,
+    /// How the pods find their nodes, frozen for the attempt.
+    #[serde(default)]
+    pub pinning: Pinning,
+    /// Why the last attempt failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<Failure>,
+}
+
+/// One transition.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// Its number, counted from 1.
+    pub seq: u64,
+    /// State left.
+    pub from: StateName,
+    /// State entered.
+    pub to: StateName,
+    /// When.
+    pub at: Timestamp,
+    /// Why.
+    pub reason: Reason,
+}
+
+/// Why an annotation is no journal that can be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JournalError {
+    /// It is larger than any journal.
+    #[error("it has {0} bytes, more than the {READ_LIMIT} that are looked at")]
+    TooLarge(usize),
+    /// It was written by another release.
+    #[error("it has version {0}, and this release of Setu understands version {VERSION} only")]
+    UnknownVersion(u64),
+    /// It is no journal.
+    #[error("it is not a journal: {0}")]
+    Malformed(String),
+    /// It was copied from another Workload.
+    #[error("it belongs to another Workload")]
+    Foreign,
+}
+
+impl Journal {
+    /// The journal of a gang that was never seen before.
+    pub fn new(uid: &str, epoch: Epoch, now: Timestamp, deadline: Option<Timestamp>) -> Self {
+        let traceparent = traceparent(uid, &epoch);
+        Self {
+            version: VERSION,
+            workload_uid: uid.to_owned(),
+            seq: 0,
+            state: State::Validating,
+            entered_at: now,
+            memory: Memory { epoch, deadline, ..Memory::default() },
+            traceparent,
+            history: Vec::new(),
+        }
+    }
+
+    /// Stands for a journal that is not there, of a gang that holds nothing by right.
+    pub fn released(uid: &str, now: Timestamp) -> Self {
+        Self { state: State::Released, ..Self::new(uid, Epoch::default(), now, None) }
+    }
+
+    /// Reads an annotation of the Workload with this UID, which was created at `created`.
+    pub fn decode(text: &str, uid: &str, created: Timestamp, now: Timestamp) -> Result<Self, JournalError> {
+        #[derive(Deserialize)]
+        struct Head {
+            version: u64,
+        }
+        if text.len() > READ_LIMIT {
+            return Err(JournalError::TooLarge(text.len()));
+        }
+        let malformed = |e: serde_json::Error| JournalError::Malformed(e.to_string().chars().take(120).collect());
+        let head: Head = serde_json::from_str(text).map_err(malformed)?;
+        if head.version != u64::from(VERSION) {
+            return Err(JournalError::UnknownVersion(head.version));
+        }
+        let mut journal: Self = serde_json::from_str(text).map_err(malformed)?;
+        if journal.workload_uid != uid {
+            return Err(JournalError::Foreign);
+        }
+        // Times are the tenant's word until they are shown to be possible.
+        journal.entered_at = journal.entered_at.clamp(created.min(now), now);
+        journal.trim();
+        Ok(journal)
+    }
+
+    /// Writes it, never longer than [`WRITE_LIMIT`]: the oldest history goes first.
+    pub fn encode(&self) -> String {
+        let mut journal = self.clone();
+        loop {
+            let text = serde_json::to_string(&journal).unwrap_or_default();
+            if text.len() <= WRITE_LIMIT || journal.history.is_empty() {
+                return text;
+            }
+            journal.history.remove(0);
+        }
+    }
+
+    /// Moves to `target` and notes it in the history.
+    pub(super) fn record(&mut self, target: State, reason: Reason, now: Timestamp) {
+        self.seq = self.seq.saturating_add(1);
+        self.history.push(Step { seq: self.seq, from: self.state.name(), to: target.name(), at: now, reason });
+        self.trim();
+        self.state = target;
+        self.entered_at = now;
+    }
+
+    /// Gives the epoch its own trace, linked to by nobody's wish but ours.
+    pub fn retrace(&mut self) {
+        self.traceparent = traceparent(&self.workload_uid, &self.memory.epoch);
+    }
+
+    fn trim(&mut self) {
+        let excess = self.history.len().saturating_sub(HISTORY_LIMIT);
+        self.history.drain(..excess);
+    }
+}
+
+/// A trace context that every replica derives alike, so that a lost journal still joins its trace.
+fn traceparent(uid: &str, epoch: &Epoch) -> String {
+    format!("00-{}-{}-01", hex_digest(&["trace", uid, &epoch.0], 16), hex_digest(&["root", uid, &epoch.0], 8))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::event::Progress;
+    use crate::gang::failure::FailureClass;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + second).unwrap()
+    }
+
+    fn journal() -> Journal {
+        Journal::new("uid-1", Epoch("1-0-abc".into()), at(10), Some(at(99)))
+    }
+
+    #[test]
+    fn a_journal_comes_back_as_it_was_written() {
+        let mut journal = journal();
+        journal.record(State::RollingBack { then: super::super::state::Then::Yielded }, Reason::Failed(FailureClass::LaunchTimeout), at(11));
+        journal.record(State::BackingOff { until: at(40) }, Reason::Progress(Progress::ClaimsGone), at(12));
+        journal.memory.last_failure = Some(Failure::new(FailureClass::InsufficientCapacity, "no p5\u{7} left"));
+        assert_eq!(Journal::decode(&journal.encode(), "uid-1", at(0), at(20)), Ok(journal));
+    }
+
+    #[test]
+    fn a_journal_stays_below_its_limit_whatever_happened() {
+        let mut journal = journal();
+        journal.memory.last_failure = Some(Failure::new(FailureClass::LaunchFailed, "\u{10ffff}".repeat(9_999)));
+        for n in 0..10_000 {
+            journal.record(State::Validating, Reason::Failed(FailureClass::InitializationTimeout), at(n));
+        }
+        assert!(journal.encode().len() <= WRITE_LIMIT, "{}", journal.encode().len());
+        assert_eq!(journal.seq, 10_000);
+    }
+
+    #[test]
+    fn what_is_no_journal_of_this_workload_is_refused_with_the_reason() {
+        let good = journal().encode();
+        let decode = |text: &str, uid: &str| Journal::decode(text, uid, at(0), at(20));
+        assert_eq!(decode(&good, "uid-2"), Err(JournalError::Foreign));
+        assert_eq!(decode(&good.replace("\"version\":1", "\"version\":7"), "uid-1"), Err(JournalError::UnknownVersion(7)));
+        assert!(matches!(decode(&"x".repeat(100_000), "uid-1"), Err(JournalError::TooLarge(100_000))));
+        for text in ["", "{}", "[[[[", "{\"version\":1}", "null", &"[".repeat(9_000), "{\"version\":-1}"] {
+            assert!(matches!(decode(text, "uid-1"), Err(JournalError::Malformed(_))), "{text:.20}");
+        }
+    }
+
+    #[test]
+    fn a_forged_time_of_entry_is_moved_into_the_workloads_life() {
+        let future = Journal { entered_at: at(9_999_999), ..journal() };
+        let read = Journal::decode(&future.encode(), "uid-1", at(0), at(20)).unwrap();
+        assert_eq!(read.entered_at, at(20));
+        let past = Journal { entered_at: at(-9_999_999), ..journal() };
+        let read = Journal::decode(&past.encode(), "uid-1", at(0), at(20)).unwrap();
+        assert_eq!(read.entered_at, at(0));
+    }
+
+    #[test]
+    fn the_trace_context_is_valid_and_the_same_at_every_replica() {
+        let one = journal();
+        let parts: Vec<&str> = one.traceparent.split('-').collect();
+        assert_eq!(parts.iter().map(|p| p.len()).collect::<Vec<_>>(), [2, 32, 16, 2]);
+        assert!(parts.iter().all(|p| p.chars().all(|c| c.is_ascii_hexdigit())));
+        assert_eq!(one.traceparent, journal().traceparent);
+    }
+}

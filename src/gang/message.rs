@@ -1,0 +1,76 @@
+//! The sentence that tells a user what the gang waits for, how far it is and what comes next.
+//!
+//! Rule: no time that passes by itself is in it, only points in time, so that a message is written
+//! again only when something happened.
+
+use super::journal::Journal;
+use super::observe::{Facts, existing, laggard, ready};
+use super::state::{State, Then};
+use crate::plan::Outcome;
+use jiff::Timestamp;
+
+/// The sentence for the check's message.
+pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
+    let memory = &journal.memory;
+    let text = match &journal.state {
+        State::Validating => match facts.plan {
+            Some(Outcome::Wait(obstacle)) => {
+                format!("{}: {}. Goes on by itself once that is mended", obstacle.reason, obstacle.message)
+            }
+            _ if !facts.claims.is_empty() => {
+                format!("waiting for {} NodeClaims of an earlier attempt to go", facts.claims.len())
+            }
+            _ => "working out which nodes are needed".to_owned(),
+        },
+        State::Provisioning => format!(
+            "{}/{} NodeClaims created; attempt {}",
+            existing(journal, facts),
+            memory.slots,
+            memory.attempt
+        ),
+        State::WaitingReady => {
+            let lag = laggard(journal, facts)
+                .map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
+            let end = memory.deadline.map_or_else(String::new, |t| format!("; gives up at {}", clock(t)));
+            format!("{}/{} nodes ready{lag}; attempt {}{end}", ready(journal, facts), memory.slots, memory.attempt)
+        }
+        State::RollingBack { then } => {
+            let next = match then {
+                Then::BackingOff => "then tries again",
+                Then::Yielded => "then gives the quota back",
+                Then::Rejected => "then rejects",
+                Then::Released => "then is done",
+            };
+            format!("rolling back attempt {}: {} NodeClaims left, {next}{}", memory.attempt, facts.claims.len(), cause(journal))
+        }
+        State::BackingOff { until } => {
+            format!("next attempt at {}{}", clock(*until), cause(journal))
+        }
+        State::Approved if memory.slots == 0 => match facts.plan {
+            Some(Outcome::NothingNeeded(why)) => format!("no node is needed: {why}"),
+            _ => "no node is needed".to_owned(),
+        },
+        State::Approved => format!("all {} nodes are ready", memory.slots),
+        State::Yielded => {
+            let next = memory.not_before.map_or_else(String::new, |t| format!("; next attempt not before {}", clock(t)));
+            format!("quota given back{next}{}", cause(journal))
+        }
+        State::Rejected => format!("can never run as it is{}", cause(journal)),
+        State::Released => "released".to_owned(),
+    };
+    text.chars().take(1024).collect()
+}
+
+/// One line for the state annotation.
+pub fn headline(journal: &Journal, facts: &Facts<'_>) -> String {
+    format!("{}: {}", journal.state.name(), explain(journal, facts))
+}
+
+fn cause(journal: &Journal) -> String {
+    journal.memory.last_failure.as_ref().map_or_else(String::new, |f| format!(". Cause: {f}"))
+}
+
+/// A point in time, to the second.
+fn clock(time: Timestamp) -> String {
+    time.round(jiff::Unit::Second).unwrap_or(time).to_string()
+}

@@ -1,0 +1,31 @@
+//! The life of one gang, as pure functions.
+//!
+//! Read in this order: `state` (where a gang can be) → `event` (what was observed) → `chart` (the
+//! statechart) → `decide` (one step of it) → `observe` (from a snapshot of the cluster to events) →
+//! `verdict` (what Kueue is told). `journal` is how a gang is kept in its Workload.
+//!
+//! Rule: nothing here knows a client, a clock, a runtime or a log. Time comes in as a value.
+
+mod chart;
+pub mod claims;
+pub mod decide;
+pub mod diagram;
+pub mod event;
+pub mod failure;
+pub mod identity;
+pub mod journal;
+pub mod message;
+pub mod observe;
+pub mod reservation;
+pub mod state;
+pub mod verdict;
+
+pub use claims::{ClaimView, Health};
+pub use decide::{Rules, decide};
+pub use event::{Effect, Event};
+pub use failure::{Failure, FailureClass};
+pub use identity::GangIdentity;
+pub use journal::{Journal, Memory};
+pub use observe::{Facts, Reading, Sight, observe};
+pub use reservation::Reservation;
+pub use state::{State, StateName, Then};

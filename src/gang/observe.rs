@@ -1,0 +1,302 @@
+//! From a snapshot to events: what has happened to this gang, seen from where its journal says it is.
+//!
+//! Rule: level-triggered and pure. Absence is an observation only in a quorum read; where a cache is
+//! not enough to decide, the reading says so instead of guessing.
+
+use super::claims::{ClaimView, Health, Loss};
+use super::event::{Event, Standing};
+use super::failure::{Failure, FailureClass};
+use super::journal::Journal;
+use super::reservation::Reservation;
+use super::state::{State, Then};
+use crate::plan::Outcome;
+use crate::policy::Policy;
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+
+/// Everything a gang's next step may depend on, taken at one instant.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The instant.
+    pub now: Timestamp,
+    /// Whether the Workload carried no journal of this gang.
+    pub fresh: bool,
+    /// Kueue's reservation.
+    pub reservation: &'a Reservation,
+    /// The plan, where the state needs one.
+    pub plan: Option<&'a Outcome>,
+    /// Every NodeClaim that carries the gang's label.
+    pub claims: &'a [ClaimView],
+    /// What became of slots whose claim is missing or going.
+    pub losses: &'a BTreeMap<u32, Loss>,
+    /// How the claims were read.
+    pub sight: Sight,
+    /// The gang's policy.
+    pub policy: &'a Policy,
+}
+
+/// How a list was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// From a watch cache, which may lag.
+    Cached,
+    /// From the API server, current.
+    Quorum,
+}
+
+/// What a snapshot says.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Reading {
+    /// These events, in the order they are to be handled; possibly none.
+    Events(Vec<Event>),
+    /// The cache points to a decision that needs a quorum read.
+    LookAgain,
+}
+
+/// Reads a snapshot from where the journal stands.
+pub fn observe(journal: &Journal, facts: &Facts<'_>) -> Reading {
+    if let Some(event) = reservation_event(journal, facts) {
+        return Reading::Events(vec![event]);
+    }
+    if facts.fresh
+        && journal.seq == 0
+        && let Some(event) = first_sight(facts)
+    {
+        return Reading::Events(vec![event]);
+    }
+    let strays = strays(journal, facts);
+    let mut events = Vec::new();
+    if !strays.is_empty() {
+        events.push(Event::Strays(strays));
+    }
+    match by_state(journal, facts) {
+        Some(Reading::Events(more)) => events.extend(more),
+        Some(Reading::LookAgain) if events.is_empty() => return Reading::LookAgain,
+        Some(Reading::LookAgain) | None => {}
+    }
+    Reading::Events(events)
+}
+
+fn reservation_event(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
+    let leaving_for_good = matches!(journal.state, State::RollingBack { then: Then::Released });
+    match facts.reservation {
+        _ if leaving_for_good => None,
+        Reservation::Gone(ending) => (!journal.state.is_over()).then_some(Event::Gone(*ending)),
+        Reservation::Leaving(ending) => {
+            let pods_may_run = matches!(journal.state, State::Approved);
+            (!journal.state.is_over() && !pods_may_run).then_some(Event::Leaving(*ending))
+        }
+        Reservation::Held { epoch, standing } => (*epoch != journal.memory.epoch)
+            .then(|| Event::Reserved { epoch: epoch.clone(), standing: *standing }),
+    }
+}
+
+/// What a gang without a journal may really be.
+fn first_sight(facts: &Facts<'_>) -> Option<Event> {
+    let Reservation::Held { standing, .. } = facts.reservation else { return None };
+    let attempt = facts.claims.iter().filter(|c| !c.deleting).map(|c| c.attempt).max();
+    match (attempt, standing) {
+        (Some(attempt), standing) => {
+            let slots = facts.claims.iter().filter(|c| c.attempt == attempt && !c.deleting).count();
+            Some(Event::Found { attempt, slots: u32::try_from(slots).unwrap_or(u32::MAX), standing: *standing })
+        }
+        (None, Standing::Admitted | Standing::AdmittedPods) => Some(Event::AlreadyRunning),
+        (None, Standing::Reserved) => None,
+    }
+}
+
+/// Claims that nothing wants and that nobody deletes yet.
+fn strays(journal: &Journal, facts: &Facts<'_>) -> Vec<String> {
+    let wanted = |claim: &ClaimView| {
+        journal.state.wants_claims() && claim.attempt == journal.memory.attempt && claim.slot < journal.memory.slots
+    };
+    facts.claims.iter().filter(|c| !c.deleting && !wanted(c)).map(|c| c.name.clone()).collect()
+}
+
+fn by_state(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
+    let event = match &journal.state {
+        State::Validating => validating(journal, facts),
+        State::Provisioning => return provisioning(journal, facts).map(|e| Reading::Events(vec![e])),
+        State::WaitingReady => return waiting_ready(journal, facts),
+        State::Approved => return approved(journal, facts),
+        State::RollingBack { .. } => return rolling_back(facts),
+        State::BackingOff { until } => (*until <= facts.now).then_some(Event::WaitOver),
+        State::Yielded | State::Rejected | State::Released => None,
+    };
+    event.map(|e| Reading::Events(vec![e]))
+}
+
+fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
+    match facts.plan? {
+        Outcome::Provision(plan) if facts.claims.is_empty() => Some(Event::Planned {
+            slots: u32::try_from(plan.slots.len()).unwrap_or(u32::MAX),
+            plan: plan.hash(),
+            pinning: plan.pinning,
+        }),
+        Outcome::NothingNeeded(_) => Some(Event::NothingNeeded),
+        Outcome::Never(obstacle) => Some(Event::Impossible(obstacle.message.clone())),
+        Outcome::Wait(obstacle) if expired(journal, facts) => {
+            Some(Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message)))
+        }
+        Outcome::Provision(_) | Outcome::Wait(_) => None,
+    }
+}
+
+fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
+    if let Some(failure) = first_failure(journal, facts) {
+        return Some(Event::Failed(failure));
+    }
+    let missing = missing(journal, facts);
+    if missing.is_empty() && journal.memory.plan.is_some() {
+        return Some(Event::ClaimsExist);
+    }
+    if expired(journal, facts) {
+        let message = format!("{} of {} NodeClaims could not be created in time", missing.len(), journal.memory.slots);
+        return Some(Event::Failed(Failure::new(FailureClass::GangTimeout, message)));
+    }
+    let changed = |message: &str| Some(Event::Failed(Failure::new(FailureClass::PlanChanged, message)));
+    match facts.plan? {
+        Outcome::Provision(plan) => {
+            let same = match &journal.memory.plan {
+                Some(hash) => *hash == plan.hash(),
+                None => u32::try_from(plan.slots.len()) == Ok(journal.memory.slots),
+            };
+            match (same, missing.is_empty()) {
+                (false, _) => changed("NodePool, flavor or policy changed while the NodeClaims were being created"),
+                (true, true) => Some(Event::ClaimsExist),
+                (true, false) => Some(Event::ClaimsMissing(missing)),
+            }
+        }
+        Outcome::Wait(obstacle) | Outcome::Never(obstacle) => changed(&obstacle.message),
+        Outcome::NothingNeeded(why) => changed(why),
+    }
+}
+
+fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
+    let quorum = facts.sight == Sight::Quorum;
+    if let Some(failure) = first_failure(journal, facts) {
+        return Some(Reading::Events(vec![Event::Failed(failure)]));
+    }
+    if !missing(journal, facts).is_empty() && !quorum {
+        return Some(Reading::LookAgain);
+    }
+    if current(journal, facts).all(ClaimView::is_ready) && missing(journal, facts).is_empty() {
+        return Some(if quorum { Reading::Events(vec![Event::NodesReady]) } else { Reading::LookAgain });
+    }
+    expired(journal, facts).then(|| {
+        let message = match laggard(journal, facts) {
+            Some((slot, what)) => format!("the gang was not ready in time: slot {slot} waits for {what}"),
+            None => "the gang was not ready in time".to_owned(),
+        };
+        Reading::Events(vec![Event::Failed(Failure::new(FailureClass::GangTimeout, message))])
+    })
+}
+
+fn approved(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
+    let waiting = matches!(facts.reservation, Reservation::Held { standing: Standing::Reserved, .. });
+    if !waiting || journal.memory.slots == 0 {
+        return None;
+    }
+    if let Some(failure) = first_loss(journal, facts) {
+        return Some(Reading::Events(vec![Event::Failed(failure)]));
+    }
+    if !missing(journal, facts).is_empty() && facts.sight == Sight::Cached {
+        return Some(Reading::LookAgain);
+    }
+    let limit = facts.policy.deadlines.admit;
+    (journal.entered_at.checked_add(limit.signed()).is_ok_and(|t| t <= facts.now)).then(|| {
+        let message = format!("every node was ready, but the Workload was not admitted within {limit}");
+        Reading::Events(vec![Event::Failed(Failure::new(FailureClass::NotAdmitted, message))])
+    })
+}
+
+fn rolling_back(facts: &Facts<'_>) -> Option<Reading> {
+    facts.claims.is_empty().then(|| match facts.sight {
+        Sight::Quorum => Reading::Events(vec![Event::ClaimsGone]),
+        Sight::Cached => Reading::LookAgain,
+    })
+}
+
+/// Claims of the current attempt.
+fn current<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a ClaimView> {
+    facts
+        .claims
+        .iter()
+        .filter(|c| c.attempt == journal.memory.attempt && c.slot < journal.memory.slots)
+}
+
+/// Slots of the current attempt without a claim.
+fn missing(journal: &Journal, facts: &Facts<'_>) -> Vec<u32> {
+    let present: std::collections::BTreeSet<u32> = current(journal, facts).map(|c| c.slot).collect();
+    (0..journal.memory.slots).filter(|slot| !present.contains(slot)).collect()
+}
+
+fn first_failure(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
+    first_loss(journal, facts).or_else(|| {
+        current(journal, facts).find_map(|c| match &c.health {
+            Health::Failed(failure) if !c.deleting => Some(failure.clone()),
+            _ => None,
+        })
+    })
+}
+
+/// The first slot whose claim is lost. A missing claim counts only in a quorum read.
+fn first_loss(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
+    let going: Vec<u32> = current(journal, facts).filter(|c| c.deleting).map(|c| c.slot).collect();
+    let gone = match (facts.sight, &journal.state) {
+        // While claims are still being created, a missing one is simply not there yet.
+        (_, State::Provisioning) | (Sight::Cached, _) => Vec::new(),
+        (Sight::Quorum, _) => missing(journal, facts),
+    };
+    going.iter().chain(&gone).find_map(|slot| match facts.losses.get(slot) {
+        Some(Loss::Failed(failure)) => Some(failure.clone()),
+        _ => None,
+    })
+}
+
+/// The slot that is furthest behind, and what it waits for.
+pub fn laggard<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> Option<(u32, &'a str)> {
+    current(journal, facts).find_map(|c| match &c.health {
+        Health::Coming { waits_for, .. } => Some((c.slot, waits_for.as_str())),
+        Health::Failed(failure) => Some((c.slot, failure.message.as_str())),
+        Health::Ready { .. } => None,
+    })
+}
+
+/// How many nodes of the current attempt are ready.
+pub fn ready(journal: &Journal, facts: &Facts<'_>) -> usize {
+    current(journal, facts).filter(|c| c.is_ready()).count()
+}
+
+/// How many claims of the current attempt exist.
+pub fn existing(journal: &Journal, facts: &Facts<'_>) -> usize {
+    current(journal, facts).filter(|c| !c.deleting).count()
+}
+
+fn expired(journal: &Journal, facts: &Facts<'_>) -> bool {
+    journal.memory.deadline.is_some_and(|deadline| deadline <= facts.now)
+}
+
+/// When time alone may bring the next event.
+pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
+    let claims = current(journal, facts).filter_map(|c| match &c.health {
+        Health::Coming { until, .. } => *until,
+        Health::Ready { .. } | Health::Failed(_) => None,
+    });
+    let losses = facts.losses.values().filter_map(|l| match l {
+        Loss::Unclear(until) => Some(*until),
+        Loss::Failed(_) => None,
+    });
+    match &journal.state {
+        State::Validating => journal.memory.deadline,
+        State::BackingOff { until } => Some(*until),
+        State::Provisioning | State::WaitingReady => {
+            journal.memory.deadline.into_iter().chain(claims).chain(losses).min()
+        }
+        State::Approved => {
+            let admit = journal.entered_at.checked_add(facts.policy.deadlines.admit.signed()).ok();
+            admit.filter(|t| *t > facts.now).into_iter().chain(losses).min()
+        }
+        State::RollingBack { .. } | State::Yielded | State::Rejected | State::Released => None,
+    }
+}

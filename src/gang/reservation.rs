@@ -1,0 +1,126 @@
+//! What Kueue's reservation of a Workload looks like right now, and which admission it is.
+//!
+//! Nothing in Kueue's API is an attempt id, and an eviction may come and go within a second without
+//! ever being seen. So an admission is identified by everything that changes with it.
+
+use super::event::Standing;
+use super::identity::digest;
+use crate::api::{Workload, condition};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// Identity of one admission: `<reservation time>-<evictions>-<hash of what was admitted>`.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[serde(transparent)]
+pub struct Epoch(pub String);
+
+impl Epoch {
+    /// The epoch of a Workload whose quota is reserved.
+    pub fn of(workload: &Workload) -> Self {
+        let reserved = condition::since(workload.conditions(), "QuotaReserved").map_or(0, jiff::Timestamp::as_second);
+        let admitted = serde_json::to_string(&workload.admission()).unwrap_or_default();
+        let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+        Self(format!("{reserved}-{}-{}", workload.evictions(), digest(&[uid, &admitted], 10)))
+    }
+
+    /// Whether both admit the same counts under the same flavors.
+    pub fn same_shape(&self, other: &Self) -> bool {
+        let shape = |e: &Self| e.0.rsplit('-').next().map(str::to_owned);
+        shape(self) == shape(other)
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// Why a reservation ended. The names appear in the journal's history.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Ending {
+    /// All pods are done.
+    Finished,
+    /// Kueue evicted it.
+    Evicted,
+    /// `spec.active` is false.
+    Deactivated,
+    /// Quota went away with no eviction.
+    QuotaLost,
+    /// Our check is no longer on the Workload.
+    CheckRemoved,
+    /// The Workload is being deleted.
+    Deleted,
+    /// Another reservation took its place.
+    Superseded,
+}
+
+impl Ending {
+    /// Every ending, for walks and tables.
+    pub const ALL: [Self; 7] = [
+        Self::Finished,
+        Self::Evicted,
+        Self::Deactivated,
+        Self::QuotaLost,
+        Self::CheckRemoved,
+        Self::Deleted,
+        Self::Superseded,
+    ];
+}
+
+/// The reservation as seen in one snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reservation {
+    /// Quota is reserved and nothing speaks against running.
+    Held {
+        /// Which admission it is.
+        epoch: Epoch,
+        /// How far Kueue has gone with it.
+        standing: Standing,
+    },
+    /// Quota is still reserved, but Kueue is taking the Workload down; pods may still run.
+    Leaving(Ending),
+    /// No quota is reserved and no pod runs.
+    Gone(Ending),
+}
+
+impl Reservation {
+    /// Reads the reservation of `workload` from the point of view of `check`.
+    pub fn of(workload: &Workload, check: &str) -> Self {
+        // Finished is first: a finished Workload keeps its admission and QuotaReserved=True.
+        if workload.is("Finished") {
+            return Self::Gone(Ending::Finished);
+        }
+        let reserved = workload.is("QuotaReserved") && workload.admission().is_some();
+        let ending = if workload.metadata.deletion_timestamp.is_some() {
+            Some(Ending::Deleted)
+        } else if workload.spec.active == Some(false) {
+            Some(Ending::Deactivated)
+        } else if workload.is("Evicted") {
+            Some(Ending::Evicted)
+        } else {
+            None
+        };
+        match (reserved, ending) {
+            (false, ending) => Self::Gone(ending.unwrap_or(Ending::QuotaLost)),
+            (true, Some(ending)) => Self::Leaving(ending),
+            (true, None) => match workload.check(check) {
+                None => Self::Leaving(Ending::CheckRemoved),
+                Some(_) => Self::Held { epoch: Epoch::of(workload), standing: standing(workload) },
+            },
+        }
+    }
+
+    /// Whether a verdict may be written now.
+    pub fn is_held(&self) -> bool {
+        matches!(self, Self::Held { .. })
+    }
+}
+
+fn standing(workload: &Workload) -> Standing {
+    match (workload.is("Admitted"), workload.is_plain_pods()) {
+        (true, true) => Standing::AdmittedPods,
+        (true, false) => Standing::Admitted,
+        (false, _) => Standing::Reserved,
+    }
+}

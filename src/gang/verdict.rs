@@ -1,0 +1,93 @@
+//! What Kueue is to be told, given where the gang is.
+//!
+//! Rule: a verdict is re-asserted whenever the entry differs from what the state says, because
+//! Kueue's scheduler may write back stale copies; and none but Pending is ever written while the
+//! Workload is evicted, inactive, finished or without a reservation.
+
+use super::event::Standing;
+use super::journal::Journal;
+use super::message;
+use super::observe::Facts;
+use super::reservation::{Ending, Reservation};
+use super::state::State;
+use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
+use jiff::Timestamp;
+
+/// An entry as it should be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Desired {
+    /// The verdict.
+    pub state: Verdict,
+    /// Text for people.
+    pub message: String,
+    /// What Kueue adds to the pods.
+    pub updates: Vec<PodSetUpdate>,
+}
+
+/// The entry this gang wants, or `None` to leave it as it is.
+pub fn desired(
+    journal: &Journal,
+    facts: &Facts<'_>,
+    entry: &CheckState,
+    updates: Vec<PodSetUpdate>,
+) -> Option<Desired> {
+    let pending = |message: String| Some(Desired { state: Verdict::Pending, message, updates: Vec::new() });
+    let (epoch, standing) = match facts.reservation {
+        Reservation::Held { epoch, standing } => (epoch, standing),
+        // Quota can be lost with no eviction, and then Kueue leaves our Ready standing: the next
+        // reservation would be admitted on it at once.
+        Reservation::Gone(Ending::QuotaLost) if entry.state != Verdict::Pending => {
+            return pending("the quota reservation was lost; starts again with the next one".to_owned());
+        }
+        Reservation::Gone(_) | Reservation::Leaving(_) => return None,
+    };
+    if *epoch != journal.memory.epoch {
+        return None;
+    }
+    let text = message::explain(journal, facts);
+    match journal.state {
+        State::Approved => {
+            let admitted = *standing != Standing::Reserved;
+            let stands = entry.state == Verdict::Ready && (admitted || entry.pod_set_updates == updates);
+            if stands {
+                return None;
+            }
+            // Kueue refuses other updates while Ready stays Ready, so the way leads over Pending.
+            if entry.state == Verdict::Ready {
+                return pending(text);
+            }
+            Some(Desired { state: Verdict::Ready, message: text, updates })
+        }
+        State::Yielded => Some(Desired { state: Verdict::Retry, message: text, updates: Vec::new() }),
+        State::Rejected => Some(Desired { state: Verdict::Rejected, message: text, updates: Vec::new() }),
+        State::Released => None,
+        State::Validating
+        | State::Provisioning
+        | State::WaitingReady
+        | State::BackingOff { .. }
+        | State::RollingBack { .. } => pending(text),
+    }
+}
+
+impl Desired {
+    /// The entry to write in place of `old`, or `None` if it says the same already.
+    pub fn entry(&self, old: &CheckState, now: Timestamp) -> Option<CheckState> {
+        let same = old.state == self.state
+            && old.message == self.message
+            && old.pod_set_updates == self.updates
+            && old.requeue_after_seconds.unwrap_or_default() == 0;
+        (!same).then(|| CheckState {
+            name: old.name.clone(),
+            state: self.state,
+            last_transition_time: if old.state == self.state { old.last_transition_time } else { now },
+            message: self.message.clone(),
+            requeue_after_seconds: Some(0),
+            pod_set_updates: self.updates.clone(),
+        })
+    }
+
+    /// Whether this only tells how far the gang has come, and may wait.
+    pub fn is_progress(&self, old: &CheckState) -> bool {
+        old.state == self.state && old.pod_set_updates == self.updates && self.state == Verdict::Pending
+    }
+}

@@ -1,0 +1,21 @@
+//! The `setu` binary: parses the command line, runs it, and turns errors into exit codes.
+
+use clap::Parser;
+use setu::cli::{Cli, Failure};
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    match run(Cli::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("setu: {error:#}");
+            let invalid = error.downcast_ref::<Failure>().is_some_and(Failure::is_invalid_input);
+            ExitCode::from(if invalid { 2 } else { 1 })
+        }
+    }
+}
+
+fn run(cli: Cli) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    Ok(runtime.block_on(cli.run())?)
+}

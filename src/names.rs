@@ -1,0 +1,83 @@
+//! Every label, annotation, taint key, reason and field manager that Setu or its neighbours use.
+//!
+//! Rule: nowhere else in the code is such a key spelled out, so that a key has one spelling and
+//! `grep` on this file answers what Setu writes into a cluster.
+
+/// Default `spec.controllerName` of the AdmissionChecks that Setu serves.
+pub const CONTROLLER_NAME: &str = "setu.kueue.x-k8s.io/provisioning";
+/// Field manager of every write Setu makes.
+pub const FIELD_MANAGER: &str = "setu";
+/// API group of Setu's own kinds.
+pub const API_GROUP: &str = "setu.kueue.x-k8s.io";
+/// Kind of the parameters an AdmissionCheck may name.
+pub const PARAMETERS_KIND: &str = "ProvisioningParameters";
+
+/// Prefix of the journal's annotation key on a Workload; the check's name follows.
+pub const JOURNAL_PREFIX: &str = "gang.setu.kueue.x-k8s.io/";
+/// Prefix of the annotation that states the gang's state for people; the check's name follows.
+pub const STATE_PREFIX: &str = "state.setu.kueue.x-k8s.io/";
+
+/// Label on NodeClaim and Node: the gang's id. Also the key of the node selector and of the taint.
+pub const GANG: &str = "setu.kueue.x-k8s.io/gang";
+/// Label on NodeClaim and Node: UID of the Workload the claim was made for.
+pub const WORKLOAD_UID: &str = "setu.kueue.x-k8s.io/workload-uid";
+/// Label on NodeClaim and Node: number of the attempt the claim belongs to.
+pub const ATTEMPT: &str = "setu.kueue.x-k8s.io/attempt";
+/// Label on NodeClaim and Node: index of the slot within the gang.
+pub const SLOT: &str = "setu.kueue.x-k8s.io/slot";
+/// Annotation on a NodeClaim: `namespace/name` of its Workload.
+pub const WORKLOAD: &str = "setu.kueue.x-k8s.io/workload";
+/// Annotation on a NodeClaim: the AdmissionCheck it was made for.
+pub const CHECK: &str = "setu.kueue.x-k8s.io/check";
+/// Annotation on a NodeClaim: RFC 3339 time after which nobody needs to hold the node any more.
+pub const HOLD_UNTIL: &str = "setu.kueue.x-k8s.io/hold-until";
+/// Label that says who made an object.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Value of [`MANAGED_BY`] on what Setu makes.
+pub const SETU: &str = "setu";
+
+/// Karpenter: keeps voluntary disruption away from a node while its value is `"true"`.
+pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+/// Karpenter: the NodePool of a NodeClaim or Node.
+pub const NODEPOOL: &str = "karpenter.sh/nodepool";
+/// Karpenter: hash of the NodePool's template, compared for drift.
+pub const NODEPOOL_HASH: &str = "karpenter.sh/nodepool-hash";
+/// Karpenter: version of the algorithm behind [`NODEPOOL_HASH`].
+pub const NODEPOOL_HASH_VERSION: &str = "karpenter.sh/nodepool-hash-version";
+/// Karpenter: says whether `minValues` were relaxed when the claim was made.
+pub const MIN_VALUES_RELAXED: &str = "karpenter.sh/nodeclaim-min-values-relaxed";
+/// Karpenter: spot, on-demand or reserved.
+pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
+/// Karpenter: label set on a Node once it is registered.
+pub const REGISTERED: &str = "karpenter.sh/registered";
+/// Karpenter: label set on a Node once it is initialized.
+pub const INITIALIZED: &str = "karpenter.sh/initialized";
+/// Domain whose keys Karpenter reserves for itself.
+pub const KARPENTER_DOMAIN: &str = "karpenter.sh";
+/// Prefix of the taints the Node Readiness Controller keeps on nodes that are not yet fit.
+pub const READINESS_TAINT_PREFIX: &str = "readiness.k8s.io/";
+
+/// Kubernetes: the host name label, which a NodeClaim may not require.
+pub const HOSTNAME: &str = "kubernetes.io/hostname";
+/// Kubernetes: zone of a node.
+pub const ZONE: &str = "topology.kubernetes.io/zone";
+/// Kubernetes: region of a node.
+pub const REGION: &str = "topology.kubernetes.io/region";
+/// Kubernetes: instance type of a node.
+pub const INSTANCE_TYPE: &str = "node.kubernetes.io/instance-type";
+/// Kubernetes: CPU architecture of a node.
+pub const ARCH: &str = "kubernetes.io/arch";
+/// Kubernetes: operating system of a node.
+pub const OS: &str = "kubernetes.io/os";
+/// Kubernetes: Windows build of a node.
+pub const WINDOWS_BUILD: &str = "node.kubernetes.io/windows-build";
+
+/// Key of the journal's annotation for a check.
+pub fn journal_key(check: &str) -> String {
+    format!("{JOURNAL_PREFIX}{check}")
+}
+
+/// Key of the annotation that states the gang's state for people.
+pub fn state_key(check: &str) -> String {
+    format!("{STATE_PREFIX}{check}")
+}

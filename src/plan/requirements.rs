@@ -1,0 +1,295 @@
+//! Karpenter's algebra of requirements on node labels.
+//!
+//! Per key: a set of values that is allowed or, complemented, excluded; optional bounds for numbers;
+//! and whether the label must be there at all. Intersecting never widens.
+
+use crate::api::node_claim::Requirement;
+use crate::names;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What one label key may be.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Values {
+    /// `values` are excluded instead of allowed.
+    complement: bool,
+    values: BTreeSet<String>,
+    /// Greater than.
+    above: Option<i64>,
+    /// Less than.
+    below: Option<i64>,
+    min_values: Option<i32>,
+}
+
+/// Requirements by label key; an absent key may be anything.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Requirements(BTreeMap<String, Values>);
+
+/// A key that cannot be satisfied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Clash {
+    /// The key.
+    pub key: String,
+    /// What one side asks for.
+    pub asked: String,
+    /// What the other side offers.
+    pub offered: String,
+}
+
+/// Label keys that the provider fills in by itself at launch.
+pub fn is_well_known(key: &str) -> bool {
+    const KEYS: [&str; 8] = [
+        names::NODEPOOL,
+        names::ZONE,
+        names::REGION,
+        names::INSTANCE_TYPE,
+        names::ARCH,
+        names::OS,
+        names::CAPACITY_TYPE,
+        names::WINDOWS_BUILD,
+    ];
+    const DOMAINS: [&str; 5] =
+        ["karpenter.k8s.aws", "karpenter.azure.com", "karpenter.k8s.gcp", "karpenter.kwok.sh", "eks.amazonaws.com"];
+    let domain = key.split_once('/').map_or("", |(domain, _)| domain);
+    KEYS.contains(&key) || DOMAINS.contains(&domain)
+}
+
+/// The key that Karpenter uses in place of an outdated one.
+pub fn normalized(key: &str) -> &str {
+    match key {
+        "beta.kubernetes.io/arch" => names::ARCH,
+        "beta.kubernetes.io/os" => names::OS,
+        "beta.kubernetes.io/instance-type" => names::INSTANCE_TYPE,
+        "failure-domain.beta.kubernetes.io/zone" => names::ZONE,
+        "failure-domain.beta.kubernetes.io/region" => names::REGION,
+        other => other,
+    }
+}
+
+impl Values {
+    /// Exactly one value.
+    pub fn one(value: &str) -> Self {
+        Self { values: [value.to_owned()].into(), ..Self::default() }
+    }
+
+    fn any() -> Self {
+        Self { complement: true, ..Self::default() }
+    }
+
+    /// Reads operator and values; `None` for an operator that is not known or misses its number.
+    pub fn read(operator: &str, values: &[String], min_values: Option<i32>) -> Option<Self> {
+        let set = || values.iter().cloned().collect::<BTreeSet<_>>();
+        let number = || values.first().and_then(|v| v.parse::<i64>().ok());
+        let mut read = match operator {
+            "In" => Self { values: set(), ..Self::default() },
+            "NotIn" => Self { values: set(), ..Self::any() },
+            "Exists" => Self::any(),
+            "DoesNotExist" => Self::default(),
+            "Gt" => Self { above: Some(number()?), ..Self::any() },
+            "Gte" => Self { above: Some(number()?.checked_sub(1)?), ..Self::any() },
+            "Lt" => Self { below: Some(number()?), ..Self::any() },
+            "Lte" => Self { below: Some(number()?.checked_add(1)?), ..Self::any() },
+            _ => return None,
+        };
+        read.min_values = min_values;
+        Some(read)
+    }
+
+    /// Whether a label of this value satisfies it.
+    pub fn allows(&self, value: &str) -> bool {
+        let in_bounds = match (self.above, self.below) {
+            (None, None) => true,
+            (above, below) => value
+                .parse::<i64>()
+                .is_ok_and(|n| above.is_none_or(|a| n > a) && below.is_none_or(|b| n < b)),
+        };
+        in_bounds && (self.values.contains(value) != self.complement)
+    }
+
+    /// What satisfies both.
+    #[must_use]
+    pub fn and(&self, other: &Self) -> Self {
+        let above = self.above.max(other.above);
+        let below = match (self.below, other.below) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let min_values = self.min_values.max(other.min_values);
+        let bounded = Self { complement: true, values: BTreeSet::new(), above, below, min_values };
+        if self.complement && other.complement {
+            return Self { values: &self.values | &other.values, ..bounded };
+        }
+        let (listed, rest) = if self.complement { (other, self) } else { (self, other) };
+        let values = listed.values.iter().filter(|v| rest.allows(v) && bounded.allows(v)).cloned().collect();
+        Self { complement: false, values, above: None, below: None, min_values }
+    }
+
+    /// Whether no value at all satisfies it. `DoesNotExist` is not empty: it is satisfied by absence.
+    fn is_empty(&self) -> bool {
+        if self.complement {
+            return matches!((self.above, self.below), (Some(a), Some(b)) if a.saturating_add(1) >= b);
+        }
+        self.values.is_empty()
+    }
+
+    /// One value that satisfies it, the same every time: the first of those listed, or the first number.
+    pub fn pick(&self) -> Option<String> {
+        if !self.complement {
+            return self.values.first().cloned();
+        }
+        let start = self.above.map_or(0, |a| a.saturating_add(1));
+        (start..start.saturating_add(1_000)).map(|n| n.to_string()).find(|n| self.allows(n))
+    }
+
+    fn words(&self) -> String {
+        let list = self.values.iter().cloned().collect::<Vec<_>>().join(" ");
+        match (self.complement, self.values.is_empty(), self.above, self.below) {
+            (false, true, ..) => "nothing".to_owned(),
+            (false, false, ..) => format!("[{list}]"),
+            (true, _, Some(a), Some(b)) => format!("more than {a} and less than {b}"),
+            (true, _, Some(a), None) => format!("more than {a}"),
+            (true, _, None, Some(b)) => format!("less than {b}"),
+            (true, true, None, None) => "any value".to_owned(),
+            (true, false, None, None) => format!("anything but [{list}]"),
+        }
+    }
+
+    fn render(&self, key: &str) -> Vec<Requirement> {
+        let make = |operator: &str, values: Vec<String>| Requirement {
+            key: key.to_owned(),
+            operator: operator.to_owned(),
+            values,
+            min_values: self.min_values,
+        };
+        if !self.complement {
+            let operator = if self.values.is_empty() { "DoesNotExist" } else { "In" };
+            return vec![make(operator, self.values.iter().cloned().collect())];
+        }
+        let mut all = Vec::new();
+        all.extend(self.above.map(|a| make("Gt", vec![a.to_string()])));
+        all.extend(self.below.map(|b| make("Lt", vec![b.to_string()])));
+        if !self.values.is_empty() {
+            all.push(make("NotIn", self.values.iter().cloned().collect()));
+        }
+        if all.is_empty() {
+            all.push(make("Exists", Vec::new()));
+        }
+        all
+    }
+}
+
+impl Requirements {
+    /// What is asked of a key.
+    pub fn get(&self, key: &str) -> Option<&Values> {
+        self.0.get(key)
+    }
+
+    /// Narrows one key.
+    ///
+    /// # Errors
+    /// The clash, if nothing would be left; the requirements are unchanged then.
+    pub fn add(&mut self, key: &str, values: &Values) -> Result<(), Clash> {
+        let key = normalized(key);
+        let Some(offered) = self.0.get(key) else {
+            self.0.insert(key.to_owned(), values.clone());
+            return Ok(());
+        };
+        let both = offered.and(values);
+        let absence = |v: &Values| !v.complement && v.values.is_empty();
+        if both.is_empty() && !(absence(offered) && absence(values)) {
+            return Err(Clash { key: key.to_owned(), asked: values.words(), offered: offered.words() });
+        }
+        self.0.insert(key.to_owned(), both);
+        Ok(())
+    }
+
+    /// Narrows by requirements as Karpenter or a pod writes them. Unknown operators clash with everything.
+    pub fn add_all(&mut self, list: &[Requirement]) -> Result<(), Clash> {
+        for r in list {
+            let values = Values::read(&r.operator, &r.values, r.min_values).ok_or_else(|| Clash {
+                key: r.key.clone(),
+                asked: format!("operator {} with {:?}", r.operator, r.values),
+                offered: "In, NotIn, Exists, DoesNotExist, Gt, Gte, Lt or Lte".to_owned(),
+            })?;
+            self.add(&r.key, &values)?;
+        }
+        Ok(())
+    }
+
+    /// Keys and what they may be.
+    pub fn iter(&self) -> impl Iterator<Item = (&String, &Values)> {
+        self.0.iter()
+    }
+
+    /// As a NodeClaim states them. Keys that a NodeClaim may not require are left out.
+    pub fn render(&self) -> Vec<Requirement> {
+        let allowed = |key: &str| {
+            let restricted = key.starts_with("karpenter.sh/") && ![names::CAPACITY_TYPE, names::NODEPOOL].contains(&key);
+            !restricted && key != names::HOSTNAME
+        };
+        self.0.iter().filter(|(key, _)| allowed(key)).flat_map(|(key, values)| values.render(key)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn values(operator: &str, list: &[&str]) -> Values {
+        let list: Vec<String> = list.iter().map(|v| (*v).to_owned()).collect();
+        Values::read(operator, &list, None).unwrap()
+    }
+
+    fn any_values() -> impl Strategy<Value = Values> {
+        let list = proptest::collection::vec((0..8_i64).prop_map(|n| n.to_string()), 0..4);
+        (prop_oneof![Just("In"), Just("NotIn"), Just("Exists"), Just("Gt"), Just("Lt"), Just("Gte"), Just("Lte")], list)
+            .prop_filter_map("bounds need a number", |(operator, list)| Values::read(operator, &list, None))
+    }
+
+    proptest! {
+        #[test]
+        fn both_allow_a_value_exactly_when_the_intersection_does(a in any_values(), b in any_values(), n in -1..9_i64) {
+            let value = n.to_string();
+            prop_assert_eq!(a.and(&b).allows(&value), a.allows(&value) && b.allows(&value));
+            prop_assert_eq!(a.and(&b), b.and(&a));
+        }
+
+        #[test]
+        fn what_is_picked_is_allowed(a in any_values()) {
+            if let Some(value) = a.pick() {
+                prop_assert!(a.allows(&value));
+            }
+        }
+    }
+
+    #[test]
+    fn a_clash_names_both_sides() {
+        let mut offered = Requirements::default();
+        offered.add(names::ZONE, &values("In", &["a", "b"])).unwrap();
+        let clash = offered.add("failure-domain.beta.kubernetes.io/zone", &values("In", &["x"])).unwrap_err();
+        assert_eq!((clash.asked.as_str(), clash.offered.as_str()), ("[x]", "[a b]"));
+        assert_eq!(offered.get(names::ZONE), Some(&values("In", &["a", "b"])));
+    }
+
+    #[test]
+    fn what_a_node_claim_may_not_require_is_left_out() {
+        let mut all = Requirements::default();
+        for key in [names::HOSTNAME, names::REGISTERED, names::CAPACITY_TYPE, "example.com/tier"] {
+            all.add(key, &Values::one("x")).unwrap();
+        }
+        let keys: Vec<String> = all.render().into_iter().map(|r| r.key).collect();
+        assert_eq!(keys, ["example.com/tier", names::CAPACITY_TYPE]);
+    }
+
+    #[test]
+    fn bounds_are_kept_as_bounds() {
+        let mut all = Requirements::default();
+        all.add("n", &values("Gt", &["3"])).unwrap();
+        all.add("n", &values("Lt", &["9"])).unwrap();
+        let rendered: Vec<(String, Vec<String>)> = all.render().into_iter().map(|r| (r.operator, r.values)).collect();
+        assert_eq!(rendered, [("Gt".to_owned(), vec!["3".to_owned()]), ("Lt".to_owned(), vec!["9".to_owned()])]);
+        assert!(all.add("n", &values("In", &["9", "12"])).is_err());
+        all.add("n", &values("In", &["4", "12"])).unwrap();
+        assert_eq!(all.get("n"), Some(&values("In", &["4"])));
+    }
+}

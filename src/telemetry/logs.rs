@@ -1,0 +1,34 @@
+//! Logs: key/value lines as text or JSON, to standard error.
+
+use clap::ValueEnum;
+use tracing_subscriber::EnvFilter;
+
+/// How a log line is written.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// A level or filter that is not understood.
+#[derive(Debug, thiserror::Error)]
+#[error("--log-level {level:?} is not understood: {source}; use error, warn, info, debug, trace or a filter such as setu=debug")]
+pub struct BadLevel {
+    level: String,
+    source: tracing_subscriber::filter::ParseError,
+}
+
+/// Starts logging. Called once.
+pub fn init(format: Format, level: &str) -> Result<(), BadLevel> {
+    let filter = EnvFilter::try_new(level).map_err(|source| BadLevel { level: level.to_owned(), source })?;
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // A second call, as tests make it, keeps the first subscriber.
+    let _ = match format {
+        Format::Text => builder.try_init(),
+        Format::Json => builder.json().flatten_event(true).try_init(),
+    };
+    Ok(())
+}

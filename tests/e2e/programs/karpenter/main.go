@@ -1,0 +1,55 @@
+// Karpenter with its kwok provider under weather: the same controllers as the
+// provider's own main, with a cloud in between that can run out of capacity, be
+// slow, fail or hand out broken nodes, as a ConfigMap says while it runs.
+package main
+
+import (
+	"os"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+
+	kwok "sigs.k8s.io/karpenter/kwok/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider/overlay"
+	"sigs.k8s.io/karpenter/pkg/controllers"
+	"sigs.k8s.io/karpenter/pkg/controllers/state"
+	"sigs.k8s.io/karpenter/pkg/operator"
+)
+
+func main() {
+	ctx, op := operator.NewOperator()
+	logger := log.FromContext(ctx)
+	types, err := kwok.ConstructInstanceTypes(ctx)
+	if err != nil {
+		logger.Error(err, "reading instance types")
+		os.Exit(1)
+	}
+
+	weather := newStation(op.GetAPIReader(), 200*time.Millisecond)
+	nodes := &nodeClient{Client: op.GetClient()}
+	cloud := newCloud(ctx, kwok.NewCloudProvider(ctx, nodes, types), types, weather, op.GetClient(), op.GetAPIReader())
+	nodes.cloud = cloud
+	if err := cloud.restore(ctx); err != nil {
+		logger.Error(err, "counting the instances of existing nodeclaims")
+		os.Exit(1)
+	}
+	if err := op.Add(manager.RunnableFunc(cloud.housekeeping)); err != nil {
+		logger.Error(err, "adding the cloud's housekeeping")
+		os.Exit(1)
+	}
+
+	decorated := overlay.Decorate(cloud, op.GetClient(), op.InstanceTypeStore)
+	clusterState := state.NewCluster(op.Clock, op.GetClient(), decorated)
+	op.WithControllers(ctx, controllers.NewControllers(
+		ctx,
+		op.Manager,
+		op.Clock,
+		op.GetClient(),
+		op.EventRecorder,
+		decorated,
+		cloud,
+		clusterState,
+		op.InstanceTypeStore,
+	)...).Start(ctx)
+}

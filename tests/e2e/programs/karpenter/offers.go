@@ -1,0 +1,103 @@
+// Which offerings a NodeClaim could be launched on, cheapest first. Pure: the rule is
+// that of the real providers, a type must fit the claim's requests into its
+// allocatable, and its type, zone and capacity type must meet the requirements.
+package main
+
+import (
+	"cmp"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	v1 "sigs.k8s.io/karpenter/pkg/apis/v1"
+	"sigs.k8s.io/karpenter/pkg/cloudprovider"
+	"sigs.k8s.io/karpenter/pkg/scheduling"
+	"sigs.k8s.io/karpenter/pkg/utils/resources"
+)
+
+// slotLabel names the place of a claim in its gang.
+const slotLabel = "setu.kueue.x-k8s.io/slot"
+
+// offer is one instance type in one zone with one capacity type.
+type offer struct {
+	place
+	instanceType *cloudprovider.InstanceType
+	price        float64
+}
+
+func claimPlace(claim *v1.NodeClaim) place {
+	return place{NodePool: claim.Labels[v1.NodePoolLabelKey], Slot: claim.Labels[slotLabel]}
+}
+
+func on(p place, instanceType *cloudprovider.InstanceType, offering *cloudprovider.Offering) place {
+	p.InstanceType, p.Zone, p.CapacityType = instanceType.Name, offering.Zone(), offering.CapacityType()
+	return p
+}
+
+func offersFor(claim *v1.NodeClaim, types []*cloudprovider.InstanceType, w weather) []offer {
+	requirements := scheduling.NewNodeSelectorRequirementsWithMinValues(claim.Spec.Requirements...)
+	var offers []offer
+	for _, instanceType := range types {
+		if requirements.Compatible(instanceType.Requirements, scheduling.AllowUndefinedWellKnownLabels) != nil ||
+			!resources.Fits(claim.Spec.Resources.Requests, instanceType.Allocatable()) {
+			continue
+		}
+		for _, offering := range instanceType.Offerings.Available().Compatible(requirements) {
+			p := on(claimPlace(claim), instanceType, offering)
+			offers = append(offers, offer{place: p, instanceType: instanceType, price: offering.Price * w.priceFactor(p)})
+		}
+	}
+	slices.SortStableFunc(offers, func(a, b offer) int {
+		return cmp.Or(
+			cmp.Compare(a.price, b.price),
+			cmp.Compare(a.InstanceType, b.InstanceType),
+			cmp.Compare(a.Zone, b.Zone),
+			cmp.Compare(a.CapacityType, b.CapacityType),
+		)
+	})
+	return offers
+}
+
+// narrowed is a copy of the claim that only the place itself satisfies. The kwok
+// provider demands the type as `In` and has no answer to a type without an offering.
+func narrowed(claim *v1.NodeClaim, p place) *v1.NodeClaim {
+	chosen := map[string]string{
+		corev1.LabelInstanceTypeStable: p.InstanceType,
+		corev1.LabelTopologyZone:       p.Zone,
+		v1.CapacityTypeLabelKey:        p.CapacityType,
+	}
+	out := claim.DeepCopy()
+	out.Spec.Requirements = slices.DeleteFunc(out.Spec.Requirements, func(r v1.NodeSelectorRequirementWithMinValues) bool {
+		_, replaced := chosen[r.Key]
+		return replaced
+	})
+	for key, value := range chosen {
+		out.Spec.Requirements = append(out.Spec.Requirements, v1.NodeSelectorRequirementWithMinValues{
+			Key: key, Operator: corev1.NodeSelectorOpIn, Values: []string{value},
+		})
+	}
+	return out
+}
+
+// priced are the types with the weather's prices; those it leaves alone are shared.
+func priced(types []*cloudprovider.InstanceType, p place, w weather) []*cloudprovider.InstanceType {
+	out := make([]*cloudprovider.InstanceType, 0, len(types))
+	for _, instanceType := range types {
+		var changed *cloudprovider.InstanceType
+		for i, offering := range instanceType.Offerings {
+			factor := w.priceFactor(on(p, instanceType, offering))
+			if factor == 1 {
+				continue
+			}
+			if changed == nil {
+				changed = instanceType.DeepCopy()
+			}
+			changed.Offerings[i].Price = offering.Price * factor
+		}
+		if changed == nil {
+			changed = instanceType
+		}
+		out = append(out, changed)
+	}
+	return out
+}
