@@ -67,7 +67,9 @@ impl Error {
             Self::Conflict { .. } => Class::Again,
             Self::Timeout { .. } => Class::BackOff,
             Self::Api { source, .. } => match source.as_ref() {
-                kube::Error::Api(status) if matches!(status.code, 400 | 403 | 404 | 405 | 422) => Class::Refused,
+                kube::Error::Api(status) if matches!(status.code, 400 | 403 | 404 | 405 | 422) => {
+                    Class::Refused
+                }
                 _ => Class::BackOff,
             },
         }

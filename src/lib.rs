@@ -16,6 +16,7 @@ pub mod app;
 pub mod cli;
 pub mod cluster;
 pub mod controllers;
+mod digest;
 pub mod effects;
 pub mod error;
 pub mod gang;
@@ -23,4 +24,3 @@ pub mod names;
 pub mod plan;
 pub mod policy;
 pub mod telemetry;
-

@@ -120,11 +120,10 @@ impl NodePool {
                 _ => None,
             };
         }
-        let cause = self
-            .conditions()
-            .iter()
-            .find(|c| c.type_ != "Ready" && c.status == "False")
-            .unwrap_or(ready);
-        Some(format!("NodePool {name} is not ready: {} {}", cause.reason, cause.message).trim_end().to_owned())
+        let cause =
+            self.conditions().iter().find(|c| c.type_ != "Ready" && c.status == "False").unwrap_or(ready);
+        Some(
+            format!("NodePool {name} is not ready: {} {}", cause.reason, cause.message).trim_end().to_owned(),
+        )
     }
 }

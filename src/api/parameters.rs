@@ -24,6 +24,7 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[allow(clippy::duplicated_attributes, reason = "every printcolumn has a type")]
 pub struct ParametersSpec {
     /// NodePool of the gang's nodes. Without it, every ready NodePool that fits the flavor, by weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]

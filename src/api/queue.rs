@@ -43,12 +43,8 @@ pub struct CheckRule {
 impl ClusterQueue {
     /// Whether `check` covers `flavor` on this queue. A check the queue does not list covers none.
     pub fn check_covers(&self, check: &str, flavor: &str) -> bool {
-        self.spec
-            .admission_checks_strategy
-            .iter()
-            .flat_map(|s| &s.admission_checks)
-            .any(|rule| {
-                rule.name == check && (rule.on_flavors.is_empty() || rule.on_flavors.iter().any(|f| f == flavor))
-            })
+        self.spec.admission_checks_strategy.iter().flat_map(|s| &s.admission_checks).any(|rule| {
+            rule.name == check && (rule.on_flavors.is_empty() || rule.on_flavors.iter().any(|f| f == flavor))
+        })
     }
 }

@@ -1,7 +1,8 @@
 //! Starts one watch per kind and leads what it sees to the loops that care.
 
 use crate::api::{
-    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ProvisioningParameters, ResourceFlavor, Workload,
+    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ProvisioningParameters,
+    ResourceFlavor, Workload,
 };
 use crate::cluster::watch::{Gates, watch};
 use crate::controllers::Context;
@@ -83,16 +84,26 @@ impl Feeds {
         spawn(daemon_sets.touched, &context, |_, _| {});
         spawn(limit_ranges.touched, &context, |_, _| {});
         spawn(runtime_classes.touched, &context, |_, _| {});
-        spawn(nodes.touched, &context, |context, node| node_touched(context, &node));
-        spawn(parameters.touched, &context, |context, parameters| parameters_touched(context, &parameters));
-        spawn(warnings.touched, &context, |context, event| warned(context, &event));
+        spawn(nodes.touched, &context, |context, node| {
+            node_touched(context, &node);
+        });
+        spawn(parameters.touched, &context, |context, parameters| {
+            parameters_touched(context, &parameters);
+        });
+        spawn(warnings.touched, &context, |context, event| {
+            warned(context, &event);
+        });
         let (of_workloads, of_claims) = (Arc::clone(&context), Arc::clone(&context));
         let feeds = Self {
-            workloads: touched(workloads.touched).inspect(move |w| w.iter().for_each(|w| of_workloads.workload_touched(w))).boxed(),
+            workloads: touched(workloads.touched)
+                .inspect(move |w| w.iter().for_each(|w| of_workloads.workload_touched(w)))
+                .boxed(),
             wake_workloads: woken(wake_workloads),
             checks: touched(checks.touched),
             wake_checks: woken(wake_checks),
-            claims: touched(claims.touched).inspect(move |c| c.iter().for_each(|c| of_claims.claim_touched(c))).boxed(),
+            claims: touched(claims.touched)
+                .inspect(move |c| c.iter().for_each(|c| of_claims.claim_touched(c)))
+                .boxed(),
             wake_claims: woken(wake_claims),
         };
         (feeds, context)
@@ -103,7 +114,9 @@ fn touched<K: Send + 'static>(receiver: UnboundedReceiver<K>) -> Touched<K> {
     stream::unfold(receiver, |mut r| async move { r.recv().await.map(|item| (Ok(item), r)) }).boxed()
 }
 
-fn woken<K: Resource<DynamicType = ()> + Send + 'static>(receiver: UnboundedReceiver<ObjectRef<K>>) -> Woken<K> {
+fn woken<K: Resource<DynamicType = ()> + Send + 'static>(
+    receiver: UnboundedReceiver<ObjectRef<K>>,
+) -> Woken<K> {
     stream::unfold(receiver, |mut r| async move { r.recv().await.map(|item| (item, r)) }).boxed()
 }
 

@@ -15,7 +15,6 @@ use feeds::Feeds;
 use futures::StreamExt;
 use kube::runtime::Controller;
 use kube::runtime::controller::{Action, Config as Loop};
-use kube::runtime::watcher;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +63,11 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let metrics_server = server::bind("metrics", config.metrics).await?;
     let health_server = server::bind("health probes", config.health).await?;
     tokio::spawn(server::serve(metrics_server, server::metrics(handle), stop.clone()));
-    tokio::spawn(server::serve(health_server, server::health(Arc::clone(&context), stop.clone()), stop.clone()));
+    tokio::spawn(server::serve(
+        health_server,
+        server::health(Arc::clone(&context), stop.clone()),
+        stop.clone(),
+    ));
     tokio::spawn(gauges(Arc::clone(&context)));
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");
     let signals = tokio::spawn(signals(stop.clone()));
@@ -100,22 +103,12 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
             |claim, error, _| retry("NodeClaim", &kube::ResourceExt::name_any(&*claim), error),
             sweeper,
         );
-    let quiet = |result: &str| tracing::trace!(result, "a loop went round");
+    // What came of each look is logged where it is taken.
     tokio::join!(
-        workloads.for_each(|r| async move { quiet(&outcome(&r)) }),
-        checks.for_each(|r| async move { quiet(&outcome(&r)) }),
-        orphans.for_each(|r| async move { quiet(&outcome(&r)) }),
+        workloads.for_each(|_| async {}),
+        checks.for_each(|_| async {}),
+        orphans.for_each(|_| async {}),
     );
-}
-
-fn outcome<T: std::fmt::Debug, E: std::fmt::Display>(result: &Result<T, kube::runtime::controller::Error<E, watcher::Error>>) -> String
-where
-    E: std::error::Error + 'static,
-{
-    match result {
-        Ok(done) => format!("{done:?}"),
-        Err(error) => error.to_string(),
-    }
 }
 
 fn retry(kind: &str, name: &str, error: &crate::error::Error) -> Action {
@@ -134,7 +127,8 @@ async fn gauges(context: Arc<Context>) {
 /// Stops on the first SIGTERM or SIGINT, and ends the process on the second.
 async fn signals(stop: CancellationToken) {
     use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) else {
+    let (Ok(mut term), Ok(mut int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()))
+    else {
         tracing::error!("signals cannot be received; end the process with SIGKILL");
         return;
     };

@@ -14,9 +14,9 @@ use tokio_util::sync::CancellationToken;
 
 /// Takes the address, or says who is to change what.
 pub async fn bind(what: &str, address: SocketAddr) -> Result<TcpListener, AppError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|e| AppError::Invalid(format!("cannot listen on {address} for {what}: {e}; choose another address")))
+    TcpListener::bind(address).await.map_err(|e| {
+        AppError::Invalid(format!("cannot listen on {address} for {what}: {e}; choose another address"))
+    })
 }
 
 /// Serves until told to stop.

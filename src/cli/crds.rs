@@ -14,7 +14,8 @@ impl Args {
     /// Prints them.
     pub fn run(self) -> Result<(), Failure> {
         let crd = ProvisioningParameters::crd();
-        let text = serde_yaml::to_string(&crd).map_err(|e| Failure::Failed(format!("rendering the CRD: {e}")))?;
+        let text =
+            serde_yaml::to_string(&crd).map_err(|e| Failure::Failed(format!("rendering the CRD: {e}")))?;
         super::print(&text);
         Ok(())
     }

@@ -46,7 +46,12 @@ impl Gates {
 }
 
 /// Starts watching a kind. `gates` is `None` for kinds the controller can do without.
-pub fn watch<K>(kind: &'static str, api: Api<DeserializeGuard<K>>, config: watcher::Config, gates: Option<&Gates>) -> Watched<K>
+pub fn watch<K>(
+    kind: &'static str,
+    api: Api<DeserializeGuard<K>>,
+    config: watcher::Config,
+    gates: Option<&Gates>,
+) -> Watched<K>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
@@ -88,7 +93,10 @@ async fn pump<K>(
     }
 }
 
-fn decoded<K: Resource<DynamicType = ()>>(kind: &'static str, event: Event<DeserializeGuard<K>>) -> Option<Event<K>> {
+fn decoded<K: Resource<DynamicType = ()>>(
+    kind: &'static str,
+    event: Event<DeserializeGuard<K>>,
+) -> Option<Event<K>> {
     let good = |guard: DeserializeGuard<K>| match guard.0 {
         Ok(object) => Some(object),
         Err(bad) => {
@@ -111,7 +119,9 @@ fn report(kind: &'static str, error: &watcher::Error, gates: Option<&Gates>) {
     metrics::watch_error(kind);
     let advice = advice(kind, error);
     match gates {
-        Some(gates) if gates.is_open(kind) => tracing::warn!(kind, error = %error, "a watch broke and starts again"),
+        Some(gates) if gates.is_open(kind) => {
+            tracing::warn!(kind, error = %error, "a watch broke and starts again");
+        }
         Some(gates) => {
             tracing::warn!(kind, error = %error, advice, "cannot watch yet, trying again");
             gates.set(kind, Some(format!("{error}{}{advice}", if advice.is_empty() { "" } else { ": " })));
@@ -124,19 +134,23 @@ fn report(kind: &'static str, error: &watcher::Error, gates: Option<&Gates>) {
 fn advice(kind: &'static str, error: &watcher::Error) -> String {
     let code = match error {
         watcher::Error::InitialListFailed(kube::Error::Api(s))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(s)) => s.code,
-        watcher::Error::WatchError(s) => s.code,
+        | watcher::Error::WatchStartFailed(kube::Error::Api(s))
+        | watcher::Error::WatchError(s) => s.code,
         _ => 0,
     };
     let owner = match kind {
-        "workloads" | "admissionchecks" | "clusterqueues" | "resourceflavors" => "Kueue (v1beta2, 0.16 or later)",
+        "workloads" | "admissionchecks" | "clusterqueues" | "resourceflavors" => {
+            "Kueue (v1beta2, 0.16 or later)"
+        }
         "nodeclaims" | "nodepools" => "Karpenter (v1)",
         "provisioningparameters" => "Setu's own CRDs",
         _ => "Kubernetes",
     };
     match code {
         404 => format!("the API server does not serve {kind}: install {owner}"),
-        401 => "the API server does not accept these credentials: check the kubeconfig or the token".to_owned(),
+        401 => {
+            "the API server does not accept these credentials: check the kubeconfig or the token".to_owned()
+        }
         403 => format!("grant this ServiceAccount get, list and watch on {kind}"),
         _ => String::new(),
     }

@@ -27,7 +27,11 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
         Some(reference) => read(&context, reference).await?,
     };
     let active = match &parameters {
-        Ok(_) => Active { works: true, reason: "Active", message: "gangs are provisioned through Karpenter".to_owned() },
+        Ok(_) => Active {
+            works: true,
+            reason: "Active",
+            message: "gangs are provisioned through Karpenter".to_owned(),
+        },
         Err(why) => Active { works: false, reason: "BadParametersRef", message: why.clone() },
     };
     let known = context.parameters(&name);
@@ -51,7 +55,10 @@ async fn read(context: &Context, reference: &ParametersRef) -> Result<Parameters
     let api: Api<DeserializeGuard<ProvisioningParameters>> = Api::all(context.client.clone());
     let found = call("reading ProvisioningParameters", &reference.name, api.get_opt(&reference.name)).await?;
     Ok(match found {
-        None => Err(format!("ProvisioningParameters {} does not exist; create it (its CRD comes with Setu)", reference.name)),
+        None => Err(format!(
+            "ProvisioningParameters {} does not exist; create it (its CRD comes with Setu)",
+            reference.name
+        )),
         Some(DeserializeGuard(Err(bad))) => {
             Err(format!("ProvisioningParameters {} cannot be used: {}", reference.name, bad.error))
         }

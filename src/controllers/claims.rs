@@ -69,7 +69,9 @@ pub async fn reconcile(claim: Arc<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<A
 
 /// Whether the Workload of a claim exists. A claim that names none belongs to nobody.
 async fn lives(context: &Context, claim: &NodeClaim) -> Result<bool, Error> {
-    let Some(object) = workload_of(claim) else { return Ok(false) };
+    let Some(object) = workload_of(claim) else {
+        return Ok(false);
+    };
     let wanted = claim.label(names::WORKLOAD_UID);
     if context.stores.workloads.get(&object).is_some_and(|w| w.uid().is_some_and(|uid| uid == wanted)) {
         return Ok(true);

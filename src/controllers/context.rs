@@ -2,7 +2,9 @@
 
 use super::memory::{Board, Ledger, Necrology, OwnWrites};
 use crate::api::parameters::ParametersSpec;
-use crate::api::{AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ResourceFlavor, Workload};
+use crate::api::{
+    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ResourceFlavor, Workload,
+};
 use crate::cluster::watch::Gates;
 use crate::names;
 use crate::policy::PolicyFile;
@@ -136,17 +138,20 @@ impl Context {
 
     /// When the next message that only tells of progress may be written; `None` means now, which is
     /// then taken as used.
-    pub(super) fn progress_due(&self, workload: &Workload, pace: SignedDuration, now: Timestamp) -> Option<Timestamp> {
+    pub(super) fn progress_due(
+        &self,
+        workload: &Workload,
+        pace: SignedDuration,
+        now: Timestamp,
+    ) -> Option<Timestamp> {
         let mut told = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
         told.retain(|_, last| *last + pace > now);
         let uid = workload.uid().unwrap_or_default();
-        match told.get(&uid) {
-            Some(last) => Some(*last + pace),
-            None => {
-                told.insert(uid, now);
-                None
-            }
+        if let Some(last) = told.get(&uid) {
+            return Some(*last + pace);
         }
+        told.insert(uid, now);
+        None
     }
 
     /// Has another look taken at a Workload.
@@ -183,7 +188,8 @@ impl Context {
     pub fn workload_touched(&self, workload: &Workload) {
         let object = ObjectRef::from_obj(workload);
         let uid = workload.uid().unwrap_or_default();
-        let gone = self.stores.workloads.get(&object).is_none_or(|current| current.uid().unwrap_or_default() != uid);
+        let gone =
+            self.stores.workloads.get(&object).is_none_or(|current| current.uid().unwrap_or_default() != uid);
         if !gone || !self.gates.closed().is_empty() {
             return;
         }

@@ -38,7 +38,9 @@ impl OwnWrites {
 
     /// Whether this view of the Workload is older than our last write to it.
     pub fn is_behind(&self, workload: &Workload) -> bool {
-        let (Some(uid), Some(seen)) = (workload.uid(), version(workload)) else { return false };
+        let (Some(uid), Some(seen)) = (workload.uid(), version(workload)) else {
+            return false;
+        };
         let mut writes = lock(&self.0);
         match writes.get(&uid) {
             Some(written) if *written > seen => true,
@@ -100,7 +102,8 @@ impl Board {
     /// Forgets all gangs of a Workload that is gone.
     pub fn forget(&self, workload: &ObjectRef<Workload>) -> Vec<String> {
         let mut board = lock(&self.0);
-        let gone: Vec<String> = board.iter().filter(|(_, e)| e.object == *workload).map(|(g, _)| g.clone()).collect();
+        let gone: Vec<String> =
+            board.iter().filter(|(_, e)| e.object == *workload).map(|(g, _)| g.clone()).collect();
         board.retain(|_, e| e.object != *workload);
         gone
     }
@@ -178,13 +181,20 @@ impl LedgerPages {
     /// Without turns two gangs that each fit would take half of what is left from each other, again
     /// and again.
     pub fn whose_turn(&self, gang: &str, pools: &[Reservation], now: Timestamp) -> Option<(&str, &str)> {
-        pools.iter().filter(|p| self.short_until.get(&p.node_pool).is_some_and(|until| *until > now)).find_map(|pool| {
-            let (other, _) = self
-                .reserved
-                .iter()
-                .find(|(id, r)| *id != gang && r.iter().any(|r| r.node_pool == pool.node_pool))?;
-            self.reserved.get(other)?.iter().find(|r| r.node_pool == pool.node_pool).map(|r| (other.as_str(), r.node_pool.as_str()))
-        })
+        pools
+            .iter()
+            .filter(|p| self.short_until.get(&p.node_pool).is_some_and(|until| *until > now))
+            .find_map(|pool| {
+                let (other, _) = self
+                    .reserved
+                    .iter()
+                    .find(|(id, r)| *id != gang && r.iter().any(|r| r.node_pool == pool.node_pool))?;
+                self.reserved
+                    .get(other)?
+                    .iter()
+                    .find(|r| r.node_pool == pool.node_pool)
+                    .map(|r| (other.as_str(), r.node_pool.as_str()))
+            })
     }
 }
 
@@ -211,7 +221,13 @@ impl Necrology {
     }
 
     /// Notes a Warning event on a claim; returns the Workload to look at, if it is known.
-    pub fn heard(&self, claim: &str, reason: &str, message: &str, now: Timestamp) -> Option<ObjectRef<Workload>> {
+    pub fn heard(
+        &self,
+        claim: &str,
+        reason: &str,
+        message: &str,
+        now: Timestamp,
+    ) -> Option<ObjectRef<Workload>> {
         self.with(claim, now, |record| {
             record.obituary.event = Some((reason.to_owned(), message.to_owned()));
             record.workload.clone()

@@ -45,7 +45,8 @@ pub fn outcome(
         .filter(|c| !reserved.iter().any(|r| r.gang == c.label(names::GANG)))
         .cloned()
         .collect();
-    let queue = workload.admission().and_then(|a| context.stores.queues.get(&ObjectRef::new(&a.cluster_queue)));
+    let queue =
+        workload.admission().and_then(|a| context.stores.queues.get(&ObjectRef::new(&a.cluster_queue)));
     let cluster = Cluster {
         cluster_queue: queue.as_deref(),
         flavors: &context.stores.flavors.state(),
@@ -73,7 +74,8 @@ pub fn outcome(
 
 /// Names of the pod sets a check provides for, in the order of the Workload.
 pub fn covered(context: &Context, workload: &Workload, check: &str, our_checks: &[String]) -> Vec<String> {
-    let queue = workload.admission().and_then(|a| context.stores.queues.get(&ObjectRef::new(&a.cluster_queue)));
+    let queue =
+        workload.admission().and_then(|a| context.stores.queues.get(&ObjectRef::new(&a.cluster_queue)));
     let covered = plan::demand::covered(queue.as_deref(), workload, check, our_checks);
     let sets = workload.spec.pod_sets.iter().map(|p| p.name.clone());
     sets.filter(|name| covered.contains(name)).collect()

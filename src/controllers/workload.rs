@@ -44,7 +44,11 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
         }
     }
     let later = tell(&context, &mut workload, &looks, started).await?;
-    context.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(&workload.uid().unwrap_or_default());
+    context
+        .failures
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .remove(&workload.uid().unwrap_or_default());
     Ok(next_look(&context, &looks, later))
 }
 
@@ -52,7 +56,8 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
 fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
     let listed = workload.checks().iter().map(|c| c.name.as_str());
     let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
-    let mut checks: Vec<String> = listed.chain(journalled).filter(|c| context.is_ours(c)).map(str::to_owned).collect();
+    let mut checks: Vec<String> =
+        listed.chain(journalled).filter(|c| context.is_ours(c)).map(str::to_owned).collect();
     checks.sort();
     checks.dedup();
     checks
@@ -118,7 +123,9 @@ pub fn on_error(workload: Arc<Workload>, error: &Error, context: Arc<Context>) -
     let mut failures = context.failures.lock().unwrap_or_else(PoisonError::into_inner);
     let count = failures.entry(workload.uid().unwrap_or_default()).or_default();
     *count = count.saturating_add(1);
-    let wait = Duration::from_millis(200).saturating_mul(2_u32.saturating_pow((*count).min(8))).min(Duration::from_secs(30));
+    let wait = Duration::from_millis(200)
+        .saturating_mul(2_u32.saturating_pow((*count).min(8)))
+        .min(Duration::from_secs(30));
     tracing::warn!(workload = object, error = %error, retry_in = ?wait, "could not finish a look");
     Action::requeue(wait)
 }

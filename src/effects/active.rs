@@ -47,8 +47,15 @@ impl Active {
 }
 
 /// Reports, if that changes anything.
-pub async fn report(client: &Client, check: &AdmissionCheck, active: &Active, now: Timestamp) -> Result<(), Error> {
-    let Some(condition) = active.condition(check, now) else { return Ok(()) };
+pub async fn report(
+    client: &Client,
+    check: &AdmissionCheck,
+    active: &Active,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let Some(condition) = active.condition(check, now) else {
+        return Ok(());
+    };
     let name = check.name_any();
     let api: Api<AdmissionCheck> = Api::all(client.clone());
     let body = json!({
@@ -58,8 +65,14 @@ pub async fn report(client: &Client, check: &AdmissionCheck, active: &Active, no
         "status": { "conditions": [condition] },
     });
     let params = PatchParams::apply(names::FIELD_MANAGER).force();
-    call("reporting on AdmissionCheck", &name, api.patch_status(&name, &params, &Patch::Apply(&body))).await?;
-    tracing::info!(check = name, active = active.works, reason = active.reason, "reported on an AdmissionCheck");
+    call("reporting on AdmissionCheck", &name, api.patch_status(&name, &params, &Patch::Apply(&body)))
+        .await?;
+    tracing::info!(
+        check = name,
+        active = active.works,
+        reason = active.reason,
+        "reported on an AdmissionCheck"
+    );
     Ok(())
 }
 

@@ -30,7 +30,8 @@ pub struct Created {
 /// Creates all these claims, in parallel, and adopts those that exist already and are the same gang's.
 pub async fn create(client: &Client, claims: Vec<NodeClaim>) -> Created {
     let api: Api<NodeClaim> = Api::all(client.clone());
-    let answers = stream::iter(claims.into_iter().map(|claim| create_one(&api, claim))).buffer_unordered(PARALLEL);
+    let answers =
+        stream::iter(claims.into_iter().map(|claim| create_one(&api, claim))).buffer_unordered(PARALLEL);
     answers
         .fold(Created::default(), |mut sum, answer| async move {
             match answer {
@@ -121,6 +122,11 @@ pub async fn read(client: &Client, gang: &str) -> Result<(Vec<NodeClaim>, Vec<No
 pub async fn of_pools(client: &Client, pools: &[String]) -> Result<Vec<NodeClaim>, Error> {
     let selector = format!("{} in ({})", names::NODEPOOL, pools.join(","));
     let api: Api<DeserializeGuard<NodeClaim>> = Api::all(client.clone());
-    let list = call("listing NodeClaims of NodePools", &selector, api.list(&ListParams::default().labels(&selector))).await?;
+    let list = call(
+        "listing NodeClaims of NodePools",
+        &selector,
+        api.list(&ListParams::default().labels(&selector)),
+    )
+    .await?;
     Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect())
 }

@@ -34,7 +34,8 @@ pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> 
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     let name = workload.name_any();
     let patch: Patch<()> = Patch::Json(patch(workload, entry));
-    let params = PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
+    let params =
+        PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let action = "writing the journal of Workload";
     match call(action, &name, api.patch(&name, &params, &patch)).await {
         // A failed `test` is answered with 422 Invalid, not with 409.
@@ -46,7 +47,9 @@ pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> 
 }
 
 fn is_failed_test(error: &Error) -> bool {
-    let Error::Api { source, .. } = error else { return false };
+    let Error::Api { source, .. } = error else {
+        return false;
+    };
     matches!(source.as_ref(), kube::Error::Api(status) if !status.message.contains("annotations: Too long"))
 }
 

@@ -22,7 +22,8 @@ pub async fn apply(client: &Client, workload: &Workload, entries: &[CheckState])
     let name = workload.name_any();
     let params = PatchParams::apply(names::FIELD_MANAGER).force();
     let body = body(workload, entries);
-    call("writing the verdict of Workload", &name, api.patch_status(&name, &params, &Patch::Apply(&body))).await
+    call("writing the verdict of Workload", &name, api.patch_status(&name, &params, &Patch::Apply(&body)))
+        .await
 }
 
 fn body(workload: &Workload, entries: &[CheckState]) -> Value {
@@ -84,6 +85,9 @@ mod tests {
                 "message": "", "requeueAfterSeconds": 0, "podSetUpdates": [],
             }])
         );
-        assert_eq!(body["metadata"], json!({"namespace": "ns", "name": "w", "uid": "u", "resourceVersion": "7"}));
+        assert_eq!(
+            body["metadata"],
+            json!({"namespace": "ns", "name": "w", "uid": "u", "resourceVersion": "7"})
+        );
     }
 }

@@ -95,7 +95,8 @@ impl ClaimView {
 fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestamp) -> Health {
     let created = claim.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
     let slot = claim.label(names::SLOT);
-    let by = |limit: crate::api::duration::Span| created.checked_add(limit.signed()).unwrap_or(Timestamp::MAX);
+    let by =
+        |limit: crate::api::duration::Span| created.checked_add(limit.signed()).unwrap_or(Timestamp::MAX);
     let phases = [
         ("Launched", "launch", by(policy.deadlines.launch), FailureClass::LaunchTimeout),
         ("Registered", "register", by(policy.deadlines.register), FailureClass::RegistrationTimeout),
@@ -111,7 +112,8 @@ fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestam
             return Health::Failed(Failure::new(FailureClass::LaunchFailed, message));
         }
         if until <= now {
-            let message = format!("slot {slot} did not {phase} within {}{}", span_of(policy, kind), dotted(&detail));
+            let message =
+                format!("slot {slot} did not {phase} within {}{}", span_of(policy, kind), dotted(&detail));
             return Health::Failed(Failure::new(class, message));
         }
         let waits_for = format!("{phase}{}", dotted(&detail));
@@ -194,15 +196,19 @@ pub fn loss(
         return if message.contains("resolving node class") {
             failed(FailureClass::NodeClassMissing, format!("the NodeClass of slot {slot} does not exist"))
         } else {
-            failed(FailureClass::InsufficientCapacity, format!("the provider has no capacity for slot {slot} now"))
+            failed(
+                FailureClass::InsufficientCapacity,
+                format!("the provider has no capacity for slot {slot} now"),
+            )
         };
     }
     if obituary.launched || claim.is_some_and(|c| c.is("Launched")) {
         let disrupted = claim.is_some_and(|c| c.is("DisruptionReason"));
         return match claim {
-            Some(_) if !disrupted => {
-                failed(FailureClass::DeletedByOther, format!("the NodeClaim of slot {slot} was deleted by somebody else"))
-            }
+            Some(_) if !disrupted => failed(
+                FailureClass::DeletedByOther,
+                format!("the NodeClaim of slot {slot} was deleted by somebody else"),
+            ),
             _ => failed(FailureClass::Interrupted, format!("the node of slot {slot} went away")),
         };
     }

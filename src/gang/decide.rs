@@ -58,7 +58,8 @@ pub struct Decision {
 /// Takes one step.
 pub fn decide(journal: &Journal, event: &Event, rules: &Rules) -> Decision {
     let mut state = journal.state.clone();
-    let mut turn = Turn { memory: journal.memory.clone(), effects: Vec::new(), now: rules.now, rules: *rules };
+    let mut turn =
+        Turn { memory: journal.memory.clone(), effects: Vec::new(), now: rules.now, rules: *rules };
     let outcome = state.handle(&mut GangChart, event, &mut turn);
     let mut next = journal.clone();
     if let Outcome::Transition(mut target) = outcome {
@@ -166,7 +167,9 @@ impl Then {
     /// The state a rollback ends in, with its waits set.
     pub(super) fn state(self, turn: &mut Turn) -> State {
         match self {
-            Self::BackingOff => State::BackingOff { until: turn.wait(turn.rules.in_check, turn.memory.tries) },
+            Self::BackingOff => {
+                State::BackingOff { until: turn.wait(turn.rules.in_check, turn.memory.tries) }
+            }
             Self::Yielded => {
                 turn.memory.yields = turn.memory.yields.saturating_add(1);
                 turn.memory.not_before = Some(turn.wait(turn.rules.yielding, turn.memory.yields));

@@ -80,7 +80,8 @@ impl Failure {
 
     /// A failure with its message cut to the bound and freed of control characters.
     pub fn new(reason: FailureClass, message: impl AsRef<str>) -> Self {
-        let message = message.as_ref().chars().filter(|c| !c.is_control()).take(Self::MESSAGE_LIMIT).collect();
+        let message =
+            message.as_ref().chars().filter(|c| !c.is_control()).take(Self::MESSAGE_LIMIT).collect();
         Self { reason, message }
     }
 }

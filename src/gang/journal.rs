@@ -5,10 +5,10 @@
 
 use super::event::Reason;
 use super::failure::Failure;
-use super::identity::hex_digest;
 use super::reservation::Epoch;
 use super::state::{State, StateName};
 use crate::api::parameters::Pinning;
+use crate::digest::hex_digest;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -144,7 +144,8 @@ impl Journal {
         if text.len() > READ_LIMIT {
             return Err(JournalError::TooLarge(text.len()));
         }
-        let malformed = |e: serde_json::Error| JournalError::Malformed(e.to_string().chars().take(120).collect());
+        let malformed =
+            |e: serde_json::Error| JournalError::Malformed(e.to_string().chars().take(120).collect());
         let head: Head = serde_json::from_str(text).map_err(malformed)?;
         if head.version != u64::from(VERSION) {
             return Err(JournalError::UnknownVersion(head.version));
@@ -174,7 +175,13 @@ impl Journal {
     /// Moves to `target` and notes it in the history.
     pub(super) fn record(&mut self, target: State, reason: Reason, now: Timestamp) {
         self.seq = self.seq.saturating_add(1);
-        self.history.push(Step { seq: self.seq, from: self.state.name(), to: target.name(), at: now, reason });
+        self.history.push(Step {
+            seq: self.seq,
+            from: self.state.name(),
+            to: target.name(),
+            at: now,
+            reason,
+        });
         self.trim();
         self.state = target;
         self.entered_at = now;
@@ -213,16 +220,22 @@ mod tests {
     #[test]
     fn a_journal_comes_back_as_it_was_written() {
         let mut journal = journal();
-        journal.record(State::RollingBack { then: super::super::state::Then::Yielded }, Reason::Failed(FailureClass::LaunchTimeout), at(11));
+        journal.record(
+            State::RollingBack { then: super::super::state::Then::Yielded },
+            Reason::Failed(FailureClass::LaunchTimeout),
+            at(11),
+        );
         journal.record(State::BackingOff { until: at(40) }, Reason::Progress(Progress::ClaimsGone), at(12));
-        journal.memory.last_failure = Some(Failure::new(FailureClass::InsufficientCapacity, "no p5\u{7} left"));
+        journal.memory.last_failure =
+            Some(Failure::new(FailureClass::InsufficientCapacity, "no p5\u{7} left"));
         assert_eq!(Journal::decode(&journal.encode(), "uid-1", at(0), at(20)), Ok(journal));
     }
 
     #[test]
     fn a_journal_stays_below_its_limit_whatever_happened() {
         let mut journal = journal();
-        journal.memory.last_failure = Some(Failure::new(FailureClass::LaunchFailed, "\u{10ffff}".repeat(9_999)));
+        journal.memory.last_failure =
+            Some(Failure::new(FailureClass::LaunchFailed, "\u{10ffff}".repeat(9_999)));
         for n in 0..10_000 {
             journal.record(State::Validating, Reason::Failed(FailureClass::InitializationTimeout), at(n));
         }
@@ -235,7 +248,10 @@ mod tests {
         let good = journal().encode();
         let decode = |text: &str, uid: &str| Journal::decode(text, uid, at(0), at(20));
         assert_eq!(decode(&good, "uid-2"), Err(JournalError::Foreign));
-        assert_eq!(decode(&good.replace("\"version\":1", "\"version\":7"), "uid-1"), Err(JournalError::UnknownVersion(7)));
+        assert_eq!(
+            decode(&good.replace("\"version\":1", "\"version\":7"), "uid-1"),
+            Err(JournalError::UnknownVersion(7))
+        );
         assert!(matches!(decode(&"x".repeat(100_000), "uid-1"), Err(JournalError::TooLarge(100_000))));
         for text in ["", "{}", "[[[[", "{\"version\":1}", "null", &"[".repeat(9_000), "{\"version\":-1}"] {
             assert!(matches!(decode(text, "uid-1"), Err(JournalError::Malformed(_))), "{text:.20}");

@@ -32,7 +32,12 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
             let lag = laggard(journal, facts)
                 .map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
             let end = memory.deadline.map_or_else(String::new, |t| format!("; gives up at {}", clock(t)));
-            format!("{}/{} nodes ready{lag}; attempt {}{end}", ready(journal, facts), memory.slots, memory.attempt)
+            format!(
+                "{}/{} nodes ready{lag}; attempt {}{end}",
+                ready(journal, facts),
+                memory.slots,
+                memory.attempt
+            )
         }
         State::RollingBack { then } => {
             let next = match then {
@@ -41,7 +46,12 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                 Then::Rejected => "then rejects",
                 Then::Released => "then is done",
             };
-            format!("rolling back attempt {}: {} NodeClaims left, {next}{}", memory.attempt, facts.claims.len(), cause(journal))
+            format!(
+                "rolling back attempt {}: {} NodeClaims left, {next}{}",
+                memory.attempt,
+                facts.claims.len(),
+                cause(journal)
+            )
         }
         State::BackingOff { until } => {
             format!("next attempt at {}{}", clock(*until), cause(journal))
@@ -52,7 +62,9 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
         },
         State::Approved => format!("all {} nodes are ready", memory.slots),
         State::Yielded => {
-            let next = memory.not_before.map_or_else(String::new, |t| format!("; next attempt not before {}", clock(t)));
+            let next = memory
+                .not_before
+                .map_or_else(String::new, |t| format!("; next attempt not before {}", clock(t)));
             format!("quota given back{next}{}", cause(journal))
         }
         State::Rejected => format!("can never run as it is{}", cause(journal)),

@@ -93,12 +93,18 @@ fn reservation_event(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
 
 /// What a gang without a journal may really be.
 fn first_sight(facts: &Facts<'_>) -> Option<Event> {
-    let Reservation::Held { standing, .. } = facts.reservation else { return None };
+    let Reservation::Held { standing, .. } = facts.reservation else {
+        return None;
+    };
     let attempt = facts.claims.iter().filter(|c| !c.deleting).map(|c| c.attempt).max();
     match (attempt, standing) {
         (Some(attempt), standing) => {
             let slots = facts.claims.iter().filter(|c| c.attempt == attempt && !c.deleting).count();
-            Some(Event::Found { attempt, slots: u32::try_from(slots).unwrap_or(u32::MAX), standing: *standing })
+            Some(Event::Found {
+                attempt,
+                slots: u32::try_from(slots).unwrap_or(u32::MAX),
+                standing: *standing,
+            })
         }
         (None, Standing::Admitted | Standing::AdmittedPods) => Some(Event::AlreadyRunning),
         (None, Standing::Reserved) => None,
@@ -108,7 +114,9 @@ fn first_sight(facts: &Facts<'_>) -> Option<Event> {
 /// Claims that nothing wants and that nobody deletes yet.
 fn strays(journal: &Journal, facts: &Facts<'_>) -> Vec<String> {
     let wanted = |claim: &ClaimView| {
-        journal.state.wants_claims() && claim.attempt == journal.memory.attempt && claim.slot < journal.memory.slots
+        journal.state.wants_claims()
+            && claim.attempt == journal.memory.attempt
+            && claim.slot < journal.memory.slots
     };
     facts.claims.iter().filter(|c| !c.deleting && !wanted(c)).map(|c| c.name.clone()).collect()
 }
@@ -151,7 +159,8 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
         return Some(Event::ClaimsExist);
     }
     if expired(journal, facts) {
-        let message = format!("{} of {} NodeClaims could not be created in time", missing.len(), journal.memory.slots);
+        let message =
+            format!("{} of {} NodeClaims could not be created in time", missing.len(), journal.memory.slots);
         return Some(Event::Failed(Failure::new(FailureClass::GangTimeout, message)));
     }
     let changed = |message: &str| Some(Event::Failed(Failure::new(FailureClass::PlanChanged, message)));
@@ -162,7 +171,9 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
                 None => u32::try_from(plan.slots.len()) == Ok(journal.memory.slots),
             };
             match (same, missing.is_empty()) {
-                (false, _) => changed("NodePool, flavor or policy changed while the NodeClaims were being created"),
+                (false, _) => {
+                    changed("NodePool, flavor or policy changed while the NodeClaims were being created")
+                }
                 (true, true) => Some(Event::ClaimsExist),
                 (true, false) => Some(Event::ClaimsMissing(missing)),
             }
@@ -219,10 +230,7 @@ fn rolling_back(facts: &Facts<'_>) -> Option<Reading> {
 
 /// Claims of the current attempt.
 fn current<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a ClaimView> {
-    facts
-        .claims
-        .iter()
-        .filter(|c| c.attempt == journal.memory.attempt && c.slot < journal.memory.slots)
+    facts.claims.iter().filter(|c| c.attempt == journal.memory.attempt && c.slot < journal.memory.slots)
 }
 
 /// Slots of the current attempt without a claim.

@@ -4,8 +4,8 @@
 //! ever being seen. So an admission is identified by everything that changes with it.
 
 use super::event::Standing;
-use super::identity::digest;
 use crate::api::{Workload, condition};
+use crate::digest::digest;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -17,7 +17,8 @@ pub struct Epoch(pub String);
 impl Epoch {
     /// The epoch of a Workload whose quota is reserved.
     pub fn of(workload: &Workload) -> Self {
-        let reserved = condition::since(workload.conditions(), "QuotaReserved").map_or(0, jiff::Timestamp::as_second);
+        let reserved =
+            condition::since(workload.conditions(), "QuotaReserved").map_or(0, jiff::Timestamp::as_second);
         let admitted = serde_json::to_string(&workload.admission()).unwrap_or_default();
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
         Self(format!("{reserved}-{}-{}", workload.evictions(), digest(&[uid, &admitted], 10)))

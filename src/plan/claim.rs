@@ -38,13 +38,20 @@ impl Draft {
     ///
     /// # Errors
     /// What of the pod set, its flavors or the policy the NodePool cannot give.
-    pub fn new(pool: &Arc<NodePool>, request: &Request<'_>, wanted: &PodSetDemand<'_>) -> Result<Self, Obstacle> {
+    pub fn new(
+        pool: &Arc<NodePool>,
+        request: &Request<'_>,
+        wanted: &PodSetDemand<'_>,
+    ) -> Result<Self, Obstacle> {
         let node_pool = pool.metadata.name.clone().unwrap_or_default();
         let who = format!("pod set {}", wanted.pod_set.name);
         let clash = |who: &str, clash: &Clash| {
             Obstacle::new(
                 ObstacleReason::RequirementsClash,
-                format!("{who} asks for {} {}, but NodePool {node_pool} offers {}", clash.key, clash.asked, clash.offered),
+                format!(
+                    "{who} asks for {} {}, but NodePool {node_pool} offers {}",
+                    clash.key, clash.asked, clash.offered
+                ),
             )
         };
         let mut requirements = of_pool(pool).map_err(|c| clash("its own template", &c))?;
@@ -55,14 +62,17 @@ impl Draft {
                 let key = normalized(key);
                 // A pool that the administrator names may be given the flavor's labels; one that is
                 // only found must have them by itself.
-                let known = is_well_known(key) || requirements.get(key).is_some() || request.policy.node_pool.is_some();
+                let known = is_well_known(key)
+                    || requirements.get(key).is_some()
+                    || request.policy.node_pool.is_some();
                 if !known {
                     return Err(clash(&who, &undefined(key, value)));
                 }
                 requirements.add(key, &Values::one(value)).map_err(|c| clash(&who, &c))?;
             }
         }
-        let requirements = constrained(&requirements, &wanted.pod_set.template.spec).map_err(|c| clash(&who, &c))?;
+        let requirements =
+            constrained(&requirements, &wanted.pod_set.template.spec).map_err(|c| clash(&who, &c))?;
         let taints = pool.spec.template.spec.taints.clone();
         check_taints(&taints, wanted, &node_pool)?;
         Ok(Self { node_pool, requirements, taints, pool: Arc::clone(pool) })
@@ -81,9 +91,13 @@ impl Draft {
             taints.push(gang_taint(gang));
         }
         let bad = |who: &str, e: &resources::BadQuantity| {
-            Obstacle::new(ObstacleReason::BadQuantity, format!("{who} requests {e}; write an amount such as 500m, 2 or 4Gi"))
+            Obstacle::new(
+                ObstacleReason::BadQuantity,
+                format!("{who} requests {e}; write an amount such as 500m, 2 or 4Gi"),
+            )
         };
-        let defaults = Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: cluster.runtime_classes };
+        let defaults =
+            Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: cluster.runtime_classes };
         let pod = resources::of_pod(&wanted.pod_set.template.spec, defaults)
             .map_err(|e| bad(&format!("pod set {}", wanted.pod_set.name), &e))?;
         let daemons = overhead(self, &taints, cluster.daemon_sets).map_err(|e| bad("a DaemonSet", &e))?;
@@ -94,7 +108,9 @@ impl Draft {
             taints,
             startup_taints: template.spec.startup_taints.clone(),
             node_class_ref: template.spec.node_class_ref.clone(),
-            expire_after: Some(template.spec.expire_after.clone().unwrap_or_else(|| DEFAULT_EXPIRY.to_owned())),
+            expire_after: Some(
+                template.spec.expire_after.clone().unwrap_or_else(|| DEFAULT_EXPIRY.to_owned()),
+            ),
             termination_grace_period: template.spec.termination_grace_period.clone(),
         };
         let mut claim = NodeClaim::new("", spec);
@@ -118,7 +134,9 @@ impl Draft {
             None => Ok(labels),
             Some((key, value)) => Err(Obstacle::new(
                 ObstacleReason::RequirementsClash,
-                format!("{value:?} cannot be the value of label {key}: at most 63 letters, digits, '-', '_' and '.'"),
+                format!(
+                    "{value:?} cannot be the value of label {key}: at most 63 letters, digits, '-', '_' and '.'"
+                ),
             )),
         }
     }
@@ -236,5 +254,8 @@ fn check_taints(taints: &[Taint], wanted: &PodSetDemand<'_>, pool: &str) -> Resu
 fn is_label_value(value: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     let edge = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
-    value.len() <= 63 && value.chars().all(inner) && edge(value.chars().next()) && edge(value.chars().next_back())
+    value.len() <= 63
+        && value.chars().all(inner)
+        && edge(value.chars().next())
+        && edge(value.chars().next_back())
 }

@@ -29,7 +29,8 @@ pub fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
         let effect = t.effect.as_deref().unwrap_or_default();
         let key = t.key.as_deref().unwrap_or_default();
         let exists = t.operator.as_deref() == Some("Exists");
-        let value_fits = exists || t.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
+        let value_fits =
+            exists || t.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
         let key_fits = key == taint.key || (key.is_empty() && exists);
         (effect.is_empty() || effect == taint.effect) && key_fits && value_fits
     })
@@ -56,7 +57,11 @@ pub fn kept_off_by_taint<'a>(
 }
 
 /// What the DaemonSets of such a node take from it.
-pub fn overhead(draft: &Draft, taints: &[Taint], daemon_sets: &[Arc<DaemonSet>]) -> Result<ResourceList, BadQuantity> {
+pub fn overhead(
+    draft: &Draft,
+    taints: &[Taint],
+    daemon_sets: &[Arc<DaemonSet>],
+) -> Result<ResourceList, BadQuantity> {
     let mut total = ResourceList::new();
     for daemon in daemon_sets.iter().map(|d| &d.spec.template.spec).filter(|s| belongs(s, draft, taints)) {
         total = resources::sum(&total, &resources::of_pod(daemon, Defaults::default())?);

@@ -60,7 +60,12 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
 
 /// Names of the pod sets that `check` provides for: those with an assigned flavor that it covers, and
 /// that no check of ours before it in the alphabet covers.
-pub fn covered(queue: Option<&ClusterQueue>, workload: &Workload, check: &str, our_checks: &[String]) -> BTreeSet<String> {
+pub fn covered(
+    queue: Option<&ClusterQueue>,
+    workload: &Workload,
+    check: &str,
+    our_checks: &[String],
+) -> BTreeSet<String> {
     let covers = |check: &str, flavor: &String| queue.is_some_and(|q| q.check_covers(check, flavor));
     let assignments = workload.admission().map_or(&[][..], |a| &a.pod_set_assignments);
     assignments
@@ -92,7 +97,8 @@ fn pods(workload: &Workload, pod_set: &PodSet) -> u32 {
 /// Whether the pods ask for one of these resources, in a request or a limit. No list means yes.
 fn is_managed(spec: &PodSpec, managed: &[String]) -> bool {
     let asks = |name: &String| {
-        let containers = spec.containers.iter().chain(&spec.init_containers).filter_map(|c| c.resources.as_ref());
+        let containers =
+            spec.containers.iter().chain(&spec.init_containers).filter_map(|c| c.resources.as_ref());
         containers
             .chain(&spec.resources)
             .flat_map(|r| [&r.requests, &r.limits])
@@ -120,7 +126,10 @@ pub fn flavors<'a>(
         .map(|name| {
             let found = all.iter().find(|f| f.metadata.name.as_ref() == Some(name));
             found.map(AsRef::as_ref).ok_or_else(|| {
-                Obstacle::new(ObstacleReason::FlavorMissing, format!("ResourceFlavor {name} does not exist; create it"))
+                Obstacle::new(
+                    ObstacleReason::FlavorMissing,
+                    format!("ResourceFlavor {name} does not exist; create it"),
+                )
             })
         })
         .collect()

@@ -19,7 +19,10 @@ pub fn size(nodes: u32, policy: &Policy) -> Result<(), Obstacle> {
     }
     Err(Obstacle::new(
         ObstacleReason::TooManyNodes,
-        format!("the gang needs {nodes} nodes, and guards.gangNodes allows {}; ask the administrator", policy.gang_nodes),
+        format!(
+            "the gang needs {nodes} nodes, and guards.gangNodes allows {}; ask the administrator",
+            policy.gang_nodes
+        ),
     ))
 }
 
@@ -29,7 +32,9 @@ pub fn limits(cluster: &Cluster<'_>, request: &Request<'_>, mut plan: Plan) -> R
         return Ok(plan);
     }
     for wanted in plan.reservations(request.gang) {
-        let Some(pool) = cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(&wanted.node_pool)) else {
+        let Some(pool) =
+            cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(&wanted.node_pool))
+        else {
             continue;
         };
         if let Some(message) = over_limit(cluster, pool, &wanted) {
@@ -48,11 +53,13 @@ fn over_limit(cluster: &Cluster<'_>, pool: &NodePool, wanted: &Reservation) -> O
     for claim in cluster.pool_claims.iter().filter(|c| counts(c, wanted)) {
         used = sum(&used, &with_nodes(capacity(claim), 1));
     }
-    for other in cluster.reserved.iter().filter(|r| r.node_pool == wanted.node_pool && r.gang != wanted.gang) {
+    for other in cluster.reserved.iter().filter(|r| r.node_pool == wanted.node_pool && r.gang != wanted.gang)
+    {
         used = sum(&used, &with_nodes(&other.requests, other.nodes));
     }
     let more = with_nodes(&wanted.requests, wanted.nodes);
-    let total: ResourceList = sum(&used, &more).into_iter().filter(|(key, _)| limits.contains_key(key)).collect();
+    let total: ResourceList =
+        sum(&used, &more).into_iter().filter(|(key, _)| limits.contains_key(key)).collect();
     let short = shortage(&total, limits)?;
     let key = short.split(' ').next().unwrap_or_default();
     let figure = |list: &ResourceList| list.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone());

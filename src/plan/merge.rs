@@ -23,7 +23,8 @@ pub fn check(cluster: &Cluster<'_>, request: &Request<'_>, ours: &[PodSetUpdate]
             selector.add(&who, &flavor.spec.node_labels)?;
         }
         let others = request.workload.checks().iter().filter(|c| c.name != request.check);
-        let theirs = others.flat_map(|c| c.pod_set_updates.iter().map(move |u| (format!("check {}", c.name), u)));
+        let theirs =
+            others.flat_map(|c| c.pod_set_updates.iter().map(move |u| (format!("check {}", c.name), u)));
         let all = theirs.chain(ours.iter().map(|u| (format!("check {}", request.check), u)));
         for (who, update) in all.filter(|(_, u)| u.name == pod_set.name) {
             selector.add(&who, &update.node_selector)?;

@@ -13,6 +13,7 @@ pub mod demand;
 pub mod gates;
 pub mod merge;
 pub mod pools;
+pub mod quantity;
 pub mod requirements;
 pub mod resources;
 
@@ -20,11 +21,11 @@ use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
 use crate::api::{ClusterQueue, DaemonSet, NodeClaim, NodePool, ResourceFlavor, Workload};
+use crate::digest::hex_digest;
 use crate::names;
 use crate::policy::Policy;
 use k8s_openapi::api::core::v1::{LimitRange, Toleration};
 use k8s_openapi::api::node::v1::RuntimeClass;
-use sha2::{Digest, Sha256};
 use std::fmt;
 use std::sync::Arc;
 
@@ -158,12 +159,12 @@ pub struct Reservation {
 impl Plan {
     /// 16 hexadecimal digits that change when what would be created changes.
     pub fn hash(&self) -> String {
-        let mut hasher = Sha256::new();
-        for slot in &self.slots {
-            let shape = (&slot.pod_set, &slot.node_pool, &slot.template.spec, &slot.template.metadata.labels);
-            hasher.update(serde_json::to_vec(&shape).unwrap_or_default());
-        }
-        hasher.finalize().iter().take(8).map(|b| format!("{b:02x}")).collect()
+        let shape = |s: &Slot| {
+            let shape = (&s.pod_set, &s.node_pool, &s.template.spec, &s.template.metadata.labels);
+            serde_json::to_string(&shape).unwrap_or_default()
+        };
+        let shapes: Vec<String> = self.slots.iter().map(shape).collect();
+        hex_digest(&shapes.iter().map(String::as_str).collect::<Vec<_>>(), 8)
     }
 
     /// What this plan takes from each NodePool.
@@ -242,12 +243,16 @@ fn provision(
     for wanted in demand {
         drafts.push((wanted, pools::choose(cluster, request, wanted)?));
     }
-    let excluded = daemons::kept_off_by_taint(drafts.iter().map(|(_, draft)| draft), cluster.daemon_sets, request.gang);
-    let (pinning, notes) = match request.policy.pinning {
+    let excluded =
+        daemons::kept_off_by_taint(drafts.iter().map(|(_, draft)| draft), cluster.daemon_sets, request.gang);
+    let (pinning, remarks) = match request.policy.pinning {
         Pinning::Auto if excluded.is_empty() => (Pinning::SelectorAndTaint, Vec::new()),
         Pinning::Auto => {
             let names = excluded.join(", ");
-            (Pinning::Selector, vec![format!("the nodes get no taint: DaemonSets {names} would not run on them")])
+            (
+                Pinning::Selector,
+                vec![format!("the nodes get no taint: DaemonSets {names} would not run on them")],
+            )
         }
         fixed => (fixed, Vec::new()),
     };
@@ -262,7 +267,7 @@ fn provision(
             template: Arc::clone(&template),
         }));
     }
-    let plan = Plan { slots, pinning, notes };
+    let plan = Plan { slots, pinning, notes: remarks };
     let updates = pod_set_updates(&plan.pod_sets(), request.gang, pinning);
     merge::check(cluster, request, &updates)?;
     gates::limits(cluster, request, plan)

@@ -15,7 +15,11 @@ use std::sync::Arc;
 const TOLD: usize = 4;
 
 /// The draft from the first NodePool that will do.
-pub fn choose(cluster: &Cluster<'_>, request: &Request<'_>, wanted: &PodSetDemand<'_>) -> Result<Draft, Obstacle> {
+pub fn choose(
+    cluster: &Cluster<'_>,
+    request: &Request<'_>,
+    wanted: &PodSetDemand<'_>,
+) -> Result<Draft, Obstacle> {
     if let Some(name) = &request.policy.node_pool {
         let pool = cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(name)).ok_or_else(|| {
             Obstacle::new(

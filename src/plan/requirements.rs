@@ -10,14 +10,14 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What one label key may be.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Values {
-    /// `values` are excluded instead of allowed.
+    /// What is `listed` is excluded instead of allowed.
     complement: bool,
-    values: BTreeSet<String>,
+    listed: BTreeSet<String>,
     /// Greater than.
     above: Option<i64>,
     /// Less than.
     below: Option<i64>,
-    min_values: Option<i32>,
+    at_least: Option<i32>,
 }
 
 /// Requirements by label key; an absent key may be anything.
@@ -47,8 +47,13 @@ pub fn is_well_known(key: &str) -> bool {
         names::CAPACITY_TYPE,
         names::WINDOWS_BUILD,
     ];
-    const DOMAINS: [&str; 5] =
-        ["karpenter.k8s.aws", "karpenter.azure.com", "karpenter.k8s.gcp", "karpenter.kwok.sh", "eks.amazonaws.com"];
+    const DOMAINS: [&str; 5] = [
+        "karpenter.k8s.aws",
+        "karpenter.azure.com",
+        "karpenter.k8s.gcp",
+        "karpenter.kwok.sh",
+        "eks.amazonaws.com",
+    ];
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
     KEYS.contains(&key) || DOMAINS.contains(&domain)
 }
@@ -68,7 +73,7 @@ pub fn normalized(key: &str) -> &str {
 impl Values {
     /// Exactly one value.
     pub fn one(value: &str) -> Self {
-        Self { values: [value.to_owned()].into(), ..Self::default() }
+        Self { listed: [value.to_owned()].into(), ..Self::default() }
     }
 
     fn any() -> Self {
@@ -80,8 +85,8 @@ impl Values {
         let set = || values.iter().cloned().collect::<BTreeSet<_>>();
         let number = || values.first().and_then(|v| v.parse::<i64>().ok());
         let mut read = match operator {
-            "In" => Self { values: set(), ..Self::default() },
-            "NotIn" => Self { values: set(), ..Self::any() },
+            "In" => Self { listed: set(), ..Self::default() },
+            "NotIn" => Self { listed: set(), ..Self::any() },
             "Exists" => Self::any(),
             "DoesNotExist" => Self::default(),
             "Gt" => Self { above: Some(number()?), ..Self::any() },
@@ -90,7 +95,7 @@ impl Values {
             "Lte" => Self { below: Some(number()?.checked_add(1)?), ..Self::any() },
             _ => return None,
         };
-        read.min_values = min_values;
+        read.at_least = min_values;
         Some(read)
     }
 
@@ -98,11 +103,11 @@ impl Values {
     pub fn allows(&self, value: &str) -> bool {
         let in_bounds = match (self.above, self.below) {
             (None, None) => true,
-            (above, below) => value
-                .parse::<i64>()
-                .is_ok_and(|n| above.is_none_or(|a| n > a) && below.is_none_or(|b| n < b)),
+            (above, below) => {
+                value.parse::<i64>().is_ok_and(|n| above.is_none_or(|a| n > a) && below.is_none_or(|b| n < b))
+            }
         };
-        in_bounds && (self.values.contains(value) != self.complement)
+        in_bounds && (self.listed.contains(value) != self.complement)
     }
 
     /// What satisfies both.
@@ -113,14 +118,14 @@ impl Values {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let min_values = self.min_values.max(other.min_values);
-        let bounded = Self { complement: true, values: BTreeSet::new(), above, below, min_values };
+        let at_least = self.at_least.max(other.at_least);
+        let bounded = Self { complement: true, listed: BTreeSet::new(), above, below, at_least };
         if self.complement && other.complement {
-            return Self { values: &self.values | &other.values, ..bounded };
+            return Self { listed: &self.listed | &other.listed, ..bounded };
         }
-        let (listed, rest) = if self.complement { (other, self) } else { (self, other) };
-        let values = listed.values.iter().filter(|v| rest.allows(v) && bounded.allows(v)).cloned().collect();
-        Self { complement: false, values, above: None, below: None, min_values }
+        let (named, rest) = if self.complement { (other, self) } else { (self, other) };
+        let values = named.listed.iter().filter(|v| rest.allows(v) && bounded.allows(v)).cloned().collect();
+        Self { complement: false, listed: values, above: None, below: None, at_least }
     }
 
     /// Whether no value at all satisfies it. `DoesNotExist` is not empty: it is satisfied by absence.
@@ -128,21 +133,21 @@ impl Values {
         if self.complement {
             return matches!((self.above, self.below), (Some(a), Some(b)) if a.saturating_add(1) >= b);
         }
-        self.values.is_empty()
+        self.listed.is_empty()
     }
 
     /// One value that satisfies it, the same every time: the first of those listed, or the first number.
     pub fn pick(&self) -> Option<String> {
         if !self.complement {
-            return self.values.first().cloned();
+            return self.listed.first().cloned();
         }
         let start = self.above.map_or(0, |a| a.saturating_add(1));
         (start..start.saturating_add(1_000)).map(|n| n.to_string()).find(|n| self.allows(n))
     }
 
     fn words(&self) -> String {
-        let list = self.values.iter().cloned().collect::<Vec<_>>().join(" ");
-        match (self.complement, self.values.is_empty(), self.above, self.below) {
+        let list = self.listed.iter().cloned().collect::<Vec<_>>().join(" ");
+        match (self.complement, self.listed.is_empty(), self.above, self.below) {
             (false, true, ..) => "nothing".to_owned(),
             (false, false, ..) => format!("[{list}]"),
             (true, _, Some(a), Some(b)) => format!("more than {a} and less than {b}"),
@@ -158,17 +163,17 @@ impl Values {
             key: key.to_owned(),
             operator: operator.to_owned(),
             values,
-            min_values: self.min_values,
+            min_values: self.at_least,
         };
         if !self.complement {
-            let operator = if self.values.is_empty() { "DoesNotExist" } else { "In" };
-            return vec![make(operator, self.values.iter().cloned().collect())];
+            let operator = if self.listed.is_empty() { "DoesNotExist" } else { "In" };
+            return vec![make(operator, self.listed.iter().cloned().collect())];
         }
         let mut all = Vec::new();
         all.extend(self.above.map(|a| make("Gt", vec![a.to_string()])));
         all.extend(self.below.map(|b| make("Lt", vec![b.to_string()])));
-        if !self.values.is_empty() {
-            all.push(make("NotIn", self.values.iter().cloned().collect()));
+        if !self.listed.is_empty() {
+            all.push(make("NotIn", self.listed.iter().cloned().collect()));
         }
         if all.is_empty() {
             all.push(make("Exists", Vec::new()));
@@ -194,7 +199,7 @@ impl Requirements {
             return Ok(());
         };
         let both = offered.and(values);
-        let absence = |v: &Values| !v.complement && v.values.is_empty();
+        let absence = |v: &Values| !v.complement && v.listed.is_empty();
         if both.is_empty() && !(absence(offered) && absence(values)) {
             return Err(Clash { key: key.to_owned(), asked: values.words(), offered: offered.words() });
         }
@@ -223,7 +228,8 @@ impl Requirements {
     /// As a NodeClaim states them. Keys that a NodeClaim may not require are left out.
     pub fn render(&self) -> Vec<Requirement> {
         let allowed = |key: &str| {
-            let restricted = key.starts_with("karpenter.sh/") && ![names::CAPACITY_TYPE, names::NODEPOOL].contains(&key);
+            let restricted =
+                key.starts_with("karpenter.sh/") && ![names::CAPACITY_TYPE, names::NODEPOOL].contains(&key);
             !restricted && key != names::HOSTNAME
         };
         self.0.iter().filter(|(key, _)| allowed(key)).flat_map(|(key, values)| values.render(key)).collect()
@@ -242,7 +248,18 @@ mod tests {
 
     fn any_values() -> impl Strategy<Value = Values> {
         let list = proptest::collection::vec((0..8_i64).prop_map(|n| n.to_string()), 0..4);
-        (prop_oneof![Just("In"), Just("NotIn"), Just("Exists"), Just("Gt"), Just("Lt"), Just("Gte"), Just("Lte")], list)
+        (
+            prop_oneof![
+                Just("In"),
+                Just("NotIn"),
+                Just("Exists"),
+                Just("Gt"),
+                Just("Lt"),
+                Just("Gte"),
+                Just("Lte")
+            ],
+            list,
+        )
             .prop_filter_map("bounds need a number", |(operator, list)| Values::read(operator, &list, None))
     }
 
@@ -286,8 +303,12 @@ mod tests {
         let mut all = Requirements::default();
         all.add("n", &values("Gt", &["3"])).unwrap();
         all.add("n", &values("Lt", &["9"])).unwrap();
-        let rendered: Vec<(String, Vec<String>)> = all.render().into_iter().map(|r| (r.operator, r.values)).collect();
-        assert_eq!(rendered, [("Gt".to_owned(), vec!["3".to_owned()]), ("Lt".to_owned(), vec!["9".to_owned()])]);
+        let rendered: Vec<(String, Vec<String>)> =
+            all.render().into_iter().map(|r| (r.operator, r.values)).collect();
+        assert_eq!(
+            rendered,
+            [("Gt".to_owned(), vec!["3".to_owned()]), ("Lt".to_owned(), vec!["9".to_owned()])]
+        );
         assert!(all.add("n", &values("In", &["9", "12"])).is_err());
         all.add("n", &values("In", &["4", "12"])).unwrap();
         assert_eq!(all.get("n"), Some(&values("In", &["4"])));

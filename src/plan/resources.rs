@@ -3,11 +3,11 @@
 //! The formula is that of Kubernetes' component-helpers: the larger of what runs together and of what
 //! starts up, sidecars included, plus overhead. A limit without a request is a request.
 
+use super::quantity::Amount;
 use crate::api::pod::{Container, PodSpec, ResourceList};
 use k8s_openapi::api::core::v1::{LimitRange, ResourceRequirements};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube_quantity::ParsedQuantity;
 use std::sync::Arc;
 
 /// A quantity that is not one.
@@ -20,8 +20,8 @@ pub struct BadQuantity {
     pub text: String,
 }
 
-fn parse(quantity: &Quantity) -> Option<ParsedQuantity> {
-    ParsedQuantity::try_from(quantity).ok()
+fn parse(quantity: &Quantity) -> Option<Amount> {
+    Amount::parse(&quantity.0)
 }
 
 /// Checks that every amount can be read.
@@ -32,11 +32,11 @@ pub fn validate(list: &ResourceList) -> Result<(), BadQuantity> {
     }
 }
 
-fn amount(list: &ResourceList, key: &str) -> ParsedQuantity {
+fn amount(list: &ResourceList, key: &str) -> Amount {
     list.get(key).and_then(parse).unwrap_or_default()
 }
 
-fn merged(a: &ResourceList, b: &ResourceList, pick: impl Fn(ParsedQuantity, ParsedQuantity) -> ParsedQuantity) -> ResourceList {
+fn merged(a: &ResourceList, b: &ResourceList, pick: impl Fn(Amount, Amount) -> Amount) -> ResourceList {
     let mut all = a.clone();
     for key in b.keys() {
         all.insert(key.clone(), pick(amount(a, key), amount(b, key)).into());
@@ -46,12 +46,12 @@ fn merged(a: &ResourceList, b: &ResourceList, pick: impl Fn(ParsedQuantity, Pars
 
 /// Both together.
 pub fn sum(a: &ResourceList, b: &ResourceList) -> ResourceList {
-    merged(a, b, |x, y| x + y)
+    merged(a, b, Amount::plus)
 }
 
 /// The larger of both, for each resource.
 pub fn max(a: &ResourceList, b: &ResourceList) -> ResourceList {
-    merged(a, b, |x, y| if y > x { y } else { x })
+    merged(a, b, Ord::max)
 }
 
 /// The first resource of which `offered` has less than `wanted`, in words.
@@ -65,7 +65,7 @@ pub fn shortage(wanted: &ResourceList, offered: &ResourceList) -> Option<String>
 
 /// Whether an amount is more than nothing.
 pub fn is_positive(quantity: &Quantity) -> bool {
-    parse(quantity).is_some_and(|q| q > ParsedQuantity::default())
+    parse(quantity).is_some_and(|q| q > Amount::default())
 }
 
 /// Where defaults for a pod's resources come from besides the pod.
@@ -113,7 +113,9 @@ fn overhead(spec: &PodSpec, runtime_classes: &[Arc<RuntimeClass>]) -> ResourceLi
     if let Some(own) = spec.overhead.as_ref().filter(|o| !o.is_empty()) {
         return own.clone();
     }
-    let Some(class) = &spec.runtime_class_name else { return ResourceList::new() };
+    let Some(class) = &spec.runtime_class_name else {
+        return ResourceList::new();
+    };
     runtime_classes
         .iter()
         .find(|c| c.metadata.name.as_ref() == Some(class))
@@ -129,7 +131,10 @@ fn effective(requirements: &ResourceRequirements) -> ResourceList {
     requests
 }
 
-fn container_requests(container: &Container, limit_ranges: &[Arc<LimitRange>]) -> Result<ResourceList, BadQuantity> {
+fn container_requests(
+    container: &Container,
+    limit_ranges: &[Arc<LimitRange>],
+) -> Result<ResourceList, BadQuantity> {
     let stated = container.resources.clone().unwrap_or_default();
     let mut requests = effective(&stated);
     let items = limit_ranges.iter().flat_map(|r| r.spec.iter()).flat_map(|s| &s.limits);
@@ -205,14 +210,17 @@ mod tests {
             "metadata": {"name": "kata"}, "handler": "kata", "overhead": {"podFixed": {"memory": "1Gi"}},
         }))
         .unwrap();
-        let spec = serde_json::from_value(json!({"runtimeClassName": "kata", "containers": [{"name": "a"}]})).unwrap();
+        let spec = serde_json::from_value(json!({"runtimeClassName": "kata", "containers": [{"name": "a"}]}))
+            .unwrap();
         let defaults = Defaults { limit_ranges: &[Arc::new(range)], runtime_classes: &[Arc::new(class)] };
         same(&of_pod(&spec, defaults).unwrap(), &[("cpu", "1"), ("memory", "3Gi"), ("pods", "1")]);
     }
 
     #[test]
     fn what_is_no_quantity_is_named() {
-        let spec = serde_json::from_value(json!({"containers": [{"resources": {"requests": {"cpu": "lots"}}}]})).unwrap();
+        let spec =
+            serde_json::from_value(json!({"containers": [{"resources": {"requests": {"cpu": "lots"}}}]}))
+                .unwrap();
         let error = of_pod(&spec, Defaults::default()).unwrap_err();
         assert_eq!(error.to_string(), "cpu: \"lots\" is no quantity");
     }
@@ -220,7 +228,10 @@ mod tests {
     #[test]
     fn a_shortage_is_told_with_its_figures() {
         let wanted = list(&[("cpu", "1"), ("nvidia.com/gpu", "8")]);
-        assert_eq!(shortage(&wanted, &list(&[("cpu", "2"), ("nvidia.com/gpu", "4")])).unwrap(), "nvidia.com/gpu (4 of 8)");
+        assert_eq!(
+            shortage(&wanted, &list(&[("cpu", "2"), ("nvidia.com/gpu", "4")])).unwrap(),
+            "nvidia.com/gpu (4 of 8)"
+        );
         assert_eq!(shortage(&wanted, &list(&[("cpu", "1000m"), ("nvidia.com/gpu", "8")])), None);
     }
 }

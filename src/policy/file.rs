@@ -116,7 +116,8 @@ mod tests {
 
     #[test]
     fn an_unknown_key_is_an_error_that_names_it() {
-        let error = serde_yaml::from_str::<PolicyFile>(&format!("{HEAD}defaults: {{nodePool: a}}")).unwrap_err();
+        let error =
+            serde_yaml::from_str::<PolicyFile>(&format!("{HEAD}defaults: {{nodePool: a}}")).unwrap_err();
         assert!(error.to_string().contains("nodePool"), "{error}");
     }
 }

@@ -29,9 +29,14 @@ fn reason(from: StateName, to: StateName) -> Option<(&'static str, EventType)> {
 
 /// Publishes the event of the last transition of `journal`, if it has one, in the background.
 pub fn publish(recorder: &Recorder, workload: &Workload, journal: &Journal, text: &str) {
-    let Some(step) = journal.history.last() else { return };
-    let Some((reason, mut kind)) = reason(step.from, step.to) else { return };
-    let failed = journal.memory.last_failure.as_ref().filter(|f| step.reason.to_string() == f.reason.to_string());
+    let Some(step) = journal.history.last() else {
+        return;
+    };
+    let Some((reason, mut kind)) = reason(step.from, step.to) else {
+        return;
+    };
+    let failed =
+        journal.memory.last_failure.as_ref().filter(|f| step.reason.to_string() == f.reason.to_string());
     if step.to == StateName::RollingBack && failed.is_none() {
         // Giving back what is no longer needed is no failure.
         kind = EventType::Normal;

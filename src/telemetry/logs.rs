@@ -15,7 +15,9 @@ pub enum Format {
 
 /// A level or filter that is not understood.
 #[derive(Debug, thiserror::Error)]
-#[error("--log-level {level:?} is not understood: {source}; use error, warn, info, debug, trace or a filter such as setu=debug")]
+#[error(
+    "--log-level {level:?} is not understood: {source}; use error, warn, info, debug, trace or a filter such as setu=debug"
+)]
 pub struct BadLevel {
     level: String,
     source: tracing_subscriber::filter::ParseError,

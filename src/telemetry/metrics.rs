@@ -55,7 +55,8 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
 
 /// A gang went from one state to another, after this long in the first.
 pub fn transition(from: StateName, to: StateName, reason: String, stayed: Duration) {
-    counter!(TRANSITIONS, "from" => from.to_string(), "to" => to.to_string(), "reason" => reason).increment(1);
+    counter!(TRANSITIONS, "from" => from.to_string(), "to" => to.to_string(), "reason" => reason)
+        .increment(1);
     histogram!(STATE_TIME, "state" => from.to_string()).record(stayed.as_secs_f64());
     let attempt = match (from, to) {
         (StateName::WaitingReady, StateName::Approved) => Some("success"),
@@ -86,12 +87,14 @@ pub fn transition(from: StateName, to: StateName, reason: String, stayed: Durati
 
 /// A NodeClaim was created.
 pub fn claim_created(node_pool: &str, capacity_type: &str) {
-    counter!(CREATED, "nodepool" => node_pool.to_owned(), "capacity_type" => capacity_type.to_owned()).increment(1);
+    counter!(CREATED, "nodepool" => node_pool.to_owned(), "capacity_type" => capacity_type.to_owned())
+        .increment(1);
 }
 
 /// A NodeClaim's node became ready this long after the claim's creation.
 pub fn claim_ready(node_pool: &str, took: Duration) {
-    histogram!(PROVISIONED, "nodepool" => node_pool.to_owned(), "result" => "ready").record(took.as_secs_f64());
+    histogram!(PROVISIONED, "nodepool" => node_pool.to_owned(), "result" => "ready")
+        .record(took.as_secs_f64());
 }
 
 /// Ready was committed this long after the last node was seen ready.

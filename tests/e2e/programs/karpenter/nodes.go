@@ -106,15 +106,17 @@ func (i *instance) shape(node *corev1.Node, w weather) {
 	}
 }
 
+// byClaimName is the latest launch for a claim of that name: names come back.
 func (c *cloud) byClaimName(name string) *instance {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var latest *instance
 	for _, candidate := range c.instances {
-		if candidate.claim.Name == name {
-			return candidate
+		if candidate.claim.Name == name && (latest == nil || candidate.launchedAt.After(latest.launchedAt)) {
+			latest = candidate
 		}
 	}
-	return nil
+	return latest
 }
 
 // restore counts the instances of the claims that an earlier process has launched.

@@ -1,0 +1,135 @@
+//! Makes a gang's decisions real: the journal first, then its claims.
+
+use super::Gang;
+use crate::api::{NodeClaim, Workload};
+use crate::effects::{claims, journal as journal_write};
+use crate::error::Error;
+use crate::gang::{
+    Effect, Event, Failure, FailureClass, GangIdentity, Reservation, Rules, State, decide, message,
+};
+use crate::names;
+use crate::plan::{Outcome, Plan};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kube::ResourceExt;
+
+impl Gang<'_> {
+    pub(super) async fn commit_and_act(
+        &mut self,
+        workload: &mut Workload,
+        effects: Vec<Effect>,
+    ) -> Result<(), Error> {
+        if effects.is_empty() {
+            return Ok(());
+        }
+        let committed = self.commit(workload).await;
+        for effect in effects {
+            match effect {
+                Effect::CreateClaims(slots) if committed.is_ok() => self.create(&slots).await?,
+                Effect::CreateClaims(_) => {}
+                Effect::DeleteClaims(names) => self.delete(&names).await?,
+            }
+        }
+        committed
+    }
+
+    pub(super) async fn create(&mut self, slots: &[u32]) -> Result<(), Error> {
+        let Some(Outcome::Provision(plan)) = &self.plan else {
+            return Ok(());
+        };
+        let hold = self.context.now().checked_add(self.policy.hold_limit.signed()).unwrap_or(Timestamp::MAX);
+        let attempt = self.journal.memory.attempt;
+        let wanted =
+            slots.iter().filter_map(|slot| claim(plan, &self.identity, attempt, *slot, hold)).collect();
+        let created = claims::create(&self.context.client, wanted).await;
+        for claim in created.claims {
+            self.context.necrology.saw(&claim, self.context.now());
+            self.claims.retain(|c| c.name_any() != claim.name_any());
+            self.claims.push(claim);
+        }
+        if let Some(error) = created.refused {
+            let message = format!("the API server refused a NodeClaim: {}", reason_of(&error));
+            let rules = Rules::new(&self.policy, self.context.now(), self.identity.jitter(attempt));
+            let event = Event::Failed(Failure::new(FailureClass::Refused, message));
+            self.journal = decide(&self.journal, &event, &rules).journal;
+            self.untold.push(self.journal.clone());
+            return Ok(());
+        }
+        created.later.map_or(Ok(()), Err)
+    }
+
+    pub(super) async fn delete(&mut self, names: &[String]) -> Result<(), Error> {
+        let uid = |c: &NodeClaim| (c.name_any(), c.uid().unwrap_or_default());
+        let targets =
+            self.claims.iter().filter(|c| names.contains(&c.name_any()) && self.owns(c)).map(uid).collect();
+        let (gone, error) = claims::delete_all(&self.context.client, targets).await;
+        self.claims.retain(|c| !gone.contains(&c.name_any()));
+        for claim in self.claims.iter_mut().filter(|c| names.contains(&c.name_any())) {
+            claim.metadata.deletion_timestamp.get_or_insert_with(|| Time(self.context.now()));
+        }
+        error.map_or(Ok(()), Err)
+    }
+
+    /// Whether a claim was made for this very Workload. Nothing else is ever deleted.
+    pub(super) fn owns(&self, claim: &NodeClaim) -> bool {
+        claim.label(names::MANAGED_BY) == names::SETU && claim.label(names::WORKLOAD_UID) == self.identity.uid
+    }
+
+    /// Makes the journal durable, if it changed, and tells of its transitions.
+    pub(super) async fn commit(&mut self, workload: &mut Workload) -> Result<(), Error> {
+        let text = self.journal.encode();
+        let unsaved = self.journal.seq > 0 || self.journal.state == State::Validating;
+        if !unsaved || self.stored.as_ref() == Some(&text) {
+            return Ok(());
+        }
+        let now = self.context.now();
+        let reservation = Reservation::of(workload, &self.identity.check);
+        let (views, losses) = (self.views(now), self.losses(now));
+        let headline = message::headline(&self.journal, &self.facts(now, &reservation, &views, &losses));
+        let entry = journal_write::Entry {
+            check: &self.identity.check,
+            old: self.stored.as_deref(),
+            journal: &text,
+            headline: &headline,
+        };
+        *workload = journal_write::commit(&self.context.client, workload, &entry).await?;
+        self.context.own_writes.note(workload);
+        self.stored = Some(text);
+        self.fresh = false;
+        self.tell(workload, &headline);
+        Ok(())
+    }
+}
+
+/// The NodeClaim of one slot.
+fn claim(
+    plan: &Plan,
+    identity: &GangIdentity,
+    attempt: u32,
+    slot: u32,
+    hold: Timestamp,
+) -> Option<NodeClaim> {
+    let mut claim = plan.slots.iter().find(|s| s.index == slot).map(|s| (*s.template).clone())?;
+    claim.metadata.name = Some(identity.claim_name(attempt, slot));
+    let labels = claim.metadata.labels.get_or_insert_default();
+    for (key, value) in [
+        (names::MANAGED_BY, names::SETU.to_owned()),
+        (names::GANG, identity.id()),
+        (names::WORKLOAD_UID, identity.uid.clone()),
+        (names::ATTEMPT, attempt.to_string()),
+        (names::SLOT, slot.to_string()),
+    ] {
+        labels.insert(key.to_owned(), value);
+    }
+    let annotations = claim.metadata.annotations.get_or_insert_default();
+    annotations.insert(names::WORKLOAD.to_owned(), identity.workload_ref());
+    annotations.insert(names::CHECK.to_owned(), identity.check.clone());
+    annotations
+        .insert(names::HOLD_UNTIL.to_owned(), hold.round(jiff::Unit::Second).unwrap_or(hold).to_string());
+    Some(claim)
+}
+
+/// What the API server said, without what was being done.
+fn reason_of(error: &Error) -> String {
+    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+}

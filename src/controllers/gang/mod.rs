@@ -1,0 +1,247 @@
+//! Takes one gang as far as it will go now: observe → decide → commit → act, until nothing moves.
+//!
+//! Rule: the journal is durable before its effects are run; a failed journal write holds up creates
+//! but never deletes. Every decision that absence takes part in is made on a quorum read.
+
+mod act;
+mod report;
+mod view;
+
+use super::context::Context;
+use super::memory::LedgerPages;
+use super::plans;
+use crate::api::workload::CheckState;
+use crate::api::{Node, NodeClaim, Workload};
+use crate::effects::claims;
+use crate::error::Error;
+use crate::gang::journal::JournalError;
+use crate::gang::{
+    Effect, Event, Failure, FailureClass, GangIdentity, Journal, Reading, Reservation, Rules, Sight, State,
+    decide, observe,
+};
+use crate::names;
+use crate::plan::{Outcome, Request};
+use crate::policy::Policy;
+use jiff::Timestamp;
+use kube::ResourceExt;
+use std::collections::BTreeMap;
+
+/// Turns of one look. A gang needs five at most; the bound only ends what should not happen.
+const TURNS: usize = 16;
+
+/// One gang while it is looked at.
+pub struct Gang<'a> {
+    context: &'a Context,
+    identity: GangIdentity,
+    id: String,
+    our_checks: &'a [String],
+    policy: Policy,
+    policy_fault: Option<crate::plan::Obstacle>,
+    journal: Journal,
+    /// The annotation as last read or written.
+    stored: Option<String>,
+    fresh: bool,
+    claims: Vec<NodeClaim>,
+    nodes: BTreeMap<String, Node>,
+    sight: Sight,
+    pool_claims: Vec<NodeClaim>,
+    /// Transitions that are committed but not yet told of.
+    untold: Vec<Journal>,
+    plan: Option<Outcome>,
+}
+
+/// What a look at a gang came to.
+pub struct Looked {
+    /// The entry to write, if it differs.
+    pub entry: Option<CheckState>,
+    /// Whether that entry only tells of progress.
+    pub progress: bool,
+    /// Whether the gang was approved in this look.
+    pub approved: bool,
+    /// When time alone may bring something new.
+    pub wake: Option<Timestamp>,
+}
+
+/// What one pure turn came to.
+enum Turn {
+    /// Nothing moves.
+    Still,
+    /// The cache is not enough.
+    LookAgain,
+    /// The journal moved, or these are to be done.
+    Moved(Vec<Effect>),
+}
+
+impl<'a> Gang<'a> {
+    /// Opens a gang; `None` if there is nothing to look after, or it must not be touched.
+    pub fn open(
+        context: &'a Context,
+        workload: &Workload,
+        check: &str,
+        our_checks: &'a [String],
+    ) -> Option<Self> {
+        let now = context.now();
+        let identity = GangIdentity {
+            namespace: workload.namespace().unwrap_or_default(),
+            workload: workload.name_any(),
+            uid: workload.uid().unwrap_or_default(),
+            check: check.to_owned(),
+        };
+        let id = identity.id();
+        let (policy, fault) = plans::policy(context, check);
+        let stored = workload.annotations().get(&names::journal_key(check)).cloned();
+        let created = workload.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
+        let decoded = match &stored {
+            None => Ok(None),
+            Some(text) => Journal::decode(text, &identity.uid, created, now).map(Some),
+        };
+        let known = match decoded {
+            Ok(known) => known,
+            Err(error @ JournalError::UnknownVersion(_)) => {
+                tracing::warn!(workload = identity.workload_ref(), check, error = %error, "left alone a gang whose journal cannot be read");
+                return None;
+            }
+            Err(error) => {
+                tracing::warn!(workload = identity.workload_ref(), check, error = %error, "started over without the journal");
+                None
+            }
+        };
+        let claims: Vec<NodeClaim> = context
+            .stores
+            .claims
+            .state()
+            .iter()
+            .filter(|c| c.label(names::GANG) == id)
+            .map(|c| (**c).clone())
+            .collect();
+        let fresh = known.is_none();
+        let journal = match (known, Reservation::of(workload, check)) {
+            (Some(journal), _) => journal,
+            (None, Reservation::Held { epoch, .. }) => {
+                let deadline = now.checked_add(policy.deadlines.gang.signed()).ok();
+                Journal::new(&identity.uid, epoch, now, deadline)
+            }
+            (None, Reservation::Gone(_)) if !claims.is_empty() => Journal::released(&identity.uid, now),
+            (None, _) => return None,
+        };
+        let nodes = view::nodes_of(context, &claims);
+        Some(Self {
+            context,
+            id,
+            our_checks,
+            policy,
+            policy_fault: fault.err(),
+            journal,
+            stored,
+            fresh,
+            claims,
+            nodes,
+            sight: Sight::Cached,
+            pool_claims: Vec::new(),
+            untold: Vec::new(),
+            plan: None,
+            identity,
+        })
+    }
+
+    /// Takes the gang as far as it will go, and says what Kueue is to be told.
+    pub async fn look(mut self, workload: &mut Workload) -> Result<Looked, Error> {
+        let before = self.journal.state.name();
+        for _ in 0..TURNS {
+            self.fetch_pool_claims().await?;
+            match self.turn(workload) {
+                Turn::Still => break,
+                Turn::LookAgain => self.look_again().await?,
+                Turn::Moved(effects) => self.commit_and_act(workload, effects).await?,
+            }
+        }
+        self.commit(workload).await?;
+        Ok(self.report(workload, before))
+    }
+
+    /// One pure turn: observe, decide, and keep the ledger, all under its lock.
+    fn turn(&mut self, workload: &Workload) -> Turn {
+        let context = self.context;
+        let now = context.now();
+        let mut pages = context.ledger.open();
+        self.plan = self.needs_plan().then(|| self.make_plan(workload, &pages));
+        let reservation = Reservation::of(workload, &self.identity.check);
+        let (views, losses) = (self.views(now), self.losses(now));
+        let facts = self.facts(now, &reservation, &views, &losses);
+        let seen = match observe(&self.journal, &facts) {
+            Reading::LookAgain => return Turn::LookAgain,
+            Reading::Events(seen) => seen,
+        };
+        let rules = Rules::new(&self.policy, now, self.identity.jitter(self.journal.memory.attempt));
+        let mut effects = Vec::new();
+        let mut moved = false;
+        for event in seen {
+            let decision = decide(&self.journal, &event, &rules);
+            let stepped = decision.journal.seq != self.journal.seq;
+            moved |= decision.journal != self.journal;
+            self.journal = decision.journal;
+            effects.extend(decision.effects);
+            if stepped {
+                self.untold.push(self.journal.clone());
+                if matches!(event, Event::Failed(Failure { reason: FailureClass::InsufficientCapacity, .. }))
+                {
+                    pages.note_shortage(&self.id, now);
+                }
+                break;
+            }
+        }
+        let freed = match (&self.journal.state, &self.plan) {
+            (State::Provisioning, Some(Outcome::Provision(plan))) => {
+                pages.enter(&self.id, plan.reservations(&self.id));
+                false
+            }
+            (State::Provisioning | State::WaitingReady, _) => false,
+            _ => pages.strike(&self.id),
+        };
+        drop(pages);
+        if freed {
+            context.next_turn();
+        }
+        if moved || !effects.is_empty() { Turn::Moved(effects) } else { Turn::Still }
+    }
+
+    fn needs_plan(&self) -> bool {
+        match self.journal.state {
+            State::Validating | State::Provisioning => true,
+            State::Approved => self.journal.memory.slots == 0,
+            _ => false,
+        }
+    }
+
+    fn make_plan(&self, workload: &Workload, pages: &LedgerPages) -> Outcome {
+        if let Some(fault) = &self.policy_fault {
+            return Outcome::Wait(fault.clone());
+        }
+        let request = Request {
+            workload,
+            check: &self.identity.check,
+            our_checks: self.our_checks,
+            gang: &self.id,
+            policy: &self.policy,
+        };
+        plans::outcome(self.context, &request, pages, &self.pool_claims)
+    }
+
+    async fn fetch_pool_claims(&mut self) -> Result<(), Error> {
+        if self.journal.state == State::Validating && self.pool_claims.is_empty() {
+            let pools = plans::limited_pools(self.context);
+            if !pools.is_empty() {
+                self.pool_claims = claims::of_pools(&self.context.client, &pools).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn look_again(&mut self) -> Result<(), Error> {
+        let (claims, nodes) = claims::read(&self.context.client, &self.id).await?;
+        self.claims = claims;
+        self.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();
+        self.sight = Sight::Quorum;
+        Ok(())
+    }
+}

@@ -1,0 +1,82 @@
+//! How a gang looks right now: its claims, what became of the lost ones, and the facts made of both.
+
+use super::Gang;
+use crate::api::{Node, NodeClaim, condition};
+use crate::controllers::Context;
+use crate::gang::claims::{Loss, loss};
+use crate::gang::{ClaimView, Facts, Reservation, State};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+use std::collections::BTreeMap;
+
+impl Gang<'_> {
+    pub(super) fn facts<'f>(
+        &'f self,
+        now: Timestamp,
+        reservation: &'f Reservation,
+        views: &'f [ClaimView],
+        losses: &'f BTreeMap<u32, Loss>,
+    ) -> Facts<'f> {
+        Facts {
+            now,
+            fresh: self.fresh,
+            reservation,
+            plan: self.plan.as_ref(),
+            claims: views,
+            losses,
+            sight: self.sight,
+            policy: &self.policy,
+        }
+    }
+
+    pub(super) fn views(&self, now: Timestamp) -> Vec<ClaimView> {
+        let node = |c: &NodeClaim| c.status.as_ref().and_then(|s| self.nodes.get(&s.node_name));
+        let mut views: Vec<ClaimView> =
+            self.claims.iter().map(|c| ClaimView::of(c, node(c), &self.policy, now)).collect();
+        views.sort_by_key(|v| v.slot);
+        views
+    }
+
+    /// What became of slots whose claim is missing, or going although the gang wants it.
+    pub(super) fn losses(&self, now: Timestamp) -> BTreeMap<u32, Loss> {
+        if !matches!(self.journal.state, State::Provisioning | State::WaitingReady | State::Approved) {
+            return BTreeMap::new();
+        }
+        let attempt = self.journal.memory.attempt;
+        let lost = |slot: &u32| {
+            let name = self.identity.claim_name(attempt, *slot);
+            let claim = self.claims.iter().find(|c| c.name_any() == name);
+            if claim.is_some_and(|c| c.metadata.deletion_timestamp.is_none()) {
+                return None;
+            }
+            if claim.is_none() && self.journal.state == State::Provisioning {
+                return None;
+            }
+            let (obituary, pool) = self.context.necrology.missed(&name, now);
+            Some((*slot, loss(*slot, claim, &obituary, self.pool_fault(&pool).as_deref(), now)))
+        };
+        (0..self.journal.memory.slots).filter_map(|slot| lost(&slot)).collect()
+    }
+
+    pub(super) fn pool_fault(&self, pool: &str) -> Option<String> {
+        let pool = self.context.stores.pools.get(&ObjectRef::new(pool))?;
+        let ready = condition::find(pool.conditions(), "NodeClassReady")?;
+        (ready.status == "False")
+            .then(|| format!("NodePool {}: {} {}", pool.name_any(), ready.reason, ready.message))
+    }
+}
+
+/// Nodes of these claims that are known.
+pub(super) fn nodes_of(context: &Context, claims: &[NodeClaim]) -> BTreeMap<String, Node> {
+    let names = claims
+        .iter()
+        .filter_map(|c| c.status.as_ref())
+        .map(|s| s.node_name.as_str())
+        .filter(|n| !n.is_empty());
+    names
+        .filter_map(|name| {
+            context.stores.nodes.get(&ObjectRef::new(name)).map(|n| (name.to_owned(), (*n).clone()))
+        })
+        .collect()
+}

@@ -1,0 +1,136 @@
+//! Kubernetes quantities as exact numbers.
+//!
+//! Counted in billionths, the finest unit Kubernetes knows, so that sums and comparisons are exact
+//! (the crate there is for this adds `500m` and `1` to 513.00005). Larger than 10^29 is refused.
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+/// Billionths in one.
+const ONE: i128 = 1_000_000_000;
+
+/// An exact amount.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Amount(i128);
+
+impl Amount {
+    /// Reads `500m`, `2`, `1.5Gi`, `1e3` and the like.
+    pub fn parse(text: &str) -> Option<Self> {
+        let text = text.trim();
+        let end = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+        let (number, suffix) = text.split_at_checked(end)?;
+        let (numerator, denominator) = scale(suffix)?;
+        let (digits, decimals) = decimal(number)?;
+        let shift = 10_i128.checked_pow(decimals)?;
+        let nanos = digits.checked_mul(numerator)?.checked_mul(ONE)?;
+        // What is finer than a billionth is rounded up, as Kubernetes does.
+        let divisor = shift.checked_mul(denominator)?;
+        let rest = i128::from(nanos.rem_euclid(divisor) != 0);
+        Some(Self(nanos.div_euclid(divisor).checked_add(rest)?))
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl From<Amount> for Quantity {
+    fn from(amount: Amount) -> Self {
+        let nanos = amount.0;
+        Self(match (nanos % ONE, nanos % 1_000_000) {
+            (0, _) => (nanos / ONE).to_string(),
+            (_, 0) => format!("{}m", nanos / 1_000_000),
+            _ => format!("{nanos}n"),
+        })
+    }
+}
+
+/// What a suffix multiplies by, as a fraction.
+fn scale(suffix: &str) -> Option<(i128, i128)> {
+    let decimal = |power: u32| 10_i128.checked_pow(power).map(|n| (n, 1));
+    let binary = |power: u32| 1024_i128.checked_pow(power).map(|n| (n, 1));
+    match suffix {
+        "" => Some((1, 1)),
+        "n" => Some((1, ONE)),
+        "u" => Some((1, 1_000_000)),
+        "m" => Some((1, 1_000)),
+        "k" => decimal(3),
+        "M" => decimal(6),
+        "G" => decimal(9),
+        "T" => decimal(12),
+        "P" => decimal(15),
+        "E" => decimal(18),
+        "Ki" => binary(1),
+        "Mi" => binary(2),
+        "Gi" => binary(3),
+        "Ti" => binary(4),
+        "Pi" => binary(5),
+        "Ei" => binary(6),
+        _ => {
+            let exponent: i32 = suffix.strip_prefix(['e', 'E'])?.parse().ok()?;
+            let size = 10_i128.checked_pow(exponent.unsigned_abs())?;
+            Some(if exponent < 0 { (1, size) } else { (size, 1) })
+        }
+    }
+}
+
+/// Digits without their point, and how many stood behind it.
+fn decimal(number: &str) -> Option<(i128, u32)> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let unsigned = whole.strip_prefix(['+', '-']).unwrap_or(whole);
+    let all_digits = unsigned.chars().chain(fraction.chars()).all(|c| c.is_ascii_digit());
+    if !all_digits || (unsigned.is_empty() && fraction.is_empty()) {
+        return None;
+    }
+    let digits = format!("{whole}{fraction}").parse().ok()?;
+    Some((digits, u32::try_from(fraction.len()).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn amount(text: &str) -> Amount {
+        Amount::parse(text).unwrap_or_else(|| panic!("{text} was not read"))
+    }
+
+    #[test]
+    fn every_notation_of_kubernetes_is_read() {
+        for (left, right) in [
+            ("1", "1000m"),
+            ("1Gi", "1073741824"),
+            ("1.5Gi", "1610612736"),
+            ("1e3", "1k"),
+            ("1E", "1000P"),
+            ("5e-1", "500m"),
+            (".5", "500m"),
+            ("0.1", "100m"),
+            ("100u", "100000n"),
+            ("-1", "-1000m"),
+        ] {
+            assert_eq!(amount(left), amount(right), "{left} {right}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_quantity_is_refused() {
+        for text in ["", " ", "lots", "1x", "1.2.3", "--1", "1 Gi", "1Gib", "e3", ".", "9e99", "1_0", "٣"] {
+            assert_eq!(Amount::parse(text), None, "{text:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn an_amount_comes_back_from_its_own_text(nanos in -1_000_000_000_000_i128..1_000_000_000_000_000) {
+            let Quantity(text) = Amount(nanos).into();
+            prop_assert_eq!(Amount::parse(&text), Some(Amount(nanos)), "{}", text);
+        }
+
+        #[test]
+        fn no_text_makes_it_panic(text in "[-+.0-9eEinumkKMGTP]{0,40}") {
+            let _ = Amount::parse(&text);
+        }
+    }
+}

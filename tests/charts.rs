@@ -1,0 +1,25 @@
+//! The published statecharts are those of the code.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use setu::gang::diagram;
+use std::path::Path;
+
+fn compare(file: &str, drawn: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("statecharts").join(file);
+    if std::env::var_os("SETU_REGENERATE").is_some() {
+        std::fs::write(&path, drawn).unwrap();
+    }
+    let published = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(
+        published, drawn,
+        "{file} is not what the code does: run `just generate` and look at the difference"
+    );
+}
+
+#[test]
+fn the_published_charts_are_drawn_from_the_code() {
+    compare("gang.mmd", &diagram::mermaid());
+    compare("gang.scxml", &diagram::scxml());
+    compare("gang.dot", &diagram::dot());
+}

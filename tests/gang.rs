@@ -1,0 +1,161 @@
+//! What holds for every gang, whatever is observed: the statechart walked by random observations.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
+use setu::api::parameters::{OnExhausted, Pinning};
+use setu::gang::event::{Effect, Event, Standing};
+use setu::gang::reservation::{Ending, Epoch};
+use setu::gang::{Failure, FailureClass, Journal, Rules, State, StateName, decide, diagram};
+use setu::policy::Policy;
+use std::sync::LazyLock;
+
+fn start() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+fn new_journal() -> Journal {
+    Journal::new("uid", Epoch("1-0-a".into()), start(), None)
+}
+
+fn rules(step: i64) -> Rules {
+    Rules::new(&Policy::default(), start() + SignedDuration::from_secs(step * 10), 0.5)
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let standing =
+        prop_oneof![Just(Standing::Reserved), Just(Standing::Admitted), Just(Standing::AdmittedPods)];
+    let epoch = prop_oneof![Just("1-0-a"), Just("2-0-a"), Just("3-1-b")].prop_map(|e| Epoch(e.to_owned()));
+    let ending = proptest::sample::select(&Ending::ALL[..]);
+    prop_oneof![
+        (epoch, standing).prop_map(|(epoch, standing)| Event::Reserved { epoch, standing }),
+        ending.clone().prop_map(Event::Leaving),
+        ending.prop_map(Event::Gone),
+        (1..9_u32).prop_map(|slots| Event::Planned { slots, plan: "p".into(), pinning: Pinning::Selector }),
+        Just(Event::NothingNeeded),
+        Just(Event::Impossible("never".into())),
+        Just(Event::ClaimsMissing(vec![0, 1])),
+        Just(Event::ClaimsExist),
+        Just(Event::NodesReady),
+        Just(Event::ClaimsGone),
+        Just(Event::WaitOver),
+        Just(Event::Strays(vec!["x".into()])),
+        proptest::sample::select(&FailureClass::ALL[..]).prop_map(|c| Event::Failed(Failure::new(c, "f"))),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_step_is_an_edge_of_the_chart_and_counts_one(events in proptest::collection::vec(event(), 0..60)) {
+        static EDGES: LazyLock<diagram::Edges> = LazyLock::new(diagram::edges);
+        let mut journal = new_journal();
+        for (step, event) in (0_i64..).zip(&events) {
+            let next = decide(&journal, event, &rules(step)).journal;
+            prop_assert!(next.seq - journal.seq <= 1);
+            if next.seq > journal.seq {
+                let edge = (journal.state.name(), next.state.name());
+                prop_assert!(EDGES.contains_key(&edge), "{edge:?} by {event:?}");
+            } else {
+                prop_assert_eq!(next.state.name(), journal.state.name());
+            }
+            journal = next;
+        }
+    }
+
+    #[test]
+    fn claims_are_created_in_provisioning_only_and_an_attempt_is_never_reused(events in proptest::collection::vec(event(), 0..80)) {
+        let mut journal = new_journal();
+        let mut rolled_back = 0;
+        for (step, event) in (0_i64..).zip(&events) {
+            let decision = decide(&journal, event, &rules(step));
+            for effect in &decision.effects {
+                if let Effect::CreateClaims(_) = effect {
+                    prop_assert_eq!(journal.state.name(), StateName::Provisioning);
+                    prop_assert!(journal.memory.attempt > rolled_back);
+                }
+            }
+            if decision.journal.state.name() == StateName::RollingBack {
+                rolled_back = decision.journal.memory.attempt;
+            }
+            prop_assert!(decision.journal.memory.attempt >= journal.memory.attempt);
+            journal = decision.journal;
+        }
+    }
+
+    #[test]
+    fn a_gang_that_was_told_to_run_is_torn_down_only_when_its_reservation_is_gone_or_its_nodes_are(event in event()) {
+        let mut journal = new_journal();
+        journal.state = State::Approved;
+        journal.memory.slots = 2;
+        let next = decide(&journal, &event, &rules(0)).journal;
+        if next.state.name() == StateName::RollingBack {
+            let lawful = match &event {
+                Event::Gone(_) | Event::Failed(_) => true,
+                Event::Reserved { epoch, .. } => !epoch.same_shape(&journal.memory.epoch),
+                _ => false,
+            };
+            prop_assert!(lawful, "{event:?}");
+        }
+    }
+
+    #[test]
+    fn a_journal_survives_whatever_is_in_the_annotation(text in ".{0,400}") {
+        let _ = Journal::decode(&text, "uid", start(), start());
+    }
+}
+
+fn failed(journal: &Journal, step: i64, policy: &Policy) -> Journal {
+    let rules = Rules::new(policy, start() + SignedDuration::from_secs(step * 3_600), 0.0);
+    let mut journal = journal.clone();
+    let failure = Failure::new(FailureClass::InsufficientCapacity, "none left");
+    for event in [
+        Event::WaitOver,
+        Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector },
+        Event::Failed(failure),
+        Event::ClaimsGone,
+    ] {
+        journal = decide(&journal, &event, &rules).journal;
+    }
+    journal
+}
+
+#[test]
+fn five_tries_are_made_with_the_quota_held_and_then_it_is_given_back() {
+    let mut journal = new_journal();
+    for try_ in 0..5 {
+        journal = failed(&journal, try_, &Policy::default());
+        assert_eq!(journal.state.name(), StateName::BackingOff, "after try {try_}");
+    }
+    journal = failed(&journal, 5, &Policy::default());
+    assert_eq!(journal.state, State::Yielded);
+    assert_eq!((journal.memory.attempt, journal.memory.yields), (6, 1));
+}
+
+#[test]
+fn after_the_last_yield_a_gang_is_rejected_only_where_the_policy_asks_for_it() {
+    for (on_exhausted, end) in
+        [(OnExhausted::Yield, StateName::Yielded), (OnExhausted::Reject, StateName::Rejected)]
+    {
+        let mut policy = Policy { on_exhausted, ..Policy::default() };
+        policy.in_check.limit = 0;
+        policy.yielding.limit = 1;
+        let first = failed(&new_journal(), 0, &policy);
+        assert_eq!(first.state.name(), StateName::Yielded);
+        let reserved = Event::Reserved { epoch: Epoch("2-1-a".into()), standing: Standing::Reserved };
+        let second = decide(&first, &reserved, &rules(1_000)).journal;
+        assert_eq!(failed(&second, 2_000, &policy).state.name(), end);
+    }
+}
+
+#[test]
+fn an_admission_on_a_ready_of_an_earlier_reservation_gives_the_quota_back() {
+    let mut journal = new_journal();
+    journal.state = State::Released;
+    let stale = |standing| Event::Reserved { epoch: Epoch("9-1-a".into()), standing };
+    let next = decide(&journal, &stale(Standing::Admitted), &rules(0)).journal;
+    assert_eq!(next.state.name(), StateName::Yielded);
+    // An eviction would delete the user's own pods, so their nodes are provided late instead.
+    let next = decide(&journal, &stale(Standing::AdmittedPods), &rules(0)).journal;
+    assert_eq!(next.state.name(), StateName::Validating);
+}

@@ -1,0 +1,99 @@
+//! The arrows between the layers, the purity of the core, and the house rules a reader relies on.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+fn sources() -> Vec<(PathBuf, String)> {
+    fn walk(dir: &Path, all: &mut Vec<(PathBuf, String)>) {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                walk(&path, all);
+            } else if path.extension().is_some_and(|e| e == "rs") {
+                all.push((path.clone(), fs::read_to_string(&path).unwrap()));
+            }
+        }
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut all = Vec::new();
+    walk(&root, &mut all);
+    all.iter().map(|(p, s)| (p.strip_prefix(&root).unwrap().to_owned(), s.clone())).collect()
+}
+
+/// The part of a file before its unit tests.
+fn without_tests(source: &str) -> &str {
+    source.split("#[cfg(test)]").next().unwrap()
+}
+
+/// Layers, each of which may use only itself and those before it; layers on one line may use each other.
+const LAYERS: [&[&str]; 5] = [
+    &["names", "digest", "api"],
+    &["policy", "plan", "gang", "error"],
+    &["telemetry", "effects", "cluster"],
+    &["controllers"],
+    &["app", "cli"],
+];
+
+fn layer(path: &Path) -> Option<usize> {
+    let first = path.iter().next()?.to_str()?.trim_end_matches(".rs").to_owned();
+    LAYERS.iter().position(|names| names.contains(&first.as_str()))
+}
+
+#[test]
+fn each_layer_knows_only_those_before_it() {
+    for (path, source) in sources() {
+        let Some(own) = layer(&path) else { continue };
+        for (later, names) in LAYERS.iter().enumerate().skip(own + 1) {
+            for name in *names {
+                let found = without_tests(&source).contains(&format!("crate::{name}::"));
+                assert!(!found, "{} (layer {own}) uses crate::{name} (layer {later})", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_core_knows_no_client_runtime_log_clock_or_chance() {
+    let impure = [
+        "kube::Client",
+        "kube::Api",
+        "kube::runtime",
+        "tokio::",
+        "tracing::",
+        "::now()",
+        "rand::",
+        "HashMap",
+    ];
+    for (path, source) in sources() {
+        if path.starts_with("gang") || path.starts_with("plan") || path.starts_with("policy") {
+            for word in impure {
+                assert!(!without_tests(&source).contains(word), "{} contains {word}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn keys_are_spelled_out_in_names_alone() {
+    for (path, source) in sources() {
+        if path != Path::new("names.rs") {
+            let code = without_tests(&source);
+            for key in ["setu.kueue.x-k8s.io/", "\"karpenter.sh/nodepool", "\"karpenter.sh/do-not-disrupt"] {
+                let mut lines = code.lines().filter(|l| !l.trim_start().starts_with("//") && l.contains(key));
+                // A version in a serde rename is no key.
+                assert!(lines.all(|l| l.contains("v1alpha1")), "{} spells out {key}", path.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_file_says_what_it_owns_and_stays_short() {
+    for (path, source) in sources() {
+        assert!(source.starts_with("//! "), "{} does not open with what it owns", path.display());
+        let lines = without_tests(&source).lines().count();
+        assert!(lines <= 420, "{} has {lines} lines before its tests", path.display());
+    }
+}
