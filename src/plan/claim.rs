@@ -45,15 +45,16 @@ impl Draft {
     ) -> Result<Self, Obstacle> {
         let node_pool = pool.metadata.name.clone().unwrap_or_default();
         let who = format!("pod set {}", wanted.pod_set.name);
-        let clash = |who: &str, clash: &Clash| {
+        let tell = |reason, who: &str, clash: &Clash| {
             Obstacle::new(
-                ObstacleReason::RequirementsClash,
+                reason,
                 format!(
                     "{who} asks for {} {}, but NodePool {node_pool} offers {}",
                     clash.key, clash.asked, clash.offered
                 ),
             )
         };
+        let clash = |who: &str, c: &Clash| tell(ObstacleReason::RequirementsClash, who, c);
         let mut requirements = of_pool(pool).map_err(|c| clash("its own template", &c))?;
         requirements.add_all(&request.policy.requirements).map_err(|c| clash("the policy", &c))?;
         for flavor in &wanted.flavors {
@@ -66,9 +67,11 @@ impl Draft {
                     || requirements.get(key).is_some()
                     || request.policy.node_pool.is_some();
                 if !known {
-                    return Err(clash(&who, &undefined(key, value)));
+                    return Err(tell(ObstacleReason::FlavorNotOffered, &who, &undefined(key, value)));
                 }
-                requirements.add(key, &Values::one(value)).map_err(|c| clash(&who, &c))?;
+                requirements
+                    .add(key, &Values::one(value))
+                    .map_err(|c| tell(ObstacleReason::FlavorNotOffered, &who, &c))?;
             }
         }
         let requirements =

@@ -95,6 +95,7 @@ pub enum ObstacleReason {
     NodePoolNotReady,
     NoNodePoolFits,
     RequirementsClash,
+    FlavorNotOffered,
     TaintNotTolerated,
     FlavorMissing,
     LimitExceeded,

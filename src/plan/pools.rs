@@ -34,12 +34,24 @@ pub fn choose(
     pools.sort_by_key(|p| Reverse((p.spec.weight.unwrap_or_default(), p.metadata.name.clone())));
     let mut reasons = Vec::new();
     for pool in &pools {
-        match usable(pool, request).and_then(|()| Draft::new(pool, request, wanted)) {
+        match Draft::new(pool, request, wanted).and_then(|draft| usable(pool, request).map(|()| draft)) {
             Ok(draft) => return Ok(draft),
             Err(obstacle) => reasons.push(obstacle),
         }
     }
+    // Nearest first: a pool that fits but is not ready, then one of the right flavor, then the rest.
+    let nearest = reasons.iter().map(distance).min();
+    reasons.retain(|o| Some(distance(o)) == nearest);
     Err(none_fits(wanted, &reasons))
+}
+
+/// How far a NodePool is from being the right one.
+fn distance(obstacle: &Obstacle) -> u8 {
+    match obstacle.reason {
+        ObstacleReason::NodePoolNotReady => 0,
+        ObstacleReason::FlavorNotOffered => 2,
+        _ => 1,
+    }
 }
 
 fn none_fits(wanted: &PodSetDemand<'_>, reasons: &[Obstacle]) -> Obstacle {

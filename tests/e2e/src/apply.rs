@@ -1,0 +1,110 @@
+//! Puts objects into the cluster by server-side apply, in an order that works: definitions
+//! and namespaces first. What may still be on its way, a kind that is not served yet or a
+//! webhook that does not answer yet, is tried again until a deadline.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use kube::discovery::{Scope, oneshot};
+use kube::{Api, Client};
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::time::{Instant, sleep};
+
+use crate::programs::yaml_files;
+
+const FIELD_MANAGER: &str = "setu-e2e";
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Applies every YAML file of a folder, or one file.
+pub async fn path(client: &Client, path: &Path) -> Result<()> {
+    let files = if path.is_dir() { yaml_files(path)? } else { vec![path.to_owned()] };
+    let mut objects = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        objects.extend(documents(&text).with_context(|| format!("reading {}", file.display()))?);
+    }
+    all(client, objects).await
+}
+
+/// Applies every document of a YAML text.
+pub async fn yaml(client: &Client, text: &str) -> Result<()> {
+    all(client, documents(text)?).await
+}
+
+/// Applies the objects; returns when all are stored and all definitions among them are served.
+pub async fn all(client: &Client, mut objects: Vec<Value>) -> Result<()> {
+    objects.sort_by_key(|object| match object.get("kind").and_then(Value::as_str) {
+        Some("CustomResourceDefinition") => 0,
+        Some("Namespace") => 1,
+        _ => 2,
+    });
+    for object in objects {
+        one(client, object).await?;
+    }
+    Ok(())
+}
+
+/// Applies one object and returns it as stored; an object without a namespace goes to `default`.
+pub async fn one(client: &Client, object: Value) -> Result<DynamicObject> {
+    let object: DynamicObject = serde_json::from_value(object).context("reading an object to apply")?;
+    let name = object.metadata.name.clone().context("an object to apply has no metadata.name")?;
+    let kind = object.types.as_ref().map(|types| types.kind.clone()).unwrap_or_default();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match attempt(client, &object, &name).await {
+            Ok(stored) => return Ok(stored),
+            Err(error) if Instant::now() < deadline && passes(&error) => {
+                sleep(Duration::from_millis(200)).await;
+            }
+            Err(error) => return Err(error).with_context(|| format!("applying {kind} {name}")),
+        }
+    }
+}
+
+async fn attempt(client: &Client, object: &DynamicObject, name: &str) -> Result<DynamicObject> {
+    let api = api_for(client, object).await?;
+    let params = PatchParams::apply(FIELD_MANAGER).force();
+    Ok(api.patch(name, &params, &Patch::Apply(object)).await?)
+}
+
+/// Whether an error goes away by itself once the control plane has caught up.
+fn passes(error: &anyhow::Error) -> bool {
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(status)) => {
+            status.is_not_found() || status.is_conflict() || matches!(status.code, 429 | 500 | 503)
+        }
+        Some(_) => true,
+        None => false,
+    }
+}
+
+/// The API of the object's kind, in its namespace or in `default`.
+pub async fn api_for(client: &Client, object: &DynamicObject) -> Result<Api<DynamicObject>> {
+    let types = object.types.as_ref().context("an object has no apiVersion and kind")?;
+    let kind = GroupVersionKind::try_from(types).context("reading an object's apiVersion")?;
+    let (resource, capabilities) = oneshot::pinned_kind(client, &kind).await?;
+    Ok(match capabilities.scope {
+        Scope::Cluster => Api::all_with(client.clone(), &resource),
+        Scope::Namespaced => {
+            let namespace = object.metadata.namespace.as_deref().unwrap_or("default");
+            Api::namespaced_with(client.clone(), namespace, &resource)
+        }
+    })
+}
+
+/// The documents of a YAML text as JSON; empty ones are left out.
+pub fn documents(text: &str) -> Result<Vec<Value>> {
+    let mut out = Vec::new();
+    for document in serde_yaml::Deserializer::from_str(text) {
+        let value = Value::deserialize(document).map_err(|error| anyhow!("not valid YAML: {error}"))?;
+        if !value.is_null() {
+            out.push(value);
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,80 @@
+//! Who may talk to the API server: one administrator with a random token, and the key that
+//! signs service account tokens. Made anew for every stack, nothing secret is ever stored.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, anyhow};
+use ring::rand::{SecureRandom, SystemRandom};
+use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair};
+use serde_json::json;
+
+static ALGORITHM: &EcdsaSigningAlgorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
+
+/// The DER of a SubjectPublicKeyInfo for P-256 up to the point itself (RFC 5480, section 2).
+const P256_PUBLIC_KEY_INFO: &[u8] = &[
+    0x30, 0x59, 0x30, 0x13, 0x06, 0x07, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01, 0x06, 0x08, 0x2a, 0x86,
+    0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
+];
+
+/// The files that prove who is who.
+#[derive(Clone, Debug)]
+pub(crate) struct Identity {
+    pub kubeconfig: PathBuf,
+    /// The API server's token file.
+    pub tokens: PathBuf,
+    /// Private key of the service accounts' issuer.
+    pub issuer_key: PathBuf,
+    /// The same issuer's public key.
+    pub issuer_public_key: PathBuf,
+    /// Where the API server puts its self-signed certificate.
+    pub certificates: PathBuf,
+}
+
+impl Identity {
+    /// Writes the files into `folder`. The certificate is there once the API server has started.
+    pub(crate) fn create(folder: &Path, api_server: u16) -> Result<Self> {
+        let random = SystemRandom::new();
+        let identity = Self {
+            kubeconfig: folder.join("kubeconfig"),
+            tokens: folder.join("tokens.csv"),
+            issuer_key: folder.join("issuer.pem"),
+            issuer_public_key: folder.join("issuer-public.pem"),
+            certificates: folder.join("certificates"),
+        };
+        let mut bytes = [0; 16];
+        random.fill(&mut bytes).map_err(|_| anyhow!("the system gave no randomness"))?;
+        let token = bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
+        write(&identity.tokens, &format!("{token},admin,admin,\"system:masters\"\n"))?;
+
+        identity.write_issuer(&random)?;
+
+        let kubeconfig = json!({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "e2e",
+            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "admin"}}],
+            "users": [{"name": "admin", "user": {"token": token}}],
+            "clusters": [{"name": "e2e", "cluster": {
+                "server": format!("https://127.0.0.1:{api_server}"),
+                "certificate-authority": identity.certificates.join("apiserver.crt"),
+            }}],
+        });
+        let text = serde_yaml::to_string(&kubeconfig).context("writing the kubeconfig as YAML")?;
+        write(&identity.kubeconfig, &text)?;
+        Ok(identity)
+    }
+
+    fn write_issuer(&self, random: &SystemRandom) -> Result<()> {
+        let failed = || anyhow!("generating the service accounts' key failed");
+        let private = EcdsaKeyPair::generate_pkcs8(ALGORITHM, random).map_err(|_| failed())?;
+        let pair = EcdsaKeyPair::from_pkcs8(ALGORITHM, private.as_ref(), random).map_err(|_| failed())?;
+        write(&self.issuer_key, &pem::encode(&pem::Pem::new("PRIVATE KEY", private.as_ref())))?;
+        let public = [P256_PUBLIC_KEY_INFO, pair.public_key().as_ref()].concat();
+        write(&self.issuer_public_key, &pem::encode(&pem::Pem::new("PUBLIC KEY", public)))
+    }
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}

@@ -1,0 +1,75 @@
+//! How etcd and the Kubernetes programs are started. All default controllers run: without
+//! the node lifecycle controller no node would lose its not-ready taint.
+
+use std::path::Path;
+
+use crate::identity::Identity;
+use crate::ports::Ports;
+use crate::process::{Launch, Program};
+
+/// More than any scenario needs, so that no client-side limit shapes a measurement.
+const CLIENT_RATE: [&str; 2] = ["--kube-api-qps=500", "--kube-api-burst=1000"];
+
+pub(crate) fn etcd(folder: &Path, ports: Ports) -> Launch {
+    let client = format!("http://127.0.0.1:{}", ports.etcd);
+    let peer = format!("http://127.0.0.1:{}", ports.etcd_peer);
+    let arguments = [
+        format!("--data-dir={}", folder.join("etcd").display()),
+        format!("--listen-client-urls={client}"),
+        format!("--advertise-client-urls={client}"),
+        format!("--listen-peer-urls={peer}"),
+        format!("--initial-advertise-peer-urls={peer}"),
+        format!("--initial-cluster=default={peer}"),
+        "--unsafe-no-fsync".to_owned(),
+        "--log-level=warn".to_owned(),
+    ];
+    Launch::new(Program::Etcd, arguments)
+}
+
+pub(crate) fn api_server(identity: &Identity, ports: Ports) -> Launch {
+    let arguments = [
+        format!("--etcd-servers=http://127.0.0.1:{}", ports.etcd),
+        "--bind-address=127.0.0.1".to_owned(),
+        "--advertise-address=127.0.0.1".to_owned(),
+        format!("--secure-port={}", ports.api_server),
+        format!("--cert-dir={}", identity.certificates.display()),
+        "--authorization-mode=RBAC".to_owned(),
+        format!("--token-auth-file={}", identity.tokens.display()),
+        // No kubelet mounts tokens here, so pods need no service account.
+        "--disable-admission-plugins=ServiceAccount".to_owned(),
+        "--service-account-issuer=https://kubernetes.default.svc".to_owned(),
+        format!("--service-account-key-file={}", identity.issuer_public_key.display()),
+        format!("--service-account-signing-key-file={}", identity.issuer_key.display()),
+        "--service-cluster-ip-range=10.0.0.0/24".to_owned(),
+        "--max-requests-inflight=2000".to_owned(),
+        "--max-mutating-requests-inflight=1000".to_owned(),
+        "--shutdown-delay-duration=0s".to_owned(),
+    ];
+    Launch::new(Program::ApiServer, arguments)
+}
+
+pub(crate) fn controller_manager(identity: &Identity, ports: Ports) -> Launch {
+    let mut arguments = client_of_api_server(identity, ports.controller_manager);
+    arguments.push("--controllers=*".to_owned());
+    arguments.push(format!("--service-account-private-key-file={}", identity.issuer_key.display()));
+    Launch::new(Program::ControllerManager, arguments)
+}
+
+pub(crate) fn scheduler(identity: &Identity, ports: Ports) -> Launch {
+    Launch::new(Program::Scheduler, client_of_api_server(identity, ports.scheduler))
+}
+
+fn client_of_api_server(identity: &Identity, port: u16) -> Vec<String> {
+    let kubeconfig = identity.kubeconfig.display();
+    let mut arguments = vec![
+        format!("--kubeconfig={kubeconfig}"),
+        format!("--authentication-kubeconfig={kubeconfig}"),
+        format!("--authorization-kubeconfig={kubeconfig}"),
+        "--leader-elect=false".to_owned(),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--secure-port={port}"),
+        format!("--cert-dir={}", identity.certificates.join(port.to_string()).display()),
+    ];
+    arguments.extend(CLIENT_RATE.map(str::to_owned));
+    arguments
+}

@@ -1,0 +1,126 @@
+//! Kueue outside the cluster with its webhooks working: the API server reaches them over an
+//! ExternalName service on loopback, under the service's own name. The one rule: nothing of
+//! the chart is changed but how its webhooks are reached.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DynamicObject, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::identity::Identity;
+use crate::ports::Ports;
+use crate::process::{Launch, Program};
+use crate::{KUEUE_NAMESPACE, Layout, apply, probe};
+
+const WEBHOOK_SERVICE: &str = "kueue-webhook-service";
+const CERTIFICATE_SECRET: &str = "kueue-webhook-server-cert";
+/// What would run in the cluster, or needs an API that is not served here.
+const LEFT_OUT: [&str; 2] = ["Deployment", "APIService"];
+
+pub(crate) fn launch(layout: &Layout, folder: &Path, identity: &Identity, ports: Ports) -> Result<Launch> {
+    let template = layout.manifest("kueue-config.yaml");
+    let text = fs::read_to_string(&template).with_context(|| format!("reading {}", template.display()))?;
+    let mut config: Value = serde_yaml::from_str(&text).context("reading Kueue's configuration")?;
+    let certificates = folder.join("kueue-certificates");
+    fs::create_dir_all(&certificates).context("creating the folder of Kueue's certificates")?;
+    if let Some(fields) = config.as_object_mut() {
+        let health = format!("127.0.0.1:{}", ports.kueue_health);
+        fields.insert("health".to_owned(), json!({"healthProbeBindAddress": health}));
+        let webhook = json!({"host": "127.0.0.1", "port": ports.kueue_webhook, "certDir": certificates});
+        fields.insert("webhook".to_owned(), webhook);
+    }
+    let path = folder.join("kueue-config.yaml");
+    let text = serde_yaml::to_string(&config).context("writing Kueue's configuration as YAML")?;
+    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
+    let arguments = [
+        format!("--config={}", path.display()),
+        format!("--kubeconfig={}", identity.kubeconfig.display()),
+        // An extension API server of its own, which nothing here could reach.
+        "--feature-gates=VisibilityOnDemand=false".to_owned(),
+    ];
+    Ok(Launch::new(Program::Kueue, arguments))
+}
+
+/// The chart's objects with their webhooks pointed at loopback.
+pub(crate) fn manifests(layout: &Layout, ports: Ports) -> Result<Vec<Value>> {
+    let path = layout.upstream().join("kueue.yaml");
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    let mut objects = vec![json!({
+        "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": KUEUE_NAMESPACE},
+    })];
+    for mut object in apply::documents(&text)? {
+        if LEFT_OUT.iter().any(|kind| object.get("kind").is_some_and(|found| found == kind)) {
+            continue;
+        }
+        if object.pointer("/metadata/name").is_some_and(|name| name == WEBHOOK_SERVICE) {
+            object = json!({
+                "apiVersion": "v1",
+                "kind": "Service",
+                "metadata": {"name": WEBHOOK_SERVICE, "namespace": KUEUE_NAMESPACE},
+                "spec": {"type": "ExternalName", "externalName": "localhost"},
+            });
+        }
+        point_at(&mut object, ports.kueue_webhook);
+        objects.push(object);
+    }
+    Ok(objects)
+}
+
+/// Sets the port in every reference to the webhook service, however deep.
+fn point_at(value: &mut Value, port: u16) {
+    match value {
+        Value::Object(fields) => {
+            let refers = fields.get("name").is_some_and(|name| name == WEBHOOK_SERVICE);
+            if refers && fields.contains_key("path") {
+                fields.insert("port".to_owned(), port.into());
+            }
+            fields.values_mut().for_each(|field| point_at(field, port));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| point_at(item, port)),
+        _ => {}
+    }
+}
+
+/// Mounts the certificate that Kueue makes for itself, as a kubelet would. Kueue waits for it.
+pub(crate) async fn mount_certificate(client: &Client, folder: &Path) -> Result<()> {
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), KUEUE_NAMESPACE);
+    let files = probe::until("Kueue has made its certificate", Duration::from_secs(60), async || {
+        let secret = secrets.get(CERTIFICATE_SECRET).await?;
+        secret.data.filter(|data| data.contains_key("tls.crt")).context("the Secret is still empty")
+    })
+    .await?;
+    for (name, content) in files {
+        let path = folder.join("kueue-certificates").join(name);
+        fs::write(&path, content.0).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// An error unless Kueue's webhooks answer, the validating ones and the mutating ones.
+pub(crate) async fn webhooks_answer(client: &Client) -> Result<()> {
+    let probes = [
+        json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor",
+            "metadata": {"name": "e2e-probe"},
+        }),
+        json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {"name": "e2e-probe", "namespace": "default"},
+            "spec": {"template": {"spec": {
+                "restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe"}],
+            }}},
+        }),
+    ];
+    let dry_run = PostParams { dry_run: true, field_manager: None };
+    for probe in probes {
+        let object: DynamicObject = serde_json::from_value(probe).context("making a probe object")?;
+        let api = apply::api_for(client, &object).await?;
+        api.create(&dry_run, &object).await.context("creating a probe object without storing it")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,63 @@
+//! Where everything lies: sources beside this crate, outputs in the workspace's `target/e2e`.
+//! The one rule: nothing is ever written into the source tree.
+
+use std::path::{Path, PathBuf};
+
+/// The folders of the harness.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// The folder of this crate.
+    source: PathBuf,
+    /// `target/e2e` of the workspace.
+    output: PathBuf,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        let source = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+        let workspace = source.ancestors().nth(2).unwrap_or(&source);
+        Self { output: workspace.join("target/e2e"), source }
+    }
+}
+
+impl Layout {
+    /// The layout of the workspace at `root`, for a binary that was moved after it was built.
+    pub fn of_workspace(root: &Path) -> Self {
+        Self { source: root.join("tests/e2e"), output: root.join("target/e2e") }
+    }
+
+    /// The Go module of one group of programs.
+    pub fn module(&self, name: &str) -> PathBuf {
+        self.source.join("programs").join(name)
+    }
+
+    /// A manifest of ours.
+    pub fn manifest(&self, name: &str) -> PathBuf {
+        self.source.join("manifests").join(name)
+    }
+
+    /// What the cloud sells, in the format of Karpenter's kwok provider.
+    pub fn instance_types(&self) -> PathBuf {
+        self.source.join("instance-types.json")
+    }
+
+    /// The folder of the built programs.
+    pub fn bin(&self) -> PathBuf {
+        self.output.join("bin")
+    }
+
+    /// The folder of manifests that come out of the programs' own modules.
+    pub fn upstream(&self) -> PathBuf {
+        self.output.join("manifests")
+    }
+
+    /// The folder of running stacks, one folder each.
+    pub fn runs(&self) -> PathBuf {
+        self.output.join("run")
+    }
+
+    /// Where the logs of failed runs are kept.
+    pub fn kept_logs(&self) -> PathBuf {
+        self.output.join("logs")
+    }
+}

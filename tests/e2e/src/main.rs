@@ -1,0 +1,76 @@
+//! `setu-e2e`: the control plane of the tests for people. `build` makes the programs,
+//! `cluster` starts them, prints where the kubeconfig is and stays until it is told to end.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Parser, Subcommand};
+use setu_e2e::{Layout, Options, Scope, Stack, programs};
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The real control plane for Setu's tests, on loopback.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The workspace, where it is not the one this program was built in.
+    #[arg(long, global = true, value_name = "DIR")]
+    workspace: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Build all programs that are missing or out of date.
+    Build,
+    /// Start the control plane and keep it until Ctrl-C or SIGTERM.
+    Cluster {
+        /// Apply every YAML file of this folder, or this file, once all is ready; may be repeated.
+        #[arg(long, value_name = "PATH")]
+        apply: Vec<PathBuf>,
+        /// Only etcd and kube-apiserver.
+        #[arg(long)]
+        api_server_only: bool,
+    },
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run(Arguments::parse()).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(arguments: Arguments) -> Result<()> {
+    let layout = arguments.workspace.as_deref().map(Layout::of_workspace).unwrap_or_default();
+    match arguments.command {
+        Command::Build => programs::build(&layout),
+        Command::Cluster { apply, api_server_only } => {
+            let scope = if api_server_only { Scope::ApiServer } else { Scope::Full };
+            cluster(Options { layout, scope, apply }).await
+        }
+    }
+}
+
+async fn cluster(options: Options) -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;
+    let stack = tokio::select! {
+        stack = Stack::start(options) => stack?,
+        _ = terminate.recv() => return Ok(()),
+        _ = interrupt.recv() => return Ok(()),
+    };
+    println!("export KUBECONFIG={}", stack.kubeconfig().display());
+    eprintln!("ready; Ctrl-C ends it");
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    stack.stop();
+    Ok(())
+}

@@ -1,0 +1,54 @@
+//! How the node side is started: kwok, which plays the kubelets, and Karpenter with the
+//! cloud that obeys the weather. kwok looks only after nodes that carry its annotation.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+
+use crate::Layout;
+use crate::identity::Identity;
+use crate::ports::Ports;
+use crate::process::{Launch, Program};
+
+pub(crate) fn kwok(layout: &Layout, folder: &Path, identity: &Identity, ports: Ports) -> Result<Launch> {
+    let stages = folder.join("stages.yaml");
+    let mut text = read(&layout.upstream().join("kwok.yaml"))?;
+    text.push_str("---\n");
+    text.push_str(&read(&layout.manifest("pod-complete.yaml"))?);
+    fs::write(&stages, text).with_context(|| format!("writing {}", stages.display()))?;
+    let arguments = [
+        format!("--kubeconfig={}", identity.kubeconfig.display()),
+        format!("--config={}", stages.display()),
+        "--manage-all-nodes=false".to_owned(),
+        "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake".to_owned(),
+        "--cidr=10.1.0.0/16".to_owned(),
+        "--node-ip=127.0.0.1".to_owned(),
+        format!("--server-address=127.0.0.1:{}", ports.kwok),
+    ];
+    Ok(Launch::new(Program::Kwok, arguments))
+}
+
+pub(crate) fn karpenter(layout: &Layout, identity: &Identity, ports: Ports) -> Launch {
+    let mut launch = Launch::new(Program::Karpenter, []);
+    launch.environment = vec![
+        ("KUBECONFIG", identity.kubeconfig.display().to_string()),
+        ("DISABLE_LEADER_ELECTION", "true".to_owned()),
+        ("SYSTEM_NAMESPACE", "kube-system".to_owned()),
+        ("METRICS_PORT", ports.karpenter_metrics.to_string()),
+        ("HEALTH_PROBE_PORT", ports.karpenter_health.to_string()),
+        ("KUBE_CLIENT_QPS", "500".to_owned()),
+        ("KUBE_CLIENT_BURST", "1000".to_owned()),
+        ("INSTANCE_TYPES_FILE_PATH", layout.instance_types().display().to_string()),
+    ];
+    launch
+}
+
+/// Karpenter's CRDs.
+pub(crate) fn karpenter_manifests(layout: &Layout) -> PathBuf {
+    layout.upstream().join("karpenter.yaml")
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))
+}

@@ -1,0 +1,195 @@
+//! Builds the programs of the control plane from their Go modules and takes the manifests
+//! that those modules carry. A module is built again only when its sources changed; where
+//! the Go toolchain is needed and missing, that is an error, never a skip.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use sha2::{Digest, Sha256};
+
+use crate::Layout;
+
+const KUBERNETES_VERSION: &str = "v1.36.3";
+
+/// One Go module under `programs/` and what comes out of it.
+struct Module {
+    name: &'static str,
+    /// Binary and the package it is built from.
+    binaries: &'static [(&'static str, &'static str)],
+}
+
+/// In build order: the slowest first, helm before Kueue's manifests are rendered.
+const MODULES: [Module; 5] = [
+    Module {
+        name: "k8s",
+        binaries: &[
+            ("etcd", "go.etcd.io/etcd/server/v3"),
+            ("kube-apiserver", "k8s.io/kubernetes/cmd/kube-apiserver"),
+            ("kube-controller-manager", "k8s.io/kubernetes/cmd/kube-controller-manager"),
+            ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
+        ],
+    },
+    Module { name: "helm", binaries: &[("helm", "helm.sh/helm/v4/cmd/helm")] },
+    Module { name: "kueue", binaries: &[("kueue", "sigs.k8s.io/kueue/cmd/kueue")] },
+    Module { name: "karpenter", binaries: &[("karpenter", ".")] },
+    Module { name: "kwok", binaries: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")] },
+];
+
+/// Builds what is missing or out of date; blocks, and waits for another build of the same
+/// workspace. Progress goes to standard error.
+pub fn build(layout: &Layout) -> Result<()> {
+    for folder in [layout.bin(), layout.upstream()] {
+        fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
+    }
+    let lock = File::create(layout.bin().join(".lock")).context("creating the build lock")?;
+    lock.lock().context("waiting for another build")?;
+    for module in &MODULES {
+        build_module(layout, module).with_context(|| format!("building programs/{}", module.name))?;
+    }
+    Ok(())
+}
+
+fn build_module(layout: &Layout, module: &Module) -> Result<()> {
+    let folder = layout.module(module.name);
+    let fingerprint = fingerprint(&folder, module)?;
+    let stamp = layout.bin().join(format!("{}.sha256", module.name));
+    let complete = module.binaries.iter().all(|(name, _)| layout.bin().join(name).exists());
+    if complete && fs::read_to_string(&stamp).is_ok_and(|known| known == fingerprint) {
+        return Ok(());
+    }
+    require_go()?;
+    let start = Instant::now();
+    eprintln!("building programs/{} (minutes when the Go build cache is cold)", module.name);
+    for (name, package) in module.binaries {
+        let mut command = go(&folder);
+        command.args(["build", "-trimpath", "-buildvcs=false", "-ldflags", &linker_flags(module.name), "-o"]);
+        run(command.arg(layout.bin().join(name)).arg(package))?;
+    }
+    take_manifests(layout, module.name)?;
+    fs::write(&stamp, fingerprint).with_context(|| format!("writing {}", stamp.display()))?;
+    eprintln!("built programs/{} in {} s", module.name, start.elapsed().as_secs());
+    Ok(())
+}
+
+/// Kueue reads the server's version and refuses one that was not linked in.
+fn linker_flags(module: &str) -> String {
+    if module != "k8s" {
+        return String::new();
+    }
+    let package = "k8s.io/component-base/version";
+    format!("-X {package}.gitVersion={KUBERNETES_VERSION} -X {package}.gitMajor=1 -X {package}.gitMinor=36")
+}
+
+fn fingerprint(folder: &Path, module: &Module) -> Result<String> {
+    let mut files: Vec<PathBuf> = fs::read_dir(folder)
+        .with_context(|| format!("reading {}", folder.display()))?
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "go" || end == "mod" || end == "sum"))
+        .collect();
+    files.sort();
+    let mut hash = Sha256::new();
+    hash.update(linker_flags(module.name));
+    for file in files {
+        hash.update(file.file_name().unwrap_or_default().as_encoded_bytes());
+        hash.update(fs::read(&file).with_context(|| format!("reading {}", file.display()))?);
+    }
+    Ok(format!("{:x}", hash.finalize()))
+}
+
+/// Copies or renders what the stack applies and configures out of the module's own folder.
+fn take_manifests(layout: &Layout, module: &str) -> Result<()> {
+    let source = layout.module(module);
+    match module {
+        "kueue" => {
+            let chart = module_folder(&source, "sigs.k8s.io/kueue")?.join("charts/kueue");
+            let mut helm = Command::new(layout.bin().join("helm"));
+            helm.args(["template", "kueue"]).arg(chart);
+            helm.args(["--namespace", crate::KUEUE_NAMESPACE, "--kube-version", KUBERNETES_VERSION]);
+            write(&layout.upstream().join("kueue.yaml"), &output(&mut helm)?)
+        }
+        "karpenter" => {
+            let karpenter = module_folder(&source, "sigs.k8s.io/karpenter")?;
+            let mut files = yaml_files(&karpenter.join("kwok/charts/crds"))?;
+            files.extend(yaml_files(&karpenter.join("kwok/apis/crds"))?);
+            write(&layout.upstream().join("karpenter.yaml"), &concatenated(&files)?)
+        }
+        "kwok" => {
+            let stages = module_folder(&source, "sigs.k8s.io/kwok")?.join("kustomize/stage");
+            let files = [
+                "node/fast/node-initialize.yaml",
+                "node/heartbeat-with-lease/node-heartbeat-with-lease.yaml",
+                "pod/fast/pod-ready.yaml",
+                "pod/fast/pod-delete.yaml",
+            ]
+            .map(|file| stages.join(file));
+            write(&layout.upstream().join("kwok.yaml"), &concatenated(&files)?)
+        }
+        _ => Ok(()),
+    }
+}
+
+fn module_folder(source: &Path, module: &str) -> Result<PathBuf> {
+    let folder = output(go(source).args(["list", "-m", "-f", "{{.Dir}}", module]))?;
+    Ok(PathBuf::from(folder.trim()))
+}
+
+/// The YAML files of a folder, by name.
+pub(crate) fn yaml_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(folder).with_context(|| format!("reading {}", folder.display()))?;
+    let mut files: Vec<PathBuf> = entries
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .filter(|path| path.extension().is_some_and(|end| end == "yaml" || end == "yml"))
+        .collect();
+    files.sort();
+    Ok(files)
+}
+
+fn concatenated(files: &[PathBuf]) -> Result<String> {
+    let mut all = String::new();
+    for file in files {
+        all.push_str("---\n");
+        all.push_str(&fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?);
+        all.push('\n');
+    }
+    Ok(all)
+}
+
+fn write(path: &Path, text: &str) -> Result<()> {
+    fs::write(path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+fn require_go() -> Result<()> {
+    match Command::new("go").arg("version").stdout(Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(()),
+        _ => bail!(
+            "the Go toolchain is missing: the control plane of the end-to-end tests is built with `go`, \
+             install Go 1.26 or later and put it on the PATH"
+        ),
+    }
+}
+
+fn go(folder: &Path) -> Command {
+    let mut command = Command::new("go");
+    command.current_dir(folder).env("GOWORK", "off");
+    command
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("starting {command:?}"))?;
+    if !status.success() {
+        bail!("{command:?} ended with {status}");
+    }
+    Ok(())
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let output =
+        command.stderr(Stdio::inherit()).output().with_context(|| format!("starting {command:?}"))?;
+    if !output.status.success() {
+        bail!("{command:?} ended with {}", output.status);
+    }
+    String::from_utf8(output.stdout).with_context(|| format!("reading what {command:?} printed"))
+}

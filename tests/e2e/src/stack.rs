@@ -1,0 +1,293 @@
+//! One control plane: starts the programs in order, waits until each really answers, stops
+//! and starts single programs for tests, and cleans up. The one rule: when a stack is gone,
+//! its processes are gone; its logs are kept unless [`Stack::stop`] was reached.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow, bail};
+use k8s_openapi::api::core::v1::ServiceAccount;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+use tempfile::TempDir;
+use tokio::sync::Mutex;
+
+use crate::identity::Identity;
+use crate::ports::Ports;
+use crate::process::{Launch, Logs, Process, Program, Watchdog};
+use crate::{Layout, apply, kubernetes, kueue, nodes, probe, programs};
+
+const START_LIMIT: Duration = Duration::from_secs(90);
+
+/// Which programs a stack has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scope {
+    /// Everything.
+    #[default]
+    Full,
+    /// etcd and kube-apiserver only.
+    ApiServer,
+}
+
+/// What to start.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Where sources and outputs are.
+    pub layout: Layout,
+    /// Which programs.
+    pub scope: Scope,
+    /// Files and folders with YAML to apply once everything runs.
+    pub apply: Vec<PathBuf>,
+}
+
+/// A running control plane.
+pub struct Stack {
+    layout: Layout,
+    ports: Ports,
+    identity: Identity,
+    logs: Logs,
+    launches: BTreeMap<Program, Launch>,
+    running: Mutex<Running>,
+    client: Option<Client>,
+    /// Deleted with everything in it when the stack goes; the logs are saved first if it failed.
+    folder: TempDir,
+    outcome: Outcome,
+}
+
+struct Running {
+    processes: BTreeMap<Program, Process>,
+    watchdog: Watchdog,
+}
+
+#[derive(PartialEq, Eq)]
+enum Outcome {
+    /// Not ended by [`Stack::stop`], so the logs are worth reading.
+    Open,
+    Stopped,
+}
+
+impl Stack {
+    /// Builds what is not built yet, starts everything and waits until it is ready. The error
+    /// carries the last lines of the log of the program that did not come up.
+    pub async fn start(options: Options) -> Result<Self> {
+        let layout = options.layout.clone();
+        tokio::task::spawn_blocking(move || programs::build(&layout))
+            .await
+            .context("building programs")??;
+        let mut stack = Self::prepare(options.layout)?;
+        stack.start_api_server().await?;
+        if options.scope == Scope::Full {
+            stack.start_everything_else().await?;
+        }
+        let client = stack.client()?;
+        for path in &options.apply {
+            apply::path(&client, path).await.with_context(|| format!("applying {}", path.display()))?;
+        }
+        Ok(stack)
+    }
+
+    fn prepare(layout: Layout) -> Result<Self> {
+        fs::create_dir_all(layout.runs()).with_context(|| format!("creating {}", layout.runs().display()))?;
+        let folder =
+            TempDir::with_prefix_in("stack-", layout.runs()).context("creating the stack's folder")?;
+        let logs = Logs(folder.path().join("logs"));
+        fs::create_dir_all(&logs.0).context("creating the folder of the logs")?;
+        let ports = Ports::free()?;
+        let identity = Identity::create(folder.path(), ports.api_server)?;
+        let mut launches = BTreeMap::new();
+        for launch in [
+            kubernetes::etcd(folder.path(), ports),
+            kubernetes::api_server(&identity, ports),
+            kubernetes::controller_manager(&identity, ports),
+            kubernetes::scheduler(&identity, ports),
+            nodes::kwok(&layout, folder.path(), &identity, ports)?,
+            nodes::karpenter(&layout, &identity, ports),
+            kueue::launch(&layout, folder.path(), &identity, ports)?,
+        ] {
+            launches.insert(launch.program, launch);
+        }
+        let running = Running { processes: BTreeMap::new(), watchdog: Watchdog::start()? };
+        Ok(Self {
+            layout,
+            ports,
+            identity,
+            logs,
+            launches,
+            running: Mutex::new(running),
+            client: None,
+            folder,
+            outcome: Outcome::Open,
+        })
+    }
+
+    async fn start_api_server(&mut self) -> Result<()> {
+        self.start_program(Program::Etcd).await?;
+        self.start_program(Program::ApiServer).await?;
+        let kubeconfig =
+            Kubeconfig::read_from(&self.identity.kubeconfig).context("reading the kubeconfig")?;
+        let mut config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .context("making a client configuration")?;
+        // A test that takes the API server away wants its answer soon.
+        config.connect_timeout = Some(Duration::from_secs(5));
+        self.client = Some(Client::try_from(config).context("making the stack's client")?);
+        Ok(())
+    }
+
+    async fn start_everything_else(&self) -> Result<()> {
+        let client = self.client()?;
+        let objects = kueue::manifests(&self.layout, self.ports)?;
+        let definitions = async {
+            apply::path(&client, &nodes::karpenter_manifests(&self.layout)).await?;
+            apply::all(&client, objects).await
+        };
+        tokio::try_join!(
+            definitions,
+            self.start_program(Program::ControllerManager),
+            self.start_program(Program::Scheduler),
+            self.start_program(Program::Kwok),
+        )?;
+        tokio::try_join!(self.start_program(Program::Kueue), self.start_program(Program::Karpenter))?;
+        Ok(())
+    }
+
+    /// The administrator's kubeconfig, with a current context.
+    pub fn kubeconfig(&self) -> &Path {
+        &self.identity.kubeconfig
+    }
+
+    /// A client of the administrator. It lives in the runtime that started the stack.
+    pub fn client(&self) -> Result<Client> {
+        self.client.clone().context("the API server has not been started")
+    }
+
+    /// The address of the API server.
+    pub fn api_server(&self) -> String {
+        format!("https://127.0.0.1:{}", self.ports.api_server)
+    }
+
+    /// The stack's own folder, for files that shall go with it.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The log file of a program.
+    pub fn log_path(&self, program: Program) -> PathBuf {
+        self.logs.path(program)
+    }
+
+    /// The last lines of a program's log.
+    pub fn log_tail(&self, program: Program, lines: usize) -> String {
+        self.logs.tail(program, lines)
+    }
+
+    /// Kills a program at once, as a node failure would.
+    pub async fn stop_program(&self, program: Program) -> Result<()> {
+        let mut running = self.running.lock().await;
+        let process = running.processes.remove(&program);
+        let process = process.with_context(|| format!("{} does not run", program.name()))?;
+        let id = process.id();
+        drop(process);
+        running.watchdog.release(id)?;
+        self.logs.mark(program, "stopped by the test")
+    }
+
+    /// Starts a program, on the same ports as before, and waits until it is ready.
+    pub async fn start_program(&self, program: Program) -> Result<()> {
+        {
+            let mut running = self.running.lock().await;
+            if running.processes.contains_key(&program) {
+                bail!("{} runs already", program.name());
+            }
+            let launch = self.launches.get(&program).context("no such program")?;
+            let process = Process::start(launch, &self.layout.bin(), &self.logs.path(program))?;
+            running.watchdog.guard(process.id())?;
+            running.processes.insert(program, process);
+        }
+        if program == Program::Kueue {
+            kueue::mount_certificate(&self.client()?, self.folder.path())
+                .await
+                .map_err(|error| self.with_log(program, &error))?;
+        }
+        let what = format!("{} is ready", program.name());
+        let ready = probe::until(&what, START_LIMIT, async || {
+            if let Err(ended) = self.check(program).await {
+                // No use in waiting for a process that is gone.
+                return Ok(Err(ended));
+            }
+            self.ready(program).await.map(Ok)
+        });
+        ready.await.and_then(|outcome| outcome).map_err(|error| self.with_log(program, &error))
+    }
+
+    async fn check(&self, program: Program) -> Result<()> {
+        let mut running = self.running.lock().await;
+        let process = running.processes.get_mut(&program);
+        process.with_context(|| format!("{} was stopped", program.name()))?.check()
+    }
+
+    async fn ready(&self, program: Program) -> Result<()> {
+        let ports = self.ports;
+        let http = |port: u16| format!("http://127.0.0.1:{port}");
+        let https = |port: u16| format!("https://127.0.0.1:{port}");
+        match program {
+            Program::Etcd => probe::answers(&http(ports.etcd), "/health").await,
+            Program::ApiServer => probe::answers(&https(ports.api_server), "/readyz").await,
+            Program::Scheduler => probe::answers(&https(ports.scheduler), "/healthz").await,
+            Program::Kwok => probe::answers(&http(ports.kwok), "/healthz").await,
+            Program::Karpenter => probe::answers(&http(ports.karpenter_health), "/readyz").await,
+            Program::ControllerManager => {
+                probe::answers(&https(ports.controller_manager), "/healthz").await?;
+                // The first thing its controllers make: then they run.
+                let accounts: Api<ServiceAccount> = Api::namespaced(self.client()?, "default");
+                accounts.get("default").await?;
+                Ok(())
+            }
+            Program::Kueue => {
+                probe::answers(&http(ports.kueue_health), "/readyz").await?;
+                kueue::webhooks_answer(&self.client()?).await
+            }
+        }
+    }
+
+    fn with_log(&self, program: Program, error: &anyhow::Error) -> anyhow::Error {
+        let tail = self.log_tail(program, 20);
+        anyhow!("{error:#}\nthe last lines of {}'s log:\n{tail}", program.name())
+    }
+
+    /// Ends the stack of a test that succeeded: processes and folder go.
+    pub fn stop(mut self) {
+        self.outcome = Outcome::Stopped;
+    }
+}
+
+impl Drop for Stack {
+    fn drop(&mut self) {
+        let running = self.running.get_mut();
+        // Karpenter first, the API server after its clients: fewer complaints in the logs.
+        while let Some((_, process)) = running.processes.pop_last() {
+            let id = process.id();
+            drop(process);
+            // A watchdog that is gone has nobody left to guard.
+            let _ = running.watchdog.release(id);
+        }
+        if self.outcome == Outcome::Open {
+            self.keep_logs();
+        }
+    }
+}
+
+impl Stack {
+    fn keep_logs(&self) {
+        let name = self.folder.path().file_name().unwrap_or_default();
+        let kept = self.layout.kept_logs().join(name);
+        let moved =
+            fs::create_dir_all(self.layout.kept_logs()).and_then(|()| fs::rename(&self.logs.0, &kept));
+        match moved {
+            Ok(()) => eprintln!("the logs of the control plane are kept in {}", kept.display()),
+            Err(error) => eprintln!("the logs of the control plane could not be kept: {error}"),
+        }
+    }
+}

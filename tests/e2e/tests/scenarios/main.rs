@@ -1,0 +1,82 @@
+//! Every scenario of `examples/scenarios/`, on the real control plane: one cluster for all, a corner
+//! of it for each, several at a time.
+
+#![allow(
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a test may panic"
+)]
+#![allow(missing_docs, reason = "the format is described where it is declared")]
+
+mod scenario;
+mod setu;
+mod steps;
+mod world;
+
+use anyhow::{Context as _, Result};
+use kube::CustomResourceExt as _;
+use kube::discovery::Discovery;
+use libtest_mimic::{Arguments, Failed, Trial};
+use scenario::Run;
+use setu_e2e::{Layout, Options, Scope, Stack};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::runtime::{Handle, Runtime};
+use world::World;
+
+/// Scenarios that run at the same time. Most of their time is waiting for others' timers.
+const AT_ONCE: usize = 5;
+
+fn main() -> Result<()> {
+    let mut arguments = Arguments::from_args();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/scenarios");
+    let runs = scenario::read(&folder).with_context(|| format!("reading {}", folder.display()))?;
+    if arguments.list {
+        let list = runs.into_iter().map(|run| Trial::test(run.title, || Ok(()))).collect();
+        libtest_mimic::run(&arguments, list).exit();
+    }
+    arguments.test_threads.get_or_insert(AT_ONCE);
+    let runtime = Runtime::new()?;
+    let options = Options { layout: Layout::default(), scope: Scope::Full, apply: Vec::new() };
+    let stack = Arc::new(runtime.block_on(Stack::start(options))?);
+    let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
+    runtime.block_on(async { setu_e2e::apply::all(&stack.client()?, vec![crd]).await })?;
+    let kinds = Arc::new(
+        runtime.block_on(async { Ok::<_, anyhow::Error>(Discovery::new(stack.client()?).run().await?) })?,
+    );
+    let handle = runtime.handle();
+    let trials: Vec<Trial> = runs.into_iter().map(|run| trial(run, &stack, &kinds, handle.clone())).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    // A stack that is dropped instead of stopped keeps its logs.
+    match Arc::try_unwrap(stack) {
+        Ok(stack) if !conclusion.has_failed() => stack.stop(),
+        other => drop(other),
+    }
+    conclusion.exit()
+}
+
+fn trial(run: Run, stack: &Arc<Stack>, kinds: &Arc<Discovery>, handle: Handle) -> Trial {
+    let (stack, kinds) = (Arc::clone(stack), Arc::clone(kinds));
+    Trial::test(run.title.clone(), move || {
+        handle.block_on(play(&stack, &kinds, &run)).map_err(|error| Failed::from(format!("{error:#}")))
+    })
+}
+
+async fn play(stack: &Arc<Stack>, kinds: &Arc<Discovery>, run: &Run) -> Result<()> {
+    let mut world = World::new(Arc::clone(stack), Arc::clone(kinds), run).await?;
+    let writes = steps::play(&mut world, run, None).await?;
+    drop(world);
+    if !run.scenario.kill_after_each_write {
+        return Ok(());
+    }
+    anyhow::ensure!(writes > 4, "Setu made {writes} writes only, so there is nothing to kill it after");
+    for write in 1..=writes {
+        let run = Run { id: format!("{}-k{write}", run.id), ..run.clone() };
+        let mut world = World::new(Arc::clone(stack), Arc::clone(kinds), &run).await?;
+        steps::play(&mut world, &run, Some(write))
+            .await
+            .with_context(|| format!("killed after write {write}"))?;
+    }
+    Ok(())
+}

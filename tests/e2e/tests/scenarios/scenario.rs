@@ -1,0 +1,245 @@
+//! The format of a scenario file, and how one file becomes one or many runs.
+//!
+//! Rule: strict. A key that is not known is an error, so that a check can never be skipped by a typo.
+
+use anyhow::{Context as _, Result};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// One run: a title, a world, and steps in their order.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Scenario {
+    /// A sentence: what is promised.
+    pub title: String,
+    /// Quota of GPUs.
+    #[serde(default = "plenty")]
+    pub gpus: u32,
+    /// `defaults` of the policy file.
+    #[serde(default)]
+    pub policy: Value,
+    /// Weather at the start.
+    #[serde(default)]
+    pub weather: Vec<Value>,
+    /// What happens, and what must be true meanwhile.
+    #[serde(default)]
+    pub steps: Vec<Step>,
+    /// Named alternatives: the scenario is run once for every combination.
+    #[serde(default)]
+    pub matrix: BTreeMap<String, BTreeMap<String, Vec<Step>>>,
+    /// Run it once for each of Setu's writes, killing Setu right after that write.
+    #[serde(default)]
+    pub kill_after_each_write: bool,
+}
+
+fn plenty() -> u32 {
+    100
+}
+
+/// One thing that happens or must become true.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub enum Step {
+    /// A Job is submitted.
+    Submit(Job),
+    /// A group of plain pods is submitted.
+    Group(Group),
+    /// Objects are applied.
+    Apply(Vec<Value>),
+    /// An object is deleted.
+    Delete(Target),
+    /// An object is changed by a merge patch.
+    Patch(Change),
+    /// The weather changes.
+    Weather(Vec<Value>),
+    /// An AdmissionCheck of nobody's becomes Active.
+    Activate(String),
+    /// The scenario's NodeClass becomes ready or not.
+    NodeClassReady(bool),
+    /// Setu is stopped, started or killed.
+    Setu(Power),
+    /// The API server is stopped for this many seconds.
+    ApiServerGone(u64),
+    /// The steps of the chosen alternative on this axis of the matrix.
+    Use(String),
+    /// This becomes true.
+    Until(Expect),
+    /// This is true now and stays so for `within`.
+    Holds(Expect),
+}
+
+/// What is done to Setu.
+#[derive(Deserialize, Clone, Copy, Debug)]
+#[serde(rename_all = "camelCase")]
+pub enum Power {
+    Start,
+    Kill,
+}
+
+/// A Job in the scenario's queue.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Job {
+    pub name: String,
+    pub pods: u32,
+    #[serde(default)]
+    pub gpus: u32,
+    /// How long each pod runs; for ever if absent.
+    pub run_for: Option<String>,
+    #[serde(default)]
+    pub high_priority: bool,
+    #[serde(default)]
+    pub node_selector: BTreeMap<String, String>,
+}
+
+/// A group of plain pods.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Group {
+    pub name: String,
+    pub roles: Vec<Role>,
+    pub run_for: Option<String>,
+}
+
+/// Like pods of a group.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Role {
+    pub name: String,
+    pub pods: u32,
+    #[serde(default)]
+    pub gpus: u32,
+}
+
+/// An object by kind and name, in the scenario's namespace if its kind has one.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Target {
+    pub kind: String,
+    pub name: String,
+}
+
+/// A merge patch. The name of a Workload is that of its Job.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Change {
+    pub kind: String,
+    pub name: String,
+    pub patch: Value,
+}
+
+/// What must be true, all of it together.
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Expect {
+    /// Seconds it may take, or must last.
+    #[serde(default = "a_minute")]
+    pub within: u64,
+    /// The Job or pod group the next lines are about.
+    pub job: Option<String>,
+    /// State of its gang.
+    pub state: Option<String>,
+    /// Verdict in its check.
+    pub verdict: Option<String>,
+    /// Words in the check's message.
+    pub message: Option<String>,
+    /// Class of the last failure.
+    pub failure: Option<String>,
+    /// States its gang has been in, in this order, others between them allowed.
+    pub went_through: Option<Vec<String>>,
+    /// Whether it is admitted.
+    pub admitted: Option<bool>,
+    /// Whether it has finished.
+    pub finished: Option<bool>,
+    /// Pods that run, each on a node of this gang's own, one node a pod.
+    pub running_on_own_nodes: Option<usize>,
+    /// NodeClaims of this gang.
+    pub claims: Option<usize>,
+    /// Reason of an Event on its Workload.
+    pub event: Option<String>,
+    /// NodeClaims of the whole scenario.
+    pub all_claims: Option<usize>,
+    /// Status and reason of the check's Active condition.
+    pub active: Option<String>,
+}
+
+fn a_minute() -> u64 {
+    60
+}
+
+/// One run of a scenario, with its choices made.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Name for the report.
+    pub title: String,
+    /// Id for everything it makes; short, a DNS label.
+    pub id: String,
+    /// The scenario; `${id}` not yet replaced.
+    pub scenario: Scenario,
+}
+
+/// Reads all scenario files of a folder into runs.
+pub fn read(folder: &Path) -> Result<Vec<Run>> {
+    let mut files: Vec<_> = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
+    files.sort_by_key(std::fs::DirEntry::path);
+    let mut runs = Vec::new();
+    for file in
+        files.iter().map(std::fs::DirEntry::path).filter(|p| p.extension().is_some_and(|e| e == "yaml"))
+    {
+        let stem = file.file_stem().and_then(|s| s.to_str()).unwrap_or_default().to_owned();
+        let text = std::fs::read_to_string(&file)?;
+        let value: Value = serde_yaml::from_str(&text).with_context(|| format!("{}", file.display()))?;
+        let scenario: Scenario =
+            serde_json::from_value(value).with_context(|| format!("{}", file.display()))?;
+        runs.extend(expand(&stem, &scenario)?);
+    }
+    Ok(runs)
+}
+
+/// One run for every combination of the matrix.
+fn expand(stem: &str, scenario: &Scenario) -> Result<Vec<Run>> {
+    let mut choices: Vec<BTreeMap<String, String>> = vec![BTreeMap::new()];
+    for (axis, options) in &scenario.matrix {
+        choices = choices
+            .iter()
+            .flat_map(|chosen| {
+                options.keys().map(|option| {
+                    let mut chosen = chosen.clone();
+                    chosen.insert(axis.clone(), option.clone());
+                    chosen
+                })
+            })
+            .collect();
+    }
+    let mut runs = Vec::new();
+    for chosen in choices {
+        let mut scenario = scenario.clone();
+        scenario.steps = resolve(&scenario, &scenario.steps, &chosen)?;
+        let suffix: Vec<&str> = chosen.values().map(String::as_str).collect();
+        let title = if suffix.is_empty() {
+            scenario.title.clone()
+        } else {
+            format!("{}: {}", scenario.title, suffix.join(", "))
+        };
+        let id = format!("{stem}-{}", suffix.join("-")).trim_end_matches('-').to_lowercase();
+        runs.push(Run { title, id, scenario });
+    }
+    Ok(runs)
+}
+
+fn resolve(scenario: &Scenario, steps: &[Step], chosen: &BTreeMap<String, String>) -> Result<Vec<Step>> {
+    let mut all = Vec::new();
+    for step in steps {
+        match step {
+            Step::Use(axis) => {
+                let option = chosen.get(axis).with_context(|| format!("no axis {axis} in the matrix"))?;
+                let steps = scenario.matrix.get(axis).and_then(|o| o.get(option));
+                all.extend(steps.with_context(|| format!("no alternative {option} on axis {axis}"))?.clone());
+            }
+            step => all.push(step.clone()),
+        }
+    }
+    Ok(all)
+}

@@ -1,0 +1,116 @@
+//! The process under test: `setu run`, one for each scenario, under a controller name of its own.
+
+use anyhow::{Context as _, Result, bail};
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus};
+
+/// How to start Setu, and the process once started.
+pub struct Setu {
+    binary: PathBuf,
+    kubeconfig: PathBuf,
+    controller_name: String,
+    policy: PathBuf,
+    log: PathBuf,
+    metrics_port: u16,
+    child: Option<Child>,
+}
+
+impl Setu {
+    /// Prepares a process; `folder` keeps its policy file and its log.
+    pub fn new(kubeconfig: &Path, controller_name: &str, policy: &str, folder: &Path) -> Result<Self> {
+        std::fs::create_dir_all(folder)?;
+        let policy_file = folder.join("policy.yaml");
+        std::fs::write(&policy_file, policy)?;
+        Ok(Self {
+            binary: binary()?,
+            kubeconfig: kubeconfig.to_owned(),
+            controller_name: controller_name.to_owned(),
+            policy: policy_file,
+            log: folder.join("setu.log"),
+            metrics_port: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
+            child: None,
+        })
+    }
+
+    /// Starts it. With `kill_after` it kills itself right after that write.
+    pub fn start(&mut self, kill_after: Option<u64>) -> Result<()> {
+        let log = File::options().create(true).append(true).open(&self.log)?;
+        let mut command = Command::new(&self.binary);
+        command
+            .args([
+                "run",
+                "--log-level",
+                "info,setu=debug,kube_runtime=warn",
+                "--controller-name",
+                &self.controller_name,
+            ])
+            .args(["--health-probe-bind-address", "127.0.0.1:0", "--metrics-bind-address"])
+            .arg(format!("127.0.0.1:{}", self.metrics_port))
+            .arg("--config")
+            .arg(&self.policy)
+            .env("KUBECONFIG", &self.kubeconfig)
+            .env_remove("SETU_KILL_AFTER_WRITE")
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        if let Some(write) = kill_after {
+            command.env("SETU_KILL_AFTER_WRITE", write.to_string());
+        }
+        self.child = Some(command.spawn().with_context(|| format!("starting {}", self.binary.display()))?);
+        Ok(())
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        Ok(match &mut self.child {
+            Some(child) => child.try_wait()?,
+            None => None,
+        })
+    }
+
+    /// Kills it with SIGKILL.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Writes it has made so far, from its own metrics.
+    pub fn writes(&self) -> Result<u64> {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.metrics_port))?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        let lines =
+            text.lines().filter(|l| l.starts_with("setu_api_requests_total{") && !l.contains("verb=\"get\""));
+        Ok(lines.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).map(|n| n as u64).sum())
+    }
+
+    /// The last lines of its log.
+    pub fn log_tail(&self, lines: usize) -> String {
+        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let all: Vec<&str> = text.lines().collect();
+        all[all.len().saturating_sub(lines)..].join("\n")
+    }
+}
+
+impl Drop for Setu {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The binary, built with fail points before the tests are.
+fn binary() -> Result<PathBuf> {
+    let path = match std::env::var_os("SETU_BIN") {
+        Some(path) => PathBuf::from(path),
+        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/e2e/setu/debug/setu"),
+    };
+    if !path.is_file() {
+        bail!("{} does not exist; run the tests with `just e2e`, which builds it", path.display());
+    }
+    Ok(path)
+}

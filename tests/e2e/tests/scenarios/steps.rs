@@ -1,0 +1,275 @@
+//! Runs a scenario: its steps one after the other, and at the end what must hold for every scenario.
+
+use crate::scenario::{Expect, Power, Run, Step};
+use crate::world::World;
+use anyhow::{Context as _, Result, bail, ensure};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::events::v1::Event;
+use kube::ResourceExt;
+use kube::api::{Api, DeleteParams, ListParams};
+use setu::api::{NodeClaim, Workload, condition};
+use setu::gang::{Journal, diagram};
+use setu_e2e::Program;
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// How often the cluster is looked at while something is awaited.
+const LOOK: Duration = Duration::from_millis(250);
+/// How long everything may take to be gone at the end.
+const CLEAN_UP: Duration = Duration::from_secs(90);
+
+/// Takes the steps. `kill_after` makes Setu kill itself once after that write; it is then restarted.
+/// Returns how many writes Setu made.
+pub async fn play(world: &mut World, run: &Run, kill_after: Option<u64>) -> Result<u64> {
+    world.setu.start(kill_after)?;
+    for (index, step) in run.scenario.steps.iter().enumerate() {
+        take(world, step)
+            .await
+            .with_context(|| format!("step {} of {:?}: {step:?}", index + 1, run.title))?;
+    }
+    let writes = if kill_after.is_none() { world.setu.writes().unwrap_or_default() } else { 0 };
+    nothing_is_left(world).await.context("after the last step")?;
+    paths_are_lawful(world)?;
+    Ok(writes)
+}
+
+async fn take(world: &mut World, step: &Step) -> Result<()> {
+    match step {
+        Step::Submit(job) => world.submit(job).await,
+        Step::Group(group) => world.group(group).await,
+        Step::Apply(objects) => {
+            for object in objects {
+                world.apply(object.clone()).await?;
+            }
+            Ok(())
+        }
+        Step::Delete(target) => world.delete(&target.kind, &target.name).await,
+        Step::Patch(change) => world.patch(&change.kind, &change.name, &change.patch).await,
+        Step::Weather(rules) => world.weather(rules).await,
+        Step::Activate(check) => world.set_condition("AdmissionCheck", check, ("Active", true)).await,
+        Step::NodeClassReady(ready) => world.set_condition("KWOKNodeClass", "${id}", ("Ready", *ready)).await,
+        Step::Setu(Power::Start) => world.setu.start(None),
+        Step::Setu(Power::Kill) => {
+            world.setu.kill();
+            Ok(())
+        }
+        Step::ApiServerGone(seconds) => {
+            world.stack.stop_program(Program::ApiServer).await?;
+            tokio::time::sleep(Duration::from_secs(*seconds)).await;
+            world.stack.start_program(Program::ApiServer).await
+        }
+        Step::Use(axis) => bail!("axis {axis} was not resolved"),
+        Step::Until(expect) => until(world, expect).await,
+        Step::Holds(expect) => holds(world, expect).await,
+    }
+}
+
+async fn until(world: &mut World, expect: &Expect) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(expect.within);
+    loop {
+        revive(world)?;
+        let lack = lacks(world, expect).await;
+        let lack = match lack {
+            Ok(None) => return Ok(()),
+            Ok(Some(lack)) => lack,
+            Err(error) => format!("{error:#}"),
+        };
+        if Instant::now() > deadline {
+            bail!(
+                "not so within {} s: {lack}\nSetu's last lines:\n{}",
+                expect.within,
+                world.setu.log_tail(25)
+            );
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn holds(world: &mut World, expect: &Expect) -> Result<()> {
+    let end = Instant::now() + Duration::from_secs(expect.within);
+    while Instant::now() < end {
+        revive(world)?;
+        if let Some(lack) = lacks(world, expect).await? {
+            bail!("it did not stay so: {lack}\nSetu's last lines:\n{}", world.setu.log_tail(25));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+/// Starts Setu again after it has killed itself. An end of any other kind is a failure.
+fn revive(world: &mut World) -> Result<()> {
+    use std::os::unix::process::ExitStatusExt as _;
+    match world.setu.ended()? {
+        Some(status) if status.signal() == Some(9) => world.setu.start(None),
+        Some(status) => bail!("Setu ended by itself: {status}\n{}", world.setu.log_tail(25)),
+        None => Ok(()),
+    }
+}
+
+/// The first thing that is not as expected.
+async fn lacks(world: &mut World, expect: &Expect) -> Result<Option<String>> {
+    let claims = world.claims().await?;
+    for workload in world.workloads().await? {
+        world.journal(&workload)?;
+    }
+    if let Some(wanted) = expect.all_claims
+        && claims.len() != wanted
+    {
+        return Ok(Some(format!("{} NodeClaims in all, not {wanted}", claims.len())));
+    }
+    if let Some(wanted) = &expect.active {
+        let is = active(world).await?;
+        if is != *wanted {
+            return Ok(Some(format!("the check's Active condition is {is:?}, not {wanted:?}")));
+        }
+    }
+    match &expect.job {
+        None => Ok(None),
+        Some(job) => lacks_of_job(world, &job.replace("${id}", &world.id), expect, &claims).await,
+    }
+}
+
+async fn active(world: &World) -> Result<String> {
+    let api: Api<setu::api::AdmissionCheck> = Api::all(world.client.clone());
+    let check = api.get(&world.id).await?;
+    let found = condition::find(check.conditions(), "Active");
+    Ok(found.map_or_else(String::new, |c| format!("{} {}", c.status, c.reason)))
+}
+
+async fn lacks_of_job(
+    world: &mut World,
+    job: &str,
+    expect: &Expect,
+    claims: &[NodeClaim],
+) -> Result<Option<String>> {
+    let Some(workload) = world.workload(job).await? else {
+        return Ok(Some(format!("{job} has no Workload")));
+    };
+    let journal = world.journal(&workload)?;
+    let uid = workload.uid().unwrap_or_default();
+    let own: Vec<&NodeClaim> = claims.iter().filter(|c| c.label(setu::names::WORKLOAD_UID) == uid).collect();
+    let entry = workload.check(&world.id);
+    let mut lack = Vec::new();
+    let mut same = |what: &str, is: String, wanted: &Option<String>| {
+        if let Some(wanted) = wanted.as_ref().filter(|w| **w != is) {
+            lack.push(format!("{what} of {job} is {is:?}, not {wanted:?}"));
+        }
+    };
+    let of_journal = |f: &dyn Fn(&Journal) -> String| journal.as_ref().map_or_else(String::new, f);
+    same("state", of_journal(&|j| j.state.name().to_string()), &expect.state);
+    let failure =
+        |j: &Journal| j.memory.last_failure.as_ref().map_or_else(String::new, |f| f.reason.to_string());
+    same("failure", of_journal(&failure), &expect.failure);
+    same("verdict", entry.map_or_else(String::new, |e| format!("{:?}", e.state)), &expect.verdict);
+    same("admission", workload.is("Admitted").to_string(), &expect.admitted.map(|b| b.to_string()));
+    same("end", workload.is("Finished").to_string(), &expect.finished.map(|b| b.to_string()));
+    same("number of NodeClaims", own.len().to_string(), &expect.claims.map(|n| n.to_string()));
+    if let Some(words) = &expect.message {
+        let message = entry.map_or("", |e| e.message.as_str());
+        if !message.contains(&words.replace("${id}", &world.id)) {
+            lack.push(format!("the message of {job} is {message:?}, without {words:?}"));
+        }
+    }
+    if let Some(states) = &expect.went_through {
+        let been: Vec<String> = journal.iter().flat_map(|j| &j.history).map(|s| s.to.to_string()).collect();
+        let mut rest = been.iter();
+        if !states.iter().all(|state| rest.any(|b| b == state)) {
+            lack.push(format!("{job} went through {been:?}"));
+        }
+    }
+    if let Some(wanted) = expect.running_on_own_nodes {
+        lack.extend(misplaced(world, job, &own, wanted).await?);
+    }
+    if let Some(reason) = &expect.event {
+        lack.extend(no_event(world, &workload, reason).await?);
+    }
+    Ok(lack.into_iter().next())
+}
+
+/// Whether exactly so many pods of the Job run, each on a node of these claims and alone there.
+async fn misplaced(world: &World, job: &str, own: &[&NodeClaim], wanted: usize) -> Result<Option<String>> {
+    let nodes: BTreeSet<&str> =
+        own.iter().filter_map(|c| c.status.as_ref()).map(|s| s.node_name.as_str()).collect();
+    let of_job = |p: &&Pod| p.name_any().starts_with(&format!("{job}-"));
+    let pods = world.pods().await?;
+    let running: Vec<&str> = pods
+        .iter()
+        .filter(of_job)
+        .filter(|p| p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running"))
+        .filter_map(|p| p.spec.as_ref()?.node_name.as_deref())
+        .collect();
+    let used: BTreeSet<&str> = running.iter().copied().collect();
+    if running.len() != wanted {
+        return Ok(Some(format!("{} pods of {job} run, not {wanted}", running.len())));
+    }
+    let good = used.len() == wanted && used.is_subset(&nodes) && nodes.len() == wanted;
+    Ok((!good).then(|| format!("pods of {job} run on {used:?}, and the gang's nodes are {nodes:?}")))
+}
+
+async fn no_event(world: &World, workload: &Workload, reason: &str) -> Result<Option<String>> {
+    let api: Api<Event> = Api::namespaced(world.client.clone(), &world.id);
+    let uid = workload.uid();
+    let events = api.list(&ListParams::default()).await?;
+    let about = |e: &Event| e.regarding.as_ref().is_some_and(|r| r.uid == uid);
+    let reasons: BTreeSet<String> =
+        events.items.iter().filter(|e| about(e)).filter_map(|e| e.reason.clone()).collect();
+    Ok((!reasons.contains(reason)).then(|| format!("events are {reasons:?}, without {reason}")))
+}
+
+/// Ends everything in the scenario's namespace; then no NodeClaim of it and no Node may be left.
+async fn nothing_is_left(world: &mut World) -> Result<()> {
+    use k8s_openapi::api::batch::v1::Job;
+    let all = ListParams::default();
+    let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::background() };
+    let jobs: Api<Job> = Api::namespaced(world.client.clone(), &world.id);
+    jobs.delete_collection(&DeleteParams::background(), &all).await?;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), &world.id);
+    pods.delete_collection(&now, &all).await?;
+    let deadline = Instant::now() + CLEAN_UP;
+    loop {
+        revive(world)?;
+        let claims = world.claims().await?;
+        let pools = format!("karpenter.sh/nodepool in ({0}, {0}-cpu)", world.id);
+        let nodes: Api<Node> = Api::all(world.client.clone());
+        let nodes = nodes.list(&ListParams::default().labels(&pools)).await?.items;
+        let nodes: Vec<String> = nodes.iter().map(ResourceExt::name_any).collect();
+        let workloads = world.workloads().await?;
+        for workload in &workloads {
+            world.journal(workload)?;
+        }
+        if claims.is_empty() && nodes.is_empty() && workloads.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            let claims: Vec<String> = claims.iter().map(ResourceExt::name_any).collect();
+            let workloads: Vec<String> = workloads.iter().map(ResourceExt::name_any).collect();
+            bail!(
+                "left over: NodeClaims {claims:?}, Nodes {nodes:?}, Workloads {workloads:?}\n{}",
+                world.setu.log_tail(25)
+            );
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+/// Every history that was seen is a path of the published chart.
+fn paths_are_lawful(world: &World) -> Result<()> {
+    let edges = diagram::edges();
+    for journal in world.journals.values() {
+        let mut last: Option<&setu::gang::journal::Step> = None;
+        for step in &journal.history {
+            ensure!(
+                edges.contains_key(&(step.from, step.to)),
+                "{} → {} is no edge of the chart",
+                step.from,
+                step.to
+            );
+            if let Some(last) = last {
+                ensure!(last.to == step.from && last.seq + 1 == step.seq, "{last:?} is followed by {step:?}");
+            }
+            last = Some(step);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! A scenario's own corner of the cluster: its objects, its weather, its Setu, and what is seen there.
+
+use crate::scenario::{Group, Job, Run};
+use crate::setu::Setu;
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::discovery::{ApiResource, Discovery, Scope};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+use setu::api::{NodeClaim, Workload};
+use setu::gang::Journal;
+use setu_e2e::Stack;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const WORLD: &str = include_str!("world.yaml");
+/// Instance types of the catalogue that the worlds use.
+const GPU_TYPE: &str = "g5.4xlarge";
+const CPU_TYPE: &str = "c5.4xlarge";
+
+/// A scenario's corner of the cluster.
+pub struct World {
+    pub id: String,
+    pub stack: Arc<Stack>,
+    pub client: Client,
+    pub setu: Setu,
+    /// Every journal seen, by Workload UID, as last seen.
+    pub journals: BTreeMap<String, Journal>,
+    kinds: Arc<Discovery>,
+    gpus: u32,
+}
+
+impl World {
+    /// Makes everything but Setu's process start.
+    pub async fn new(stack: Arc<Stack>, kinds: Arc<Discovery>, run: &Run) -> Result<Self> {
+        let id = run.id.clone();
+        let client = stack.client()?;
+        let policy = json!({
+            "apiVersion": "setu.kueue.x-k8s.io/v1alpha1",
+            "kind": "Policy",
+            "defaults": run.scenario.policy.as_object().cloned().unwrap_or_default(),
+        });
+        let policy = substituted(&policy, &id)?.to_string();
+        let folder = stack.folder().join("scenarios").join(&id);
+        let setu = Setu::new(stack.kubeconfig(), &format!("e2e.setu/{id}"), &policy, &folder)?;
+        let world =
+            Self { id, stack, client, setu, journals: BTreeMap::new(), kinds, gpus: run.scenario.gpus };
+        world.weather(&run.scenario.weather).await?;
+        for object in documents(&world.fill(WORLD))? {
+            world.apply(object).await?;
+        }
+        Ok(world)
+    }
+
+    fn fill(&self, text: &str) -> String {
+        text.replace("${id}", &self.id)
+            .replace("${gpus}", &self.gpus.to_string())
+            .replace("${gpuType}", GPU_TYPE)
+            .replace("${cpuType}", CPU_TYPE)
+    }
+
+    /// Replaces the weather over this scenario's NodePools.
+    pub async fn weather(&self, rules: &[Value]) -> Result<()> {
+        let mut rules = substituted(&json!(rules), &self.id)?;
+        for rule in rules.as_array_mut().into_iter().flatten() {
+            if let Some(rule) = rule.as_object_mut() {
+                rule.entry("nodePool").or_insert_with(|| json!(self.id));
+            }
+        }
+        let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
+        let body = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "weather"},
+            "data": {&self.id: json!({"rules": rules}).to_string()},
+        });
+        // A field manager of its own, so that scenarios do not take each other's keys away.
+        api.patch("weather", &PatchParams::apply(&self.id).force(), &Patch::Apply(&body)).await?;
+        Ok(())
+    }
+
+    fn api(&self, kind: &str) -> Result<(Api<DynamicObject>, ApiResource)> {
+        let found = self
+            .kinds
+            .groups()
+            .flat_map(kube::discovery::ApiGroup::recommended_resources)
+            .find(|(resource, _)| resource.kind == kind);
+        let (resource, capabilities) =
+            found.with_context(|| format!("the API server serves no kind {kind}"))?;
+        let api = match capabilities.scope {
+            Scope::Cluster => Api::all_with(self.client.clone(), &resource),
+            Scope::Namespaced => Api::namespaced_with(self.client.clone(), &self.id, &resource),
+        };
+        Ok((api, resource))
+    }
+
+    /// Applies an object; webhooks and controllers that are just starting get a few seconds.
+    pub async fn apply(&self, object: Value) -> Result<()> {
+        let object: Value = substituted(&object, &self.id)?;
+        let kind = object["kind"].as_str().context("an object without kind")?.to_owned();
+        let name = object["metadata"]["name"].as_str().context("an object without name")?.to_owned();
+        let (api, _) = self.api(&kind)?;
+        let params = PatchParams::apply("e2e").force();
+        api.patch(&name, &params, &Patch::Apply(&object))
+            .await
+            .with_context(|| format!("applying {kind} {name}"))?;
+        Ok(())
+    }
+
+    /// Deletes an object.
+    pub async fn delete(&self, kind: &str, name: &str) -> Result<()> {
+        let (api, _) = self.api(kind)?;
+        let name = self.real_name(kind, name).await?;
+        api.delete(&name, &DeleteParams::background())
+            .await
+            .with_context(|| format!("deleting {kind} {name}"))?;
+        Ok(())
+    }
+
+    /// Changes an object by a merge patch.
+    pub async fn patch(&self, kind: &str, name: &str, patch: &Value) -> Result<()> {
+        let (api, _) = self.api(kind)?;
+        let name = self.real_name(kind, name).await?;
+        let patch = substituted(patch, &self.id)?;
+        let params = PatchParams::default();
+        api.patch(&name, &params, &Patch::Merge(&patch))
+            .await
+            .with_context(|| format!("patching {kind} {name}"))?;
+        Ok(())
+    }
+
+    /// Sets a condition in an object's status, as its own controller would.
+    pub async fn set_condition(
+        &self,
+        kind: &str,
+        name: &str,
+        (condition, status): (&str, bool),
+    ) -> Result<()> {
+        let (api, _) = self.api(kind)?;
+        let name = self.real_name(kind, name).await?;
+        let status = json!({"status": {"conditions": [{
+            "type": condition, "status": if status { "True" } else { "False" }, "reason": "Scenario",
+            "message": "set by the scenario", "lastTransitionTime": jiff::Timestamp::now().to_string(),
+        }]}});
+        let params = PatchParams::default();
+        api.patch_status(&name, &params, &Patch::Merge(&status))
+            .await
+            .with_context(|| format!("{condition} of {kind} {name}"))?;
+        Ok(())
+    }
+
+    /// The name of an object; a Workload is known by its Job.
+    async fn real_name(&self, kind: &str, name: &str) -> Result<String> {
+        let name = name.replace("${id}", &self.id).replace("${long}", &"long-".repeat(50));
+        if kind != "Workload" {
+            return Ok(name);
+        }
+        Ok(self.workload(&name).await?.with_context(|| format!("{name} has no Workload"))?.name_any())
+    }
+
+    /// Submits a Job to the scenario's queue.
+    pub async fn submit(&self, job: &Job) -> Result<()> {
+        let mut labels = json!({"kueue.x-k8s.io/queue-name": "queue"});
+        if job.high_priority {
+            labels["kueue.x-k8s.io/priority-class"] = json!(format!("{}-high", self.id));
+        }
+        let selector: Value = substituted(&json!(job.node_selector), &self.id)?;
+        self.apply(json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {"name": job.name, "labels": labels},
+            "spec": {
+                "parallelism": job.pods, "completions": job.pods, "suspend": true, "backoffLimit": 0,
+                "template": {
+                    "metadata": {"annotations": run_for(job.run_for.as_deref())},
+                    "spec": {
+                        "restartPolicy": "Never", "nodeSelector": selector, "terminationGracePeriodSeconds": 0,
+                        "containers": [container(job.gpus)],
+                    },
+                },
+            },
+        }))
+        .await
+    }
+
+    /// Submits a group of plain pods.
+    pub async fn group(&self, group: &Group) -> Result<()> {
+        let total: u32 = group.roles.iter().map(|r| r.pods).sum();
+        for role in &group.roles {
+            for index in 0..role.pods {
+                let mut annotations = run_for(group.run_for.as_deref());
+                annotations["kueue.x-k8s.io/pod-group-total-count"] = json!(total.to_string());
+                self.apply(json!({
+                    "apiVersion": "v1", "kind": "Pod",
+                    "metadata": {
+                        "name": format!("{}-{}-{index}", group.name, role.name), "annotations": annotations,
+                        "labels": {
+                            "kueue.x-k8s.io/queue-name": "queue", "kueue.x-k8s.io/pod-group-name": group.name,
+                        },
+                    },
+                    "spec": {"terminationGracePeriodSeconds": 0, "restartPolicy": "Never", "containers": [container(role.gpus)]},
+                }))
+                .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The Workload of a Job or pod group.
+    pub async fn workload(&self, owner: &str) -> Result<Option<Workload>> {
+        let api: Api<Workload> = Api::namespaced(self.client.clone(), &self.id);
+        let all = api.list(&ListParams::default()).await?;
+        let owns = |w: &Workload| {
+            let owners = w.metadata.owner_references.iter().flatten();
+            w.name_any() == owner || owners.into_iter().any(|o| o.name == owner)
+        };
+        Ok(all.items.into_iter().find(owns))
+    }
+
+    /// Every Workload here.
+    pub async fn workloads(&self) -> Result<Vec<Workload>> {
+        let api: Api<Workload> = Api::namespaced(self.client.clone(), &self.id);
+        Ok(api.list(&ListParams::default()).await?.items)
+    }
+
+    /// Every NodeClaim made for this scenario's Workloads.
+    pub async fn claims(&self) -> Result<Vec<NodeClaim>> {
+        let api: Api<NodeClaim> = Api::all(self.client.clone());
+        let ours = api.list(&ListParams::default().labels("app.kubernetes.io/managed-by=setu")).await?;
+        let prefix = format!("{}/", self.id);
+        Ok(ours
+            .items
+            .into_iter()
+            .filter(|c| c.annotation(setu::names::WORKLOAD).starts_with(&prefix))
+            .collect())
+    }
+
+    /// Pods here.
+    pub async fn pods(&self) -> Result<Vec<Pod>> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &self.id);
+        Ok(api.list(&ListParams::default()).await?.items)
+    }
+
+    /// The journal of a Workload under the scenario's check, remembered for the check at the end.
+    pub fn journal(&mut self, workload: &Workload) -> Result<Option<Journal>> {
+        let Some(text) = workload.annotations().get(&setu::names::journal_key(&self.id)) else {
+            return Ok(None);
+        };
+        let uid = workload.uid().unwrap_or_default();
+        let now = jiff::Timestamp::now();
+        let journal = match Journal::decode(text, &uid, jiff::Timestamp::MIN, now) {
+            Ok(journal) => journal,
+            Err(error) => bail!("the journal of {} cannot be read: {error}", workload.name_any()),
+        };
+        self.journals.insert(uid, journal.clone());
+        Ok(Some(journal))
+    }
+}
+
+fn run_for(time: Option<&str>) -> Value {
+    time.map_or_else(|| json!({}), |t| json!({setu_e2e::RUN_FOR_ANNOTATION: t}))
+}
+
+fn container(gpus: u32) -> Value {
+    let mut requests = json!({"cpu": "1", "memory": "1Gi"});
+    let mut limits = json!({});
+    if gpus > 0 {
+        requests["nvidia.com/gpu"] = json!(gpus.to_string());
+        limits["nvidia.com/gpu"] = json!(gpus.to_string());
+    }
+    json!({"name": "main", "image": "none", "resources": {"requests": requests, "limits": limits}})
+}
+
+/// A value with the scenario's id filled in.
+fn substituted(value: &Value, id: &str) -> Result<Value> {
+    let text = value.to_string().replace("${id}", id).replace("${long}", &"long-".repeat(50));
+    Ok(serde_json::from_str(&text)?)
+}
+
+fn documents(text: &str) -> Result<Vec<Value>> {
+    use serde::Deserialize as _;
+    serde_yaml::Deserializer::from_str(text).map(|d| Ok(Value::deserialize(d)?)).collect()
+}
