@@ -5,7 +5,9 @@
 
 use super::daemons::{gang_taint, overhead, tolerates};
 use super::demand::PodSetDemand;
-use super::requirements::{Clash, Requirements, Values, is_well_known, normalized};
+use super::requirements::{
+    Clash, Requirements, Values, is_label_value, is_reserved, is_well_known, normalized,
+};
 use super::resources::{self, Defaults};
 use super::{Cluster, Obstacle, ObstacleReason, Request};
 use crate::api::node_claim::{NodeClaimSpec, Requirement, ResourceRequests};
@@ -15,7 +17,7 @@ use crate::api::{NodeClaim, NodePool};
 use crate::names;
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Age at which Karpenter replaces a node whose NodePool does not say.
@@ -30,6 +32,10 @@ pub struct Draft {
     pub requirements: Requirements,
     /// Taints of the NodePool.
     pub taints: Vec<Taint>,
+    /// What the administrator may want to know of it.
+    pub notes: Vec<String>,
+    /// Keys that NodePool, policy or flavor define, so that a node must have a label for them.
+    defined: BTreeSet<String>,
     pool: Arc<NodePool>,
 }
 
@@ -63,10 +69,8 @@ impl Draft {
                 let key = normalized(key);
                 // A pool that the administrator names may be given the flavor's labels; one that is
                 // only found must have them by itself.
-                let known = is_well_known(key)
-                    || requirements.get(key).is_some()
-                    || request.policy.node_pool.is_some();
-                if !known {
+                let can_be_given = request.policy.node_pool.is_some() && !is_reserved(key);
+                if !is_well_known(key) && requirements.get(key).is_none() && !can_be_given {
                     return Err(tell(ObstacleReason::FlavorNotOffered, &who, &undefined(key, value)));
                 }
                 requirements
@@ -74,11 +78,15 @@ impl Draft {
                     .map_err(|c| tell(ObstacleReason::FlavorNotOffered, &who, &c))?;
             }
         }
+        let defined = requirements.iter().map(|(key, _)| key.clone()).collect();
         let requirements =
             constrained(&requirements, &wanted.pod_set.template.spec).map_err(|c| clash(&who, &c))?;
+        if let Some((key, value)) = requirements.bad_value() {
+            return Err(bad_label(key, value));
+        }
         let taints = pool.spec.template.spec.taints.clone();
         check_taints(&taints, wanted, &node_pool)?;
-        Ok(Self { node_pool, requirements, taints, pool: Arc::clone(pool) })
+        Ok(Self { node_pool, requirements, taints, notes: Vec::new(), defined, pool: Arc::clone(pool) })
     }
 
     /// The claim, without name and gang labels.
@@ -103,7 +111,8 @@ impl Draft {
             Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: cluster.runtime_classes };
         let pod = resources::of_pod(&wanted.pod_set.template.spec, defaults)
             .map_err(|e| bad(&format!("pod set {}", wanted.pod_set.name), &e))?;
-        let daemons = overhead(self, &taints, cluster.daemon_sets).map_err(|e| bad("a DaemonSet", &e))?;
+        let daemons =
+            overhead(self, &taints, cluster).map_err(|(who, e)| bad(&format!("DaemonSet {who}"), &e))?;
         let template = &self.pool.spec.template;
         let spec = NodeClaimSpec {
             requirements: self.requirements.render(),
@@ -128,19 +137,16 @@ impl Draft {
         labels.insert(names::NODEPOOL.to_owned(), self.node_pool.clone());
         labels.insert(node_class_key(&self.pool), self.pool.spec.template.spec.node_class_ref.name.clone());
         // Karpenter calls a claim drifted at once if a custom key of its NodePool has no label.
-        for (key, values) in self.requirements.iter().filter(|(key, _)| !is_well_known(key)) {
+        // One that only the pods name is one they shun, and needs none.
+        let custom = |key: &String| self.defined.contains(key) && !is_well_known(key) && !is_reserved(key);
+        for (key, values) in self.requirements.iter().filter(|(key, _)| custom(key)) {
             if let Some(value) = values.pick() {
                 labels.insert(key.clone(), value);
             }
         }
         match labels.iter().find(|(_, value)| !is_label_value(value)) {
             None => Ok(labels),
-            Some((key, value)) => Err(Obstacle::new(
-                ObstacleReason::RequirementsClash,
-                format!(
-                    "{value:?} cannot be the value of label {key}: at most 63 letters, digits, '-', '_' and '.'"
-                ),
-            )),
+            Some((key, value)) => Err(bad_label(key, value)),
         }
     }
 
@@ -185,6 +191,10 @@ fn of_pool(pool: &NodePool) -> Result<Requirements, Clash> {
     }
     requirements.add(names::NODEPOOL, &Values::one(pool.metadata.name.as_deref().unwrap_or_default()))?;
     requirements.add(&node_class_key(pool), &Values::one(&template.spec.node_class_ref.name))?;
+    // Every node has these in the end, and pods may ask for them; a claim does not state them.
+    for key in [names::REGISTERED, names::INITIALIZED] {
+        requirements.add(key, &Values::one("true"))?;
+    }
     Ok(requirements)
 }
 
@@ -234,8 +244,19 @@ fn with_term(node: &Requirements, term: &[NodeSelectorRequirement]) -> Result<Re
     Ok(node)
 }
 
+fn bad_label(key: &str, value: &str) -> Obstacle {
+    Obstacle::new(
+        ObstacleReason::RequirementsClash,
+        format!("{value:?} cannot be the value of label {key}: at most 63 letters, digits, '-', '_' and '.'"),
+    )
+}
+
 fn undefined(key: &str, value: &str) -> Clash {
-    Clash { key: key.to_owned(), asked: format!("[{value}]"), offered: "no such label".to_owned() }
+    Clash {
+        key: key.to_owned(),
+        asked: format!("[{value}]"),
+        offered: "no such label; add it to the template there".to_owned(),
+    }
 }
 
 fn check_taints(taints: &[Taint], wanted: &PodSetDemand<'_>, pool: &str) -> Result<(), Obstacle> {
@@ -254,11 +275,212 @@ fn check_taints(taints: &[Taint], wanted: &PodSetDemand<'_>, pool: &str) -> Resu
     }
 }
 
-fn is_label_value(value: &str) -> bool {
-    let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let edge = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
-    value.len() <= 63
-        && value.chars().all(inner)
-        && edge(value.chars().next())
-        && edge(value.chars().next_back())
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{World, flavor, pool};
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn world(template: &Value) -> World {
+        World { pools: vec![pool("gpu", &json!({"spec": {"template": template}}))], ..World::new() }
+    }
+
+    fn claim(world: &World) -> NodeClaim {
+        (*world.provisioned().slots[0].template).clone()
+    }
+
+    fn label(claim: &NodeClaim, key: &str) -> Option<String> {
+        claim.metadata.labels.as_ref().unwrap().get(key).cloned()
+    }
+
+    fn requirement(claim: &NodeClaim, key: &str) -> Vec<(String, Vec<String>)> {
+        let all = claim.spec.requirements.iter().filter(|r| r.key == key);
+        all.map(|r| (r.operator.clone(), r.values.clone())).collect()
+    }
+
+    fn only(value: &str) -> Vec<(String, Vec<String>)> {
+        vec![("In".to_owned(), vec![value.to_owned()])]
+    }
+
+    fn affinity(terms: &Value) -> Value {
+        json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
+            {"nodeSelectorTerms": terms}}}})
+    }
+
+    #[test]
+    fn a_claim_is_what_karpenter_would_have_made() {
+        let template = json!({"spec": {
+            "taints": [{"key": "gpu", "effect": "NoSchedule"}],
+            "startupTaints": [{"key": "starting", "effect": "NoExecute"}],
+            "terminationGracePeriod": "1h",
+        }});
+        let tolerating = json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]});
+        let mut world = world(&template).pods(&tolerating);
+        world.policy.pinning = Pinning::Selector;
+        let claim = claim(&world);
+        let expected = json!({
+            "apiVersion": "karpenter.sh/v1",
+            "kind": "NodeClaim",
+            "metadata": {
+                "name": "",
+                "labels": {"team": "ml", "karpenter.sh/nodepool": "gpu", "karpenter.kwok.sh/kwoknodeclass": "default"},
+                "annotations": {
+                    "note": "x",
+                    "karpenter.sh/nodepool-hash": "123",
+                    "karpenter.sh/nodepool-hash-version": "v3",
+                    "karpenter.sh/nodeclaim-min-values-relaxed": "false",
+                    "karpenter.sh/do-not-disrupt": "true",
+                },
+                "ownerReferences": [{
+                    "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "name": "gpu", "uid": "uid-gpu",
+                    "blockOwnerDeletion": true,
+                }],
+            },
+            "spec": {
+                "requirements": [
+                    {"key": "karpenter.kwok.sh/kwoknodeclass", "operator": "In", "values": ["default"]},
+                    {"key": "karpenter.sh/nodepool", "operator": "In", "values": ["gpu"]},
+                    {"key": "team", "operator": "In", "values": ["ml"]},
+                    {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a", "b"]},
+                ],
+                "resources": {"requests": {"cpu": "2", "nvidia.com/gpu": "1", "pods": "1"}},
+                "taints": [{"key": "gpu", "effect": "NoSchedule"}],
+                "startupTaints": [{"key": "starting", "effect": "NoExecute"}],
+                "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
+                "expireAfter": "720h",
+                "terminationGracePeriod": "1h",
+            },
+        });
+        assert_eq!(serde_json::to_value(&claim).unwrap(), expected);
+    }
+
+    #[test]
+    fn the_gang_taint_joins_the_pools_own_and_the_pools_expiry_stays() {
+        let claim = claim(&world(&json!({"spec": {"expireAfter": "Never"}})));
+        assert_eq!(claim.spec.taints, [gang_taint("g1")]);
+        assert_eq!(claim.spec.expire_after.as_deref(), Some("Never"));
+    }
+
+    #[test]
+    fn a_pool_that_karpenter_has_not_hashed_yet_gives_no_hash() {
+        let mut world = World::new();
+        world.pools = vec![pool("gpu", &json!({"metadata": {"annotations": null}}))];
+        assert_eq!(claim(&world).annotation(names::NODEPOOL_HASH), "");
+    }
+
+    #[test]
+    fn a_custom_requirement_of_the_pool_becomes_one_concrete_label() {
+        let requirements = json!({"spec": {"requirements": [
+            {"key": "rack", "operator": "In", "values": ["r2", "r1"]},
+            {"key": "generation", "operator": "Gt", "values": ["3"]},
+            {"key": "legacy", "operator": "DoesNotExist"},
+            {"key": names::ARCH, "operator": "In", "values": ["arm64"]},
+        ]}});
+        let claim = claim(&world(&requirements));
+        assert_eq!(label(&claim, "rack").as_deref(), Some("r1"));
+        assert_eq!(label(&claim, "generation").as_deref(), Some("4"));
+        assert_eq!(label(&claim, "legacy"), None);
+        assert_eq!(label(&claim, names::ARCH), None, "the provider knows that one");
+    }
+
+    #[test]
+    fn every_label_of_every_flavor_is_on_the_node() {
+        let mut world = world(&json!({"spec": {"requirements": [{"key": "rack", "operator": "Exists"}]}}));
+        let known = json!({"beta.kubernetes.io/instance-type": "p5", "team": "ml", "rack": "r7"});
+        world.flavors = vec![flavor("gpu", &known)];
+        let claim = claim(&world);
+        assert_eq!(requirement(&claim, names::INSTANCE_TYPE), only("p5"));
+        assert_eq!(
+            (label(&claim, "rack").unwrap().as_str(), requirement(&claim, "rack")),
+            ("r7", only("r7"))
+        );
+    }
+
+    #[test]
+    fn a_flavor_label_the_pool_does_not_have_is_stamped_only_where_the_pool_was_named() {
+        let mut world = World::new();
+        world.flavors = vec![flavor("gpu", &json!({"example.com/pool": "x"}))];
+        let expected = "ResourceFlavor gpu asks for example.com/pool [x], but NodePool gpu offers no such label; add \
+                        it to the template there";
+        assert_eq!(world.obstacle(), (ObstacleReason::FlavorNotOffered, expected.to_owned()));
+        world.policy.node_pool = Some("gpu".into());
+        let claim = claim(&world);
+        assert_eq!(label(&claim, "example.com/pool").as_deref(), Some("x"));
+        assert_eq!(requirement(&claim, "example.com/pool"), only("x"));
+    }
+
+    #[test]
+    fn labels_that_others_set_are_never_stated() {
+        let mut world = World::new().pods(&json!({"nodeSelector": {"karpenter.sh/initialized": "true"}}));
+        world.policy.node_pool = Some("gpu".into());
+        world.flavors = vec![flavor("gpu", &json!({"karpenter.sh/registered": "true"}))];
+        let claim = claim(&world);
+        for key in [names::REGISTERED, names::INITIALIZED] {
+            assert_eq!((label(&claim, key), requirement(&claim, key)), (None, Vec::new()));
+        }
+        world.flavors = vec![flavor("gpu", &json!({"kubernetes.io/hostname": "n1"}))];
+        assert_eq!(world.obstacle().0, ObstacleReason::FlavorNotOffered);
+    }
+
+    #[test]
+    fn the_first_term_of_the_affinity_that_can_be_met_narrows_the_claim() {
+        let zone =
+            |z: &str| json!({"matchExpressions": [{"key": names::ZONE, "operator": "In", "values": [z]}]});
+        let world = World::new().pods(&affinity(&json!([zone("c"), zone("b"), zone("a")])));
+        assert_eq!(requirement(&claim(&world), names::ZONE), only("b"));
+        let world = World::new().pods(&affinity(&json!([zone("c"), zone("d")])));
+        let expected = "pod set main asks for topology.kubernetes.io/zone [c], but NodePool gpu offers [a b]";
+        assert_eq!(world.obstacle().1, expected);
+    }
+
+    #[test]
+    fn what_the_pods_shun_is_required_and_not_stamped() {
+        let shun = affinity(&json!([{"matchExpressions": [
+            {"key": "example.com/broken", "operator": "NotIn", "values": ["yes"]},
+        ]}]));
+        let claim = claim(&World::new().pods(&shun));
+        assert_eq!(label(&claim, "example.com/broken"), None);
+        assert_eq!(requirement(&claim, "example.com/broken"), [("NotIn".to_owned(), vec!["yes".to_owned()])]);
+    }
+
+    #[test]
+    fn the_policy_narrows_the_pool_and_does_not_widen_it() {
+        let only_in = |key: &str, value: &str| {
+            vec![crate::api::node_claim::Requirement {
+                key: key.into(),
+                operator: "In".into(),
+                values: vec![value.into()],
+                min_values: None,
+            }]
+        };
+        let mut world = World::new();
+        world.policy.requirements = only_in(names::CAPACITY_TYPE, "spot");
+        assert_eq!(requirement(&claim(&world), names::CAPACITY_TYPE), only("spot"));
+        world.policy.requirements = only_in(names::ZONE, "c");
+        assert!(world.obstacle().1.starts_with("the policy asks for"));
+        world.policy.requirements = only_in(names::REGION, "not a label");
+        assert!(world.obstacle().1.starts_with("\"not a label\" cannot be the value"));
+    }
+
+    #[test]
+    fn a_taint_is_tolerated_by_the_pods_or_by_a_flavor() {
+        let template = json!({"spec": {"taints": [
+            {"key": "gpu", "value": "x", "effect": "NoExecute"}, {"key": "soft", "effect": "PreferNoSchedule"},
+        ]}});
+        let mut world = world(&template);
+        assert_eq!(world.obstacle().0, ObstacleReason::TaintNotTolerated);
+        let mut tolerant = (*flavor("gpu", &json!({}))).clone();
+        tolerant.spec.tolerations =
+            vec![serde_json::from_value(json!({"key": "gpu", "value": "x"})).unwrap()];
+        world.flavors = vec![Arc::new(tolerant)];
+        assert_eq!(world.provisioned().slots.len(), 2);
+    }
+
+    #[test]
+    fn a_quantity_that_cannot_be_read_names_who_wrote_it() {
+        let pods = json!({"containers": [{"resources": {"requests": {"cpu": "many"}}}]});
+        let (reason, message) = World::new().pods(&pods).obstacle();
+        assert_eq!(reason, ObstacleReason::BadQuantity);
+        assert!(message.starts_with("pod set main requests cpu: \"many\" is no quantity"), "{message}");
+    }
 }

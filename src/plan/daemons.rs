@@ -1,14 +1,20 @@
 //! DaemonSets of a node that does not exist yet: what they take from it, and which of them the
 //! gang's taint would keep off.
+//!
+//! Rule: in doubt a DaemonSet counts as kept off, because a node without its device plugin never gets
+//! ready, and a node without the taint only risks a stranger's pod.
 
-use super::claim::Draft;
-use super::requirements::{Requirements, Values};
+use super::Cluster;
+use super::claim::{Draft, constrained};
+use super::requirements::{Values, is_reserved, is_well_known, normalized};
 use super::resources::{self, BadQuantity, Defaults};
-use crate::api::DaemonSet;
 use crate::api::pod::{PodSpec, ResourceList};
+use crate::api::{DaemonSet, NodePool};
 use crate::names;
 use k8s_openapi::api::core::v1::{Taint, Toleration};
-use std::sync::Arc;
+
+/// Prefix of labels that only nodes get which are set up by hand.
+const NODE_ROLE_PREFIX: &str = "node-role.kubernetes.io/";
 
 /// The taint that keeps everybody but the gang off its nodes.
 pub fn gang_taint(gang: &str) -> Taint {
@@ -28,28 +34,33 @@ pub fn tolerates(tolerations: &[Toleration], taint: &Taint) -> bool {
     tolerations.iter().any(|t| {
         let effect = t.effect.as_deref().unwrap_or_default();
         let key = t.key.as_deref().unwrap_or_default();
-        let exists = t.operator.as_deref() == Some("Exists");
-        let value_fits =
-            exists || t.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
+        let operator = t.operator.as_deref().unwrap_or_default();
+        let exists = operator == "Exists";
+        let equal = matches!(operator, "" | "Equal")
+            && t.value.as_deref().unwrap_or_default() == taint.value.as_deref().unwrap_or_default();
+        let value_fits = exists || equal;
         let key_fits = key == taint.key || (key.is_empty() && exists);
         (effect.is_empty() || effect == taint.effect) && key_fits && value_fits
     })
 }
 
-/// Names of the DaemonSets that belong on one of these nodes and do not tolerate the gang's taint.
+/// Names of the DaemonSets that belong, or may come to belong, on one of these nodes and do not
+/// tolerate the gang's taint.
 pub fn kept_off_by_taint<'a>(
     drafts: impl Iterator<Item = &'a Draft>,
-    daemon_sets: &[Arc<DaemonSet>],
+    cluster: &Cluster<'_>,
     gang: &str,
 ) -> Vec<String> {
     let taint = gang_taint(gang);
-    let mut names: Vec<String> = drafts
-        .flat_map(|draft| daemon_sets.iter().filter(|d| belongs(&d.spec.template.spec, draft, &draft.taints)))
+    let excluded: Vec<&DaemonSet> = cluster
+        .daemon_sets
+        .iter()
+        .map(AsRef::as_ref)
         .filter(|d| !tolerates(&d.spec.template.spec.tolerations, &taint))
-        .map(|d| {
-            let namespace = d.metadata.namespace.as_deref().unwrap_or_default();
-            format!("{namespace}/{}", d.metadata.name.as_deref().unwrap_or_default())
-        })
+        .collect();
+    let mut names: Vec<String> = drafts
+        .flat_map(|draft| excluded.iter().filter(|d| may_belong(&d.spec.template.spec, draft, cluster)))
+        .map(|d| name(d))
         .collect();
     names.sort();
     names.dedup();
@@ -57,31 +68,169 @@ pub fn kept_off_by_taint<'a>(
 }
 
 /// What the DaemonSets of such a node take from it.
+///
+/// # Errors
+/// The DaemonSet whose requests cannot be read, and which of them.
 pub fn overhead(
     draft: &Draft,
     taints: &[Taint],
-    daemon_sets: &[Arc<DaemonSet>],
-) -> Result<ResourceList, BadQuantity> {
+    cluster: &Cluster<'_>,
+) -> Result<ResourceList, (String, BadQuantity)> {
+    let defaults = Defaults { limit_ranges: &[], runtime_classes: cluster.runtime_classes };
     let mut total = ResourceList::new();
-    for daemon in daemon_sets.iter().map(|d| &d.spec.template.spec).filter(|s| belongs(s, draft, taints)) {
-        total = resources::sum(&total, &resources::of_pod(daemon, Defaults::default())?);
+    for daemon in cluster.daemon_sets.iter().filter(|d| belongs(&d.spec.template.spec, draft, taints)) {
+        let pod = resources::of_pod(&daemon.spec.template.spec, defaults).map_err(|e| (name(daemon), e))?;
+        total = resources::sum(&total, &pod);
     }
     Ok(total)
 }
 
-/// Whether pods of this spec would run on a node made from this draft with these taints.
-fn belongs(spec: &PodSpec, draft: &Draft, taints: &[Taint]) -> bool {
-    if !taints.iter().all(|taint| tolerates(&spec.tolerations, taint)) {
-        return false;
-    }
-    let mut node = draft.requirements.clone();
-    for label in [names::REGISTERED, names::INITIALIZED] {
-        let _ = node.add(label, &Values::one("true"));
-    }
-    compatible(&node, spec)
+fn name(daemon: &DaemonSet) -> String {
+    let namespace = daemon.metadata.namespace.as_deref().unwrap_or_default();
+    format!("{namespace}/{}", daemon.metadata.name.as_deref().unwrap_or_default())
 }
 
-/// Whether a pod's selector and affinity can be met by a node of these requirements.
-fn compatible(node: &Requirements, spec: &PodSpec) -> bool {
-    super::claim::constrained(node, spec).is_ok()
+/// Whether pods of this spec would run on a node made from this draft with these taints.
+fn belongs(spec: &PodSpec, draft: &Draft, taints: &[Taint]) -> bool {
+    taints.iter().all(|taint| tolerates(&spec.tolerations, taint))
+        && constrained(&draft.requirements, spec).is_ok()
+}
+
+/// Whether they would once something has labelled the node. Device plugins select on labels that a
+/// feature discovery sets, which no NodePool knows of.
+fn may_belong(spec: &PodSpec, draft: &Draft, cluster: &Cluster<'_>) -> bool {
+    let mut later = draft.clone();
+    for key in keys(spec) {
+        let by_hand = is_reserved(key) || key.starts_with(NODE_ROLE_PREFIX);
+        let known = is_well_known(key) || cluster.node_pools.iter().any(|pool| defines(pool, key));
+        if !by_hand && !known && later.requirements.get(key).is_none() {
+            // A key that nothing is asked of yet can always be narrowed.
+            let _ = later.requirements.add(key, &Values::any());
+        }
+    }
+    belongs(spec, &later, &draft.taints)
+}
+
+/// The label keys a pod asks about.
+fn keys(spec: &PodSpec) -> impl Iterator<Item = &str> {
+    let terms = spec
+        .affinity
+        .iter()
+        .filter_map(|a| {
+            a.node_affinity.as_ref()?.required_during_scheduling_ignored_during_execution.as_ref()
+        })
+        .flat_map(|selector| &selector.node_selector_terms);
+    let expressions = terms.flat_map(|term| term.match_expressions.iter().flatten()).map(|e| e.key.as_str());
+    spec.node_selector.keys().map(String::as_str).chain(expressions).map(normalized)
+}
+
+fn defines(pool: &NodePool, key: &str) -> bool {
+    let template = &pool.spec.template;
+    template.metadata.labels.contains_key(key) || template.spec.requirements.iter().any(|r| r.key == key)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{World, daemon_set, object, pool};
+    use super::*;
+    use crate::api::parameters::Pinning;
+    use serde_json::{Value, json};
+
+    fn pinned(daemons: &[Value]) -> (Pinning, Vec<String>) {
+        let mut world = World::new();
+        world.daemon_sets = daemons.iter().map(|spec| daemon_set("d", spec)).collect();
+        let plan = world.provisioned();
+        (plan.pinning, plan.notes)
+    }
+
+    fn everything() -> Value {
+        json!([{"operator": "Exists"}])
+    }
+
+    fn needs_label(key: &str) -> Value {
+        json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "Exists"}]}]}}}})
+    }
+
+    #[test]
+    fn a_toleration_matches_by_key_effect_and_value() {
+        let taint: Taint = object(json!({"key": "k", "value": "v", "effect": "NoSchedule"}));
+        for (toleration, expected) in [
+            (json!({"operator": "Exists"}), true),
+            (json!({"key": "k", "operator": "Exists"}), true),
+            (json!({"key": "k", "value": "v"}), true),
+            (json!({"key": "k", "operator": "Equal", "value": "v", "effect": "NoSchedule"}), true),
+            (json!({"key": "k", "value": "w"}), false),
+            (json!({"key": "l", "operator": "Exists"}), false),
+            (json!({"key": "k", "operator": "Exists", "effect": "NoExecute"}), false),
+            (json!({"key": "k", "operator": "Gt", "value": "v"}), false),
+        ] {
+            assert_eq!(tolerates(&[object(toleration.clone())], &taint), expected, "{toleration}");
+        }
+        assert!(tolerates(&[], &object(json!({"key": "k", "effect": "PreferNoSchedule"}))));
+    }
+
+    #[test]
+    fn the_taint_is_set_where_every_daemon_set_of_the_node_tolerates_it() {
+        assert_eq!(pinned(&[]), (Pinning::SelectorAndTaint, Vec::new()));
+        assert_eq!(pinned(&[json!({"tolerations": everything()})]).0, Pinning::SelectorAndTaint);
+    }
+
+    #[test]
+    fn one_that_does_not_tolerate_it_costs_the_taint_and_is_named() {
+        let note = "the nodes get no taint: DaemonSets sys/d would not run on them";
+        assert_eq!(pinned(&[json!({})]), (Pinning::Selector, vec![note.to_owned()]));
+    }
+
+    #[test]
+    fn one_that_belongs_elsewhere_does_not_count() {
+        for spec in [
+            json!({"nodeSelector": {"topology.kubernetes.io/zone": "c"}}),
+            json!({"nodeSelector": {"team": "web"}}),
+            json!({"nodeSelector": {"kubernetes.io/hostname": "n1"}}),
+            needs_label("node-role.kubernetes.io/control-plane"),
+        ] {
+            assert_eq!(pinned(std::slice::from_ref(&spec)).0, Pinning::SelectorAndTaint, "{spec}");
+        }
+    }
+
+    #[test]
+    fn one_that_waits_for_a_label_no_pool_knows_may_come_to_belong() {
+        let plugin = needs_label("feature.node.kubernetes.io/pci-10de.present");
+        assert_eq!(pinned(std::slice::from_ref(&plugin)).0, Pinning::Selector);
+        let mut world = World::new();
+        world.daemon_sets = vec![daemon_set("d", &plugin)];
+        let labelled = json!({"spec": {"template": {"metadata": {"labels":
+            {"feature.node.kubernetes.io/pci-10de.present": "true"}}}}});
+        world.pools.push(pool("a-labelled-one", &labelled));
+        assert_eq!(world.provisioned().pinning, Pinning::SelectorAndTaint);
+    }
+
+    #[test]
+    fn a_taint_asked_for_is_kept_and_said_to_keep_daemon_sets_off() {
+        let mut world = World::new();
+        world.daemon_sets = vec![daemon_set("d", &json!({}))];
+        world.policy.pinning = Pinning::SelectorAndTaint;
+        let plan = world.provisioned();
+        assert_eq!(plan.pinning, Pinning::SelectorAndTaint);
+        assert!(plan.notes[0].contains("sys/d"), "{:?}", plan.notes);
+        assert_eq!(plan.slots[0].template.spec.resources.requests["cpu"].0, "2", "it takes nothing there");
+    }
+
+    #[test]
+    fn what_runs_on_the_node_is_added_with_its_place_among_the_pods() {
+        let mut world = World::new();
+        world.daemon_sets = vec![
+            daemon_set("all", &json!({"tolerations": everything()})),
+            daemon_set("elsewhere", &json!({"nodeSelector": {"team": "web"}})),
+        ];
+        let requests = &world.provisioned().slots[0].template.spec.resources.requests;
+        assert_eq!((requests["cpu"].0.as_str(), requests["pods"].0.as_str()), ("2100m", "2"));
+    }
+
+    #[test]
+    fn one_that_selects_registered_nodes_belongs() {
+        let registered = json!({"nodeSelector": {(names::REGISTERED): "true"}});
+        assert_eq!(pinned(&[registered]).0, Pinning::Selector);
+    }
 }

@@ -4,6 +4,7 @@
 
 use super::{Cluster, Obstacle, ObstacleReason, Outcome, Request};
 use crate::api::pod::PodSpec;
+use crate::api::queue::CheckRule;
 use crate::api::workload::PodSet;
 use crate::api::{ClusterQueue, ResourceFlavor, Workload};
 use std::collections::BTreeSet;
@@ -22,7 +23,8 @@ pub struct PodSetDemand<'a> {
 
 /// The needs of all pod sets that this check provides for, or why there is nothing to provide.
 pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<PodSetDemand<'a>>, Outcome> {
-    let covered = covered(cluster.cluster_queue, request.workload, request.check, request.our_checks);
+    let queue = queue(cluster, request).map_err(Outcome::Wait)?;
+    let covered = covered(Some(queue), request.workload, request.check, request.our_checks);
     let mut needs = Vec::new();
     let mut unmanaged = 0;
     for pod_set in request.workload.spec.pod_sets.iter().filter(|p| covered.contains(&p.name)) {
@@ -50,12 +52,41 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
     if needs.is_empty() {
         let managed = request.policy.managed_resources.join(", ");
         return Err(Outcome::NothingNeeded(match (covered.is_empty(), unmanaged) {
-            (true, _) => format!("no pod set is on a flavor that check {} provides for", request.check),
+            (true, _) => provided_elsewhere(queue, request),
             (false, 0) => "no pod is left that needs a place".to_owned(),
             (false, _) => format!("no pod set requests a managed resource ({managed})"),
         }));
     }
     Ok(needs)
+}
+
+/// The queue that granted the quota, known to list this check. Without it nobody can tell which pod
+/// sets are meant, and "none" would start the gang without nodes.
+fn queue<'a>(cluster: &Cluster<'a>, request: &Request<'_>) -> Result<&'a ClusterQueue, Obstacle> {
+    let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
+    let unknown = |what: &str| {
+        Obstacle::new(
+            ObstacleReason::QueueUnknown,
+            format!("ClusterQueue {name} {what}, as far as is known yet"),
+        )
+    };
+    let queue = cluster.cluster_queue.ok_or_else(|| unknown("does not exist"))?;
+    let lists = |rule: &CheckRule| rule.name == request.check;
+    let listed = queue.spec.admission_checks_strategy.iter().flat_map(|s| &s.admission_checks).any(lists);
+    if listed { Ok(queue) } else { Err(unknown(&format!("does not list check {}", request.check))) }
+}
+
+/// Why a check has no pod set although it is on the queue.
+fn provided_elsewhere(queue: &ClusterQueue, request: &Request<'_>) -> String {
+    let provides =
+        |check: &str| !covered(Some(queue), request.workload, check, request.our_checks).is_empty();
+    let flavors = request.workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
+    let mut flavors = flavors.flat_map(|psa| psa.flavors.values());
+    let others: Vec<&str> = request.our_checks.iter().map(String::as_str).filter(|c| provides(c)).collect();
+    if flavors.any(|f| queue.check_covers(request.check, f)) && !others.is_empty() {
+        return format!("check {} provides the nodes", others.join(", "));
+    }
+    format!("no pod set is on a flavor that check {} provides for", request.check)
 }
 
 /// Names of the pod sets that `check` provides for: those with an assigned flavor that it covers, and
@@ -71,8 +102,8 @@ pub fn covered(
     assignments
         .iter()
         .filter(|psa| {
-            let first = our_checks.iter().find(|ours| psa.flavors.values().any(|f| covers(ours, f)));
-            first.is_some_and(|first| first == check)
+            let ours = our_checks.iter().filter(|ours| psa.flavors.values().any(|f| covers(ours, f)));
+            ours.min().is_some_and(|first| first == check)
         })
         .map(|psa| psa.name.clone())
         .collect()
@@ -133,4 +164,117 @@ pub fn flavors<'a>(
             })
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{World, flavor, pod_set, queue};
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn needs(world: &World) -> Vec<(String, u32)> {
+        world.demand().unwrap().iter().map(|d| (d.pod_set.name.clone(), d.pods)).collect()
+    }
+
+    fn nothing(world: &World) -> String {
+        match world.demand() {
+            Err(Outcome::NothingNeeded(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn assigned(assignments: &Value) -> Value {
+        json!({
+            "spec": {"podSets": [pod_set("lead", 1), pod_set("main", 4)]},
+            "status": {"admission": {"podSetAssignments": assignments}},
+        })
+    }
+
+    #[test]
+    fn partial_admission_and_pods_that_are_done_lower_the_count_and_neither_adds_to_the_other() {
+        for (granted, done, expected) in
+            [(json!(null), 0, 4), (json!(3), 0, 3), (json!(3), 2, 2), (json!(2), 1, 2)]
+        {
+            let mut change =
+                assigned(&json!([{"name": "main", "flavors": {"cpu": "gpu"}, "count": granted}]));
+            change["status"]["reclaimablePods"] = json!([{"name": "main", "count": done}]);
+            let world = World::new().workload(&change);
+            assert_eq!(needs(&world), [("main".to_owned(), expected)], "{granted} {done}");
+        }
+    }
+
+    #[test]
+    fn a_gang_that_is_all_done_needs_nothing() {
+        let mut change = assigned(&json!([{"name": "main", "flavors": {"cpu": "gpu"}}]));
+        change["status"]["reclaimablePods"] = json!([{"name": "main", "count": 9}]);
+        assert_eq!(nothing(&World::new().workload(&change)), "no pod is left that needs a place");
+    }
+
+    #[test]
+    fn a_check_on_one_flavor_takes_the_pod_sets_that_have_it_for_any_resource() {
+        let mut world = World::new().workload(&assigned(&json!([
+            {"name": "lead", "flavors": {"cpu": "cpu"}},
+            {"name": "main", "flavors": {"cpu": "cpu", "nvidia.com/gpu": "gpu"}},
+        ])));
+        world.queue = Some(queue(&json!([{"name": "prov", "onFlavors": ["gpu"]}])));
+        world.flavors.push(flavor("cpu", &json!({})));
+        assert_eq!(needs(&world), [("main".to_owned(), 4)]);
+        assert_eq!(world.demand().unwrap()[0].flavors.len(), 2, "the node has to suit both");
+    }
+
+    #[test]
+    fn a_pod_set_without_a_flavor_is_not_ours() {
+        let change =
+            assigned(&json!([{"name": "lead", "flavors": {}}, {"name": "main", "flavors": {"cpu": "gpu"}}]));
+        assert_eq!(needs(&World::new().workload(&change)), [("main".to_owned(), 4)]);
+    }
+
+    #[test]
+    fn of_two_checks_of_ours_the_first_by_name_takes_a_pod_set_and_the_other_says_so() {
+        let mut world = World::new();
+        world.queue = Some(queue(&json!([{"name": "prov"}, {"name": "alpha"}])));
+        world.checks = vec!["prov".to_owned(), "alpha".to_owned()];
+        assert_eq!(nothing(&world), "check alpha provides the nodes");
+        world.checks = vec!["prov".to_owned(), "zeta".to_owned()];
+        assert_eq!(needs(&world).len(), 1);
+    }
+
+    #[test]
+    fn a_check_on_other_flavors_needs_nothing() {
+        let mut world = World::new();
+        world.queue = Some(queue(&json!([{"name": "prov", "onFlavors": ["tpu"]}])));
+        assert_eq!(nothing(&world), "no pod set is on a flavor that check prov provides for");
+    }
+
+    #[test]
+    fn a_queue_that_is_not_known_or_does_not_list_the_check_is_waited_for() {
+        for queue in [None, Some(queue(&json!([])))] {
+            let world = World { queue, ..World::new() };
+            assert_eq!(world.obstacle().0, ObstacleReason::QueueUnknown);
+        }
+    }
+
+    #[test]
+    fn only_pod_sets_that_request_or_limit_a_managed_resource_get_nodes() {
+        let mut world = World::new();
+        world.policy.managed_resources = vec!["nvidia.com/gpu".to_owned()];
+        assert_eq!(needs(&world).len(), 1, "a limit is a request");
+        world.policy.managed_resources = vec!["google.com/tpu".to_owned()];
+        assert_eq!(nothing(&world), "no pod set requests a managed resource (google.com/tpu)");
+    }
+
+    #[test]
+    fn devices_of_dynamic_allocation_can_never_be_had() {
+        let world = World::new().pods(&json!({"resourceClaims": [{"name": "gpu"}]}));
+        assert!(matches!(world.plan(), Outcome::Never(o) if o.reason == ObstacleReason::ResourceClaims));
+    }
+
+    #[test]
+    fn a_flavor_that_does_not_exist_is_waited_for() {
+        let world = World { flavors: Vec::new(), ..World::new() };
+        assert_eq!(
+            world.obstacle(),
+            (ObstacleReason::FlavorMissing, "ResourceFlavor gpu does not exist; create it".into())
+        );
+    }
 }

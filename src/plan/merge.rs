@@ -69,3 +69,65 @@ impl<'a> Merged<'a> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{World, flavor};
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn with_other_check(update: &Value) -> World {
+        World::new().workload(&json!({"status": {"admissionChecks": [
+            {"name": "budget", "podSetUpdates": [update]},
+        ]}}))
+    }
+
+    #[test]
+    fn equal_values_from_several_sides_are_fine() {
+        let mut world =
+            with_other_check(&json!({"name": "main", "nodeSelector": {"topology.kubernetes.io/zone": "a"}}));
+        world.flavors = vec![flavor("gpu", &json!({"topology.kubernetes.io/zone": "a"}))];
+        assert_eq!(world.provisioned().slots.len(), 2);
+    }
+
+    #[test]
+    fn another_check_that_contradicts_the_flavor_is_named() {
+        let mut world =
+            with_other_check(&json!({"name": "main", "nodeSelector": {"topology.kubernetes.io/zone": "b"}}));
+        world.flavors = vec![flavor("gpu", &json!({"topology.kubernetes.io/zone": "a"}))];
+        let expected = "nodeSelector topology.kubernetes.io/zone of pod set main is a in ResourceFlavor gpu and b in \
+                        check budget; Kueue could not start the pods, so make them agree";
+        assert_eq!(world.obstacle(), (ObstacleReason::UpdatesClash, expected.to_owned()));
+    }
+
+    #[test]
+    fn another_check_that_takes_our_key_is_found_and_on_another_pod_set_is_not_looked_at() {
+        let clash =
+            with_other_check(&json!({"name": "main", "nodeSelector": {(crate::names::GANG): "theirs"}}));
+        assert_eq!(clash.obstacle().0, ObstacleReason::UpdatesClash);
+        let apart =
+            with_other_check(&json!({"name": "lead", "nodeSelector": {(crate::names::GANG): "theirs"}}));
+        assert_eq!(apart.provisioned().slots.len(), 2);
+    }
+
+    #[test]
+    fn labels_and_annotations_of_the_template_may_not_change_their_values() {
+        for kind in ["labels", "annotations"] {
+            let mut world = with_other_check(&json!({"name": "main", (kind): {"x": "2"}}));
+            let metadata = &mut world.workload.spec.pod_sets[0].template.metadata;
+            metadata.labels.insert("x".into(), if kind == "labels" { "1".into() } else { "2".into() });
+            metadata.annotations.insert("x".into(), if kind == "labels" { "2".into() } else { "1".into() });
+            assert_eq!(world.obstacle().0, ObstacleReason::UpdatesClash, "{kind}");
+        }
+    }
+
+    #[test]
+    fn our_own_standing_entry_does_not_clash_with_us() {
+        let mut world = World::new();
+        let stale = json!({"status": {"admissionChecks": [
+            {"name": "prov", "podSetUpdates": [{"name": "main", "nodeSelector": {(crate::names::GANG): "g0"}}]},
+        ]}});
+        world = world.workload(&stale);
+        assert_eq!(world.provisioned().slots.len(), 2);
+    }
+}

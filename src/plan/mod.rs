@@ -98,6 +98,7 @@ pub enum ObstacleReason {
     FlavorNotOffered,
     TaintNotTolerated,
     FlavorMissing,
+    QueueUnknown,
     LimitExceeded,
     TooManyNodes,
     ResourceClaims,
@@ -244,18 +245,24 @@ fn provision(
     for wanted in demand {
         drafts.push((wanted, pools::choose(cluster, request, wanted)?));
     }
-    let excluded =
-        daemons::kept_off_by_taint(drafts.iter().map(|(_, draft)| draft), cluster.daemon_sets, request.gang);
-    let (pinning, remarks) = match request.policy.pinning {
-        Pinning::Auto if excluded.is_empty() => (Pinning::SelectorAndTaint, Vec::new()),
+    let mut remarks: Vec<String> = drafts.iter().flat_map(|(_, draft)| draft.notes.clone()).collect();
+    remarks.dedup();
+    let excluded = daemons::kept_off_by_taint(drafts.iter().map(|(_, draft)| draft), cluster, request.gang);
+    let names = excluded.join(", ");
+    let pinning = match request.policy.pinning {
+        Pinning::Auto if excluded.is_empty() => Pinning::SelectorAndTaint,
         Pinning::Auto => {
-            let names = excluded.join(", ");
-            (
-                Pinning::Selector,
-                vec![format!("the nodes get no taint: DaemonSets {names} would not run on them")],
-            )
+            remarks.push(format!("the nodes get no taint: DaemonSets {names} would not run on them"));
+            Pinning::Selector
         }
-        fixed => (fixed, Vec::new()),
+        Pinning::SelectorAndTaint if !excluded.is_empty() => {
+            remarks.push(format!(
+                "DaemonSets {names} do not tolerate taint {} and stay off the nodes",
+                names::GANG
+            ));
+            Pinning::SelectorAndTaint
+        }
+        fixed => fixed,
     };
     let mut slots: Vec<Slot> = Vec::new();
     for (wanted, draft) in &drafts {
@@ -272,4 +279,79 @@ fn provision(
     let updates = pod_set_updates(&plan.pod_sets(), request.gang, pinning);
     merge::check(cluster, request, &updates)?;
     gates::limits(cluster, request, plan)
+}
+
+#[cfg(test)]
+mod fixtures;
+
+#[cfg(test)]
+mod tests {
+    use super::fixtures::{World, daemon_set, pod_set, pool, queue};
+    use super::*;
+    use serde_json::json;
+
+    fn two_sets() -> World {
+        World::new().workload(&json!({
+            "spec": {"podSets": [pod_set("lead", 1), pod_set("main", 2)]},
+            "status": {"admission": {"podSetAssignments": [
+                {"name": "main", "flavors": {"cpu": "gpu"}}, {"name": "lead", "flavors": {"cpu": "gpu"}},
+            ]}},
+        }))
+    }
+
+    #[test]
+    fn slots_are_numbered_over_the_pod_sets_in_the_order_of_the_spec() {
+        let plan = two_sets().provisioned();
+        let slots: Vec<(u32, &str)> = plan.slots.iter().map(|s| (s.index, s.pod_set.as_str())).collect();
+        assert_eq!(slots, [(0, "lead"), (1, "main"), (2, "main")]);
+        assert!(Arc::ptr_eq(&plan.slots[1].template, &plan.slots[2].template));
+        assert_eq!(plan.pod_sets(), ["lead", "main"]);
+    }
+
+    #[test]
+    fn the_hash_follows_the_shape_and_not_the_hash_of_the_node_pool() {
+        let hash = |world: &World| world.provisioned().hash();
+        let mut world = World::new();
+        let first = hash(&world);
+        assert_eq!((first.len(), hash(&world)), (16, first.clone()));
+        let rehashed = json!({"metadata": {"annotations": {(names::NODEPOOL_HASH): "9"}}});
+        world.pools = vec![pool("gpu", &rehashed)];
+        assert_eq!(hash(&world), first);
+        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"metadata": {"labels": {"x": "y"}}}}}))];
+        assert_ne!(hash(&world), first);
+        assert_ne!(hash(&two_sets()), first);
+    }
+
+    #[test]
+    fn a_reservation_holds_all_nodes_of_the_gang_in_a_pool() {
+        let all = two_sets().provisioned().reservations("g1");
+        assert_eq!((all.len(), all[0].nodes, all[0].node_pool.as_str()), (1, 3, "gpu"));
+        assert_eq!(
+            (all[0].requests["cpu"].0.as_str(), all[0].requests["nvidia.com/gpu"].0.as_str()),
+            ("6", "3")
+        );
+    }
+
+    #[test]
+    fn updates_pin_the_covered_pod_sets_alone() {
+        let mut world = two_sets();
+        world.queue = Some(queue(&json!([{"name": "prov", "onFlavors": ["gpu"]}])));
+        let plan = world.provisioned();
+        let updates = pod_set_updates(&plan.pod_sets(), "g1", plan.pinning);
+        assert_eq!(updates.len(), 2);
+        assert_eq!(updates[0].node_selector, [(names::GANG.to_owned(), "g1".to_owned())].into());
+        assert!(daemons::tolerates(&updates[0].tolerations, &daemons::gang_taint("g1")));
+        assert!(!daemons::tolerates(&updates[0].tolerations, &daemons::gang_taint("g2")));
+        assert!(pod_set_updates(&plan.pod_sets(), "g1", Pinning::Selector)[0].tolerations.is_empty());
+        assert!(pod_set_updates(&plan.pod_sets(), "g1", Pinning::None).is_empty());
+    }
+
+    #[test]
+    fn one_taint_or_none_for_the_whole_gang() {
+        let mut world = two_sets();
+        world.daemon_sets = vec![daemon_set("logs", &json!({}))];
+        let plan = world.provisioned();
+        assert_eq!(plan.pinning, Pinning::Selector);
+        assert!(plan.slots.iter().all(|s| s.template.spec.taints.is_empty()));
+    }
 }

@@ -6,8 +6,8 @@
 use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::{Cluster, Obstacle, ObstacleReason, Request};
-use crate::api::NodePool;
 use crate::api::parameters::Gate;
+use crate::api::{NodePool, condition};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -27,14 +27,13 @@ pub fn choose(
                 format!("NodePool {name} does not exist; create it, or name another one in the policy or parameters"),
             )
         })?;
-        usable(pool, request)?;
-        return Draft::new(pool, request, wanted);
+        return draft(pool, request, wanted);
     }
     let mut pools: Vec<&Arc<NodePool>> = cluster.node_pools.iter().collect();
     pools.sort_by_key(|p| Reverse((p.spec.weight.unwrap_or_default(), p.metadata.name.clone())));
     let mut reasons = Vec::new();
     for pool in &pools {
-        match Draft::new(pool, request, wanted).and_then(|draft| usable(pool, request).map(|()| draft)) {
+        match draft(pool, request, wanted) {
             Ok(draft) => return Ok(draft),
             Err(obstacle) => reasons.push(obstacle),
         }
@@ -68,15 +67,131 @@ fn none_fits(wanted: &PodSetDemand<'_>, reasons: &[Obstacle]) -> Obstacle {
     Obstacle::new(ObstacleReason::NoNodePoolFits, message)
 }
 
-fn usable(pool: &NodePool, request: &Request<'_>) -> Result<(), Obstacle> {
-    let only_the_class = || {
-        crate::api::condition::find(pool.conditions(), "NodeClassReady").is_some_and(|c| c.status != "True")
-            && pool.spec.replicas.is_none()
-            && pool.metadata.deletion_timestamp.is_none()
-    };
-    match pool.unusable() {
-        Some(_) if request.policy.node_class_gate != Gate::Enforce && only_the_class() => Ok(()),
-        Some(why) => Err(Obstacle::new(ObstacleReason::NodePoolNotReady, why)),
-        None => Ok(()),
+/// The draft from one NodePool, if it fits and can be used.
+fn draft(pool: &Arc<NodePool>, request: &Request<'_>, wanted: &PodSetDemand<'_>) -> Result<Draft, Obstacle> {
+    let mut draft = Draft::new(pool, request, wanted)?;
+    let Some(fault) = pool.unusable() else { return Ok(draft) };
+    // A static pool will not do later either.
+    if pool.spec.replicas.is_some() {
+        return Err(Obstacle::new(ObstacleReason::NoNodePoolFits, fault));
+    }
+    match request.policy.node_class_gate {
+        Gate::Warn if only_the_class_is_not_ready(pool) => draft.notes.push(fault),
+        Gate::Off if only_the_class_is_not_ready(pool) => {}
+        _ => return Err(Obstacle::new(ObstacleReason::NodePoolNotReady, fault)),
+    }
+    Ok(draft)
+}
+
+fn only_the_class_is_not_ready(pool: &NodePool) -> bool {
+    let is_false = |kind: &str| condition::find(pool.conditions(), kind).is_some_and(|c| c.status == "False");
+    let class = condition::find(pool.conditions(), "NodeClassReady").is_some_and(|c| c.status != "True");
+    class && !is_false("ValidationSucceeded") && pool.metadata.deletion_timestamp.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{World, condition, flavor, pool};
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn world(pools: &[(&str, Value)]) -> World {
+        World { pools: pools.iter().map(|(name, change)| pool(name, change)).collect(), ..World::new() }
+    }
+
+    fn chosen(world: &World) -> String {
+        world.provisioned().slots[0].node_pool.clone()
+    }
+
+    fn not_ready(conditions: &[(&str, &str)]) -> Value {
+        let list: Vec<Value> = conditions.iter().map(|(kind, status)| condition(kind, status)).collect();
+        json!({"status": {"conditions": list}})
+    }
+
+    #[test]
+    fn the_heaviest_pool_comes_first_and_the_later_name_among_equals() {
+        let weight = |w: i32| json!({"spec": {"weight": w}});
+        assert_eq!(chosen(&world(&[("a", weight(1)), ("b", weight(9)), ("c", json!({}))])), "b");
+        assert_eq!(chosen(&world(&[("a", weight(5)), ("b", weight(5)), ("c", weight(1))])), "b");
+    }
+
+    #[test]
+    fn a_pool_that_does_not_fit_the_flavor_is_passed_over() {
+        let mut world = world(&[("cpu", json!({"spec": {"weight": 9}})), ("gpu", json!({}))]);
+        world.flavors = vec![flavor("gpu", &json!({(crate::names::NODEPOOL): "gpu"}))];
+        assert_eq!(chosen(&world), "gpu");
+    }
+
+    #[test]
+    fn the_named_pool_is_taken_even_if_another_is_heavier() {
+        let mut world = world(&[("a", json!({})), ("b", json!({"spec": {"weight": 9}}))]);
+        world.policy.node_pool = Some("a".into());
+        assert_eq!(chosen(&world), "a");
+        world.policy.node_pool = Some("c".into());
+        let expected =
+            "NodePool c does not exist; create it, or name another one in the policy or parameters";
+        assert_eq!(world.obstacle(), (ObstacleReason::NodePoolMissing, expected.to_owned()));
+    }
+
+    fn zoned(zone: &str) -> Value {
+        json!({"spec": {"template": {"spec": {"requirements":
+            [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": [zone]}]}}}})
+    }
+
+    #[test]
+    fn candidates_of_the_right_flavor_are_told_each_with_its_own_reason() {
+        let world = world(&[("far", zoned("b")), ("static", json!({"spec": {"replicas": 3}}))]);
+        let world = world.pods(&json!({"nodeSelector": {"topology.kubernetes.io/zone": "a"}}));
+        let (reason, message) = world.obstacle();
+        assert_eq!(reason, ObstacleReason::NoNodePoolFits);
+        let far = "pod set main asks for topology.kubernetes.io/zone [a], but NodePool far offers [b]";
+        assert!(message.contains("NodePool static is static") && message.contains(far), "{message}");
+    }
+
+    #[test]
+    fn the_nearest_candidate_hides_those_further_off() {
+        let mut world = world(&[("far", zoned("b")), ("tainted", zoned("a")), ("late", zoned("a"))]);
+        world.flavors = vec![flavor("gpu", &json!({"topology.kubernetes.io/zone": "a"}))];
+        let taint =
+            json!({"spec": {"template": {"spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}}}});
+        world.pools[1] = pool("tainted", &taint);
+        world.pools[2] = pool("late", &not_ready(&[("Ready", "False")]));
+        assert_eq!(world.obstacle().1, "NodePool late is not ready: Because so it is");
+        world.pools.pop();
+        assert_eq!(world.obstacle().0, ObstacleReason::TaintNotTolerated);
+        world.pools.pop();
+        let far = "ResourceFlavor gpu asks for topology.kubernetes.io/zone [a], but NodePool far offers [b]";
+        assert_eq!(world.obstacle(), (ObstacleReason::FlavorNotOffered, far.to_owned()));
+    }
+
+    #[test]
+    fn no_pool_at_all_is_said_plainly() {
+        assert_eq!(world(&[]).obstacle().1, "there is no NodePool; create one");
+    }
+
+    #[test]
+    fn a_pool_whose_only_fault_is_its_node_class_passes_where_that_gate_does_not_enforce() {
+        let mut world = world(&[("gpu", not_ready(&[("Ready", "False"), ("NodeClassReady", "False")]))]);
+        assert_eq!(world.obstacle().0, ObstacleReason::NodePoolNotReady);
+        world.policy.node_class_gate = Gate::Off;
+        assert!(world.provisioned().notes.is_empty());
+        world.policy.node_class_gate = Gate::Warn;
+        assert_eq!(world.provisioned().notes, ["NodePool gpu is not ready: Because so it is"]);
+    }
+
+    #[test]
+    fn any_other_fault_keeps_a_pool_out_whatever_the_gate() {
+        let class = ("NodeClassReady", "False");
+        for change in [
+            not_ready(&[("Ready", "False"), class, ("ValidationSucceeded", "False")]),
+            not_ready(&[("Ready", "False")]),
+            not_ready(&[]),
+            json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
+            json!({"metadata": {"generation": 2}}),
+        ] {
+            let mut world = world(&[("gpu", change.clone())]);
+            world.policy.node_class_gate = Gate::Off;
+            assert_eq!(world.obstacle().0, ObstacleReason::NodePoolNotReady, "{change}");
+        }
     }
 }

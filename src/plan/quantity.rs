@@ -33,6 +33,14 @@ impl Amount {
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
     }
+
+    /// In the largest binary unit that divides it, such as `512Gi`; `None` if not even 1Ki does.
+    pub fn in_binary_units(self) -> Option<String> {
+        ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"].into_iter().find_map(|unit| {
+            let size = scale(unit)?.0.checked_mul(ONE)?;
+            (self.0 != 0 && self.0 % size == 0).then(|| format!("{}{unit}", self.0 / size))
+        })
+    }
 }
 
 impl From<Amount> for Quantity {
@@ -112,6 +120,14 @@ mod tests {
         ] {
             assert_eq!(amount(left), amount(right), "{left} {right}");
         }
+    }
+
+    #[test]
+    fn binary_units_are_used_only_where_they_come_out_even() {
+        let shown = |text: &str| amount(text).in_binary_units();
+        assert_eq!(shown("2048Mi").as_deref(), Some("2Gi"));
+        assert_eq!(shown("1536Mi").as_deref(), Some("1536Mi"));
+        assert_eq!((shown("1000"), shown("0"), shown("0.5")), (None, None, None));
     }
 
     #[test]

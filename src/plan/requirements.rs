@@ -58,6 +58,13 @@ pub fn is_well_known(key: &str) -> bool {
     KEYS.contains(&key) || DOMAINS.contains(&domain)
 }
 
+/// Label keys that Karpenter and the kubelet set by themselves: no claim may state them.
+pub fn is_reserved(key: &str) -> bool {
+    let domain = key.split('/').next().unwrap_or_default();
+    let open = [names::CAPACITY_TYPE, names::NODEPOOL].contains(&key);
+    key == names::HOSTNAME || (domain.ends_with(names::KARPENTER_DOMAIN) && !open)
+}
+
 /// The key that Karpenter uses in place of an outdated one.
 pub fn normalized(key: &str) -> &str {
     match key {
@@ -70,13 +77,24 @@ pub fn normalized(key: &str) -> &str {
     }
 }
 
+/// Whether a label can have this value.
+pub fn is_label_value(value: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let edge = |c: Option<char>| c.is_none_or(|c| c.is_ascii_alphanumeric());
+    value.len() <= 63
+        && value.chars().all(inner)
+        && edge(value.chars().next())
+        && edge(value.chars().next_back())
+}
+
 impl Values {
     /// Exactly one value.
     pub fn one(value: &str) -> Self {
         Self { listed: [value.to_owned()].into(), ..Self::default() }
     }
 
-    fn any() -> Self {
+    /// Any value, but some value.
+    pub fn any() -> Self {
         Self { complement: true, ..Self::default() }
     }
 
@@ -128,12 +146,10 @@ impl Values {
         Self { complement: false, listed: values, above: None, below: None, at_least }
     }
 
-    /// Whether no value at all satisfies it. `DoesNotExist` is not empty: it is satisfied by absence.
-    fn is_empty(&self) -> bool {
-        if self.complement {
-            return matches!((self.above, self.below), (Some(a), Some(b)) if a.saturating_add(1) >= b);
-        }
-        self.listed.is_empty()
+    /// Whether a node without the label satisfies it, as `NotIn` and `DoesNotExist` do.
+    fn allows_absence(&self) -> bool {
+        let bounded = self.above.is_some() || self.below.is_some();
+        if self.complement { !bounded && !self.listed.is_empty() } else { self.listed.is_empty() }
     }
 
     /// One value that satisfies it, the same every time: the first of those listed, or the first number.
@@ -141,8 +157,10 @@ impl Values {
         if !self.complement {
             return self.listed.first().cloned();
         }
-        let start = self.above.map_or(0, |a| a.saturating_add(1));
-        (start..start.saturating_add(1_000)).map(|n| n.to_string()).find(|n| self.allows(n))
+        // Among one number more than are excluded there is one that is not. No label is negative.
+        let start = self.above.map_or(0, |a| a.saturating_add(1).max(0));
+        let tries = i64::try_from(self.listed.len()).unwrap_or(i64::MAX);
+        (start..=start.saturating_add(tries)).map(|n| n.to_string()).find(|n| self.allows(n))
     }
 
     fn words(&self) -> String {
@@ -159,18 +177,22 @@ impl Values {
     }
 
     fn render(&self, key: &str) -> Vec<Requirement> {
+        // The API server refuses more distinct values than are listed.
+        let listed = i32::try_from(self.listed.len()).unwrap_or(i32::MAX);
+        let min_values = self.at_least.filter(|least| self.complement || *least <= listed);
         let make = |operator: &str, values: Vec<String>| Requirement {
             key: key.to_owned(),
             operator: operator.to_owned(),
             values,
-            min_values: self.at_least,
+            min_values,
         };
         if !self.complement {
             let operator = if self.listed.is_empty() { "DoesNotExist" } else { "In" };
             return vec![make(operator, self.listed.iter().cloned().collect())];
         }
         let mut all = Vec::new();
-        all.extend(self.above.map(|a| make("Gt", vec![a.to_string()])));
+        // It also refuses negative bounds, which exclude nothing: no label is negative.
+        all.extend(self.above.filter(|a| *a >= 0).map(|a| make("Gt", vec![a.to_string()])));
         all.extend(self.below.map(|b| make("Lt", vec![b.to_string()])));
         if !self.listed.is_empty() {
             all.push(make("NotIn", self.listed.iter().cloned().collect()));
@@ -199,8 +221,7 @@ impl Requirements {
             return Ok(());
         };
         let both = offered.and(values);
-        let absence = |v: &Values| !v.complement && v.listed.is_empty();
-        if both.is_empty() && !(absence(offered) && absence(values)) {
+        if both.pick().is_none() && !(offered.allows_absence() && values.allows_absence()) {
             return Err(Clash { key: key.to_owned(), asked: values.words(), offered: offered.words() });
         }
         self.0.insert(key.to_owned(), both);
@@ -220,6 +241,12 @@ impl Requirements {
         Ok(())
     }
 
+    /// Whether every value that is listed is one a label can have, else key and value.
+    pub fn bad_value(&self) -> Option<(&str, &str)> {
+        let all = self.0.iter().flat_map(|(key, v)| v.listed.iter().map(move |value| (key, value)));
+        all.map(|(key, value)| (key.as_str(), value.as_str())).find(|(_, value)| !is_label_value(value))
+    }
+
     /// Keys and what they may be.
     pub fn iter(&self) -> impl Iterator<Item = (&String, &Values)> {
         self.0.iter()
@@ -227,12 +254,8 @@ impl Requirements {
 
     /// As a NodeClaim states them. Keys that a NodeClaim may not require are left out.
     pub fn render(&self) -> Vec<Requirement> {
-        let allowed = |key: &str| {
-            let restricted =
-                key.starts_with("karpenter.sh/") && ![names::CAPACITY_TYPE, names::NODEPOOL].contains(&key);
-            !restricted && key != names::HOSTNAME
-        };
-        self.0.iter().filter(|(key, _)| allowed(key)).flat_map(|(key, values)| values.render(key)).collect()
+        let stated = self.0.iter().filter(|(key, _)| !is_reserved(key));
+        stated.flat_map(|(key, values)| values.render(key)).collect()
     }
 }
 
@@ -277,6 +300,108 @@ mod tests {
                 prop_assert!(a.allows(&value));
             }
         }
+    }
+
+    #[test]
+    fn outdated_keys_mean_the_same_label() {
+        let mut all = Requirements::default();
+        all.add("beta.kubernetes.io/arch", &Values::one("arm64")).unwrap();
+        assert!(all.add(names::ARCH, &Values::one("amd64")).is_err());
+        assert_eq!(all.iter().map(|(key, _)| key.as_str()).collect::<Vec<_>>(), [names::ARCH]);
+    }
+
+    #[test]
+    fn absence_satisfies_not_in_and_does_not_exist_and_nothing_else() {
+        let compatible = |a: (&str, &[&str]), b: (&str, &[&str])| {
+            let mut all = Requirements::default();
+            all.add("k", &values(a.0, a.1)).unwrap();
+            all.add("k", &values(b.0, b.1)).is_ok()
+        };
+        let absent = ("DoesNotExist", &[][..]);
+        for (other, expected) in [
+            (absent, true),
+            (("NotIn", &["a"][..]), true),
+            (("Exists", &[]), false),
+            (("In", &["a"]), false),
+            (("Gt", &["1"]), false),
+        ] {
+            assert_eq!(
+                (compatible(absent, other), compatible(other, absent)),
+                (expected, expected),
+                "{other:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn bounds_that_leave_no_number_clash() {
+        for (first, second) in [
+            (("Gt", &["3"][..]), ("Lt", &["4"][..])),
+            (("Gte", &["4"]), ("Lte", &["3"])),
+            (("Gt", &["3"]), ("In", &["3", "x"])),
+        ] {
+            let mut all = Requirements::default();
+            all.add("n", &values(first.0, first.1)).unwrap();
+            assert!(all.add("n", &values(second.0, second.1)).is_err(), "{first:?} {second:?}");
+        }
+        let mut all = Requirements::default();
+        all.add("n", &values("Gt", &["3"])).unwrap();
+        all.add("n", &values("Lt", &["5"])).unwrap();
+        assert!(all.add("n", &values("NotIn", &["4"])).is_err());
+    }
+
+    #[test]
+    fn what_the_api_server_refuses_is_not_written() {
+        let rendered = |v: &Values| {
+            v.render("n")
+                .into_iter()
+                .map(|r| (r.operator, r.values.join(" "), r.min_values))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(rendered(&values("Gte", &["0"])), [("Exists".into(), String::new(), None)]);
+        assert_eq!(rendered(&values("Gte", &["4"])), [("Gt".into(), "3".into(), None)]);
+        let flexible = Values::read("In", &["a".into(), "b".into()], Some(2)).unwrap();
+        assert_eq!(rendered(&flexible), [("In".into(), "a b".into(), Some(2))]);
+        assert_eq!(rendered(&flexible.and(&Values::one("a"))), [("In".into(), "a".into(), None)]);
+    }
+
+    #[test]
+    fn an_operator_that_is_not_known_or_has_no_number_is_told() {
+        for (operator, list) in [("Near", vec!["1"]), ("Gt", vec![]), ("Lt", vec!["x"])] {
+            let bad = Requirement {
+                key: "n".into(),
+                operator: operator.into(),
+                values: list.iter().map(ToString::to_string).collect(),
+                min_values: None,
+            };
+            assert!(Requirements::default().add_all(&[bad]).unwrap_err().asked.contains(operator));
+        }
+    }
+
+    #[test]
+    fn keys_of_a_providers_domain_are_well_known_and_look_alikes_are_not() {
+        for (key, expected) in [
+            ("karpenter.k8s.aws/instance-gpu-count", true),
+            ("eks.amazonaws.com/instance-category", true),
+            (names::ZONE, true),
+            ("not.karpenter.k8s.aws/x", false),
+            ("team", false),
+        ] {
+            assert_eq!(is_well_known(key), expected, "{key}");
+        }
+    }
+
+    #[test]
+    fn values_a_label_cannot_have_are_found() {
+        let longest = "x".repeat(63);
+        for (value, good) in [("", true), ("a.b_c-9", true), (&longest, true), ("-a", false), ("a b", false)]
+        {
+            assert_eq!(is_label_value(value), good, "{value:?}");
+        }
+        assert!(!is_label_value(&"x".repeat(64)));
+        let mut all = Requirements::default();
+        all.add("k", &values("NotIn", &["fine", "not fine"])).unwrap();
+        assert_eq!(all.bad_value(), Some(("k", "not fine")));
     }
 
     #[test]

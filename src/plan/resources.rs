@@ -1,7 +1,8 @@
 //! Amounts of resources: arithmetic, and what one pod takes by the scheduler's formula.
 //!
 //! The formula is that of Kubernetes' component-helpers: the larger of what runs together and of what
-//! starts up, sidecars included, plus overhead. A limit without a request is a request.
+//! starts up, sidecars included, plus overhead. A limit without a request is a request. Every list is
+//! checked before it is added: arithmetic counts what it cannot read as nothing.
 
 use super::quantity::Amount;
 use crate::api::pod::{Container, PodSpec, ResourceList};
@@ -54,13 +55,22 @@ pub fn max(a: &ResourceList, b: &ResourceList) -> ResourceList {
     merged(a, b, Ord::max)
 }
 
+/// The first resource of which `offered` has less than `wanted`.
+pub fn first_short<'a>(wanted: &'a ResourceList, offered: &ResourceList) -> Option<&'a str> {
+    wanted.keys().find(|key| amount(wanted, key) > amount(offered, key)).map(String::as_str)
+}
+
 /// The first resource of which `offered` has less than `wanted`, in words.
 pub fn shortage(wanted: &ResourceList, offered: &ResourceList) -> Option<String> {
-    wanted.iter().find_map(|(key, want)| {
-        let short = amount(wanted, key) > amount(offered, key);
-        let has = offered.get(key).map_or("0", |q| q.0.as_str());
-        short.then(|| format!("{key} ({has} of {})", want.0))
-    })
+    let key = first_short(wanted, offered)?;
+    Some(format!("{key} ({} of {})", shown(offered, key), shown(wanted, key)))
+}
+
+/// One amount of a list for people: bytes in binary units where they come out even.
+pub fn shown(list: &ResourceList, key: &str) -> String {
+    let bytes = key == "memory" || key.ends_with("storage") || key.starts_with("hugepages-");
+    let whole = if bytes { amount(list, key).in_binary_units() } else { None };
+    whole.unwrap_or_else(|| list.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone()))
 }
 
 /// Whether an amount is more than nothing.
@@ -96,17 +106,35 @@ pub fn of_pod(spec: &PodSpec, defaults: Defaults<'_>) -> Result<ResourceList, Ba
         }
     }
     let mut total = max(&sum(&main, &sidecars), &peak);
-    if let Some(pod_level) = &spec.resources {
-        for (key, quantity) in effective(pod_level) {
-            if key == "cpu" || key == "memory" || key.starts_with("hugepages-") {
-                total.insert(key, quantity);
+    replace_by_pod_level(&mut total, spec.resources.as_ref())?;
+    let overhead = overhead(spec, defaults.runtime_classes);
+    validate(&overhead)?;
+    total = sum(&total, &overhead);
+    // To ask for none of a device must not read as asking for the device.
+    total.retain(|_, quantity| is_positive(quantity));
+    total.insert("pods".to_owned(), Quantity("1".to_owned()));
+    Ok(total)
+}
+
+/// Puts what the pod states as a whole in place of what its containers add up to. As the API server
+/// fills it in, a limit counts only where no container asks, but for huge pages always.
+fn replace_by_pod_level(
+    total: &mut ResourceList,
+    pod_level: Option<&ResourceRequirements>,
+) -> Result<(), BadQuantity> {
+    let Some(pod_level) = pod_level else { return Ok(()) };
+    for list in [&pod_level.limits, &pod_level.requests].into_iter().flatten() {
+        validate(list)?;
+        for (key, quantity) in list {
+            let huge = key.starts_with("hugepages-");
+            let stated = pod_level.requests.as_ref().is_some_and(|r| r.contains_key(key));
+            let free = !total.get(key).is_some_and(is_positive);
+            if huge || ((key == "cpu" || key == "memory") && (stated || free)) {
+                total.insert(key.clone(), quantity.clone());
             }
         }
     }
-    total = sum(&total, &overhead(spec, defaults.runtime_classes));
-    total.insert("pods".to_owned(), Quantity("1".to_owned()));
-    validate(&total)?;
-    Ok(total)
+    Ok(())
 }
 
 fn overhead(spec: &PodSpec, runtime_classes: &[Arc<RuntimeClass>]) -> ResourceList {
@@ -153,6 +181,7 @@ fn container_requests(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use serde_json::json;
 
     fn list(pairs: &[(&str, &str)]) -> ResourceList {
@@ -214,6 +243,74 @@ mod tests {
             .unwrap();
         let defaults = Defaults { limit_ranges: &[Arc::new(range)], runtime_classes: &[Arc::new(class)] };
         same(&of_pod(&spec, defaults).unwrap(), &[("cpu", "1"), ("memory", "3Gi"), ("pods", "1")]);
+    }
+
+    #[test]
+    fn a_pod_level_limit_counts_only_where_no_container_asks_but_for_huge_pages_always() {
+        let pod = pod(json!({
+            "resources": {"limits": {"cpu": "8", "memory": "8Gi", "hugepages-2Mi": "1Gi"}},
+            "containers": [{"resources": {"requests": {"cpu": "2", "hugepages-2Mi": "512Mi"}}}],
+        }));
+        same(&pod, &[("cpu", "2"), ("memory", "8Gi"), ("hugepages-2Mi", "1Gi"), ("pods", "1")]);
+    }
+
+    #[test]
+    fn to_ask_for_none_of_a_device_is_not_to_ask_for_it() {
+        let pod =
+            pod(json!({"containers": [{"resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "0"}}}]}));
+        assert!(!pod.contains_key("nvidia.com/gpu"));
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_found_wherever_it_stands() {
+        for spec in [
+            json!({"containers": [{"resources": {"limits": {"cpu": "1", "x": "?"}}}]}),
+            json!({"initContainers": [{"resources": {"requests": {"x": "?"}}}]}),
+            json!({"resources": {"requests": {"x": "?"}}}),
+            json!({"overhead": {"x": "?"}, "containers": [{"resources": {"requests": {"x": "1"}}}]}),
+        ] {
+            let spec = serde_json::from_value(spec).unwrap();
+            assert_eq!(of_pod(&spec, Defaults::default()).unwrap_err().resource, "x");
+        }
+    }
+
+    fn small_list() -> impl Strategy<Value = ResourceList> {
+        let amount = (0..5_000_u32).prop_map(|n| Quantity(format!("{n}m")));
+        proptest::collection::btree_map(
+            prop_oneof![Just("cpu".to_owned()), Just("x".to_owned())],
+            amount,
+            0..3,
+        )
+    }
+
+    fn containers() -> impl Strategy<Value = Vec<Container>> {
+        let container = (small_list(), any::<bool>()).prop_map(|(requests, sidecar)| Container {
+            resources: Some(ResourceRequirements { requests: Some(requests), ..Default::default() }),
+            restart_policy: sidecar.then(|| "Always".to_owned()),
+            ..Container::default()
+        });
+        proptest::collection::vec(container, 0..4)
+    }
+
+    proptest! {
+        #[test]
+        fn more_containers_never_take_less(init in containers(), main in containers(), extra in containers()) {
+            let of = |init: &[Container], main: &[Container]| {
+                let spec = PodSpec { init_containers: init.to_vec(), containers: main.to_vec(), ..PodSpec::default() };
+                of_pod(&spec, Defaults::default()).unwrap()
+            };
+            let base = of(&init, &main);
+            prop_assert_eq!(shortage(&base, &of(&init, &[main.clone(), extra.clone()].concat())), None);
+            prop_assert_eq!(shortage(&base, &of(&[init, extra].concat(), &main)), None);
+        }
+
+        #[test]
+        fn a_sum_holds_both_and_a_maximum_each(a in small_list(), b in small_list()) {
+            prop_assert_eq!(shortage(&max(&a, &b), &sum(&a, &b)), None);
+            prop_assert!(shortage(&a, &max(&a, &b)).is_none() && shortage(&b, &max(&a, &b)).is_none());
+            let (left, right) = (sum(&a, &b), sum(&b, &a));
+            prop_assert!(shortage(&left, &right).is_none() && shortage(&right, &left).is_none());
+        }
     }
 
     #[test]

@@ -89,7 +89,7 @@ fn point_at(value: &mut Value, port: u16) {
 /// Mounts the certificate that Kueue makes for itself, as a kubelet would. Kueue waits for it.
 pub(crate) async fn mount_certificate(client: &Client, folder: &Path) -> Result<()> {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), KUEUE_NAMESPACE);
-    let files = probe::until("Kueue has made its certificate", Duration::from_secs(60), async || {
+    let files = probe::until("Kueue has made its certificate", Duration::from_mins(1), async || {
         let secret = secrets.get(CERTIFICATE_SECRET).await?;
         secret.data.filter(|data| data.contains_key("tls.crt")).context("the Secret is still empty")
     })

@@ -121,7 +121,7 @@ while read -r verb id; do
     del) rest=""; for each in $known; do [ "$each" = "$id" ] || rest="$rest $each"; done; known=$rest ;;
   esac
 done
-for each in $known; do kill -9 -- "-$each" 2>/dev/null; done
+for each in $known; do kill -s KILL -- "-$each"; done
 "#;
 
 impl Watchdog {

@@ -1,0 +1,187 @@
+//! A small world for the tests of this folder: one queue, one flavor, one NodePool, one Workload.
+//!
+//! Rule: everything fits as it stands, so that a test states only what it is about.
+
+use super::demand::{self, PodSetDemand};
+use super::{Cluster, Outcome, Request, Reservation};
+use crate::api::{ClusterQueue, DaemonSet, NodeClaim, NodePool, ResourceFlavor, Workload};
+use crate::names;
+use crate::policy::Policy;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Reads an object from JSON.
+pub fn object<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+/// Puts `change` over `base`, key by key; `null` takes a key away.
+pub fn patched(base: Value, change: &Value) -> Value {
+    match (base, change) {
+        (Value::Object(mut base), Value::Object(change)) => {
+            for (key, value) in change {
+                let old = base.remove(key).unwrap_or_else(|| json!({}));
+                if !value.is_null() {
+                    base.insert(key.clone(), patched(old, value));
+                }
+            }
+            Value::Object(base)
+        }
+        (_, change) => change.clone(),
+    }
+}
+
+/// A ready NodePool.
+pub fn pool(name: &str, change: &Value) -> Arc<NodePool> {
+    let base = json!({
+        "metadata": {
+            "name": name, "uid": format!("uid-{name}"), "generation": 1,
+            "annotations": {(names::NODEPOOL_HASH): "123", (names::NODEPOOL_HASH_VERSION): "v3"},
+        },
+        "spec": {"template": {
+            "metadata": {"labels": {"team": "ml"}, "annotations": {"note": "x"}},
+            "spec": {
+                "requirements": [{"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a", "b"]}],
+                "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"},
+            },
+        }},
+        "status": {"conditions": [condition("Ready", "True")]},
+    });
+    Arc::new(object(patched(base, change)))
+}
+
+/// A condition.
+pub fn condition(kind: &str, status: &str) -> Value {
+    json!({
+        "type": kind, "status": status, "reason": "Because", "message": "so it is",
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": 1,
+    })
+}
+
+/// Everything the planner looks at, owned.
+pub struct World {
+    pub queue: Option<ClusterQueue>,
+    pub flavors: Vec<Arc<ResourceFlavor>>,
+    pub pools: Vec<Arc<NodePool>>,
+    pub daemon_sets: Vec<Arc<DaemonSet>>,
+    pub claims: Vec<NodeClaim>,
+    pub reserved: Vec<Reservation>,
+    pub workload: Workload,
+    pub checks: Vec<String>,
+    pub policy: Policy,
+}
+
+impl World {
+    /// Two pods of one GPU each on flavor `gpu`, NodePool `gpu`, check `prov`.
+    pub fn new() -> Self {
+        Self {
+            queue: Some(queue(&json!([{"name": "prov"}]))),
+            flavors: vec![flavor("gpu", &json!({}))],
+            pools: vec![pool("gpu", &json!({}))],
+            daemon_sets: Vec::new(),
+            claims: Vec::new(),
+            reserved: Vec::new(),
+            workload: object(workload()),
+            checks: vec!["prov".to_owned()],
+            policy: Policy::default(),
+        }
+    }
+
+    /// With the Workload changed.
+    pub fn workload(mut self, change: &Value) -> Self {
+        self.workload = object(patched(workload(), change));
+        self
+    }
+
+    /// With the spec of the pods changed.
+    pub fn pods(self, spec: &Value) -> Self {
+        let mut set = workload().pointer("/spec/podSets/0").unwrap().clone();
+        set = patched(set, &json!({"template": {"spec": spec}}));
+        self.workload(&json!({"spec": {"podSets": [set]}}))
+    }
+
+    pub fn cluster(&self) -> Cluster<'_> {
+        Cluster {
+            cluster_queue: self.queue.as_ref(),
+            flavors: &self.flavors,
+            node_pools: &self.pools,
+            daemon_sets: &self.daemon_sets,
+            pool_claims: &self.claims,
+            reserved: &self.reserved,
+            ..Cluster::default()
+        }
+    }
+
+    pub fn request(&self) -> Request<'_> {
+        Request {
+            workload: &self.workload,
+            check: "prov",
+            our_checks: &self.checks,
+            gang: "g1",
+            policy: &self.policy,
+        }
+    }
+
+    pub fn demand(&self) -> Result<Vec<PodSetDemand<'_>>, Outcome> {
+        demand::demand(&self.cluster(), &self.request())
+    }
+
+    pub fn plan(&self) -> Outcome {
+        super::plan(&self.cluster(), &self.request())
+    }
+
+    /// The plan, which must be one.
+    pub fn provisioned(&self) -> super::Plan {
+        match self.plan() {
+            Outcome::Provision(plan) => plan,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// The message of the obstacle, of which there must be one to wait for.
+    pub fn obstacle(&self) -> (super::ObstacleReason, String) {
+        match self.plan() {
+            Outcome::Wait(obstacle) => (obstacle.reason, obstacle.message),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A ClusterQueue with these checks.
+pub fn queue(checks: &Value) -> ClusterQueue {
+    object(json!({
+        "metadata": {"name": "q"}, "spec": {"admissionChecksStrategy": {"admissionChecks": checks}},
+    }))
+}
+
+/// A flavor with these node labels.
+pub fn flavor(name: &str, node_labels: &Value) -> Arc<ResourceFlavor> {
+    Arc::new(object(json!({"metadata": {"name": name}, "spec": {"nodeLabels": node_labels}})))
+}
+
+/// A DaemonSet whose pods take 100m and are like this.
+pub fn daemon_set(name: &str, spec: &Value) -> Arc<DaemonSet> {
+    let base = json!({"containers": [{"resources": {"requests": {"cpu": "100m"}}}]});
+    Arc::new(object(json!({
+        "metadata": {"name": name, "namespace": "sys"},
+        "spec": {"template": {"spec": patched(base, spec)}},
+    })))
+}
+
+/// A pod set of pods with one GPU.
+pub fn pod_set(name: &str, count: i32) -> Value {
+    json!({"name": name, "count": count, "template": {"spec": {"containers": [
+        {"resources": {"requests": {"cpu": "2"}, "limits": {"nvidia.com/gpu": "1"}}},
+    ]}}})
+}
+
+fn workload() -> Value {
+    json!({
+        "metadata": {"name": "w", "namespace": "ns"},
+        "spec": {"podSets": [pod_set("main", 2)]},
+        "status": {"admission": {"clusterQueue": "q", "podSetAssignments": [
+            {"name": "main", "flavors": {"cpu": "gpu", "nvidia.com/gpu": "gpu"}},
+        ]}},
+    })
+}
