@@ -2,6 +2,8 @@
 
 use super::context::Context;
 use super::memory::LedgerPages;
+use crate::api::parameters::Pinning;
+use crate::api::workload::PodSetUpdate;
 use crate::api::{NodeClaim, Workload};
 use crate::names;
 use crate::plan::{self, Cluster, Obstacle, ObstacleReason, Outcome, Request};
@@ -72,13 +74,21 @@ pub fn outcome(
     }
 }
 
-/// Names of the pod sets a check provides for, in the order of the Workload.
-pub fn covered(context: &Context, workload: &Workload, check: &str, our_checks: &[String]) -> Vec<String> {
-    let queue =
-        workload.admission().and_then(|a| context.stores.queues.get(&ObjectRef::new(&a.cluster_queue)));
-    let covered = plan::demand::covered(queue.as_deref(), workload, check, our_checks);
-    let sets = workload.spec.pod_sets.iter().map(|p| p.name.clone());
-    sets.filter(|name| covered.contains(name)).collect()
+/// What Kueue is to add to the pods, once it is sure that Kueue can merge it with all else it adds.
+pub fn updates(
+    context: &Context,
+    request: &Request<'_>,
+    pinning: Pinning,
+) -> Result<Vec<PodSetUpdate>, Obstacle> {
+    let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
+    let queue = context.stores.queues.get(&ObjectRef::new(name)).ok_or_else(|| {
+        Obstacle::new(ObstacleReason::QueueUnknown, format!("ClusterQueue {name} is not to be found"))
+    })?;
+    let pod_sets = plan::demand::pinned(Some(&queue), request);
+    let updates = plan::pod_set_updates(&pod_sets, request.gang, pinning);
+    let cluster = Cluster { flavors: &context.stores.flavors.state(), ..Cluster::default() };
+    plan::merge::check(&cluster, request, &updates)?;
+    Ok(updates)
 }
 
 fn limit_ranges(context: &Context, workload: &Workload) -> Vec<Arc<LimitRange>> {

@@ -11,6 +11,7 @@ use super::observe::Facts;
 use super::reservation::{Ending, Reservation};
 use super::state::State;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
+use crate::plan::Obstacle;
 use jiff::Timestamp;
 
 /// An entry as it should be.
@@ -29,7 +30,7 @@ pub fn desired(
     journal: &Journal,
     facts: &Facts<'_>,
     entry: &CheckState,
-    updates: Vec<PodSetUpdate>,
+    updates: Result<Vec<PodSetUpdate>, Obstacle>,
 ) -> Option<Desired> {
     let pending = |message: String| Some(Desired { state: Verdict::Pending, message, updates: Vec::new() });
     let (epoch, standing) = match facts.reservation {
@@ -48,15 +49,17 @@ pub fn desired(
     match journal.state {
         State::Approved => {
             let admitted = *standing != Standing::Reserved;
-            let stands = entry.state == Verdict::Ready && (admitted || entry.pod_set_updates == updates);
-            if stands {
+            if entry.state == Verdict::Ready && admitted {
                 return None;
             }
-            // Kueue refuses other updates while Ready stays Ready, so the way leads over Pending.
-            if entry.state == Verdict::Ready {
-                return pending(text);
+            match updates {
+                // A clash would make Kueue finish the Workload as failed, so it never hears of Ready.
+                Err(obstacle) => pending(format!("{}: {}", obstacle.reason, obstacle.message)),
+                Ok(updates) if entry.state == Verdict::Ready && entry.pod_set_updates == updates => None,
+                // Kueue refuses other updates while Ready stays Ready, so the way leads over Pending.
+                Ok(_) if entry.state == Verdict::Ready => pending(text),
+                Ok(updates) => Some(Desired { state: Verdict::Ready, message: text, updates }),
             }
-            Some(Desired { state: Verdict::Ready, message: text, updates })
         }
         State::Yielded => Some(Desired { state: Verdict::Retry, message: text, updates: Vec::new() }),
         State::Rejected => Some(Desired { state: Verdict::Rejected, message: text, updates: Vec::new() }),

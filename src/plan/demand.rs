@@ -109,6 +109,15 @@ pub fn covered(
         .collect()
 }
 
+/// Names of the pod sets whose pods are held to the gang's nodes, in the order of the spec: those
+/// covered that request a managed resource. Pods that are done change nothing in it.
+pub fn pinned(queue: Option<&ClusterQueue>, request: &Request<'_>) -> Vec<String> {
+    let covered = covered(queue, request.workload, request.check, request.our_checks);
+    let managed = |p: &&PodSet| is_managed(&p.template.spec, &request.policy.managed_resources);
+    let sets = request.workload.spec.pod_sets.iter().filter(managed);
+    sets.map(|p| p.name.clone()).filter(|name| covered.contains(name)).collect()
+}
+
 /// Pods that need a place: those granted, without those that are done.
 fn pods(workload: &Workload, pod_set: &PodSet) -> u32 {
     let granted = workload
@@ -261,6 +270,18 @@ mod tests {
         assert_eq!(needs(&world).len(), 1, "a limit is a request");
         world.policy.managed_resources = vec!["google.com/tpu".to_owned()];
         assert_eq!(nothing(&world), "no pod set requests a managed resource (google.com/tpu)");
+    }
+
+    #[test]
+    fn a_pod_set_that_gets_no_nodes_is_not_held_to_them() {
+        let mut change = assigned(&json!([
+            {"name": "main", "flavors": {"cpu": "gpu"}}, {"name": "lead", "flavors": {"cpu": "gpu"}},
+        ]));
+        change["spec"]["podSets"][0]["template"]["spec"]["containers"] = json!([{"name": "cpu-only"}]);
+        let mut world = World::new().workload(&change);
+        assert_eq!(pinned(world.queue.as_ref(), &world.request()), ["lead", "main"]);
+        world.policy.managed_resources = vec!["nvidia.com/gpu".to_owned()];
+        assert_eq!(pinned(world.queue.as_ref(), &world.request()), ["main"]);
     }
 
     #[test]

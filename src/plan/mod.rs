@@ -276,7 +276,8 @@ fn provision(
         }));
     }
     let plan = Plan { slots, pinning, notes: remarks };
-    let updates = pod_set_updates(&plan.pod_sets(), request.gang, pinning);
+    let pinned = demand::pinned(cluster.cluster_queue, request);
+    let updates = pod_set_updates(&pinned, request.gang, pinning);
     merge::check(cluster, request, &updates)?;
     gates::limits(cluster, request, plan)
 }

@@ -1,6 +1,7 @@
 //! Logs: key/value lines as text or JSON, to standard error.
 
 use clap::ValueEnum;
+use std::io::IsTerminal as _;
 use tracing_subscriber::EnvFilter;
 
 /// How a log line is written.
@@ -26,7 +27,9 @@ pub struct BadLevel {
 /// Starts logging. Called once.
 pub fn init(format: Format, level: &str) -> Result<(), BadLevel> {
     let filter = EnvFilter::try_new(level).map_err(|source| BadLevel { level: level.to_owned(), source })?;
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let colour = std::io::stderr().is_terminal();
+    let builder =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour);
     // A second call, as tests make it, keeps the first subscriber.
     let _ = match format {
         Format::Text => builder.try_init(),

@@ -217,14 +217,18 @@ impl<'a> Gang<'a> {
         if let Some(fault) = &self.policy_fault {
             return Outcome::Wait(fault.clone());
         }
-        let request = Request {
+        let request = self.request(workload);
+        plans::outcome(self.context, &request, pages, &self.pool_claims)
+    }
+
+    fn request<'r>(&'r self, workload: &'r Workload) -> Request<'r> {
+        Request {
             workload,
             check: &self.identity.check,
             our_checks: self.our_checks,
             gang: &self.id,
             policy: &self.policy,
-        };
-        plans::outcome(self.context, &request, pages, &self.pool_claims)
+        }
     }
 
     async fn fetch_pool_claims(&mut self) -> Result<(), Error> {

@@ -8,7 +8,7 @@ use crate::gang::journal::Step;
 use crate::gang::observe::wake_at;
 use crate::gang::{Reservation, StateName, message, verdict};
 use crate::names;
-use crate::plan::pod_set_updates;
+use crate::plan::Obstacle;
 use crate::telemetry::{events, metrics};
 use jiff::Timestamp;
 use std::time::Duration;
@@ -57,12 +57,11 @@ impl Gang<'_> {
         Looked { progress: desired.is_progress(old), entry: desired.entry(old, now), ..looked }
     }
 
-    pub(super) fn updates(&self, workload: &Workload) -> Vec<PodSetUpdate> {
+    fn updates(&self, workload: &Workload) -> Result<Vec<PodSetUpdate>, Obstacle> {
         if self.journal.memory.slots == 0 {
-            return Vec::new();
+            return Ok(Vec::new());
         }
-        let pod_sets = plans::covered(self.context, workload, &self.identity.check, self.our_checks);
-        pod_set_updates(&pod_sets, &self.id, self.journal.memory.pinning)
+        plans::updates(self.context, &self.request(workload), self.journal.memory.pinning)
     }
 
     pub(super) fn count_ready(&self) {

@@ -15,6 +15,7 @@ mod steps;
 mod world;
 
 use anyhow::{Context as _, Result};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::CustomResourceExt as _;
 use kube::discovery::Discovery;
 use libtest_mimic::{Arguments, Failed, Trial};
@@ -22,11 +23,15 @@ use scenario::Run;
 use setu_e2e::{Layout, Options, Scope, Stack};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Runtime};
 use world::World;
 
 /// Scenarios that run at the same time. Most of their time is waiting for others' timers.
-const AT_ONCE: usize = 5;
+const AT_ONCE: usize = 8;
+
+/// Lives of one killed scenario that are led at the same time.
+const KILLS_AT_ONCE: usize = 4;
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
@@ -42,9 +47,7 @@ fn main() -> Result<()> {
     let stack = Arc::new(runtime.block_on(Stack::start(options))?);
     let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
     runtime.block_on(async { setu_e2e::apply::all(&stack.client()?, vec![crd]).await })?;
-    let kinds = Arc::new(
-        runtime.block_on(async { Ok::<_, anyhow::Error>(Discovery::new(stack.client()?).run().await?) })?,
-    );
+    let kinds = Arc::new(runtime.block_on(kinds_with_ours(&stack))?);
     let handle = runtime.handle();
     let trials: Vec<Trial> = runs.into_iter().map(|run| trial(run, &stack, &kinds, handle.clone())).collect();
     let conclusion = libtest_mimic::run(&arguments, trials);
@@ -54,6 +57,19 @@ fn main() -> Result<()> {
         other => drop(other),
     }
     conclusion.exit()
+}
+
+/// What the API server serves, once it serves our own kind too.
+async fn kinds_with_ours(stack: &Stack) -> Result<Discovery> {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let kinds = Discovery::new(stack.client()?).run().await?;
+        if kinds.has_group(::setu::names::API_GROUP) {
+            return Ok(kinds);
+        }
+        anyhow::ensure!(Instant::now() < deadline, "ProvisioningParameters are still not served");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 fn trial(run: Run, stack: &Arc<Stack>, kinds: &Arc<Discovery>, handle: Handle) -> Trial {
@@ -71,12 +87,13 @@ async fn play(stack: &Arc<Stack>, kinds: &Arc<Discovery>, run: &Run) -> Result<(
         return Ok(());
     }
     anyhow::ensure!(writes > 4, "Setu made {writes} writes only, so there is nothing to kill it after");
-    for write in 1..=writes {
-        let run = Run { id: format!("{}-k{write}", run.id), ..run.clone() };
-        let mut world = World::new(Arc::clone(stack), Arc::clone(kinds), &run).await?;
-        steps::play(&mut world, &run, Some(write))
-            .await
-            .with_context(|| format!("killed after write {write}"))?;
-    }
-    Ok(())
+    let kills = (1..=writes).map(|write| killed_after(write, stack, kinds, run));
+    stream::iter(kills).buffer_unordered(KILLS_AT_ONCE).try_collect().await
+}
+
+async fn killed_after(write: u64, stack: &Arc<Stack>, kinds: &Arc<Discovery>, run: &Run) -> Result<()> {
+    let run = Run { id: format!("{}-k{write}", run.id), ..run.clone() };
+    let mut world = World::new(Arc::clone(stack), Arc::clone(kinds), &run).await?;
+    let played = steps::play(&mut world, &run, Some(write)).await;
+    played.map(drop).with_context(|| format!("killed after write {write}"))
 }

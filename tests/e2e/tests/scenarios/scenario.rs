@@ -56,6 +56,10 @@ pub enum Step {
     Weather(Vec<Value>),
     /// An AdmissionCheck of nobody's becomes Active.
     Activate(String),
+    /// Somebody deletes one NodeClaim of this Job's gang.
+    DeleteOneClaim(String),
+    /// Somebody writes the journal of a Workload, or erases it.
+    Annotate(Annotation),
     /// The scenario's NodeClass becomes ready or not.
     NodeClassReady(bool),
     /// Setu is stopped, started or killed.
@@ -113,6 +117,16 @@ pub struct Role {
     pub gpus: u32,
 }
 
+/// A journal as somebody else writes it.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Annotation {
+    /// The Job.
+    pub name: String,
+    /// The annotation's new value; absent to erase it.
+    pub journal: Option<String>,
+}
+
 /// An object by kind and name, in the scenario's namespace if its kind has one.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -135,7 +149,7 @@ pub struct Change {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Expect {
     /// Seconds it may take, or must last.
-    #[serde(default = "a_minute")]
+    #[serde(default = "two_minutes")]
     pub within: u64,
     /// The Job or pod group the next lines are about.
     pub job: Option<String>,
@@ -165,8 +179,8 @@ pub struct Expect {
     pub active: Option<String>,
 }
 
-fn a_minute() -> u64 {
-    60
+fn two_minutes() -> u64 {
+    120
 }
 
 /// One run of a scenario, with its choices made.

@@ -46,6 +46,20 @@ async fn take(world: &mut World, step: &Step) -> Result<()> {
         Step::Delete(target) => world.delete(&target.kind, &target.name).await,
         Step::Patch(change) => world.patch(&change.kind, &change.name, &change.patch).await,
         Step::Weather(rules) => world.weather(rules).await,
+        Step::DeleteOneClaim(job) => {
+            let workload = world.workload(job).await?.with_context(|| format!("{job} has no Workload"))?;
+            let uid = workload.uid().unwrap_or_default();
+            let claims = world.claims().await?;
+            let claim = claims.iter().find(|c| c.label(setu::names::WORKLOAD_UID) == uid);
+            world.delete("NodeClaim", &claim.context("the gang has no NodeClaim")?.name_any()).await
+        }
+        Step::Annotate(annotation) => {
+            let key = setu::names::journal_key(&world.id);
+            let patch = serde_json::json!({"metadata": {"annotations": {key: annotation.journal}}});
+            world.patch("Workload", &annotation.name, &patch).await?;
+            world.journals.clear();
+            Ok(())
+        }
         Step::Activate(check) => world.set_condition("AdmissionCheck", check, ("Active", true)).await,
         Step::NodeClassReady(ready) => world.set_condition("KWOKNodeClass", "${id}", ("Ready", *ready)).await,
         Step::Setu(Power::Start) => world.setu.start(None),
@@ -111,7 +125,7 @@ fn revive(world: &mut World) -> Result<()> {
 async fn lacks(world: &mut World, expect: &Expect) -> Result<Option<String>> {
     let claims = world.claims().await?;
     for workload in world.workloads().await? {
-        world.journal(&workload)?;
+        world.journal(&workload);
     }
     if let Some(wanted) = expect.all_claims
         && claims.len() != wanted
@@ -146,7 +160,7 @@ async fn lacks_of_job(
     let Some(workload) = world.workload(job).await? else {
         return Ok(Some(format!("{job} has no Workload")));
     };
-    let journal = world.journal(&workload)?;
+    let journal = world.journal(&workload);
     let uid = workload.uid().unwrap_or_default();
     let own: Vec<&NodeClaim> = claims.iter().filter(|c| c.label(setu::names::WORKLOAD_UID) == uid).collect();
     let entry = workload.check(&world.id);
@@ -236,7 +250,7 @@ async fn nothing_is_left(world: &mut World) -> Result<()> {
         let nodes: Vec<String> = nodes.iter().map(ResourceExt::name_any).collect();
         let workloads = world.workloads().await?;
         for workload in &workloads {
-            world.journal(workload)?;
+            world.journal(workload);
         }
         if claims.is_empty() && nodes.is_empty() && workloads.is_empty() {
             return Ok(());

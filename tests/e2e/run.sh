@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Builds Setu with fail points and runs the scenarios on the real control plane.
+# An argument selects scenarios by a part of their title.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+if ! command -v go >/dev/null; then
+  echo "the real control plane is built with Go, which is not installed: see go.dev/doc/install (1.26 or later)" >&2
+  exit 1
+fi
+cargo build --features fail-points --target-dir target/e2e/setu
+exec cargo test -p setu-e2e --test scenarios -- "${1:-}"
