@@ -122,8 +122,7 @@ impl NodePool {
         }
         let cause =
             self.conditions().iter().find(|c| c.type_ != "Ready" && c.status == "False").unwrap_or(ready);
-        Some(
-            format!("NodePool {name} is not ready: {} {}", cause.reason, cause.message).trim_end().to_owned(),
-        )
+        let why = format!("{} {}", cause.reason, cause.message);
+        Some(format!("NodePool {name} is not ready ({}: {})", cause.type_, why.trim_end()))
     }
 }

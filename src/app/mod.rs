@@ -62,6 +62,10 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let (feeds, context) = Feeds::start(client, config.controller_name.clone(), config.policy);
     let metrics_server = server::bind("metrics", config.metrics).await?;
     let health_server = server::bind("health probes", config.health).await?;
+    for (what, server) in [("metrics", &metrics_server), ("probes", &health_server)] {
+        let address = server.local_addr().map(|a| a.to_string()).unwrap_or_default();
+        tracing::info!(what, address, "listening");
+    }
     tokio::spawn(server::serve(metrics_server, server::metrics(handle), stop.clone()));
     tokio::spawn(server::serve(
         health_server,

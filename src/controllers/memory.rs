@@ -207,6 +207,8 @@ struct Record {
     obituary: Obituary,
     node_pool: String,
     workload: Option<ObjectRef<Workload>>,
+    /// UID under which we have deleted it.
+    deleted: Option<String>,
     touched: Timestamp,
 }
 
@@ -232,6 +234,17 @@ impl Necrology {
             record.obituary.event = Some((reason.to_owned(), message.to_owned()));
             record.workload.clone()
         })
+    }
+
+    /// Notes that we have deleted a claim, which caches may still show for a while.
+    pub fn deleted(&self, claim: &str, uid: &str, now: Timestamp) {
+        self.with(claim, now, |record| record.deleted = Some(uid.to_owned()));
+    }
+
+    /// Whether we have deleted this very claim.
+    pub fn is_deleted(&self, claim: &NodeClaim) -> bool {
+        let records = lock(&self.0);
+        records.get(&claim.name_any()).is_some_and(|r| r.deleted.is_some() && r.deleted == claim.uid())
     }
 
     /// What is known of a claim that is missing or going, and its NodePool.

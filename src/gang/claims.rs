@@ -107,9 +107,13 @@ fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestam
             continue;
         }
         let detail = detail(claim, kind);
-        if kind == "Launched" && !detail.is_empty() && created + LAUNCH_ERROR_GRACE <= now {
-            let message = format!("the provider did not launch slot {slot}: {detail}");
-            return Health::Failed(Failure::new(FailureClass::LaunchFailed, message));
+        if kind == "Launched" && !detail.is_empty() {
+            let until = until.min(created + LAUNCH_ERROR_GRACE);
+            if until <= now {
+                let message = format!("the provider did not launch slot {slot}: {detail}");
+                return Health::Failed(Failure::new(FailureClass::LaunchFailed, message));
+            }
+            return Health::Coming { waits_for: format!("{phase}{}", dotted(&detail)), until: Some(until) };
         }
         if until <= now {
             let message =
@@ -134,13 +138,16 @@ fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestam
     }
 }
 
-/// Reason and message of a condition that is not yet True, without what only says "not yet".
+/// Why a condition is not yet True, without what only says "not yet". The provider's own text stays
+/// on the NodeClaim: it may name accounts and networks that are not the tenant's business.
 fn detail(claim: &NodeClaim, kind: &str) -> String {
     match condition::find(claim.conditions(), kind) {
-        Some(c) if !["", "AwaitingReconciliation", "NodeNotFound"].contains(&c.reason.as_str()) => {
-            format!("{} {}", c.reason, c.message).trim_end().to_owned()
+        Some(c) if ["", "AwaitingReconciliation", "NodeNotFound"].contains(&c.reason.as_str()) => {
+            String::new()
         }
-        _ => String::new(),
+        Some(c) if kind == "Launched" => c.reason.clone(),
+        Some(c) => format!("{} {}", c.reason, c.message).trim_end().to_owned(),
+        None => String::new(),
     }
 }
 

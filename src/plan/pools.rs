@@ -156,7 +156,7 @@ mod tests {
             json!({"spec": {"template": {"spec": {"taints": [{"key": "x", "effect": "NoSchedule"}]}}}});
         world.pools[1] = pool("tainted", &taint);
         world.pools[2] = pool("late", &not_ready(&[("Ready", "False")]));
-        assert_eq!(world.obstacle().1, "NodePool late is not ready: Because so it is");
+        assert_eq!(world.obstacle().1, "NodePool late is not ready (Ready: Because so it is)");
         world.pools.pop();
         assert_eq!(world.obstacle().0, ObstacleReason::TaintNotTolerated);
         world.pools.pop();
@@ -176,7 +176,10 @@ mod tests {
         world.policy.node_class_gate = Gate::Off;
         assert!(world.provisioned().notes.is_empty());
         world.policy.node_class_gate = Gate::Warn;
-        assert_eq!(world.provisioned().notes, ["NodePool gpu is not ready: Because so it is"]);
+        assert_eq!(
+            world.provisioned().notes,
+            ["NodePool gpu is not ready (NodeClassReady: Because so it is)"]
+        );
     }
 
     #[test]

@@ -60,14 +60,21 @@ impl Gang<'_> {
 
     pub(super) async fn delete(&mut self, names: &[String]) -> Result<(), Error> {
         let uid = |c: &NodeClaim| (c.name_any(), c.uid().unwrap_or_default());
-        let targets =
+        let targets: Vec<(String, String)> =
             self.claims.iter().filter(|c| names.contains(&c.name_any()) && self.owns(c)).map(uid).collect();
-        let (gone, error) = claims::delete_all(&self.context.client, targets).await;
+        let (gone, error) = claims::delete_all(&self.context.client, targets.clone()).await;
+        if let Some(error) = error {
+            return Err(error);
+        }
+        let now = self.context.now();
+        for (name, uid) in &targets {
+            self.context.necrology.deleted(name, uid, now);
+        }
         self.claims.retain(|c| !gone.contains(&c.name_any()));
         for claim in self.claims.iter_mut().filter(|c| names.contains(&c.name_any())) {
-            claim.metadata.deletion_timestamp.get_or_insert_with(|| Time(self.context.now()));
+            claim.metadata.deletion_timestamp.get_or_insert(Time(now));
         }
-        error.map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Whether a claim was made for this very Workload. Nothing else is ever deleted.

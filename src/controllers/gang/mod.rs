@@ -106,14 +106,7 @@ impl<'a> Gang<'a> {
                 None
             }
         };
-        let claims: Vec<NodeClaim> = context
-            .stores
-            .claims
-            .state()
-            .iter()
-            .filter(|c| c.label(names::GANG) == id)
-            .map(|c| (**c).clone())
-            .collect();
+        let claims = view::claims_of(context, &id, now);
         let fresh = known.is_none();
         let journal = match (known, Reservation::of(workload, check)) {
             (Some(journal), _) => journal,

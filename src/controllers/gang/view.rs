@@ -5,7 +5,9 @@ use crate::api::{Node, NodeClaim, condition};
 use crate::controllers::Context;
 use crate::gang::claims::{Loss, loss};
 use crate::gang::{ClaimView, Facts, Reservation, State};
+use crate::names;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::BTreeMap;
@@ -65,6 +67,20 @@ impl Gang<'_> {
         (ready.status == "False")
             .then(|| format!("NodePool {}: {} {}", pool.name_any(), ready.reason, ready.message))
     }
+}
+
+/// Claims of a gang as the cache shows them, less what we know better: those that we have deleted.
+pub(super) fn claims_of(context: &Context, gang: &str, now: Timestamp) -> Vec<NodeClaim> {
+    let all = context.stores.claims.state();
+    let own = all.iter().filter(|c| c.label(names::GANG) == gang);
+    own.map(|claim| {
+        let mut claim = (**claim).clone();
+        if context.necrology.is_deleted(&claim) {
+            claim.metadata.deletion_timestamp.get_or_insert(Time(now));
+        }
+        claim
+    })
+    .collect()
 }
 
 /// Nodes of these claims that are known.

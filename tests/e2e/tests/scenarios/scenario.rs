@@ -29,6 +29,9 @@ pub struct Scenario {
     /// Named alternatives: the scenario is run once for every combination.
     #[serde(default)]
     pub matrix: BTreeMap<String, BTreeMap<String, Vec<Step>>>,
+    /// It disturbs the whole cluster, so it runs after all others.
+    #[serde(default)]
+    pub alone: bool,
     /// Run it once for each of Setu's writes, killing Setu right after that write.
     #[serde(default)]
     pub kill_after_each_write: bool,

@@ -2,7 +2,6 @@
 
 use anyhow::{Context as _, Result, bail};
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
@@ -13,7 +12,6 @@ pub struct Setu {
     controller_name: String,
     policy: PathBuf,
     log: PathBuf,
-    metrics_port: u16,
     child: Option<Child>,
 }
 
@@ -29,7 +27,6 @@ impl Setu {
             controller_name: controller_name.to_owned(),
             policy: policy_file,
             log: folder.join("setu.log"),
-            metrics_port: TcpListener::bind("127.0.0.1:0")?.local_addr()?.port(),
             child: None,
         })
     }
@@ -46,8 +43,7 @@ impl Setu {
                 "--controller-name",
                 &self.controller_name,
             ])
-            .args(["--health-probe-bind-address", "127.0.0.1:0", "--metrics-bind-address"])
-            .arg(format!("127.0.0.1:{}", self.metrics_port))
+            .args(["--health-probe-bind-address", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0"])
             .arg("--config")
             .arg(&self.policy)
             .env("KUBECONFIG", &self.kubeconfig)
@@ -80,7 +76,11 @@ impl Setu {
     /// Writes it has made so far, from its own metrics.
     pub fn writes(&self) -> Result<u64> {
         use std::io::{Read as _, Write as _};
-        let mut stream = std::net::TcpStream::connect(("127.0.0.1", self.metrics_port))?;
+        let log = std::fs::read_to_string(&self.log)?;
+        let told =
+            log.lines().rev().find_map(|l| l.split("what=\"metrics\" address=\"").nth(1)?.split('"').next());
+        let mut stream =
+            std::net::TcpStream::connect(told.context("Setu has not said where its metrics are")?)?;
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;

@@ -1,0 +1,296 @@
+//! What a snapshot is read as: how far claims have come, what the lost ones died of, which events
+//! follow, and what Kueue is told.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
+use setu::api::{Node, NodeClaim};
+use setu::gang::claims::{Loss, Obituary, loss};
+use setu::gang::event::{Event, Standing};
+use setu::gang::reservation::{Ending, Epoch};
+use setu::gang::verdict::desired;
+use setu::gang::{
+    ClaimView, Facts, Failure, FailureClass, Health, Journal, Reading, Reservation, Sight, State, observe,
+};
+use setu::policy::Policy;
+use std::collections::BTreeMap;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+fn condition(kind: &str, status: &str, reason: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": at(5).to_string()})
+}
+
+/// A claim of slot 0, created at 0, with these conditions.
+fn claim(conditions: &[Value]) -> NodeClaim {
+    serde_json::from_value(json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+        "metadata": {
+            "name": "setu-w-abc-0", "uid": "u0", "creationTimestamp": at(0).to_string(),
+            "labels": {"setu.kueue.x-k8s.io/attempt": "1", "setu.kueue.x-k8s.io/slot": "0"},
+        },
+        "spec": {
+            "requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},
+            "taints": [{"key": "setu.kueue.x-k8s.io/gang", "value": "x", "effect": "NoSchedule"}],
+            "resources": {"requests": {"cpu": "4", "nvidia.com/gpu": "8"}},
+        },
+        "status": {"nodeName": "node-0", "conditions": conditions},
+    }))
+    .unwrap()
+}
+
+fn initialized() -> NodeClaim {
+    claim(&["Launched", "Registered", "Initialized"].map(|kind| condition(kind, "True", kind)))
+}
+
+/// A node on which the claim's pods can run, with `spec` put over its own.
+fn node(spec: &Value, gpus: &str) -> Node {
+    let mut node = json!({
+        "apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-0"},
+        "spec": {"taints": [{"key": "setu.kueue.x-k8s.io/gang", "value": "x", "effect": "NoSchedule"}]},
+        "status": {
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "allocatable": {"cpu": "16", "nvidia.com/gpu": gpus},
+        },
+    });
+    for (key, value) in spec.as_object().unwrap() {
+        node["spec"][key] = value.clone();
+    }
+    serde_json::from_value(node).unwrap()
+}
+
+fn health(claim: &NodeClaim, node: Option<&Node>, now: i64) -> Health {
+    ClaimView::of(claim, node, &Policy::default(), at(now)).health
+}
+
+fn waits_for(health: &Health) -> &str {
+    match health {
+        Health::Coming { waits_for, .. } => waits_for,
+        other => panic!("{other:?} waits for nothing"),
+    }
+}
+
+fn failure(health: &Health) -> FailureClass {
+    match health {
+        Health::Failed(failure) => failure.reason,
+        other => panic!("{other:?} is no failure"),
+    }
+}
+
+#[test]
+fn initialized_alone_does_not_make_a_node_ready() {
+    let claim = initialized();
+    let taint = json!({"taints": [{"key": "readiness.k8s.io/network", "effect": "NoSchedule"}]});
+    assert_eq!(waits_for(&health(&claim, None, 10)), "its Node to appear");
+    assert!(
+        waits_for(&health(&claim, Some(&node(&json!({"unschedulable": true}), "8")), 10))
+            .contains("uncordoned")
+    );
+    assert!(waits_for(&health(&claim, Some(&node(&taint, "8")), 10)).contains("readiness.k8s.io/network"));
+    assert!(waits_for(&health(&claim, Some(&node(&json!({}), "7")), 10)).contains("nvidia.com/gpu (7 of 8)"));
+    assert_eq!(health(&claim, Some(&node(&json!({}), "8")), 10), Health::Ready { since: at(5) });
+}
+
+#[test]
+fn the_buffer_time_counts_from_initialized() {
+    let policy = Policy { buffer_time: setu::api::duration::Span::seconds(20), ..Policy::default() };
+    let good = node(&json!({}), "8");
+    let seen = |now| ClaimView::of(&initialized(), Some(&good), &policy, at(now)).health;
+    assert_eq!(waits_for(&seen(24)), "the buffer time");
+    assert_eq!(seen(25), Health::Ready { since: at(5) });
+}
+
+#[test]
+fn each_phase_has_its_own_deadline_and_reason() {
+    let launching = claim(&[condition("Launched", "Unknown", "AwaitingReconciliation")]);
+    let refused = claim(&[condition("Launched", "Unknown", "Unauthorized")]);
+    let registering = claim(&[condition("Launched", "True", "Launched")]);
+    let launched = [condition("Launched", "True", "Launched"), condition("Registered", "True", "Registered")];
+    let initializing =
+        claim(&[&launched[..], &[condition("Initialized", "Unknown", "ResourceNotRegistered")]].concat());
+    assert_eq!(waits_for(&health(&launching, None, 239)), "launch");
+    assert_eq!(failure(&health(&launching, None, 240)), FailureClass::LaunchTimeout);
+    assert_eq!(waits_for(&health(&refused, None, 14)), "launch (Unauthorized)");
+    assert_eq!(failure(&health(&refused, None, 15)), FailureClass::LaunchFailed);
+    assert_eq!(failure(&health(&registering, None, 480)), FailureClass::RegistrationTimeout);
+    assert!(waits_for(&health(&initializing, None, 599)).contains("ResourceNotRegistered"));
+    assert_eq!(failure(&health(&initializing, None, 600)), FailureClass::InitializationTimeout);
+}
+
+#[test]
+fn what_a_vanished_claim_died_of_is_pieced_together() {
+    let event = |message: &str| Obituary {
+        event: Some(("InsufficientCapacityError".into(), message.into())),
+        ..Obituary::default()
+    };
+    let of = |claim: Option<&NodeClaim>, obituary: &Obituary, fault: Option<&str>, now| match loss(
+        3,
+        claim,
+        obituary,
+        fault,
+        at(now),
+    ) {
+        Loss::Failed(failure) => failure.reason,
+        Loss::Unclear(until) => panic!("unclear until {until}"),
+    };
+    let gone = Obituary { noticed: Some(at(0)), ..Obituary::default() };
+    let launched = Obituary { launched: true, ..gone.clone() };
+    assert_eq!(of(None, &event("no p5 left"), None, 0), FailureClass::InsufficientCapacity);
+    assert_eq!(
+        of(None, &event("resolving node class from nodeclaim"), None, 0),
+        FailureClass::NodeClassMissing
+    );
+    assert_eq!(of(None, &launched, None, 0), FailureClass::Interrupted);
+    assert_eq!(of(Some(&initialized()), &launched, None, 0), FailureClass::DeletedByOther);
+    assert_eq!(of(Some(&claim(&[])), &gone, None, 300), FailureClass::LaunchTimeout);
+    assert_eq!(of(None, &gone, Some("the NodeClass is not ready"), 0), FailureClass::NodeClassNotReady);
+    assert_eq!(loss(3, None, &gone, None, at(1)), Loss::Unclear(at(1) + SignedDuration::from_millis(500)));
+    assert_eq!(of(None, &gone, None, 2), FailureClass::Unknown);
+}
+
+fn view(slot: u32, health: Health) -> ClaimView {
+    ClaimView { name: format!("c{slot}"), uid: format!("u{slot}"), attempt: 1, slot, deleting: false, health }
+}
+
+fn ready(slot: u32) -> ClaimView {
+    view(slot, Health::Ready { since: at(0) })
+}
+
+fn epoch() -> Epoch {
+    Epoch("1-0-a".into())
+}
+
+fn held(standing: Standing) -> Reservation {
+    Reservation::Held { epoch: epoch(), standing }
+}
+
+fn journal(state: State) -> Journal {
+    let mut journal = Journal::new("uid", epoch(), at(0), Some(at(900)));
+    journal.state = state;
+    journal.seq = 3;
+    journal.memory.attempt = 1;
+    journal.memory.slots = 2;
+    journal
+}
+
+fn read(
+    journal: &Journal,
+    reservation: &Reservation,
+    claims: &[ClaimView],
+    sight: Sight,
+    losses: &BTreeMap<u32, Loss>,
+) -> Reading {
+    let policy = Policy::default();
+    let facts =
+        Facts { now: at(10), fresh: false, reservation, plan: None, claims, losses, sight, policy: &policy };
+    observe(journal, &facts)
+}
+
+#[test]
+fn readiness_and_loss_are_decided_on_a_quorum_read_alone() {
+    let waiting = journal(State::WaitingReady);
+    let reserved = held(Standing::Reserved);
+    let none = BTreeMap::new();
+    let both = [ready(0), ready(1)];
+    assert_eq!(read(&waiting, &reserved, &both, Sight::Cached, &none), Reading::LookAgain);
+    assert_eq!(
+        read(&waiting, &reserved, &both, Sight::Quorum, &none),
+        Reading::Events(vec![Event::NodesReady])
+    );
+    let lost = Failure::new(FailureClass::Interrupted, "gone");
+    let losses = BTreeMap::from([(1, Loss::Failed(lost.clone()))]);
+    assert_eq!(read(&waiting, &reserved, &both[..1], Sight::Cached, &losses), Reading::LookAgain);
+    let seen = read(&waiting, &reserved, &both[..1], Sight::Quorum, &losses);
+    assert_eq!(seen, Reading::Events(vec![Event::Failed(lost)]));
+    let back = journal(State::RollingBack { then: setu::gang::Then::Yielded });
+    assert_eq!(read(&back, &reserved, &[], Sight::Cached, &none), Reading::LookAgain);
+    assert_eq!(read(&back, &reserved, &[], Sight::Quorum, &none), Reading::Events(vec![Event::ClaimsGone]));
+}
+
+#[test]
+fn an_eviction_in_progress_ends_an_attempt_but_not_a_gang_that_may_run() {
+    let leaving = Reservation::Leaving(Ending::Evicted);
+    let seen =
+        |state| read(&journal(state), &leaving, &[ready(0), ready(1)], Sight::Quorum, &BTreeMap::new());
+    assert_eq!(seen(State::WaitingReady), Reading::Events(vec![Event::Leaving(Ending::Evicted)]));
+    assert_eq!(seen(State::Approved), Reading::Events(Vec::new()));
+}
+
+#[test]
+fn claims_of_another_attempt_are_strays_wherever_the_gang_is() {
+    let mut old = ready(0);
+    old.attempt = 7;
+    old.name = "old".into();
+    for state in [State::WaitingReady, State::Approved, State::Released] {
+        let claims =
+            if state.wants_claims() { vec![ready(0), ready(1), old.clone()] } else { vec![old.clone()] };
+        let Reading::Events(events) =
+            read(&journal(state), &held(Standing::Reserved), &claims, Sight::Cached, &BTreeMap::new())
+        else {
+            panic!("looked again");
+        };
+        assert_eq!(events.first(), Some(&Event::Strays(vec!["old".into()])));
+    }
+}
+
+fn entry(state: Verdict, updates: &[PodSetUpdate]) -> CheckState {
+    CheckState {
+        name: "c".into(),
+        state,
+        last_transition_time: at(0),
+        message: String::new(),
+        requeue_after_seconds: None,
+        pod_set_updates: updates.to_vec(),
+    }
+}
+
+fn update(value: &str) -> Vec<PodSetUpdate> {
+    let node_selector = [("gang".to_owned(), value.to_owned())].into();
+    vec![PodSetUpdate { name: "main".into(), node_selector, ..PodSetUpdate::default() }]
+}
+
+fn told(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(Verdict, usize)> {
+    let policy = Policy::default();
+    let losses = BTreeMap::new();
+    let facts = Facts {
+        now: at(10),
+        fresh: false,
+        reservation,
+        plan: None,
+        claims: &[],
+        losses: &losses,
+        sight: Sight::Cached,
+        policy: &policy,
+    };
+    desired(&journal(state), &facts, entry, Ok(update("x"))).map(|d| (d.state, d.updates.len()))
+}
+
+#[test]
+fn the_verdict_follows_the_state_and_is_never_written_where_kueue_would_misread_it() {
+    let (reserved, admitted) = (held(Standing::Reserved), held(Standing::Admitted));
+    let pending = entry(Verdict::Pending, &[]);
+    let said_ready = entry(Verdict::Ready, &update("x"));
+    assert_eq!(told(State::Approved, &reserved, &pending), Some((Verdict::Ready, 1)));
+    assert_eq!(told(State::Approved, &reserved, &said_ready), None);
+    // Other updates may not replace those of a Ready that stands.
+    assert_eq!(
+        told(State::Approved, &reserved, &entry(Verdict::Ready, &update("y"))),
+        Some((Verdict::Pending, 0))
+    );
+    assert_eq!(told(State::Approved, &admitted, &entry(Verdict::Ready, &update("y"))), None);
+    assert_eq!(told(State::Yielded, &reserved, &pending), Some((Verdict::Retry, 0)));
+    assert_eq!(told(State::WaitingReady, &reserved, &said_ready), Some((Verdict::Pending, 0)));
+    // A Ready left over from a reservation that went without an eviction is taken back.
+    assert_eq!(
+        told(State::Released, &Reservation::Gone(Ending::QuotaLost), &said_ready),
+        Some((Verdict::Pending, 0))
+    );
+    for gone in [Ending::Evicted, Ending::Finished, Ending::Deactivated] {
+        assert_eq!(told(State::Yielded, &Reservation::Gone(gone), &pending), None);
+        assert_eq!(told(State::Approved, &Reservation::Leaving(gone), &pending), None);
+    }
+}
