@@ -42,6 +42,10 @@ pub fn publish(recorder: &Recorder, workload: &Workload, journal: &Journal, text
         kind = EventType::Normal;
     }
     let mut events = vec![(reason, kind, text.to_owned())];
+    if (step.from, step.to) == (StateName::Validating, StateName::Provisioning) {
+        let planned = format!("{} nodes are needed, and nothing is in the way", journal.memory.slots);
+        events.insert(0, ("GangValidated", EventType::Normal, planned));
+    }
     if step.to == StateName::RollingBack
         && let Some(failure) = failed
     {

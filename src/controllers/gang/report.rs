@@ -8,7 +8,7 @@ use crate::gang::journal::Step;
 use crate::gang::observe::wake_at;
 use crate::gang::{Reservation, StateName, message, verdict};
 use crate::names;
-use crate::plan::Obstacle;
+use crate::plan::{Obstacle, Outcome};
 use crate::telemetry::{events, metrics};
 use jiff::Timestamp;
 use std::time::Duration;
@@ -29,6 +29,13 @@ impl Gang<'_> {
                 to = %to, reason = %reason, attempt = journal.memory.attempt, slots = journal.memory.slots,
                 last_failure = failure, "a gang moved on"
             );
+            if *to == StateName::Provisioning
+                && let Some(Outcome::Provision(plan)) = &self.plan
+            {
+                for note in &plan.notes {
+                    tracing::warn!(workload = self.identity.workload_ref(), note, "a plan has a drawback");
+                }
+            }
             let text = headline.split_once(": ").map_or(headline, |(_, text)| text);
             events::publish(&self.context.recorder, workload, &journal, text);
         }

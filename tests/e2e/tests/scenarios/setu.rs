@@ -75,18 +75,23 @@ impl Setu {
 
     /// Writes it has made so far, from its own metrics.
     pub fn writes(&self) -> Result<u64> {
-        use std::io::{Read as _, Write as _};
-        let log = std::fs::read_to_string(&self.log)?;
-        let told =
-            log.lines().rev().find_map(|l| l.split("what=\"metrics\" address=\"").nth(1)?.split('"').next());
-        let mut stream =
-            std::net::TcpStream::connect(told.context("Setu has not said where its metrics are")?)?;
-        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
+        let text = self.get("metrics", "/metrics")?;
         let lines =
             text.lines().filter(|l| l.starts_with("setu_api_requests_total{") && !l.contains("verb=\"get\""));
-        Ok(lines.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).map(|n| n as u64).sum())
+        Ok(lines.filter_map(|l| l.rsplit(' ').next()?.parse::<u64>().ok()).sum())
+    }
+
+    /// What it answers on one of its two servers, head included.
+    pub fn get(&self, server: &str, path: &str) -> Result<String> {
+        use std::io::{Read as _, Write as _};
+        let log = std::fs::read_to_string(&self.log)?;
+        let line = format!("what=\"{server}\" address=\"");
+        let told = log.lines().rev().find_map(|l| l.split(&line).nth(1)?.split('"').next());
+        let mut stream = std::net::TcpStream::connect(told.context("Setu has not said where it listens")?)?;
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text)?;
+        Ok(text)
     }
 
     /// The last lines of its log.
