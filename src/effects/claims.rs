@@ -49,12 +49,22 @@ async fn create_one(api: &Api<NodeClaim>, claim: NodeClaim) -> Result<NodeClaim,
     let params = PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
     match call("creating NodeClaim", &name, api.create(&params, &claim)).await {
         Ok(made) => {
-            metrics::claim_created(made.label(names::NODEPOOL), made.label(names::CAPACITY_TYPE));
+            metrics::claim_created(made.label(names::NODEPOOL), capacity_type(&made));
             tracing::info!(nodeclaim = name, nodepool = made.label(names::NODEPOOL), "created a NodeClaim");
             Ok(made)
         }
         Err(error) if error.code() == Some(409) => adopt(api, &claim, error).await,
         Err(error) => Err(error),
+    }
+}
+
+/// The capacity type a claim is bound to, or `any` where the provider chooses.
+fn capacity_type(claim: &NodeClaim) -> &str {
+    let required =
+        claim.spec.requirements.iter().find(|r| r.key == names::CAPACITY_TYPE && r.operator == "In");
+    match required.map(|r| r.values.as_slice()) {
+        Some([only]) => only,
+        _ => "any",
     }
 }
 
