@@ -111,11 +111,6 @@ impl Reservation {
             },
         }
     }
-
-    /// Whether a verdict may be written now.
-    pub fn is_held(&self) -> bool {
-        matches!(self, Self::Held { .. })
-    }
 }
 
 fn standing(workload: &Workload) -> Standing {

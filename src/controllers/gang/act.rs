@@ -23,6 +23,10 @@ impl Gang<'_> {
             return Ok(());
         }
         let committed = self.commit(workload).await;
+        if let Err(Error::Conflict { .. }) = committed {
+            // Somebody else has decided meanwhile, so what was decided here is out of date.
+            return committed;
+        }
         for effect in effects {
             match effect {
                 Effect::CreateClaims(slots) if committed.is_ok() => self.create(&slots).await?,
