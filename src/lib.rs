@@ -14,6 +14,7 @@
 pub mod api;
 pub mod app;
 pub mod cli;
+pub mod clock;
 pub mod cluster;
 pub mod controllers;
 mod digest;
@@ -23,4 +24,5 @@ pub mod gang;
 pub mod names;
 pub mod plan;
 pub mod policy;
+pub mod sim;
 pub mod telemetry;

@@ -1,5 +1,6 @@
 //! Starts one watch per kind and leads what it sees to the loops that care.
 
+use super::replica::Parts;
 use crate::api::{
     AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ProvisioningParameters,
     ResourceFlavor, Workload,
@@ -9,13 +10,12 @@ use crate::controllers::Context;
 use crate::controllers::context::{Stores, Wakers};
 use crate::gang::StateName;
 use crate::names;
-use crate::policy::PolicyFile;
 use futures::stream::{self, BoxStream, StreamExt};
 use k8s_openapi::api::core::v1::{Event, LimitRange};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::{self, Config};
-use kube::{Api, Client, Resource};
+use kube::{Api, Resource};
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -40,7 +40,8 @@ pub struct Feeds {
 
 impl Feeds {
     /// Starts every watch.
-    pub fn start(client: Client, controller_name: String, policy: PolicyFile) -> (Self, Arc<Context>) {
+    pub fn start(parts: Parts) -> (Self, Arc<Context>) {
+        let client = &parts.client;
         let gates = Gates::default();
         let all = Config::default;
         let ours = || Config::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
@@ -77,7 +78,7 @@ impl Feeds {
         let (wake_claim, wake_claims) = unbounded_channel();
         let (wake_check, wake_checks) = unbounded_channel();
         let wake = Wakers { workload: wake_workload, claim: wake_claim, check: wake_check };
-        let context = Arc::new(Context::new(client, controller_name, policy, stores, (gates, wake)));
+        let context = Arc::new(Context::new(parts, stores, (gates, wake)));
         spawn(queues.touched, &context, |context, _| plans_may_change(context));
         spawn(flavors.touched, &context, |context, _| plans_may_change(context));
         spawn(pools.touched, &context, |context, _| plans_may_change(context));

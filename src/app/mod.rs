@@ -4,24 +4,20 @@
 //! A second signal ends the process at once.
 
 mod feeds;
+pub mod replica;
 mod server;
 
+use crate::clock::Clock;
 use crate::cluster::client;
-use crate::controllers::claims::{Suspects, Sweeper};
-use crate::controllers::{Context, admission_check, claims, workload};
+use crate::controllers::Context;
 use crate::policy::PolicyFile;
 use crate::telemetry::metrics;
-use feeds::Feeds;
-use futures::StreamExt;
-use kube::runtime::Controller;
-use kube::runtime::controller::{Action, Config as Loop};
+use replica::{Parts, Replica};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Workloads looked at at the same time.
-const CONCURRENCY: u16 = 64;
 /// Period in which gauges are set anew from what is known.
 const GAUGE_PERIOD: Duration = Duration::from_secs(5);
 
@@ -59,7 +55,13 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     })?;
     let client = client::connect(kube_config)
         .map_err(|e| AppError::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
-    let (feeds, context) = Feeds::start(client, config.controller_name.clone(), config.policy);
+    let replica = Replica::start(Parts {
+        client,
+        clock: Clock::wall(),
+        controller_name: config.controller_name.clone(),
+        policy: config.policy,
+    });
+    let context = replica.context();
     let metrics_server = server::bind("metrics", config.metrics).await?;
     let health_server = server::bind("health probes", config.health).await?;
     for (what, server) in [("metrics", &metrics_server), ("probes", &health_server)] {
@@ -72,52 +74,13 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         server::health(Arc::clone(&context), stop.clone()),
         stop.clone(),
     ));
-    tokio::spawn(gauges(Arc::clone(&context)));
+    tokio::spawn(gauges(context));
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");
     let signals = tokio::spawn(signals(stop.clone()));
-    loops(feeds, &context, &stop).await;
+    replica.work(&stop).await;
     signals.abort();
     tracing::info!("stopped");
     Ok(())
-}
-
-/// Runs the three controllers until they are told to stop.
-async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
-    let stores = context.stores.clone();
-    let sweeper = Arc::new(Sweeper { context: Arc::clone(context), suspects: Suspects::default() });
-    let workloads = Controller::for_stream(feeds.workloads, stores.workloads)
-        .with_config(Loop::default().concurrency(CONCURRENCY))
-        .reconcile_on(feeds.wake_workloads)
-        .graceful_shutdown_on(stop.clone().cancelled_owned())
-        .run(workload::reconcile, workload::on_error, Arc::clone(context));
-    let checks = Controller::for_stream(feeds.checks, stores.checks)
-        .reconcile_on(feeds.wake_checks)
-        .graceful_shutdown_on(stop.clone().cancelled_owned())
-        .run(
-            admission_check::reconcile,
-            |check, error, _| retry("AdmissionCheck", &kube::ResourceExt::name_any(&*check), error),
-            Arc::clone(context),
-        );
-    let orphans = Controller::for_stream(feeds.claims, stores.claims)
-        .with_config(Loop::default().concurrency(CONCURRENCY))
-        .reconcile_on(feeds.wake_claims)
-        .graceful_shutdown_on(stop.clone().cancelled_owned())
-        .run(
-            claims::reconcile,
-            |claim, error, _| retry("NodeClaim", &kube::ResourceExt::name_any(&*claim), error),
-            sweeper,
-        );
-    // What came of each look is logged where it is taken.
-    tokio::join!(
-        workloads.for_each(|_| async {}),
-        checks.for_each(|_| async {}),
-        orphans.for_each(|_| async {}),
-    );
-}
-
-fn retry(kind: &str, name: &str, error: &crate::error::Error) -> Action {
-    tracing::warn!(kind, name, error = %error, "could not finish a look");
-    Action::requeue(Duration::from_secs(5))
 }
 
 async fn gauges(context: Arc<Context>) {

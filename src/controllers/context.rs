@@ -5,6 +5,7 @@ use crate::api::parameters::ParametersSpec;
 use crate::api::{
     AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ResourceFlavor, Workload,
 };
+use crate::clock::Clock;
 use crate::cluster::watch::Gates;
 use crate::names;
 use crate::policy::PolicyFile;
@@ -57,10 +58,24 @@ pub struct Wakers {
 /// What a check's parameters came to.
 pub type Parameters = Result<Option<ParametersSpec>, String>;
 
+/// What a replica is made of.
+pub struct Parts {
+    /// The way to the API server.
+    pub client: Client,
+    /// The time.
+    pub clock: Clock,
+    /// `spec.controllerName` of the checks that are ours.
+    pub controller_name: String,
+    /// The policy file, or what stands for one that was not given.
+    pub policy: PolicyFile,
+}
+
 /// What the controllers share.
 pub struct Context {
     /// The way to the API server.
     pub client: Client,
+    /// The time.
+    pub clock: Clock,
     /// `spec.controllerName` of the checks that are ours.
     pub controller_name: String,
     /// The policy file, or what stands for one that was not given.
@@ -84,19 +99,14 @@ pub struct Context {
 
 impl Context {
     /// Puts the parts together, with an empty memory.
-    pub fn new(
-        client: Client,
-        controller_name: String,
-        policy_file: PolicyFile,
-        stores: Stores,
-        (gates, wake): (Gates, Wakers),
-    ) -> Self {
+    pub fn new(parts: Parts, stores: Stores, (gates, wake): (Gates, Wakers)) -> Self {
         let reporter = Reporter { controller: names::CONTROLLER_NAME.to_owned(), instance: None };
         Self {
-            recorder: Recorder::new(client.clone(), reporter),
-            client,
-            controller_name,
-            policy_file,
+            recorder: Recorder::new(parts.client.clone(), reporter),
+            client: parts.client,
+            clock: parts.clock,
+            controller_name: parts.controller_name,
+            policy_file: parts.policy,
             stores,
             gates,
             wake,
@@ -110,9 +120,9 @@ impl Context {
         }
     }
 
-    /// The time. The only place of the controllers that asks for it.
+    /// The time.
     pub fn now(&self) -> Timestamp {
-        Timestamp::now()
+        self.clock.now()
     }
 
     /// Every gang, for people and metrics.

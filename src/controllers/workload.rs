@@ -13,7 +13,8 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::runtime::controller::Action;
 use std::sync::{Arc, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How often a Workload with a gang is looked at although nothing was seen to change.
 const SAFETY_NET: Duration = Duration::from_mins(1);

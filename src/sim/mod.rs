@@ -1,0 +1,5 @@
+//! The embedded cluster: an API server in this process, actors that behave as Kueue, Karpenter and the
+//! rest of a cluster do, faults, and invariants that are checked after every write.
+//!
+//! The real controller runs against it, unchanged. Time is tokio's, so a test that pauses it lives
+//! hours in milliseconds, and one seed decides everything that chance decides.
