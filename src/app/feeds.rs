@@ -8,34 +8,29 @@ use crate::api::{
 use crate::cluster::watch::{Gates, watch};
 use crate::controllers::Context;
 use crate::controllers::context::{Stores, Wakers};
+use crate::controllers::queue::Key;
 use crate::gang::StateName;
 use crate::names;
 use futures::stream::{self, BoxStream, StreamExt};
 use k8s_openapi::api::core::v1::{Event, LimitRange};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::runtime::reflector::ObjectRef;
-use kube::runtime::watcher::{self, Config};
+use kube::runtime::watcher::Config;
 use kube::{Api, Resource};
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-type Touched<K> = BoxStream<'static, Result<K, watcher::Error>>;
-type Woken<K> = BoxStream<'static, ObjectRef<K>>;
+/// What is to be looked at, one after the other.
+type Wakes = BoxStream<'static, Key>;
 
 /// What the loops run on.
 pub struct Feeds {
-    /// Workloads that were touched.
-    pub workloads: Touched<Workload>,
-    /// Workloads to look at for another reason.
-    pub wake_workloads: Woken<Workload>,
-    /// AdmissionChecks that were touched.
-    pub checks: Touched<AdmissionCheck>,
-    /// AdmissionChecks to look at for another reason.
-    pub wake_checks: Woken<AdmissionCheck>,
-    /// NodeClaims of ours that were touched.
-    pub claims: Touched<NodeClaim>,
-    /// NodeClaims to look at for another reason.
-    pub wake_claims: Woken<NodeClaim>,
+    /// Workloads to look at.
+    pub workloads: Wakes,
+    /// AdmissionChecks to look at.
+    pub checks: Wakes,
+    /// NodeClaims to look at.
+    pub claims: Wakes,
 }
 
 impl Feeds {
@@ -86,50 +81,50 @@ impl Feeds {
         spawn(limit_ranges.touched, &context, |_, _| {});
         spawn(runtime_classes.touched, &context, |_, _| {});
         spawn(nodes.touched, &context, |context, node| {
-            node_touched(context, &node);
+            node_touched(context, node);
         });
         spawn(parameters.touched, &context, |context, parameters| {
-            parameters_touched(context, &parameters);
+            parameters_touched(context, parameters);
         });
         spawn(warnings.touched, &context, |context, event| {
-            warned(context, &event);
+            warned(context, event);
         });
         let (of_workloads, of_claims) = (Arc::clone(&context), Arc::clone(&context));
         let feeds = Self {
-            workloads: touched(workloads.touched)
-                .inspect(move |w| w.iter().for_each(|w| of_workloads.workload_touched(w)))
-                .boxed(),
-            wake_workloads: woken(wake_workloads),
-            checks: touched(checks.touched),
-            wake_checks: woken(wake_checks),
-            claims: touched(claims.touched)
-                .inspect(move |c| c.iter().for_each(|c| of_claims.claim_touched(c)))
-                .boxed(),
-            wake_claims: woken(wake_claims),
+            workloads: wakes(workloads.touched, wake_workloads, move |w| of_workloads.workload_touched(w)),
+            checks: wakes(checks.touched, wake_checks, |_| {}),
+            claims: wakes(claims.touched, wake_claims, move |c| of_claims.claim_touched(c)),
         };
         (feeds, context)
     }
 }
 
-fn touched<K: Send + 'static>(receiver: UnboundedReceiver<K>) -> Touched<K> {
-    stream::unfold(receiver, |mut r| async move { r.recv().await.map(|item| (Ok(item), r)) }).boxed()
+/// What is touched, after it was noted, and what is woken for another reason.
+fn wakes<K: Resource<DynamicType = ()> + Send + Sync + 'static>(
+    touched: UnboundedReceiver<Arc<K>>,
+    woken: UnboundedReceiver<ObjectRef<K>>,
+    note: impl Fn(&K) + Send + 'static,
+) -> Wakes {
+    let touched = received(touched).map(move |object| {
+        note(&object);
+        Key::of(&*object)
+    });
+    stream::select(touched, received(woken).map(Key::from)).boxed()
 }
 
-fn woken<K: Resource<DynamicType = ()> + Send + 'static>(
-    receiver: UnboundedReceiver<ObjectRef<K>>,
-) -> Woken<K> {
+fn received<T: Send + 'static>(receiver: UnboundedReceiver<T>) -> BoxStream<'static, T> {
     stream::unfold(receiver, |mut r| async move { r.recv().await.map(|item| (item, r)) }).boxed()
 }
 
-fn spawn<K: Send + 'static>(
-    mut receiver: UnboundedReceiver<K>,
+fn spawn<K: Send + Sync + 'static>(
+    mut receiver: UnboundedReceiver<Arc<K>>,
     context: &Arc<Context>,
-    act: impl Fn(&Context, K) + Send + 'static,
+    act: impl Fn(&Context, &K) + Send + 'static,
 ) {
     let context = Arc::clone(context);
     tokio::spawn(async move {
         while let Some(item) = receiver.recv().await {
-            act(&context, item);
+            act(&context, &item);
         }
     });
 }

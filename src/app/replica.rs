@@ -3,16 +3,16 @@
 use super::feeds::Feeds;
 use crate::controllers::claims::{Suspects, Sweeper};
 pub use crate::controllers::context::Parts;
+use crate::controllers::queue::{self, Action, Key};
 use crate::controllers::{Context, admission_check, claims, workload};
-use futures::StreamExt;
-use kube::runtime::Controller;
-use kube::runtime::controller::{Action, Config as Loop};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Workloads looked at at the same time.
-const CONCURRENCY: u16 = 64;
+/// Objects of one kind that are looked at at the same time.
+const AT_ONCE: usize = 64;
+/// When a look that failed is taken again.
+const RETRY: Duration = Duration::from_secs(5);
 
 /// A replica whose watches run.
 pub struct Replica {
@@ -35,40 +35,42 @@ impl Replica {
     /// Runs the loops until `stop`; looks that are under way are finished.
     pub async fn work(self, stop: &CancellationToken) {
         let Self { context, feeds } = self;
-        let stores = context.stores.clone();
         let sweeper = Arc::new(Sweeper { context: Arc::clone(&context), suspects: Suspects::default() });
-        let workloads = Controller::for_stream(feeds.workloads, stores.workloads)
-            .with_config(Loop::default().concurrency(CONCURRENCY))
-            .reconcile_on(feeds.wake_workloads)
-            .graceful_shutdown_on(stop.clone().cancelled_owned())
-            .run(workload::reconcile, workload::on_error, Arc::clone(&context));
-        let checks = Controller::for_stream(feeds.checks, stores.checks)
-            .reconcile_on(feeds.wake_checks)
-            .graceful_shutdown_on(stop.clone().cancelled_owned())
-            .run(
-                admission_check::reconcile,
-                |check, error, _| retry("AdmissionCheck", &kube::ResourceExt::name_any(&*check), error),
-                Arc::clone(&context),
-            );
-        let orphans = Controller::for_stream(feeds.claims, stores.claims)
-            .with_config(Loop::default().concurrency(CONCURRENCY))
-            .reconcile_on(feeds.wake_claims)
-            .graceful_shutdown_on(stop.clone().cancelled_owned())
-            .run(
-                claims::reconcile,
-                |claim, error, _| retry("NodeClaim", &kube::ResourceExt::name_any(&*claim), error),
-                sweeper,
-            );
+        let workloads = queue::work(feeds.workloads, AT_ONCE, |key| look_at_workload(key, &context), stop);
+        let checks = queue::work(feeds.checks, 1, |key| look_at_check(key, &context), stop);
+        let claims = queue::work(feeds.claims, AT_ONCE, |key| look_at_claim(key, &sweeper), stop);
         // What came of each look is logged where it is taken.
-        tokio::join!(
-            workloads.for_each(|_| async {}),
-            checks.for_each(|_| async {}),
-            orphans.for_each(|_| async {}),
-        );
+        tokio::join!(workloads, checks, claims);
     }
 }
 
-fn retry(kind: &str, name: &str, error: &crate::error::Error) -> Action {
-    tracing::warn!(kind, name, error = %error, "could not finish a look");
-    Action::requeue(Duration::from_secs(5))
+async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {
+    let Some(workload) = context.stores.workloads.get(&key.object()) else {
+        return Action::await_change();
+    };
+    match workload::reconcile(Arc::clone(&workload), Arc::clone(context)).await {
+        Ok(action) => action,
+        Err(error) => workload::on_error(workload, &error, Arc::clone(context)),
+    }
+}
+
+async fn look_at_check(key: Key, context: &Arc<Context>) -> Action {
+    let Some(check) = context.stores.checks.get(&key.object()) else {
+        return Action::await_change();
+    };
+    let looked = admission_check::reconcile(check, Arc::clone(context)).await;
+    looked.unwrap_or_else(|error| retry("AdmissionCheck", &key, &error))
+}
+
+async fn look_at_claim(key: Key, sweeper: &Arc<Sweeper>) -> Action {
+    let Some(claim) = sweeper.context.stores.claims.get(&key.object()) else {
+        return Action::await_change();
+    };
+    let looked = claims::reconcile(claim, Arc::clone(sweeper)).await;
+    looked.unwrap_or_else(|error| retry("NodeClaim", &key, &error))
+}
+
+fn retry(kind: &str, key: &Key, error: &crate::error::Error) -> Action {
+    tracing::warn!(kind, name = key.name, error = %error, "could not finish a look");
+    Action::requeue(RETRY)
 }

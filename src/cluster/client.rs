@@ -22,6 +22,11 @@ pub fn connect(mut config: Config) -> Result<Client, kube::Error> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&CountLayer).build())
 }
 
+/// The same counting around any other way to an API server.
+pub fn counted<S>(service: S) -> Count<S> {
+    CountLayer.layer(service)
+}
+
 /// Adds [`Count`] to a stack.
 #[derive(Clone, Copy, Debug)]
 struct CountLayer;
@@ -36,7 +41,7 @@ impl<S> Layer<S> for CountLayer {
 
 /// Counts requests by verb, resource and answer.
 #[derive(Clone, Debug)]
-struct Count<S> {
+pub struct Count<S> {
     inner: S,
 }
 

@@ -3,12 +3,12 @@
 //! An object that cannot be decoded is reported and left out; it never stops the others. Deleted
 //! objects are told of too, with the store already without them.
 
+use super::store::{Store, Writer};
 use crate::telemetry::metrics;
 use futures::{StreamExt, TryStreamExt, pin_mut};
 use kube::core::DeserializeGuard;
-use kube::runtime::reflector::{self, Store};
+use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::runtime::{WatchStreamExt, reflector::store};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ pub struct Watched<K: Resource<DynamicType = ()> + 'static> {
     /// Everything that exists, as last seen.
     pub store: Store<K>,
     /// Every object that was added, changed or removed.
-    pub touched: UnboundedReceiver<K>,
+    pub touched: UnboundedReceiver<Arc<K>>,
 }
 
 /// Which kinds have been listed once, and what keeps the others from it.
@@ -55,7 +55,7 @@ pub fn watch<K>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    let (store, writer) = store();
+    let (store, writer) = Writer::new();
     let (told, touched) = unbounded_channel();
     if let Some(gates) = gates {
         gates.set(kind, Some("not listed yet".to_owned()));
@@ -68,26 +68,29 @@ async fn pump<K>(
     kind: &'static str,
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
-    writer: reflector::store::Writer<K>,
-    told: UnboundedSender<K>,
+    mut writer: Writer<K>,
+    told: UnboundedSender<Arc<K>>,
     gates: Option<Gates>,
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let events = watcher(api, config)
         .default_backoff()
-        .try_filter_map(move |event| async move { Ok(decoded(kind, event)) })
-        .reflect(writer);
+        .try_filter_map(move |event| async move { Ok(decoded(kind, event)) });
     pin_mut!(events);
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::InitDone) => gates.iter().for_each(|g| g.set(kind, None)),
-            Ok(Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) => {
-                if told.send(object).is_err() {
-                    return;
+            Ok(event) => {
+                let listed = matches!(event, Event::InitDone);
+                for object in writer.take(event) {
+                    if told.send(object).is_err() {
+                        return;
+                    }
+                }
+                if listed {
+                    gates.iter().for_each(|g| g.set(kind, None));
                 }
             }
-            Ok(Event::Init) => {}
             Err(error) => report(kind, &error, gates.as_ref()),
         }
     }

@@ -1,6 +1,7 @@
 //! Reports on each of our AdmissionChecks whether it works, and reads its parameters.
 
 use super::context::{Context, Parameters};
+use super::queue::Action;
 use crate::api::admission_check::ParametersRef;
 use crate::api::{AdmissionCheck, ProvisioningParameters};
 use crate::effects::active::Active;
@@ -8,7 +9,6 @@ use crate::effects::{active, call};
 use crate::error::Error;
 use crate::names;
 use kube::core::DeserializeGuard;
-use kube::runtime::controller::Action;
 use kube::{Api, ResourceExt};
 use std::sync::Arc;
 use std::time::Duration;

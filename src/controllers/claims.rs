@@ -6,13 +6,13 @@
 
 use super::context::Context;
 use super::memory::workload_of;
+use super::queue::Action;
 use crate::api::{NodeClaim, Workload};
 use crate::effects::{call, claims};
 use crate::error::Error;
 use crate::names;
 use crate::telemetry::metrics;
 use kube::api::PartialObjectMeta;
-use kube::runtime::controller::Action;
 use kube::{Api, ResourceExt};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};

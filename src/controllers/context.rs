@@ -6,6 +6,7 @@ use crate::api::{
     AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ResourceFlavor, Workload,
 };
 use crate::clock::Clock;
+use crate::cluster::store::Store;
 use crate::cluster::watch::Gates;
 use crate::names;
 use crate::policy::PolicyFile;
@@ -13,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::runtime::events::{Recorder, Reporter};
-use kube::runtime::reflector::{ObjectRef, Store};
+use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};

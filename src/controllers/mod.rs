@@ -1,7 +1,8 @@
 //! The loops that turn watches into writes.
 //!
 //! `workload` takes gangs through their lives, `admission_check` reports whether a check works, and
-//! `claims` asks of every NodeClaim whether somebody still wants it. `context` is what they share.
+//! `claims` asks of every NodeClaim whether somebody still wants it. `queue` decides who is looked at
+//! when, and `context` is what they share.
 
 pub mod admission_check;
 pub mod claims;
@@ -9,6 +10,7 @@ pub mod context;
 mod gang;
 mod memory;
 mod plans;
+pub mod queue;
 pub mod workload;
 
 pub use context::Context;

@@ -3,6 +3,7 @@
 
 use super::context::Context;
 use super::gang::{Gang, Looked};
+use super::queue::Action;
 use crate::api::workload::CheckState;
 use crate::api::{Workload, condition};
 use crate::effects::verdict;
@@ -11,7 +12,6 @@ use crate::names;
 use crate::telemetry::metrics;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use kube::runtime::controller::Action;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;

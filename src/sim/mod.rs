@@ -3,3 +3,18 @@
 //!
 //! The real controller runs against it, unchanged. Time is tokio's, so a test that pauses it lives
 //! hours in milliseconds, and one seed decides everything that chance decides.
+
+pub mod actors;
+pub mod api;
+pub mod catalogue;
+pub mod chance;
+pub mod cluster;
+pub mod drama;
+pub mod embedded;
+pub mod faults;
+pub mod invariants;
+pub mod moves;
+pub mod scenario;
+pub mod transport;
+mod values;
+pub mod weather;

@@ -81,7 +81,9 @@ pub enum Step {
 #[derive(Deserialize, Clone, Copy, Debug)]
 #[serde(rename_all = "camelCase")]
 pub enum Power {
+    /// Setu starts.
     Start,
+    /// Setu dies as in a power failure.
     Kill,
 }
 
@@ -89,14 +91,19 @@ pub enum Power {
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Job {
+    /// Its name.
     pub name: String,
+    /// How many pods run at the same time.
     pub pods: u32,
+    /// GPUs of each pod.
     #[serde(default)]
     pub gpus: u32,
     /// How long each pod runs; for ever if absent.
     pub run_for: Option<String>,
+    /// Whether it may preempt others.
     #[serde(default)]
     pub high_priority: bool,
+    /// Node selector of its pods.
     #[serde(default)]
     pub node_selector: BTreeMap<String, String>,
 }
@@ -105,8 +112,11 @@ pub struct Job {
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Group {
+    /// Its name.
     pub name: String,
+    /// Its kinds of pods.
     pub roles: Vec<Role>,
+    /// How long each pod runs; for ever if absent.
     pub run_for: Option<String>,
 }
 
@@ -114,8 +124,11 @@ pub struct Group {
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Role {
+    /// Part of the pods' names.
     pub name: String,
+    /// How many.
     pub pods: u32,
+    /// GPUs of each.
     #[serde(default)]
     pub gpus: u32,
 }
@@ -134,7 +147,9 @@ pub struct Annotation {
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Target {
+    /// Its kind.
     pub kind: String,
+    /// Its name.
     pub name: String,
 }
 
@@ -142,8 +157,11 @@ pub struct Target {
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Change {
+    /// Kind of the object.
     pub kind: String,
+    /// Its name.
     pub name: String,
+    /// The merge patch.
     pub patch: Value,
 }
 
@@ -202,17 +220,26 @@ pub fn read(folder: &Path) -> Result<Vec<Run>> {
     let mut files: Vec<_> = std::fs::read_dir(folder)?.collect::<std::io::Result<Vec<_>>>()?;
     files.sort_by_key(std::fs::DirEntry::path);
     let mut runs = Vec::new();
-    for file in
-        files.iter().map(std::fs::DirEntry::path).filter(|p| p.extension().is_some_and(|e| e == "yaml"))
-    {
-        let stem = file.file_stem().and_then(|s| s.to_str()).unwrap_or_default().to_owned();
-        let text = std::fs::read_to_string(&file)?;
-        let value: Value = serde_yaml::from_str(&text).with_context(|| format!("{}", file.display()))?;
-        let scenario: Scenario =
-            serde_json::from_value(value).with_context(|| format!("{}", file.display()))?;
-        runs.extend(expand(&stem, &scenario)?);
+    for file in files.iter().map(std::fs::DirEntry::path) {
+        if file.extension().is_some_and(|e| e == "yaml") {
+            runs.extend(read_file(&file)?);
+        }
     }
     Ok(runs)
+}
+
+/// Reads one scenario file into runs, named after the file.
+pub fn read_file(file: &Path) -> Result<Vec<Run>> {
+    let stem = file.file_stem().and_then(|s| s.to_str()).unwrap_or_default();
+    let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    parse(stem, &text).with_context(|| format!("{}", file.display()))
+}
+
+/// Reads a scenario into runs.
+pub fn parse(stem: &str, text: &str) -> Result<Vec<Run>> {
+    let value: Value = serde_yaml::from_str(text)?;
+    let scenario: Scenario = serde_json::from_value(value)?;
+    expand(stem, &scenario)
 }
 
 /// One run for every combination of the matrix.

@@ -1,17 +1,18 @@
 //! Runs a scenario: its steps one after the other, and at the end what must hold for every scenario.
 
-use crate::scenario::{Expect, Power, Run, Step};
-use crate::world::World;
+use super::file::{Expect, Power, Run, Step};
+use super::{Theatre, World};
+use crate::api::{NodeClaim, Workload, condition};
+use crate::gang::{Journal, diagram};
+use crate::names;
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
-use setu::api::{NodeClaim, Workload, condition};
-use setu::gang::{Journal, diagram};
-use setu_e2e::Program;
 use std::collections::BTreeSet;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How often the cluster is looked at while something is awaited.
 const LOOK: Duration = Duration::from_millis(250);
@@ -20,20 +21,20 @@ const CLEAN_UP: Duration = Duration::from_secs(90);
 
 /// Takes the steps. `kill_after` makes Setu kill itself once after that write; it is then restarted.
 /// Returns how many writes Setu made.
-pub async fn play(world: &mut World, run: &Run, kill_after: Option<u64>) -> Result<u64> {
-    world.setu.start(kill_after)?;
+pub async fn play<T: Theatre>(world: &mut World<T>, run: &Run, kill_after: Option<u64>) -> Result<u64> {
+    world.theatre.start_setu(kill_after)?;
     for (index, step) in run.scenario.steps.iter().enumerate() {
         take(world, step)
             .await
             .with_context(|| format!("step {} of {:?}: {step:?}", index + 1, run.title))?;
     }
-    let writes = if kill_after.is_none() { world.setu.writes().unwrap_or_default() } else { 0 };
+    let writes = if kill_after.is_none() { world.theatre.writes().unwrap_or_default() } else { 0 };
     nothing_is_left(world).await.context("after the last step")?;
     paths_are_lawful(world)?;
     Ok(writes)
 }
 
-async fn take(world: &mut World, step: &Step) -> Result<()> {
+async fn take<T: Theatre>(world: &mut World<T>, step: &Step) -> Result<()> {
     match step {
         Step::Submit(job) => world.submit(job).await,
         Step::Group(group) => world.group(group).await,
@@ -50,11 +51,11 @@ async fn take(world: &mut World, step: &Step) -> Result<()> {
             let workload = world.workload(job).await?.with_context(|| format!("{job} has no Workload"))?;
             let uid = workload.uid().unwrap_or_default();
             let claims = world.claims().await?;
-            let claim = claims.iter().find(|c| c.label(setu::names::WORKLOAD_UID) == uid);
+            let claim = claims.iter().find(|c| c.label(names::WORKLOAD_UID) == uid);
             world.delete("NodeClaim", &claim.context("the gang has no NodeClaim")?.name_any()).await
         }
         Step::Annotate(annotation) => {
-            let key = setu::names::journal_key(&world.id);
+            let key = names::journal_key(&world.id);
             let patch = serde_json::json!({"metadata": {"annotations": {key: annotation.journal}}});
             world.patch("Workload", &annotation.name, &patch).await?;
             world.journals.clear();
@@ -62,26 +63,22 @@ async fn take(world: &mut World, step: &Step) -> Result<()> {
         }
         Step::Activate(check) => world.set_condition("AdmissionCheck", check, ("Active", true)).await,
         Step::NodeClassReady(ready) => world.set_condition("KWOKNodeClass", "${id}", ("Ready", *ready)).await,
-        Step::Setu(Power::Start) => world.setu.start(None),
+        Step::Setu(Power::Start) => world.theatre.start_setu(None),
         Step::Setu(Power::Kill) => {
-            world.setu.kill();
+            world.theatre.kill_setu();
             Ok(())
         }
-        Step::ApiServerGone(seconds) => {
-            world.stack.stop_program(Program::ApiServer).await?;
-            tokio::time::sleep(Duration::from_secs(*seconds)).await;
-            world.stack.start_program(Program::ApiServer).await
-        }
+        Step::ApiServerGone(seconds) => world.theatre.api_server_gone(*seconds).await,
         Step::Use(axis) => bail!("axis {axis} was not resolved"),
         Step::Until(expect) => until(world, expect).await,
         Step::Holds(expect) => holds(world, expect).await,
     }
 }
 
-async fn until(world: &mut World, expect: &Expect) -> Result<()> {
+async fn until<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(expect.within);
     loop {
-        revive(world)?;
+        world.theatre.revive_setu()?;
         let lack = lacks(world, expect).await;
         let lack = match lack {
             Ok(None) => return Ok(()),
@@ -92,37 +89,27 @@ async fn until(world: &mut World, expect: &Expect) -> Result<()> {
             bail!(
                 "not so within {} s: {lack}\nSetu's last lines:\n{}",
                 expect.within,
-                world.setu.log_tail(25)
+                world.theatre.log_tail()
             );
         }
         tokio::time::sleep(LOOK).await;
     }
 }
 
-async fn holds(world: &mut World, expect: &Expect) -> Result<()> {
+async fn holds<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(expect.within);
     while Instant::now() < end {
-        revive(world)?;
+        world.theatre.revive_setu()?;
         if let Some(lack) = lacks(world, expect).await? {
-            bail!("it did not stay so: {lack}\nSetu's last lines:\n{}", world.setu.log_tail(25));
+            bail!("it did not stay so: {lack}\nSetu's last lines:\n{}", world.theatre.log_tail());
         }
         tokio::time::sleep(LOOK).await;
     }
     Ok(())
 }
 
-/// Starts Setu again after it has killed itself. An end of any other kind is a failure.
-fn revive(world: &mut World) -> Result<()> {
-    use std::os::unix::process::ExitStatusExt as _;
-    match world.setu.ended()? {
-        Some(status) if status.signal() == Some(9) => world.setu.start(None),
-        Some(status) => bail!("Setu ended by itself: {status}\n{}", world.setu.log_tail(25)),
-        None => Ok(()),
-    }
-}
-
 /// The first thing that is not as expected.
-async fn lacks(world: &mut World, expect: &Expect) -> Result<Option<String>> {
+async fn lacks<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<Option<String>> {
     let claims = world.claims().await?;
     for workload in world.workloads().await? {
         world.journal(&workload);
@@ -144,15 +131,15 @@ async fn lacks(world: &mut World, expect: &Expect) -> Result<Option<String>> {
     }
 }
 
-async fn active(world: &World) -> Result<String> {
-    let api: Api<setu::api::AdmissionCheck> = Api::all(world.client.clone());
+async fn active<T: Theatre>(world: &World<T>) -> Result<String> {
+    let api: Api<crate::api::AdmissionCheck> = Api::all(world.client.clone());
     let check = api.get(&world.id).await?;
     let found = condition::find(check.conditions(), "Active");
     Ok(found.map_or_else(String::new, |c| format!("{} {}", c.status, c.reason)))
 }
 
-async fn lacks_of_job(
-    world: &mut World,
+async fn lacks_of_job<T: Theatre>(
+    world: &mut World<T>,
     job: &str,
     expect: &Expect,
     claims: &[NodeClaim],
@@ -162,7 +149,7 @@ async fn lacks_of_job(
     };
     let journal = world.journal(&workload);
     let uid = workload.uid().unwrap_or_default();
-    let own: Vec<&NodeClaim> = claims.iter().filter(|c| c.label(setu::names::WORKLOAD_UID) == uid).collect();
+    let own: Vec<&NodeClaim> = claims.iter().filter(|c| c.label(names::WORKLOAD_UID) == uid).collect();
     let entry = workload.check(&world.id);
     let mut lack = Vec::new();
     let mut same = |what: &str, is: String, wanted: &Option<String>| {
@@ -202,7 +189,12 @@ async fn lacks_of_job(
 }
 
 /// Whether exactly so many pods of the Job run, each on a node of these claims and alone there.
-async fn misplaced(world: &World, job: &str, own: &[&NodeClaim], wanted: usize) -> Result<Option<String>> {
+async fn misplaced<T: Theatre>(
+    world: &World<T>,
+    job: &str,
+    own: &[&NodeClaim],
+    wanted: usize,
+) -> Result<Option<String>> {
     let nodes: BTreeSet<&str> =
         own.iter().filter_map(|c| c.status.as_ref()).map(|s| s.node_name.as_str()).collect();
     let of_job = |p: &&Pod| p.name_any().starts_with(&format!("{job}-"));
@@ -221,7 +213,7 @@ async fn misplaced(world: &World, job: &str, own: &[&NodeClaim], wanted: usize) 
     Ok((!good).then(|| format!("pods of {job} run on {used:?}, and the gang's nodes are {nodes:?}")))
 }
 
-async fn no_event(world: &World, workload: &Workload, reason: &str) -> Result<Option<String>> {
+async fn no_event<T: Theatre>(world: &World<T>, workload: &Workload, reason: &str) -> Result<Option<String>> {
     let api: Api<Event> = Api::namespaced(world.client.clone(), &world.id);
     let uid = workload.uid();
     let events = api.list(&ListParams::default()).await?;
@@ -232,7 +224,7 @@ async fn no_event(world: &World, workload: &Workload, reason: &str) -> Result<Op
 }
 
 /// Ends everything in the scenario's namespace; then no NodeClaim of it and no Node may be left.
-async fn nothing_is_left(world: &mut World) -> Result<()> {
+async fn nothing_is_left<T: Theatre>(world: &mut World<T>) -> Result<()> {
     use k8s_openapi::api::batch::v1::Job;
     let all = ListParams::default();
     let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::background() };
@@ -242,7 +234,7 @@ async fn nothing_is_left(world: &mut World) -> Result<()> {
     pods.delete_collection(&now, &all).await?;
     let deadline = Instant::now() + CLEAN_UP;
     loop {
-        revive(world)?;
+        world.theatre.revive_setu()?;
         let claims = world.claims().await?;
         let pools = format!("karpenter.sh/nodepool in ({0}, {0}-cpu)", world.id);
         let nodes: Api<Node> = Api::all(world.client.clone());
@@ -260,7 +252,7 @@ async fn nothing_is_left(world: &mut World) -> Result<()> {
             let workloads: Vec<String> = workloads.iter().map(ResourceExt::name_any).collect();
             bail!(
                 "left over: NodeClaims {claims:?}, Nodes {nodes:?}, Workloads {workloads:?}\n{}",
-                world.setu.log_tail(25)
+                world.theatre.log_tail()
             );
         }
         tokio::time::sleep(LOOK).await;
@@ -268,10 +260,10 @@ async fn nothing_is_left(world: &mut World) -> Result<()> {
 }
 
 /// Every history that was seen is a path of the published chart.
-fn paths_are_lawful(world: &World) -> Result<()> {
+fn paths_are_lawful<T: Theatre>(world: &World<T>) -> Result<()> {
     let edges = diagram::edges();
     for journal in world.journals.values() {
-        let mut last: Option<&setu::gang::journal::Step> = None;
+        let mut last: Option<&crate::gang::journal::Step> = None;
         for step in &journal.history {
             ensure!(
                 edges.contains_key(&(step.from, step.to)),

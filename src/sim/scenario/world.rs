@@ -1,18 +1,18 @@
 //! A scenario's own corner of the cluster: its objects, its weather, its Setu, and what is seen there.
 
-use crate::scenario::{Group, Job, Run};
-use crate::setu::Setu;
+use super::Theatre;
+use super::file::{Group, Job, Run};
+use crate::api::{NodeClaim, Workload};
+use crate::gang::Journal;
+use crate::names;
+use crate::sim::actors::machines::RUN_FOR;
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::discovery::{ApiResource, Discovery, Scope};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
-use setu::api::{NodeClaim, Workload};
-use setu::gang::Journal;
-use setu_e2e::Stack;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 const WORLD: &str = include_str!("world.yaml");
 /// Instance types of the catalogue that the worlds use.
@@ -20,44 +20,60 @@ const GPU_TYPE: &str = "g5.4xlarge";
 const CPU_TYPE: &str = "m5.4xlarge";
 
 /// A scenario's corner of the cluster.
-pub struct World {
+pub struct World<T> {
+    /// The cluster.
+    pub theatre: T,
+    /// Id of the scenario's run, in the name of everything it makes.
     pub id: String,
-    pub stack: Arc<Stack>,
+    /// The way to the API server.
     pub client: Client,
-    pub setu: Setu,
     /// Every journal seen, by Workload UID, as last seen.
     pub journals: BTreeMap<String, Journal>,
-    kinds: Arc<Discovery>,
+    kinds: Discovery,
     gpus: u32,
 }
 
-impl World {
-    /// Makes everything but Setu's process start.
-    pub async fn new(stack: Arc<Stack>, kinds: Arc<Discovery>, run: &Run) -> Result<Self> {
-        let id = run.id.clone();
-        let client = stack.client()?;
-        let policy = json!({
-            "apiVersion": "setu.kueue.x-k8s.io/v1alpha1",
-            "kind": "Policy",
-            "defaults": run.scenario.policy.as_object().cloned().unwrap_or_default(),
-        });
-        let policy = substituted(&policy, &id)?.to_string();
-        let folder = stack.folder().join("scenarios").join(&id);
-        let setu = Setu::new(stack.kubeconfig(), &format!("e2e.setu/{id}"), &policy, &folder)?;
-        let world =
-            Self { id, stack, client, setu, journals: BTreeMap::new(), kinds, gpus: run.scenario.gpus };
+/// The name under which a run's Setu is a controller.
+pub fn controller_name(run: &Run) -> String {
+    controller_name_of(&run.id)
+}
+
+/// The name under which Setu is a controller in the world of this id.
+pub fn controller_name_of(id: &str) -> String {
+    format!("e2e.setu/{id}")
+}
+
+/// The objects of a world: its namespace, node pools, flavors, check and queues.
+pub fn objects(id: &str, gpus: u32) -> Result<Vec<Value>> {
+    let filled = WORLD
+        .replace("${id}", id)
+        .replace("${gpus}", &gpus.to_string())
+        .replace("${gpuType}", GPU_TYPE)
+        .replace("${cpuType}", CPU_TYPE);
+    documents(&filled)
+}
+
+/// The policy file of a run.
+pub fn policy(run: &Run) -> Result<String> {
+    let policy = json!({
+        "apiVersion": "setu.kueue.x-k8s.io/v1alpha1",
+        "kind": "Policy",
+        "defaults": run.scenario.policy.as_object().cloned().unwrap_or_default(),
+    });
+    Ok(substituted(&policy, &run.id)?.to_string())
+}
+
+impl<T: Theatre> World<T> {
+    /// Makes everything but Setu's start. `kinds` is what the API server serves.
+    pub async fn new(theatre: T, kinds: Discovery, run: &Run) -> Result<Self> {
+        let client = theatre.client();
+        let (id, gpus) = (run.id.clone(), run.scenario.gpus);
+        let world = Self { theatre, id, client, journals: BTreeMap::new(), kinds, gpus };
         world.weather(&run.scenario.weather).await?;
-        for object in documents(&world.fill(WORLD))? {
+        for object in objects(&world.id, world.gpus)? {
             world.apply(object).await?;
         }
         Ok(world)
-    }
-
-    fn fill(&self, text: &str) -> String {
-        text.replace("${id}", &self.id)
-            .replace("${gpus}", &self.gpus.to_string())
-            .replace("${gpuType}", GPU_TYPE)
-            .replace("${cpuType}", CPU_TYPE)
     }
 
     /// Replaces the weather over this scenario's NodePools.
@@ -139,7 +155,7 @@ impl World {
         let name = self.real_name(kind, name).await?;
         let status = json!({"status": {"conditions": [{
             "type": condition, "status": if status { "True" } else { "False" }, "reason": "Scenario",
-            "message": "set by the scenario", "lastTransitionTime": jiff::Timestamp::now().to_string(),
+            "message": "set by the scenario", "lastTransitionTime": crate::sim::values::seconds(self.theatre.now()),
         }]}});
         let params = PatchParams::default();
         api.patch_status(&name, &params, &Patch::Merge(&status))
@@ -225,13 +241,11 @@ impl World {
     /// Every NodeClaim made for this scenario's Workloads.
     pub async fn claims(&self) -> Result<Vec<NodeClaim>> {
         let api: Api<NodeClaim> = Api::all(self.client.clone());
-        let ours = api.list(&ListParams::default().labels("app.kubernetes.io/managed-by=setu")).await?;
+        let ours = api
+            .list(&ListParams::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU)))
+            .await?;
         let prefix = format!("{}/", self.id);
-        Ok(ours
-            .items
-            .into_iter()
-            .filter(|c| c.annotation(setu::names::WORKLOAD).starts_with(&prefix))
-            .collect())
+        Ok(ours.items.into_iter().filter(|c| c.annotation(names::WORKLOAD).starts_with(&prefix)).collect())
     }
 
     /// Pods here.
@@ -242,9 +256,9 @@ impl World {
 
     /// The journal of a Workload under the scenario's check, remembered for the check at the end.
     pub fn journal(&mut self, workload: &Workload) -> Option<Journal> {
-        let text = workload.annotations().get(&setu::names::journal_key(&self.id))?;
+        let text = workload.annotations().get(&names::journal_key(&self.id))?;
         let uid = workload.uid().unwrap_or_default();
-        let now = jiff::Timestamp::now();
+        let now = self.theatre.now();
         // Some scenarios write what is no journal; it then counts as none here too.
         let Ok(journal) = Journal::decode(text, &uid, jiff::Timestamp::MIN, now) else { return None };
         self.journals.insert(uid, journal.clone());
@@ -253,7 +267,7 @@ impl World {
 }
 
 fn run_for(time: Option<&str>) -> Value {
-    time.map_or_else(|| json!({}), |t| json!({setu_e2e::RUN_FOR_ANNOTATION: t}))
+    time.map_or_else(|| json!({}), |t| json!({RUN_FOR: t}))
 }
 
 fn container(gpus: u32) -> Value {

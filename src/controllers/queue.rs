@@ -1,0 +1,211 @@
+//! The queue of looks: who is looked at next, how many at a time, and when again.
+//!
+//! Each object is looked at by one look at a time. An object that is touched during its look is
+//! looked at again after it. Lanes take turns, so that one tenant with many objects does not hold up
+//! the others.
+
+use futures::stream::{FuturesUnordered, Stream, StreamExt};
+use kube::Resource;
+use kube::runtime::reflector::ObjectRef;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::pin::pin;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Namespace and name of what is looked at. Namespaces are the lanes.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Key {
+    /// Namespace; empty for cluster-scoped objects.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+}
+
+impl Key {
+    /// The key of an object.
+    pub fn of<K: Resource>(object: &K) -> Self {
+        let meta = object.meta();
+        Self {
+            namespace: meta.namespace.clone().unwrap_or_default(),
+            name: meta.name.clone().unwrap_or_default(),
+        }
+    }
+
+    /// A reference to the object of this key.
+    pub fn object<K: Resource<DynamicType = ()>>(&self) -> ObjectRef<K> {
+        let object = ObjectRef::new(&self.name);
+        if self.namespace.is_empty() { object } else { object.within(&self.namespace) }
+    }
+}
+
+impl<K: Resource<DynamicType = ()>> From<ObjectRef<K>> for Key {
+    fn from(object: ObjectRef<K>) -> Self {
+        Self { namespace: object.namespace.unwrap_or_default(), name: object.name }
+    }
+}
+
+/// When to look again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Action(Option<Duration>);
+
+impl Action {
+    /// After this long, unless the object is touched before.
+    pub const fn requeue(wait: Duration) -> Self {
+        Self(Some(wait))
+    }
+
+    /// When the object is touched.
+    pub const fn await_change() -> Self {
+        Self(None)
+    }
+}
+
+/// Looks at what `wakes` names, and again when a look asks for it, until `stop`; then finishes the
+/// looks that are under way.
+pub async fn work<F>(
+    wakes: impl Stream<Item = Key>,
+    at_once: usize,
+    look: impl Fn(Key) -> F,
+    stop: &CancellationToken,
+) where
+    F: Future<Output = Action>,
+{
+    let mut wakes = pin!(wakes);
+    let mut line = Line::default();
+    let mut looks = FuturesUnordered::new();
+    loop {
+        line.wake_due(Instant::now());
+        while looks.len() < at_once
+            && !stop.is_cancelled()
+            && let Some(key) = line.next()
+        {
+            let look = look(key.clone());
+            looks.push(async move { (key, look.await) });
+        }
+        if stop.is_cancelled() && looks.is_empty() {
+            return;
+        }
+        let due = line.first_due().unwrap_or_else(|| Instant::now() + Duration::from_hours(1));
+        tokio::select! {
+            biased;
+            () = stop.cancelled(), if !stop.is_cancelled() => {}
+            Some((key, again)) = looks.next(), if !looks.is_empty() => line.done(key, again),
+            wake = wakes.next(), if !stop.is_cancelled() => match wake {
+                Some(key) => line.wake(key),
+                // Nobody can wake us any more: the process ends.
+                None => stop.cancelled().await,
+            },
+            () = tokio::time::sleep_until(due), if !stop.is_cancelled() => {}
+        }
+    }
+}
+
+/// What waits, what runs and what is due later.
+#[derive(Default)]
+struct Line {
+    lanes: BTreeMap<String, VecDeque<Key>>,
+    waiting: BTreeSet<Key>,
+    running: BTreeSet<Key>,
+    /// Touched while being looked at.
+    again: BTreeSet<Key>,
+    due: BTreeMap<(Instant, u64), Key>,
+    due_at: BTreeMap<Key, (Instant, u64)>,
+    last_lane: String,
+    count: u64,
+}
+
+impl Line {
+    fn wake(&mut self, key: Key) {
+        if let Some(due) = self.due_at.remove(&key) {
+            self.due.remove(&due);
+        }
+        if self.running.contains(&key) {
+            self.again.insert(key);
+        } else if self.waiting.insert(key.clone()) {
+            self.lanes.entry(key.namespace.clone()).or_default().push_back(key);
+        }
+    }
+
+    fn wake_due(&mut self, now: Instant) {
+        while let Some(((at, count), key)) = self.due.pop_first() {
+            if at > now {
+                self.due.insert((at, count), key);
+                return;
+            }
+            self.due_at.remove(&key);
+            self.wake(key);
+        }
+    }
+
+    fn first_due(&self) -> Option<Instant> {
+        self.due.first_key_value().map(|((at, _), _)| *at)
+    }
+
+    /// The next key, from the lane after the last one that had its turn.
+    fn next(&mut self) -> Option<Key> {
+        let after = (std::ops::Bound::Excluded(self.last_lane.clone()), std::ops::Bound::Unbounded);
+        let lane = self.lanes.range(after).next().or_else(|| self.lanes.first_key_value());
+        let lane = lane.map(|(lane, _)| lane.clone())?;
+        let keys = self.lanes.get_mut(&lane)?;
+        let key = keys.pop_front();
+        if keys.is_empty() {
+            self.lanes.remove(&lane);
+        }
+        self.last_lane = lane;
+        let key = key?;
+        self.waiting.remove(&key);
+        self.running.insert(key.clone());
+        Some(key)
+    }
+
+    fn done(&mut self, key: Key, Action(again): Action) {
+        self.running.remove(&key);
+        if self.again.remove(&key) {
+            self.wake(key);
+        } else if let Some(wait) = again {
+            let now = Instant::now();
+            self.count = self.count.wrapping_add(1);
+            let due = (now.checked_add(wait).unwrap_or(now), self.count);
+            self.due.insert(due, key.clone());
+            self.due_at.insert(key, due);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    fn key(name: &str) -> Key {
+        Key { namespace: name.chars().take(1).collect(), name: name.to_owned() }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn lanes_take_turns_and_nobody_is_looked_at_twice_at_once() {
+        let stop = CancellationToken::new();
+        let seen = RefCell::new(Vec::new());
+        let names = ["a1", "a2", "a3", "b1", "a1"].map(key);
+        let wakes = futures::stream::iter(names).chain(futures::stream::pending());
+        let look = |key: Key| {
+            seen.borrow_mut().push(key.name.clone());
+            let (stop, count) = (stop.clone(), seen.borrow().len());
+            async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                if count == 6 {
+                    stop.cancel();
+                }
+                let again = key.name == "b1" && count < 5;
+                if again { Action::requeue(Duration::from_secs(9)) } else { Action::await_change() }
+            }
+        };
+        let started = Instant::now();
+        work(wakes, 1, look, &stop).await;
+        assert_eq!(*seen.borrow(), ["a1", "b1", "a2", "a1", "a3", "b1"]);
+        assert!(
+            started.elapsed() >= Duration::from_secs(11),
+            "the second look at b1 was asked for after 9 s"
+        );
+    }
+}

@@ -1,0 +1,153 @@
+//! Check entries: kept in step with the queue, reset by evictions, read for admission.
+
+use super::{FINALIZER, conditions, set_status};
+use crate::sim::api::User;
+use crate::sim::api::kinds;
+use crate::sim::values::{condition, flag, is, list, number, seconds, text};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// The ClusterQueue a Workload was submitted to.
+pub fn queue_of(user: &User, workload: &Value) -> Option<Arc<Value>> {
+    let namespace = text(workload, "/metadata/namespace");
+    let local = user.get(&kinds::LOCAL_QUEUE, namespace, text(workload, "/spec/queueName"))?;
+    user.get(&kinds::CLUSTER_QUEUE, "", text(&local, "/spec/clusterQueue"))
+}
+
+/// Whether `spec.active` is false.
+pub fn is_inactive(workload: &Value) -> bool {
+    workload.pointer("/spec/active").is_some() && !flag(workload, "/spec/active")
+}
+
+/// Checks that a Workload must pass: with a reservation those that cover one of its flavors, else
+/// those that cover all flavors of the queue.
+fn wanted(workload: &Value, queue: &Value) -> BTreeSet<String> {
+    let assigned: BTreeSet<&str> = list(workload, "/status/admission/podSetAssignments")
+        .iter()
+        .filter_map(|a| a.pointer("/flavors").and_then(Value::as_object))
+        .flat_map(|flavors| flavors.values().filter_map(Value::as_str))
+        .collect();
+    let reserved = is(workload, "QuotaReserved");
+    list(queue, "/spec/admissionChecksStrategy/admissionChecks")
+        .iter()
+        .filter(|check| {
+            let flavors = list(check, "/onFlavors");
+            flavors.is_empty()
+                || (reserved && flavors.iter().filter_map(Value::as_str).any(|f| assigned.contains(f)))
+        })
+        .map(|check| text(check, "/name").to_owned())
+        .collect()
+}
+
+/// Adds missing entries as Pending and drops those that are no longer wanted.
+pub fn sync_entries(user: &User, workload: &Value, queue: &Value, now: Timestamp) {
+    let wanted = wanted(workload, queue);
+    let old = list(workload, "/status/admissionChecks");
+    let mut entries: Vec<Value> = old.iter().filter(|e| wanted.contains(text(e, "/name"))).cloned().collect();
+    for name in &wanted {
+        if !entries.iter().any(|e| text(e, "/name") == name) {
+            entries.push(json!({
+                "name": name, "state": "Pending", "message": "", "lastTransitionTime": seconds(now),
+            }));
+        }
+    }
+    if entries != old {
+        set_status(user, workload, &json!({"admissionChecks": entries}));
+    }
+}
+
+/// A Retry with a delay: nothing is done until the delay is over, quota stays taken.
+pub fn backoff(user: &User, workload: &Value, now: Timestamp) -> Option<Timestamp> {
+    let delayed = list(workload, "/status/admissionChecks").iter().filter(|c| text(c, "/state") == "Retry");
+    let until = delayed
+        .filter_map(|c| {
+            let from: Timestamp = text(c, "/lastTransitionTime").parse().ok()?;
+            from.checked_add(SignedDuration::from_secs(number(c, "/requeueAfterSeconds"))).ok()
+        })
+        .max();
+    let stored: Option<Timestamp> = text(workload, "/status/requeueState/requeueAt").parse().ok();
+    match until.filter(|u| *u > now && stored.is_none_or(|s| *u > s)) {
+        Some(until) => {
+            set_status(user, workload, &json!({"requeueState": {"requeueAt": seconds(until)}}));
+            Some(until)
+        }
+        None => stored.filter(|s| *s > now),
+    }
+}
+
+/// The first check that says Retry, while that is not yet an eviction.
+pub fn retried(workload: &Value) -> Option<&str> {
+    let first = list(workload, "/status/admissionChecks").iter().find(|c| text(c, "/state") == "Retry");
+    first.map(|c| text(c, "/name"))
+}
+
+/// Evicts a Workload that holds quota: checks are reset, except those that are Pending.
+///
+/// What the check's own controller applied besides its state lingers, as it does in the real one.
+pub fn evict(user: &User, workload: &Value, (reason, message): (&str, &str), now: Timestamp) {
+    if is(workload, "Evicted") || !is(workload, "QuotaReserved") {
+        return;
+    }
+    let mut entries = list(workload, "/status/admissionChecks").to_vec();
+    for entry in entries.iter_mut().filter(|e| text(e, "/state") != "Pending") {
+        let old = text(entry, "/state").to_owned();
+        let retries = number(entry, "/retryCount");
+        entry["message"] = json!(format!("Reset to Pending after eviction. Previously: {old}"));
+        entry["state"] = json!("Pending");
+        entry["lastTransitionTime"] = json!(seconds(now));
+        if old == "Retry" {
+            entry["retryCount"] = json!(retries + 1);
+        } else if let Some(entry) = entry.as_object_mut() {
+            entry.remove("retryCount");
+        }
+    }
+    let mut evictions = list(workload, "/status/schedulingStats/evictions").to_vec();
+    match evictions.iter_mut().find(|e| text(e, "/reason") == reason) {
+        Some(stat) => stat["count"] = json!(number(stat, "/count") + 1),
+        None => evictions.push(json!({"reason": reason, "underlyingCause": "", "count": 1})),
+    }
+    let conditions = conditions(workload, &[("Evicted", "True", reason, message)], now);
+    set_status(
+        user,
+        workload,
+        &json!({"conditions": conditions, "admissionChecks": entries, "schedulingStats": {"evictions": evictions}}),
+    );
+}
+
+/// Takes the reservation away. Checks are left as they are.
+pub fn release(user: &User, workload: &Value, now: Timestamp) {
+    let reason = condition(workload, "Evicted").map_or("Pending", |c| text(c, "/reason"));
+    let set = [
+        ("QuotaReserved", "False", "Pending", "quota was given back"),
+        ("Admitted", "False", "NoReservation", "The workload has no reservation"),
+        ("Requeued", "True", reason, "the workload is queued again"),
+    ];
+    let conditions = conditions(workload, &set, now);
+    set_status(user, workload, &json!({"conditions": conditions, "admission": null, "requeueState": null}));
+}
+
+/// Admits a Workload whose checks are all Ready.
+pub fn admit(user: &User, workload: &Value, now: Timestamp) {
+    let ready = list(workload, "/status/admissionChecks").iter().all(|c| text(c, "/state") == "Ready");
+    if !is(workload, "QuotaReserved") || is(workload, "Admitted") || is(workload, "Evicted") || !ready {
+        return;
+    }
+    let set = [("Admitted", "True", "Admitted", "The workload is admitted")];
+    set_status(user, workload, &json!({"conditions": conditions(workload, &set, now)}));
+}
+
+/// Lets a Workload go that is being deleted.
+pub fn drop_finalizer(user: &User, workload: &Value) {
+    let all = list(workload, "/metadata/finalizers");
+    if all.iter().any(|f| f == FINALIZER) {
+        let others: Vec<&Value> = all.iter().filter(|f| *f != FINALIZER).collect();
+        let _ = user.merge(
+            &kinds::WORKLOAD,
+            text(workload, "/metadata/namespace"),
+            text(workload, "/metadata/name"),
+            &json!({"metadata": {"finalizers": others}}),
+        );
+    }
+}

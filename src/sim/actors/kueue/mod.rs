@@ -1,0 +1,237 @@
+//! Kueue: makes Workloads of jobs, reserves quota, keeps check entries, admits, evicts and releases,
+//! in the order of statements of the real one, with the traps that order holds.
+
+mod checks;
+mod jobs;
+mod quota;
+
+use super::{Actor, Stage, Touched};
+use crate::sim::api::User;
+use crate::sim::api::kinds;
+use crate::sim::values::{
+    flag, is, is_going, label, list, name, namespace, number, since, text, with_condition,
+};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// The label that names a job's LocalQueue.
+pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+/// The finalizer on Workloads that Kueue made for a job.
+const FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
+
+/// What Kueue looks at next.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Look {
+    /// A Workload: namespace, name.
+    Workload(String, String),
+    /// A Job.
+    Job(String, String),
+    /// The pods of a group.
+    Group(String, String),
+    /// All ClusterQueues and what waits in them.
+    Queues,
+}
+
+/// The actor.
+#[derive(Default)]
+pub struct Kueue {
+    queued: BTreeSet<Look>,
+}
+
+impl Kueue {
+    fn look(&mut self, what: Look, stage: &mut Stage<Look>) {
+        if self.queued.insert(what.clone()) {
+            stage.soon(1, 20, what);
+        }
+    }
+}
+
+impl Actor for Kueue {
+    type Timer = Look;
+    const NAME: &'static str = "kueue";
+
+    fn seen(&mut self, touched: &Touched, stage: &mut Stage<Look>) {
+        let object = &touched.object;
+        let key = || (namespace(object).to_owned(), name(object).to_owned());
+        match touched.kind.kind {
+            "Workload" => {
+                let (namespace, name) = key();
+                self.look(Look::Workload(namespace.clone(), name), stage);
+                for owner in
+                    list(object, "/metadata/ownerReferences").iter().filter(|o| text(o, "/kind") == "Job")
+                {
+                    self.look(Look::Job(namespace.clone(), text(owner, "/name").to_owned()), stage);
+                }
+                if touched.gone {
+                    self.look(Look::Queues, stage);
+                }
+            }
+            "Job" => {
+                let (namespace, name) = key();
+                self.look(Look::Job(namespace, name), stage);
+            }
+            "Pod" if !label(object, jobs::GROUP).is_empty() => {
+                let (namespace, _) = key();
+                self.look(Look::Group(namespace, label(object, jobs::GROUP).to_owned()), stage);
+            }
+            "Pod" => {
+                for owner in
+                    list(object, "/metadata/ownerReferences").iter().filter(|o| text(o, "/kind") == "Job")
+                {
+                    self.look(
+                        Look::Job(namespace(object).to_owned(), text(owner, "/name").to_owned()),
+                        stage,
+                    );
+                }
+            }
+            "ClusterQueue" | "LocalQueue" | "AdmissionCheck" | "ResourceFlavor" | "WorkloadPriorityClass" => {
+                self.look(Look::Queues, stage);
+            }
+            _ => {}
+        }
+    }
+
+    fn due(&mut self, what: Look, stage: &mut Stage<Look>) {
+        self.queued.remove(&what);
+        let user = stage.server.user(Self::NAME);
+        let now = stage.now();
+        match what {
+            Look::Workload(namespace, name) => {
+                let again = reconcile(&user, &namespace, &name, now);
+                if let Some(at) = again {
+                    let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+                    stage.after(wait.max(Duration::from_millis(1)), Look::Workload(namespace, name));
+                }
+                quota::schedule(&user, now);
+            }
+            Look::Job(namespace, name) => jobs::sync_job(&user, &namespace, &name, now),
+            Look::Group(namespace, name) => jobs::sync_group(&user, &namespace, &name, now),
+            Look::Queues => {
+                for queue in user.list(&kinds::CLUSTER_QUEUE) {
+                    quota::queue_conditions(&user, &queue, now);
+                }
+                for workload in user.list(&kinds::WORKLOAD) {
+                    self.look(
+                        Look::Workload(
+                            text(&workload, "/metadata/namespace").to_owned(),
+                            self::name(&workload).to_owned(),
+                        ),
+                        stage,
+                    );
+                }
+                quota::schedule(&user, now);
+            }
+        }
+    }
+}
+
+/// One look at a Workload, in the order of Kueue's own reconciler. Returns when to look again.
+fn reconcile(user: &User, namespace: &str, name: &str, now: Timestamp) -> Option<Timestamp> {
+    let workload = user.get(&kinds::WORKLOAD, namespace, name)?;
+    if is_going(&workload) {
+        jobs::stop(user, &workload, now);
+        checks::drop_finalizer(user, &workload);
+        return None;
+    }
+    if is(&workload, "Finished") {
+        return None;
+    }
+    let queue = checks::queue_of(user, &workload);
+    if let Some(queue) = &queue {
+        checks::sync_entries(user, &workload, queue, now);
+    }
+    let workload = user.get(&kinds::WORKLOAD, namespace, name)?;
+    if let Some(at) = checks::backoff(user, &workload, now) {
+        return Some(at);
+    }
+    if checks::is_inactive(&workload) {
+        checks::evict(user, &workload, ("Deactivated", "The workload is deactivated"), now);
+    } else if list(&workload, "/status/admissionChecks").iter().any(|c| text(c, "/state") == "Rejected") {
+        let off = json!({"spec": {"active": false}});
+        let _ = user.merge(&kinds::WORKLOAD, namespace, name, &off);
+        return None;
+    } else if let Some(check) = checks::retried(&workload) {
+        checks::evict(
+            user,
+            &workload,
+            ("AdmissionCheck", &format!("At least one admission check is false: {check}")),
+            now,
+        );
+    } else if let Some(queue) = &queue {
+        match text(queue, "/spec/stopPolicy") {
+            "HoldAndDrain" => {
+                checks::evict(user, &workload, ("ClusterQueueStopped", "The ClusterQueue is stopped"), now);
+            }
+            // A reservation that was not yet an admission is lost without any eviction.
+            "Hold" if is(&workload, "QuotaReserved") && !is(&workload, "Admitted") => {
+                checks::release(user, &workload, now);
+            }
+            _ => {}
+        }
+    }
+    let workload = user.get(&kinds::WORKLOAD, namespace, name)?;
+    if is(&workload, "Evicted") && is(&workload, "QuotaReserved") {
+        jobs::stop(user, &workload, now);
+        if jobs::has_stopped(user, &workload) {
+            checks::release(user, &workload, now);
+        } else {
+            return now.checked_add(SignedDuration::from_millis(100)).ok();
+        }
+        return None;
+    }
+    checks::admit(user, &workload, now);
+    None
+}
+
+/// Writes parts of a Workload's status.
+fn set_status(user: &User, workload: &Value, status: &Value) {
+    let patch = json!({ "status": status });
+    // A Workload that is gone meanwhile needs no status.
+    let _ = user.merge_status(
+        &kinds::WORKLOAD,
+        text(workload, "/metadata/namespace"),
+        text(workload, "/metadata/name"),
+        &patch,
+    );
+}
+
+/// A Workload's conditions with several set.
+fn conditions(workload: &Value, set: &[(&str, &str, &str, &str)], now: Timestamp) -> Vec<Value> {
+    let mut changed = json!({"status": {"conditions": list(workload, "/status/conditions")}});
+    for (kind, status, reason, message) in set {
+        let all = with_condition(&changed, (kind, status), (reason, message), now);
+        changed["status"]["conditions"] = json!(all);
+    }
+    list(&changed, "/status/conditions").to_vec()
+}
+
+/// Evicts a Workload, for whatever reason Kueue may have.
+pub fn evict(user: &User, workload: &Value, why: (&str, &str), now: Timestamp) {
+    checks::evict(user, workload, why, now);
+}
+
+/// Takes a reservation away without an eviction, if the Workload is not admitted yet.
+pub fn lose_quota(user: &User, workload: &Value, now: Timestamp) {
+    if is(workload, "QuotaReserved") && !is(workload, "Admitted") && !is(workload, "Finished") {
+        checks::release(user, workload, now);
+    }
+}
+
+/// The order in which Workloads are served: priority, then who came or was evicted first.
+fn order(workload: &Value) -> (i64, Timestamp, String) {
+    let evicted = since(workload, "Evicted");
+    let at = evicted.unwrap_or_else(|| crate::sim::values::created(workload));
+    (-number(workload, "/spec/priority"), at, name(workload).to_owned())
+}
+
+/// Whether a Workload holds quota.
+fn holds_quota(workload: &Value) -> bool {
+    is(workload, "QuotaReserved") && !is(workload, "Finished")
+}
+
+/// Whether `spec.suspend` of a job is set.
+fn is_suspended(job: &Value) -> bool {
+    flag(job, "/spec/suspend")
+}

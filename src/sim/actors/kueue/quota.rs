@@ -1,0 +1,200 @@
+//! Quota: which ClusterQueues are open, who gets what, and who has to make room.
+
+use super::{checks, conditions, holds_quota, order, set_status};
+use crate::plan::quantity::Amount;
+use crate::sim::api::User;
+use crate::sim::api::kinds;
+use crate::sim::values::{is, is_going, list, map, name, number, text, with_condition};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Amounts by flavor and resource.
+type Usage = BTreeMap<(String, String), Amount>;
+
+/// Writes whether a ClusterQueue takes new Workloads.
+pub fn queue_conditions(user: &User, queue: &Value, now: Timestamp) {
+    let inactive = list(queue, "/spec/admissionChecksStrategy/admissionChecks")
+        .iter()
+        .map(|c| text(c, "/name"))
+        .find(|n| user.get(&kinds::ADMISSION_CHECK, "", n).is_none_or(|check| !is(&check, "Active")));
+    let (status, reason, message) = if !text(queue, "/spec/stopPolicy").trim_matches(|c| c == 'N').is_empty()
+        && text(queue, "/spec/stopPolicy") != "None"
+    {
+        ("False", "Stopped", "Can't admit new workloads: is stopped".to_owned())
+    } else if let Some(check) = inactive {
+        (
+            "False",
+            "AdmissionCheckInactive",
+            format!("Can't admit new workloads: references inactive AdmissionCheck(s): {check}."),
+        )
+    } else {
+        ("True", "Ready", "Can admit new workloads".to_owned())
+    };
+    let all = with_condition(queue, ("Active", status), (reason, &message), now);
+    if all != list(queue, "/status/conditions") {
+        let _ = user.merge_status(
+            &kinds::CLUSTER_QUEUE,
+            "",
+            name(queue),
+            &json!({"status": {"conditions": all}}),
+        );
+    }
+}
+
+/// Reserves quota for every Workload that waits and fits, best first.
+pub fn schedule(user: &User, now: Timestamp) {
+    let all = user.list(&kinds::WORKLOAD);
+    let mut waiting: Vec<&Arc<Value>> = all.iter().filter(|w| waits(w)).collect();
+    if waiting.is_empty() {
+        return;
+    }
+    waiting.sort_by_key(|w| order(w));
+    for workload in waiting {
+        let Some(queue) = checks::queue_of(user, workload).filter(|q| is(q, "Active")) else { continue };
+        let used = used(user, name(&queue));
+        match assign(user, workload, &queue, &used) {
+            Some(assignments) => reserve(user, workload, &queue, &assignments, now),
+            None => preempt(user, workload, &queue, now),
+        }
+    }
+}
+
+fn waits(workload: &Value) -> bool {
+    let pending = list(workload, "/status/admissionChecks")
+        .iter()
+        .all(|c| !matches!(text(c, "/state"), "Retry" | "Rejected"));
+    !is(workload, "QuotaReserved")
+        && !is(workload, "Finished")
+        && !checks::is_inactive(workload)
+        && !is_going(workload)
+        && pending
+}
+
+/// What the Workloads that hold quota of a ClusterQueue use.
+fn used(user: &User, queue: &str) -> Usage {
+    let mut usage = Usage::new();
+    let all = user.list(&kinds::WORKLOAD);
+    for workload in
+        all.iter().filter(|w| holds_quota(w) && text(w, "/status/admission/clusterQueue") == queue)
+    {
+        for assignment in list(workload, "/status/admission/podSetAssignments") {
+            for (resource, flavor) in map(assignment, "/flavors") {
+                let amount = map(assignment, "/resourceUsage").get(&resource).and_then(|q| Amount::parse(q));
+                let sum = usage.entry((flavor, resource)).or_default();
+                *sum = sum.plus(amount.unwrap_or_default());
+            }
+        }
+    }
+    usage
+}
+
+/// What each pod set would get; `None` if it does not fit.
+fn assign(user: &User, workload: &Value, queue: &Value, used: &Usage) -> Option<Vec<Value>> {
+    let mut used = used.clone();
+    list(workload, "/spec/podSets")
+        .iter()
+        .map(|pod_set| assign_one(user, pod_set, queue, &mut used))
+        .collect()
+}
+
+fn assign_one(user: &User, pod_set: &Value, queue: &Value, used: &mut Usage) -> Option<Value> {
+    let count = number(pod_set, "/count");
+    let total = total(pod_set, count);
+    let mut flavors = BTreeMap::new();
+    let mut usage = BTreeMap::new();
+    for group in list(queue, "/spec/resourceGroups") {
+        let covered: Vec<&str> = list(group, "/coveredResources").iter().filter_map(Value::as_str).collect();
+        let wanted: BTreeMap<&str, Amount> =
+            covered.iter().filter_map(|r| total.get(*r).map(|a| (*r, *a))).collect();
+        if wanted.is_empty() {
+            continue;
+        }
+        let flavor = list(group, "/flavors").iter().find(|flavor| {
+            selects(user, pod_set, text(flavor, "/name"))
+                && wanted.iter().all(|(r, a)| fits(flavor, r, *a, used))
+        })?;
+        for (resource, amount) in wanted {
+            let key = (text(flavor, "/name").to_owned(), resource.to_owned());
+            let sum = used.entry(key.clone()).or_default();
+            *sum = sum.plus(amount);
+            flavors.insert(resource.to_owned(), key.0);
+            usage.insert(
+                resource.to_owned(),
+                k8s_openapi::apimachinery::pkg::api::resource::Quantity::from(amount).0,
+            );
+        }
+    }
+    Some(json!({"name": text(pod_set, "/name"), "flavors": flavors, "resourceUsage": usage, "count": count}))
+}
+
+/// What all pods of a pod set ask for together.
+fn total(pod_set: &Value, count: i64) -> BTreeMap<String, Amount> {
+    let mut sum = BTreeMap::<String, Amount>::new();
+    for container in list(pod_set, "/template/spec/containers") {
+        let mut requests = map(container, "/resources/limits");
+        requests.extend(map(container, "/resources/requests"));
+        for (resource, amount) in requests {
+            let amount = Amount::parse(&amount).unwrap_or_default();
+            for _ in 0..count {
+                let all = sum.entry(resource.clone()).or_default();
+                *all = all.plus(amount);
+            }
+        }
+    }
+    sum
+}
+
+/// Whether the pods' own node selector does not contradict the flavor.
+fn selects(user: &User, pod_set: &Value, flavor: &str) -> bool {
+    let Some(flavor) = user.get(&kinds::RESOURCE_FLAVOR, "", flavor) else { return false };
+    let selector = map(pod_set, "/template/spec/nodeSelector");
+    map(&flavor, "/spec/nodeLabels").iter().all(|(key, value)| selector.get(key).is_none_or(|v| v == value))
+}
+
+fn fits(flavor: &Value, resource: &str, amount: Amount, used: &Usage) -> bool {
+    let quota = list(flavor, "/resources").iter().find(|r| text(r, "/name") == resource);
+    let nominal = quota
+        .and_then(|r| r.get("nominalQuota"))
+        .map(|q| q.as_str().map_or_else(|| q.to_string(), str::to_owned));
+    let nominal = nominal.and_then(|q| Amount::parse(&q)).unwrap_or_default();
+    let taken =
+        used.get(&(text(flavor, "/name").to_owned(), resource.to_owned())).copied().unwrap_or_default();
+    taken.plus(amount) <= nominal
+}
+
+fn reserve(user: &User, workload: &Value, queue: &Value, assignments: &[Value], now: Timestamp) {
+    let mut set = vec![("QuotaReserved", "True", "QuotaReserved", "Quota reserved")];
+    if is(workload, "Evicted") {
+        set.push(("Evicted", "False", "QuotaReserved", "Previously evicted"));
+    }
+    let status = json!({
+        "admission": {"clusterQueue": name(queue), "podSetAssignments": assignments},
+        "conditions": conditions(workload, &set, now),
+    });
+    set_status(user, workload, &status);
+}
+
+/// Evicts Workloads of lower priority, where the queue allows it and it helps.
+fn preempt(user: &User, workload: &Value, queue: &Value, now: Timestamp) {
+    if text(queue, "/spec/preemption/withinClusterQueue") != "LowerPriority" {
+        return;
+    }
+    let priority = number(workload, "/spec/priority");
+    let all = user.list(&kinds::WORKLOAD);
+    let mut lower: Vec<&Arc<Value>> = all
+        .iter()
+        .filter(|w| holds_quota(w) && text(w, "/status/admission/clusterQueue") == name(queue))
+        .filter(|w| number(w, "/spec/priority") < priority && !is(w, "Evicted"))
+        .collect();
+    lower.sort_by_key(|w| std::cmp::Reverse(order(w)));
+    if let Some(victim) = lower.first() {
+        checks::evict(
+            user,
+            victim,
+            ("Preempted", "Preempted to accommodate a workload of higher priority"),
+            now,
+        );
+    }
+}

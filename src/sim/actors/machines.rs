@@ -1,0 +1,259 @@
+//! The rest of a cluster that makes pods run: the job controller, the scheduler, the kubelets' pods and
+//! the garbage collector.
+
+use super::{Actor, Stage, Touched};
+use crate::plan::quantity::Amount;
+use crate::sim::api::kinds;
+use crate::sim::api::{Preconditions, User};
+use crate::sim::values::{
+    annotation, flag, is, is_going, list, map, name, namespace, number, text, uid, with_condition,
+};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// How long a pod runs, as an annotation on it; without it for ever.
+pub const RUN_FOR: &str = "e2e.setu/run-for";
+/// Pods that end by themselves run for so long at least.
+const START: (u64, u64) = (50, 400);
+
+/// What is looked at next.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Look {
+    /// A Job: namespace, name.
+    Job(String, String),
+    /// Pods that wait for a node.
+    Schedule,
+    /// A pod starts: namespace, name, UID.
+    Start(String, String, String),
+    /// A pod has run its time.
+    End(String, String, String),
+    /// Objects whose owner is gone.
+    Garbage,
+    /// A Node is gone: pods on it go too.
+    NodeGone(String),
+}
+
+/// The actor.
+#[derive(Default)]
+pub struct Machines {
+    queued: BTreeSet<Look>,
+}
+
+impl Machines {
+    fn look(&mut self, what: Look, stage: &mut Stage<Look>) {
+        if self.queued.insert(what.clone()) {
+            stage.soon(1, 50, what);
+        }
+    }
+}
+
+impl Actor for Machines {
+    type Timer = Look;
+    const NAME: &'static str = "machines";
+
+    fn seen(&mut self, touched: &Touched, stage: &mut Stage<Look>) {
+        let object = &touched.object;
+        if touched.gone && matches!(touched.kind.kind, "Job" | "Workload" | "NodePool" | "NodeClaim" | "Pod")
+        {
+            self.look(Look::Garbage, stage);
+        }
+        match touched.kind.kind {
+            "Job" if !touched.gone => {
+                self.look(Look::Job(namespace(object).to_owned(), name(object).to_owned()), stage);
+            }
+            "Pod" => {
+                for owner in
+                    list(object, "/metadata/ownerReferences").iter().filter(|o| text(o, "/kind") == "Job")
+                {
+                    self.look(
+                        Look::Job(namespace(object).to_owned(), text(owner, "/name").to_owned()),
+                        stage,
+                    );
+                }
+                if touched.gone || text(object, "/spec/nodeName").is_empty() {
+                    self.look(Look::Schedule, stage);
+                }
+            }
+            "Node" if touched.gone => self.look(Look::NodeGone(name(object).to_owned()), stage),
+            "Node" => self.look(Look::Schedule, stage),
+            _ => {}
+        }
+    }
+
+    fn due(&mut self, what: Look, stage: &mut Stage<Look>) {
+        self.queued.remove(&what);
+        let user = stage.server.user(Self::NAME);
+        match what {
+            Look::Job(namespace, name) => sync_job(&user, &namespace, &name, stage.now()),
+            Look::Schedule => {
+                for pod in schedule(&user) {
+                    let key = (
+                        text(&pod, "/metadata/namespace").to_owned(),
+                        name(&pod).to_owned(),
+                        uid(&pod).to_owned(),
+                    );
+                    stage.soon(START.0, START.1, Look::Start(key.0, key.1, key.2));
+                }
+            }
+            Look::Start(namespace, name, id) => {
+                if let Some(pod) = user.get(&kinds::POD, &namespace, &name).filter(|p| uid(p) == id) {
+                    set_phase(&user, &pod, "Running", stage.now());
+                    if let Ok(time) = humantime::parse_duration(annotation(&pod, RUN_FOR)) {
+                        stage.after(time, Look::End(namespace, name, id));
+                    }
+                }
+            }
+            Look::End(namespace, name, id) => {
+                if let Some(pod) = user.get(&kinds::POD, &namespace, &name).filter(|p| uid(p) == id) {
+                    set_phase(&user, &pod, "Succeeded", stage.now());
+                }
+            }
+            Look::Garbage => stage.server.collect_garbage(),
+            Look::NodeGone(node) => {
+                for pod in user.list(&kinds::POD).iter().filter(|p| text(p, "/spec/nodeName") == node) {
+                    delete(&user, pod);
+                }
+            }
+        }
+    }
+}
+
+fn delete(user: &User, pod: &Value) {
+    // Gone already is as good.
+    let _ = user.delete(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), Preconditions::default());
+}
+
+fn set_phase(user: &User, pod: &Value, phase: &str, now: Timestamp) {
+    let ready = if phase == "Running" { "True" } else { "False" };
+    let conditions = with_condition(pod, ("Ready", ready), ("", ""), now);
+    let status = json!({"status": {"phase": phase, "conditions": conditions}});
+    let _ = user.merge_status(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &status);
+}
+
+/// The job controller: pods exist while the Job runs, and it is complete when all have succeeded.
+fn sync_job(user: &User, namespace: &str, job: &str, now: Timestamp) {
+    let Some(job) = user.get(&kinds::JOB, namespace, job).filter(|j| !is_going(j)) else { return };
+    let mut pods = user.list_in(&kinds::POD, namespace);
+    pods.retain(|p| list(p, "/metadata/ownerReferences").iter().any(|o| text(o, "/uid") == uid(&job)));
+    let in_phase = |phase| pods.iter().filter(|p| text(p, "/status/phase") == phase).count();
+    let succeeded = in_phase("Succeeded");
+    let completions = usize::try_from(number(&job, "/spec/completions").max(1)).unwrap_or_default();
+    let ended = is(&job, "Complete");
+    let mut conditions = list(&job, "/status/conditions").to_vec();
+    if flag(&job, "/spec/suspend") {
+        pods.iter().filter(|p| text(p, "/status/phase") != "Succeeded").for_each(|p| delete(user, p));
+    } else if succeeded >= completions && !ended {
+        conditions = with_condition(&job, ("Complete", "True"), ("CompletionsReached", ""), now);
+    } else if !ended {
+        make_pods(user, &job, &pods);
+    }
+    let active = pods.len() - succeeded - in_phase("Failed");
+    let status = json!({
+        "active": active, "succeeded": succeeded, "ready": in_phase("Running"), "conditions": conditions,
+    });
+    let _ = user.merge_status(&kinds::JOB, namespace, name(&job), &json!({ "status": status }));
+}
+
+fn make_pods(user: &User, job: &Value, pods: &[Arc<Value>]) {
+    let wanted = number(job, "/spec/parallelism").max(1);
+    let mut template = job.pointer("/spec/template").cloned().unwrap_or_default();
+    for index in 0..wanted {
+        let short: String = uid(job).chars().take(5).collect();
+        let pod = format!("{}-{index}-{short}", name(job));
+        if pods.iter().any(|p| name(p) == pod) {
+            continue;
+        }
+        let metadata = json!({
+            "namespace": text(job, "/metadata/namespace"), "name": pod,
+            "labels": map(&template, "/metadata/labels"), "annotations": map(&template, "/metadata/annotations"),
+            "ownerReferences": [{
+                "apiVersion": "batch/v1", "kind": "Job", "name": name(job), "uid": uid(job), "controller": true,
+            }],
+        });
+        let spec = template.get_mut("spec").map(|s| s.clone()).unwrap_or_default();
+        let _ = user.create(
+            &kinds::POD,
+            json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}),
+        );
+    }
+}
+
+/// Binds every pod that has a node to go to; returns those that were bound.
+fn schedule(user: &User) -> Vec<Arc<Value>> {
+    let pods = user.list(&kinds::POD);
+    let waits = |p: &&Arc<Value>| {
+        text(p, "/spec/nodeName").is_empty() && list(p, "/spec/schedulingGates").is_empty() && !is_going(p)
+    };
+    let waiting: Vec<&Arc<Value>> = pods.iter().filter(waits).collect();
+    if waiting.is_empty() {
+        return Vec::new();
+    }
+    let nodes = user.list(&kinds::NODE);
+    let mut used: BTreeMap<&str, BTreeMap<String, Amount>> = BTreeMap::new();
+    for pod in pods.iter().filter(|p| !matches!(text(p, "/status/phase"), "Succeeded" | "Failed")) {
+        add(used.entry(text(pod, "/spec/nodeName")).or_default(), &requests(pod));
+    }
+    let mut bound = Vec::new();
+    for pod in waiting {
+        let wanted = requests(pod);
+        let found =
+            nodes.iter().find(|node| takes(node, pod) && has_room(node, &wanted, used.get(name(node))));
+        if let Some(node) = found {
+            add(used.entry(name(node)).or_default(), &wanted);
+            let bind = json!({"spec": {"nodeName": name(node)}});
+            let patched = user.merge(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &bind);
+            bound.extend(patched.ok());
+        }
+    }
+    bound
+}
+
+fn add(sum: &mut BTreeMap<String, Amount>, more: &BTreeMap<String, Amount>) {
+    for (resource, amount) in more {
+        let all = sum.entry(resource.clone()).or_default();
+        *all = all.plus(*amount);
+    }
+}
+
+fn requests(pod: &Value) -> BTreeMap<String, Amount> {
+    let mut sum = BTreeMap::from([("pods".to_owned(), Amount::parse("1").unwrap_or_default())]);
+    for container in list(pod, "/spec/containers") {
+        let mut requests = map(container, "/resources/limits");
+        requests.extend(map(container, "/resources/requests"));
+        let amounts = requests.into_iter().map(|(r, a)| (r, Amount::parse(&a).unwrap_or_default())).collect();
+        add(&mut sum, &amounts);
+    }
+    sum
+}
+
+/// Whether a node may be chosen for a pod: Ready, not going, selector and taints agree.
+fn takes(node: &Value, pod: &Value) -> bool {
+    let labels = map(node, "/metadata/labels");
+    let selected = map(pod, "/spec/nodeSelector").iter().all(|(k, v)| labels.get(k) == Some(v));
+    let tolerated =
+        list(node, "/spec/taints").iter().filter(|t| text(t, "/effect") != "PreferNoSchedule").all(|taint| {
+            list(pod, "/spec/tolerations").iter().any(|t| {
+                let key = text(t, "/key");
+                let effect = text(t, "/effect");
+                (key.is_empty() || key == text(taint, "/key"))
+                    && (effect.is_empty() || effect == text(taint, "/effect"))
+                    && (text(t, "/operator") == "Exists" || text(t, "/value") == text(taint, "/value"))
+            })
+        });
+    selected && tolerated && is(node, "Ready") && !is_going(node) && !flag(node, "/spec/unschedulable")
+}
+
+fn has_room(
+    node: &Value,
+    wanted: &BTreeMap<String, Amount>,
+    used: Option<&BTreeMap<String, Amount>>,
+) -> bool {
+    let has = map(node, "/status/allocatable");
+    wanted.iter().all(|(resource, amount)| {
+        let used = used.and_then(|u| u.get(resource)).copied().unwrap_or_default();
+        let has = has.get(resource).and_then(|q| Amount::parse(q)).unwrap_or_default();
+        used.plus(*amount) <= has
+    })
+}

@@ -1,0 +1,140 @@
+//! What the other parts of a cluster do: Kueue, Karpenter, and the rest that makes pods run.
+//!
+//! Each actor hears of every change, in order, and has timers of its own. What it does is decided
+//! from the objects as they are at that moment, so it may hear of a change twice or late.
+
+pub mod karpenter;
+pub mod kueue;
+pub mod machines;
+
+use super::api::kinds::Kind;
+use super::api::{ApiServer, Change, Observer};
+use super::chance::Chance;
+use crate::clock::Clock;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// An object that was written.
+#[derive(Clone, Debug)]
+pub struct Touched {
+    /// Its kind.
+    pub kind: &'static Kind,
+    /// The object as it was written, or as it last was.
+    pub object: Arc<Value>,
+    /// Whether it is gone.
+    pub gone: bool,
+}
+
+/// What an actor has at hand.
+pub struct Stage<T> {
+    /// The API server.
+    pub server: ApiServer,
+    /// The time.
+    pub clock: Clock,
+    /// Chance.
+    pub chance: Chance,
+    timers: BTreeMap<(Timestamp, u64), T>,
+    count: u64,
+}
+
+impl<T> Stage<T> {
+    /// Now.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    /// Has the actor called back after a while.
+    pub fn after(&mut self, wait: Duration, what: T) {
+        let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
+        let at = self.now().checked_add(wait).unwrap_or(Timestamp::MAX);
+        self.count = self.count.wrapping_add(1);
+        self.timers.insert((at, self.count), what);
+    }
+
+    /// Has the actor called back after some milliseconds, chosen by chance.
+    pub fn soon(&mut self, from: u64, to: u64, what: T) {
+        let wait = self.chance.millis(from, to);
+        self.after(wait, what);
+    }
+
+    fn due(&mut self) -> Option<T> {
+        let now = self.now();
+        let first = self.timers.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
+    }
+
+    fn next(&self) -> Option<Duration> {
+        let ((at, _), _) = self.timers.first_key_value()?;
+        Some(Duration::try_from(at.duration_since(self.now())).unwrap_or_default())
+    }
+}
+
+/// Something that acts in the cluster.
+pub trait Actor: Send + 'static {
+    /// What its timers say.
+    type Timer: Send;
+    /// Its name: user name at the API server, and stream of chance.
+    const NAME: &'static str;
+
+    /// An object was written.
+    fn seen(&mut self, touched: &Touched, stage: &mut Stage<Self::Timer>);
+    /// A timer ran out.
+    fn due(&mut self, what: Self::Timer, stage: &mut Stage<Self::Timer>);
+}
+
+/// Starts an actor. It ends with the server.
+pub fn start<A: Actor>(mut actor: A, server: &ApiServer, clock: &Clock, seed: u64) {
+    let (told, mut changes) = unbounded_channel();
+    server.observe(Box::new(Bus(told)));
+    let mut stage = Stage {
+        server: server.clone(),
+        clock: clock.clone(),
+        chance: Chance::new(seed, A::NAME),
+        timers: BTreeMap::new(),
+        count: 0,
+    };
+    tokio::spawn(async move {
+        while let Some(step) = step(&mut changes, &mut stage).await {
+            match step {
+                Step::Seen(touched) => actor.seen(&touched, &mut stage),
+                Step::Due(what) => actor.due(what, &mut stage),
+            }
+        }
+    });
+}
+
+enum Step<T> {
+    Seen(Touched),
+    Due(T),
+}
+
+async fn step<T>(changes: &mut UnboundedReceiver<Touched>, stage: &mut Stage<T>) -> Option<Step<T>> {
+    loop {
+        if let Some(what) = stage.due() {
+            return Some(Step::Due(what));
+        }
+        let wait = stage.next().unwrap_or(Duration::from_hours(24));
+        tokio::select! {
+            biased;
+            touched = changes.recv() => return touched.map(Step::Seen),
+            () = tokio::time::sleep(wait) => {}
+        }
+    }
+}
+
+/// Tells one actor of every change.
+struct Bus(UnboundedSender<Touched>);
+
+impl Observer for Bus {
+    fn committed(&mut self, change: &Change) {
+        let gone = change.after.is_none();
+        if let Some(object) = change.after.as_ref().or(change.before.as_ref()) {
+            // Fails only while the cluster ends.
+            let _ = self.0.send(Touched { kind: change.kind, object: Arc::clone(object), gone });
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! The kinds that the embedded API server serves.
+
+/// A served kind.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// Version within the group.
+    pub version: &'static str,
+    /// Kind, as in `kind:`.
+    pub kind: &'static str,
+    /// Plural, as in paths.
+    pub plural: &'static str,
+    /// Singular, as people type it.
+    pub singular: &'static str,
+    /// Short names that people type.
+    pub short: &'static [&'static str],
+    /// Whether its objects live in namespaces.
+    pub namespaced: bool,
+    /// Whether `/status` is a resource of its own.
+    pub status: bool,
+    /// Whether a real cluster serves it from a CRD.
+    pub custom: bool,
+}
+
+impl Kind {
+    /// `group/version`, or only the version for the core group.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+}
+
+const fn built_in(
+    (group, version): (&'static str, &'static str),
+    (kind, plural, singular): (&'static str, &'static str, &'static str),
+    short: &'static [&'static str],
+    (namespaced, status): (bool, bool),
+) -> Kind {
+    Kind { group, version, kind, plural, singular, short, namespaced, status, custom: false }
+}
+
+const fn custom(
+    (group, version): (&'static str, &'static str),
+    (kind, plural, singular): (&'static str, &'static str, &'static str),
+    short: &'static [&'static str],
+    namespaced: bool,
+) -> Kind {
+    Kind { group, version, kind, plural, singular, short, namespaced, status: true, custom: true }
+}
+
+const KUEUE: (&str, &str) = ("kueue.x-k8s.io", "v1beta2");
+const KARPENTER: (&str, &str) = ("karpenter.sh", "v1");
+const CORE: (&str, &str) = ("", "v1");
+
+/// Kueue's Workload.
+pub static WORKLOAD: Kind = custom(KUEUE, ("Workload", "workloads", "workload"), &["wl"], true);
+/// Kueue's LocalQueue.
+pub static LOCAL_QUEUE: Kind =
+    custom(KUEUE, ("LocalQueue", "localqueues", "localqueue"), &["lq", "queue"], true);
+/// Kueue's ClusterQueue.
+pub static CLUSTER_QUEUE: Kind =
+    custom(KUEUE, ("ClusterQueue", "clusterqueues", "clusterqueue"), &["cq"], false);
+/// Kueue's ResourceFlavor.
+pub static RESOURCE_FLAVOR: Kind =
+    custom(KUEUE, ("ResourceFlavor", "resourceflavors", "resourceflavor"), &["flavor", "rf"], false);
+/// Kueue's AdmissionCheck.
+pub static ADMISSION_CHECK: Kind =
+    custom(KUEUE, ("AdmissionCheck", "admissionchecks", "admissioncheck"), &["ac"], false);
+/// Kueue's WorkloadPriorityClass.
+pub static WORKLOAD_PRIORITY_CLASS: Kind =
+    custom(KUEUE, ("WorkloadPriorityClass", "workloadpriorityclasses", "workloadpriorityclass"), &[], false);
+/// Karpenter's NodePool.
+pub static NODE_POOL: Kind = custom(KARPENTER, ("NodePool", "nodepools", "nodepool"), &[], false);
+/// Karpenter's NodeClaim.
+pub static NODE_CLAIM: Kind = custom(KARPENTER, ("NodeClaim", "nodeclaims", "nodeclaim"), &[], false);
+/// The NodeClass of the embedded cloud.
+pub static KWOK_NODE_CLASS: Kind = custom(
+    ("karpenter.kwok.sh", "v1alpha1"),
+    ("KWOKNodeClass", "kwoknodeclasses", "kwoknodeclass"),
+    &["kwoknc"],
+    false,
+);
+/// Setu's own parameters.
+pub static PROVISIONING_PARAMETERS: Kind = custom(
+    (crate::names::API_GROUP, "v1alpha1"),
+    ("ProvisioningParameters", "provisioningparameters", "provisioningparameters"),
+    &["provparams"],
+    false,
+);
+/// Namespace.
+pub static NAMESPACE: Kind = built_in(CORE, ("Namespace", "namespaces", "namespace"), &["ns"], (false, true));
+/// Node.
+pub static NODE: Kind = built_in(CORE, ("Node", "nodes", "node"), &["no"], (false, true));
+/// Pod.
+pub static POD: Kind = built_in(CORE, ("Pod", "pods", "pod"), &["po"], (true, true));
+/// ConfigMap.
+pub static CONFIG_MAP: Kind =
+    built_in(CORE, ("ConfigMap", "configmaps", "configmap"), &["cm"], (true, false));
+/// LimitRange.
+pub static LIMIT_RANGE: Kind =
+    built_in(CORE, ("LimitRange", "limitranges", "limitrange"), &["limits"], (true, false));
+/// ServiceAccount.
+pub static SERVICE_ACCOUNT: Kind =
+    built_in(CORE, ("ServiceAccount", "serviceaccounts", "serviceaccount"), &["sa"], (true, false));
+/// Event, kept in its `events.k8s.io/v1` form and served in both.
+pub static EVENT: Kind =
+    built_in(("events.k8s.io", "v1"), ("Event", "events", "event"), &["ev"], (true, false));
+/// Job.
+pub static JOB: Kind = built_in(("batch", "v1"), ("Job", "jobs", "job"), &[], (true, true));
+/// DaemonSet.
+pub static DAEMON_SET: Kind =
+    built_in(("apps", "v1"), ("DaemonSet", "daemonsets", "daemonset"), &["ds"], (true, true));
+/// RuntimeClass.
+pub static RUNTIME_CLASS: Kind =
+    built_in(("node.k8s.io", "v1"), ("RuntimeClass", "runtimeclasses", "runtimeclass"), &[], (false, false));
+/// PriorityClass.
+pub static PRIORITY_CLASS: Kind = built_in(
+    ("scheduling.k8s.io", "v1"),
+    ("PriorityClass", "priorityclasses", "priorityclass"),
+    &["pc"],
+    (false, false),
+);
+/// Lease.
+pub static LEASE: Kind =
+    built_in(("coordination.k8s.io", "v1"), ("Lease", "leases", "lease"), &[], (true, false));
+/// CustomResourceDefinition: kept, but what is served is fixed.
+pub static CRD: Kind = built_in(
+    ("apiextensions.k8s.io", "v1"),
+    ("CustomResourceDefinition", "customresourcedefinitions", "customresourcedefinition"),
+    &["crd"],
+    (false, true),
+);
+/// ValidatingWebhookConfiguration: its webhooks are never reached.
+pub static WEBHOOKS: Kind = built_in(
+    ("admissionregistration.k8s.io", "v1"),
+    ("ValidatingWebhookConfiguration", "validatingwebhookconfigurations", "validatingwebhookconfiguration"),
+    &[],
+    (false, false),
+);
+
+/// Every served kind.
+pub static ALL: &[&Kind] = &[
+    &WORKLOAD,
+    &LOCAL_QUEUE,
+    &CLUSTER_QUEUE,
+    &RESOURCE_FLAVOR,
+    &ADMISSION_CHECK,
+    &WORKLOAD_PRIORITY_CLASS,
+    &NODE_POOL,
+    &NODE_CLAIM,
+    &KWOK_NODE_CLASS,
+    &PROVISIONING_PARAMETERS,
+    &NAMESPACE,
+    &NODE,
+    &POD,
+    &CONFIG_MAP,
+    &LIMIT_RANGE,
+    &SERVICE_ACCOUNT,
+    &EVENT,
+    &JOB,
+    &DAEMON_SET,
+    &RUNTIME_CLASS,
+    &PRIORITY_CLASS,
+    &LEASE,
+    &CRD,
+    &WEBHOOKS,
+];

@@ -1,0 +1,54 @@
+//! From a path to what it names.
+
+use super::events::Form;
+use super::kinds::{self, Kind};
+
+/// What a path names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The kind.
+    pub kind: &'static Kind,
+    /// The form in which Events are asked for.
+    pub form: Form,
+    /// The namespace, if the path names one.
+    pub namespace: Option<String>,
+    /// The object, if the path names one.
+    pub name: Option<String>,
+    /// The subresource, if the path names one.
+    pub subresource: Option<&'static str>,
+}
+
+/// Reads a path; `None` if nothing is served there.
+pub fn target(path: &str) -> Option<Target> {
+    let mut parts = path.split('/').filter(|p| !p.is_empty());
+    let (group, version) = match parts.next()? {
+        "api" => ("", parts.next()?),
+        "apis" => (parts.next()?, parts.next()?),
+        _ => return None,
+    };
+    let mut rest: Vec<&str> = parts.collect();
+    let core_event = group.is_empty() && version == "v1" && rest.iter().any(|p| *p == "events");
+    let find = |plural: &str| {
+        let core_event = core_event && plural == "events";
+        kinds::ALL
+            .iter()
+            .copied()
+            .find(|k| k.plural == plural && (core_event || (k.group == group && k.version == version)))
+    };
+    let mut namespace = None;
+    // `namespaces/NAME` alone is the Namespace itself.
+    if let ["namespaces", name, _, ..] = rest.as_slice()
+        && rest.get(2).is_some_and(|p| find(p).is_some())
+    {
+        namespace = Some((*name).to_owned());
+        rest.drain(..2);
+    }
+    let kind = find(rest.first()?)?;
+    let form = if core_event { Form::CoreEvent } else { Form::Stored };
+    let subresource = match (rest.get(2), kind.status) {
+        (None, _) => None,
+        (Some(&"status"), true) => Some("status"),
+        _ => return None,
+    };
+    Some(Target { kind, form, namespace, name: rest.get(1).map(|n| (*n).to_owned()), subresource })
+}

@@ -1,0 +1,156 @@
+//! Label and field selectors.
+
+use super::kinds::Kind;
+use super::status::Status;
+use crate::sim::values::text;
+use serde_json::Value;
+
+/// What a list or watch is limited to.
+#[derive(Clone, Debug, Default)]
+pub struct Selector {
+    namespace: Option<String>,
+    labels: Vec<Term>,
+    fields: Vec<(String, String, bool)>,
+}
+
+#[derive(Clone, Debug)]
+enum Term {
+    Has(String),
+    HasNot(String),
+    In(String, Vec<String>),
+    NotIn(String, Vec<String>),
+}
+
+/// Fields that every kind can be selected by.
+const COMMON_FIELDS: [&str; 2] = ["metadata.name", "metadata.namespace"];
+
+/// Fields that only some kinds can be selected by.
+fn fields_of(kind: &Kind) -> &'static [&'static str] {
+    match kind.kind {
+        "Pod" => &["spec.nodeName", "status.phase", "spec.restartPolicy", "spec.schedulerName"],
+        "Event" => &[
+            "involvedObject.kind",
+            "involvedObject.namespace",
+            "involvedObject.name",
+            "involvedObject.uid",
+            "regarding.kind",
+            "regarding.namespace",
+            "regarding.name",
+            "regarding.uid",
+            "reason",
+            "type",
+            "reportingController",
+            "source",
+        ],
+        "Node" => &["spec.unschedulable"],
+        "Job" => &["status.successful"],
+        "Workload" => &["status.admission.clusterQueue"],
+        "NodeClaim" => &[
+            "spec.nodeClassRef.group",
+            "spec.nodeClassRef.kind",
+            "spec.nodeClassRef.name",
+            "status.providerID",
+        ],
+        _ => &[],
+    }
+}
+
+impl Selector {
+    /// Reads the selectors of a request.
+    pub fn parse(kind: &Kind, namespace: Option<&str>, labels: &str, fields: &str) -> Result<Self, Status> {
+        let labels = split(labels).into_iter().map(term).collect::<Result<_, _>>()?;
+        let fields =
+            fields.split(',').filter(|f| !f.is_empty()).map(|f| field(kind, f)).collect::<Result<_, _>>()?;
+        Ok(Self { namespace: namespace.map(str::to_owned), labels, fields })
+    }
+
+    /// Whether an object is selected.
+    pub fn takes(&self, object: &Value) -> bool {
+        self.namespace.as_deref().is_none_or(|n| text(object, "/metadata/namespace") == n)
+            && self.labels.iter().all(|t| t.takes(object))
+            && self.fields.iter().all(|(path, value, equal)| (field_value(object, path) == *value) == *equal)
+    }
+}
+
+/// The value of a field as a selector sees it. Events are selected by the names of both their forms.
+fn field_value(object: &Value, path: &str) -> String {
+    let path = path.replace("involvedObject.", "regarding.");
+    let pointer = format!("/{}", path.replace('.', "/"));
+    match object.pointer(&pointer) {
+        Some(Value::String(text)) => text.clone(),
+        None | Some(Value::Null) => String::new(),
+        Some(other) => other.to_string(),
+    }
+}
+
+fn field(kind: &Kind, text: &str) -> Result<(String, String, bool), Status> {
+    let (path, value, equal) = if let Some((path, value)) = text.split_once("!=") {
+        (path, value, false)
+    } else if let Some((path, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
+        (path, value, true)
+    } else {
+        return Err(Status::bad_request(format!("invalid field selector {text:?}")));
+    };
+    if COMMON_FIELDS.contains(&path) || fields_of(kind).contains(&path) {
+        Ok((path.to_owned(), value.to_owned(), equal))
+    } else {
+        Err(Status::bad_request(format!("field label not supported: {path}")))
+    }
+}
+
+impl Term {
+    fn takes(&self, object: &Value) -> bool {
+        let labels = object.pointer("/metadata/labels").and_then(Value::as_object);
+        let value = |key: &str| labels.and_then(|l| l.get(key)).and_then(Value::as_str);
+        match self {
+            Self::Has(key) => value(key).is_some(),
+            Self::HasNot(key) => value(key).is_none(),
+            Self::In(key, values) => value(key).is_some_and(|v| values.iter().any(|w| w == v)),
+            Self::NotIn(key, values) => value(key).is_none_or(|v| !values.iter().any(|w| w == v)),
+        }
+    }
+}
+
+/// The terms of a selector; commas within parentheses do not part them.
+fn split(text: &str) -> Vec<&str> {
+    let mut terms = Vec::new();
+    let (mut depth, mut from) = (0_u32, 0);
+    for (at, character) in text.char_indices() {
+        match character {
+            '(' => depth += 1,
+            ')' => depth = depth.saturating_sub(1),
+            ',' if depth == 0 => {
+                terms.extend(text.get(from..at));
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    terms.extend(text.get(from..));
+    terms.into_iter().map(str::trim).filter(|t| !t.is_empty()).collect()
+}
+
+fn term(text: &str) -> Result<Term, Status> {
+    let wrong = || Status::bad_request(format!("unable to parse requirement: {text:?}"));
+    let owned = |s: &str| s.trim().to_owned();
+    if let Some((head, values)) = text.split_once('(') {
+        let values = values.strip_suffix(')').ok_or_else(wrong)?.split(',').map(owned).collect();
+        let (key, operator) = head.trim().rsplit_once(' ').ok_or_else(wrong)?;
+        return match operator {
+            "in" => Ok(Term::In(owned(key), values)),
+            "notin" => Ok(Term::NotIn(owned(key), values)),
+            _ => Err(wrong()),
+        };
+    }
+    if let Some((key, value)) = text.split_once("!=") {
+        return Ok(Term::NotIn(owned(key), vec![owned(value)]));
+    }
+    if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
+        return Ok(Term::In(owned(key), vec![owned(value)]));
+    }
+    match text.strip_prefix('!') {
+        Some(key) => Ok(Term::HasNot(owned(key))),
+        None if text.contains(' ') => Err(wrong()),
+        None => Ok(Term::Has(owned(text))),
+    }
+}

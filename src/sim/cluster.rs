@@ -1,0 +1,148 @@
+//! The embedded cluster put together: server, actors, and replicas of Setu that live and die in it.
+
+use super::actors::{self, karpenter::Karpenter, kueue::Kueue, machines::Machines};
+use super::api::{ApiServer, Caller, Options};
+use super::chance::Chance;
+use super::faults::{Fault, Line, Rates, Wire};
+use super::transport::Link;
+use crate::app::replica::{Parts, Replica};
+use crate::clock::Clock;
+use crate::controllers::Context;
+use crate::policy::PolicyFile;
+use jiff::SignedDuration;
+use kube::Client;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Replicas of the API server.
+const API_REPLICAS: usize = 2;
+/// Changes that the API server remembers for watches.
+const HISTORY: usize = 10_000;
+
+/// The cluster.
+pub struct Cluster {
+    /// Its API server.
+    pub server: ApiServer,
+    /// Its time.
+    pub clock: Clock,
+    seed: u64,
+    controller_name: String,
+    policy: PolicyFile,
+    lives: u64,
+    down: Arc<AtomicBool>,
+    died: (UnboundedSender<Fault>, UnboundedReceiver<Fault>),
+}
+
+/// One replica of Setu.
+pub struct Setu {
+    /// Its way to the API server.
+    pub wire: Arc<Wire>,
+    /// What it knows.
+    pub context: Arc<Context>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+/// How a replica of Setu is started.
+#[derive(Clone, Debug, Default)]
+pub struct Start {
+    /// What goes wrong at random.
+    pub rates: Option<Rates>,
+    /// What goes wrong with one write, counted from 0.
+    pub plan: Option<(usize, Fault)>,
+    /// How wrong its clock is.
+    pub skew: SignedDuration,
+    /// Which replica of the API server answers it.
+    pub api_replica: usize,
+}
+
+impl Cluster {
+    /// A cluster in which the actors act. Must be called within a tokio runtime.
+    pub fn start(seed: u64, clock: &Clock, controller_name: &str, policy: PolicyFile) -> Self {
+        let options = Options { seed, clock: clock.clone(), replicas: API_REPLICAS, history: HISTORY };
+        let server = ApiServer::new(options);
+        actors::start(Kueue::default(), &server, clock, seed);
+        actors::start(Karpenter::default(), &server, clock, seed);
+        actors::start(Machines::default(), &server, clock, seed);
+        Self {
+            server,
+            clock: clock.clone(),
+            seed,
+            controller_name: controller_name.to_owned(),
+            policy,
+            lives: 0,
+            down: Arc::default(),
+            died: unbounded_channel(),
+        }
+    }
+
+    fn link(&self, user: &str, api_replica: usize, clock: Clock, wire: Arc<Wire>) -> Link {
+        let caller = Caller { user: Arc::from(user), replica: api_replica };
+        Link { server: self.server.clone(), caller, wire, clock, down: Arc::clone(&self.down) }
+    }
+
+    /// A client on whose way nothing goes wrong.
+    pub fn client(&self, user: &str) -> Client {
+        let (died, _) = unbounded_channel();
+        let wire = Wire::new(Chance::new(self.seed, user), died);
+        self.link(user, 0, self.clock.clone(), wire).client()
+    }
+
+    /// Starts a replica of Setu.
+    pub fn start_setu(&mut self, start: &Start) -> Setu {
+        self.lives = self.lives.wrapping_add(1);
+        let wire = Wire::new(Chance::new(self.seed, &format!("setu-{}", self.lives)), self.died.0.clone());
+        if let Some(rates) = &start.rates {
+            wire.set_rates(rates.clone());
+        }
+        if let Some((write, fault)) = start.plan {
+            wire.plan(write, fault);
+        }
+        let client = self.link("setu", start.api_replica, self.clock.clone(), Arc::clone(&wire)).client();
+        let replica = Replica::start(Parts {
+            client,
+            clock: self.clock.clone().skewed(start.skew),
+            controller_name: self.controller_name.clone(),
+            policy: self.policy.clone(),
+        });
+        let context = replica.context();
+        let stop = CancellationToken::new();
+        let stopped = stop.clone();
+        let task = tokio::spawn(async move { replica.work(&stopped).await });
+        Setu { wire, context, stop, task }
+    }
+
+    /// Takes the API server away from everybody but the actors, or gives it back.
+    pub fn set_down(&self, down: bool) {
+        self.down.store(down, Ordering::Relaxed);
+        self.server.cut_watches(None);
+    }
+
+    /// Replicas that died of a planned or random fault since this was asked last.
+    pub fn deaths(&mut self) -> Vec<Fault> {
+        std::iter::from_fn(|| self.died.1.try_recv().ok()).collect()
+    }
+}
+
+impl Setu {
+    /// Ends it as a power failure does.
+    pub fn kill(&self) {
+        self.wire.set_line(Line::Dead);
+        self.task.abort();
+        self.stop.cancel();
+    }
+
+    /// Ends it as an upgrade does: what is under way is finished.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+}
+
+impl Drop for Setu {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

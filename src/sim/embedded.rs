@@ -1,0 +1,68 @@
+//! The theatre of the embedded cluster: scenarios in virtual time, within one process.
+
+use super::cluster::{Cluster, Setu, Start};
+use super::faults::Fault;
+use super::scenario::Theatre;
+use anyhow::Result;
+use jiff::Timestamp;
+use kube::Client;
+use std::time::Duration;
+
+/// An embedded cluster with at most one Setu.
+pub struct Embedded {
+    /// The cluster.
+    pub cluster: Cluster,
+    setu: Option<Setu>,
+    client: Client,
+}
+
+impl Embedded {
+    /// Nobody plays yet.
+    pub fn new(cluster: Cluster) -> Self {
+        let client = cluster.client("admin");
+        Self { cluster, setu: None, client }
+    }
+}
+
+impl Theatre for Embedded {
+    fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.cluster.clock.now()
+    }
+
+    fn start_setu(&mut self, kill_after: Option<u64>) -> Result<()> {
+        let write = kill_after.and_then(|n| usize::try_from(n).ok()?.checked_sub(1));
+        let plan = write.map(|write| (write, Fault::CrashAfter));
+        self.setu = Some(self.cluster.start_setu(&Start { plan, ..Start::default() }));
+        Ok(())
+    }
+
+    fn kill_setu(&mut self) {
+        self.setu = None;
+    }
+
+    fn revive_setu(&mut self) -> Result<()> {
+        if !self.cluster.deaths().is_empty() {
+            self.start_setu(None)?;
+        }
+        Ok(())
+    }
+
+    fn writes(&self) -> Result<u64> {
+        Ok(self.setu.as_ref().map_or(0, |setu| setu.wire.written().len() as u64))
+    }
+
+    fn log_tail(&self) -> String {
+        String::new()
+    }
+
+    async fn api_server_gone(&mut self, seconds: u64) -> Result<()> {
+        self.cluster.set_down(true);
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        self.cluster.set_down(false);
+        Ok(())
+    }
+}

@@ -1,0 +1,239 @@
+//! What can go wrong between a replica and the API server, and when it does.
+
+use super::chance::Chance;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{mpsc::UnboundedSender, watch};
+
+/// One thing that goes wrong with one write.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// The replica dies before the request is sent.
+    CrashBefore,
+    /// The replica dies after the write is committed, before it hears of it.
+    CrashAfter,
+    /// The request never arrives; the connection breaks.
+    RequestLost,
+    /// The write is committed; the connection breaks before the answer.
+    ReplyLost,
+    /// The write is committed; the answer is 504.
+    Timeout,
+    /// The write arrives twice; the answer is that to the second.
+    AppliedTwice,
+    /// The API server is overloaded: 429.
+    TooManyRequests,
+    /// The API server fails: 500, nothing is committed.
+    ServerError,
+    /// Somebody else was faster: 409, nothing is committed.
+    Conflict,
+    /// The request arrives half a minute late.
+    Delayed,
+    /// As `CrashAfter`, and the next life starts with what a lagging replica of the API server shows.
+    StaleRestart,
+}
+
+impl Fault {
+    /// Every fault.
+    pub const ALL: [Self; 11] = [
+        Self::CrashBefore,
+        Self::CrashAfter,
+        Self::RequestLost,
+        Self::ReplyLost,
+        Self::Timeout,
+        Self::AppliedTwice,
+        Self::TooManyRequests,
+        Self::ServerError,
+        Self::Conflict,
+        Self::Delayed,
+        Self::StaleRestart,
+    ];
+
+    /// Whether it ends the life of the replica.
+    pub const fn is_deadly(self) -> bool {
+        matches!(self, Self::CrashBefore | Self::CrashAfter | Self::StaleRestart)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+/// What goes wrong with watches.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum WatchFault {
+    /// The stream ends.
+    Cut,
+    /// The server has forgotten the version: 410.
+    Expired,
+    /// The stream stays open and tells of nothing more.
+    Silent,
+}
+
+/// How often what goes wrong, per thousand requests or frames.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rates {
+    /// Per write and fault.
+    pub writes: BTreeMap<Fault, u64>,
+    /// Per frame of a watch.
+    pub watches: Vec<(WatchFault, u64)>,
+    /// Longest lag of a watch, in milliseconds.
+    pub lag: u64,
+}
+
+impl Rates {
+    /// Nothing goes wrong.
+    pub fn none() -> Self {
+        Self { lag: 5, ..Self::default() }
+    }
+
+    /// A random half of everything that can go wrong, each at a random rate.
+    pub fn swarm(chance: &mut Chance) -> Self {
+        let mut writes = BTreeMap::new();
+        for fault in Fault::ALL {
+            if chance.happens(500) {
+                writes.insert(fault, 1 + chance.below(40));
+            }
+        }
+        let mut watches = Vec::new();
+        for fault in [WatchFault::Cut, WatchFault::Expired, WatchFault::Silent] {
+            if chance.happens(500) {
+                watches.push((fault, 1 + chance.below(10)));
+            }
+        }
+        let lag = if chance.happens(300) { chance.below(20_000) } else { 20 };
+        Self { writes, watches, lag }
+    }
+}
+
+/// Whether a replica can reach the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// It can.
+    Up,
+    /// It stands still: what it sends and hears waits.
+    Paused,
+    /// It is dead.
+    Dead,
+}
+
+/// A write that a replica made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// `POST`, `PATCH`, …
+    pub verb: String,
+    /// The path.
+    pub path: String,
+}
+
+/// What the wire of one replica does to what it carries.
+pub struct Wire {
+    line: watch::Sender<Line>,
+    state: Mutex<State>,
+    died: UnboundedSender<Fault>,
+}
+
+struct State {
+    chance: Chance,
+    rates: Rates,
+    plan: Option<(usize, Fault)>,
+    written: Vec<Written>,
+    hits: BTreeMap<Fault, u64>,
+}
+
+impl Wire {
+    /// A wire on which nothing goes wrong yet. Deaths are told to `died`.
+    pub fn new(chance: Chance, died: UnboundedSender<Fault>) -> Arc<Self> {
+        let state =
+            State { chance, rates: Rates::none(), plan: None, written: Vec::new(), hits: BTreeMap::new() };
+        Arc::new(Self { line: watch::Sender::new(Line::Up), state: Mutex::new(state), died })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on this goes wrong at random.
+    pub fn set_rates(&self, rates: Rates) {
+        self.state().rates = rates;
+    }
+
+    /// This goes wrong with the write of this number, counted from 0.
+    pub fn plan(&self, write: usize, fault: Fault) {
+        self.state().plan = Some((write, fault));
+    }
+
+    /// Every write that was sent, in order.
+    pub fn written(&self) -> Vec<Written> {
+        self.state().written.clone()
+    }
+
+    /// How often each fault struck.
+    pub fn hits(&self) -> BTreeMap<Fault, u64> {
+        self.state().hits.clone()
+    }
+
+    /// Sets the line.
+    pub fn set_line(&self, line: Line) {
+        self.line.send_if_modified(|old| *old != Line::Dead && std::mem::replace(old, line) != line);
+    }
+
+    /// Whether the replica is dead.
+    pub fn is_dead(&self) -> bool {
+        *self.line.borrow() == Line::Dead
+    }
+
+    /// Waits until the replica can reach the server; for ever if it is dead.
+    pub async fn up(&self) {
+        let mut line = self.line.subscribe();
+        // The sender lives as long as `self`.
+        let _ = line.wait_for(|line| *line == Line::Up).await;
+    }
+
+    /// How long a message takes.
+    pub fn latency(&self) -> Duration {
+        self.state().chance.millis(1, 8)
+    }
+
+    /// How far a watch lags right now.
+    pub fn lag(&self) -> Duration {
+        let mut state = self.state();
+        let most = state.rates.lag;
+        state.chance.millis(0, most)
+    }
+
+    /// What goes wrong with this write.
+    pub fn strikes(&self, verb: &str, path: &str) -> Option<Fault> {
+        let mut state = self.state();
+        let number = state.written.len();
+        state.written.push(Written { verb: verb.to_owned(), path: path.to_owned() });
+        let planned = state.plan.filter(|(write, _)| *write == number).map(|(_, fault)| fault);
+        let rates = state.rates.writes.clone();
+        let random =
+            || rates.into_iter().find(|(_, rate)| state.chance.happens(*rate)).map(|(fault, _)| fault);
+        let fault = planned.or_else(random);
+        if let Some(fault) = fault {
+            *state.hits.entry(fault).or_default() += 1;
+        }
+        fault
+    }
+
+    /// What goes wrong with a watch at this frame.
+    pub fn breaks(&self) -> Option<WatchFault> {
+        let mut state = self.state();
+        let rates = state.rates.watches.clone();
+        rates.into_iter().find(|(_, rate)| state.chance.happens(*rate)).map(|(fault, _)| fault)
+    }
+
+    /// The replica dies.
+    pub fn die(&self, of: Fault) {
+        self.set_line(Line::Dead);
+        // Nobody listens any more once the run is over.
+        let _ = self.died.send(of);
+    }
+}

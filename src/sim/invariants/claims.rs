@@ -1,0 +1,160 @@
+//! Invariants of NodeClaims: who makes and deletes them, how many, and under which journal.
+
+use super::Sight;
+use crate::gang::{Journal, State};
+use crate::names;
+use crate::sim::api::Change;
+use crate::sim::values::{annotation, is, is_going, label, name, since, text};
+use jiff::Timestamp;
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is remembered of claims.
+#[derive(Default)]
+pub struct Book {
+    /// Claims that were created, by name, to find one that is created twice.
+    created: BTreeSet<String>,
+    /// When a claim was last seen with its node up.
+    up: BTreeMap<String, Timestamp>,
+    /// Nodes on which a pod ran.
+    used: BTreeSet<String>,
+    /// Seconds of nodes that were never used.
+    wasted: f64,
+}
+
+impl Book {
+    /// When this claim's node was last seen up.
+    pub fn last_up(&self, claim: &str) -> Option<Timestamp> {
+        self.up.get(claim).copied()
+    }
+
+    /// Seconds of nodes that were never used.
+    pub fn wasted(&self) -> f64 {
+        self.wasted
+    }
+}
+
+/// The journal stored on the Workload a claim was made for.
+fn journal(sight: &Sight, claim: &Value) -> Option<(Journal, crate::api::Workload)> {
+    let workload = sight.workload(label(claim, names::WORKLOAD_UID))?;
+    let check = annotation(claim, names::CHECK);
+    let text = workload.metadata.annotations.as_ref()?.get(&names::journal_key(check))?;
+    let uid = workload.metadata.uid.clone().unwrap_or_default();
+    let journal = Journal::decode(text, &uid, Timestamp::MIN, Timestamp::MAX).ok()?;
+    Some((journal, workload))
+}
+
+/// A NodeClaim was written. `sight` still shows what was before.
+pub fn changed(sight: &mut Sight, change: &Change) {
+    let by_setu = &*change.by == names::SETU;
+    match (&change.before, &change.after) {
+        (None, Some(claim)) if by_setu => created(sight, claim),
+        (Some(before), after) => {
+            if after.is_none() && !sight.claims_book.used.contains(name(before)) {
+                let launched = since(before, "Launched").filter(|_| is(before, "Launched"));
+                sight.claims_book.wasted +=
+                    launched.map_or(0.0, |t| sight.now.duration_since(t).as_secs_f64());
+            }
+            let begins = !is_going(before) && after.as_ref().is_none_or(|a| is_going(a));
+            if by_setu && begins {
+                deleted(sight, before);
+            } else if by_setu && after.as_ref().is_some_and(|a| !is_going(a)) {
+                patched(sight, before);
+            }
+            if let Some(after) = after {
+                note_up(sight, after);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn created(sight: &mut Sight, claim: &Value) {
+    let (name, attempt) = (name(claim).to_owned(), label(claim, names::ATTEMPT).to_owned());
+    if !sight.claims_book.created.insert(name.clone()) {
+        sight.violated("bounded", format!("{name} is created a second time"));
+    }
+    let same = |other: &Value| {
+        !is_going(other)
+            && [names::WORKLOAD_UID, names::ATTEMPT, names::SLOT]
+                .iter()
+                .all(|k| label(other, k) == label(claim, k))
+            && annotation(other, names::CHECK) == annotation(claim, names::CHECK)
+    };
+    if sight.claims.values().any(|c| same(c)) {
+        sight.violated("one-per-slot", format!("{name} is a second claim for its slot"));
+    }
+    match journal(sight, claim) {
+        // A claim that was on its way when somebody erased the journal: the sweep takes it.
+        None => {}
+        Some((journal, _)) => {
+            let known = attempt.parse().is_ok_and(|a: u32| a <= journal.memory.attempt);
+            if !known {
+                let stored = journal.memory.attempt;
+                sight.violated(
+                    "first-written",
+                    format!("{name} of attempt {attempt} is created under a journal of attempt {stored}"),
+                );
+            }
+            let live = sight.claims.values().filter(|c| !is_going(c) && of_same_gang(c, claim)).count();
+            let slots = usize::try_from(journal.memory.slots).unwrap_or(usize::MAX);
+            if attempt == journal.memory.attempt.to_string() && live >= slots {
+                sight.violated("one-per-slot", format!("{name} is claim {} of a gang of {slots}", live + 1));
+            }
+        }
+    }
+}
+
+fn of_same_gang(one: &Value, other: &Value) -> bool {
+    label(one, names::GANG) == label(other, names::GANG)
+}
+
+fn deleted(sight: &mut Sight, claim: &Value) {
+    let name = name(claim).to_owned();
+    if label(claim, names::MANAGED_BY) != names::SETU {
+        sight.violated("ours", format!("{name} is deleted, which Setu has not made"));
+        return;
+    }
+    let Some((journal, workload)) = journal(sight, claim) else { return };
+    let reserved = workload.is("QuotaReserved") && workload.is("Admitted") && !workload.is("Finished");
+    let leaving = workload.metadata.deletion_timestamp.is_some();
+    let current = label(claim, names::ATTEMPT) == journal.memory.attempt.to_string();
+    if reserved && !leaving && current && journal.state == State::Approved {
+        sight.violated("no-kill", format!("{name} is deleted while its gang runs"));
+    }
+}
+
+fn patched(sight: &mut Sight, claim: &Value) {
+    if label(claim, names::MANAGED_BY) != names::SETU {
+        sight.violated("ours", format!("{} is changed, which Setu has not made", name(claim)));
+    }
+}
+
+/// A pod was written: a node on which one runs is not wasted.
+pub fn pod_changed(sight: &mut Sight, change: &Change) {
+    if let Some(pod) = change.after.as_ref().filter(|p| text(p, "/status/phase") == "Running") {
+        sight.claims_book.used.insert(text(pod, "/spec/nodeName").to_owned());
+    }
+}
+
+/// A Node was written; `sight` shows it already.
+pub fn node_changed(sight: &mut Sight, change: &Change) {
+    if let Some(node) = change.after.as_ref().or(change.before.as_ref())
+        && let Some(claim) = sight.claims.get(name(node)).cloned()
+    {
+        note_up(sight, &claim);
+    }
+}
+
+fn note_up(sight: &mut Sight, claim: &Value) {
+    let node = sight.nodes.get(name(claim));
+    let up =
+        is(claim, "Initialized") && !is_going(claim) && node.is_some_and(|n| is(n, "Ready") && !is_going(n));
+    let now = sight.now;
+    if up {
+        // It is up until the next change of either says otherwise.
+        sight.claims_book.up.insert(name(claim).to_owned(), Timestamp::MAX);
+    } else if let Some(last) = sight.claims_book.up.get_mut(name(claim)) {
+        *last = (*last).min(now);
+    }
+}

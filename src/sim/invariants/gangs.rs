@@ -1,0 +1,167 @@
+//! Invariants of Workloads: their journals, and what Kueue is told.
+
+use super::{Sight, decode};
+use crate::api::Workload;
+use crate::api::workload::{CheckState, Verdict};
+use crate::gang::journal::WRITE_LIMIT;
+use crate::gang::{GangIdentity, Journal, Reservation, State, StateName, diagram};
+use crate::names;
+use crate::sim::api::Change;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How long ago a node may have been up when Ready is committed: a request may be on its way for half a
+/// minute, and the call before it for ten seconds.
+const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(45);
+/// Longest message.
+const MESSAGE_LIMIT: usize = 1024;
+/// Writes that a gang of n nodes may cost in one attempt, besides its creates and deletes.
+const WRITES_PER_ATTEMPT: u64 = 400;
+
+/// What is remembered of gangs.
+#[derive(Default)]
+pub struct Book {
+    /// Writes to a Workload by Setu.
+    writes: BTreeMap<String, u64>,
+    /// Where each gang is, by UID of its Workload.
+    states: BTreeMap<String, StateName>,
+    lives: BTreeSet<String>,
+}
+
+impl Book {
+    /// Where the gangs are that are under way.
+    pub fn states(&self) -> Vec<StateName> {
+        self.states.values().copied().collect()
+    }
+
+    /// How many Workloads there have been.
+    pub fn lives(&self) -> u64 {
+        self.lives.len() as u64
+    }
+}
+
+/// A Workload was written. `sight` still shows what was before.
+pub fn changed(sight: &mut Sight, change: &Change) {
+    let Some(after) = change.after.as_ref().and_then(decode) else {
+        if let Some(before) = &change.before {
+            sight.gangs_book.states.remove(crate::sim::values::uid(before));
+        }
+        return;
+    };
+    sight.gangs_book.lives.insert(after.uid().unwrap_or_default());
+    let before = change.before.as_ref().and_then(decode);
+    if &*change.by != names::SETU {
+        return;
+    }
+    let writes = sight.gangs_book.writes.entry(after.uid().unwrap_or_default()).or_default();
+    *writes += 1;
+    if *writes == WRITES_PER_ATTEMPT * 50 {
+        sight.violated(
+            "bounded",
+            format!("{} was written {} times", after.name_any(), WRITES_PER_ATTEMPT * 50),
+        );
+    }
+    for (key, text) in after.annotations() {
+        if let Some(check) = key.strip_prefix(names::JOURNAL_PREFIX) {
+            let old = before.as_ref().and_then(|b| b.annotations().get(key));
+            if old != Some(text) {
+                journal_written(sight, &after, check, old.map(String::as_str), text);
+            }
+        }
+    }
+    let Some(before) = before else { return };
+    for entry in after.checks() {
+        if let Some(old) = before.check(&entry.name).filter(|old| *old != entry) {
+            entry_written(sight, &after, old, entry);
+        }
+    }
+}
+
+fn read(text: &str, workload: &Workload) -> Option<Journal> {
+    Journal::decode(text, &workload.uid().unwrap_or_default(), Timestamp::MIN, Timestamp::MAX).ok()
+}
+
+fn journal_written(sight: &mut Sight, workload: &Workload, check: &str, old: Option<&str>, text: &str) {
+    let name = workload.name_any();
+    if text.len() > WRITE_LIMIT {
+        sight.violated("small", format!("the journal of {name} has {} bytes", text.len()));
+    }
+    let Some(new) = read(text, workload) else {
+        sight.violated("lawful", format!("the journal of {name} under {check} cannot be read back: {text}"));
+        return;
+    };
+    sight.gangs_book.states.insert(workload.uid().unwrap_or_default(), new.state.name());
+    let Some(old) = old.and_then(|old| read(old, workload)) else { return };
+    let steps: Vec<_> = new.history.iter().filter(|s| s.seq > old.seq).collect();
+    let mut at = (old.seq, old.state.name());
+    let edges = diagram::edges();
+    for step in steps {
+        if step.seq != at.0 + 1 || step.from != at.1 || !edges.contains_key(&(step.from, step.to)) {
+            sight.violated("lawful", format!("{name}: {:?} is followed by {step:?}", at));
+        }
+        at = (step.seq, step.to);
+    }
+    if at != (new.seq, new.state.name()) {
+        sight.violated(
+            "lawful",
+            format!("{name}: the history leads to {at:?}, the journal says {} {}", new.seq, new.state.name()),
+        );
+    }
+}
+
+fn entry_written(sight: &mut Sight, workload: &Workload, old: &CheckState, new: &CheckState) {
+    let name = workload.name_any();
+    if new.message.len() > MESSAGE_LIMIT {
+        sight.violated("small", format!("the message of {name} has {} bytes", new.message.len()));
+    }
+    if old.state == Verdict::Ready
+        && new.state == Verdict::Ready
+        && old.pod_set_updates != new.pod_set_updates
+    {
+        sight.violated("stable", format!("what {name} is to add to its pods changed while Ready"));
+    }
+    let journal =
+        workload.annotations().get(&names::journal_key(&new.name)).and_then(|text| read(text, workload));
+    if new.state != Verdict::Ready || old.state == Verdict::Ready {
+        return;
+    }
+    let Some(journal) = journal else {
+        sight.violated("honest", format!("{name} is told Ready without a journal"));
+        return;
+    };
+    match Reservation::of(workload, &new.name) {
+        Reservation::Held { epoch, .. } if epoch == journal.memory.epoch => {}
+        other => {
+            let of = &journal.memory.epoch;
+            sight.violated(
+                "right-epoch",
+                format!("{name} is told Ready for {of} while its reservation is {other:?}"),
+            );
+        }
+    }
+    if journal.state != State::Approved {
+        sight.violated("honest", format!("{name} is told Ready in {}", journal.state.name()));
+    }
+    nodes_are_up(sight, workload, &journal, &new.name);
+}
+
+fn nodes_are_up(sight: &mut Sight, workload: &Workload, journal: &Journal, check: &str) {
+    let identity = GangIdentity {
+        namespace: workload.namespace().unwrap_or_default(),
+        workload: workload.name_any(),
+        uid: workload.uid().unwrap_or_default(),
+        check: check.to_owned(),
+    };
+    for slot in 0..journal.memory.slots {
+        let claim = identity.claim_name(journal.memory.attempt, slot);
+        let last = sight.claims_book.last_up(&claim);
+        if last.and_then(|t| t.checked_add(ON_ITS_WAY).ok().or(Some(t))).is_none_or(|t| t < sight.now) {
+            let what = format!(
+                "{} is told Ready while the node of {claim} is not up (last: {last:?})",
+                identity.workload
+            );
+            sight.violated("honest", what);
+        }
+    }
+}

@@ -1,0 +1,216 @@
+//! What must be true after every write, whatever goes wrong: checked on each change in the order in
+//! which the API server commits them.
+//!
+//! | id | invariant |
+//! |----|-----------|
+//! | honest | Ready is written only when every node of the current attempt is up |
+//! | one-per-slot | no two live claims for one slot, and never more than the gang has slots |
+//! | lawful | every journal is reached from the one before by edges of the chart, numbered without a gap |
+//! | ours | Setu deletes only claims that it made for the Workload they name, and by UID |
+//! | first-written | a claim is created only under a journal that names its attempt |
+//! | bounded | no slot of an attempt is created twice, and a gang costs a bounded number of writes |
+//! | stable | what Kueue is told to add to the pods does not change while it says Ready |
+//! | right-epoch | a Ready is of the admission it is written for |
+//! | no-kill | no claim of an admitted gang is deleted by Setu while its reservation stands |
+//! | small | a journal has at most 8 KiB, a message at most 1 KiB |
+//! | nothing-left | when all is over, no claim and no node is left |
+
+mod claims;
+mod gangs;
+
+use super::api::{Change, Observer};
+use super::values::{name, namespace, text, uid};
+use crate::api::Workload;
+use crate::gang::StateName;
+use jiff::Timestamp;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Something that must never be true was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// When.
+    pub at: Timestamp,
+    /// Which invariant.
+    pub invariant: &'static str,
+    /// What was seen.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}: {}", self.at, self.invariant, self.what)
+    }
+}
+
+/// The world as committed, and what was found wrong in it.
+#[derive(Default)]
+struct Sight {
+    claims: BTreeMap<String, Arc<Value>>,
+    nodes: BTreeMap<String, Arc<Value>>,
+    /// By UID.
+    workloads: BTreeMap<String, Arc<Value>>,
+    claims_book: claims::Book,
+    gangs_book: gangs::Book,
+    violations: Vec<Violation>,
+    log: Sha256,
+    lines: Vec<String>,
+    keep_lines: bool,
+    changes: u64,
+    now: Timestamp,
+}
+
+impl Sight {
+    fn violated(&mut self, invariant: &'static str, what: impl Into<String>) {
+        self.violations.push(Violation { at: self.now, invariant, what: what.into() });
+    }
+
+    /// A Workload by UID, decoded as Setu decodes it.
+    fn workload(&self, uid: &str) -> Option<Workload> {
+        decode(self.workloads.get(uid)?)
+    }
+}
+
+fn decode(object: &Arc<Value>) -> Option<Workload> {
+    serde_json::from_value((**object).clone()).ok()
+}
+
+/// Watches over the invariants of one run.
+#[derive(Clone, Default)]
+pub struct Watchman(Arc<Mutex<Sight>>);
+
+impl Watchman {
+    /// A watchman who also keeps every change as a line of text.
+    pub fn with_lines() -> Self {
+        let watchman = Self::default();
+        watchman.sight().keep_lines = true;
+        watchman
+    }
+
+    fn sight(&self) -> MutexGuard<'_, Sight> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What was found wrong so far.
+    pub fn violations(&self) -> Vec<Violation> {
+        self.sight().violations.clone()
+    }
+
+    /// How many changes were committed.
+    pub fn changes(&self) -> u64 {
+        self.sight().changes
+    }
+
+    /// A digest of every change in its order.
+    pub fn digest(&self) -> String {
+        use fmt::Write as _;
+        self.sight().log.clone().finalize().iter().fold(String::new(), |mut text, byte| {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+    }
+
+    /// Where the gangs are that are under way.
+    pub fn states(&self) -> Vec<StateName> {
+        self.sight().gangs_book.states()
+    }
+
+    /// How many Workloads there have been.
+    pub fn lives(&self) -> u64 {
+        self.sight().gangs_book.lives()
+    }
+
+    /// Seconds that nodes existed on which no pod ever ran.
+    pub fn wasted(&self) -> f64 {
+        self.sight().claims_book.wasted()
+    }
+
+    /// Every change as a line of text, if they are kept.
+    pub fn lines(&self) -> Vec<String> {
+        self.sight().lines.clone()
+    }
+
+    /// Checks what must be true when all is over: no claim and no node of Setu's is left.
+    pub fn nothing_is_left(&self) {
+        let mut sight = self.sight();
+        let claims: Vec<String> = sight.claims.keys().cloned().collect();
+        if !claims.is_empty() {
+            sight.violated("nothing-left", format!("NodeClaims {claims:?} are left"));
+        }
+        let nodes: Vec<String> = sight.nodes.keys().cloned().collect();
+        if !nodes.is_empty() {
+            sight.violated("nothing-left", format!("Nodes {nodes:?} are left"));
+        }
+    }
+
+    /// Notes something that the run itself found wrong.
+    pub fn violated(&self, invariant: &'static str, at: Timestamp, what: impl Into<String>) {
+        let mut sight = self.sight();
+        sight.now = at;
+        sight.violated(invariant, what);
+    }
+}
+
+impl Observer for Watchman {
+    fn committed(&mut self, change: &Change) {
+        let mut sight = self.sight();
+        sight.now = change.at;
+        sight.changes += 1;
+        let line = line(change);
+        sight.log.update(line.as_bytes());
+        if sight.keep_lines {
+            sight.lines.push(line);
+        }
+        match change.kind.kind {
+            "NodeClaim" => {
+                claims::changed(&mut sight, change);
+                keep(&mut sight.claims, change, name);
+            }
+            "Node" => {
+                keep(&mut sight.nodes, change, name);
+                claims::node_changed(&mut sight, change);
+            }
+            "Pod" => claims::pod_changed(&mut sight, change),
+            "Workload" => {
+                gangs::changed(&mut sight, change);
+                keep(&mut sight.workloads, change, uid);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn keep(all: &mut BTreeMap<String, Arc<Value>>, change: &Change, key: fn(&Value) -> &str) {
+    if let Some(object) = &change.after {
+        all.insert(key(object).to_owned(), Arc::clone(object));
+    } else if let Some(object) = &change.before {
+        all.remove(key(object));
+    }
+}
+
+/// A change as one line: everything but what the change does not decide.
+fn line(change: &Change) -> String {
+    let object = change.after.as_ref().or(change.before.as_ref());
+    let verb = match (&change.before, &change.after) {
+        (None, _) => "created",
+        (_, None) => "deleted",
+        _ => "changed",
+    };
+    let (namespace, name) = object.map_or(("", ""), |o| (namespace(o), name(o)));
+    let status = change.subresource.unwrap_or_default();
+    let states: String = object.filter(|_| change.kind.kind == "Workload").map_or_else(String::new, |o| {
+        super::values::list(o, "/status/admissionChecks")
+            .iter()
+            .map(|c| format!(" {}", text(c, "/state")))
+            .collect()
+    });
+    let text = object.map_or_else(String::new, |o| crate::digest::digest(&[&o.to_string()], 8));
+    format!(
+        "{} {} {} {verb} {} {namespace}/{name} {status}{states} {text}\n",
+        change.version, change.at, change.by, change.kind.kind
+    )
+}

@@ -1,0 +1,37 @@
+//! Scenarios: what happens to a cluster, and what must be true meanwhile and at the end.
+//!
+//! A scenario is a YAML file and is played unchanged on the embedded cluster and on a real control
+//! plane; a [`Theatre`] is either.
+
+mod file;
+mod play;
+mod world;
+
+pub use file::{Expect, Run, Scenario, Step, parse, read, read_file};
+pub use play::play;
+pub use world::{World, controller_name, controller_name_of, objects, policy};
+
+use anyhow::Result;
+use jiff::Timestamp;
+use kube::Client;
+
+/// The cluster that a scenario is played on, and the Setu that plays in it.
+#[allow(async_fn_in_trait, reason = "nobody needs the futures to be Send")]
+pub trait Theatre {
+    /// An administrator's way to the API server.
+    fn client(&self) -> Client;
+    /// The time there.
+    fn now(&self) -> Timestamp;
+    /// Starts Setu. With `kill_after` it dies right after that write.
+    fn start_setu(&mut self, kill_after: Option<u64>) -> Result<()>;
+    /// Kills Setu as a power failure would.
+    fn kill_setu(&mut self);
+    /// Starts Setu again if it died of `kill_after`. An end of any other kind is an error.
+    fn revive_setu(&mut self) -> Result<()>;
+    /// Writes that this life of Setu has made.
+    fn writes(&self) -> Result<u64>;
+    /// The last lines of Setu's log, where there is one.
+    fn log_tail(&self) -> String;
+    /// The API server is away for so many seconds.
+    async fn api_server_gone(&mut self, seconds: u64) -> Result<()>;
+}

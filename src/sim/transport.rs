@@ -1,0 +1,179 @@
+//! The wire between a replica and the API server: HTTP requests and answers without a socket, with
+//! latency and with faults.
+
+use super::api::{Answer, ApiServer, Caller, Frame, Watch};
+use super::faults::{Fault, WatchFault, Wire};
+use crate::clock::Clock;
+use axum::body::{Body as AnswerBody, Bytes};
+use futures::future::BoxFuture;
+use futures::{Stream, StreamExt, stream};
+use http::{Method, Request, Response, StatusCode};
+use jiff::SignedDuration;
+use kube::Client;
+use kube::client::Body;
+use serde_json::json;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::Instant;
+use tower::Service;
+
+/// How late a delayed request arrives.
+const DELAY: Duration = Duration::from_secs(30);
+/// How often a watch says up to which version it has told everything.
+const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
+/// How long a watch lasts that does not say how long it should.
+const WATCH_LIMIT: Duration = Duration::from_mins(30);
+
+/// One replica's way to the API server.
+#[derive(Clone)]
+pub struct Link {
+    /// The server.
+    pub server: ApiServer,
+    /// As whom.
+    pub caller: Caller,
+    /// What can go wrong.
+    pub wire: Arc<Wire>,
+    /// The time.
+    pub clock: Clock,
+    /// Whether the API server is away.
+    pub down: Arc<AtomicBool>,
+}
+
+impl Link {
+    /// A client that goes this way.
+    pub fn client(&self) -> Client {
+        Client::new(crate::cluster::client::counted(self.clone()), "default")
+    }
+
+    async fn exchange(self, request: Request<Body>) -> Result<Response<AnswerBody>, io::Error> {
+        let (parts, body) = request.into_parts();
+        let body = body.collect_bytes().await.map_err(io::Error::other)?;
+        let request = Request::from_parts(parts, body);
+        let wire = Arc::clone(&self.wire);
+        wire.up().await;
+        let write = request.method() != Method::GET;
+        let fault = if write { wire.strikes(request.method().as_str(), request.uri().path()) } else { None };
+        tokio::time::sleep(wire.latency()).await;
+        match fault {
+            Some(Fault::CrashBefore) => wire.die(Fault::CrashBefore),
+            Some(Fault::RequestLost) => return Err(broken()),
+            Some(Fault::TooManyRequests) => {
+                return Ok(refused(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests"));
+            }
+            Some(Fault::ServerError) => {
+                return Ok(refused(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"));
+            }
+            Some(Fault::Conflict) => return Ok(refused(StatusCode::CONFLICT, "Conflict")),
+            Some(Fault::Delayed) => tokio::time::sleep(DELAY).await,
+            _ => {}
+        }
+        wire.up().await;
+        if self.down.load(Ordering::Relaxed) {
+            return Err(broken());
+        }
+        let mut answer = self.server.handle(&self.caller, &request);
+        if fault == Some(Fault::AppliedTwice) {
+            answer = self.server.handle(&self.caller, &request);
+        }
+        match fault {
+            Some(deadly @ (Fault::CrashAfter | Fault::StaleRestart)) => wire.die(deadly),
+            Some(Fault::ReplyLost) => return Err(broken()),
+            Some(Fault::Timeout) => return Ok(refused(StatusCode::GATEWAY_TIMEOUT, "Timeout")),
+            _ => {}
+        }
+        tokio::time::sleep(wire.latency()).await;
+        wire.up().await;
+        Ok(match answer {
+            Answer::Whole(response) => response.map(AnswerBody::from),
+            Answer::Watch(watch) => {
+                let limit = timeout(&request).unwrap_or(WATCH_LIMIT);
+                Response::new(AnswerBody::from_stream(self.told(watch, limit).map(Ok::<Bytes, io::Error>)))
+            }
+        })
+    }
+
+    /// The frames of a watch as they arrive.
+    fn told(self, watch: Watch, limit: Duration) -> impl Stream<Item = Bytes> + Send + 'static {
+        let end = Instant::now() + limit;
+        let open = Some((watch, self, end));
+        stream::unfold(open, |open| async move {
+            let (mut watch, link, end) = open?;
+            let next = tokio::time::timeout(
+                BOOKMARK_PERIOD.min(end.saturating_duration_since(Instant::now())),
+                watch.next(),
+            );
+            let Ok(frame) = next.await else {
+                if Instant::now() >= end {
+                    return None;
+                }
+                link.wire.up().await;
+                let bookmark = link.server.bookmark(&watch);
+                return Some((bookmark.line, Some((watch, link, end))));
+            };
+            let frame = frame?;
+            link.arrival(&frame).await;
+            match link.wire.breaks() {
+                None => Some((frame.line, Some((watch, link, end)))),
+                Some(WatchFault::Cut) => None,
+                Some(WatchFault::Expired) => Some((expired(), None)),
+                Some(WatchFault::Silent) => {
+                    tokio::time::sleep_until(end).await;
+                    None
+                }
+            }
+        })
+    }
+
+    /// Waits until a frame has come through.
+    async fn arrival(&self, frame: &Frame) {
+        let lag = SignedDuration::try_from(self.wire.lag()).unwrap_or_default();
+        let at = frame.at.checked_add(lag).unwrap_or(frame.at);
+        tokio::time::sleep(Duration::try_from(at.duration_since(self.clock.now())).unwrap_or_default()).await;
+        self.wire.up().await;
+    }
+}
+
+impl Service<Request<Body>> for Link {
+    type Response = Response<AnswerBody>;
+    type Error = io::Error;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        Box::pin(self.clone().exchange(request))
+    }
+}
+
+fn timeout(request: &Request<Bytes>) -> Option<Duration> {
+    let query = request.uri().query()?;
+    let seconds = query.split('&').find_map(|pair| pair.strip_prefix("timeoutSeconds="))?;
+    seconds.parse().ok().map(Duration::from_secs)
+}
+
+fn broken() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionReset, "connection reset by the embedded network")
+}
+
+fn status(code: StatusCode, reason: &str) -> serde_json::Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "reason": reason,
+        "message": format!("injected: {reason}"), "code": code.as_u16(),
+    })
+}
+
+fn refused(code: StatusCode, reason: &str) -> Response<AnswerBody> {
+    let mut response = Response::new(AnswerBody::from(status(code, reason).to_string()));
+    *response.status_mut() = code;
+    response
+}
+
+fn expired() -> Bytes {
+    let event = json!({"type": "ERROR", "object": status(StatusCode::GONE, "Expired")});
+    Bytes::from(format!("{event}\n"))
+}

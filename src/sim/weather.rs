@@ -1,0 +1,138 @@
+//! The weather: what a test wants the cloud to do, read from the ConfigMap `weather` in `kube-system`.
+//!
+//! Each data key holds a YAML document `rules: [...]`; the rules of all keys count together.
+
+use crate::api::duration::Span;
+use serde::Deserialize;
+use serde_json::Value;
+use std::time::Duration;
+
+/// Where a claim is, or would be, launched.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Its NodePool.
+    pub node_pool: String,
+    /// Its slot in the gang.
+    pub slot: String,
+    /// Its instance type.
+    pub instance_type: String,
+    /// Its zone.
+    pub zone: String,
+    /// `on-demand` or `spot`.
+    pub capacity_type: String,
+}
+
+/// A place and its weather. A matcher that is absent matches everything.
+#[derive(Deserialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Rule {
+    node_pool: Option<String>,
+    slot: Option<String>,
+    instance_type: Option<String>,
+    zone: Option<String>,
+    capacity_type: Option<String>,
+    /// At most so many live instances in this place.
+    capacity: Option<usize>,
+    /// A launch takes so long, while the rule stands.
+    launch_delay: Option<Span>,
+    /// Every launch fails with this condition on the NodeClaim.
+    create_error: Option<CreateError>,
+    /// The Node appears so long after the launch, while the rule stands.
+    registration_delay: Option<Span>,
+    /// Nobody plays the kubelet of a Node.
+    #[serde(default)]
+    never_ready: bool,
+    /// The Node shows none of these.
+    #[serde(default)]
+    missing_resources: Vec<String>,
+    /// Multiplies the price of the offers.
+    price_factor: Option<f64>,
+}
+
+/// A launch that fails.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(deny_unknown_fields)]
+pub struct CreateError {
+    /// Reason of the condition.
+    pub reason: String,
+    /// Message of the condition.
+    pub message: String,
+}
+
+impl Rule {
+    fn matches(&self, place: &Place) -> bool {
+        let same = |wanted: &Option<String>, is: &str| wanted.as_ref().is_none_or(|w| w == is);
+        same(&self.node_pool, &place.node_pool)
+            && same(&self.slot, &place.slot)
+            && same(&self.instance_type, &place.instance_type)
+            && same(&self.zone, &place.zone)
+            && same(&self.capacity_type, &place.capacity_type)
+    }
+}
+
+/// All rules that stand.
+#[derive(Clone, Debug, Default)]
+pub struct Weather(Vec<Rule>);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    #[serde(default)]
+    rules: Vec<Rule>,
+}
+
+impl Weather {
+    /// Reads the ConfigMap; a document that cannot be read counts as fair weather.
+    pub fn read(config_map: Option<&Value>) -> Self {
+        let data = config_map.and_then(|c| c.get("data")).and_then(Value::as_object);
+        let documents = data.into_iter().flatten().filter_map(|(_, text)| text.as_str());
+        let rules =
+            |text: &str| serde_yaml::from_str::<Document>(text).map_or_else(|_| Vec::new(), |d| d.rules);
+        Self(documents.flat_map(rules).collect())
+    }
+
+    fn at<'w>(&'w self, place: &'w Place) -> impl Iterator<Item = &'w Rule> {
+        self.0.iter().filter(|r| r.matches(place))
+    }
+
+    /// Whether one more instance at `place` exceeds what there is.
+    pub fn is_full<'p>(&self, place: &Place, live: impl Iterator<Item = &'p Place> + Clone) -> bool {
+        self.at(place).any(|rule| {
+            rule.capacity.is_some_and(|room| live.clone().filter(|p| rule.matches(p)).count() >= room)
+        })
+    }
+
+    /// How long a launch takes at least.
+    pub fn launch_delay(&self, place: &Place) -> Duration {
+        longest(self.at(place).filter_map(|r| r.launch_delay))
+    }
+
+    /// How long the Node takes to appear at least.
+    pub fn registration_delay(&self, place: &Place) -> Duration {
+        longest(self.at(place).filter_map(|r| r.registration_delay))
+    }
+
+    /// What every launch fails with.
+    pub fn create_error(&self, place: &Place) -> Option<&CreateError> {
+        self.0.iter().filter(|r| r.matches(place)).find_map(|r| r.create_error.as_ref())
+    }
+
+    /// Whether the Node never gets ready.
+    pub fn never_ready(&self, place: &Place) -> bool {
+        self.at(place).any(|r| r.never_ready)
+    }
+
+    /// Whether the Node does not show this resource.
+    pub fn hides(&self, place: &Place, resource: &str) -> bool {
+        self.at(place).any(|r| r.missing_resources.iter().any(|m| m == resource))
+    }
+
+    /// What the price is multiplied by.
+    pub fn price_factor(&self, place: &Place) -> f64 {
+        self.at(place).filter_map(|r| r.price_factor).product()
+    }
+}
+
+fn longest(spans: impl Iterator<Item = Span>) -> Duration {
+    spans.map(|s| s.0).max().unwrap_or_default()
+}

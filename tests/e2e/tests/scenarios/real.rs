@@ -1,0 +1,66 @@
+//! The theatre of the real control plane: one cluster for all scenarios, one `setu` process for each.
+
+use crate::setu::Setu;
+use anyhow::{Result, bail};
+use kube::Client;
+use setu::sim::scenario::{Run, Theatre, controller_name, policy};
+use setu_e2e::{Program, Stack};
+use std::os::unix::process::ExitStatusExt as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The real control plane, and the process under test.
+pub struct Real {
+    stack: Arc<Stack>,
+    client: Client,
+    setu: Setu,
+}
+
+impl Real {
+    /// Prepares a run's process; it is not started yet.
+    pub fn new(stack: &Arc<Stack>, run: &Run) -> Result<Self> {
+        let folder = stack.folder().join("scenarios").join(&run.id);
+        let setu = Setu::new(stack.kubeconfig(), &controller_name(run), &policy(run)?, &folder)?;
+        Ok(Self { stack: Arc::clone(stack), client: stack.client()?, setu })
+    }
+}
+
+impl Theatre for Real {
+    fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    fn now(&self) -> jiff::Timestamp {
+        jiff::Timestamp::now()
+    }
+
+    fn start_setu(&mut self, kill_after: Option<u64>) -> Result<()> {
+        self.setu.start(kill_after)
+    }
+
+    fn kill_setu(&mut self) {
+        self.setu.kill();
+    }
+
+    fn revive_setu(&mut self) -> Result<()> {
+        match self.setu.ended()? {
+            Some(status) if status.signal() == Some(9) => self.setu.start(None),
+            Some(status) => bail!("Setu ended by itself: {status}\n{}", self.setu.log_tail(25)),
+            None => Ok(()),
+        }
+    }
+
+    fn writes(&self) -> Result<u64> {
+        self.setu.writes()
+    }
+
+    fn log_tail(&self) -> String {
+        self.setu.log_tail(25)
+    }
+
+    async fn api_server_gone(&mut self, seconds: u64) -> Result<()> {
+        self.stack.stop_program(Program::ApiServer).await?;
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+        self.stack.start_program(Program::ApiServer).await
+    }
+}
