@@ -6,6 +6,9 @@ use setu::sim::drama::Drama;
 
 #[test]
 fn a_gang_that_nothing_happens_to_runs_and_leaves_nothing() {
+    if std::env::var_os("SETU_LOG").is_some() {
+        tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG).init();
+    }
     let outcome = Drama::quiet(4).play(true).unwrap();
     for line in &outcome.lines {
         print!("{line}");

@@ -26,7 +26,7 @@ const ID: &str = "drama";
 /// Time between two looks of the director.
 const BEAT: Duration = Duration::from_millis(250);
 /// How long everything may take to end once faults have.
-const PATIENCE: Duration = Duration::from_hours(2);
+const PATIENCE: Duration = Duration::from_hours(1);
 /// Longest life of a drama's first part.
 const CHAOS: u64 = 600;
 
@@ -259,6 +259,7 @@ impl<'d> Director<'d> {
             while let Some((index, role)) = gangs.next_if(|(_, g)| Duration::from_secs(g.enters) <= elapsed) {
                 self.submit(index, role);
             }
+            self.players.remember(&self.cluster, &PROPS);
             while let Some((_, scene)) = scenes.next_if(|(at, _)| Duration::from_millis(*at) <= elapsed) {
                 self.show(scene);
             }
@@ -268,7 +269,6 @@ impl<'d> Director<'d> {
 
     /// Replicas that died come back, those that sleep wake, and time goes on.
     async fn beat(&mut self) {
-        self.players.remember(&self.cluster, &PROPS);
         for fault in self.cluster.deaths() {
             self.note(&fault.to_string());
             let wait = self.chance.millis(1_000, 20_000);

@@ -1,10 +1,33 @@
 //! Patches: merge patches, and the merge of server-side apply.
 
+use json_patch::PatchOperation;
 use serde_json::{Map, Value};
 
 /// Applies a JSON merge patch.
 pub fn merge(target: &mut Value, patch: &Value) {
     json_patch::merge(target, patch);
+}
+
+/// Applies a JSON patch. As in the real one, a test for null passes where the key is absent.
+pub fn json_patch(target: &mut Value, patch: &json_patch::Patch) -> Result<(), json_patch::PatchError> {
+    let mut wanted = target.clone();
+    for operation in patch.iter() {
+        if let PatchOperation::Test(test) = operation
+            && test.value.is_null()
+            && is_absent(&wanted, test.path.as_str())
+        {
+            continue;
+        }
+        json_patch::patch(&mut wanted, std::slice::from_ref(operation))?;
+    }
+    *target = wanted;
+    Ok(())
+}
+
+/// Whether the place is empty and the object it would be in exists.
+fn is_absent(target: &Value, path: &str) -> bool {
+    let parent = path.rsplit_once('/').map_or("", |(parent, _)| parent);
+    target.pointer(path).is_none() && target.pointer(parent).is_some_and(Value::is_object)
 }
 
 /// The field by which the entries of a list are told apart, for lists that are maps in truth.

@@ -110,7 +110,7 @@ impl Store {
         let mut wanted = (*stored.object).clone();
         match change {
             Change::Merge(patch) => merge::merge(&mut wanted, patch),
-            Change::Json(patch) => json_patch::patch(&mut wanted, patch).map_err(|e| {
+            Change::Json(patch) => merge::json_patch(&mut wanted, patch).map_err(|e| {
                 let mut status = Status::invalid(kind, &key.1, "");
                 status.message =
                     format!("the server rejected our request due to an error in our request: {e}");
