@@ -1,6 +1,7 @@
 //! What a user types. One file per subcommand; parsing here, meaning in `app`.
 
 pub mod crds;
+pub mod demo;
 pub mod run;
 pub mod statechart;
 
@@ -17,6 +18,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Run(Box<run::Args>),
+    Demo(demo::Args),
     Statechart(statechart::Args),
     Crds(crds::Args),
 }
@@ -44,6 +46,7 @@ impl Cli {
     pub async fn run(self) -> Result<(), Failure> {
         match self.command {
             Command::Run(args) => args.run().await,
+            Command::Demo(args) => args.run().await,
             Command::Statechart(args) => args.run(),
             Command::Crds(args) => args.run(),
         }

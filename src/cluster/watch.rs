@@ -87,8 +87,8 @@ async fn pump<K>(
                         return;
                     }
                 }
-                if listed {
-                    gates.iter().for_each(|g| g.set(kind, None));
+                if let Some(gates) = gates.as_ref().filter(|_| listed) {
+                    gates.set(kind, None);
                 }
             }
             Err(error) => report(kind, &error, gates.as_ref()),

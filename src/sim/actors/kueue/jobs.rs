@@ -56,13 +56,7 @@ fn make_workload(user: &User, job: &Value) {
     let template = job.pointer("/spec/template").cloned().unwrap_or_default();
     let count = number(job, "/spec/parallelism").max(1);
     let pod_set = json!({"name": "main", "count": count, "template": template});
-    create(
-        user,
-        job,
-        ("batch/v1", "Job", "job"),
-        priority.map_or(0, |p| number(&p, "/value")),
-        vec![pod_set],
-    );
+    create(user, job, ("batch/v1", "Job", "job"), priority.map_or(0, |p| number(&p, "/value")), &[pod_set]);
 }
 
 fn create(
@@ -70,7 +64,7 @@ fn create(
     owner: &Value,
     (version, kind, prefix): (&str, &str, &str),
     priority: i64,
-    pod_sets: Vec<Value>,
+    pod_sets: &[Value],
 ) {
     let short: String = uid(owner).chars().take(5).collect();
     let mut base = format!("{prefix}-{}", name(owner));
