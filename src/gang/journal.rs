@@ -187,6 +187,12 @@ impl Journal {
         self.entered_at = now;
     }
 
+    /// Id of this epoch's trace: 32 hexadecimal digits. `None` if what stands there is none.
+    pub fn trace_id(&self) -> Option<&str> {
+        let id = self.traceparent.split('-').nth(1)?;
+        (id.len() == 32 && id.chars().all(|c| c.is_ascii_hexdigit())).then_some(id)
+    }
+
     /// Gives the epoch its own trace, linked to by nobody's wish but ours.
     pub fn retrace(&mut self) {
         self.traceparent = traceparent(&self.workload_uid, &self.memory.epoch);
