@@ -209,7 +209,7 @@ fn situations() -> Vec<Gang> {
         Gang::reserved("newer", "").edit(|gang| {
             gang.workload["metadata"]["annotations"][format!("gang.setu.kueue.x-k8s.io/{CHECK}")] = json!("{\"version\": 9}");
         }),
-        Gang::reserved("hostile", "\u{1b}[2Jall good").journal(&json!({"state": "Validating"}), 0, 4_000_000_000, &[]),
+        Gang::reserved("hostile", "\u{1b}[2Jall good").journal(&json!({"state": "Validating"}), 0, 0, &[]),
     ]
 }
 
