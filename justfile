@@ -22,4 +22,4 @@ cluster:
 
 # Write the generated files anew
 generate:
-    SETU_REGENERATE=1 cargo test --test charts --test generated
+    SETU_REGENERATE=1 cargo test --test charts --test generated --test views
