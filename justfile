@@ -22,4 +22,8 @@ cluster:
 
 # Write the generated files anew
 generate:
-    SETU_REGENERATE=1 cargo test --test charts --test generated
+    SETU_REGENERATE=1 cargo test --test charts --test generated --test metrics
+
+# What only Prometheus' own tool can check: metrics, alert rules and their tests; needs promtool
+metrics:
+    bash tests/promtool.sh

@@ -9,6 +9,7 @@ use crate::gang::observe::wake_at;
 use crate::gang::{Reservation, StateName, message, verdict};
 use crate::names;
 use crate::plan::{Obstacle, Outcome};
+use crate::telemetry::metrics::Counted;
 use crate::telemetry::{events, metrics};
 use jiff::Timestamp;
 use std::time::Duration;
@@ -22,7 +23,16 @@ impl Gang<'_> {
                 continue;
             };
             let stayed = since.replace(*at).map_or(Duration::ZERO, |s| elapsed(s, *at));
-            metrics::transition(*from, *to, reason.to_string(), stayed);
+            let told = reason.to_string();
+            metrics::transition(Counted { from: *from, to: *to, reason: &told, stayed });
+            let memory = &journal.memory;
+            match (from, to) {
+                (StateName::RollingBack | StateName::Validating, StateName::BackingOff) => {
+                    metrics::attempt_retried("in_check", memory.tries);
+                }
+                (_, StateName::Yielded) => metrics::attempt_retried("yield", memory.yields),
+                _ => {}
+            }
             let failure = journal.memory.last_failure.as_ref().map(ToString::to_string).unwrap_or_default();
             tracing::info!(
                 workload = self.identity.workload_ref(), check = self.identity.check, seq = journal.seq, from = %from,
