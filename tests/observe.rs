@@ -12,7 +12,8 @@ use setu::gang::event::{Event, Standing};
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::verdict::desired;
 use setu::gang::{
-    ClaimView, Facts, Failure, FailureClass, Health, Journal, Reading, Reservation, Sight, State, observe,
+    ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Sight, State,
+    observe,
 };
 use setu::policy::Policy;
 use std::collections::BTreeMap;
@@ -185,8 +186,17 @@ fn read(
     losses: &BTreeMap<u32, Loss>,
 ) -> Reading {
     let policy = Policy::default();
-    let facts =
-        Facts { now: at(10), fresh: false, reservation, plan: None, claims, losses, sight, policy: &policy };
+    let facts = Facts {
+        now: at(10),
+        fresh: false,
+        reservation,
+        plan: None,
+        claims,
+        losses,
+        sight,
+        policy: &policy,
+        outlook: Outlook::default(),
+    };
     observe(journal, &facts)
 }
 
@@ -265,6 +275,7 @@ fn told(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(
         losses: &losses,
         sight: Sight::Cached,
         policy: &policy,
+        outlook: Outlook::default(),
     };
     desired(&journal(state), &facts, entry, Ok(update("x"))).map(|d| (d.state, d.updates.len()))
 }

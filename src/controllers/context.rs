@@ -1,6 +1,7 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::memory::{Board, Ledger, Necrology, OwnWrites};
+use super::meters::{Estimates, Stall};
 use crate::api::parameters::ParametersSpec;
 use crate::api::{
     AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ResourceFlavor, Workload,
@@ -8,12 +9,14 @@ use crate::api::{
 use crate::clock::Clock;
 use crate::cluster::store::Store;
 use crate::cluster::watch::Gates;
+use crate::effects::events::Publisher;
+use crate::gang::trace::cut_off;
 use crate::names;
 use crate::policy::PolicyFile;
+use crate::telemetry::Telemetry;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::node::v1::RuntimeClass;
-use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 use std::collections::BTreeMap;
@@ -69,6 +72,8 @@ pub struct Parts {
     pub controller_name: String,
     /// The policy file, or what stands for one that was not given.
     pub policy: PolicyFile,
+    /// How it is heard of.
+    pub telemetry: Telemetry,
 }
 
 /// What the controllers share.
@@ -88,10 +93,14 @@ pub struct Context {
     /// How loops wake each other.
     pub wake: Wakers,
     /// Publishes Kubernetes Events.
-    pub recorder: Recorder,
+    pub events: Publisher,
+    /// How this replica is heard of.
+    pub telemetry: Telemetry,
     pub(super) own_writes: OwnWrites,
     pub(super) ledger: Ledger,
     pub(super) necrology: Necrology,
+    pub(super) estimates: Estimates,
+    pub(super) stall: Stall,
     pub(super) failures: Mutex<BTreeMap<String, u32>>,
     parameters: Mutex<BTreeMap<String, Parameters>>,
     progress: Mutex<BTreeMap<String, Timestamp>>,
@@ -101,9 +110,9 @@ pub struct Context {
 impl Context {
     /// Puts the parts together, with an empty memory.
     pub fn new(parts: Parts, stores: Stores, (gates, wake): (Gates, Wakers)) -> Self {
-        let reporter = Reporter { controller: names::CONTROLLER_NAME.to_owned(), instance: None };
         Self {
-            recorder: Recorder::new(parts.client.clone(), reporter),
+            events: Publisher::new(parts.client.clone(), &parts.telemetry),
+            telemetry: parts.telemetry,
             client: parts.client,
             clock: parts.clock,
             controller_name: parts.controller_name,
@@ -114,6 +123,8 @@ impl Context {
             own_writes: OwnWrites::default(),
             ledger: Ledger::default(),
             necrology: Necrology::default(),
+            estimates: Estimates::default(),
+            stall: Stall::default(),
             failures: Mutex::default(),
             parameters: Mutex::default(),
             progress: Mutex::default(),
@@ -183,6 +194,7 @@ impl Context {
     /// A NodeClaim was touched: note it, and look at its Workload and at the claim itself.
     pub fn claim_touched(&self, claim: &NodeClaim) {
         self.necrology.saw(claim, self.now());
+        self.measure(claim);
         if let Some(workload) = super::memory::workload_of(claim) {
             self.wake_workload(workload);
         }
@@ -204,7 +216,10 @@ impl Context {
         if !gone || !self.gates.closed().is_empty() {
             return;
         }
-        for gang in self.board.forget(&object) {
+        for (gang, journal, subject) in self.board.forget(&object) {
+            self.estimates.forget(&gang);
+            let traces = &self.telemetry.traces;
+            traces.send(cut_off(&journal, self.now(), &subject, &self.telemetry.instance));
             if self.ledger.open().strike(&gang) {
                 self.next_turn();
             }

@@ -5,6 +5,8 @@
 
 use crate::api::{NodeClaim, Workload};
 use crate::gang::claims::Obituary;
+use crate::gang::event::Reason;
+use crate::gang::trace::Subject;
 use crate::gang::{Journal, StateName};
 use crate::names;
 use crate::plan::Reservation;
@@ -76,6 +78,13 @@ pub struct BoardEntry {
     pub message: String,
     #[serde(skip)]
     object: ObjectRef<Workload>,
+    #[serde(skip)]
+    journal: Journal,
+    #[serde(skip)]
+    subject: Subject,
+    /// What the gang's owner was told last of its waiting, and after which transition.
+    #[serde(skip)]
+    told: (u64, String),
 }
 
 /// Every gang this replica has looked at, by gang id.
@@ -95,17 +104,48 @@ impl Board {
             slots: journal.memory.slots,
             message: message.to_owned(),
             object,
+            journal: journal.clone(),
+            subject: Subject::of(workload, gang, check),
+            told: (0, String::new()),
         };
-        lock(&self.0).insert(gang.to_owned(), entry);
+        let mut board = lock(&self.0);
+        let told = board.remove(gang).map(|before| before.told).unwrap_or_default();
+        board.insert(gang.to_owned(), BoardEntry { told, ..entry });
     }
 
-    /// Forgets all gangs of a Workload that is gone.
-    pub fn forget(&self, workload: &ObjectRef<Workload>) -> Vec<String> {
+    /// Whether this replica has looked at the gang before.
+    pub fn knows(&self, gang: &str) -> bool {
+        lock(&self.0).contains_key(gang)
+    }
+
+    /// Notes what the owner of a gang is told of its waiting; returns whether that is new.
+    pub fn tells(&self, gang: &str, seq: u64, topic: &str) -> bool {
+        let mut board = lock(&self.0);
+        let Some(entry) = board.get_mut(gang) else { return false };
+        let told = (seq, topic.to_owned());
+        let new = entry.told != told;
+        entry.told = told;
+        new
+    }
+
+    /// Forgets all gangs of a Workload that is gone, and says where they were.
+    pub fn forget(&self, workload: &ObjectRef<Workload>) -> Vec<(String, Journal, Subject)> {
         let mut board = lock(&self.0);
         let gone: Vec<String> =
             board.iter().filter(|(_, e)| e.object == *workload).map(|(g, _)| g.clone()).collect();
-        board.retain(|_, e| e.object != *workload);
-        gone
+        let taken = |gang: String| board.remove(&gang).map(|e| (gang, e.journal, e.subject));
+        gone.into_iter().filter_map(taken).collect()
+    }
+
+    /// Why the attempt that a claim was made for was taken back before a pod could run.
+    pub fn taken_back(&self, claim: &NodeClaim) -> Option<Reason> {
+        let attempt = claim.label(names::ATTEMPT).parse().ok()?;
+        lock(&self.0).get(claim.label(names::GANG))?.journal.taken_back(attempt)
+    }
+
+    /// State and Workload of every gang.
+    pub fn standings(&self) -> BTreeMap<String, (StateName, ObjectRef<Workload>)> {
+        lock(&self.0).iter().map(|(gang, e)| (gang.clone(), (e.state, e.object.clone()))).collect()
     }
 
     /// The Workload of a gang.

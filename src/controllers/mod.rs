@@ -9,6 +9,7 @@ pub mod claims;
 pub mod context;
 mod gang;
 mod memory;
+mod meters;
 mod plans;
 pub mod queue;
 pub mod workload;
