@@ -45,7 +45,7 @@ fn record_all(gangs: u32) {
     let counts = BTreeMap::from([(("pool-1".to_owned(), "launching"), 3)]);
     metrics::claims(&counts);
     metrics::held_nodes(&counts);
-    metrics::gangs(&BTreeMap::from([(StateName::Approved, 7)]));
+    metrics::gangs(&BTreeMap::from([(StateName::Approved, (7, second))]));
     metrics::karpenter_stalled(4);
     metrics::swept("workload_gone");
     metrics::watch_error("nodes");
@@ -172,5 +172,44 @@ fn a_scrape_at_ten_thousand_gangs() {
         handle.run_upkeep();
         let text = handle.render();
         println!("{scrape} scrape: {:?}, {} lines", started.elapsed(), text.lines().count());
+    }
+}
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
+}
+
+/// Names of Setu's metrics in a text, as the catalogue has them.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|w| w.starts_with("setu_"));
+    let base = |word: &str| {
+        let known = |name: &str| catalog::ALL.iter().any(|m| m.name == name);
+        let cut = ["_bucket", "_sum", "_count"].iter().find_map(|end| word.strip_suffix(end));
+        cut.filter(|cut| known(cut)).unwrap_or(word).to_owned()
+    };
+    words.map(base).collect()
+}
+
+#[test]
+fn dashboard_and_alerts_ask_for_metrics_that_exist_and_leave_none_unseen() {
+    let dashboard = read("charts/setu/dashboards/setu.json");
+    let parsed: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+    assert_eq!(parsed["uid"], "setu");
+    let used = &metrics_in(&dashboard) | &metrics_in(&read("charts/setu/rules/setu.yaml"));
+    let listed: BTreeSet<String> = catalog::ALL.iter().map(|m| m.name.to_owned()).collect();
+    assert_eq!(used, listed);
+}
+
+#[test]
+fn every_alert_has_its_runbook() {
+    let rules: serde_json::Value = serde_yaml::from_str(&read("charts/setu/rules/setu.yaml")).unwrap();
+    let runbooks = read("docs/operations.md");
+    let alerts = rules["groups"][0]["rules"].as_array().unwrap();
+    assert!(alerts.len() > 7);
+    for alert in alerts {
+        let name = alert["alert"].as_str().unwrap();
+        assert!(runbooks.contains(&format!("\n## {name}\n")), "{name} has no section");
+        let link = format!("docs/operations.md#{}", name.to_lowercase());
+        assert_eq!(alert["annotations"]["runbook_url"], link);
     }
 }

@@ -16,6 +16,7 @@ use kube::runtime::reflector::ObjectRef;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// How long a shortage of capacity is remembered, as long as AWS' own cache.
 const SHORTAGE: SignedDuration = SignedDuration::from_mins(3);
@@ -163,13 +164,15 @@ impl Board {
         lock(&self.0).values().cloned().collect()
     }
 
-    /// How many gangs are in each state.
-    pub fn by_state(&self) -> BTreeMap<StateName, usize> {
-        let mut counts = BTreeMap::new();
+    /// How many gangs are in each state, and how long the oldest of them has been there.
+    pub fn by_state(&self, now: Timestamp) -> BTreeMap<StateName, (usize, Duration)> {
+        let mut all: BTreeMap<StateName, (usize, Duration)> = BTreeMap::new();
         for entry in lock(&self.0).values() {
-            *counts.entry(entry.state).or_default() += 1;
+            let (count, oldest) = all.entry(entry.state).or_default();
+            *count += 1;
+            *oldest = Duration::try_from(now.duration_since(entry.since)).unwrap_or_default().max(*oldest);
         }
-        counts
+        all
     }
 }
 

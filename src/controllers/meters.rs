@@ -154,7 +154,7 @@ impl Context {
     /// Sets every gauge from what is known now.
     pub fn set_gauges(&self) {
         let now = self.now();
-        metrics::gangs(&self.board().by_state());
+        metrics::gangs(&self.board().by_state(now));
         let waits = |name: &str| {
             self.stores.claims.get(&ObjectRef::new(name)).is_some_and(|c| waits_for_provider(&c))
         };

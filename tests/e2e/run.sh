@@ -8,5 +8,5 @@ if ! command -v go >/dev/null; then
   exit 1
 fi
 cargo build --features fail-points --target-dir target/e2e/setu
-if [ -z "${1:-}" ]; then cargo test -p setu-e2e --lib --bins --test bare; fi
+if [ -z "${1:-}" ]; then cargo test -p setu-e2e --lib --bins --test bare --test traces; fi
 exec cargo test -p setu-e2e --test scenarios -- "${1:-}"

@@ -71,6 +71,8 @@ catalogue! {
     STATE_TIME = histogram("setu_gang_state_duration_seconds", &["state"], STATES,
         "Time that gangs spent in a state they have left");
     GANGS = gauge("setu_gangs", &["state"], "Gangs by state");
+    OLDEST = gauge("setu_oldest_gang_seconds", &["state"],
+        "Time that the gang which is longest in a state has spent there; 0 if none is");
     LATENCY = histogram("setu_admission_check_latency_seconds", &["result"], NODES,
         "Reservation of the quota until the verdict is committed");
     VERDICT_DELAY = histogram("setu_verdict_delay_seconds", &[], OWN,
@@ -99,6 +101,8 @@ catalogue! {
         "Watches that broke or could not start");
     RELOADS = counter("setu_policy_reloads_total", &["result"],
         "Times the policy file was read again: applied or refused");
+    POLICY_GOOD = gauge("setu_policy_last_reload_successful", &[],
+        "Whether the policy file could be used when it was last read again: 1 or 0");
     LEADER = gauge("setu_leader", &[], "1 on the replica that acts, 0 on the others");
     SPANS_UNSENT = counter("setu_trace_export_failures_total", &["reason"],
         "Spans that did not reach the collector: the queue was full, or the export failed");

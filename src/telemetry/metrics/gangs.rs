@@ -63,11 +63,12 @@ pub fn verdict(result: &'static str, since_reserved: Duration) {
     histogram!(catalog::LATENCY.name, "result" => result).record(since_reserved.as_secs_f64());
 }
 
-/// How many gangs are in each state now.
-pub fn gangs(by_state: &BTreeMap<StateName, usize>) {
+/// How many gangs are in each state now, and how long the oldest of them has been there.
+pub fn gangs(by_state: &BTreeMap<StateName, (usize, Duration)>) {
     for state in StateName::ALL {
-        let count = by_state.get(&state).copied().unwrap_or_default();
+        let (count, oldest) = by_state.get(&state).copied().unwrap_or_default();
         let count = f64::from(u32::try_from(count).unwrap_or(u32::MAX));
         gauge!(catalog::GANGS.name, "state" => state.to_string()).set(count);
+        gauge!(catalog::OLDEST.name, "state" => state.to_string()).set(oldest.as_secs_f64());
     }
 }

@@ -45,11 +45,12 @@ pub fn watch_error(kind: &'static str) {
 
 /// The policy file was read again.
 pub fn policy_reload(result: Reload) {
-    let result = match result {
-        Reload::Applied => "applied",
-        Reload::Refused => "refused",
+    let (label, good) = match result {
+        Reload::Applied => ("applied", 1.0),
+        Reload::Refused => ("refused", 0.0),
     };
-    counter!(catalog::RELOADS.name, "result" => result).increment(1);
+    counter!(catalog::RELOADS.name, "result" => label).increment(1);
+    gauge!(catalog::POLICY_GOOD.name).set(good);
 }
 
 /// Whether this replica acts.
