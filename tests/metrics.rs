@@ -181,7 +181,8 @@ fn read(file: &str) -> String {
 
 /// Names of Setu's metrics in a text, as the catalogue has them.
 fn metrics_in(text: &str) -> BTreeSet<String> {
-    let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|w| w.starts_with("setu_"));
+    let words =
+        text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|w| w.starts_with("setu_"));
     let base = |word: &str| {
         let known = |name: &str| catalog::ALL.iter().any(|m| m.name == name);
         let cut = ["_bucket", "_sum", "_count"].iter().find_map(|end| word.strip_suffix(end));

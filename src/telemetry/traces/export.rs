@@ -386,6 +386,24 @@ mod tests {
         assert_eq!(*collector.took.lock().unwrap(), [("b".to_owned(), 1)]);
     }
 
+    #[tokio::test]
+    async fn a_certificate_that_is_none_is_refused_at_the_start_by_its_name() {
+        let folder = std::env::temp_dir();
+        let none = folder.join("setu-no-such-file.pem");
+        let broken = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        for url in ["https://127.0.0.1:4317", "https://127.0.0.1:4318"] {
+            assert!(start(&Settings::read(Some(url), |_| None).unwrap().unwrap()).is_ok());
+            let mut settings = Settings::read(Some(url), |_| None).unwrap().unwrap();
+            settings.authorities = Some(none.clone());
+            let error = start(&settings).unwrap_err().to_string();
+            assert!(error.contains("setu-no-such-file.pem"), "{error}");
+            settings.authorities = None;
+            settings.identity = Some((broken.clone(), broken.clone()));
+            let error = start(&settings).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains("cannot be used") || error.contains("no PEM"), "{error}");
+        }
+    }
+
     #[test]
     fn all_spans_of_a_trace_are_kept_or_none() {
         let (traces, mut queue) = Traces::channel(Sampler::TraceIdRatioBased(0.5), 1_000);

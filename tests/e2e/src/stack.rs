@@ -110,7 +110,7 @@ impl Stack {
             nodes::kwok(&layout, folder.path(), &identity, ports)?,
             nodes::karpenter(&layout, &identity, ports),
             kueue::launch(&layout, folder.path(), &identity, ports)?,
-            jaeger::launch(ports),
+            jaeger::launch(&identity, ports),
         ] {
             launches.insert(launch.program, launch);
         }
@@ -174,7 +174,12 @@ impl Stack {
         format!("https://127.0.0.1:{}", self.ports.api_server)
     }
 
-    /// Where Jaeger takes traces by gRPC, where by HTTP, and where it answers queries.
+    /// The authority behind every certificate on loopback, as PEM.
+    pub fn authority(&self) -> PathBuf {
+        self.identity.certificate()
+    }
+
+    /// Where Jaeger takes traces by gRPC, where by HTTPS, and where it answers queries.
     pub fn jaeger(&self) -> [String; 3] {
         jaeger::addresses(self.ports)
     }

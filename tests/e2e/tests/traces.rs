@@ -161,7 +161,7 @@ fn named<'a>(all: &'a [Shown], name: &str) -> Vec<&'a Shown> {
 async fn a_trace_goes_on_over_two_kills_with_every_state_once_and_no_gap() {
     let stack = Arc::new(Stack::start(Options { jaeger: true, ..Options::default() }).await.unwrap());
     let mut world = world(&stack).await;
-    let [grpc, http, _] = stack.jaeger();
+    let [grpc, https, _] = stack.jaeger();
 
     // Killed among the writes that follow on the journal's: half of the NodeClaims exist.
     world.setu.environment =
@@ -180,8 +180,11 @@ async fn a_trace_goes_on_over_two_kills_with_every_state_once_and_no_gap() {
     let (_, at_death) = until(&mut world, "train", "journalled", |_| true).await;
     assert_eq!(at_death.state.name(), StateName::Provisioning);
 
-    // The second goes on there, speaks the other protocol, and is killed as soon as all claims exist.
-    world.setu.environment = vec![("OTEL_EXPORTER_OTLP_ENDPOINT", http)];
+    // The second goes on there, speaks the other protocol over TLS, and is killed as soon as all claims exist.
+    world.setu.environment = vec![
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", https),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", stack.authority().display().to_string()),
+    ];
     world.setu.start(None).unwrap();
     until(&mut world, "train", "waiting", is_in(StateName::WaitingReady)).await;
     world.setu.kill();
