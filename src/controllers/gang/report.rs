@@ -88,7 +88,7 @@ impl Gang<'_> {
         if before.trace_context() != after.trace_context() {
             telemetry.traces.send(cut_off(before, after.trace.since, &subject, &telemetry.instance));
         }
-        telemetry.traces.send(spans(after, &self.claims, &subject, before.seq));
+        telemetry.traces.send(spans(after, Some(&self.claims), &subject, before.seq));
     }
 
     /// Sends again what a replica may have left unsent that worked on this gang until lately.
@@ -98,9 +98,12 @@ impl Gang<'_> {
             return;
         }
         let recent = self.context.now() - SENT_AGAIN;
-        let sent = self.journal.history.iter().filter(|s| s.at < recent).map(|s| s.seq).max();
-        let again = spans(&self.journal, &self.claims, &self.subject(workload), sent.unwrap_or_default());
-        telemetry.traces.send(again);
+        let history = &self.journal.history;
+        let sent = history.iter().filter(|s| s.at < recent).map(|s| s.seq).max().unwrap_or_default();
+        // The claims of an attempt that failed may be half gone by now, and would tell another story.
+        let stand = history.last().is_some_and(|s| s.to == StateName::Approved);
+        let claims = Some(self.claims.as_slice()).filter(|_| stand);
+        telemetry.traces.send(spans(&self.journal, claims, &self.subject(workload), sent));
     }
 
     fn subject(&self, workload: &Workload) -> Subject {

@@ -122,8 +122,9 @@ impl Subject {
 }
 
 /// The spans of the current epoch that the transitions numbered above `after` completed. `claims` are
-/// those of the gang as they are now; they say how the nodes came up that the last transition left.
-pub fn spans(journal: &Journal, claims: &[NodeClaim], subject: &Subject, after: u64) -> Vec<Span> {
+/// those of the gang as they were when the last transition was taken; they say how its nodes came up.
+/// `None` leaves the nodes out, where too much may have become of the claims since.
+pub fn spans(journal: &Journal, claims: Option<&[NodeClaim]>, subject: &Subject, after: u64) -> Vec<Span> {
     let mut all = Vec::new();
     for step in journal.history.iter().filter(|s| s.seq > after && s.seq > journal.trace.seq) {
         if is_over(step.from) {
@@ -131,7 +132,8 @@ pub fn spans(journal: &Journal, claims: &[NodeClaim], subject: &Subject, after: 
         }
         let Some(entered) = journal.entered_before(step.seq) else { continue };
         all.push(state(journal, step, entered, subject));
-        if step.seq == journal.seq && matches!(step.from, StateName::Provisioning | StateName::WaitingReady) {
+        let waited = matches!(step.from, StateName::Provisioning | StateName::WaitingReady);
+        if let Some(claims) = claims.filter(|_| waited && step.seq == journal.seq) {
             all.extend(nodes::spans(journal, step, claims, subject));
         }
     }

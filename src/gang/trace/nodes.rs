@@ -60,6 +60,10 @@ fn node(
     whole.attributes.extend([("setu.attempt", number(step.attempt)), ("setu.slot", number(slot))]);
     let gave_up = || Status::Failed(format!("not ready when the attempt was given up: {}", step.reason));
     whole.status = if initialized.is_some() { Status::Good } else { gave_up() };
+    if step.to == StateName::Approved && initialized.is_none() {
+        // Its claim was there then, and went since.
+        return Vec::new();
+    }
     let Some(claim) = claim else {
         whole.status = Status::Failed(format!("there was no NodeClaim: {}", step.reason));
         return vec![whole];

@@ -4,32 +4,30 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(missing_docs, dead_code, reason = "the world is shared with the scenarios, which use all of it")]
 
-#[path = "scenarios/scenario.rs"]
-mod scenario;
+#[path = "scenarios/real.rs"]
+mod real;
 #[path = "scenarios/setu.rs"]
 mod setu;
-#[path = "scenarios/world.rs"]
-mod world;
 
 use ::setu::api::Workload;
 use ::setu::gang::{Journal, StateName, TraceContext};
+use ::setu::sim::scenario::{Run, Scenario, World};
 use kube::CustomResourceExt as _;
 use kube::discovery::Discovery;
-use scenario::{Run, Scenario};
+use real::Real;
 use serde_json::{Value, json};
 use setu_e2e::{Options, Program, Stack};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use world::World;
 
 const PATIENCE: Duration = Duration::from_mins(2);
 const LOOK: Duration = Duration::from_millis(50);
 /// The trace that the Job says it was submitted in.
 const SUBMITTED_IN: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
 
-async fn world(stack: &Arc<Stack>) -> World {
+async fn world(stack: &Arc<Stack>) -> World<Real> {
     let client = stack.client().unwrap();
     let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd()).unwrap();
     setu_e2e::apply::all(&client, vec![crd]).await.unwrap();
@@ -39,10 +37,10 @@ async fn world(stack: &Arc<Stack>) -> World {
     }))
     .unwrap();
     let run = Run { title: scenario.title.clone(), id: "traces".into(), scenario };
-    World::new(Arc::clone(stack), Arc::new(kinds), &run).await.unwrap()
+    World::new(Real::new(stack, &run).unwrap(), kinds, &run).await.unwrap()
 }
 
-async fn submit(world: &World, name: &str) {
+async fn submit(world: &World<Real>, name: &str) {
     let requests = json!({"cpu": "1", "nvidia.com/gpu": "1"});
     let job = json!({
         "apiVersion": "batch/v1", "kind": "Job",
@@ -69,7 +67,7 @@ async fn submit(world: &World, name: &str) {
 
 /// Waits until the journal of a Job's gang is as wanted.
 async fn until(
-    world: &mut World,
+    world: &mut World<Real>,
     job: &str,
     what: &str,
     wanted: impl Fn(&Journal) -> bool,
@@ -82,7 +80,7 @@ async fn until(
         {
             return (workload.clone(), journal);
         }
-        assert!(Instant::now() < deadline, "not {what}\n{}", world.setu.log_tail(25));
+        assert!(Instant::now() < deadline, "not {what}\n{}", world.theatre.setu.log_tail(25));
         tokio::time::sleep(LOOK).await;
     }
 }
@@ -164,16 +162,16 @@ async fn a_trace_goes_on_over_two_kills_with_every_state_once_and_no_gap() {
     let [grpc, https, _] = stack.jaeger();
 
     // Killed among the writes that follow on the journal's: half of the NodeClaims exist.
-    world.setu.environment =
+    world.theatre.setu.environment =
         vec![("SETU_OTLP_ENDPOINT", grpc), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc".into())];
-    world.setu.start(Some(5)).unwrap();
+    world.theatre.setu.start(Some(5)).unwrap();
     submit(&world, "train").await;
     let deadline = Instant::now() + PATIENCE;
     let ended = loop {
-        if let Some(status) = world.setu.ended().unwrap() {
+        if let Some(status) = world.theatre.setu.ended().unwrap() {
             break status;
         }
-        assert!(Instant::now() < deadline, "Setu did not kill itself\n{}", world.setu.log_tail(25));
+        assert!(Instant::now() < deadline, "Setu did not kill itself\n{}", world.theatre.setu.log_tail(25));
         tokio::time::sleep(LOOK).await;
     };
     assert_eq!(ended.signal(), Some(9));
@@ -181,15 +179,15 @@ async fn a_trace_goes_on_over_two_kills_with_every_state_once_and_no_gap() {
     assert_eq!(at_death.state.name(), StateName::Provisioning);
 
     // The second goes on there, speaks the other protocol over TLS, and is killed as soon as all claims exist.
-    world.setu.environment = vec![
+    world.theatre.setu.environment = vec![
         ("OTEL_EXPORTER_OTLP_ENDPOINT", https),
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", stack.authority().display().to_string()),
     ];
-    world.setu.start(None).unwrap();
+    world.theatre.setu.start(None).unwrap();
     until(&mut world, "train", "waiting", is_in(StateName::WaitingReady)).await;
-    world.setu.kill();
+    world.theatre.setu.kill();
 
-    world.setu.start(None).unwrap();
+    world.theatre.setu.start(None).unwrap();
     let (_, journal) = until(&mut world, "train", "released", is_in(StateName::Released)).await;
     let context: TraceContext = journal.trace_context();
     assert_eq!(context.to_string(), journal.traceparent);
@@ -253,13 +251,13 @@ fn check(all: &[Shown], journal: &Journal) {
 }
 
 /// With the collector gone a gang runs as before; one log line and a metric tell of it.
-async fn without_collector(stack: &Stack, world: &mut World) {
+async fn without_collector(stack: &Stack, world: &mut World<Real>) {
     stack.stop_program(Program::Jaeger).await.unwrap();
     submit(world, "unseen").await;
     until(world, "unseen", "released", is_in(StateName::Released)).await;
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let metrics = world.setu.get("metrics", "/metrics").unwrap();
+        let metrics = world.theatre.setu.get("metrics", "/metrics").unwrap();
         let failed = metrics
             .lines()
             .find(|l| l.starts_with("setu_trace_export_failures_total{reason=\"export_failed\"}"));
@@ -269,6 +267,6 @@ async fn without_collector(stack: &Stack, world: &mut World) {
         assert!(Instant::now() < deadline, "no failure was counted");
         tokio::time::sleep(LOOK).await;
     }
-    let complaints = world.setu.log_tail(10_000).matches("spans do not reach the collector").count();
+    let complaints = world.theatre.setu.log_tail(10_000).matches("spans do not reach the collector").count();
     assert_eq!(complaints, 1);
 }

@@ -13,7 +13,8 @@ use std::time::Duration;
 pub struct Real {
     stack: Arc<Stack>,
     client: Client,
-    setu: Setu,
+    /// The process under test.
+    pub setu: Setu,
 }
 
 impl Real {
