@@ -12,11 +12,13 @@ use opentelemetry_sdk::trace::Sampler;
 use serde_json::{Value, json};
 use setu::api::{NodeClaim, Workload};
 use setu::clock::Clock;
+use setu::gang::StateName;
 use setu::gang::trace::Span;
 use setu::sim::api::kinds;
 use setu::sim::cluster::{Cluster, Start};
 use setu::sim::faults::Fault;
 use setu::sim::scenario::{controller_name_of, objects};
+use setu::telemetry::metrics;
 use setu::telemetry::traces::Traces;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -89,7 +91,7 @@ fn headline(workload: &Workload) -> String {
 
 async fn stage(cluster: &Cluster) -> Client {
     let admin = cluster.server.user("admin");
-    for object in objects(ID, 100).unwrap() {
+    for object in objects(ID, 10_000).unwrap() {
         let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
         admin.create(kind, object).unwrap();
     }
@@ -165,4 +167,69 @@ fn a_trace_is_whole_wherever_setu_was_killed_and_what_is_sent_twice_is_the_same(
         ids.windows(2).any(|pair| pair[0] == pair[1])
     });
     assert!(again.count() > 3, "a replica that takes over sends again what its predecessor may have kept");
+}
+
+/// CPU time of this process so far, in clock ticks of 10 ms.
+fn ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// Leads so many gangs to Approved; returns the CPU time it took, with the cluster's own, and the spans sent.
+fn crowd(gangs: usize, traced: bool) -> (u64, usize) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+        let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
+        let policy = serde_json::from_value(policy).unwrap();
+        let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
+        let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 1_000_000);
+        if traced {
+            cluster.traces = traces;
+        }
+        let client = stage(&cluster).await;
+        weather(&client, &json!([])).await;
+        let jobs: Api<Job> = Api::namespaced(client.clone(), ID);
+        for gang in 0..gangs {
+            let mut job = job();
+            job["metadata"]["name"] = json!(format!("train-{gang}"));
+            job["spec"]["template"]["metadata"]["annotations"]["e2e.setu/run-for"] = json!("10h");
+            jobs.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
+        }
+        let before = ticks();
+        let setu = cluster.start_setu(&Start::default());
+        let mut spans = 0;
+        loop {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            while let Ok(span) = sent.try_recv() {
+                drop(setu::telemetry::traces::convert(span));
+                spans += 1;
+            }
+            let approved =
+                setu.context.board().by_state(clock.now()).get(&StateName::Approved).map_or(0, |s| s.0);
+            setu.context.set_gauges();
+            if approved == gangs {
+                return (ticks() - before, spans);
+            }
+        }
+    })
+}
+
+/// Prints what traces and metrics cost where many gangs are led to their nodes. The cluster is in the same
+/// process, so that the share of the controller alone is larger.
+#[test]
+#[ignore = "a measurement; run it alone, with --nocapture, and better with --release"]
+fn what_traces_and_metrics_cost() {
+    let gangs = std::env::var("GANGS").map_or(1_000, |n| n.parse().unwrap());
+    for round in 0..3 {
+        let (without, _) = crowd(gangs, false);
+        let recorder = metrics::recorder().unwrap();
+        let (with, spans) = ::metrics::with_local_recorder(&recorder, || {
+            metrics::describe();
+            crowd(gangs, true)
+        });
+        println!("round {round}: {gangs} gangs, {spans} spans; {without}0 ms without, {with}0 ms with");
+    }
 }

@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::cluster::client;
 use crate::controllers::Context;
 use crate::policy::PolicyFile;
-use crate::telemetry::traces::{self, Traces};
+use crate::telemetry::traces::{self, Exporting, Traces};
 use crate::telemetry::{Telemetry, metrics};
 use metrics_exporter_prometheus::PrometheusHandle;
 use replica::{Parts, Replica};
@@ -61,21 +61,13 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     })?;
     let client = client::connect(kube_config)
         .map_err(|e| AppError::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
-    let instance = instance();
-    let (mut traces, mut exporting) = (Traces::default(), None);
-    if let Some(settings) = &config.traces {
-        let started = traces::start(settings).map_err(|e| AppError::Invalid(e.to_string()))?;
-        tracing::info!(transport = ?settings.transport, "traces are exported");
-        (traces, exporting) = (started.0, Some(started.1));
-    } else {
-        tracing::info!("no trace collector is named, so no traces are exported");
-    }
+    let (traces, exporting) = export(config.traces.as_ref())?;
     let replica = Replica::start(Parts {
         client,
         clock: Clock::wall(),
         controller_name: config.controller_name.clone(),
         policy: config.policy,
-        telemetry: Telemetry { instance, traces, events_on_job: config.events_on_job },
+        telemetry: Telemetry { instance: instance(), traces, events_on_job: config.events_on_job },
     });
     let context = replica.context();
     let metrics_server = server::bind("metrics", config.metrics).await?;
@@ -101,6 +93,17 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     signals.abort();
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Starts the export of traces, if a collector is named.
+fn export(settings: Option<&traces::Settings>) -> Result<(Traces, Option<Exporting>), AppError> {
+    let Some(settings) = settings else {
+        tracing::info!("no trace collector is named, so no traces are exported");
+        return Ok((Traces::default(), None));
+    };
+    let (traces, exporting) = traces::start(settings).map_err(|e| AppError::Invalid(e.to_string()))?;
+    tracing::info!(transport = ?settings.transport, "traces are exported");
+    Ok((traces, Some(exporting)))
 }
 
 /// A name for this process, unlike that of any other: the pod's, and when it started.

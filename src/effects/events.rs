@@ -29,8 +29,8 @@ const INSTANCE_LIMIT: usize = 128;
 /// Events that may be on their way at the same time.
 const IN_FLIGHT: usize = 64;
 /// Events on one Workload at once, and the time after which there is room for one more.
-const BURST: u32 = 24;
-const REFILL: SignedDuration = SignedDuration::from_secs(30);
+const BURST: u32 = 50;
+const REFILL: SignedDuration = SignedDuration::from_secs(15);
 /// Workloads whose pace is remembered.
 const PACES_KEPT: usize = 4_096;
 
@@ -242,12 +242,12 @@ mod tests {
             told
         });
         let publisher = Publisher::new(Client::new(service, "default"), &Telemetry::default());
-        for seq in 0..40 {
+        for seq in 0..80 {
             publisher.publish(&workload("train"), moment(seq, 0), &notice("x"));
         }
         assert!(publisher.takes("another", at(0)));
-        assert!(!publisher.takes("u", at(29)));
-        assert!(publisher.takes("u", at(31)) && !publisher.takes("u", at(31)));
+        assert!(!publisher.takes("u", at(14)));
+        assert!(publisher.takes("u", at(16)) && !publisher.takes("u", at(16)));
         // Every one of them has ended once all the room is free again.
         let _ = publisher.room.acquire_many(64).await.unwrap();
         drop(publisher);
