@@ -20,9 +20,13 @@ e2e title='':
 cluster:
     cargo run -p setu-e2e -- cluster --apply examples/setup
 
+# Random dramas in the embedded cluster, on all cores; prints gangs/s and what met what
+soak count='1000' from='1000000':
+    cargo bench --bench soak -- {{ count }} {{ from }}
+
 # Write the generated files anew
 generate:
-    SETU_REGENERATE=1 cargo test --test charts --test generated --test metrics
+    SETU_REGENERATE=1 cargo test --test charts --test generated --test metrics --test views
 
 # What only Prometheus' own tool can check: metrics, alert rules and their tests; needs promtool
 metrics:

@@ -3,6 +3,7 @@
 //! Order at the end: readiness goes off, the controllers finish what they are doing, the servers stop.
 //! A second signal ends the process at once.
 
+pub mod board;
 mod feeds;
 pub mod replica;
 mod server;
@@ -37,6 +38,8 @@ pub struct Config {
     pub traces: Option<traces::Settings>,
     /// Whether the steps of a gang are told on the Job too.
     pub events_on_job: bool,
+    /// Whether the probes' address serves the board too.
+    pub board: bool,
 }
 
 /// Why the controller did not run.
@@ -77,11 +80,11 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         tracing::info!(what, address, "listening");
     }
     tokio::spawn(server::serve(metrics_server, server::metrics(handle.clone()), stop.clone()));
-    tokio::spawn(server::serve(
-        health_server,
-        server::health(Arc::clone(&context), stop.clone()),
-        stop.clone(),
-    ));
+    let mut health = server::health(Arc::clone(&context), stop.clone());
+    if config.board {
+        health = health.merge(board::router(Arc::clone(&context)));
+    }
+    tokio::spawn(server::serve(health_server, health, stop.clone()));
     tokio::spawn(gauges(context, handle));
     metrics::leader(true);
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");

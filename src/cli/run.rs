@@ -39,6 +39,9 @@ pub struct Args {
     /// Tell the steps of a gang by Events on the Job too, not only on its Workload.
     #[arg(long, env = "SETU_EVENTS_ON_JOB", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     events_on_job: bool,
+    /// Serve a read-only page of all gangs as /board on the same address as the probes.
+    #[arg(long, env = "SETU_BOARD")]
+    board: bool,
     /// How log lines are written.
     #[arg(long, env = "SETU_LOG_FORMAT", value_enum, default_value_t)]
     log_format: logs::Format,
@@ -81,6 +84,7 @@ impl Args {
             traces: traces::Settings::read(self.otlp_endpoint.as_deref(), |name| std::env::var(name).ok())
                 .map_err(|e| Failure::Invalid(e.to_string()))?,
             events_on_job: self.events_on_job,
+            board: self.board,
         })
     }
 }

@@ -1,7 +1,9 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
-use super::memory::{Board, Ledger, Necrology, OwnWrites};
+use super::board::{Board, BoardSnapshot};
+use super::memory::{Ledger, Necrology, OwnWrites};
 use super::meters::{Estimates, Stall};
+use super::seen::Seen;
 use crate::api::parameters::ParametersSpec;
 use crate::api::{
     AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ResourceFlavor, Workload,
@@ -101,6 +103,7 @@ pub struct Context {
     pub(super) necrology: Necrology,
     pub(super) estimates: Estimates,
     pub(super) stall: Stall,
+    pub(super) seen: Seen,
     pub(super) failures: Mutex<BTreeMap<String, u32>>,
     parameters: Mutex<BTreeMap<String, Parameters>>,
     progress: Mutex<BTreeMap<String, Timestamp>>,
@@ -125,6 +128,7 @@ impl Context {
             necrology: Necrology::default(),
             estimates: Estimates::default(),
             stall: Stall::default(),
+            seen: Seen::default(),
             failures: Mutex::default(),
             parameters: Mutex::default(),
             progress: Mutex::default(),
@@ -140,6 +144,13 @@ impl Context {
     /// Every gang, for people and metrics.
     pub fn board(&self) -> &Board {
         &self.board
+    }
+
+    /// What the board page shows now.
+    pub fn board_snapshot(&self) -> BoardSnapshot {
+        let now = self.now();
+        let shortages = self.ledger.open().shortages(now);
+        self.board.snapshot(now, shortages)
     }
 
     /// Whether a check is answered by this controller.
@@ -216,10 +227,12 @@ impl Context {
         if !gone || !self.gates.closed().is_empty() {
             return;
         }
-        for (gang, journal, subject) in self.board.forget(&object) {
+        for gang in self.board.forget(&object) {
             self.estimates.forget(&gang);
-            let traces = &self.telemetry.traces;
-            traces.send(cut_off(&journal, self.now(), &subject, &self.telemetry.instance));
+            if let Some((journal, subject)) = self.seen.forget(&gang) {
+                let spans = cut_off(&journal, self.now(), &subject, &self.telemetry.instance);
+                self.telemetry.traces.send(spans);
+            }
             if self.ledger.open().strike(&gang) {
                 self.next_turn();
             }

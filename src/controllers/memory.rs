@@ -3,20 +3,16 @@
 //! Rule: nothing here decides alone. It fills the gaps of caches, or spreads what one gang learnt to
 //! the others; a new leader starts with none of it.
 
+use super::board::Shortage;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::claims::Obituary;
-use crate::gang::event::Reason;
-use crate::gang::trace::Subject;
-use crate::gang::{Journal, StateName};
 use crate::names;
 use crate::plan::Reservation;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// How long a shortage of capacity is remembered, as long as AWS' own cache.
 const SHORTAGE: SignedDuration = SignedDuration::from_mins(3);
@@ -60,122 +56,6 @@ fn version(workload: &Workload) -> Option<u64> {
     workload.resource_version().and_then(|v| v.parse().ok())
 }
 
-/// One gang as shown in `/debug/gangs`.
-#[derive(Clone, Debug, Serialize)]
-pub struct BoardEntry {
-    /// `namespace/name` of the Workload.
-    pub workload: String,
-    /// The AdmissionCheck.
-    pub check: String,
-    /// Where the gang is.
-    pub state: StateName,
-    /// Since when.
-    pub since: Timestamp,
-    /// The current or last attempt.
-    pub attempt: u32,
-    /// Nodes of the attempt.
-    pub slots: u32,
-    /// What it waits for.
-    pub message: String,
-    #[serde(skip)]
-    object: ObjectRef<Workload>,
-    #[serde(skip)]
-    journal: Journal,
-    #[serde(skip)]
-    subject: Subject,
-    /// What the gang's owner was told last of its waiting, and after which transition.
-    #[serde(skip)]
-    told: (u64, String),
-}
-
-/// Every gang this replica has looked at, by gang id.
-#[derive(Debug, Default)]
-pub struct Board(Mutex<BTreeMap<String, BoardEntry>>);
-
-impl Board {
-    /// Notes where a gang is.
-    pub fn note(&self, gang: &str, workload: &Workload, check: &str, journal: &Journal, message: &str) {
-        let object = ObjectRef::from_obj(workload);
-        let entry = BoardEntry {
-            workload: format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any()),
-            check: check.to_owned(),
-            state: journal.state.name(),
-            since: journal.entered_at,
-            attempt: journal.memory.attempt,
-            slots: journal.memory.slots,
-            message: message.to_owned(),
-            object,
-            journal: journal.clone(),
-            subject: Subject::of(workload, gang, check),
-            told: (0, String::new()),
-        };
-        let mut board = lock(&self.0);
-        let told = board.remove(gang).map(|before| before.told).unwrap_or_default();
-        board.insert(gang.to_owned(), BoardEntry { told, ..entry });
-    }
-
-    /// Whether this replica has looked at the gang before.
-    pub fn knows(&self, gang: &str) -> bool {
-        lock(&self.0).contains_key(gang)
-    }
-
-    /// Notes what the owner of a gang is told of its waiting; returns whether that is new.
-    pub fn tells(&self, gang: &str, seq: u64, topic: &str) -> bool {
-        let mut board = lock(&self.0);
-        let Some(entry) = board.get_mut(gang) else { return false };
-        let told = (seq, topic.to_owned());
-        let new = entry.told != told;
-        entry.told = told;
-        new
-    }
-
-    /// Forgets all gangs of a Workload that is gone, and says where they were.
-    pub fn forget(&self, workload: &ObjectRef<Workload>) -> Vec<(String, Journal, Subject)> {
-        let mut board = lock(&self.0);
-        let gone: Vec<String> =
-            board.iter().filter(|(_, e)| e.object == *workload).map(|(g, _)| g.clone()).collect();
-        let taken = |gang: String| board.remove(&gang).map(|e| (gang, e.journal, e.subject));
-        gone.into_iter().filter_map(taken).collect()
-    }
-
-    /// Why the attempt that a claim was made for was taken back before a pod could run.
-    pub fn taken_back(&self, claim: &NodeClaim) -> Option<Reason> {
-        let attempt = claim.label(names::ATTEMPT).parse().ok()?;
-        lock(&self.0).get(claim.label(names::GANG))?.journal.taken_back(attempt)
-    }
-
-    /// State and Workload of every gang.
-    pub fn standings(&self) -> BTreeMap<String, (StateName, ObjectRef<Workload>)> {
-        lock(&self.0).iter().map(|(gang, e)| (gang.clone(), (e.state, e.object.clone()))).collect()
-    }
-
-    /// The Workload of a gang.
-    pub fn workload(&self, gang: &str) -> Option<ObjectRef<Workload>> {
-        lock(&self.0).get(gang).map(|e| e.object.clone())
-    }
-
-    /// Workloads of the gangs in a state.
-    pub fn in_state(&self, state: StateName) -> Vec<ObjectRef<Workload>> {
-        lock(&self.0).values().filter(|e| e.state == state).map(|e| e.object.clone()).collect()
-    }
-
-    /// Everything, for people.
-    pub fn entries(&self) -> Vec<BoardEntry> {
-        lock(&self.0).values().cloned().collect()
-    }
-
-    /// How many gangs are in each state, and how long the oldest of them has been there.
-    pub fn by_state(&self, now: Timestamp) -> BTreeMap<StateName, (usize, Duration)> {
-        let mut all: BTreeMap<StateName, (usize, Duration)> = BTreeMap::new();
-        for entry in lock(&self.0).values() {
-            let (count, oldest) = all.entry(entry.state).or_default();
-            *count += 1;
-            *oldest = Duration::try_from(now.duration_since(entry.since)).unwrap_or_default().max(*oldest);
-        }
-        all
-    }
-}
-
 /// What gangs are about to create, and where capacity was short lately. Plans are made and entered
 /// under one lock, so that two gangs never take the same room.
 #[derive(Debug, Default)]
@@ -217,6 +97,21 @@ impl LedgerPages {
         for pool in pools.collect::<Vec<_>>() {
             self.short_until.insert(pool, now + SHORTAGE);
         }
+    }
+
+    /// NodePools that ran out of capacity lately, and whose turn it is there.
+    pub fn shortages(&self, now: Timestamp) -> Vec<Shortage> {
+        let holds = |pool: &str| {
+            self.reserved
+                .iter()
+                .find(|(_, r)| r.iter().any(|r| r.node_pool == pool))
+                .map(|(id, _)| id.clone())
+        };
+        self.short_until
+            .iter()
+            .filter(|(_, until)| **until > now)
+            .map(|(pool, until)| Shortage { node_pool: pool.clone(), until: *until, turn: holds(pool) })
+            .collect()
     }
 
     /// The gang that has its turn on one of these NodePools while capacity is short there.

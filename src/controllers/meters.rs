@@ -144,7 +144,7 @@ impl Context {
         self.stall.note(&name, current.as_ref().is_some_and(|c| waits_for_provider(c)), now);
         let launched = claim.is("Launched").then(|| claim.since("Launched")).flatten();
         if let (None, Some(launched)) = (current, launched)
-            && let Some(reason) = self.board().taken_back(claim)
+            && let Some(reason) = self.seen.taken_back(claim)
         {
             let lived = now.duration_since(launched).as_secs();
             metrics::wasted(&reason.to_string(), u64::try_from(lived).unwrap_or_default());
@@ -154,12 +154,12 @@ impl Context {
     /// Sets every gauge from what is known now.
     pub fn set_gauges(&self) {
         let now = self.now();
-        metrics::gangs(&self.board().by_state(now));
+        metrics::gangs(&self.seen.by_state(now));
         let waits = |name: &str| {
             self.stores.claims.get(&ObjectRef::new(name)).is_some_and(|c| waits_for_provider(&c))
         };
         self.stall.tick(waits, now);
-        let gangs = self.board().standings();
+        let gangs = self.seen.standings();
         let (mut claims, mut held) = (BTreeMap::new(), BTreeMap::new());
         for claim in self.stores.claims.state() {
             let node_pool = claim.label(names::NODEPOOL).to_owned();

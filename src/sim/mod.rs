@@ -15,6 +15,7 @@ pub mod faults;
 pub mod invariants;
 pub mod moves;
 pub mod scenario;
+pub mod show;
 pub mod transport;
 mod values;
 pub mod weather;

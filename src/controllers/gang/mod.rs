@@ -144,7 +144,7 @@ impl<'a> Gang<'a> {
     /// Takes the gang as far as it will go, and says what Kueue is to be told.
     pub async fn look(mut self, workload: &mut Workload) -> Result<Looked, Error> {
         let before = self.journal.state.name();
-        if !self.context.board().knows(&self.id) {
+        if !self.context.seen.knows(&self.id) {
             self.trace_again(workload);
         }
         for _ in 0..TURNS {

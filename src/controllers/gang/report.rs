@@ -3,12 +3,13 @@
 use super::{Gang, Looked};
 use crate::api::workload::PodSetUpdate;
 use crate::api::{NodeClaim, Workload};
+use crate::controllers::board::BoardEntry;
 use crate::controllers::plans;
 use crate::effects::events::Moment;
 use crate::gang::journal::Step;
 use crate::gang::observe::wake_at;
 use crate::gang::trace::{Subject, cut_off, spans};
-use crate::gang::{Journal, Reservation, StateName, message, notice, verdict};
+use crate::gang::{Explanation, Journal, Reservation, StateName, message, notice, verdict};
 use crate::names;
 use crate::plan::{Obstacle, Outcome};
 use crate::telemetry::metrics::{self, Counted};
@@ -117,10 +118,13 @@ impl Gang<'_> {
         let (views, losses) = (self.views(now), self.losses(now));
         let facts = self.facts(now, &reservation, &views, &losses);
         let state = self.journal.state.name();
+        let explanation = Explanation::of(&self.journal, &facts, &self.claims);
+        let entry = BoardEntry::new(&self.id, workload, &self.identity.check, &self.journal, explanation);
+        self.context.board().note(entry);
+        self.context.seen.note(workload, &self.journal, self.subject(workload));
         let text = message::explain(&self.journal, &facts);
-        self.context.board().note(&self.id, workload, &self.identity.check, &self.journal, &text);
         if let Some(notice) = notice::of_wait(&self.journal, &facts, &text)
-            && self.context.board().tells(&self.id, self.journal.seq, &notice.topic)
+            && self.context.seen.tells(&self.id, self.journal.seq, &notice.topic)
         {
             let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: now };
             self.context.events.publish(workload, moment, &notice);

@@ -6,7 +6,7 @@ use super::select::Selector;
 use super::status::Status;
 use super::write::{By, Change};
 use super::{Answer, ApiServer, Caller, Preconditions, Watch};
-use crate::sim::values::{name, text};
+use crate::sim::values::{name, set, text};
 use axum::body::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use serde_json::{Value, json};
@@ -123,7 +123,7 @@ fn place(object: &mut Value, target: &Target) -> Result<(), Status> {
         return Err(Status::bad_request("the body is no object"));
     }
     if !object.get("metadata").is_some_and(Value::is_object) {
-        object["metadata"] = json!({});
+        set(object, &["metadata"], json!({}));
     }
     match &target.namespace {
         Some(namespace) => {
@@ -133,13 +133,13 @@ fn place(object: &mut Value, target: &Target) -> Result<(), Status> {
                     "the namespace of the provided object does not match the namespace sent on the request",
                 ));
             }
-            object["metadata"]["namespace"] = json!(namespace);
+            set(object, &["metadata", "namespace"], json!(namespace));
         }
         None if target.kind.namespaced => return Err(Status::not_allowed()),
         None => {}
     }
-    object["apiVersion"] = json!(target.kind.api_version());
-    object["kind"] = json!(target.kind.kind);
+    set(object, &["apiVersion"], json!(target.kind.api_version()));
+    set(object, &["kind"], json!(target.kind.kind));
     Ok(())
 }
 
@@ -183,7 +183,7 @@ fn patch(
             let text = std::str::from_utf8(bytes).map_err(|e| wrong(&e))?;
             let mut applied: Value = serde_yaml::from_str(text).map_err(|e| wrong(&e))?;
             applied = stored(applied);
-            applied["metadata"]["name"] = json!(name);
+            set(&mut applied, &["metadata", "name"], json!(name));
             place(&mut applied, target)?;
             let manager = query.get("fieldManager").map_or("", String::as_str);
             if manager.is_empty() {
@@ -222,11 +222,11 @@ fn list_or_watch(
     query: &Query,
 ) -> Result<Answer, Status> {
     let selector = selector(target, query)?;
-    let set = |key: &str| query.get(key).is_some_and(|v| matches!(v.as_str(), "true" | "1"));
+    let wants = |key: &str| query.get(key).is_some_and(|v| matches!(v.as_str(), "true" | "1"));
     let version = query.get("resourceVersion").map_or("", String::as_str);
-    if set("watch") {
+    if wants("watch") {
         let from: u64 = version.parse().unwrap_or_default();
-        let initial = set("sendInitialEvents");
+        let initial = wants("sendInitialEvents");
         let frames = if from == 0 || initial {
             server.store().watch_from_now(target.kind, (selector, target.form), caller.replica, initial)
         } else {
@@ -245,8 +245,8 @@ fn list_or_watch(
     let mut answer = list(target, page.iter().copied(), current);
     let left = chosen.len().saturating_sub(from + page.len());
     if left > 0 {
-        answer["metadata"]["continue"] = json!((from + page.len()).to_string());
-        answer["metadata"]["remainingItemCount"] = json!(left);
+        set(&mut answer, &["metadata", "continue"], json!((from + page.len()).to_string()));
+        set(&mut answer, &["metadata", "remainingItemCount"], json!(left));
     }
     Ok(Answer::Whole(response(200, &answer)))
 }

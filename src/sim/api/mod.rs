@@ -18,6 +18,7 @@ pub use status::Status;
 pub use user::User;
 
 use crate::clock::Clock;
+use crate::sim::values::set;
 use ::http::{Request, Response};
 use axum::body::Bytes;
 use futures::Stream;
@@ -261,7 +262,7 @@ fn bookmark(kind: &Kind, form: events::Form, version: u64, end_of_list: bool) ->
         "metadata": {"resourceVersion": version.to_string(), "creationTimestamp": null},
     });
     if end_of_list {
-        object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        set(&mut object, &["metadata", "annotations"], json!({"k8s.io/initial-events-end": "true"}));
     }
     Bytes::from(format!("{{\"type\":\"BOOKMARK\",\"object\":{object}}}\n"))
 }

@@ -1,6 +1,7 @@
 //! The Kubernetes error object, as the API server answers it.
 
 use super::kinds::Kind;
+use crate::sim::values::set;
 use serde_json::{Value, json};
 use std::fmt;
 
@@ -98,7 +99,7 @@ impl Status {
             "message": self.message, "reason": self.reason, "code": self.code,
         });
         if !self.details.is_null() {
-            status["details"] = self.details.clone();
+            set(&mut status, &["details"], self.details.clone());
         }
         status
     }

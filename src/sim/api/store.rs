@@ -9,6 +9,7 @@ use super::select::Selector;
 use super::{Change, Frame, Observer, Options};
 use crate::clock::Clock;
 use crate::sim::chance::Chance;
+use crate::sim::values::set;
 use axum::body::Bytes;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use jiff::Timestamp;
@@ -130,7 +131,7 @@ impl Store {
         let version = json!(self.version.to_string());
         let versioned = |object: &Arc<Value>| {
             let mut object = (**object).clone();
-            object["metadata"]["resourceVersion"] = version.clone();
+            set(&mut object, &["metadata", "resourceVersion"], version.clone());
             Arc::new(object)
         };
         let objects = self.objects.entry(kind.plural).or_default();
@@ -265,7 +266,7 @@ impl Store {
 fn last_of(past: &Past) -> Arc<Value> {
     past.after.clone().unwrap_or_else(|| {
         let mut object = past.before.as_deref().cloned().unwrap_or_default();
-        object["metadata"]["resourceVersion"] = json!(past.version.to_string());
+        set(&mut object, &["metadata", "resourceVersion"], json!(past.version.to_string()));
         Arc::new(object)
     })
 }

@@ -6,7 +6,7 @@ use super::rules;
 use super::status::Status;
 use super::store::{Key, Store, Stored};
 use super::{Attempt, Preconditions};
-use crate::sim::values::{is_going, list, name, namespace, seconds, text};
+use crate::sim::values::{is_going, list, name, namespace, seconds, set, text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -47,7 +47,11 @@ impl Store {
                     format!("{prefix}{}", crate::digest::digest(&[&self.chance.next().to_string()], 5));
                 self.get(kind, &(namespace(&object).to_owned(), name.clone())).is_none().then_some(name)
             });
-            object["metadata"]["name"] = json!(free.ok_or_else(|| Status::already_exists(kind, &prefix))?);
+            set(
+                &mut object,
+                &["metadata", "name"],
+                json!(free.ok_or_else(|| Status::already_exists(kind, &prefix))?),
+            );
         }
         if name(&object).is_empty() {
             return Err(Status::invalid(
@@ -212,7 +216,7 @@ impl Store {
         }
         if parts_differ(&old, &new) {
             let generation = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default();
-            new["metadata"]["generation"] = json!(generation + 1);
+            set(&mut new, &["metadata", "generation"], json!(generation + 1));
         }
         if new == *old {
             self.remember(kind, key, stored);
@@ -258,9 +262,9 @@ impl Store {
         }
         let mut going = (*old).clone();
         let generation = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default();
-        going["metadata"]["deletionTimestamp"] = json!(seconds(self.clock.now()));
-        going["metadata"]["deletionGracePeriodSeconds"] = json!(0);
-        going["metadata"]["generation"] = json!(generation + 1);
+        set(&mut going, &["metadata", "deletionTimestamp"], json!(seconds(self.clock.now())));
+        set(&mut going, &["metadata", "deletionGracePeriodSeconds"], json!(0));
+        set(&mut going, &["metadata", "generation"], json!(generation + 1));
         let after = Stored { object: Arc::new(going), applied: stored.applied };
         Ok((self.commit(kind, key.clone(), Some(after), (by.user, None)), false))
     }
@@ -304,7 +308,7 @@ fn restricted(kind: &Kind, old: &Value, mut wanted: Value, subresource: Option<&
     if subresource == Some("status") {
         let mut new = old.clone();
         match wanted.get_mut("status").map(Value::take) {
-            Some(status) if !status.is_null() => new["status"] = without_nulls(status),
+            Some(status) if !status.is_null() => set(&mut new, &["status"], without_nulls(status)),
             _ => {
                 if let Some(new) = new.as_object_mut() {
                     new.remove("status");

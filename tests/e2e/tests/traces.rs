@@ -37,7 +37,7 @@ async fn world(stack: &Arc<Stack>) -> World<Real> {
     }))
     .unwrap();
     let run = Run { title: scenario.title.clone(), id: "traces".into(), scenario };
-    World::new(Real::new(stack, &run).unwrap(), kinds, &run).await.unwrap()
+    World::new(Real::new(stack, &Arc::new(kinds), &run).unwrap(), &run).await.unwrap()
 }
 
 async fn submit(world: &World<Real>, name: &str) {
