@@ -26,4 +26,8 @@ soak count='1000' from='1000000':
 
 # Write the generated files anew
 generate:
-    SETU_REGENERATE=1 cargo test --test charts --test generated --test views
+    SETU_REGENERATE=1 cargo test --test charts --test generated --test metrics --test views
+
+# What only Prometheus' own tool can check: metrics, alert rules and their tests; needs promtool
+metrics:
+    bash tests/promtool.sh

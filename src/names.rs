@@ -36,6 +36,10 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`] on what Setu makes.
 pub const SETU: &str = "setu";
 
+/// Annotations of a Workload in which its Job may name the trace it was submitted in. Kueue copies the
+/// second from the Job.
+pub const TRACEPARENT: [&str; 2] = ["traceparent", "provreq.kueue.x-k8s.io/setu-traceparent"];
+
 /// Karpenter: keeps voluntary disruption away from a node while its value is `"true"`.
 pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
 /// Karpenter: the NodePool of a NodeClaim or Node.

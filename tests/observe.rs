@@ -9,10 +9,12 @@ use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu::api::{Node, NodeClaim};
 use setu::gang::claims::{Loss, Obituary, loss};
 use setu::gang::event::{Event, Standing};
+use setu::gang::message::explain;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::verdict::desired;
 use setu::gang::{
-    ClaimView, Facts, Failure, FailureClass, Health, Journal, Reading, Reservation, Sight, State, observe,
+    ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Sight, State,
+    observe,
 };
 use setu::policy::Policy;
 use std::collections::BTreeMap;
@@ -185,8 +187,17 @@ fn read(
     losses: &BTreeMap<u32, Loss>,
 ) -> Reading {
     let policy = Policy::default();
-    let facts =
-        Facts { now: at(10), fresh: false, reservation, plan: None, claims, losses, sight, policy: &policy };
+    let facts = Facts {
+        now: at(10),
+        fresh: false,
+        reservation,
+        plan: None,
+        claims,
+        losses,
+        sight,
+        policy: &policy,
+        outlook: Outlook::default(),
+    };
     observe(journal, &facts)
 }
 
@@ -209,6 +220,34 @@ fn readiness_and_loss_are_decided_on_a_quorum_read_alone() {
     let back = journal(State::RollingBack { then: setu::gang::Then::Yielded });
     assert_eq!(read(&back, &reserved, &[], Sight::Cached, &none), Reading::LookAgain);
     assert_eq!(read(&back, &reserved, &[], Sight::Quorum, &none), Reading::Events(vec![Event::ClaimsGone]));
+}
+
+#[test]
+fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happened() {
+    let policy = Policy::default();
+    let (reserved, losses) = (held(Standing::Reserved), BTreeMap::new());
+    let (one, both) = ([ready(0)], [ready(0), ready(1)]);
+    let message = |claims: &[ClaimView], now: i64, ready_by: Option<i64>| {
+        let facts = Facts {
+            now: at(now),
+            fresh: false,
+            reservation: &reserved,
+            plan: None,
+            claims,
+            losses: &losses,
+            sight: Sight::Cached,
+            policy: &policy,
+            outlook: Outlook { ready_by: ready_by.map(at), tier: Some("on-demand") },
+        };
+        explain(&journal(State::WaitingReady), &facts)
+    };
+    assert!(message(&one, 10, None).starts_with("1/2 nodes ready; attempt 1, tier on-demand"));
+    let told = message(&one, 10, Some(70));
+    assert!(told.starts_with("1/2 nodes ready, usually 70 s more; attempt 1, tier on-demand"), "{told}");
+    // A message is written again only when something happened, not because time went by.
+    assert_eq!(message(&one, 60, Some(70)), told);
+    assert!(message(&both, 10, Some(300)).contains("usually 5 min more"));
+    assert!(message(&one, 99, Some(-3)).contains("later than usual"));
 }
 
 #[test]
@@ -265,6 +304,7 @@ fn told(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(
         losses: &losses,
         sight: Sight::Cached,
         policy: &policy,
+        outlook: Outlook::default(),
     };
     desired(&journal(state), &facts, entry, Ok(update("x"))).map(|d| (d.state, d.updates.len()))
 }

@@ -12,7 +12,9 @@ use crate::clock::Clock;
 use crate::cluster::client;
 use crate::controllers::Context;
 use crate::policy::PolicyFile;
-use crate::telemetry::metrics;
+use crate::telemetry::traces::{self, Exporting, Traces};
+use crate::telemetry::{Telemetry, metrics};
+use metrics_exporter_prometheus::PrometheusHandle;
 use replica::{Parts, Replica};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,6 +34,10 @@ pub struct Config {
     pub metrics: SocketAddr,
     /// Address of the probes.
     pub health: SocketAddr,
+    /// How traces are exported, if they are.
+    pub traces: Option<traces::Settings>,
+    /// Whether the steps of a gang are told on the Job too.
+    pub events_on_job: bool,
     /// Whether the probes' address serves the board too.
     pub board: bool,
 }
@@ -58,11 +64,13 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     })?;
     let client = client::connect(kube_config)
         .map_err(|e| AppError::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
+    let (traces, exporting) = export(config.traces.as_ref())?;
     let replica = Replica::start(Parts {
         client,
         clock: Clock::wall(),
         controller_name: config.controller_name.clone(),
         policy: config.policy,
+        telemetry: Telemetry { instance: instance(), traces, events_on_job: config.events_on_job },
     });
     let context = replica.context();
     let metrics_server = server::bind("metrics", config.metrics).await?;
@@ -71,26 +79,51 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         let address = server.local_addr().map(|a| a.to_string()).unwrap_or_default();
         tracing::info!(what, address, "listening");
     }
-    tokio::spawn(server::serve(metrics_server, server::metrics(handle), stop.clone()));
+    tokio::spawn(server::serve(metrics_server, server::metrics(handle.clone()), stop.clone()));
     let mut health = server::health(Arc::clone(&context), stop.clone());
     if config.board {
         health = health.merge(board::router(Arc::clone(&context)));
     }
     tokio::spawn(server::serve(health_server, health, stop.clone()));
-    tokio::spawn(gauges(context));
+    tokio::spawn(gauges(context, handle));
+    metrics::leader(true);
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");
     let signals = tokio::spawn(signals(stop.clone()));
     replica.work(&stop).await;
+    if let Some(exporting) = exporting {
+        exporting.finish().await;
+    }
     signals.abort();
     tracing::info!("stopped");
     Ok(())
 }
 
-async fn gauges(context: Arc<Context>) {
+/// Starts the export of traces, if a collector is named.
+fn export(settings: Option<&traces::Settings>) -> Result<(Traces, Option<Exporting>), AppError> {
+    let Some(settings) = settings else {
+        tracing::info!("no trace collector is named, so no traces are exported");
+        return Ok((Traces::default(), None));
+    };
+    let (traces, exporting) = traces::start(settings).map_err(|e| AppError::Invalid(e.to_string()))?;
+    tracing::info!(transport = ?settings.transport, "traces are exported");
+    Ok((traces, Some(exporting)))
+}
+
+/// A name for this process, unlike that of any other: the pod's, and when it started.
+fn instance() -> String {
+    let host = ["POD_NAME", "HOSTNAME"].iter().find_map(|name| std::env::var(name).ok());
+    let started = [jiff::Timestamp::now().to_string(), std::process::id().to_string()];
+    let start = crate::digest::digest(&[&started[0], &started[1]], 6);
+    format!("{}-{start}", host.as_deref().unwrap_or("setu"))
+}
+
+async fn gauges(context: Arc<Context>, handle: PrometheusHandle) {
     let mut tick = tokio::time::interval(GAUGE_PERIOD);
     loop {
         tick.tick().await;
-        metrics::gangs(&context.board().by_state());
+        context.set_gauges();
+        // Sorts what was recorded into its buckets, so that no scrape has to do it all at once.
+        handle.run_upkeep();
     }
 }
 

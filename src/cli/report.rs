@@ -8,7 +8,9 @@ use crate::api::duration::Span;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Workload, condition};
 use crate::gang::journal::Step;
-use crate::gang::{ClaimView, Explanation, Facts, GangIdentity, Journal, Reservation, Sight, StateName};
+use crate::gang::{
+    ClaimView, Explanation, Facts, GangIdentity, Journal, Outlook, Reservation, Sight, StateName,
+};
 use crate::names;
 use crate::policy::{Limits, Policy};
 use jiff::{SignedDuration, Timestamp};
@@ -214,6 +216,7 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         losses: &BTreeMap::new(),
         sight: Sight::Cached,
         policy: &policy,
+        outlook: Outlook::default(),
     };
     let mut explanation = Explanation::of(journal, &facts, &claims);
     if snapshot.claims.is_none() {

@@ -5,7 +5,7 @@ use crate::api::parameters::{Gate, Gates};
 use crate::app::{self, Config};
 use crate::names;
 use crate::policy::PolicyFile;
-use crate::telemetry::logs;
+use crate::telemetry::{logs, traces};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
@@ -32,6 +32,13 @@ pub struct Args {
     /// Address of /healthz, /readyz and /debug/gangs, as :port or host:port.
     #[arg(long, env = "SETU_HEALTH_PROBE_BIND_ADDRESS", default_value = ":8081")]
     health_probe_bind_address: String,
+    /// Collector that takes traces by OTLP, as http://host:4317; unset, OTEL_EXPORTER_OTLP_ENDPOINT counts, and
+    /// without either no traces are exported. The other OTEL_… variables hold as well.
+    #[arg(long, env = "SETU_OTLP_ENDPOINT")]
+    otlp_endpoint: Option<String>,
+    /// Tell the steps of a gang by Events on the Job too, not only on its Workload.
+    #[arg(long, env = "SETU_EVENTS_ON_JOB", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    events_on_job: bool,
     /// Serve a read-only page of all gangs as /board on the same address as the probes.
     #[arg(long, env = "SETU_BOARD")]
     board: bool,
@@ -74,6 +81,9 @@ impl Args {
             controller_name: self.controller_name.clone(),
             metrics: address("--metrics-bind-address", &self.metrics_bind_address)?,
             health: address("--health-probe-bind-address", &self.health_probe_bind_address)?,
+            traces: traces::Settings::read(self.otlp_endpoint.as_deref(), |name| std::env::var(name).ok())
+                .map_err(|e| Failure::Invalid(e.to_string()))?,
+            events_on_job: self.events_on_job,
             board: self.board,
         })
     }

@@ -193,6 +193,7 @@ mod tests {
             losses: &BTreeMap::new(),
             sight: Sight::Cached,
             policy: &Policy::default(),
+            outlook: crate::gang::Outlook::default(),
         };
         BoardEntry::new(name, &workload, "check", &journal, Explanation::of(&journal, &facts, &[]))
     }

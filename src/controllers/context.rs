@@ -2,6 +2,8 @@
 
 use super::board::{Board, BoardSnapshot};
 use super::memory::{Ledger, Necrology, OwnWrites};
+use super::meters::{Estimates, Stall};
+use super::seen::Seen;
 use crate::api::parameters::ParametersSpec;
 use crate::api::{
     AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ResourceFlavor, Workload,
@@ -9,12 +11,14 @@ use crate::api::{
 use crate::clock::Clock;
 use crate::cluster::store::Store;
 use crate::cluster::watch::Gates;
+use crate::effects::events::Publisher;
+use crate::gang::trace::cut_off;
 use crate::names;
 use crate::policy::PolicyFile;
+use crate::telemetry::Telemetry;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::node::v1::RuntimeClass;
-use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 use std::collections::BTreeMap;
@@ -70,6 +74,8 @@ pub struct Parts {
     pub controller_name: String,
     /// The policy file, or what stands for one that was not given.
     pub policy: PolicyFile,
+    /// How it is heard of.
+    pub telemetry: Telemetry,
 }
 
 /// What the controllers share.
@@ -89,10 +95,15 @@ pub struct Context {
     /// How loops wake each other.
     pub wake: Wakers,
     /// Publishes Kubernetes Events.
-    pub recorder: Recorder,
+    pub events: Publisher,
+    /// How this replica is heard of.
+    pub telemetry: Telemetry,
     pub(super) own_writes: OwnWrites,
     pub(super) ledger: Ledger,
     pub(super) necrology: Necrology,
+    pub(super) estimates: Estimates,
+    pub(super) stall: Stall,
+    pub(super) seen: Seen,
     pub(super) failures: Mutex<BTreeMap<String, u32>>,
     parameters: Mutex<BTreeMap<String, Parameters>>,
     progress: Mutex<BTreeMap<String, Timestamp>>,
@@ -102,9 +113,9 @@ pub struct Context {
 impl Context {
     /// Puts the parts together, with an empty memory.
     pub fn new(parts: Parts, stores: Stores, (gates, wake): (Gates, Wakers)) -> Self {
-        let reporter = Reporter { controller: names::CONTROLLER_NAME.to_owned(), instance: None };
         Self {
-            recorder: Recorder::new(parts.client.clone(), reporter),
+            events: Publisher::new(parts.client.clone(), &parts.telemetry),
+            telemetry: parts.telemetry,
             client: parts.client,
             clock: parts.clock,
             controller_name: parts.controller_name,
@@ -115,6 +126,9 @@ impl Context {
             own_writes: OwnWrites::default(),
             ledger: Ledger::default(),
             necrology: Necrology::default(),
+            estimates: Estimates::default(),
+            stall: Stall::default(),
+            seen: Seen::default(),
             failures: Mutex::default(),
             parameters: Mutex::default(),
             progress: Mutex::default(),
@@ -191,6 +205,7 @@ impl Context {
     /// A NodeClaim was touched: note it, and look at its Workload and at the claim itself.
     pub fn claim_touched(&self, claim: &NodeClaim) {
         self.necrology.saw(claim, self.now());
+        self.measure(claim);
         if let Some(workload) = super::memory::workload_of(claim) {
             self.wake_workload(workload);
         }
@@ -213,6 +228,11 @@ impl Context {
             return;
         }
         for gang in self.board.forget(&object) {
+            self.estimates.forget(&gang);
+            if let Some((journal, subject)) = self.seen.forget(&gang) {
+                let spans = cut_off(&journal, self.now(), &subject, &self.telemetry.instance);
+                self.telemetry.traces.send(spans);
+            }
             if self.ledger.open().strike(&gang) {
                 self.next_turn();
             }

@@ -10,8 +10,10 @@ pub mod claims;
 pub mod context;
 mod gang;
 mod memory;
+mod meters;
 mod plans;
 pub mod queue;
+mod seen;
 pub mod workload;
 
 pub use context::Context;

@@ -1,9 +1,10 @@
-//! The only writer to the API server: journal, claims, verdict, Active condition.
+//! The only writer to the API server: journal, claims, verdict, Active condition, Events.
 //!
 //! Rule: each write has one home, one timeout and one log line, and may be made twice without harm.
 
 pub mod active;
 pub mod claims;
+pub mod events;
 pub mod journal;
 pub mod verdict;
 

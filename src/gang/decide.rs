@@ -66,13 +66,14 @@ pub fn decide(journal: &Journal, event: &Event, rules: &Rules) -> Decision {
         let (exits, enters) = state.transition_path(&mut target);
         state.exit(&mut GangChart, &mut turn, exits);
         target.enter(&mut GangChart, &mut turn, enters);
+        next.memory = turn.memory;
         next.record(target, event.reason(), rules.now);
     } else {
+        next.memory = turn.memory;
         next.state = state;
     }
-    next.memory = turn.memory;
     if next.memory.epoch != journal.memory.epoch {
-        next.retrace();
+        next.retrace(&journal.memory.epoch, rules.now);
     }
     Decision { journal: next, effects: turn.effects }
 }

@@ -4,11 +4,11 @@
 //! before it is read, and nothing in it names an object. An unknown version is refused untouched.
 
 use super::event::Reason;
-use super::failure::Failure;
+use super::failure::{Failure, FailureClass};
 use super::reservation::Epoch;
 use super::state::{State, StateName};
+use super::trace::TraceContext;
 use crate::api::parameters::Pinning;
-use crate::digest::hex_digest;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -18,6 +18,8 @@ pub const VERSION: u32 = 1;
 pub const WRITE_LIMIT: usize = 8 * 1024;
 /// Largest annotation that is even looked at, in bytes.
 const READ_LIMIT: usize = 2 * WRITE_LIMIT;
+/// Longest name of a replica in the history.
+const BY_LIMIT: usize = 63;
 /// Most nodes a journal may name: each of them is looked for, and the number is a tenant's word.
 const SLOTS_LIMIT: u32 = 16 * 1024;
 /// Most history entries kept; the oldest go first.
@@ -43,6 +45,9 @@ pub struct Journal {
     pub memory: Memory,
     /// W3C trace context of this epoch's trace.
     pub traceparent: String,
+    /// Where this epoch's trace begins.
+    #[serde(default)]
+    pub trace: TraceStart,
     /// Transitions, newest last, bounded.
     #[serde(default)]
     pub history: Vec<Step>,
@@ -84,6 +89,20 @@ pub struct Memory {
     pub last_failure: Option<Failure>,
 }
 
+/// Where the trace of an epoch begins.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct TraceStart {
+    /// When the epoch began.
+    #[serde(default)]
+    pub since: Timestamp,
+    /// Number of the transition that entered the epoch's first state; 0 if none did.
+    #[serde(default)]
+    pub seq: u64,
+    /// The epoch before it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub before: Option<Epoch>,
+}
+
 /// One transition.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Step {
@@ -97,6 +116,20 @@ pub struct Step {
     pub at: Timestamp,
     /// Why.
     pub reason: Reason,
+    /// The attempt that was the current one afterwards.
+    #[serde(default)]
+    pub attempt: u32,
+    /// The tier of that attempt.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub tier: u32,
+    /// The replica that took it.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub by: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
 }
 
 /// Why an annotation is no journal that can be used.
@@ -119,7 +152,7 @@ pub enum JournalError {
 impl Journal {
     /// The journal of a gang that was never seen before.
     pub fn new(uid: &str, epoch: Epoch, now: Timestamp, deadline: Option<Timestamp>) -> Self {
-        let traceparent = traceparent(uid, &epoch);
+        let traceparent = TraceContext::of(uid, &epoch).to_string();
         Self {
             version: VERSION,
             workload_uid: uid.to_owned(),
@@ -128,6 +161,7 @@ impl Journal {
             entered_at: now,
             memory: Memory { epoch, deadline, ..Memory::default() },
             traceparent,
+            trace: TraceStart { since: now, seq: 0, before: None },
             history: Vec::new(),
         }
     }
@@ -160,7 +194,13 @@ impl Journal {
             return Err(JournalError::Malformed(format!("it names {} slots", journal.memory.slots)));
         }
         // Times are the tenant's word until they are shown to be possible.
-        journal.entered_at = journal.entered_at.clamp(created.min(now), now);
+        let possible = |time: Timestamp| time.clamp(created.min(now), now);
+        journal.entered_at = possible(journal.entered_at);
+        if journal.trace == TraceStart::default() {
+            // Written by a release that did not keep it.
+            journal.trace.since = journal.history.first().map_or(journal.entered_at, |step| step.at);
+        }
+        journal.trace.since = possible(journal.trace.since);
         journal.trim();
         Ok(journal)
     }
@@ -186,10 +226,51 @@ impl Journal {
             to: target.name(),
             at: now,
             reason,
+            attempt: self.memory.attempt,
+            tier: self.memory.tier,
+            by: String::new(),
         });
         self.trim();
         self.state = target;
         self.entered_at = now;
+    }
+
+    /// Gives the epoch that begins now its own trace.
+    pub(super) fn retrace(&mut self, before: &Epoch, now: Timestamp) {
+        self.traceparent = self.trace_context().to_string();
+        self.trace = TraceStart { since: now, seq: self.seq, before: Some(before.clone()) };
+    }
+
+    /// The trace of this epoch. It is derived, so that what somebody else writes into the annotation
+    /// leads into nobody's trace.
+    pub fn trace_context(&self) -> TraceContext {
+        TraceContext::of(&self.workload_uid, &self.memory.epoch)
+    }
+
+    /// Notes which replica took the last transition.
+    pub fn sign(&mut self, replica: &str) {
+        if let Some(step) = self.history.last_mut() {
+            step.by = replica.chars().take(BY_LIMIT).collect();
+        }
+    }
+
+    /// Why an attempt was taken back before a pod could run on its nodes; `None` if it was not.
+    pub fn taken_back(&self, attempt: u32) -> Option<Reason> {
+        let mut steps = self.history.iter().rev().filter(|s| s.attempt == attempt);
+        let back = steps.find(|s| s.to == StateName::RollingBack)?;
+        let unused =
+            back.from != StateName::Approved || back.reason == Reason::Failed(FailureClass::NotAdmitted);
+        unused.then_some(back.reason)
+    }
+
+    /// When the state was entered that was left by the transition of this number; `None` if that is
+    /// no longer in the history.
+    pub fn entered_before(&self, seq: u64) -> Option<Timestamp> {
+        let before = seq.checked_sub(1)?;
+        if before == self.trace.seq {
+            return Some(self.trace.since);
+        }
+        self.history.iter().find(|step| step.seq == before).map(|step| step.at)
     }
 
     /// Id of this epoch's trace: 32 hexadecimal digits. `None` if what stands there is none.
@@ -198,27 +279,16 @@ impl Journal {
         (id.len() == 32 && id.chars().all(|c| c.is_ascii_hexdigit())).then_some(id)
     }
 
-    /// Gives the epoch its own trace, linked to by nobody's wish but ours.
-    pub fn retrace(&mut self) {
-        self.traceparent = traceparent(&self.workload_uid, &self.memory.epoch);
-    }
-
     fn trim(&mut self) {
         let excess = self.history.len().saturating_sub(HISTORY_LIMIT);
         self.history.drain(..excess);
     }
 }
 
-/// A trace context that every replica derives alike, so that a lost journal still joins its trace.
-fn traceparent(uid: &str, epoch: &Epoch) -> String {
-    format!("00-{}-{}-01", hex_digest(&["trace", uid, &epoch.0], 16), hex_digest(&["root", uid, &epoch.0], 8))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::gang::event::Progress;
-    use crate::gang::failure::FailureClass;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
@@ -287,6 +357,17 @@ mod tests {
         let past = Journal { entered_at: at(-9_999_999), ..journal() };
         let read = Journal::decode(&past.encode(), "uid-1", at(0), at(20)).unwrap();
         assert_eq!(read.entered_at, at(0));
+    }
+
+    #[test]
+    fn a_journal_without_a_start_of_its_trace_takes_the_oldest_it_knows() {
+        let mut old = journal();
+        old.record(State::BackingOff { until: at(40) }, Reason::Progress(Progress::ClaimsGone), at(12));
+        let text = old.encode();
+        let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
+        value.as_object_mut().unwrap().remove("trace");
+        let read = Journal::decode(&value.to_string(), "uid-1", at(0), at(20)).unwrap();
+        assert_eq!(read.trace, TraceStart { since: at(12), seq: 0, before: None });
     }
 
     #[test]

@@ -4,7 +4,7 @@
 //! again only when something happened.
 
 use super::journal::Journal;
-use super::observe::{Facts, existing, laggard, ready};
+use super::observe::{Facts, existing, laggard, last_ready, ready};
 use super::state::{State, Then};
 use crate::plan::Outcome;
 use jiff::Timestamp;
@@ -23,20 +23,21 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
             _ => "working out which nodes are needed".to_owned(),
         },
         State::Provisioning => format!(
-            "{}/{} NodeClaims created; attempt {}",
+            "{}/{} NodeClaims created; {}",
             existing(journal, facts),
             memory.slots,
-            memory.attempt
+            attempt(journal, facts)
         ),
         State::WaitingReady => {
             let lag = laggard(journal, facts)
                 .map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
             let end = memory.deadline.map_or_else(String::new, |t| format!("; gives up at {}", clock(t)));
             format!(
-                "{}/{} nodes ready{lag}; attempt {}{end}",
+                "{}/{} nodes ready{}{lag}; {}{end}",
                 ready(journal, facts),
                 memory.slots,
-                memory.attempt
+                usually(journal, facts),
+                attempt(journal, facts)
             )
         }
         State::RollingBack { then } => {
@@ -76,6 +77,26 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
 /// One line for the state annotation.
 pub fn headline(journal: &Journal, facts: &Facts<'_>) -> String {
     format!("{}: {}", journal.state.name(), explain(journal, facts))
+}
+
+fn attempt(journal: &Journal, facts: &Facts<'_>) -> String {
+    let tier = facts.outlook.tier.map_or_else(String::new, |tier| format!(", tier {tier}"));
+    format!("attempt {}{tier}", journal.memory.attempt)
+}
+
+/// How long it usually takes from the last thing that happened until all nodes are ready.
+fn usually(journal: &Journal, facts: &Facts<'_>) -> String {
+    let Some(by) = facts.outlook.ready_by else { return String::new() };
+    let happened = last_ready(journal, facts).map_or(journal.entered_at, |t| t.max(journal.entered_at));
+    let seconds = by.duration_since(happened).as_secs();
+    if seconds <= 0 {
+        return ", later than usual".to_owned();
+    }
+    // To ten seconds, and to minutes where they are many: no more is known.
+    match seconds.saturating_add(5) / 10 * 10 {
+        rounded @ ..=120 => format!(", usually {} s more", rounded.max(10)),
+        _ => format!(", usually {} min more", seconds.saturating_add(30) / 60),
+    }
 }
 
 fn cause(journal: &Journal) -> String {

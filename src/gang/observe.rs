@@ -33,6 +33,17 @@ pub struct Facts<'a> {
     pub sight: Sight,
     /// The gang's policy.
     pub policy: &'a Policy,
+    /// What can be told of the time to come.
+    pub outlook: Outlook<'a>,
+}
+
+/// What can be told of an attempt besides what is: words for people, on which nothing depends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outlook<'a> {
+    /// When its last node is usually ready, by what was seen of others.
+    pub ready_by: Option<Timestamp>,
+    /// Name of its tier.
+    pub tier: Option<&'a str>,
 }
 
 /// How a list was read.
@@ -274,6 +285,15 @@ pub fn laggard<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> Option<(u32, &
 /// How many nodes of the current attempt are ready.
 pub fn ready(journal: &Journal, facts: &Facts<'_>) -> usize {
     current(journal, facts).filter(|c| c.is_ready()).count()
+}
+
+/// When a node of the current attempt last became ready, if any did.
+pub fn last_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
+    let since = current(journal, facts).filter_map(|c| match &c.health {
+        Health::Ready { since } => Some(*since),
+        _ => None,
+    });
+    since.max()
 }
 
 /// How many claims of the current attempt exist.

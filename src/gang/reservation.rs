@@ -15,13 +15,13 @@ use std::fmt;
 pub struct Epoch(pub String);
 
 impl Epoch {
-    /// The epoch of a Workload whose quota is reserved.
-    pub fn of(workload: &Workload) -> Self {
+    /// The epoch of a Workload whose quota is reserved, from the point of view of `check`.
+    pub fn of(workload: &Workload, check: &str) -> Self {
         let reserved =
             condition::since(workload.conditions(), "QuotaReserved").map_or(0, jiff::Timestamp::as_second);
         let admitted = serde_json::to_string(&workload.admission()).unwrap_or_default();
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
-        Self(format!("{reserved}-{}-{}", workload.evictions(), digest(&[uid, &admitted], 10)))
+        Self(format!("{reserved}-{}-{}", workload.evictions(), digest(&[uid, check, &admitted], 10)))
     }
 
     /// Whether both admit the same counts under the same flavors.
@@ -107,7 +107,7 @@ impl Reservation {
             (true, Some(ending)) => Self::Leaving(ending),
             (true, None) => match workload.check(check) {
                 None => Self::Leaving(Ending::CheckRemoved),
-                Some(_) => Self::Held { epoch: Epoch::of(workload), standing: standing(workload) },
+                Some(_) => Self::Held { epoch: Epoch::of(workload, check), standing: standing(workload) },
             },
         }
     }

@@ -77,9 +77,10 @@ impl StateName {
     ];
 }
 
-impl fmt::Display for StateName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
+impl StateName {
+    /// Its name.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::Validating => "Validating",
             Self::Provisioning => "Provisioning",
             Self::WaitingReady => "WaitingReady",
@@ -89,7 +90,13 @@ impl fmt::Display for StateName {
             Self::Yielded => "Yielded",
             Self::Rejected => "Rejected",
             Self::Released => "Released",
-        })
+        }
+    }
+}
+
+impl fmt::Display for StateName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
     }
 }
 

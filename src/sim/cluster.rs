@@ -9,6 +9,8 @@ use crate::app::replica::{Parts, Replica};
 use crate::clock::Clock;
 use crate::controllers::Context;
 use crate::policy::PolicyFile;
+use crate::telemetry::Telemetry;
+use crate::telemetry::traces::Traces;
 use jiff::SignedDuration;
 use kube::Client;
 use std::sync::Arc;
@@ -28,6 +30,8 @@ pub struct Cluster {
     pub server: ApiServer,
     /// Its time.
     pub clock: Clock,
+    /// Where the spans of every replica go that is started from now on.
+    pub traces: Traces,
     seed: u64,
     controller_name: String,
     policy: PolicyFile,
@@ -70,6 +74,7 @@ impl Cluster {
         Self {
             server,
             clock: clock.clone(),
+            traces: Traces::default(),
             seed,
             controller_name: controller_name.to_owned(),
             policy,
@@ -107,6 +112,11 @@ impl Cluster {
             clock: self.clock.clone().skewed(start.skew),
             controller_name: self.controller_name.clone(),
             policy: self.policy.clone(),
+            telemetry: Telemetry {
+                instance: format!("setu-{}", self.lives),
+                traces: self.traces.clone(),
+                ..Telemetry::default()
+            },
         });
         let context = replica.context();
         let stop = CancellationToken::new();

@@ -51,12 +51,14 @@ impl Gang<'_> {
             self.claims.retain(|c| c.name_any() != claim.name_any());
             self.claims.push(claim);
         }
+        self.tier = super::view::tier_of(&self.claims);
         if let Some(error) = created.refused {
+            tracing::warn!(workload = self.identity.workload_ref(), error = %error, "a NodeClaim was refused");
             let message = format!("the API server refused a NodeClaim: {}", reason_of(&error));
             let rules = Rules::new(&self.policy, self.context.now(), self.identity.jitter(attempt));
             let event = Event::Failed(Failure::new(FailureClass::Refused, message));
-            self.journal = decide(&self.journal, &event, &rules).journal;
-            self.untold.push(self.journal.clone());
+            let next = decide(&self.journal, &event, &rules).journal;
+            self.take(next);
             return Ok(());
         }
         created.later.map_or(Ok(()), Err)
@@ -140,7 +142,13 @@ fn claim(
     Some(claim)
 }
 
-/// What the API server said, without what was being done.
-fn reason_of(error: &Error) -> String {
-    std::error::Error::source(error).map_or_else(|| error.to_string(), ToString::to_string)
+/// The reason that the API server gave. Its words may be another's, and stay in the log.
+fn reason_of(error: &Error) -> &str {
+    match error {
+        Error::Api { source, .. } => match source.as_ref() {
+            kube::Error::Api(status) if !status.reason.is_empty() => &status.reason,
+            _ => "no reason given",
+        },
+        Error::Timeout { .. } | Error::Conflict { .. } => "no reason given",
+    }
 }

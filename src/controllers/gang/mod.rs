@@ -45,8 +45,10 @@ pub struct Gang<'a> {
     nodes: BTreeMap<String, Node>,
     sight: Sight,
     pool_claims: Vec<NodeClaim>,
-    /// Transitions that are committed but not yet told of.
-    untold: Vec<Journal>,
+    /// Transitions that are committed but not yet told of: the journal before each, and after it.
+    untold: Vec<(Journal, Journal)>,
+    /// Tier of the attempt, for people.
+    tier: String,
     plan: Option<Outcome>,
 }
 
@@ -118,6 +120,7 @@ impl<'a> Gang<'a> {
             (None, _) => return None,
         };
         let nodes = view::nodes_of(context, &claims);
+        let tier = view::tier_of(&claims);
         Some(Self {
             context,
             id,
@@ -132,6 +135,7 @@ impl<'a> Gang<'a> {
             sight: Sight::Cached,
             pool_claims: Vec::new(),
             untold: Vec::new(),
+            tier,
             plan: None,
             identity,
         })
@@ -140,6 +144,9 @@ impl<'a> Gang<'a> {
     /// Takes the gang as far as it will go, and says what Kueue is to be told.
     pub async fn look(mut self, workload: &mut Workload) -> Result<Looked, Error> {
         let before = self.journal.state.name();
+        if !self.context.seen.knows(&self.id) {
+            self.trace_again(workload);
+        }
         for _ in 0..TURNS {
             self.fetch_pool_claims().await?;
             match self.turn(workload) {
@@ -170,12 +177,9 @@ impl<'a> Gang<'a> {
         let mut moved = false;
         for event in seen {
             let decision = decide(&self.journal, &event, &rules);
-            let stepped = decision.journal.seq != self.journal.seq;
             moved |= decision.journal != self.journal;
-            self.journal = decision.journal;
             effects.extend(decision.effects);
-            if stepped {
-                self.untold.push(self.journal.clone());
+            if self.take(decision.journal) {
                 if matches!(event, Event::Failed(Failure { reason: FailureClass::InsufficientCapacity, .. }))
                 {
                     pages.note_shortage(&self.id, now);
@@ -196,6 +200,19 @@ impl<'a> Gang<'a> {
             context.next_turn();
         }
         if moved || !effects.is_empty() { Turn::Moved(effects) } else { Turn::Still }
+    }
+
+    /// Goes where a decision leads. Returns whether that is another state.
+    fn take(&mut self, next: Journal) -> bool {
+        let before = std::mem::replace(&mut self.journal, next);
+        let stepped = self.journal.seq != before.seq;
+        if stepped {
+            self.journal.sign(&self.context.telemetry.instance);
+        }
+        if stepped || self.journal.memory.epoch != before.memory.epoch {
+            self.untold.push((before, self.journal.clone()));
+        }
+        stepped
     }
 
     fn needs_plan(&self) -> bool {
@@ -236,6 +253,7 @@ impl<'a> Gang<'a> {
 
     async fn look_again(&mut self) -> Result<(), Error> {
         let (claims, nodes) = claims::read(&self.context.client, &self.id).await?;
+        self.tier = view::tier_of(&claims);
         self.claims = claims;
         self.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();
         self.sight = Sight::Quorum;

@@ -1,45 +1,114 @@
-//! Tells of a gang: logs, metrics and events for what was committed, the verdict for Kueue.
+//! Tells of a gang: logs, metrics, spans and events for what was committed, the verdict for Kueue.
 
 use super::{Gang, Looked};
-use crate::api::Workload;
 use crate::api::workload::PodSetUpdate;
+use crate::api::{NodeClaim, Workload};
 use crate::controllers::board::BoardEntry;
 use crate::controllers::plans;
+use crate::effects::events::Moment;
 use crate::gang::journal::Step;
 use crate::gang::observe::wake_at;
-use crate::gang::{Explanation, Reservation, StateName, verdict};
+use crate::gang::trace::{Subject, cut_off, spans};
+use crate::gang::{Explanation, Journal, Reservation, StateName, message, notice, verdict};
 use crate::names;
 use crate::plan::{Obstacle, Outcome};
-use crate::telemetry::{events, metrics};
-use jiff::Timestamp;
+use crate::telemetry::metrics::{self, Counted};
+use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
+/// Spans that ended so long before a replica first sees a gang are sent again: the replica that should
+/// have sent them may have died with them. A collector keeps one of two that are the same.
+const SENT_AGAIN: SignedDuration = SignedDuration::from_mins(2);
+
 impl Gang<'_> {
-    /// Logs, counts and publishes what was committed.
+    /// Logs, counts, traces and publishes what was committed.
     pub(super) fn tell(&mut self, workload: &Workload, headline: &str) {
-        let mut since = None;
-        for journal in std::mem::take(&mut self.untold) {
-            let Some(Step { from, to, at, reason, .. }) = journal.history.last() else {
+        let text = headline.split_once(": ").map_or(headline, |(_, text)| text);
+        for (before, after) in std::mem::take(&mut self.untold) {
+            self.trace(workload, &before, &after);
+            let Some(step) = after.history.last().filter(|_| after.seq != before.seq) else {
                 continue;
             };
-            let stayed = since.replace(*at).map_or(Duration::ZERO, |s| elapsed(s, *at));
-            metrics::transition(*from, *to, reason.to_string(), stayed);
-            let failure = journal.memory.last_failure.as_ref().map(ToString::to_string).unwrap_or_default();
-            tracing::info!(
-                workload = self.identity.workload_ref(), check = self.identity.check, seq = journal.seq, from = %from,
-                to = %to, reason = %reason, attempt = journal.memory.attempt, slots = journal.memory.slots,
-                last_failure = failure, "a gang moved on"
-            );
-            if *to == StateName::Provisioning
-                && let Some(Outcome::Provision(plan)) = &self.plan
-            {
-                for note in &plan.notes {
-                    tracing::warn!(workload = self.identity.workload_ref(), note, "a plan has a drawback");
+            self.log(step, &after);
+            self.count(step, &before, &after);
+            let moment = Moment { check: &self.identity.check, seq: after.seq, at: step.at };
+            for notice in notice::of_step(&after, text) {
+                self.context.events.publish(workload, moment, &notice);
+            }
+        }
+    }
+
+    fn log(&self, step: &Step, after: &Journal) {
+        let failure = after.memory.last_failure.as_ref().map(ToString::to_string).unwrap_or_default();
+        tracing::info!(
+            workload = self.identity.workload_ref(), check = self.identity.check, seq = after.seq, from = %step.from,
+            to = %step.to, reason = %step.reason, attempt = after.memory.attempt, slots = after.memory.slots,
+            last_failure = failure, "a gang moved on"
+        );
+        if step.to == StateName::Provisioning
+            && let Some(Outcome::Provision(plan)) = &self.plan
+        {
+            for note in &plan.notes {
+                tracing::warn!(workload = self.identity.workload_ref(), note, "a plan has a drawback");
+            }
+        }
+    }
+
+    fn count(&self, step: &Step, before: &Journal, after: &Journal) {
+        let stayed = elapsed(before.entered_at, step.at);
+        let reason = step.reason.to_string();
+        metrics::transition(Counted { from: step.from, to: step.to, reason: &reason, stayed });
+        let memory = &after.memory;
+        match (step.from, step.to) {
+            (StateName::RollingBack | StateName::Validating, StateName::BackingOff) => {
+                metrics::attempt_retried("in_check", memory.tries);
+            }
+            (_, StateName::Provisioning) if memory.tier > before.memory.tier => {
+                metrics::attempt_retried("tier", memory.tier);
+            }
+            (_, StateName::Yielded) => metrics::attempt_retried("yield", memory.yields),
+            (StateName::Provisioning | StateName::WaitingReady, StateName::RollingBack) => {
+                for claim in self.claims.iter().filter(|c| !c.is("Initialized")) {
+                    metrics::claim_failed(
+                        claim.label(names::NODEPOOL),
+                        elapsed(created(claim, step.at), step.at),
+                    );
                 }
             }
-            let text = headline.split_once(": ").map_or(headline, |(_, text)| text);
-            events::publish(&self.context.recorder, workload, &journal, text);
+            _ => {}
         }
+    }
+
+    /// Sends the spans that a transition, or another admission, completed.
+    fn trace(&self, workload: &Workload, before: &Journal, after: &Journal) {
+        let telemetry = &self.context.telemetry;
+        if !telemetry.traces.is_on() {
+            return;
+        }
+        let subject = self.subject(workload);
+        if before.trace_context() != after.trace_context() {
+            telemetry.traces.send(cut_off(before, after.trace.since, &subject, &telemetry.instance));
+        }
+        telemetry.traces.send(spans(after, Some(&self.claims), &subject, before.seq));
+    }
+
+    /// Sends again what a replica may have left unsent that worked on this gang until lately.
+    pub(super) fn trace_again(&self, workload: &Workload) {
+        let telemetry = &self.context.telemetry;
+        if self.fresh || !telemetry.traces.is_on() {
+            return;
+        }
+        let recent = self.context.now() - SENT_AGAIN;
+        let history = &self.journal.history;
+        let sent = history.iter().filter(|s| s.at < recent).map(|s| s.seq).max().unwrap_or_default();
+        // The claims of an attempt that failed may be half gone by now, and would tell another story.
+        let stand = history.last().is_some_and(|s| s.to == StateName::Approved);
+        let claims = Some(self.claims.as_slice()).filter(|_| stand);
+        telemetry.traces.send(spans(&self.journal, claims, &self.subject(workload), sent));
+    }
+
+    fn subject(&self, workload: &Workload) -> Subject {
+        Subject::of(workload, &self.id, &self.identity.check)
     }
 
     /// What Kueue and the board are to be told.
@@ -52,6 +121,14 @@ impl Gang<'_> {
         let explanation = Explanation::of(&self.journal, &facts, &self.claims);
         let entry = BoardEntry::new(&self.id, workload, &self.identity.check, &self.journal, explanation);
         self.context.board().note(entry);
+        self.context.seen.note(workload, &self.journal, self.subject(workload));
+        let text = message::explain(&self.journal, &facts);
+        if let Some(notice) = notice::of_wait(&self.journal, &facts, &text)
+            && self.context.seen.tells(&self.id, self.journal.seq, &notice.topic)
+        {
+            let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: now };
+            self.context.events.publish(workload, moment, &notice);
+        }
         let approved = state == StateName::Approved && before != StateName::Approved;
         if approved {
             self.count_ready();
@@ -75,12 +152,17 @@ impl Gang<'_> {
 
     pub(super) fn count_ready(&self) {
         for claim in &self.claims {
-            let created = claim.metadata.creation_timestamp.as_ref().map(|t| t.0);
-            if let (Some(created), Some(ready)) = (created, claim.since("Initialized")) {
-                metrics::claim_ready(claim.label(names::NODEPOOL), elapsed(created, ready));
+            if let Some(ready) = claim.since("Initialized") {
+                let took = elapsed(created(claim, ready), ready);
+                metrics::claim_ready(claim.label(names::NODEPOOL), took);
+                self.context.estimates.note(claim, SignedDuration::try_from(took).unwrap_or_default());
             }
         }
     }
+}
+
+fn created(claim: &NodeClaim, otherwise: Timestamp) -> Timestamp {
+    claim.metadata.creation_timestamp.as_ref().map_or(otherwise, |t| t.0)
 }
 
 fn elapsed(from: Timestamp, to: Timestamp) -> Duration {

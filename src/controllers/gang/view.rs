@@ -3,8 +3,9 @@
 use super::Gang;
 use crate::api::{Node, NodeClaim, condition};
 use crate::controllers::Context;
+use crate::controllers::meters::capacity_type;
 use crate::gang::claims::{Loss, loss};
-use crate::gang::{ClaimView, Facts, Reservation, State};
+use crate::gang::{ClaimView, Facts, Outlook, Reservation, State};
 use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -29,7 +30,19 @@ impl Gang<'_> {
             losses,
             sight: self.sight,
             policy: &self.policy,
+            outlook: self.outlook(),
         }
+    }
+
+    fn outlook(&self) -> Outlook<'_> {
+        let attempt = self.journal.memory.attempt.to_string();
+        let current: Vec<&NodeClaim> =
+            self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt).collect();
+        let ready_by = match self.journal.state {
+            State::WaitingReady => self.context.estimates.ready_by(&self.id, self.journal.seq, &current),
+            _ => None,
+        };
+        Outlook { ready_by, tier: Some(self.tier.as_str()).filter(|tier| !tier.is_empty()) }
     }
 
     pub(super) fn views(&self, now: Timestamp) -> Vec<ClaimView> {
@@ -64,9 +77,16 @@ impl Gang<'_> {
     pub(super) fn pool_fault(&self, pool: &str) -> Option<String> {
         let pool = self.context.stores.pools.get(&ObjectRef::new(pool))?;
         let ready = condition::find(pool.conditions(), "NodeClassReady")?;
-        (ready.status == "False")
-            .then(|| format!("NodePool {}: {} {}", pool.name_any(), ready.reason, ready.message))
+        // The message may be a cloud's, and is to be read on the NodePool.
+        (ready.status == "False").then(|| format!("NodePool {}: {}", pool.name_any(), ready.reason))
     }
+}
+
+/// The capacity type that all claims of a gang have in common; empty if they have none.
+pub(super) fn tier_of(claims: &[NodeClaim]) -> String {
+    let mut types = claims.iter().map(capacity_type);
+    let first = types.next().unwrap_or_default();
+    if types.all(|t| t == first) { first.to_owned() } else { String::new() }
 }
 
 /// Claims of a gang as the cache shows them, less what we know better: those that we have deleted.

@@ -57,12 +57,17 @@ impl Identity {
             "users": [{"name": "admin", "user": {"token": token}}],
             "clusters": [{"name": "e2e", "cluster": {
                 "server": format!("https://127.0.0.1:{api_server}"),
-                "certificate-authority": identity.certificates.join("apiserver.crt"),
+                "certificate-authority": identity.certificate(),
             }}],
         });
         let text = serde_yaml::to_string(&kubeconfig).context("writing the kubeconfig as YAML")?;
         write(&identity.kubeconfig, &text)?;
         Ok(identity)
+    }
+
+    /// The API server's certificate with the authority that signed it.
+    pub(crate) fn certificate(&self) -> PathBuf {
+        self.certificates.join("apiserver.crt")
     }
 
     fn write_issuer(&self, random: &SystemRandom) -> Result<()> {

@@ -8,6 +8,7 @@
 
 pub mod apply;
 mod identity;
+mod jaeger;
 mod kubernetes;
 mod kueue;
 mod layout;

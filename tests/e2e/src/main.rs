@@ -32,6 +32,9 @@ enum Command {
         /// Only etcd and kube-apiserver.
         #[arg(long)]
         api_server_only: bool,
+        /// Jaeger too; where it listens is printed.
+        #[arg(long)]
+        jaeger: bool,
     },
 }
 
@@ -50,14 +53,15 @@ async fn run(arguments: Arguments) -> Result<()> {
     let layout = arguments.workspace.as_deref().map(Layout::of_workspace).unwrap_or_default();
     match arguments.command {
         Command::Build => programs::build(&layout),
-        Command::Cluster { apply, api_server_only } => {
+        Command::Cluster { apply, api_server_only, jaeger } => {
             let scope = if api_server_only { Scope::ApiServer } else { Scope::Full };
-            cluster(Options { layout, scope, apply }).await
+            cluster(Options { layout, scope, apply, jaeger }).await
         }
     }
 }
 
 async fn cluster(options: Options) -> Result<()> {
+    let jaeger = options.jaeger;
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listening for Ctrl-C")?;
     let stack = tokio::select! {
@@ -66,6 +70,11 @@ async fn cluster(options: Options) -> Result<()> {
         _ = interrupt.recv() => return Ok(()),
     };
     println!("export KUBECONFIG={}", stack.kubeconfig().display());
+    if jaeger {
+        let [grpc, _, query] = stack.jaeger();
+        println!("export OTEL_EXPORTER_OTLP_ENDPOINT={grpc} OTEL_EXPORTER_OTLP_PROTOCOL=grpc");
+        eprintln!("traces are shown on {query}");
+    }
     eprintln!("ready; Ctrl-C ends it");
     tokio::select! {
         _ = terminate.recv() => {}

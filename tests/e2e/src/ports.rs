@@ -18,6 +18,7 @@ pub(crate) struct Ports {
     pub kueue_webhook: u16,
     pub karpenter_health: u16,
     pub karpenter_metrics: u16,
+    pub jaeger: [u16; 7],
 }
 
 impl Ports {
@@ -40,6 +41,7 @@ impl Ports {
             kueue_webhook: next()?,
             karpenter_health: next()?,
             karpenter_metrics: next()?,
+            jaeger: [next()?, next()?, next()?, next()?, next()?, next()?, next()?],
         })
     }
 }

@@ -27,6 +27,8 @@ pub enum Program {
     Kueue,
     /// Karpenter with the cloud under weather.
     Karpenter,
+    /// Jaeger, all of it in one.
+    Jaeger,
 }
 
 impl Program {
@@ -40,6 +42,7 @@ impl Program {
             Self::Kwok => "kwok",
             Self::Kueue => "kueue",
             Self::Karpenter => "karpenter",
+            Self::Jaeger => "jaeger",
         }
     }
 }

@@ -22,7 +22,7 @@ struct Module {
 }
 
 /// In build order: the slowest first, helm before Kueue's manifests are rendered.
-const MODULES: [Module; 5] = [
+const MODULES: [Module; 6] = [
     Module {
         name: "k8s",
         binaries: &[
@@ -36,6 +36,7 @@ const MODULES: [Module; 5] = [
     Module { name: "kueue", binaries: &[("kueue", "sigs.k8s.io/kueue/cmd/kueue")] },
     Module { name: "karpenter", binaries: &[("karpenter", ".")] },
     Module { name: "kwok", binaries: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")] },
+    Module { name: "jaeger", binaries: &[("jaeger", "github.com/jaegertracing/jaeger/cmd/all-in-one")] },
 ];
 
 /// Builds what is missing or out of date; blocks, and waits for another build of the same

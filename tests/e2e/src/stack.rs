@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use crate::identity::Identity;
 use crate::ports::Ports;
 use crate::process::{Launch, Logs, Process, Program, Watchdog};
-use crate::{Layout, apply, kubernetes, kueue, nodes, probe, programs};
+use crate::{Layout, apply, jaeger, kubernetes, kueue, nodes, probe, programs};
 
 const START_LIMIT: Duration = Duration::from_secs(90);
 
@@ -40,6 +40,8 @@ pub struct Options {
     pub scope: Scope,
     /// Files and folders with YAML to apply once everything runs.
     pub apply: Vec<PathBuf>,
+    /// Whether Jaeger is started too.
+    pub jaeger: bool,
 }
 
 /// A running control plane.
@@ -81,6 +83,9 @@ impl Stack {
         if options.scope == Scope::Full {
             stack.start_everything_else().await?;
         }
+        if options.jaeger {
+            stack.start_program(Program::Jaeger).await?;
+        }
         let client = stack.client()?;
         for path in &options.apply {
             apply::path(&client, path).await.with_context(|| format!("applying {}", path.display()))?;
@@ -105,6 +110,7 @@ impl Stack {
             nodes::kwok(&layout, folder.path(), &identity, ports)?,
             nodes::karpenter(&layout, &identity, ports),
             kueue::launch(&layout, folder.path(), &identity, ports)?,
+            jaeger::launch(&identity, ports),
         ] {
             launches.insert(launch.program, launch);
         }
@@ -166,6 +172,16 @@ impl Stack {
     /// The address of the API server.
     pub fn api_server(&self) -> String {
         format!("https://127.0.0.1:{}", self.ports.api_server)
+    }
+
+    /// The authority behind every certificate on loopback, as PEM.
+    pub fn authority(&self) -> PathBuf {
+        self.identity.certificate()
+    }
+
+    /// Where Jaeger takes traces by gRPC, where by HTTPS, and where it answers queries.
+    pub fn jaeger(&self) -> [String; 3] {
+        jaeger::addresses(self.ports)
     }
 
     /// The stack's own folder, for files that shall go with it.
@@ -238,6 +254,7 @@ impl Stack {
             Program::Scheduler => probe::answers(&https(ports.scheduler), "/healthz").await,
             Program::Kwok => probe::answers(&http(ports.kwok), "/healthz").await,
             Program::Karpenter => probe::answers(&http(ports.karpenter_health), "/readyz").await,
+            Program::Jaeger => probe::answers(&http(jaeger::health(ports)), "/").await,
             Program::ControllerManager => {
                 probe::answers(&https(ports.controller_manager), "/healthz").await?;
                 // The first thing its controllers make: then they run.

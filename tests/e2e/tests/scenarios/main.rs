@@ -41,7 +41,7 @@ fn main() -> Result<()> {
     }
     arguments.test_threads.get_or_insert(AT_ONCE);
     let runtime = Runtime::new()?;
-    let options = Options { layout: Layout::default(), scope: Scope::Full, apply: Vec::new() };
+    let options = Options { layout: Layout::default(), scope: Scope::Full, apply: Vec::new(), jaeger: false };
     let stack = Arc::new(runtime.block_on(Stack::start(options))?);
     let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
     runtime.block_on(async { setu_e2e::apply::all(&stack.client()?, vec![crd]).await })?;

@@ -15,7 +15,8 @@ pub struct Real {
     stack: Arc<Stack>,
     client: Client,
     kinds: Arc<Discovery>,
-    setu: Setu,
+    /// The process under test.
+    pub setu: Setu,
 }
 
 impl Real {

@@ -12,6 +12,8 @@ pub struct Setu {
     controller_name: String,
     policy: PathBuf,
     log: PathBuf,
+    /// What it finds in its environment from the next start on.
+    pub environment: Vec<(&'static str, String)>,
     child: Option<Child>,
 }
 
@@ -27,6 +29,7 @@ impl Setu {
             controller_name: controller_name.to_owned(),
             policy: policy_file,
             log: folder.join("setu.log"),
+            environment: Vec::new(),
             child: None,
         })
     }
@@ -48,6 +51,7 @@ impl Setu {
             .arg(&self.policy)
             .env("KUBECONFIG", &self.kubeconfig)
             .env_remove("SETU_KILL_AFTER_WRITE")
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdout(log.try_clone()?)
             .stderr(log);
         if let Some(write) = kill_after {

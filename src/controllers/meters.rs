@@ -1,0 +1,257 @@
+//! What is measured over all gangs: how long nodes usually take, how long Karpenter stands still, what
+//! is held and what was wasted.
+//!
+//! Rule: nothing is decided on any of it; it is for messages and metrics.
+
+use super::context::Context;
+use crate::api::NodeClaim;
+use crate::gang::StateName;
+use crate::names;
+use crate::telemetry::metrics;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Latest nodes of a kind that an estimate is made from.
+const SAMPLES: usize = 64;
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long nodes took lately, by NodePool and capacity type.
+#[derive(Debug, Default)]
+pub struct Estimates {
+    took: Mutex<BTreeMap<(String, String), VecDeque<SignedDuration>>>,
+    /// What each gang was told, and after which transition: a word once given stands, or every node
+    /// that comes up anywhere would change the message of every gang that waits.
+    told: Mutex<BTreeMap<String, (u64, Option<Timestamp>)>>,
+}
+
+impl Estimates {
+    /// Notes that a node was ready so long after its claim was created.
+    pub fn note(&self, claim: &NodeClaim, took: SignedDuration) {
+        let mut all = lock(&self.took);
+        let samples = all.entry(kind(claim)).or_default();
+        if samples.len() == SAMPLES {
+            samples.pop_front();
+        }
+        samples.push_back(took);
+    }
+
+    /// When the last of these claims is usually ready, as first answered for this gang after the
+    /// transition of this number; `None` where no such node was seen yet.
+    pub fn ready_by(&self, gang: &str, seq: u64, claims: &[&NodeClaim]) -> Option<Timestamp> {
+        if let Some((_, told)) = lock(&self.told).get(gang).filter(|(at, _)| *at == seq) {
+            return *told;
+        }
+        let all = lock(&self.took);
+        let due = |claim: &&NodeClaim| {
+            let created = claim.metadata.creation_timestamp.as_ref()?.0;
+            created.checked_add(median(all.get(&kind(claim))?)?).ok()
+        };
+        let due =
+            claims.iter().map(due).collect::<Option<Vec<Timestamp>>>().and_then(|d| d.into_iter().max());
+        lock(&self.told).insert(gang.to_owned(), (seq, due));
+        due
+    }
+
+    /// Forgets what a gang was told.
+    pub fn forget(&self, gang: &str) {
+        lock(&self.told).remove(gang);
+    }
+}
+
+fn median(samples: &VecDeque<SignedDuration>) -> Option<SignedDuration> {
+    let mut sorted: Vec<SignedDuration> = samples.iter().copied().collect();
+    sorted.sort_unstable();
+    sorted.get(sorted.len() / 2).copied()
+}
+
+fn kind(claim: &NodeClaim) -> (String, String) {
+    (claim.label(names::NODEPOOL).to_owned(), capacity_type(claim).to_owned())
+}
+
+/// The capacity type a claim got or is bound to; empty where the provider chooses.
+pub fn capacity_type(claim: &NodeClaim) -> &str {
+    let got = claim.label(names::CAPACITY_TYPE);
+    if !got.is_empty() {
+        return got;
+    }
+    let required =
+        claim.spec.requirements.iter().find(|r| r.key == names::CAPACITY_TYPE && r.operator == "In");
+    match required.map(|r| r.values.as_slice()) {
+        Some([only]) => only,
+        _ => "",
+    }
+}
+
+/// How long some claim of ours was without a provider ID: so long Karpenter provisions nothing itself.
+#[derive(Debug, Default)]
+pub struct Stall(Mutex<Stalled>);
+
+#[derive(Debug, Default)]
+struct Stalled {
+    waiting: BTreeSet<String>,
+    since: Option<Timestamp>,
+    uncounted: SignedDuration,
+}
+
+impl Stall {
+    /// Notes whether a claim waits for its provider ID.
+    fn note(&self, claim: &str, waits: bool, now: Timestamp) {
+        let mut stalled = lock(&self.0);
+        stalled.count(now);
+        if waits {
+            stalled.waiting.insert(claim.to_owned());
+        } else {
+            stalled.waiting.remove(claim);
+        }
+        stalled.since = (!stalled.waiting.is_empty()).then_some(now);
+    }
+
+    /// Counts up to now, and drops claims that do not wait although nobody said so.
+    fn tick(&self, waits: impl Fn(&str) -> bool, now: Timestamp) {
+        let mut stalled = lock(&self.0);
+        stalled.count(now);
+        stalled.waiting.retain(|claim| waits(claim));
+        stalled.since = (!stalled.waiting.is_empty()).then_some(now);
+    }
+}
+
+impl Stalled {
+    fn count(&mut self, now: Timestamp) {
+        let Some(since) = self.since else { return };
+        self.uncounted += now.duration_since(since).max(SignedDuration::ZERO);
+        let whole = self.uncounted.as_secs();
+        self.uncounted -= SignedDuration::from_secs(whole);
+        metrics::karpenter_stalled(u64::try_from(whole).unwrap_or_default());
+    }
+}
+
+fn waits_for_provider(claim: &NodeClaim) -> bool {
+    claim.status.as_ref().is_none_or(|s| s.provider_id.is_empty())
+}
+
+impl Context {
+    /// Measures a claim that was touched.
+    pub(super) fn measure(&self, claim: &NodeClaim) {
+        let now = self.now();
+        let name = claim.name_any();
+        let current = self.stores.claims.get(&ObjectRef::from_obj(claim));
+        self.stall.note(&name, current.as_ref().is_some_and(|c| waits_for_provider(c)), now);
+        let launched = claim.is("Launched").then(|| claim.since("Launched")).flatten();
+        if let (None, Some(launched)) = (current, launched)
+            && let Some(reason) = self.seen.taken_back(claim)
+        {
+            let lived = now.duration_since(launched).as_secs();
+            metrics::wasted(&reason.to_string(), u64::try_from(lived).unwrap_or_default());
+        }
+    }
+
+    /// Sets every gauge from what is known now.
+    pub fn set_gauges(&self) {
+        let now = self.now();
+        metrics::gangs(&self.seen.by_state(now));
+        let waits = |name: &str| {
+            self.stores.claims.get(&ObjectRef::new(name)).is_some_and(|c| waits_for_provider(&c))
+        };
+        self.stall.tick(waits, now);
+        let gangs = self.seen.standings();
+        let (mut claims, mut held) = (BTreeMap::new(), BTreeMap::new());
+        for claim in self.stores.claims.state() {
+            let node_pool = claim.label(names::NODEPOOL).to_owned();
+            let phase = phase(&claim);
+            if phase == "ready" {
+                let standing = gangs.get(claim.label(names::GANG));
+                let state = standing.map_or("unknown", |(state, workload)| self.use_of(*state, workload));
+                *held.entry((node_pool.clone(), state)).or_default() += 1;
+            }
+            *claims.entry((node_pool, phase)).or_default() += 1;
+        }
+        metrics::claims(&claims);
+        metrics::held_nodes(&held);
+    }
+
+    /// What a gang in this state does with a node that is ready.
+    fn use_of(&self, state: StateName, workload: &ObjectRef<crate::api::Workload>) -> &'static str {
+        let admitted = || self.stores.workloads.get(workload).is_some_and(|w| w.is("Admitted"));
+        match state {
+            StateName::Approved if admitted() => "used",
+            StateName::Approved => "idle",
+            StateName::Provisioning | StateName::WaitingReady => "gathering",
+            _ => "leaving",
+        }
+    }
+}
+
+/// How far a claim has come.
+fn phase(claim: &NodeClaim) -> &'static str {
+    if claim.metadata.deletion_timestamp.is_some() {
+        return "deleting";
+    }
+    match [claim.is("Launched"), claim.is("Registered"), claim.is("Initialized")] {
+        [false, ..] => "launching",
+        [_, false, _] => "registering",
+        [_, _, false] => "initializing",
+        _ => "ready",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn claim(created: i64, capacity: &str) -> NodeClaim {
+        serde_json::from_value(serde_json::json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {
+                "name": "c", "creationTimestamp": at(created).to_string(),
+                "labels": {names::NODEPOOL: "gpu", names::CAPACITY_TYPE: capacity},
+            },
+            "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn an_estimate_is_the_median_of_its_kind_and_stands_until_the_gang_moves_on() {
+        let estimates = Estimates::default();
+        let (spot, on_demand) = (claim(100, "spot"), claim(110, "on-demand"));
+        assert_eq!(estimates.ready_by("g", 1, &[&spot]), None);
+        for seconds in [70, 60, 500] {
+            estimates.note(&spot, SignedDuration::from_secs(seconds));
+        }
+        assert_eq!(estimates.ready_by("g", 1, &[&spot]), None, "it was answered before");
+        assert_eq!(estimates.ready_by("g", 2, &[&spot]), Some(at(170)));
+        assert_eq!(estimates.ready_by("g", 3, &[&spot, &on_demand]), None);
+        estimates.note(&on_demand, SignedDuration::from_secs(90));
+        assert_eq!(estimates.ready_by("h", 3, &[&spot, &on_demand]), Some(at(200)));
+        estimates.forget("g");
+        assert_eq!(estimates.ready_by("g", 3, &[&spot, &on_demand]), Some(at(200)));
+    }
+
+    #[test]
+    fn karpenter_stands_still_as_long_as_any_claim_waits_and_no_longer() {
+        let recorder = metrics::recorder().unwrap();
+        ::metrics::with_local_recorder(&recorder, || {
+            let stall = Stall::default();
+            stall.note("a", true, at(0));
+            stall.note("b", true, at(4));
+            stall.note("a", false, at(7));
+            stall.tick(|claim| claim == "b", at(9));
+            stall.note("b", false, at(10));
+            stall.tick(|_| true, at(50));
+            stall.note("c", true, at(60));
+            stall.tick(|_| false, at(61));
+            stall.tick(|_| false, at(90));
+        });
+        assert!(recorder.handle().render().contains("setu_karpenter_stall_seconds_total 11"));
+    }
+}

@@ -1,0 +1,266 @@
+//! Publishes Kubernetes Events on the Workload, and on its Job where that is wanted.
+//!
+//! Rule: an Event's name follows from what it tells, so that whoever tells it again tells nothing new;
+//! publishing never waits, and never more is said of one Workload than its readers can bear.
+
+use crate::api::Workload;
+use crate::digest::digest;
+use crate::effects::call;
+use crate::gang::notice::Notice;
+use crate::names;
+use crate::telemetry::Telemetry;
+use crate::telemetry::metrics::{self, Unpublished};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::api::events::v1::Event;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use kube::api::{ObjectMeta, PostParams};
+use kube::{Api, Client, Resource as _, ResourceExt as _};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::Semaphore;
+
+/// Longest note that the API server takes is 1024 bytes.
+const NOTE_LIMIT: usize = 1_000;
+/// Characters of the object's name in the name of an Event; the rest is a digest.
+const NAME_LIMIT: usize = 40;
+/// Longest name of a replica that the API server takes.
+const INSTANCE_LIMIT: usize = 128;
+/// Events that may be on their way at the same time.
+const IN_FLIGHT: usize = 64;
+/// Events on one Workload at once, and the time after which there is room for one more.
+const BURST: u32 = 50;
+const REFILL: SignedDuration = SignedDuration::from_secs(15);
+/// Workloads whose pace is remembered.
+const PACES_KEPT: usize = 4_096;
+
+/// What an Event is about, besides the object.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment<'a> {
+    /// The AdmissionCheck.
+    pub check: &'a str,
+    /// Number of the transition after which it happened.
+    pub seq: u64,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// Publishes Events.
+pub struct Publisher {
+    client: Client,
+    instance: String,
+    on_job: bool,
+    room: Arc<Semaphore>,
+    paces: Mutex<BTreeMap<String, Pace>>,
+}
+
+/// How much has been told of one Workload lately.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    left: u32,
+    since: Timestamp,
+}
+
+impl Publisher {
+    /// A publisher that speaks for this replica.
+    pub fn new(client: Client, telemetry: &Telemetry) -> Self {
+        let instance = if telemetry.instance.is_empty() { names::SETU } else { &telemetry.instance };
+        Self {
+            client,
+            instance: instance.chars().take(INSTANCE_LIMIT).collect(),
+            on_job: telemetry.events_on_job,
+            room: Arc::new(Semaphore::new(IN_FLIGHT)),
+            paces: Mutex::default(),
+        }
+    }
+
+    /// Publishes in the background. What is too much is dropped and counted.
+    pub fn publish(&self, workload: &Workload, moment: Moment<'_>, notice: &Notice) {
+        let mut objects = vec![workload.object_ref(&())];
+        objects.extend(job_of(workload).filter(|_| self.on_job));
+        for object in objects {
+            let uid = object.uid.clone().unwrap_or_default();
+            let permit = Arc::clone(&self.room).try_acquire_owned();
+            let (true, Ok(permit)) = (self.takes(&uid, moment.at), permit) else {
+                metrics::event_unpublished(Unpublished::Limited);
+                continue;
+            };
+            let event = event(object, &self.instance, moment, notice);
+            let namespace = event.metadata.namespace.clone().unwrap_or_default();
+            let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+            tokio::spawn(async move {
+                send(&api, &event).await;
+                drop(permit);
+            });
+        }
+    }
+
+    /// Whether there is room for one more Event on this object.
+    fn takes(&self, uid: &str, now: Timestamp) -> bool {
+        let mut paces = self.paces.lock().unwrap_or_else(PoisonError::into_inner);
+        if paces.len() >= PACES_KEPT && !paces.contains_key(uid) {
+            paces.retain(|_, pace| pace.refilled(now).left < BURST);
+        }
+        let pace = paces.entry(uid.to_owned()).or_insert(Pace { left: BURST, since: now });
+        *pace = pace.refilled(now);
+        let Some(left) = pace.left.checked_sub(1) else { return false };
+        pace.left = left;
+        true
+    }
+}
+
+impl Pace {
+    fn refilled(self, now: Timestamp) -> Self {
+        let periods = now.duration_since(self.since).as_secs().max(0) / REFILL.as_secs();
+        let gained = u32::try_from(periods).unwrap_or(u32::MAX);
+        match self.left.saturating_add(gained) {
+            left if left >= BURST => Self { left: BURST, since: now },
+            left => Self { left, since: self.since + REFILL * i32::try_from(gained).unwrap_or(i32::MAX) },
+        }
+    }
+}
+
+async fn send(api: &Api<Event>, event: &Event) {
+    let params = PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
+    let name = event.name_any();
+    match call("publishing Event", &name, api.create(&params, event)).await {
+        Ok(_) => {}
+        // It was told before.
+        Err(error) if error.code() == Some(409) => {}
+        Err(error) => {
+            metrics::event_unpublished(Unpublished::Failed);
+            tracing::debug!(event = name, error = %error, "an event was not published");
+        }
+    }
+}
+
+/// The Job that a Workload was made for.
+fn job_of(workload: &Workload) -> Option<ObjectReference> {
+    let owner = workload.owner_references().iter().find(|o| o.controller == Some(true))?;
+    Some(ObjectReference {
+        api_version: Some(owner.api_version.clone()),
+        kind: Some(owner.kind.clone()),
+        name: Some(owner.name.clone()),
+        namespace: workload.namespace(),
+        uid: Some(owner.uid.clone()),
+        ..ObjectReference::default()
+    })
+}
+
+fn event(object: ObjectReference, instance: &str, moment: Moment<'_>, notice: &Notice) -> Event {
+    let (name, uid) = (object.name.clone().unwrap_or_default(), object.uid.clone().unwrap_or_default());
+    let told = digest(&[&uid, moment.check, &moment.seq.to_string(), notice.reason, &notice.topic], 16);
+    let start: String = name.chars().take(NAME_LIMIT).collect();
+    let kind = if notice.warning { "Warning" } else { "Normal" };
+    Event {
+        metadata: ObjectMeta {
+            name: Some(format!("{}.{told}", start.trim_end_matches(['-', '.']))),
+            namespace: object.namespace.clone(),
+            ..ObjectMeta::default()
+        },
+        action: Some("Provisioning".to_owned()),
+        event_time: Some(MicroTime(moment.at)),
+        note: Some(cut(&notice.text, NOTE_LIMIT)),
+        reason: Some(notice.reason.to_owned()),
+        regarding: Some(object),
+        reporting_controller: Some(names::CONTROLLER_NAME.to_owned()),
+        reporting_instance: Some(instance.to_owned()),
+        type_: Some(kind.to_owned()),
+        ..Event::default()
+    }
+}
+
+/// The start of a text, at most so many bytes long.
+fn cut(text: &str, bytes: usize) -> String {
+    let fits = |at: &mut usize, c: char| {
+        *at += c.len_utf8();
+        (*at <= bytes).then_some(c)
+    };
+    text.chars().scan(0, fits).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::workload::WorkloadSpec;
+    use http::{Request, Response};
+    use kube::client::Body;
+
+    fn workload(name: &str) -> Workload {
+        let mut workload = Workload::new(name, WorkloadSpec::default());
+        workload.metadata.namespace = Some("team".into());
+        workload.metadata.uid = Some("u".into());
+        workload
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn moment(seq: u64, second: i64) -> Moment<'static> {
+        Moment { check: "c", seq, at: at(second) }
+    }
+
+    fn notice(text: &str) -> Notice {
+        Notice { reason: "GangWaiting", topic: String::new(), warning: false, text: text.to_owned() }
+    }
+
+    fn made(name: &str, seq: u64, text: &str) -> Event {
+        event(workload(name).object_ref(&()), "setu-0", moment(seq, 7), &notice(text))
+    }
+
+    #[test]
+    fn an_event_told_again_has_the_same_name_and_another_has_not() {
+        let name = |seq, text| made("train", seq, text).name_any();
+        assert_eq!(name(3, "1/4 created"), name(3, "2/4 created"));
+        assert_ne!(name(3, "x"), name(4, "x"));
+        for long in ["x".repeat(253), format!("{}.b", "a-".repeat(100))] {
+            let name = made(&long, 1, "x").name_any();
+            assert!(name.len() <= 60 && !name.contains("-."), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_note_fits_whatever_it_is_made_of() {
+        for text in ["a", "\u{10ffff}"] {
+            let note = made("w", 1, &text.repeat(5_000)).note.unwrap();
+            assert!((990..=NOTE_LIMIT).contains(&note.len()), "{}", note.len());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_workload_that_has_too_much_to_tell_is_cut_short_and_the_others_are_not() {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let told = tokio::spawn(async move {
+            let mut told = 0;
+            while let Some((request, answer)) = handle.next_request().await {
+                assert_eq!(request.uri().path(), "/apis/events.k8s.io/v1/namespaces/team/events");
+                answer
+                    .send_response(Response::builder().status(201).body(Body::from(b"{}".to_vec())).unwrap());
+                told += 1;
+            }
+            told
+        });
+        let publisher = Publisher::new(Client::new(service, "default"), &Telemetry::default());
+        for seq in 0..80 {
+            publisher.publish(&workload("train"), moment(seq, 0), &notice("x"));
+        }
+        assert!(publisher.takes("another", at(0)));
+        assert!(!publisher.takes("u", at(14)));
+        assert!(publisher.takes("u", at(16)) && !publisher.takes("u", at(16)));
+        // Every one of them has ended once all the room is free again.
+        let _ = publisher.room.acquire_many(64).await.unwrap();
+        drop(publisher);
+        assert_eq!(told.await.unwrap(), BURST);
+    }
+
+    #[test]
+    fn the_job_is_the_controlling_owner_in_the_workloads_namespace() {
+        let mut train = workload("train");
+        assert_eq!(job_of(&train), None);
+        let owner = serde_json::json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "ju", "controller": true});
+        train.metadata.owner_references = Some(vec![serde_json::from_value(owner).unwrap()]);
+        let job = job_of(&train).unwrap();
+        assert_eq!((job.kind.as_deref(), job.namespace.as_deref()), (Some("Job"), Some("team")));
+    }
+}

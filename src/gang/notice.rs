@@ -1,0 +1,125 @@
+//! What a gang's owner is told at each step: the reason and the words of its Events.
+//!
+//! Rule: a tenant reads this. It names what happened, what is missing and what comes next; what a cloud
+//! said stays with the administrator.
+
+use super::journal::Journal;
+use super::observe::{Facts, ready};
+use super::state::{State, StateName};
+use crate::plan::Outcome;
+
+/// One thing to tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// What happened, in CamelCase.
+    pub reason: &'static str,
+    /// What tells it from others of the same reason after the same transition; of a closed set.
+    pub topic: String,
+    /// Whether it is bad news.
+    pub warning: bool,
+    /// For people.
+    pub text: String,
+}
+
+impl Notice {
+    fn new(reason: &'static str, text: impl Into<String>) -> Self {
+        Self { reason, topic: String::new(), warning: false, text: text.into() }
+    }
+
+    fn warning(reason: &'static str, text: impl Into<String>) -> Self {
+        Self { warning: true, ..Self::new(reason, text) }
+    }
+}
+
+/// What to tell of the last transition of a journal; `text` says where the gang is after it.
+pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
+    let Some(step) = journal.history.last() else {
+        return Vec::new();
+    };
+    let memory = &journal.memory;
+    let failure = memory.last_failure.as_ref().filter(|f| step.reason.to_string() == f.reason.to_string());
+    match (step.from, step.to) {
+        (_, StateName::Validating) => Vec::new(),
+        (StateName::Validating, StateName::Provisioning) => vec![
+            Notice::new(
+                "GangValidated",
+                format!("{} nodes are needed, and nothing is in the way", memory.slots),
+            ),
+            Notice::new("GangProvisioning", text),
+        ],
+        (_, StateName::Provisioning) => vec![Notice::new("GangProvisioning", text)],
+        (_, StateName::WaitingReady) => vec![Notice::new("GangWaiting", text)],
+        (_, StateName::Approved) => vec![Notice::new("GangReady", text)],
+        (_, StateName::RollingBack) => match failure {
+            Some(failure) => vec![
+                Notice::warning("NodeClaimFailed", failure.to_string()),
+                Notice::warning("GangRollingBack", text),
+            ],
+            // Giving back what is no longer needed is no failure.
+            None => vec![Notice::new("GangRollingBack", text)],
+        },
+        (_, StateName::BackingOff | StateName::Yielded) => vec![Notice::new("GangRetrying", text)],
+        (_, StateName::Rejected) => vec![Notice::warning("GangRejected", text)],
+        (_, StateName::Released) => vec![Notice::new("GangReleased", text)],
+    }
+}
+
+/// What to tell of a gang that waits: for something to be mended, or for the rest of its nodes. `text`
+/// says where it is. `None` if there is no more to tell than at its last transition.
+pub fn of_wait(journal: &Journal, facts: &Facts<'_>, text: &str) -> Option<Notice> {
+    let topic = match (&journal.state, facts.plan) {
+        (State::Validating, Some(Outcome::Wait(obstacle))) => obstacle.reason.to_string(),
+        (State::WaitingReady, _) => {
+            match 4 * ready(journal, facts) / usize::try_from(journal.memory.slots).ok()?.max(1) {
+                quarters @ 1..4 => format!("{quarters}/4 ready"),
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    Some(Notice { topic, ..Notice::new("GangWaiting", text) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::decide::{Rules, decide};
+    use crate::gang::event::Event;
+    use crate::gang::failure::{Failure, FailureClass};
+    use crate::gang::reservation::{Ending, Epoch};
+    use crate::policy::Policy;
+    use jiff::Timestamp;
+
+    fn told(events: &[Event]) -> Vec<(&'static str, bool)> {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
+        let mut told = Vec::new();
+        for event in events {
+            journal = decide(&journal, event, &Rules::new(&Policy::default(), now, 0.0)).journal;
+            told.extend(of_step(&journal, "where it is").into_iter().map(|n| (n.reason, n.warning)));
+        }
+        told
+    }
+
+    #[test]
+    fn a_failure_is_told_as_such_and_giving_back_is_not() {
+        let planned =
+            Event::Planned { slots: 2, plan: "p".into(), pinning: crate::api::parameters::Pinning::Selector };
+        let failed = Event::Failed(Failure::new(FailureClass::InsufficientCapacity, "none"));
+        let start = [("GangValidated", false), ("GangProvisioning", false), ("GangWaiting", false)];
+        let failure = told(&[planned.clone(), Event::ClaimsExist, failed, Event::ClaimsGone]);
+        assert_eq!(failure[..3], start);
+        assert_eq!(
+            failure[3..],
+            [("NodeClaimFailed", true), ("GangRollingBack", true), ("GangRetrying", false)]
+        );
+        let ended = told(&[
+            planned,
+            Event::ClaimsExist,
+            Event::NodesReady,
+            Event::Gone(Ending::Finished),
+            Event::ClaimsGone,
+        ]);
+        assert_eq!(ended[3..], [("GangReady", false), ("GangRollingBack", false), ("GangReleased", false)]);
+    }
+}

@@ -1,0 +1,278 @@
+//! A gang's trace, made from its journal: which spans are complete, with ids and times that every
+//! replica derives alike.
+//!
+//! One trace per epoch: the root `gang`, below it one span per state, below the states in which nodes
+//! come up one span per NodeClaim. Nothing is kept open: a span is made once it has ended, from the
+//! times that the journal and the claims' conditions hold, so that a replica that takes over makes the
+//! very spans its predecessor would have made.
+
+mod context;
+mod nodes;
+
+use super::event::Reason;
+use super::journal::{Journal, Step};
+use super::state::StateName;
+use crate::api::{NodeClaim, Workload};
+use crate::names;
+pub use context::TraceContext;
+use jiff::Timestamp;
+
+/// A span that has ended.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Span {
+    /// Id of the trace.
+    pub trace: [u8; 16],
+    /// Id of the span; the same whoever makes it.
+    pub id: [u8; 8],
+    /// The span it is part of; `None` for the root.
+    pub parent: Option<[u8; 8]>,
+    /// What it is called.
+    pub name: &'static str,
+    /// Start.
+    pub start: Timestamp,
+    /// End; never before the start.
+    pub end: Timestamp,
+    /// What is known of it.
+    pub attributes: Vec<(&'static str, Value)>,
+    /// What happened within it.
+    pub events: Vec<Moment>,
+    /// Spans of other traces, or elsewhere in this one, that it has to do with.
+    pub links: Vec<TraceContext>,
+    /// Whether it did what it was for.
+    pub status: Status,
+    /// The replica whose work it was.
+    pub by: String,
+}
+
+/// Something that happened within a span.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Moment {
+    /// What it is called.
+    pub name: &'static str,
+    /// When.
+    pub at: Timestamp,
+    /// What is known of it.
+    pub attributes: Vec<(&'static str, Value)>,
+}
+
+/// Value of an attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Text.
+    Text(String),
+    /// A number.
+    Number(i64),
+}
+
+/// Whether a span did what it was for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Status {
+    /// Nothing to say.
+    Unset,
+    /// It did.
+    Good,
+    /// It did not, because of this.
+    Failed(String),
+}
+
+/// What the spans of a gang say of it besides its journal.
+#[derive(Clone, Debug, Default)]
+pub struct Subject {
+    /// Id of the gang.
+    pub gang: String,
+    /// Namespace of the Workload.
+    pub namespace: String,
+    /// Name of the Workload.
+    pub workload: String,
+    /// The AdmissionCheck.
+    pub check: String,
+    /// The ClusterQueue; empty if none is known.
+    pub cluster_queue: String,
+    /// The trace in which the Job was submitted.
+    pub submitted_in: Option<TraceContext>,
+}
+
+impl Subject {
+    /// What a Workload says.
+    pub fn of(workload: &Workload, gang: &str, check: &str) -> Self {
+        let annotations = workload.metadata.annotations.as_ref();
+        let named = |key: &&str| annotations.and_then(|a| a.get(*key)).and_then(|t| TraceContext::parse(t));
+        Self {
+            gang: gang.to_owned(),
+            namespace: workload.metadata.namespace.clone().unwrap_or_default(),
+            workload: workload.metadata.name.clone().unwrap_or_default(),
+            check: check.to_owned(),
+            cluster_queue: workload.admission().map(|a| a.cluster_queue.clone()).unwrap_or_default(),
+            submitted_in: names::TRACEPARENT.iter().find_map(named),
+        }
+    }
+
+    fn attributes(&self) -> Vec<(&'static str, Value)> {
+        let mut all = vec![
+            ("setu.gang.id", text(&self.gang)),
+            ("setu.namespace", text(&self.namespace)),
+            ("setu.workload", text(&self.workload)),
+            ("setu.check", text(&self.check)),
+        ];
+        if !self.cluster_queue.is_empty() {
+            all.push(("setu.cluster_queue", text(&self.cluster_queue)));
+        }
+        all
+    }
+}
+
+/// The spans of the current epoch that the transitions numbered above `after` completed. `claims` are
+/// those of the gang as they were when the last transition was taken; they say how its nodes came up.
+/// `None` leaves the nodes out, where too much may have become of the claims since.
+pub fn spans(journal: &Journal, claims: Option<&[NodeClaim]>, subject: &Subject, after: u64) -> Vec<Span> {
+    let mut all = Vec::new();
+    for step in journal.history.iter().filter(|s| s.seq > after && s.seq > journal.trace.seq) {
+        if is_over(step.from) {
+            continue;
+        }
+        let Some(entered) = journal.entered_before(step.seq) else { continue };
+        all.push(state(journal, step, entered, subject));
+        let waited = matches!(step.from, StateName::Provisioning | StateName::WaitingReady);
+        if let Some(claims) = claims.filter(|_| waited && step.seq == journal.seq) {
+            all.extend(nodes::spans(journal, step, claims, subject));
+        }
+    }
+    if let Some(last) = journal.history.last().filter(|s| s.seq > after && is_over(s.to)) {
+        let context = journal.trace_context();
+        let mut end = base(&context, context.state(last.seq), last.to.name(), (last.at, last.at), &last.by);
+        end.attributes = subject.attributes();
+        all.push(end);
+        all.push(root(journal, last.at, subject, &last.by));
+    }
+    all
+}
+
+/// The spans that an epoch leaves behind when it gives way, at `at` and seen by the replica `by`, although
+/// its gang had not come to an end: its last state and its root.
+pub fn cut_off(journal: &Journal, at: Timestamp, subject: &Subject, by: &str) -> Vec<Span> {
+    if journal.state.is_over() {
+        return Vec::new();
+    }
+    let context = journal.trace_context();
+    let span = (journal.entered_at.max(journal.trace.since), at);
+    let mut state = base(&context, context.state(journal.seq), journal.state.name().name(), span, by);
+    state.attributes = subject.attributes();
+    state.attributes.push(("setu.attempt", number(journal.memory.attempt)));
+    vec![state, root(journal, at, subject, by)]
+}
+
+fn is_over(state: StateName) -> bool {
+    matches!(state, StateName::Yielded | StateName::Rejected | StateName::Released)
+}
+
+fn base(
+    context: &TraceContext,
+    id: [u8; 8],
+    name: &'static str,
+    (start, end): (Timestamp, Timestamp),
+    by: &str,
+) -> Span {
+    Span {
+        trace: context.trace,
+        id,
+        parent: Some(context.root),
+        name,
+        start,
+        end: end.max(start),
+        attributes: Vec::new(),
+        events: Vec::new(),
+        links: Vec::new(),
+        status: Status::Unset,
+        by: by.to_owned(),
+    }
+}
+
+fn root(journal: &Journal, end: Timestamp, subject: &Subject, by: &str) -> Span {
+    let context = journal.trace_context();
+    let memory = &journal.memory;
+    let mut root = base(&context, context.root, "gang", (journal.trace.since, end), by);
+    root.parent = None;
+    root.attributes = subject.attributes();
+    root.attributes.extend([
+        ("setu.attempt", number(memory.attempt)),
+        ("setu.slots", number(memory.slots)),
+        ("setu.outcome", text(journal.state.name().name())),
+    ]);
+    let before = journal.trace.before.as_ref().filter(|epoch| !epoch.0.is_empty());
+    root.links.extend(before.map(|epoch| TraceContext::of(&journal.workload_uid, epoch)));
+    root.links.extend(subject.submitted_in);
+    let approved = journal.history.iter().any(|s| s.seq > journal.trace.seq && s.from == StateName::Approved);
+    root.status = match journal.state.name() {
+        StateName::Rejected | StateName::Yielded => Status::Failed(
+            memory.last_failure.as_ref().map_or_else(|| "quota given back".to_owned(), ToString::to_string),
+        ),
+        _ if approved => Status::Good,
+        _ => Status::Unset,
+    };
+    root
+}
+
+/// The state that a step left, from the moment it was entered.
+fn state(journal: &Journal, step: &Step, entered: Timestamp, subject: &Subject) -> Span {
+    let context = journal.trace_context();
+    let id = context.state(step.seq.saturating_sub(1));
+    let mut span = base(&context, id, step.from.name(), (entered, step.at), &step.by);
+    let earlier = |to: StateName| {
+        let mut steps = journal.history.iter().rev().filter(|s| s.seq > journal.trace.seq);
+        steps.find(move |s| s.to == to && s.seq < step.seq.saturating_sub(1))
+    };
+    span.attributes = subject.attributes();
+    span.attributes.extend([
+        ("setu.attempt", number(step.attempt)),
+        ("setu.slots", number(journal.memory.slots)),
+        ("setu.tier", number(step.tier)),
+        ("setu.seq", Value::Number(i64::try_from(step.seq).unwrap_or(i64::MAX))),
+        ("setu.reason", text(&step.reason.to_string())),
+        ("setu.next_state", text(step.to.name())),
+    ]);
+    if step.from == StateName::Provisioning
+        && let Some(before) = earlier(StateName::Provisioning)
+    {
+        span.links.push(TraceContext { root: context.state(before.seq), ..context });
+    }
+    span.events = events(step, earlier(StateName::Provisioning));
+    span.status = match step.reason {
+        Reason::Failed(class) => {
+            let last = journal.history.iter().rev().find(|s| matches!(s.reason, Reason::Failed(_)));
+            let told = journal.memory.last_failure.as_ref().filter(|f| f.reason == class);
+            let told = told.filter(|_| last.is_some_and(|l| l.seq == step.seq));
+            Status::Failed(told.map_or_else(|| class.to_string(), ToString::to_string))
+        }
+        Reason::Progress(_) if step.from != StateName::RollingBack => Status::Good,
+        _ => Status::Unset,
+    };
+    span
+}
+
+/// What happened at the end of a state.
+fn events(step: &Step, attempt_before: Option<&Step>) -> Vec<Moment> {
+    let moment = |name, key, value| Moment { name, at: step.at, attributes: vec![(key, value)] };
+    let verdict = match step.to {
+        StateName::Approved => Some("Ready"),
+        StateName::Yielded => Some("Retry"),
+        StateName::Rejected => Some("Rejected"),
+        _ => None,
+    };
+    let mut all: Vec<Moment> =
+        verdict.into_iter().map(|v| moment("verdict", "setu.verdict", text(v))).collect();
+    if step.to == StateName::BackingOff {
+        all.push(moment("retry", "setu.attempt", number(step.attempt.saturating_add(1))));
+    }
+    if step.to == StateName::Provisioning && attempt_before.is_some_and(|b| b.tier != step.tier) {
+        all.push(moment("tier change", "setu.tier", number(step.tier)));
+    }
+    all
+}
+
+fn text(value: &str) -> Value {
+    Value::Text(value.to_owned())
+}
+
+fn number(value: u32) -> Value {
+    Value::Number(i64::from(value))
+}

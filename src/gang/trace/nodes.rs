@@ -1,0 +1,104 @@
+//! How the nodes of an attempt came up, or did not: one span per slot, with the phases of its NodeClaim.
+//!
+//! They hang below the state in which their fate was sealed, and their times are those of the claim's
+//! own conditions.
+
+use super::{Span, Status, Subject, Value, base, number, text};
+use crate::api::NodeClaim;
+use crate::gang::journal::{Journal, Step};
+use crate::gang::state::StateName;
+use crate::names;
+use jiff::Timestamp;
+
+/// Phases of a NodeClaim: the span's name, and the condition that ends it.
+const PHASES: [(&str, &str); 3] =
+    [("launch", "Launched"), ("register", "Registered"), ("initialize", "Initialized")];
+
+/// The NodeClaims of the attempt whose fate a step sealed.
+pub(super) fn spans(journal: &Journal, step: &Step, claims: &[NodeClaim], subject: &Subject) -> Vec<Span> {
+    let began = journal
+        .history
+        .iter()
+        .rev()
+        .find(|s| s.to == StateName::Provisioning && s.seq < step.seq)
+        .map_or(journal.trace.since, |s| s.at);
+    let going_on = step.from == StateName::Provisioning && step.to == StateName::WaitingReady;
+    let mut before = journal.history.iter().filter(|s| s.seq < step.seq && s.attempt == step.attempt);
+    // A gang that waits again, after its nodes were ready once, has no node come up.
+    if going_on || before.any(|s| s.from == StateName::WaitingReady) {
+        return Vec::new();
+    }
+    let attempt = step.attempt.to_string();
+    let of_slot = |slot: u32| {
+        let slot = slot.to_string();
+        claims.iter().find(|c| c.label(names::ATTEMPT) == attempt && c.label(names::SLOT) == slot)
+    };
+    let window = (began, step.at);
+    (0..journal.memory.slots)
+        .flat_map(|slot| node(journal, step, (slot, of_slot(slot)), window, subject))
+        .collect()
+}
+
+/// One slot: the life of its NodeClaim, and the phases of that life.
+fn node(
+    journal: &Journal,
+    step: &Step,
+    (slot, claim): (u32, Option<&NodeClaim>),
+    (began, end): (Timestamp, Timestamp),
+    subject: &Subject,
+) -> Vec<Span> {
+    let context = journal.trace_context();
+    let about = [step.attempt.to_string(), slot.to_string()];
+    let id_of = |what: &str| context.span(&["claim", &about[0], &about[1], what]);
+    let created = claim.and_then(|c| c.metadata.creation_timestamp.as_ref()).map_or(began, |t| t.0);
+    let initialized = claim.and_then(|c| since(c, "Initialized"));
+    // Conditions tell whole seconds only, so that a phase may seem to begin before what led to it.
+    let (start, ready) = (created.clamp(began, end), initialized.unwrap_or(end).clamp(began, end));
+    let mut whole = base(&context, id_of("whole"), "NodeClaim", (start, ready), &step.by);
+    whole.parent = Some(context.state(step.seq.saturating_sub(1)));
+    whole.attributes = subject.attributes();
+    whole.attributes.extend([("setu.attempt", number(step.attempt)), ("setu.slot", number(slot))]);
+    let gave_up = || Status::Failed(format!("not ready when the attempt was given up: {}", step.reason));
+    whole.status = if initialized.is_some() { Status::Good } else { gave_up() };
+    if step.to == StateName::Approved && initialized.is_none() {
+        // Its claim was there then, and went since.
+        return Vec::new();
+    }
+    let Some(claim) = claim else {
+        whole.status = Status::Failed(format!("there was no NodeClaim: {}", step.reason));
+        return vec![whole];
+    };
+    whole.attributes.extend(told_of(claim));
+    let mut spans = vec![whole];
+    let mut from = start;
+    for (name, condition) in PHASES {
+        let done = since(claim, condition);
+        let to = done.map_or(ready, |t| t.clamp(from, ready.max(from)));
+        let mut phase = base(&context, id_of(name), name, (from, to), &step.by);
+        phase.parent = Some(id_of("whole"));
+        phase.status = if done.is_some() { Status::Good } else { gave_up() };
+        spans.push(phase);
+        from = to;
+        if done.is_none() {
+            break;
+        }
+    }
+    spans
+}
+
+fn since(claim: &NodeClaim, condition: &str) -> Option<Timestamp> {
+    claim.is(condition).then(|| claim.since(condition)).flatten()
+}
+
+fn told_of(claim: &NodeClaim) -> Vec<(&'static str, Value)> {
+    let status = claim.status.as_ref();
+    let known = [
+        ("setu.nodeclaim", claim.metadata.name.as_deref().unwrap_or_default()),
+        ("k8s.node.name", status.map_or("", |s| s.node_name.as_str())),
+        ("karpenter.nodepool", claim.label(names::NODEPOOL)),
+        ("karpenter.capacity_type", claim.label(names::CAPACITY_TYPE)),
+        ("host.type", claim.label(names::INSTANCE_TYPE)),
+        ("cloud.availability_zone", claim.label(names::ZONE)),
+    ];
+    known.into_iter().filter(|(_, value)| !value.is_empty()).map(|(key, value)| (key, text(value))).collect()
+}

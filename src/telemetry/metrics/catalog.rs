@@ -1,0 +1,112 @@
+//! Every metric once: name, type, labels, buckets and meaning.
+//!
+//! `docs/metrics.md` is written from this list, and a test compares it with what is really recorded.
+
+/// One metric.
+#[derive(Clone, Copy, Debug)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// What it is.
+    pub kind: Kind,
+    /// Labels, in the order of the documentation.
+    pub labels: &'static [&'static str],
+    /// What it means.
+    pub help: &'static str,
+}
+
+/// Type of a metric, as Prometheus knows them.
+#[derive(Clone, Copy, Debug)]
+pub enum Kind {
+    /// Only ever grows.
+    Counter,
+    /// As it is now.
+    Gauge,
+    /// Durations in seconds, sorted into these buckets.
+    Histogram(&'static [f64]),
+}
+
+/// Minutes: what clouds take.
+const NODES: &[f64] = &[1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 45.0, 60.0, 90.0, 120.0, 180.0, 300.0, 600.0, 900.0];
+/// Milliseconds: what Setu itself takes.
+const OWN: &[f64] = &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+/// From milliseconds to hours: a state may be left at once or last as long as a job runs.
+const STATES: &[f64] =
+    &[0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 30.0, 60.0, 120.0, 300.0, 900.0, 3_600.0, 14_400.0];
+
+const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Counter, labels, help }
+}
+
+const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Metric {
+    Metric { name, kind: Kind::Gauge, labels, help }
+}
+
+const fn histogram(
+    name: &'static str,
+    labels: &'static [&'static str],
+    buckets: &'static [f64],
+    help: &'static str,
+) -> Metric {
+    Metric { name, kind: Kind::Histogram(buckets), labels, help }
+}
+
+macro_rules! catalogue {
+    ($($id:ident = $metric:expr;)*) => {
+        $(pub(super) const $id: Metric = $metric;)*
+        /// Every metric, by subject.
+        pub const ALL: &[Metric] = &[$($id),*];
+    };
+}
+
+catalogue! {
+    PROCESSED = counter("setu_workloads_processed_total", &["result"],
+        "Gangs that came to a verdict: approved, yielded or rejected");
+    ATTEMPTS = counter("setu_gang_provisioning_attempts_total", &["result"],
+        "Attempts to provision a gang that ended: success or rollback");
+    RETRIES = counter("setu_retry_attempts_total", &["operation", "attempt"],
+        "Attempts that were put off, by level of trying again and by how many there were before");
+    TRANSITIONS = counter("setu_gang_transitions_total", &["from", "to", "reason"],
+        "Transitions of gangs from state to state");
+    STATE_TIME = histogram("setu_gang_state_duration_seconds", &["state"], STATES,
+        "Time that gangs spent in a state they have left");
+    GANGS = gauge("setu_gangs", &["state"], "Gangs by state");
+    OLDEST = gauge("setu_oldest_gang_seconds", &["state"],
+        "Time that the gang which is longest in a state has spent there; 0 if none is");
+    LATENCY = histogram("setu_admission_check_latency_seconds", &["result"], NODES,
+        "Reservation of the quota until the verdict is committed");
+    VERDICT_DELAY = histogram("setu_verdict_delay_seconds", &[], OWN,
+        "Last node of a gang seen ready until Ready is committed");
+    CREATED = counter("setu_nodeclaims_created_total", &["nodepool", "capacity_type"],
+        "NodeClaims created");
+    PROVISIONED = histogram("setu_nodeclaim_provisioning_duration_seconds", &["nodepool", "result"], NODES,
+        "Creation of a NodeClaim until its node was ready, or until its attempt was given up");
+    CLAIMS = gauge("setu_active_nodeclaims", &["nodepool", "state"],
+        "NodeClaims of Setu that exist, by how far they have come");
+    HELD = gauge("setu_held_nodes", &["nodepool", "state"],
+        "Nodes held for gangs: gathering for the rest of the gang, idle although the gang is ready, or used");
+    STALL = counter("setu_karpenter_stall_seconds_total", &[],
+        "Seconds in which some NodeClaim of Setu had no provider ID; Karpenter's own provisioning stands still then");
+    WASTED = counter("setu_wasted_node_seconds_total", &["reason"],
+        "Seconds that launched nodes lived in attempts that were taken back before a pod could run");
+    SWEPT = counter("setu_orphans_swept_total", &["reason"],
+        "NodeClaims deleted because nobody wants them");
+    CAPACITY = counter("setu_capacity_validation_total", &["nodepool", "result"],
+        "Comparisons of a gang's demand with the limits of a NodePool");
+    QUOTA = counter("setu_quota_check_total", &["queue", "result"],
+        "Comparisons of a gang's demand with the quota of its ClusterQueue");
+    REQUESTS = counter("setu_api_requests_total", &["verb", "resource", "code"],
+        "Requests to the API server");
+    WATCH_ERRORS = counter("setu_watch_errors_total", &["kind"],
+        "Watches that broke or could not start");
+    RELOADS = counter("setu_policy_reloads_total", &["result"],
+        "Times the policy file was read again: applied or refused");
+    POLICY_GOOD = gauge("setu_policy_last_reload_successful", &[],
+        "Whether the policy file could be used when it was last read again: 1 or 0");
+    LEADER = gauge("setu_leader", &[], "1 on the replica that acts, 0 on the others");
+    SPANS_UNSENT = counter("setu_trace_export_failures_total", &["reason"],
+        "Spans that did not reach the collector: the queue was full, or the export failed");
+    EVENTS_UNPUBLISHED = counter("setu_events_unpublished_total", &["reason"],
+        "Kubernetes Events that were not published: too many at once, or the API server did not take them");
+    BUILD = gauge("setu_build_info", &["version"], "The release that runs");
+}

@@ -1,0 +1,62 @@
+//! Metrics: what is counted and measured, through one typed function for each.
+//!
+//! [`catalog`] names every metric once, with its type, labels, buckets and meaning; the functions of
+//! the other files record them. Rule: label values come from closed sets and from the names of
+//! NodePools and ClusterQueues; never from tenants.
+
+pub mod catalog;
+mod gangs;
+mod nodes;
+mod replica;
+
+pub use gangs::{Counted, attempt_retried, gangs, transition, verdict, verdict_delay};
+pub use nodes::{
+    Gate, capacity_checked, claim_created, claim_failed, claim_ready, claims, held_nodes, karpenter_stalled,
+    quota_checked, swept, wasted,
+};
+pub use replica::{
+    Reload, Unpublished, Unsent, api_request, build_info, event_unpublished, leader, policy_reload,
+    spans_unsent, watch_error,
+};
+
+use catalog::Kind;
+use metrics::{Unit, describe_counter, describe_gauge, describe_histogram};
+use metrics_exporter_prometheus::{
+    BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
+};
+
+/// A recorder with the buckets of the catalogue.
+pub fn recorder() -> Result<PrometheusRecorder, BuildError> {
+    let mut builder = PrometheusBuilder::new();
+    for metric in catalog::ALL {
+        if let Kind::Histogram(buckets) = metric.kind {
+            builder = builder.set_buckets_for_metric(Matcher::Full(metric.name.to_owned()), buckets)?;
+        }
+    }
+    Ok(builder.build_recorder())
+}
+
+/// Installs the recorder, describes every metric and sets those that are read before anything happens.
+/// Called once.
+pub fn install() -> Result<PrometheusHandle, BuildError> {
+    let recorder = recorder()?;
+    let handle = recorder.handle();
+    metrics::set_global_recorder(recorder)?;
+    describe();
+    build_info();
+    leader(false);
+    spans_unsent(Unsent::Export, 0);
+    spans_unsent(Unsent::Queue, 0);
+    Ok(handle)
+}
+
+/// Tells the current recorder what every metric means.
+pub fn describe() {
+    for metric in catalog::ALL {
+        match metric.kind {
+            Kind::Counter => describe_counter!(metric.name, Unit::Count, metric.help),
+            Kind::Gauge => describe_gauge!(metric.name, Unit::Count, metric.help),
+            Kind::Histogram(_) => describe_histogram!(metric.name, Unit::Seconds, metric.help),
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Metrics of nodes: their claims, what they wait for, what is held and what is wasted; and the gates
+//! that a gang passes before any is bought.
+
+use super::catalog::{self, Metric};
+use metrics::{counter, gauge, histogram};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// How a gate was passed, or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gate {
+    /// There is room.
+    Passed,
+    /// There is no room, and the policy only warns.
+    Warned,
+    /// There is no room.
+    Refused,
+}
+
+impl Gate {
+    const fn label(self) -> &'static str {
+        match self {
+            Self::Passed => "passed",
+            Self::Warned => "warned",
+            Self::Refused => "refused",
+        }
+    }
+}
+
+/// A NodeClaim was created.
+pub fn claim_created(node_pool: &str, capacity_type: &str) {
+    let (node_pool, capacity_type) = (node_pool.to_owned(), capacity_type.to_owned());
+    counter!(catalog::CREATED.name, "nodepool" => node_pool, "capacity_type" => capacity_type).increment(1);
+}
+
+/// A NodeClaim's node became ready this long after the claim's creation.
+pub fn claim_ready(node_pool: &str, took: Duration) {
+    provisioned(node_pool, "ready", took);
+}
+
+/// A NodeClaim was given up, not ready, this long after its creation.
+pub fn claim_failed(node_pool: &str, after: Duration) {
+    provisioned(node_pool, "failed", after);
+}
+
+fn provisioned(node_pool: &str, result: &'static str, took: Duration) {
+    histogram!(catalog::PROVISIONED.name, "nodepool" => node_pool.to_owned(), "result" => result)
+        .record(took.as_secs_f64());
+}
+
+/// NodeClaims that exist now, by NodePool and state.
+pub fn claims(counts: &BTreeMap<(String, &'static str), u32>) {
+    static KNOWN: Mutex<BTreeMap<(String, &'static str), u32>> = Mutex::new(BTreeMap::new());
+    set_all(&catalog::CLAIMS, counts, &KNOWN);
+}
+
+/// Nodes that are held now, by NodePool and state.
+pub fn held_nodes(counts: &BTreeMap<(String, &'static str), u32>) {
+    static KNOWN: Mutex<BTreeMap<(String, &'static str), u32>> = Mutex::new(BTreeMap::new());
+    set_all(&catalog::HELD, counts, &KNOWN);
+}
+
+/// Sets every series of a gauge; one that was set before and is not counted any more becomes 0.
+fn set_all(
+    metric: &Metric,
+    counts: &BTreeMap<(String, &'static str), u32>,
+    known: &Mutex<BTreeMap<(String, &'static str), u32>>,
+) {
+    let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
+    known.values_mut().for_each(|count| *count = 0);
+    known.extend(counts.iter().map(|(key, count)| (key.clone(), *count)));
+    for ((node_pool, state), count) in &*known {
+        gauge!(metric.name, "nodepool" => node_pool.clone(), "state" => *state).set(f64::from(*count));
+    }
+}
+
+/// For so many more seconds some NodeClaim of ours had no provider ID.
+pub fn karpenter_stalled(seconds: u64) {
+    counter!(catalog::STALL.name).increment(seconds);
+}
+
+/// A node of an attempt that was taken back had lived for so many seconds. The reason is of a closed set.
+pub fn wasted(reason: &str, seconds: u64) {
+    counter!(catalog::WASTED.name, "reason" => reason.to_owned()).increment(seconds);
+}
+
+/// A NodeClaim that nobody wants was deleted.
+pub fn swept(reason: &'static str) {
+    counter!(catalog::SWEPT.name, "reason" => reason).increment(1);
+}
+
+/// A gang's demand was compared with the limits of a NodePool.
+pub fn capacity_checked(node_pool: &str, result: Gate) {
+    counter!(catalog::CAPACITY.name, "nodepool" => node_pool.to_owned(), "result" => result.label())
+        .increment(1);
+}
+
+/// A gang's demand was compared with the quota of its ClusterQueue.
+pub fn quota_checked(cluster_queue: &str, result: Gate) {
+    counter!(catalog::QUOTA.name, "queue" => cluster_queue.to_owned(), "result" => result.label())
+        .increment(1);
+}

@@ -1,0 +1,82 @@
+//! Metrics of a replica itself: what it asks of the API server, whether it leads, what it could not tell.
+
+use super::catalog;
+use http::Method;
+use metrics::{counter, gauge};
+
+/// What came of reading the policy file again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    /// It holds from now on.
+    Applied,
+    /// It is broken; the one before stays.
+    Refused,
+}
+
+/// Why spans did not reach the collector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsent {
+    /// The queue was full.
+    Queue,
+    /// The collector did not take them.
+    Export,
+}
+
+/// Why an Event was not published.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unpublished {
+    /// Too many for one Workload, or too many on their way.
+    Limited,
+    /// The API server did not take it.
+    Failed,
+}
+
+/// The API server was asked; `None` when it gave no answer.
+pub fn api_request(method: &Method, resource: &'static str, code: Option<u16>) {
+    let verb = method.as_str().to_ascii_lowercase();
+    let code = code.map_or_else(|| "none".to_owned(), |c| c.to_string());
+    counter!(catalog::REQUESTS.name, "verb" => verb, "resource" => resource, "code" => code).increment(1);
+}
+
+/// A watch broke.
+pub fn watch_error(kind: &'static str) {
+    counter!(catalog::WATCH_ERRORS.name, "kind" => kind).increment(1);
+}
+
+/// The policy file was read again.
+pub fn policy_reload(result: Reload) {
+    let (label, good) = match result {
+        Reload::Applied => ("applied", 1.0),
+        Reload::Refused => ("refused", 0.0),
+    };
+    counter!(catalog::RELOADS.name, "result" => label).increment(1);
+    gauge!(catalog::POLICY_GOOD.name).set(good);
+}
+
+/// Whether this replica acts.
+pub fn leader(leads: bool) {
+    gauge!(catalog::LEADER.name).set(f64::from(u8::from(leads)));
+}
+
+/// Says which release runs.
+pub fn build_info() {
+    gauge!(catalog::BUILD.name, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+}
+
+/// So many more spans did not reach the collector.
+pub fn spans_unsent(reason: Unsent, count: u64) {
+    let reason = match reason {
+        Unsent::Queue => "queue_full",
+        Unsent::Export => "export_failed",
+    };
+    counter!(catalog::SPANS_UNSENT.name, "reason" => reason).increment(count);
+}
+
+/// An Event was not published.
+pub fn event_unpublished(reason: Unpublished) {
+    let reason = match reason {
+        Unpublished::Limited => "limited",
+        Unpublished::Failed => "failed",
+    };
+    counter!(catalog::EVENTS_UNPUBLISHED.name, "reason" => reason).increment(1);
+}

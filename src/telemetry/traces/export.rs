@@ -1,0 +1,421 @@
+//! Takes spans out of the queue and hands them to the collector, a batch at a time.
+//!
+//! A span is exported under the replica whose work it was, also when another sends it again: a collector
+//! then sees the same span twice, resource and all, and keeps one.
+
+use super::settings::{BadSetting, Settings, Transport};
+use super::{Traces, metrics};
+use crate::gang::trace::{Span, Status, Value};
+use crate::telemetry::metrics::Unsent;
+use hyper_rustls::HttpsConnectorBuilder;
+use opentelemetry::trace::{
+    Event, Link, SpanContext, SpanId, SpanKind, Status as OtelStatus, TraceFlags, TraceId, TraceState,
+};
+use opentelemetry::{InstrumentationScope, Key, KeyValue};
+use opentelemetry_http::hyper::HyperClient;
+use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig, Identity};
+use opentelemetry_otlp::{
+    SpanExporter as Otlp, WithExportConfig as _, WithHttpConfig as _, WithTonicConfig as _,
+};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter, SpanLinks};
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use tokio::sync::mpsc::Receiver;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// How long the end of the process waits for spans that are still on their way.
+const FLUSH_LIMIT: Duration = Duration::from_secs(5);
+
+/// The export while it runs.
+#[derive(Debug)]
+pub struct Exporting {
+    task: JoinHandle<()>,
+    stop: CancellationToken,
+}
+
+impl Exporting {
+    /// Sends what waits, for a few seconds at most, and ends the export.
+    pub async fn finish(self) {
+        self.stop.cancel();
+        if tokio::time::timeout(FLUSH_LIMIT, self.task).await.is_err() {
+            tracing::warn!("the last spans did not reach the collector in time");
+        }
+    }
+}
+
+/// Starts the export. A collector that cannot be reached is no error.
+///
+/// # Errors
+/// A setting that can never work, such as a certificate that is no certificate.
+pub fn start(settings: &Settings) -> Result<(Traces, Exporting), BadSetting> {
+    let exporter = exporter(settings)?;
+    let (traces, queue) = Traces::channel(settings.sampler.clone(), settings.queue);
+    let stop = CancellationToken::new();
+    let courier = Courier { exporter, settings: settings.clone(), failing: false };
+    let task = tokio::spawn(courier.work(queue, stop.clone()));
+    Ok((traces, Exporting { task, stop }))
+}
+
+fn exporter(settings: &Settings) -> Result<Otlp, BadSetting> {
+    let endpoint = settings.endpoint.as_deref().unwrap_or_default();
+    let refused =
+        |e: &dyn Display| BadSetting::new("the OTLP endpoint", endpoint, format!("cannot be used: {e}"));
+    match settings.transport {
+        Transport::Grpc => {
+            let mut builder = Otlp::builder().with_tonic();
+            if let Some(endpoint) = &settings.endpoint {
+                builder = builder.with_endpoint(endpoint);
+            }
+            if settings.authorities.is_some() || settings.identity.is_some() {
+                builder = builder.with_tls_config(grpc_tls(settings)?);
+            }
+            builder.build().map_err(|e| refused(&e))
+        }
+        Transport::Http => {
+            let https = HttpsConnectorBuilder::new().with_tls_config(http_tls(settings)?);
+            let connector = https.https_or_http().enable_http1().build();
+            let client = HyperClient::new(connector, settings.limit, None);
+            let mut builder = Otlp::builder().with_http().with_http_client(client);
+            if let Some(endpoint) = &settings.endpoint {
+                builder = builder.with_endpoint(endpoint);
+            }
+            builder.build().map_err(|e| refused(&e))
+        }
+    }
+}
+
+fn file(path: &Path) -> Result<Vec<u8>, BadSetting> {
+    std::fs::read(path)
+        .map_err(|e| BadSetting::new("the file", &path.display().to_string(), format!("cannot be read: {e}")))
+}
+
+fn grpc_tls(settings: &Settings) -> Result<ClientTlsConfig, BadSetting> {
+    let mut tls = ClientTlsConfig::new();
+    if let Some(path) = &settings.authorities {
+        tls = tls.ca_certificate(Certificate::from_pem(file(path)?));
+    } else {
+        tls = tls.with_native_roots();
+    }
+    if let Some((certificate, key)) = &settings.identity {
+        tls = tls.identity(Identity::from_pem(file(certificate)?, file(key)?));
+    }
+    Ok(tls)
+}
+
+fn http_tls(settings: &Settings) -> Result<rustls::ClientConfig, BadSetting> {
+    use hyper_rustls::ConfigBuilderExt as _;
+    use rustls::pki_types::pem::PemObject as _;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    let bad = |path: &Path, e: &dyn Display| {
+        BadSetting::new("the file", &path.display().to_string(), format!("is no PEM that can be used: {e}"))
+    };
+    let certificates = |path: &Path| {
+        let all = CertificateDer::pem_file_iter(path).and_then(Iterator::collect::<Result<Vec<_>, _>>);
+        all.map_err(|e| bad(path, &e))
+    };
+    let builder = rustls::ClientConfig::builder();
+    let builder = match &settings.authorities {
+        Some(path) => {
+            let mut roots = rustls::RootCertStore::empty();
+            for certificate in certificates(path)? {
+                roots.add(certificate).map_err(|e| bad(path, &e))?;
+            }
+            builder.with_root_certificates(roots)
+        }
+        None => builder
+            .with_native_roots()
+            .map_err(|e| BadSetting::new("the system's", "certificates", format!("cannot be read: {e}")))?,
+    };
+    match &settings.identity {
+        None => Ok(builder.with_no_client_auth()),
+        Some((certificate, key)) => {
+            let own = PrivateKeyDer::from_pem_file(key).map_err(|e| bad(key, &e))?;
+            builder.with_client_auth_cert(certificates(certificate)?, own).map_err(|e| bad(certificate, &e))
+        }
+    }
+}
+
+/// Carries batches to the collector.
+struct Courier<E> {
+    exporter: E,
+    settings: Settings,
+    /// Whether the last export failed, so that only a change is logged.
+    failing: bool,
+}
+
+impl<E: SpanExporter> Courier<E> {
+    /// Works until it is stopped; then sends what still waits.
+    async fn work(mut self, mut queue: Receiver<Span>, stop: CancellationToken) {
+        let mut batch = Vec::new();
+        loop {
+            let stopped = tokio::select! {
+                biased;
+                () = gather(&mut queue, &mut batch, &self.settings) => false,
+                () = stop.cancelled() => true,
+            };
+            if stopped {
+                queue.close();
+                while let Some(span) = queue.recv().await {
+                    batch.push(span);
+                }
+            }
+            let ended = stopped || (batch.is_empty() && queue.is_closed());
+            while !batch.is_empty() {
+                let rest = batch.split_off(self.settings.batch.min(batch.len()));
+                self.deliver(std::mem::replace(&mut batch, rest)).await;
+            }
+            if ended {
+                return;
+            }
+        }
+    }
+
+    async fn deliver(&mut self, spans: Vec<Span>) {
+        let mut by_replica: BTreeMap<String, Vec<SpanData>> = BTreeMap::new();
+        for span in spans {
+            by_replica.entry(span.by.clone()).or_default().push(convert(span));
+        }
+        for (replica, spans) in by_replica {
+            let count = spans.len();
+            self.exporter.set_resource(&resource(&replica));
+            let answer = tokio::time::timeout(self.settings.limit, self.exporter.export(spans)).await;
+            let error = match answer {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => Some(format!("no answer within {:?}", self.settings.limit)),
+            };
+            self.note(error, count);
+        }
+    }
+
+    fn note(&mut self, error: Option<String>, spans: usize) {
+        match error {
+            Some(error) => {
+                metrics::spans_unsent(Unsent::Export, u64::try_from(spans).unwrap_or(u64::MAX));
+                if !self.failing {
+                    tracing::warn!(
+                        error,
+                        "spans do not reach the collector; they are dropped until they do again"
+                    );
+                }
+                self.failing = true;
+            }
+            None if self.failing => {
+                tracing::info!("spans reach the collector again");
+                self.failing = false;
+            }
+            None => {}
+        }
+    }
+}
+
+/// Waits for a span, and then a little for others to go with it.
+async fn gather(queue: &mut Receiver<Span>, batch: &mut Vec<Span>, settings: &Settings) {
+    if queue.recv_many(batch, settings.batch).await == 0 {
+        return;
+    }
+    let more = async {
+        while batch.len() < settings.batch {
+            let room = settings.batch.saturating_sub(batch.len());
+            if queue.recv_many(batch, room).await == 0 {
+                return;
+            }
+        }
+    };
+    // At the end of the wait goes what is there.
+    let _ = tokio::time::timeout(settings.delay, more).await;
+}
+
+/// What the collector is told of a replica.
+fn resource(replica: &str) -> Resource {
+    let unnamed = Resource::builder().build();
+    let name = unnamed.get(&Key::from_static_str("service.name")).map(|n| n.to_string()).unwrap_or_default();
+    let builder = Resource::builder().with_attributes([
+        KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+        KeyValue::new("service.instance.id", replica.to_owned()),
+    ]);
+    // The SDK's own word for a service that nobody named.
+    if name.starts_with("unknown_service") {
+        builder.with_service_name("setu").build()
+    } else {
+        builder.build()
+    }
+}
+
+/// A span as the exporter takes it.
+pub fn convert(span: Span) -> SpanData {
+    let context = |trace, id| {
+        let (trace, id) = (TraceId::from_bytes(trace), SpanId::from_bytes(id));
+        SpanContext::new(trace, id, TraceFlags::SAMPLED, false, TraceState::NONE)
+    };
+    let attributes = |all: Vec<(&'static str, Value)>| -> Vec<KeyValue> {
+        let pair = |(key, value)| match value {
+            Value::Text(text) => KeyValue::new(key, text),
+            Value::Number(number) => KeyValue::new(key, number),
+        };
+        all.into_iter().map(pair).collect()
+    };
+    let mut events = SpanEvents::default();
+    events.events = span
+        .events
+        .into_iter()
+        .map(|moment| Event::new(moment.name, SystemTime::from(moment.at), attributes(moment.attributes), 0))
+        .collect();
+    let mut links = SpanLinks::default();
+    links.links = span.links.iter().map(|l| Link::new(context(l.trace, l.root), Vec::new(), 0)).collect();
+    SpanData {
+        span_context: context(span.trace, span.id),
+        parent_span_id: span.parent.map_or(SpanId::INVALID, SpanId::from_bytes),
+        parent_span_is_remote: false,
+        span_kind: SpanKind::Internal,
+        name: span.name.into(),
+        start_time: span.start.into(),
+        end_time: span.end.into(),
+        attributes: attributes(span.attributes),
+        dropped_attributes_count: 0,
+        events,
+        links,
+        status: match span.status {
+            Status::Unset => OtelStatus::Unset,
+            Status::Good => OtelStatus::Ok,
+            Status::Failed(why) => OtelStatus::error(why),
+        },
+        instrumentation_scope: InstrumentationScope::builder("setu")
+            .with_version(env!("CARGO_PKG_VERSION"))
+            .build(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+    use opentelemetry_sdk::trace::Sampler;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    /// A collector that takes, refuses, or never answers.
+    #[derive(Debug, Clone, Default)]
+    struct Collector {
+        mood: Arc<AtomicUsize>,
+        took: Arc<Mutex<Vec<(String, usize)>>>,
+        replica: String,
+    }
+
+    impl SpanExporter for Collector {
+        async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+            match self.mood.load(Ordering::SeqCst) {
+                0 => self.took.lock().unwrap().push((self.replica.clone(), batch.len())),
+                1 => return Err(OTelSdkError::InternalFailure("refused".into())),
+                _ => std::future::pending().await,
+            }
+            Ok(())
+        }
+
+        fn set_resource(&mut self, resource: &Resource) {
+            self.replica = resource.get(&Key::new("service.instance.id")).unwrap().to_string();
+        }
+    }
+
+    fn settings() -> Settings {
+        let env = |name: &str| (name == "OTEL_BSP_MAX_QUEUE_SIZE").then(|| "4".to_owned());
+        Settings::read(Some("http://127.0.0.1:4317"), env).unwrap().unwrap()
+    }
+
+    fn span(by: &str) -> Span {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        Span {
+            trace: [1; 16],
+            id: [1; 8],
+            parent: None,
+            name: "gang",
+            start: now,
+            end: now,
+            attributes: Vec::new(),
+            events: Vec::new(),
+            links: Vec::new(),
+            status: Status::Unset,
+            by: by.to_owned(),
+        }
+    }
+
+    fn begin(collector: &Collector) -> (Traces, Exporting) {
+        let (traces, queue) = Traces::channel(Sampler::AlwaysOn, settings().queue);
+        let stop = CancellationToken::new();
+        let courier = Courier { exporter: collector.clone(), settings: settings(), failing: false };
+        let task = tokio::spawn(courier.work(queue, stop.clone()));
+        (traces, Exporting { task, stop })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_waits_at_the_end_is_sent_under_the_replica_whose_work_it_was() {
+        let collector = Collector::default();
+        let (traces, exporting) = begin(&collector);
+        traces.send(vec![span("b"), span("a"), span("b")]);
+        exporting.finish().await;
+        assert_eq!(*collector.took.lock().unwrap(), [("a".to_owned(), 1), ("b".to_owned(), 2)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_collector_that_never_answers_holds_up_nobody_and_ends_in_time() {
+        let collector = Collector::default();
+        collector.mood.store(2, Ordering::SeqCst);
+        let (traces, exporting) = begin(&collector);
+        let started = tokio::time::Instant::now();
+        // More than the queue takes; none of it waits.
+        traces.send((0..100).map(|_| span("a")).collect());
+        assert_eq!(started.elapsed(), Duration::ZERO);
+        exporting.finish().await;
+        assert!(started.elapsed() <= FLUSH_LIMIT, "{:?}", started.elapsed());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_refusal_the_next_spans_are_sent() {
+        let collector = Collector::default();
+        collector.mood.store(1, Ordering::SeqCst);
+        let (traces, exporting) = begin(&collector);
+        traces.send(vec![span("a")]);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        collector.mood.store(0, Ordering::SeqCst);
+        traces.send(vec![span("b")]);
+        exporting.finish().await;
+        assert_eq!(*collector.took.lock().unwrap(), [("b".to_owned(), 1)]);
+    }
+
+    #[tokio::test]
+    async fn a_certificate_that_is_none_is_refused_at_the_start_by_its_name() {
+        let folder = std::env::temp_dir();
+        let none = folder.join("setu-no-such-file.pem");
+        let broken = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+        for url in ["https://127.0.0.1:4317", "https://127.0.0.1:4318"] {
+            assert!(start(&Settings::read(Some(url), |_| None).unwrap().unwrap()).is_ok());
+            let mut settings = Settings::read(Some(url), |_| None).unwrap().unwrap();
+            settings.authorities = Some(none.clone());
+            let error = start(&settings).unwrap_err().to_string();
+            assert!(error.contains("setu-no-such-file.pem"), "{error}");
+            settings.authorities = None;
+            settings.identity = Some((broken.clone(), broken.clone()));
+            let error = start(&settings).map(|_| ()).unwrap_err().to_string();
+            assert!(error.contains("cannot be used") || error.contains("no PEM"), "{error}");
+        }
+    }
+
+    #[test]
+    fn all_spans_of_a_trace_are_kept_or_none() {
+        let (traces, mut queue) = Traces::channel(Sampler::TraceIdRatioBased(0.5), 1_000);
+        for trace in 0..100_u8 {
+            let of = |id: u8| Span { trace: [trace.wrapping_mul(37); 16], id: [id; 8], ..span("a") };
+            traces.send(vec![of(1), of(2), of(3)]);
+        }
+        let mut kept: BTreeMap<[u8; 16], usize> = BTreeMap::new();
+        while let Ok(span) = queue.try_recv() {
+            *kept.entry(span.trace).or_default() += 1;
+        }
+        assert!(kept.values().all(|spans| *spans == 3));
+        assert!((20..80).contains(&kept.len()), "{}", kept.len());
+    }
+}

@@ -1,0 +1,60 @@
+//! Traces: the gangs' spans, on their way to a collector that speaks OTLP.
+//!
+//! Rule: nothing here can hold up or change what the controllers do. The queue is bounded, what does not
+//! fit is dropped and counted, and a collector that is down, slow or wrong costs one log line.
+
+mod export;
+mod settings;
+
+pub use export::{Exporting, convert, start};
+pub use settings::{BadSetting, Settings, Transport};
+
+use super::metrics::{self, Unsent};
+use crate::gang::Span;
+use opentelemetry::trace::{SpanKind, TraceId};
+use opentelemetry_sdk::trace::{Sampler, SamplingDecision, ShouldSample as _};
+use std::sync::Arc;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+/// Where spans go. Cheap to clone; the default leads nowhere.
+#[derive(Clone, Debug, Default)]
+pub struct Traces(Option<Arc<Queue>>);
+
+#[derive(Debug)]
+struct Queue {
+    sender: Sender<Span>,
+    sampler: Sampler,
+}
+
+impl Traces {
+    /// A way for at most `capacity` spans that wait, and its other end.
+    pub fn channel(sampler: Sampler, capacity: usize) -> (Self, Receiver<Span>) {
+        let (sender, receiver) = channel(capacity.max(1));
+        (Self(Some(Arc::new(Queue { sender, sampler }))), receiver)
+    }
+
+    /// Whether spans lead anywhere.
+    pub fn is_on(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Sends spans on their way, and never waits: what does not fit is dropped and counted.
+    pub fn send(&self, spans: Vec<Span>) {
+        let Some(queue) = &self.0 else { return };
+        for span in spans {
+            if queue.takes(&span) && queue.sender.try_send(span).is_err() {
+                metrics::spans_unsent(Unsent::Queue, 1);
+            }
+        }
+    }
+}
+
+impl Queue {
+    /// Whether the span's trace is sampled. That depends on the trace's id alone, so that all replicas
+    /// keep the same traces.
+    fn takes(&self, span: &Span) -> bool {
+        let id = TraceId::from_bytes(span.trace);
+        let result = self.sampler.should_sample(None, id, span.name, &SpanKind::Internal, &[], &[]);
+        result.decision == SamplingDecision::RecordAndSample
+    }
+}

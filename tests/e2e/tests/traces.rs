@@ -1,0 +1,272 @@
+//! A gang's trace as a real Jaeger shows it, although Setu was killed twice on the way; and what happens
+//! once the collector is gone: nothing.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+#![allow(missing_docs, dead_code, reason = "the world is shared with the scenarios, which use all of it")]
+
+#[path = "scenarios/real.rs"]
+mod real;
+#[path = "scenarios/setu.rs"]
+mod setu;
+
+use ::setu::api::Workload;
+use ::setu::gang::{Journal, StateName, TraceContext};
+use ::setu::sim::scenario::{Run, Scenario, World};
+use kube::CustomResourceExt as _;
+use kube::discovery::Discovery;
+use real::Real;
+use serde_json::{Value, json};
+use setu_e2e::{Options, Program, Stack};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::process::ExitStatusExt as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_mins(2);
+const LOOK: Duration = Duration::from_millis(50);
+/// The trace that the Job says it was submitted in.
+const SUBMITTED_IN: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+async fn world(stack: &Arc<Stack>) -> World<Real> {
+    let client = stack.client().unwrap();
+    let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd()).unwrap();
+    setu_e2e::apply::all(&client, vec![crd]).await.unwrap();
+    let kinds = Discovery::new(client).run().await.unwrap();
+    let scenario: Scenario = serde_json::from_value(json!({
+        "title": "traces", "weather": [{"launchDelay": "1s", "registrationDelay": "3s"}],
+    }))
+    .unwrap();
+    let run = Run { title: scenario.title.clone(), id: "traces".into(), scenario };
+    World::new(Real::new(stack, &Arc::new(kinds), &run).unwrap(), &run).await.unwrap()
+}
+
+async fn submit(world: &World<Real>, name: &str) {
+    let requests = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {
+            "name": name, "labels": {"kueue.x-k8s.io/queue-name": "queue"},
+            "annotations": {"provreq.kueue.x-k8s.io/setu-traceparent": SUBMITTED_IN},
+        },
+        "spec": {
+            "parallelism": 4, "completions": 4, "suspend": true,
+            "template": {
+                "metadata": {"annotations": {setu_e2e::RUN_FOR_ANNOTATION: "3s"}},
+                "spec": {
+                    "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+                    "containers": [{
+                        "name": "main", "image": "none",
+                        "resources": {"requests": requests, "limits": {"nvidia.com/gpu": "1"}},
+                    }],
+                },
+            },
+        },
+    });
+    world.apply(job).await.unwrap();
+}
+
+/// Waits until the journal of a Job's gang is as wanted.
+async fn until(
+    world: &mut World<Real>,
+    job: &str,
+    what: &str,
+    wanted: impl Fn(&Journal) -> bool,
+) -> (Workload, Journal) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let workload = world.workload(job).await.unwrap();
+        if let Some(workload) = &workload
+            && let Some(journal) = world.journal(workload).filter(|j| wanted(j))
+        {
+            return (workload.clone(), journal);
+        }
+        assert!(Instant::now() < deadline, "not {what}\n{}", world.theatre.setu.log_tail(25));
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+fn is_in(state: StateName) -> impl Fn(&Journal) -> bool {
+    move |journal| journal.state.name() == state
+}
+
+/// A span as Jaeger tells of it.
+#[derive(Debug)]
+struct Shown {
+    id: String,
+    parent: Option<String>,
+    name: String,
+    /// Microseconds.
+    start: i64,
+    end: i64,
+    instance: String,
+    links: Vec<String>,
+    tags: BTreeMap<String, Value>,
+    events: usize,
+}
+
+fn tags(all: &Value) -> BTreeMap<String, Value> {
+    let pair = |tag: &Value| (tag["key"].as_str().unwrap().to_owned(), tag["value"].clone());
+    all.as_array().into_iter().flatten().map(pair).collect()
+}
+
+/// Asks Jaeger for a trace until it has its root.
+async fn trace(stack: &Stack, id: &str) -> Vec<Shown> {
+    let [_, _, query] = stack.jaeger();
+    let client = kube::Client::try_from(kube::Config::new(query.parse().unwrap())).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let request = http::Request::get(format!("/api/traces/{id}")).body(Vec::new()).unwrap();
+        let answer = client.request_text(request).await;
+        let text = answer.as_deref().unwrap_or("{}");
+        let all: Value = serde_json::from_str(text).unwrap();
+        let spans = shown(&all["data"][0]);
+        if spans.iter().any(|s| s.name == "gang") {
+            return spans;
+        }
+        assert!(Instant::now() < deadline, "no root in {answer:?}");
+        tokio::time::sleep(Duration::from_millis(250)).await;
+    }
+}
+
+fn shown(trace: &Value) -> Vec<Shown> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let span = |span: &Value| {
+        let references: Vec<&Value> = span["references"].as_array().into_iter().flatten().collect();
+        let mut parent = references.iter().filter(|r| r["refType"] == "CHILD_OF");
+        let links = references.iter().filter(|r| r["refType"] == "FOLLOWS_FROM");
+        let start = span["startTime"].as_i64().unwrap();
+        let process = &trace["processes"][text(&span["processID"])];
+        Shown {
+            id: text(&span["spanID"]),
+            parent: parent.next().map(|r| text(&r["spanID"])),
+            name: text(&span["operationName"]),
+            start,
+            end: start + span["duration"].as_i64().unwrap(),
+            instance: text(&tags(&process["tags"])["service.instance.id"]),
+            links: links.map(|r| text(&r["traceID"])).collect(),
+            tags: tags(&span["tags"]),
+            events: span["logs"].as_array().map_or(0, Vec::len),
+        }
+    };
+    trace["spans"].as_array().into_iter().flatten().map(span).collect()
+}
+
+fn named<'a>(all: &'a [Shown], name: &str) -> Vec<&'a Shown> {
+    all.iter().filter(|s| s.name == name).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_trace_goes_on_over_two_kills_with_every_state_once_and_no_gap() {
+    let stack = Arc::new(Stack::start(Options { jaeger: true, ..Options::default() }).await.unwrap());
+    let mut world = world(&stack).await;
+    let [grpc, https, _] = stack.jaeger();
+
+    // Killed among the writes that follow on the journal's: half of the NodeClaims exist.
+    world.theatre.setu.environment =
+        vec![("SETU_OTLP_ENDPOINT", grpc), ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc".into())];
+    world.theatre.setu.start(Some(5)).unwrap();
+    submit(&world, "train").await;
+    let deadline = Instant::now() + PATIENCE;
+    let ended = loop {
+        if let Some(status) = world.theatre.setu.ended().unwrap() {
+            break status;
+        }
+        assert!(Instant::now() < deadline, "Setu did not kill itself\n{}", world.theatre.setu.log_tail(25));
+        tokio::time::sleep(LOOK).await;
+    };
+    assert_eq!(ended.signal(), Some(9));
+    let (_, at_death) = until(&mut world, "train", "journalled", |_| true).await;
+    assert_eq!(at_death.state.name(), StateName::Provisioning);
+
+    // The second goes on there, speaks the other protocol over TLS, and is killed as soon as all claims exist.
+    world.theatre.setu.environment = vec![
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", https),
+        ("OTEL_EXPORTER_OTLP_CERTIFICATE", stack.authority().display().to_string()),
+    ];
+    world.theatre.setu.start(None).unwrap();
+    until(&mut world, "train", "waiting", is_in(StateName::WaitingReady)).await;
+    world.theatre.setu.kill();
+
+    world.theatre.setu.start(None).unwrap();
+    let (_, journal) = until(&mut world, "train", "released", is_in(StateName::Released)).await;
+    let context: TraceContext = journal.trace_context();
+    assert_eq!(context.to_string(), journal.traceparent);
+    let id = journal.traceparent.split('-').nth(1).unwrap();
+    let all = trace(&stack, id).await;
+    check(&all, &journal);
+
+    without_collector(&stack, &mut world).await;
+    drop(world);
+    Arc::into_inner(stack).unwrap().stop();
+}
+
+fn check(all: &[Shown], journal: &Journal) {
+    let ids: BTreeSet<&str> = all.iter().map(|s| s.id.as_str()).collect();
+    assert_eq!(ids.len(), all.len(), "a span is shown twice: {all:#?}");
+    let root = named(all, "gang")[0];
+    assert_eq!(root.parent, None);
+    assert_eq!(root.links, ["0af7651916cd43dd8448eb211c80319c"]);
+    assert_eq!(root.tags["setu.workload"].as_str().map(|w| w.starts_with("job-train")), Some(true));
+
+    let mut states: Vec<&Shown> = all.iter().filter(|s| s.parent.as_ref() == Some(&root.id)).collect();
+    states.sort_by_key(|s| (s.start, s.end));
+    let names: Vec<&str> = states.iter().map(|s| s.name.as_str()).collect();
+    assert_eq!(names, ["Validating", "Provisioning", "WaitingReady", "Approved", "RollingBack", "Released"]);
+    let ends: Vec<i64> = journal.history.iter().map(|s| s.at.as_microsecond()).collect();
+    let mut from = journal.trace.since.as_microsecond();
+    assert_eq!(root.start, from);
+    for (state, step) in states.iter().zip(&journal.history) {
+        let to = step.at.as_microsecond();
+        assert_eq!(state.name, step.from.name());
+        // Jaeger keeps microseconds, so that start and length are each cut.
+        assert!(
+            (state.start - from).abs() <= 1 && (state.end - to).abs() <= 2,
+            "{state:?} is not {from} to {to}"
+        );
+        assert_eq!(state.instance, step.by);
+        from = to;
+    }
+    assert!((root.end - ends[ends.len() - 1]).abs() <= 2);
+    let instances: BTreeSet<&str> = states.iter().map(|s| s.instance.as_str()).collect();
+    assert_eq!(instances.len(), 3, "each of the three processes did its part: {instances:?}");
+
+    let waiting = states[2];
+    assert_eq!(waiting.events, 1, "the verdict");
+    let nodes = named(all, "NodeClaim");
+    assert_eq!(nodes.len(), 4);
+    for node in nodes {
+        assert_eq!(node.parent.as_ref(), Some(&waiting.id));
+        assert!(node.tags.contains_key("k8s.node.name"), "{node:?}");
+        let mut phases: Vec<&Shown> = all.iter().filter(|s| s.parent.as_ref() == Some(&node.id)).collect();
+        phases.sort_by_key(|s| (s.start, s.end));
+        let names: BTreeSet<&str> = phases.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, BTreeSet::from(["launch", "register", "initialize"]));
+        assert!(node.end - node.start >= 3_000_000, "the weather delays the Nodes by 3 s: {node:?}");
+        assert!((phases[0].start - node.start).abs() <= 1 && (phases[2].end - node.end).abs() <= 2);
+        for pair in phases.windows(2) {
+            assert!((pair[0].end - pair[1].start).abs() <= 2, "{pair:?}");
+        }
+    }
+    assert_eq!(all.len(), 1 + 6 + 4 + 12);
+}
+
+/// With the collector gone a gang runs as before; one log line and a metric tell of it.
+async fn without_collector(stack: &Stack, world: &mut World<Real>) {
+    stack.stop_program(Program::Jaeger).await.unwrap();
+    submit(world, "unseen").await;
+    until(world, "unseen", "released", is_in(StateName::Released)).await;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let metrics = world.theatre.setu.get("metrics", "/metrics").unwrap();
+        let failed = metrics
+            .lines()
+            .find(|l| l.starts_with("setu_trace_export_failures_total{reason=\"export_failed\"}"));
+        if failed.is_some_and(|line| !line.ends_with(" 0")) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "no failure was counted");
+        tokio::time::sleep(LOOK).await;
+    }
+    let complaints = world.theatre.setu.log_tail(10_000).matches("spans do not reach the collector").count();
+    assert_eq!(complaints, 1);
+}

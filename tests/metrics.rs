@@ -1,0 +1,216 @@
+//! What is exposed on `/metrics` is what is documented: names, types, labels, meaning.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+use http::Method;
+use setu::gang::StateName;
+use setu::telemetry::metrics::catalog::{self, Kind, Metric};
+use setu::telemetry::metrics::{self, Counted, Gate, Reload, Unpublished, Unsent};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Everything that can be recorded, for this many gangs.
+fn record_all(gangs: u32) {
+    let second = Duration::from_secs(1);
+    for gang in 0..gangs {
+        let pool = format!("pool-{}", gang % 20);
+        for (from, to) in [
+            (StateName::Validating, StateName::Provisioning),
+            (StateName::Provisioning, StateName::WaitingReady),
+            (StateName::WaitingReady, StateName::RollingBack),
+            (StateName::RollingBack, StateName::BackingOff),
+            (StateName::WaitingReady, StateName::Approved),
+            (StateName::Approved, StateName::RollingBack),
+            (StateName::RollingBack, StateName::Yielded),
+        ] {
+            metrics::transition(Counted { from, to, reason: "AllReady", stayed: second });
+        }
+        metrics::attempt_retried("in_check", gang);
+        metrics::verdict("approved", second);
+        metrics::verdict_delay(second / 20);
+        for _ in 0..8 {
+            metrics::claim_created(&pool, "spot");
+            metrics::claim_ready(&pool, second * 70);
+        }
+        metrics::claim_failed(&pool, second * 300);
+        metrics::wasted("InsufficientCapacity", 12);
+        metrics::capacity_checked(&pool, Gate::Passed);
+        metrics::quota_checked("research", Gate::Warned);
+        metrics::api_request(&Method::PATCH, "workloads", Some(200));
+        metrics::api_request(&Method::POST, "nodeclaims", None);
+    }
+    let counts = BTreeMap::from([(("pool-1".to_owned(), "launching"), 3)]);
+    metrics::claims(&counts);
+    metrics::held_nodes(&counts);
+    metrics::gangs(&BTreeMap::from([(StateName::Approved, (7, second))]));
+    metrics::karpenter_stalled(4);
+    metrics::swept("workload_gone");
+    metrics::watch_error("nodes");
+    metrics::policy_reload(Reload::Refused);
+    metrics::leader(true);
+    metrics::spans_unsent(Unsent::Export, 2);
+    metrics::event_unpublished(Unpublished::Limited);
+    metrics::build_info();
+}
+
+fn rendered(gangs: u32) -> String {
+    let recorder = metrics::recorder().unwrap();
+    let handle = recorder.handle();
+    ::metrics::with_local_recorder(&recorder, || {
+        metrics::describe();
+        record_all(gangs);
+    });
+    handle.run_upkeep();
+    handle.render()
+}
+
+fn type_of(metric: &Metric) -> &'static str {
+    match metric.kind {
+        Kind::Counter => "counter",
+        Kind::Gauge => "gauge",
+        Kind::Histogram(_) => "histogram",
+    }
+}
+
+/// Name and type, help, and label names of everything rendered.
+fn seen(text: &str) -> BTreeMap<String, (String, String, BTreeSet<String>)> {
+    let mut all: BTreeMap<String, (String, String, BTreeSet<String>)> = BTreeMap::new();
+    for line in text.lines() {
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            kind.clone_into(&mut all.entry(name.to_owned()).or_default().0);
+        } else if let Some(rest) = line.strip_prefix("# HELP ") {
+            let (name, help) = rest.split_once(' ').unwrap();
+            help.clone_into(&mut all.entry(name.to_owned()).or_default().1);
+        } else if let Some((head, _)) = line.rsplit_once(' ') {
+            let (name, labels) = head.split_once('{').unwrap_or((head, "}"));
+            let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| name.strip_suffix(end));
+            let name = base.filter(|base| all.contains_key(*base)).unwrap_or(name);
+            let labels = labels.trim_end_matches('}').split(',').filter_map(|l| l.split_once('='));
+            let labels = labels.map(|(key, _)| key.to_owned()).filter(|key| key != "le");
+            all.get_mut(name).unwrap().2.extend(labels);
+        }
+    }
+    all
+}
+
+#[test]
+fn every_metric_is_exposed_with_the_type_meaning_and_labels_of_the_catalogue() {
+    let seen = seen(&rendered(3));
+    let names: Vec<&str> = seen.keys().map(String::as_str).collect();
+    let mut listed: Vec<&str> = catalog::ALL.iter().map(|m| m.name).collect();
+    listed.sort_unstable();
+    assert_eq!(names, listed);
+    for metric in catalog::ALL {
+        let (kind, help, labels) = &seen[metric.name];
+        assert_eq!((kind.as_str(), help.as_str()), (type_of(metric), metric.help), "{}", metric.name);
+        let wanted: BTreeSet<String> = metric.labels.iter().map(ToString::to_string).collect();
+        assert_eq!(*labels, wanted, "{}", metric.name);
+    }
+}
+
+#[test]
+fn the_documented_list_is_that_of_the_code() {
+    let mut text = "# Metrics\n\nServed on `/metrics` of the metrics address (port 8080). Label values come from closed sets, and from the names of\nNodePools and ClusterQueues; never from Workloads. Written from the code by `just generate`.\n\n| name | type | labels | meaning |\n|---|---|---|---|\n".to_owned();
+    for metric in catalog::ALL {
+        let labels: Vec<String> = metric.labels.iter().map(|l| format!("`{l}`")).collect();
+        let (kind, labels) = (type_of(metric), labels.join(" "));
+        writeln!(text, "| `{}` | {kind} | {labels} | {} |", metric.name, metric.help).unwrap();
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/metrics.md");
+    if std::env::var_os("SETU_REGENERATE").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, &text).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(committed, text, "docs/metrics.md is out of date: run `just generate`");
+}
+
+#[test]
+fn retries_beyond_ten_share_one_series() {
+    let text = rendered(200);
+    let series = text.lines().filter(|l| l.starts_with("setu_retry_attempts_total{")).count();
+    assert_eq!(series, 12, "0 to 10, and more");
+}
+
+/// Needs Prometheus' own tool. Run by `just metrics`, which says how to install it.
+#[test]
+#[ignore = "needs promtool"]
+fn promtool_finds_nothing_to_complain_about() {
+    use std::io::Write as _;
+    let mut tool = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap_or_else(|e| {
+            panic!("starting promtool: {e}; install it, for example with `apt install prometheus`")
+        });
+    tool.stdin.take().unwrap().write_all(rendered(3).as_bytes()).unwrap();
+    let output = tool.wait_with_output().unwrap();
+    let said =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.is_empty(), "{said}");
+}
+
+/// Prints what one scrape costs after ten thousand gangs went through their lives since the one before.
+#[test]
+#[ignore = "a measurement; run it with --release and --nocapture"]
+fn a_scrape_at_ten_thousand_gangs() {
+    let recorder = metrics::recorder().unwrap();
+    let handle = recorder.handle();
+    ::metrics::with_local_recorder(&recorder, || {
+        metrics::describe();
+        record_all(10_000);
+    });
+    for scrape in ["first", "second"] {
+        let started = Instant::now();
+        handle.run_upkeep();
+        let text = handle.render();
+        println!("{scrape} scrape: {:?}, {} lines", started.elapsed(), text.lines().count());
+    }
+}
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
+}
+
+/// Names of Setu's metrics in a text, as the catalogue has them.
+fn metrics_in(text: &str) -> BTreeSet<String> {
+    let words =
+        text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|w| w.starts_with("setu_"));
+    let base = |word: &str| {
+        let known = |name: &str| catalog::ALL.iter().any(|m| m.name == name);
+        let cut = ["_bucket", "_sum", "_count"].iter().find_map(|end| word.strip_suffix(end));
+        cut.filter(|cut| known(cut)).unwrap_or(word).to_owned()
+    };
+    words.map(base).collect()
+}
+
+#[test]
+fn dashboard_and_alerts_ask_for_metrics_that_exist_and_leave_none_unseen() {
+    let dashboard = read("charts/setu/dashboards/setu.json");
+    let parsed: serde_json::Value = serde_json::from_str(&dashboard).unwrap();
+    assert_eq!(parsed["uid"], "setu");
+    let used = &metrics_in(&dashboard) | &metrics_in(&read("charts/setu/rules/setu.yaml"));
+    let listed: BTreeSet<String> = catalog::ALL.iter().map(|m| m.name.to_owned()).collect();
+    assert_eq!(used, listed);
+}
+
+#[test]
+fn every_alert_has_its_runbook() {
+    let rules: serde_json::Value = serde_yaml::from_str(&read("charts/setu/rules/setu.yaml")).unwrap();
+    let runbooks = read("docs/operations.md");
+    let alerts = rules["groups"][0]["rules"].as_array().unwrap();
+    assert!(alerts.len() > 7);
+    for alert in alerts {
+        let name = alert["alert"].as_str().unwrap();
+        assert!(runbooks.contains(&format!("\n## {name}\n")), "{name} has no section");
+        let link = format!("docs/operations.md#{}", name.to_lowercase());
+        assert_eq!(alert["annotations"]["runbook_url"], link);
+    }
+}

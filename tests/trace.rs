@@ -1,0 +1,265 @@
+//! A gang's trace as made from its journal: every state once, no gap, the same whoever makes it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    reason = "a test may panic"
+)]
+
+use jiff::{SignedDuration, Timestamp};
+use setu::api::parameters::Pinning;
+use setu::api::{NodeClaim, Workload};
+use setu::gang::event::{Event, Standing};
+use setu::gang::reservation::{Ending, Epoch};
+use setu::gang::trace::{Span, Status, Subject, TraceContext, Value, cut_off, spans};
+use setu::gang::{Failure, FailureClass, Journal, Rules, decide};
+use setu::policy::Policy;
+use std::collections::BTreeSet;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap() + SignedDuration::from_secs(second)
+}
+
+fn epoch(number: u32) -> Epoch {
+    Epoch(format!("{number}-0-a"))
+}
+
+fn planned() -> Event {
+    Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector }
+}
+
+fn shortage() -> Event {
+    Event::Failed(Failure::new(FailureClass::InsufficientCapacity, "none left"))
+}
+
+fn subject() -> Subject {
+    Subject {
+        gang: "g".into(),
+        workload: "w".into(),
+        namespace: "n".into(),
+        check: "c".into(),
+        ..Subject::default()
+    }
+}
+
+/// A NodeClaim whose conditions became true at these seconds.
+fn claim(slot: u32, attempt: u32, created: i64, conditions: &[(&str, i64)]) -> NodeClaim {
+    let conditions: Vec<_> = conditions
+        .iter()
+        .map(|(kind, second)| {
+            serde_json::json!({
+                "type": kind, "status": "True", "reason": "", "message": "",
+                "lastTransitionTime": at(*second).to_string(),
+            })
+        })
+        .collect();
+    serde_json::from_value(serde_json::json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+        "metadata": {
+            "name": format!("claim-{slot}"), "creationTimestamp": at(created).to_string(),
+            "labels": {
+                "setu.kueue.x-k8s.io/attempt": attempt.to_string(), "setu.kueue.x-k8s.io/slot": slot.to_string(),
+                "karpenter.sh/nodepool": "gpu",
+            },
+        },
+        "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+        "status": {"nodeName": format!("node-{slot}"), "conditions": conditions},
+    }))
+    .unwrap()
+}
+
+/// Takes a journal through events, one each ten seconds by another replica; returns it with the spans
+/// that were made on the way.
+fn live(mut journal: Journal, events: &[Event], claims: &[NodeClaim]) -> (Journal, Vec<Span>) {
+    let mut policy = Policy::default();
+    policy.in_check.max = policy.in_check.base;
+    let mut made = Vec::new();
+    for (index, event) in (1_i64..).zip(events) {
+        let now = journal.entered_at + SignedDuration::from_secs(10);
+        let before = journal.clone();
+        journal = decide(&journal, event, &Rules::new(&policy, now, 0.0)).journal;
+        let by = format!("replica-{}", index % 2);
+        if journal.seq != before.seq {
+            journal.sign(&by);
+        }
+        if journal.trace_context() != before.trace_context() {
+            made.extend(cut_off(&before, now, &subject(), &by));
+        }
+        made.extend(spans(&journal, Some(claims), &subject(), before.seq));
+    }
+    (journal, made)
+}
+
+fn new() -> Journal {
+    Journal::new("uid", epoch(1), at(0), None)
+}
+
+fn named<'a>(all: &'a [Span], name: &str) -> Vec<&'a Span> {
+    all.iter().filter(|s| s.name == name).collect()
+}
+
+fn whole_life() -> Vec<Event> {
+    vec![
+        planned(),
+        shortage(),
+        Event::ClaimsGone,
+        Event::WaitOver,
+        planned(),
+        Event::ClaimsExist,
+        Event::NodesReady,
+        Event::Gone(Ending::Finished),
+        Event::ClaimsGone,
+    ]
+}
+
+#[test]
+fn a_life_has_every_state_once_below_the_root_and_no_gap() {
+    let (journal, all) = live(new(), &whole_life(), &[]);
+    let ids: BTreeSet<[u8; 8]> = all.iter().map(|s| s.id).collect();
+    assert_eq!(ids.len(), all.len(), "an id was used twice");
+    let roots = named(&all, "gang");
+    let [root] = roots.as_slice() else { panic!("{} roots", roots.len()) };
+    assert_eq!((root.start, root.end, root.status.clone()), (at(0), at(90), Status::Good));
+    assert_eq!(TraceContext { trace: root.trace, root: root.id }.to_string(), journal.traceparent);
+    let mut states: Vec<&Span> = all.iter().filter(|s| s.parent == Some(root.id)).collect();
+    states.sort_by_key(|s| s.start);
+    let names: Vec<&str> = states.iter().map(|s| s.name).collect();
+    let path = [
+        "Validating",
+        "Provisioning",
+        "RollingBack",
+        "BackingOff",
+        "Validating",
+        "Provisioning",
+        "WaitingReady",
+        "Approved",
+        "RollingBack",
+        "Released",
+    ];
+    assert_eq!(names, path);
+    for pair in states.windows(2) {
+        assert_eq!(pair[0].end, pair[1].start, "between {} and {}", pair[0].name, pair[1].name);
+    }
+    assert_eq!((states[0].start, states[9].end), (root.start, root.end));
+    let workers: BTreeSet<&str> = states.iter().map(|s| s.by.as_str()).collect();
+    assert_eq!(workers.len(), 2);
+}
+
+#[test]
+fn a_replica_that_knows_only_the_journal_makes_the_same_spans() {
+    let (journal, mut made) = live(new(), &whole_life(), &[]);
+    let again = Journal::decode(&journal.encode(), "uid", at(0), at(900)).unwrap();
+    let mut remade = spans(&again, None, &subject(), 0);
+    // Of claims that are gone nothing is known any more.
+    made.retain(|s| s.name != "NodeClaim");
+    made.sort_by_key(|s| s.id);
+    remade.sort_by_key(|s| s.id);
+    assert_eq!(made, remade);
+    assert!(spans(&again, None, &subject(), again.seq).is_empty());
+}
+
+#[test]
+fn nodes_hang_below_the_state_in_which_they_came_up_with_the_phases_of_their_conditions() {
+    let done = [("Launched", 14), ("Registered", 17), ("Initialized", 25)];
+    let claims = [claim(0, 1, 10, &done), claim(1, 1, 11, &done), claim(0, 9, 10, &done)];
+    let (_, all) = live(new(), &[planned(), Event::ClaimsExist, Event::NodesReady], &claims);
+    let waiting = named(&all, "WaitingReady")[0];
+    let nodes = named(&all, "NodeClaim");
+    assert_eq!(nodes.len(), 2);
+    for (node, created) in nodes.iter().zip([10, 11]) {
+        assert_eq!((node.parent, node.start, node.end), (Some(waiting.id), at(created), at(25)));
+        assert_eq!(node.status, Status::Good);
+        let phases: Vec<_> = all.iter().filter(|s| s.parent == Some(node.id)).collect();
+        let times: Vec<_> = phases.iter().map(|p| (p.name, p.start, p.end)).collect();
+        let expected =
+            [("launch", at(created), at(14)), ("register", at(14), at(17)), ("initialize", at(17), at(25))];
+        assert_eq!(times, expected);
+    }
+    assert!(nodes[1].attributes.contains(&("k8s.node.name", Value::Text("node-1".into()))));
+}
+
+#[test]
+fn a_failed_attempt_says_why_and_the_next_one_links_to_it() {
+    let claims = [claim(0, 1, 12, &[("Launched", 15)])];
+    let events = [
+        planned(),
+        Event::ClaimsExist,
+        shortage(),
+        Event::ClaimsGone,
+        Event::WaitOver,
+        planned(),
+        Event::ClaimsExist,
+    ];
+    let (_, all) = live(new(), &events, &claims);
+    let why = Status::Failed("InsufficientCapacity: none left".into());
+    assert_eq!(named(&all, "WaitingReady")[0].status, why);
+    let nodes = named(&all, "NodeClaim");
+    assert!(
+        nodes
+            .iter()
+            .all(|n| matches!(&n.status, Status::Failed(why) if why.contains("InsufficientCapacity")))
+    );
+    assert_eq!(nodes.len(), 2, "the slot without a claim counts too");
+    assert_eq!(named(&all, "launch")[0].status, Status::Good);
+    assert_eq!(named(&all, "register")[0].end, at(30));
+    assert!(named(&all, "initialize").is_empty());
+    let rolled_back = named(&all, "RollingBack")[0];
+    assert_eq!(rolled_back.events[0].name, "retry");
+    let attempts = named(&all, "Provisioning");
+    assert_eq!(attempts[1].links, [TraceContext { trace: attempts[0].trace, root: attempts[0].id }]);
+}
+
+#[test]
+fn another_admission_is_another_trace_that_links_to_the_one_before() {
+    let again = Event::Reserved { epoch: epoch(2), standing: Standing::Reserved };
+    let ended = Event::Gone(Ending::Evicted);
+    // Taken from a gang in the midst of its work, and from one that had come to an end.
+    for first in [vec![again.clone(), ended.clone()], vec![ended.clone(), again.clone(), ended]] {
+        let (_, all) = live(new(), &first, &[]);
+        let roots = named(&all, "gang");
+        assert_eq!(roots.len(), 2, "{first:?}");
+        assert_ne!(roots[0].trace, roots[1].trace);
+        assert_eq!(roots[1].links, [TraceContext { trace: roots[0].trace, root: roots[0].id }]);
+        for root in roots {
+            let mut states: Vec<_> = all.iter().filter(|s| s.parent == Some(root.id)).collect();
+            states.sort_by_key(|s| s.start);
+            assert_eq!(states[0].start, root.start);
+            assert_eq!(states[states.len() - 1].end, root.end);
+        }
+    }
+}
+
+#[test]
+fn the_root_of_a_gang_with_a_long_history_still_begins_where_its_epoch_did() {
+    let mut events = vec![];
+    for _ in 0..5 {
+        events.extend([planned(), shortage(), Event::ClaimsGone, Event::WaitOver]);
+    }
+    // Ready, lost again, and waited for again, within one admission.
+    events.extend([planned(), Event::ClaimsExist]);
+    for _ in 0..10 {
+        events.extend([Event::NodesReady, Event::Reserved { epoch: epoch(1), standing: Standing::Reserved }]);
+    }
+    events.extend([Event::Gone(Ending::Deactivated), Event::ClaimsGone]);
+    let (journal, all) = live(new(), &events, &[]);
+    assert!(journal.history.len() < journal.seq as usize);
+    assert_eq!(named(&all, "gang")[0].start, at(0));
+}
+
+#[test]
+fn a_job_may_name_the_trace_it_was_submitted_in_and_is_linked_never_obeyed() {
+    let mut workload = Workload::new("w", setu::api::workload::WorkloadSpec::default());
+    let theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    workload.metadata.annotations = Some([("traceparent".to_owned(), theirs.to_owned())].into());
+    let subject = Subject::of(&workload, "g", "c");
+    let mut journal = new();
+    // A forged journal leads into nobody's trace either.
+    journal.traceparent = theirs.to_owned();
+    let root = &cut_off(&journal, at(5), &subject, "r")[1];
+    assert_eq!(root.links[0].to_string(), theirs);
+    assert_ne!(root.trace, root.links[0].trace);
+    workload.metadata.annotations = Some([("traceparent".to_owned(), "what?".to_owned())].into());
+    assert_eq!(Subject::of(&workload, "g", "c").submitted_in, None);
+}

@@ -1,0 +1,235 @@
+//! What is sent of a gang's trace while Setu is killed after each of its writes in turn, in the embedded
+//! cluster: nothing is missing, and what is sent twice is the same.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt as _};
+use opentelemetry_sdk::trace::Sampler;
+use serde_json::{Value, json};
+use setu::api::{NodeClaim, Workload};
+use setu::clock::Clock;
+use setu::gang::StateName;
+use setu::gang::trace::Span;
+use setu::sim::api::kinds;
+use setu::sim::cluster::{Cluster, Start};
+use setu::sim::faults::Fault;
+use setu::sim::scenario::{controller_name_of, objects};
+use setu::telemetry::metrics;
+use setu::telemetry::traces::Traces;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Name of everything.
+const ID: &str = "traced";
+/// Time between two looks.
+const BEAT: Duration = Duration::from_millis(250);
+
+/// Leads a gang of two through a shortage and then to its end. `kill_after` kills Setu right after that
+/// write, counted from 0; another replica takes its place. Returns every span that was sent, in order,
+/// and how many writes the first replica made.
+fn play(kill_after: Option<usize>) -> (Vec<Span>, usize) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+        let policy = json!({
+            "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy",
+            "defaults": {"retry": {"inCheck": {"limit": 5, "base": "1s", "max": "2s"}}},
+        });
+        let policy = serde_json::from_value(policy).unwrap();
+        let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
+        let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 100_000);
+        cluster.traces = traces;
+        let client = stage(&cluster).await;
+        let plan = kill_after.map(|write| (write, Fault::CrashAfter));
+        let mut setu = cluster.start_setu(&Start { plan, ..Start::default() });
+        let first = std::sync::Arc::clone(&setu.wire);
+        let jobs: Api<Job> = Api::namespaced(client.clone(), ID);
+        jobs.create(&PostParams::default(), &serde_json::from_value(job()).unwrap()).await.unwrap();
+        let mut shortage_over = false;
+        for beat in 0.. {
+            tokio::time::sleep(BEAT).await;
+            if !cluster.deaths().is_empty() {
+                setu = cluster.start_setu(&Start::default());
+            }
+            let workloads =
+                Api::<Workload>::namespaced(client.clone(), ID).list(&ListParams::default()).await.unwrap();
+            let claims = Api::<NodeClaim>::all(client.clone()).list(&ListParams::default()).await.unwrap();
+            if !shortage_over && workloads.items.iter().any(|w| headline(w).starts_with("BackingOff")) {
+                weather(&client, &json!([])).await;
+                shortage_over = true;
+            }
+            if workloads.items.iter().any(|w| w.is("Finished") && headline(w).starts_with("Released")) {
+                let _ = jobs.delete("train", &DeleteParams::background()).await;
+            }
+            if shortage_over && workloads.items.is_empty() && claims.items.is_empty() {
+                break;
+            }
+            assert!(
+                beat < 4_000,
+                "it did not end: {:?}",
+                workloads.items.iter().map(headline).collect::<Vec<_>>()
+            );
+        }
+        let writes = first.written().len();
+        drop(setu);
+        let mut spans = Vec::new();
+        while let Ok(span) = sent.try_recv() {
+            spans.push(span);
+        }
+        (spans, writes)
+    })
+}
+
+fn headline(workload: &Workload) -> String {
+    workload.annotations().get(&setu::names::state_key(ID)).cloned().unwrap_or_default()
+}
+
+async fn stage(cluster: &Cluster) -> Client {
+    let admin = cluster.server.user("admin");
+    for object in objects(ID, 10_000).unwrap() {
+        let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
+        admin.create(kind, object).unwrap();
+    }
+    let client = cluster.client("admin");
+    weather(&client, &json!([{"nodePool": ID, "capacity": 1}])).await;
+    client
+}
+
+async fn weather(client: &Client, rules: &Value) {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
+    let body = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "weather"},
+        "data": {ID: json!({"rules": rules}).to_string()},
+    });
+    api.patch("weather", &PatchParams::apply("test").force(), &Patch::Apply(&body)).await.unwrap();
+}
+
+fn job() -> Value {
+    let gpu = json!({"nvidia.com/gpu": "1"});
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": "train", "namespace": ID, "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
+        "spec": {
+            "parallelism": 2, "completions": 2, "suspend": true,
+            "template": {
+                "metadata": {"annotations": {"e2e.setu/run-for": "2s"}},
+                "spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{"name": "main", "image": "none", "resources": {"requests": gpu, "limits": gpu}}],
+                },
+            },
+        },
+    })
+}
+
+/// Says what is wrong with the spans of one life.
+fn flaw(sent: &[Span]) -> Option<String> {
+    let mut spans: BTreeMap<([u8; 16], [u8; 8]), &Span> = BTreeMap::new();
+    for span in sent {
+        let before = spans.insert((span.trace, span.id), span);
+        if let Some(before) = before.filter(|b| *b != span) {
+            return Some(format!("sent twice, and not the same:\n{before:#?}\n{span:#?}"));
+        }
+    }
+    let roots: Vec<&&Span> = spans.values().filter(|s| s.parent.is_none()).collect();
+    let [root] = roots.as_slice() else { return Some(format!("{} roots", roots.len())) };
+    let mut states: Vec<&&Span> = spans.values().filter(|s| s.parent == Some(root.id)).collect();
+    states.sort_by_key(|s| (s.start, s.end));
+    let names: Vec<&str> = states.iter().map(|s| s.name).collect();
+    let bounds = (states.first().map(|s| s.start), states.last().map(|s| s.end));
+    if bounds != (Some(root.start), Some(root.end)) {
+        return Some(format!("the states {names:?} do not begin and end with the root"));
+    }
+    let gap = states.windows(2).find(|pair| pair[0].end != pair[1].start);
+    if let Some(pair) = gap {
+        return Some(format!("a gap between {} and {} in {names:?}", pair[0].name, pair[1].name));
+    }
+    let parents = spans.values().filter_map(|s| s.parent);
+    let strays = parents.filter(|parent| !spans.contains_key(&(root.trace, *parent))).count();
+    (strays > 0).then(|| format!("{strays} spans have no parent"))
+}
+
+#[test]
+fn a_trace_is_whole_wherever_setu_was_killed_and_what_is_sent_twice_is_the_same() {
+    let (sent, writes) = play(None);
+    assert_eq!(flaw(&sent), None);
+    assert!(writes > 15, "{writes} writes");
+    let again = (0..writes).filter(|write| {
+        let (sent, _) = play(Some(*write));
+        assert_eq!(flaw(&sent), None, "killed after write {write}");
+        let mut ids: Vec<_> = sent.iter().map(|s| s.id).collect();
+        ids.sort_unstable();
+        ids.windows(2).any(|pair| pair[0] == pair[1])
+    });
+    assert!(again.count() > 3, "a replica that takes over sends again what its predecessor may have kept");
+}
+
+/// CPU time of this process so far, in clock ticks of 10 ms.
+fn ticks() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+/// Leads so many gangs to Approved; returns the CPU time it took, with the cluster's own, and the spans sent.
+fn crowd(gangs: usize, traced: bool) -> (u64, usize) {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+        let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
+        let policy = serde_json::from_value(policy).unwrap();
+        let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
+        let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 1_000_000);
+        if traced {
+            cluster.traces = traces;
+        }
+        let client = stage(&cluster).await;
+        weather(&client, &json!([])).await;
+        let jobs: Api<Job> = Api::namespaced(client.clone(), ID);
+        for gang in 0..gangs {
+            let mut job = job();
+            job["metadata"]["name"] = json!(format!("train-{gang}"));
+            job["spec"]["template"]["metadata"]["annotations"]["e2e.setu/run-for"] = json!("10h");
+            jobs.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
+        }
+        let before = ticks();
+        let setu = cluster.start_setu(&Start::default());
+        let mut spans = 0;
+        loop {
+            tokio::time::sleep(Duration::from_secs(10)).await;
+            while let Ok(span) = sent.try_recv() {
+                drop(setu::telemetry::traces::convert(span));
+                spans += 1;
+            }
+            let approved =
+                setu.context.board().by_state(clock.now()).get(&StateName::Approved).map_or(0, |s| s.0);
+            setu.context.set_gauges();
+            if approved == gangs {
+                return (ticks() - before, spans);
+            }
+        }
+    })
+}
+
+/// Prints what traces and metrics cost where many gangs are led to their nodes. The cluster is in the same
+/// process, so that the share of the controller alone is larger.
+#[test]
+#[ignore = "a measurement; run it alone, with --nocapture, and better with --release"]
+fn what_traces_and_metrics_cost() {
+    let gangs = std::env::var("GANGS").map_or(1_000, |n| n.parse().unwrap());
+    for round in 0..3 {
+        let (without, _) = crowd(gangs, false);
+        let recorder = metrics::recorder().unwrap();
+        let (with, spans) = ::metrics::with_local_recorder(&recorder, || {
+            metrics::describe();
+            crowd(gangs, true)
+        });
+        println!("round {round}: {gangs} gangs, {spans} spans; {without}0 ms without, {with}0 ms with");
+    }
+}
