@@ -4,6 +4,7 @@
 
 pub mod active;
 pub mod claims;
+pub mod handover;
 pub mod journal;
 pub mod verdict;
 

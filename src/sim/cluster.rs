@@ -107,6 +107,7 @@ impl Cluster {
             clock: self.clock.clone().skewed(start.skew),
             controller_name: self.controller_name.clone(),
             policy: self.policy.clone(),
+            election: None,
         });
         let context = replica.context();
         let stop = CancellationToken::new();

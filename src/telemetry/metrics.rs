@@ -22,6 +22,7 @@ const VERDICT_DELAY: &str = "setu_verdict_delay_seconds";
 const REQUESTS: &str = "setu_api_requests_total";
 const SWEPT: &str = "setu_orphans_swept_total";
 const WATCH_ERRORS: &str = "setu_watch_errors_total";
+const LEADER: &str = "setu_leader";
 const BUILD: &str = "setu_build_info";
 
 /// Minutes: what clouds take.
@@ -48,6 +49,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_counter!(REQUESTS, Unit::Count, "Requests to the API server, by verb, resource and status code");
     describe_counter!(SWEPT, Unit::Count, "NodeClaims deleted because nobody wants them, by reason");
     describe_counter!(WATCH_ERRORS, Unit::Count, "Watches that broke or could not start, by kind");
+    describe_gauge!(LEADER, Unit::Count, "1 in the replica that leads, 0 in the others");
     describe_gauge!(BUILD, Unit::Count, "The release that runs");
     gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Ok(handle)
@@ -122,6 +124,11 @@ pub fn swept(reason: &'static str) {
 /// A watch broke.
 pub fn watch_error(kind: &'static str) {
     counter!(WATCH_ERRORS, "kind" => kind).increment(1);
+}
+
+/// Whether this replica leads.
+pub fn leads(leads: bool) {
+    gauge!(LEADER).set(if leads { 1.0 } else { 0.0 });
 }
 
 /// How many gangs are in each state now.
