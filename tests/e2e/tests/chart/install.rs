@@ -69,8 +69,7 @@ impl Install {
         let scenario: Scenario = serde_json::from_value(json!({"title": ID})).unwrap();
         let run = Run { title: ID.into(), id: ID.into(), scenario };
         let shared = Shared { kinds, kubeconfig: stack.kubeconfig().into() };
-        let world =
-            World::new(Real::new(&stack, &shared, &run).unwrap(), &run).await.unwrap();
+        let world = World::new(Real::new(&stack, &shared, &run).unwrap(), &run).await.unwrap();
         let folder = stack.folder().join("helm");
         Self { world, stack, folder }
     }
