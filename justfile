@@ -24,9 +24,10 @@ cluster:
 soak count='1000' from='1000000':
     cargo bench --bench soak -- {{ count }} {{ from }}
 
-# Write the generated files anew
+# Write the generated files anew; those of the chart need Go, once
 generate:
     SETU_REGENERATE=1 cargo test --test charts --test generated --test metrics --test views
+    SETU_REGENERATE=1 cargo test -p setu-e2e --test chart render
 
 # What only Prometheus' own tool can check: metrics, alert rules and their tests; needs promtool
 metrics:

@@ -17,6 +17,9 @@ pub const JOURNAL_PREFIX: &str = "gang.setu.kueue.x-k8s.io/";
 /// Prefix of the annotation that states the gang's state for people; the check's name follows.
 pub const STATE_PREFIX: &str = "state.setu.kueue.x-k8s.io/";
 
+/// Finalizer on a Workload whose nodes must be gone before it is.
+pub const FINALIZER: &str = "setu.kueue.x-k8s.io/nodeclaims";
+
 /// Label on NodeClaim and Node: the gang's id. Also the key of the node selector and of the taint.
 pub const GANG: &str = "setu.kueue.x-k8s.io/gang";
 /// Label on NodeClaim and Node: UID of the Workload the claim was made for.

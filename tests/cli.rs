@@ -150,3 +150,12 @@ fn the_board_is_served_only_where_it_is_asked_for() {
     let page = answer(&["--board"], "/board");
     assert!(page.starts_with("HTTP/1.1 200") && page.contains("<title>Setu board</title>"), "{page}");
 }
+
+#[test]
+fn an_election_that_could_give_two_leaders_is_refused() {
+    refused(&["run", "--leader-elect", "--leader-election-renew-deadline", "20s"], "shorter than the lease");
+    refused(
+        &["run", "--leader-elect", "--leader-election-retry-period", "soon"],
+        "--leader-election-retry-period",
+    );
+}

@@ -2,8 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use kube::CustomResourceExt;
-use setu::api::ProvisioningParameters;
 use std::path::Path;
 
 fn compare(file: &str, made: &str) {
@@ -18,6 +16,8 @@ fn compare(file: &str, made: &str) {
 
 #[test]
 fn the_crd_is_that_of_the_code() {
-    let crd = serde_yaml::to_string(&ProvisioningParameters::crd()).unwrap();
+    let crd = setu::cli::crds::text().unwrap();
     compare("examples/setup/crds.yaml", &crd);
+    compare("charts/setu/files/crds.yaml", &crd);
+    compare("manifests/crds.yaml", &crd);
 }

@@ -208,7 +208,7 @@ fn crowd(gangs: usize, traced: bool) -> (u64, usize) {
                 spans += 1;
             }
             let approved =
-                setu.context.board().by_state(clock.now()).get(&StateName::Approved).map_or(0, |s| s.0);
+                setu.context.board().by_state().get(&StateName::Approved).copied().unwrap_or_default();
             setu.context.set_gauges();
             if approved == gangs {
                 return (ticks() - before, spans);

@@ -5,6 +5,7 @@ use crate::api::{
     AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ProvisioningParameters,
     ResourceFlavor, Workload,
 };
+use crate::cluster::lease::Leadership;
 use crate::cluster::watch::{Gates, watch};
 use crate::controllers::Context;
 use crate::controllers::context::{Stores, Wakers};
@@ -35,7 +36,7 @@ pub struct Feeds {
 
 impl Feeds {
     /// Starts every watch.
-    pub fn start(parts: Parts) -> (Self, Arc<Context>) {
+    pub fn start(parts: Parts, leadership: Leadership) -> (Self, Arc<Context>) {
         let client = &parts.client;
         let gates = Gates::default();
         let all = Config::default;
@@ -73,7 +74,7 @@ impl Feeds {
         let (wake_claim, wake_claims) = unbounded_channel();
         let (wake_check, wake_checks) = unbounded_channel();
         let wake = Wakers { workload: wake_workload, claim: wake_claim, check: wake_check };
-        let context = Arc::new(Context::new(parts, stores, (gates, wake)));
+        let context = Arc::new(Context::new(parts, leadership, stores, (gates, wake)));
         spawn(queues.touched, &context, |context, _| plans_may_change(context));
         spawn(flavors.touched, &context, |context, _| plans_may_change(context));
         spawn(pools.touched, &context, |context, _| plans_may_change(context));

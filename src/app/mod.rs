@@ -1,15 +1,18 @@
 //! Wiring: from a configuration to running loops, and their orderly end.
 //!
-//! Order at the end: readiness goes off, the controllers finish what they are doing, the servers stop.
+//! Order at the end: readiness goes off, the controllers finish what they are doing, the lease is given
+//! up, the servers stop.
 //! A second signal ends the process at once.
 
 pub mod board;
 mod feeds;
 pub mod replica;
 mod server;
+pub mod uninstall;
 
 use crate::clock::Clock;
 use crate::cluster::client;
+use crate::cluster::lease::Settings;
 use crate::controllers::Context;
 use crate::policy::PolicyFile;
 use crate::telemetry::traces::{self, Exporting, Traces};
@@ -30,6 +33,8 @@ pub struct Config {
     pub policy: PolicyFile,
     /// `spec.controllerName` of the checks that are ours.
     pub controller_name: String,
+    /// How this replica and others settle who acts; `None` for one that is alone.
+    pub election: Option<Settings>,
     /// Address of the metrics.
     pub metrics: SocketAddr,
     /// Address of the probes.
@@ -71,6 +76,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         controller_name: config.controller_name.clone(),
         policy: config.policy,
         telemetry: Telemetry { instance: instance(), traces, events_on_job: config.events_on_job },
+        election: config.election,
     });
     let context = replica.context();
     let metrics_server = server::bind("metrics", config.metrics).await?;

@@ -1,10 +1,13 @@
 //! One replica of the controller: its watches, its memory and its loops, without the process around them.
 
 use super::feeds::Feeds;
+use crate::cluster::lease::{Elector, Leadership};
 use crate::controllers::claims::{Suspects, Sweeper};
 pub use crate::controllers::context::Parts;
 use crate::controllers::queue::{self, Action, Key};
 use crate::controllers::{Context, admission_check, claims, workload};
+use crate::telemetry::metrics;
+use futures::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -18,13 +21,21 @@ const RETRY: Duration = Duration::from_secs(5);
 pub struct Replica {
     context: Arc<Context>,
     feeds: Feeds,
+    elector: Option<Elector>,
 }
 
 impl Replica {
     /// Starts the watches. Nothing is decided before [`Replica::work`].
-    pub fn start(parts: Parts) -> Self {
-        let (feeds, context) = Feeds::start(parts);
-        Self { context, feeds }
+    pub fn start(mut parts: Parts) -> Self {
+        let (elector, leadership) = match parts.election.take() {
+            None => (None, Leadership::sole()),
+            Some(settings) => {
+                let (elector, leadership) = Elector::new(parts.client.clone(), settings, parts.clock.clone());
+                (Some(elector), leadership)
+            }
+        };
+        let (feeds, context) = Feeds::start(parts, leadership);
+        Self { context, feeds, elector }
     }
 
     /// What the loops share.
@@ -32,16 +43,42 @@ impl Replica {
         Arc::clone(&self.context)
     }
 
-    /// Runs the loops until `stop`; looks that are under way are finished.
+    /// Runs the loops, which act while this replica leads, until `stop`. Looks that are under way are
+    /// finished, and then the lease is given up.
     pub async fn work(self, stop: &CancellationToken) {
-        let Self { context, feeds } = self;
-        let sweeper = Arc::new(Sweeper { context: Arc::clone(&context), suspects: Suspects::default() });
-        let workloads = queue::work(feeds.workloads, AT_ONCE, |key| look_at_workload(key, &context), stop);
-        let checks = queue::work(feeds.checks, 1, |key| look_at_check(key, &context), stop);
-        let claims = queue::work(feeds.claims, AT_ONCE, |key| look_at_claim(key, &sweeper), stop);
-        // What came of each look is logged where it is taken.
-        tokio::join!(workloads, checks, claims);
+        let Self { context, feeds, elector } = self;
+        let idle = CancellationToken::new();
+        let loops = async {
+            loops(feeds, &context, stop).await;
+            idle.cancel();
+        };
+        let election = async {
+            if let Some(elector) = elector {
+                elector.run(idle.clone()).boxed().await;
+            }
+        };
+        tokio::join!(loops, election, terms(&context, &idle));
     }
+}
+
+/// Follows who leads.
+async fn terms(context: &Context, idle: &CancellationToken) {
+    let mut leadership = context.leadership.clone();
+    metrics::leader(leadership.leads());
+    while let Some(Some(leads)) = idle.run_until_cancelled(leadership.turned()).await {
+        metrics::leader(leads);
+        context.turn(leads);
+    }
+}
+
+/// Runs the three loops until they are told to stop.
+async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
+    let sweeper = Arc::new(Sweeper { context: Arc::clone(context), suspects: Suspects::default() });
+    let workloads = queue::work(feeds.workloads, AT_ONCE, |key| look_at_workload(key, context), stop);
+    let checks = queue::work(feeds.checks, 1, |key| look_at_check(key, context), stop);
+    let claims = queue::work(feeds.claims, AT_ONCE, |key| look_at_claim(key, &sweeper), stop);
+    // What came of each look is logged where it is taken.
+    tokio::join!(workloads, checks, claims);
 }
 
 async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {

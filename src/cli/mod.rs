@@ -4,6 +4,7 @@ pub mod cluster;
 pub mod completions;
 pub mod crds;
 pub mod demo;
+mod election;
 pub mod explain;
 pub mod find;
 pub mod inspect;
@@ -13,6 +14,7 @@ pub mod run;
 pub mod statechart;
 pub mod top;
 pub mod trace;
+pub mod uninstall;
 pub mod watch;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -38,6 +40,7 @@ enum Command {
     Statechart(statechart::Args),
     Crds(crds::Args),
     Completions(completions::Args),
+    Uninstall(uninstall::Args),
 }
 
 /// Why a command failed.
@@ -81,6 +84,7 @@ impl Cli {
             Command::Statechart(args) => args.run(),
             Command::Crds(args) => args.run(),
             Command::Completions(args) => args.run(),
+            Command::Uninstall(args) => args.run().await,
         }
     }
 }

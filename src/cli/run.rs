@@ -1,6 +1,6 @@
 //! `setu run`: the controller.
 
-use super::Failure;
+use super::{Failure, election};
 use crate::api::parameters::{Gate, Gates};
 use crate::app::{self, Config};
 use crate::names;
@@ -48,6 +48,8 @@ pub struct Args {
     /// error, warn, info, debug, trace, or a filter such as setu=debug.
     #[arg(long, env = "SETU_LOG_LEVEL", default_value = "info,kube_runtime=warn,kube_client=warn")]
     log_level: String,
+    #[command(flatten)]
+    election: election::Args,
 }
 
 impl Args {
@@ -79,6 +81,7 @@ impl Args {
         Ok(Config {
             policy,
             controller_name: self.controller_name.clone(),
+            election: self.election.settings()?,
             metrics: address("--metrics-bind-address", &self.metrics_bind_address)?,
             health: address("--health-probe-bind-address", &self.health_probe_bind_address)?,
             traces: traces::Settings::read(self.otlp_endpoint.as_deref(), |name| std::env::var(name).ok())

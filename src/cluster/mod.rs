@@ -1,5 +1,7 @@
-//! The way to the API server: the client, and one watch per kind.
+//! The way to the API server: the client, one watch per kind, and who leads.
 
 pub mod client;
+pub mod fence;
+pub mod lease;
 pub mod store;
 pub mod watch;

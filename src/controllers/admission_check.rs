@@ -39,6 +39,9 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
     if known.as_ref() != Some(&parameters) {
         context.wake_all_of(&name);
     }
+    if !context.leadership.leads() {
+        return Ok(Action::await_change());
+    }
     active::report(&context.client, &check, &active, context.now()).await?;
     Ok(Action::requeue(SAFETY_NET))
 }

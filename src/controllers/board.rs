@@ -136,6 +136,13 @@ impl Board {
         gone
     }
 
+    /// Forgets everything.
+    pub fn clear(&self) {
+        let mut pages = self.pages();
+        pages.revision += 1;
+        pages.gangs = Arc::default();
+    }
+
     /// The Workload of a gang.
     pub fn workload(&self, gang: &str) -> Option<ObjectRef<Workload>> {
         self.pages().gangs.get(gang).map(|noted| noted.entry.object.clone())

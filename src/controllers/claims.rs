@@ -49,6 +49,9 @@ pub struct Sweeper {
 /// Looks at one claim.
 pub async fn reconcile(claim: Arc<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<Action, Error> {
     let context = &sweeper.context;
+    if !context.leadership.leads() {
+        return Ok(Action::await_change());
+    }
     let (name, uid) = (claim.name_any(), claim.uid().unwrap_or_default());
     if claim.metadata.deletion_timestamp.is_some() || claim.label(names::MANAGED_BY) != names::SETU {
         return Ok(Action::await_change());

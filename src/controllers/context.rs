@@ -1,7 +1,7 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::board::{Board, BoardSnapshot};
-use super::memory::{Ledger, Necrology, OwnWrites};
+use super::memory::{Ledger, LedgerPages, Necrology, OwnWrites};
 use super::meters::{Estimates, Stall};
 use super::seen::Seen;
 use crate::api::parameters::ParametersSpec;
@@ -9,6 +9,8 @@ use crate::api::{
     AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ResourceFlavor, Workload,
 };
 use crate::clock::Clock;
+use crate::cluster::fence::fenced;
+use crate::cluster::lease::{Leadership, Settings};
 use crate::cluster::store::Store;
 use crate::cluster::watch::Gates;
 use crate::effects::events::Publisher;
@@ -76,14 +78,18 @@ pub struct Parts {
     pub policy: PolicyFile,
     /// How it is heard of.
     pub telemetry: Telemetry,
+    /// How this replica and others settle who acts; `None` for one that is alone.
+    pub election: Option<Settings>,
 }
 
 /// What the controllers share.
 pub struct Context {
-    /// The way to the API server.
+    /// The way to the API server; it refuses to write while another replica leads.
     pub client: Client,
     /// The time.
     pub clock: Clock,
+    /// Whether this replica leads.
+    pub leadership: Leadership,
     /// `spec.controllerName` of the checks that are ours.
     pub controller_name: String,
     /// The policy file, or what stands for one that was not given.
@@ -112,12 +118,14 @@ pub struct Context {
 
 impl Context {
     /// Puts the parts together, with an empty memory.
-    pub fn new(parts: Parts, stores: Stores, (gates, wake): (Gates, Wakers)) -> Self {
+    pub fn new(parts: Parts, leadership: Leadership, stores: Stores, (gates, wake): (Gates, Wakers)) -> Self {
+        let client = fenced(&parts.client, &leadership);
         Self {
-            events: Publisher::new(parts.client.clone(), &parts.telemetry),
+            events: Publisher::new(client.clone(), &parts.telemetry),
             telemetry: parts.telemetry,
-            client: parts.client,
+            client,
             clock: parts.clock,
+            leadership,
             controller_name: parts.controller_name,
             policy_file: parts.policy,
             stores,
@@ -191,6 +199,27 @@ impl Context {
     pub fn wake_workload(&self, workload: ObjectRef<Workload>) {
         // Fails only while the process ends, when nobody looks any more.
         let _ = self.wake.workload.send(workload);
+    }
+
+    /// Begins to lead, or ceases to: what was remembered belongs to an earlier term, and a new leader
+    /// looks at everything.
+    pub fn turn(&self, leads: bool) {
+        self.board.clear();
+        *self.ledger.open() = LedgerPages::default();
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        if !leads {
+            return;
+        }
+        // Sending fails only while the process ends.
+        for check in self.stores.checks.state() {
+            let _ = self.wake.check.send(ObjectRef::from_obj(&*check));
+        }
+        for workload in self.stores.workloads.state() {
+            self.wake_workload(ObjectRef::from_obj(&*workload));
+        }
+        for claim in self.stores.claims.state() {
+            let _ = self.wake.claim.send(ObjectRef::from_obj(&*claim));
+        }
     }
 
     /// Has another look taken at every Workload that has a check of ours.

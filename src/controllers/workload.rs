@@ -26,6 +26,10 @@ const CATCH_UP: Duration = Duration::from_millis(500);
 /// Looks at one Workload.
 pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result<Action, Error> {
     let started = Instant::now();
+    if !context.leadership.leads() {
+        // Whoever begins to lead looks at everything.
+        return Ok(Action::await_change());
+    }
     if !context.gates.closed().is_empty() {
         return Ok(Action::requeue(CATCH_UP));
     }

@@ -5,6 +5,7 @@
 pub mod active;
 pub mod claims;
 pub mod events;
+pub mod handover;
 pub mod journal;
 pub mod verdict;
 

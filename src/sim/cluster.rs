@@ -117,6 +117,7 @@ impl Cluster {
                 traces: self.traces.clone(),
                 ..Telemetry::default()
             },
+            election: None,
         });
         let context = replica.context();
         let stop = CancellationToken::new();

@@ -9,7 +9,7 @@ if ! command -v go >/dev/null; then
 fi
 cargo build --features fail-points --target-dir target/e2e/setu
 if [ -z "${1:-}" ]; then
-  cargo test -p setu-e2e --lib --bins --test bare --test cli --test traces
+  cargo test -p setu-e2e --lib --bins --test bare --test cli --test traces --test leaders --test chart
   if command -v kubectl >/dev/null; then
     cargo test -p setu-e2e --test cli -- --ignored
   else

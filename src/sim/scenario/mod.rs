@@ -8,7 +8,7 @@ mod play;
 mod world;
 
 pub use file::{Expect, Run, Scenario, Step, parse, read, read_file};
-pub use play::play;
+pub use play::{nothing_is_left, paths_are_lawful, play, take};
 pub use world::{World, controller_name, controller_name_of, objects, policy};
 
 use anyhow::Result;

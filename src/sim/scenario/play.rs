@@ -34,7 +34,8 @@ pub async fn play<T: Theatre>(world: &mut World<T>, run: &Run, kill_after: Optio
     Ok(writes)
 }
 
-async fn take<T: Theatre>(world: &mut World<T>, step: &Step) -> Result<()> {
+/// Takes one step.
+pub async fn take<T: Theatre>(world: &mut World<T>, step: &Step) -> Result<()> {
     match step {
         Step::Submit(job) => world.submit(job).await,
         Step::Group(group) => world.group(group).await,
@@ -224,7 +225,7 @@ async fn no_event<T: Theatre>(world: &World<T>, workload: &Workload, reason: &st
 }
 
 /// Ends everything in the scenario's namespace; then no NodeClaim of it and no Node may be left.
-async fn nothing_is_left<T: Theatre>(world: &mut World<T>) -> Result<()> {
+pub async fn nothing_is_left<T: Theatre>(world: &mut World<T>) -> Result<()> {
     use k8s_openapi::api::batch::v1::Job;
     let all = ListParams::default();
     let now = DeleteParams { grace_period_seconds: Some(0), ..DeleteParams::background() };
@@ -260,7 +261,7 @@ async fn nothing_is_left<T: Theatre>(world: &mut World<T>) -> Result<()> {
 }
 
 /// Every history that was seen is a path of the published chart.
-fn paths_are_lawful<T: Theatre>(world: &World<T>) -> Result<()> {
+pub fn paths_are_lawful<T: Theatre>(world: &World<T>) -> Result<()> {
     let edges = diagram::edges();
     for journal in world.journals.values() {
         let mut last: Option<&crate::gang::journal::Step> = None;

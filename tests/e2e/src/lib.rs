@@ -6,6 +6,7 @@
 //! The cloud behind Karpenter obeys the ConfigMap [`WEATHER_NAMESPACE`]/[`WEATHER_NAME`];
 //! its rules are those of `programs/karpenter/weather.go`.
 
+mod accounts;
 pub mod apply;
 mod identity;
 mod jaeger;

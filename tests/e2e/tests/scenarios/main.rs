@@ -18,7 +18,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::CustomResourceExt as _;
 use kube::discovery::Discovery;
 use libtest_mimic::{Arguments, Failed, Trial};
-use real::Real;
+use real::{Real, Shared};
 use setu_e2e::{Layout, Options, Scope, Stack};
 use std::path::Path;
 use std::sync::Arc;
@@ -45,11 +45,16 @@ fn main() -> Result<()> {
     let stack = Arc::new(runtime.block_on(Stack::start(options))?);
     let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
     runtime.block_on(async { setu_e2e::apply::all(&stack.client()?, vec![crd]).await })?;
+    // Setu runs with the rights that users give it, so that a missing one is found here.
+    let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/rbac.yaml");
+    runtime.block_on(async { setu_e2e::apply::path(&stack.client()?, &rights).await })?;
+    let kubeconfig = runtime.block_on(stack.kubeconfig_of(setu_e2e::KUEUE_NAMESPACE, "setu"))?;
     let kinds = Arc::new(runtime.block_on(kinds_with_ours(&stack))?);
+    let shared = Shared { kinds, kubeconfig: kubeconfig.into() };
     let handle = runtime.handle();
     let (alone, together): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(|run| run.scenario.alone);
     let trials =
-        |runs: Vec<Run>| runs.into_iter().map(|run| trial(run, &stack, &kinds, handle.clone())).collect();
+        |runs: Vec<Run>| runs.into_iter().map(|run| trial(run, &stack, &shared, handle.clone())).collect();
     let mut conclusion = libtest_mimic::run(&arguments, trials(together));
     if !alone.is_empty() {
         arguments.test_threads = Some(1);
@@ -77,28 +82,28 @@ async fn kinds_with_ours(stack: &Stack) -> Result<Discovery> {
     }
 }
 
-fn trial(run: Run, stack: &Arc<Stack>, kinds: &Arc<Discovery>, handle: Handle) -> Trial {
-    let (stack, kinds) = (Arc::clone(stack), Arc::clone(kinds));
+fn trial(run: Run, stack: &Arc<Stack>, shared: &Shared, handle: Handle) -> Trial {
+    let (stack, shared) = (Arc::clone(stack), shared.clone());
     Trial::test(run.title.clone(), move || {
-        handle.block_on(play(&stack, &kinds, &run)).map_err(|error| Failed::from(format!("{error:#}")))
+        handle.block_on(play(&stack, &shared, &run)).map_err(|error| Failed::from(format!("{error:#}")))
     })
 }
 
-async fn play(stack: &Arc<Stack>, kinds: &Arc<Discovery>, run: &Run) -> Result<()> {
-    let mut world = World::new(Real::new(stack, kinds, run)?, run).await?;
+async fn play(stack: &Arc<Stack>, shared: &Shared, run: &Run) -> Result<()> {
+    let mut world = World::new(Real::new(stack, shared, run)?, run).await?;
     let writes = scenario::play(&mut world, run, None).await?;
     drop(world);
     if !run.scenario.kill_after_each_write {
         return Ok(());
     }
     anyhow::ensure!(writes > 4, "Setu made {writes} writes only, so there is nothing to kill it after");
-    let kills = (1..=writes).map(|write| killed_after(write, stack, kinds, run));
+    let kills = (1..=writes).map(|write| killed_after(write, stack, shared, run));
     stream::iter(kills).buffer_unordered(KILLS_AT_ONCE).try_collect().await
 }
 
-async fn killed_after(write: u64, stack: &Arc<Stack>, kinds: &Arc<Discovery>, run: &Run) -> Result<()> {
+async fn killed_after(write: u64, stack: &Arc<Stack>, shared: &Shared, run: &Run) -> Result<()> {
     let run = Run { id: format!("{}-k{write}", run.id), ..run.clone() };
-    let mut world = World::new(Real::new(stack, kinds, &run)?, &run).await?;
+    let mut world = World::new(Real::new(stack, shared, &run)?, &run).await?;
     let played = scenario::play(&mut world, &run, Some(write)).await;
     played.map(drop).with_context(|| format!("killed after write {write}"))
 }

@@ -7,6 +7,7 @@ use kube::discovery::{ApiResource, Discovery, Scope};
 use setu::sim::scenario::{Run, Theatre, controller_name, policy};
 use setu_e2e::{Program, Stack};
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,12 +20,21 @@ pub struct Real {
     pub setu: Setu,
 }
 
+/// What all runs in one cluster share.
+#[derive(Clone)]
+pub struct Shared {
+    /// What the API server serves.
+    pub kinds: Arc<Discovery>,
+    /// What Setu reaches it with.
+    pub kubeconfig: Arc<Path>,
+}
+
 impl Real {
     /// Prepares a run's process; it is not started yet.
-    pub fn new(stack: &Arc<Stack>, kinds: &Arc<Discovery>, run: &Run) -> Result<Self> {
+    pub fn new(stack: &Arc<Stack>, shared: &Shared, run: &Run) -> Result<Self> {
         let folder = stack.folder().join("scenarios").join(&run.id);
-        let setu = Setu::new(stack.kubeconfig(), &controller_name(run), &policy(run)?, &folder)?;
-        Ok(Self { stack: Arc::clone(stack), client: stack.client()?, kinds: Arc::clone(kinds), setu })
+        let setu = Setu::new(&shared.kubeconfig, &controller_name(run), &policy(run)?, &folder)?;
+        Ok(Self { stack: Arc::clone(stack), client: stack.client()?, kinds: Arc::clone(&shared.kinds), setu })
     }
 }
 

@@ -1,5 +1,7 @@
 //! The process under test: `setu run`, one for each scenario, under a controller name of its own.
 
+#![allow(dead_code, reason = "each test uses a part of it")]
+
 use anyhow::{Context as _, Result, bail};
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -14,6 +16,8 @@ pub struct Setu {
     log: PathBuf,
     /// What it finds in its environment from the next start on.
     pub environment: Vec<(&'static str, String)>,
+    arguments: Vec<String>,
+    host: String,
     child: Option<Child>,
 }
 
@@ -30,8 +34,24 @@ impl Setu {
             policy: policy_file,
             log: folder.join("setu.log"),
             environment: Vec::new(),
+            arguments: Vec::new(),
+            host: "setu".to_owned(),
             child: None,
         })
+    }
+
+    /// The same with more arguments.
+    #[must_use]
+    pub fn with(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|a| (*a).to_owned()));
+        self
+    }
+
+    /// The same on a host of this name.
+    #[must_use]
+    pub fn on(mut self, host: &str) -> Self {
+        host.clone_into(&mut self.host);
+        self
     }
 
     /// Starts it. With `kill_after` it kills itself right after that write.
@@ -49,7 +69,9 @@ impl Setu {
             .args(["--health-probe-bind-address", "127.0.0.1:0", "--metrics-bind-address", "127.0.0.1:0"])
             .arg("--config")
             .arg(&self.policy)
+            .args(&self.arguments)
             .env("KUBECONFIG", &self.kubeconfig)
+            .env("HOSTNAME", &self.host)
             .env_remove("SETU_KILL_AFTER_WRITE")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdout(log.try_clone()?)
@@ -67,6 +89,14 @@ impl Setu {
             Some(child) => child.try_wait()?,
             None => None,
         })
+    }
+
+    /// Sends it a signal by its name, such as `TERM`.
+    pub fn signal(&self, name: &str) -> Result<()> {
+        let id = self.child.as_ref().context("Setu does not run")?.id().to_string();
+        let status = Command::new("kill").args(["-s", name, &id]).status().context("starting kill")?;
+        anyhow::ensure!(status.success(), "kill -s {name} {id} ended with {status}");
+        Ok(())
     }
 
     /// Kills it with SIGKILL.
@@ -98,9 +128,14 @@ impl Setu {
         Ok(text)
     }
 
+    /// Its whole log.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
     /// The last lines of its log.
     pub fn log_tail(&self, lines: usize) -> String {
-        let text = std::fs::read_to_string(&self.log).unwrap_or_default();
+        let text = self.log();
         let all: Vec<&str> = text.lines().collect();
         all[all.len().saturating_sub(lines)..].join("\n")
     }
@@ -113,7 +148,7 @@ impl Drop for Setu {
 }
 
 /// The binary, built with fail points before the tests are.
-fn binary() -> Result<PathBuf> {
+pub fn binary() -> Result<PathBuf> {
     let path = match std::env::var_os("SETU_BIN") {
         Some(path) => PathBuf::from(path),
         None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/e2e/setu/debug/setu"),

@@ -1,0 +1,57 @@
+# syntax=docker/dockerfile:1
+# A static binary and nothing else. For both architectures:
+#   docker buildx build --platform linux/amd64,linux/arm64 -t setu .
+ARG RUST_VERSION=1.95
+
+# Dependencies are compiled before the sources are copied, so that they stay cached until they change.
+FROM --platform=$BUILDPLATFORM rust:${RUST_VERSION}-alpine AS build
+ARG TARGETARCH
+# Seconds since 1970 of the commit; with it two builds of one commit are alike.
+ARG SOURCE_DATE_EPOCH=0
+ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} \
+    CARGO_INCREMENTAL=0 \
+    RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=/build=. --remap-path-prefix=/usr/local/cargo=cargo"
+# hadolint ignore=DL3018
+RUN apk add --no-cache musl-dev clang lld
+WORKDIR /build
+SHELL ["/bin/ash", "-eo", "pipefail", "-c"]
+# ring compiles C for the target, which is why the compiler is one that knows them all.
+RUN case "$TARGETARCH" in \
+      amd64) echo x86_64-unknown-linux-musl ;; \
+      arm64) echo aarch64-unknown-linux-musl ;; \
+      *) echo "no image for $TARGETARCH" >&2; exit 1 ;; \
+    esac > /target && \
+    rustup target add "$(cat /target)" && \
+    printf '[target.%s]\nlinker = "rust-lld"\n' "$(cat /target)" > /usr/local/cargo/config.toml
+ENV CC=clang
+COPY Cargo.toml Cargo.lock ./
+COPY tests/e2e/Cargo.toml tests/e2e/
+# Stand-ins for every target that a Cargo.toml names.
+RUN mkdir -p src benches tests/e2e/src tests/e2e/tests/scenarios && \
+    touch src/lib.rs tests/e2e/src/lib.rs tests/e2e/tests/scenarios/main.rs && \
+    sed -n '/^\[\[bench\]\]/,/^$/s/^name = "\(.*\)"/benches\/\1.rs/p' Cargo.toml | xargs -r touch && \
+    echo 'fn main() {}' > src/main.rs && \
+    cargo build --release --locked --bin setu --target "$(cat /target)" && \
+    rm -r src
+COPY src src
+# Newer than what the stand-in left behind.
+RUN find src -name '*.rs' -exec touch {} + && \
+    cargo build --release --locked --bin setu --target "$(cat /target)" && \
+    cp "target/$(cat /target)/release/setu" /setu && \
+    touch -d "@$SOURCE_DATE_EPOCH" /setu && \
+    ls -l /setu
+
+FROM gcr.io/distroless/static:nonroot
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="setu" \
+      org.opencontainers.image.description="All the nodes of a gang or none, for Kueue and Karpenter" \
+      org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+COPY --from=build /setu /usr/local/bin/setu
+# A number, so that Kubernetes can see that it is not root.
+USER 65532:65532
+EXPOSE 8080 8081
+ENTRYPOINT ["/usr/local/bin/setu"]
+CMD ["run"]

@@ -1,0 +1,297 @@
+//! Leaves a cluster in order: no NodeClaim without somebody who takes it away, no Workload that waits
+//! for an answer that will never come.
+//!
+//! Rule: the controller stands still meanwhile, or it would make anew what is taken away.
+
+use crate::api::workload::{CheckState, Verdict};
+use crate::api::{AdmissionCheck, NodeClaim, Workload};
+use crate::effects::active::Active;
+use crate::effects::handover::{Annotations, release_node, release_workload};
+use crate::effects::{active, call, claims, verdict};
+use crate::error::Error;
+use crate::names;
+use jiff::Timestamp;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::DeserializeGuard;
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Time between two looks at what is still there.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// What to do about nodes on which admitted gangs run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Nodes {
+    /// They are Karpenter's from now on: it takes them away once their pods are done.
+    HandBack,
+    /// They are deleted as all others, with the pods on them.
+    Delete,
+}
+
+/// What was found, and what is to become of it.
+#[derive(Debug, Default)]
+pub struct Plan {
+    /// Checks that nobody will answer any more.
+    pub checks: Vec<AdmissionCheck>,
+    /// Claims to delete.
+    pub delete: Vec<NodeClaim>,
+    /// Claims of running gangs, which Karpenter gets back.
+    pub hand_back: Vec<NodeClaim>,
+    /// Workloads that hold quota while they wait for us; they give it back.
+    pub waiting: Vec<Workload>,
+    /// Workloads with a finalizer or, where all goes, a journal of ours.
+    pub marked: Vec<Workload>,
+}
+
+/// Reads the cluster and says what would be done. `controller_name` is that of the checks to leave.
+pub async fn plan(client: &Client, controller_name: &str, nodes: Nodes) -> Result<Plan, Error> {
+    let all = ListParams::default();
+    let ours = all.clone().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
+    let checks: Api<AdmissionCheck> = Api::all(client.clone());
+    let claims: Api<DeserializeGuard<NodeClaim>> = Api::all(client.clone());
+    let workloads: Api<DeserializeGuard<Workload>> = Api::all(client.clone());
+    let (checks, claims, workloads) = tokio::try_join!(
+        call("listing AdmissionChecks", "", checks.list(&all)),
+        call("listing NodeClaims", "", claims.list(&ours)),
+        call("listing Workloads", "", workloads.list(&all)),
+    )?;
+    let claims = claims.items.into_iter().filter_map(|c| c.0.ok()).collect();
+    let workloads = workloads.items.into_iter().filter_map(|w| w.0.ok()).collect();
+    Ok(sorted(controller_name, nodes, checks.items, claims, workloads))
+}
+
+/// The pure part of [`plan`].
+fn sorted(
+    controller_name: &str,
+    nodes: Nodes,
+    checks: Vec<AdmissionCheck>,
+    claims: Vec<NodeClaim>,
+    workloads: Vec<Workload>,
+) -> Plan {
+    let (ours, others): (Vec<_>, Vec<_>) =
+        checks.into_iter().partition(|c| c.spec.controller_name == controller_name);
+    let others: BTreeSet<String> = others.iter().map(ResourceExt::name_any).collect();
+    let names: BTreeSet<String> = ours.iter().map(ResourceExt::name_any).collect();
+    let running: BTreeSet<String> = workloads
+        .iter()
+        .filter(|w| w.is("Admitted") && !w.is("Finished"))
+        .filter_map(ResourceExt::uid)
+        .collect();
+    // A claim made for another controller's check is another installation's.
+    let claims = claims.into_iter().filter(|c| !others.contains(c.annotation(names::CHECK)));
+    let (hand_back, delete) =
+        claims.partition(|c| nodes == Nodes::HandBack && running.contains(c.label(names::WORKLOAD_UID)));
+    let waits = |w: &&Workload| {
+        w.is("QuotaReserved") && !w.is("Admitted") && w.checks().iter().any(|c| names.contains(&c.name))
+    };
+    let waiting: Vec<Workload> = workloads.iter().filter(waits).cloned().collect();
+    let all_goes = nodes == Nodes::Delete;
+    let journalled =
+        |w: &Workload| all_goes && w.annotations().keys().any(|k| k.starts_with(names::JOURNAL_PREFIX));
+    let marked = |w: &Workload| w.finalizers().iter().any(|f| f == names::FINALIZER) || journalled(w);
+    let marked = workloads.into_iter().filter(marked).collect();
+    Plan { checks: ours, delete, hand_back, waiting, marked }
+}
+
+/// Scales the controller's Deployment to zero and waits until its pods are gone.
+pub async fn stop(client: &Client, namespace: &str, name: &str, limit: Duration) -> Result<(), String> {
+    let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+    let zero = Patch::Merge(json!({"spec": {"replicas": 0}}));
+    let scaled =
+        call("scaling Deployment", name, api.patch_scale(name, &PatchParams::default(), &zero)).await;
+    match scaled {
+        Err(error) if error.code() == Some(404) => return Ok(()),
+        other => other.map_err(|e| e.to_string())?,
+    };
+    let deadline = Instant::now() + limit;
+    loop {
+        let scale = call("reading Deployment", name, api.get_scale(name)).await.map_err(|e| e.to_string())?;
+        let left = scale.status.map_or(0, |s| s.replicas);
+        if left == 0 {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!(
+                "{left} pods of Deployment {namespace}/{name} are still there after {limit:?}"
+            ));
+        }
+        sleep(LOOK).await;
+    }
+}
+
+/// Does what the plan says, and waits until the deleted NodeClaims are gone.
+pub async fn carry_out(client: &Client, plan: Plan, nodes: Nodes, limit: Duration) -> Result<(), String> {
+    let inactive = Active {
+        works: false,
+        reason: "Uninstalled",
+        message: "Setu was uninstalled: take this check out of the ClusterQueues that name it".to_owned(),
+    };
+    let now = Timestamp::now();
+    let text = |e: Error| e.to_string();
+    // First the queues close, or Kueue would reserve anew what is given back here.
+    for check in &plan.checks {
+        active::report(client, check, &inactive, now).await.map_err(text)?;
+    }
+    let checks: BTreeSet<String> = plan.checks.iter().map(ResourceExt::name_any).collect();
+    for workload in &plan.waiting {
+        give_back(client, workload, &checks).await.map_err(text)?;
+    }
+    for claim in &plan.hand_back {
+        release_node(client, claim).await.map_err(text)?;
+    }
+    let targets: BTreeMap<String, String> =
+        plan.delete.iter().map(|c| (c.name_any(), c.uid().unwrap_or_default())).collect();
+    let (_, failed) = claims::delete_all(client, targets.clone().into_iter().collect()).await;
+    failed.map_or(Ok(()), |e| Err(e.to_string()))?;
+    until_gone(client, &targets, limit).await?;
+    // Last of all, for a finalizer says that there may still be nodes.
+    let annotations = if nodes == Nodes::Delete { Annotations::Remove } else { Annotations::Keep };
+    for workload in &plan.marked {
+        release(client, workload, annotations).await.map_err(text)?;
+    }
+    Ok(())
+}
+
+/// Has Kueue take back the quota of a Workload that nobody will provision for.
+async fn give_back(client: &Client, workload: &Workload, checks: &BTreeSet<String>) -> Result<(), Error> {
+    let retry = |old: &CheckState| CheckState {
+        name: old.name.clone(),
+        state: Verdict::Retry,
+        last_transition_time: Timestamp::now(),
+        message: "Setu was uninstalled".to_owned(),
+        requeue_after_seconds: Some(0),
+        pod_set_updates: Vec::new(),
+    };
+    let entries: Vec<CheckState> =
+        workload.checks().iter().filter(|c| checks.contains(&c.name)).map(retry).collect();
+    match verdict::apply(client, workload, &entries).await {
+        // Whoever changed it has moved it on; it waits for us no more, or is told of at the end.
+        Err(Error::Conflict { .. }) => Ok(()),
+        other => other.map(drop),
+    }
+}
+
+async fn release(client: &Client, workload: &Workload, annotations: Annotations) -> Result<(), Error> {
+    let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
+    let name = workload.name_any();
+    let mut tries = 0;
+    loop {
+        let Some(current) = call("reading Workload", &name, api.get_opt(&name)).await? else {
+            return Ok(());
+        };
+        tries += 1;
+        match release_workload(client, &current, annotations).await {
+            Err(Error::Conflict { .. }) if tries < 5 => {}
+            other => return other.map(drop),
+        }
+    }
+}
+
+async fn until_gone(
+    client: &Client,
+    targets: &BTreeMap<String, String>,
+    limit: Duration,
+) -> Result<(), String> {
+    let api: Api<DeserializeGuard<NodeClaim>> = Api::all(client.clone());
+    let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
+    let deadline = Instant::now() + limit;
+    loop {
+        let list = call("listing NodeClaims", "", api.list(&ours)).await.map_err(|e| e.to_string())?;
+        let left: Vec<String> = list
+            .items
+            .into_iter()
+            .filter_map(|c| c.0.ok())
+            .filter(|c| targets.get(&c.name_any()) == c.uid().as_ref())
+            .map(|c| c.name_any())
+            .collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!(
+                "Karpenter has not taken these NodeClaims away within {limit:?}: {}. They are being deleted; look at \
+                 their conditions",
+                left.join(", ")
+            ));
+        }
+        sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::admission_check::AdmissionCheckSpec;
+    use crate::api::node_claim::NodeClaimSpec;
+    use serde_json::Value;
+
+    fn check(name: &str, controller: &str) -> AdmissionCheck {
+        let spec = AdmissionCheckSpec { controller_name: controller.into(), ..Default::default() };
+        AdmissionCheck::new(name, spec)
+    }
+
+    fn claim(name: &str, check: &str, workload: &str) -> NodeClaim {
+        let mut claim = NodeClaim::new(name, NodeClaimSpec::default());
+        claim.metadata.annotations = Some([(names::CHECK.to_owned(), check.to_owned())].into());
+        claim.metadata.labels = Some([(names::WORKLOAD_UID.to_owned(), workload.to_owned())].into());
+        claim
+    }
+
+    fn workload(uid: &str, conditions: &[&str]) -> Workload {
+        let condition = |kind: &&str| -> Value {
+            json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+        };
+        let conditions: Vec<Value> = conditions.iter().map(condition).collect();
+        let journal = names::journal_key("ours");
+        serde_json::from_value(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {"name": uid, "uid": uid, "annotations": {journal: "{}"}},
+            "spec": {}, "status": {"conditions": conditions, "admissionChecks": [{"name": "ours"}]},
+        }))
+        .unwrap()
+    }
+
+    fn names_of<K: ResourceExt>(objects: &[K]) -> Vec<String> {
+        objects.iter().map(ResourceExt::name_any).collect()
+    }
+
+    fn found(nodes: Nodes) -> Plan {
+        let checks = vec![check("ours", "setu"), check("theirs", "another")];
+        let claims = vec![
+            claim("runs", "ours", "admitted"),
+            claim("waits", "ours", "reserved"),
+            claim("ended", "ours", "finished"),
+            claim("orphan", "gone", "nobody"),
+            claim("foreign", "theirs", "admitted"),
+        ];
+        let workloads = vec![
+            workload("admitted", &["QuotaReserved", "Admitted"]),
+            workload("reserved", &["QuotaReserved"]),
+            workload("finished", &["QuotaReserved", "Admitted", "Finished"]),
+            workload("queued", &[]),
+        ];
+        sorted("setu", nodes, checks, claims, workloads)
+    }
+
+    #[test]
+    fn running_gangs_keep_their_nodes_and_all_others_lose_them() {
+        let plan = found(Nodes::HandBack);
+        assert_eq!(names_of(&plan.hand_back), ["runs"]);
+        assert_eq!(names_of(&plan.delete), ["waits", "ended", "orphan"]);
+        assert_eq!(names_of(&plan.waiting), ["reserved"]);
+        assert_eq!(names_of(&plan.checks), ["ours"]);
+        assert!(plan.marked.is_empty());
+    }
+
+    #[test]
+    fn where_all_goes_running_gangs_lose_their_nodes_too_and_journals_go() {
+        let plan = found(Nodes::Delete);
+        assert_eq!(names_of(&plan.delete), ["runs", "waits", "ended", "orphan"]);
+        assert!(plan.hand_back.is_empty());
+        assert_eq!(plan.marked.len(), 4);
+    }
+}

@@ -1,0 +1,67 @@
+//! Flags of leader election, which `setu run` takes in.
+
+use super::Failure;
+use crate::cluster::lease::{Settings, Timing};
+use std::time::Duration;
+
+/// Where a pod finds the namespace it runs in.
+const OWN_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+/// Where a process that runs in no pod looks for its peers.
+const DEFAULT_NAMESPACE: &str = "kueue-system";
+
+/// How several replicas settle which of them acts.
+#[derive(clap::Args, Debug)]
+#[group(skip)]
+#[command(next_help_heading = "Leader election")]
+pub struct Args {
+    /// Act only while holding a Lease, so that several replicas can run.
+    #[arg(long = "leader-elect", env = "SETU_LEADER_ELECT", num_args = 0..=1, default_missing_value = "true", default_value = "false", action = clap::ArgAction::Set)]
+    elect: bool,
+    /// Namespace of the Lease; without it the pod's own, or else kueue-system.
+    #[arg(long = "leader-election-namespace", env = "SETU_LEADER_ELECTION_NAMESPACE")]
+    namespace: Option<String>,
+    /// Name of the Lease. Installations with different controller names need different ones.
+    #[arg(long = "leader-election-id", env = "SETU_LEADER_ELECTION_ID", default_value = "setu")]
+    id: String,
+    /// How long other replicas wait for a leader that has fallen silent.
+    #[arg(long = "leader-election-lease-duration", env = "SETU_LEADER_ELECTION_LEASE_DURATION", value_name = "DURATION", default_value = "15s", value_parser = humantime::parse_duration)]
+    lease_duration: Duration,
+    /// How long a leader that cannot renew its Lease goes on; shorter than the lease duration.
+    #[arg(long = "leader-election-renew-deadline", env = "SETU_LEADER_ELECTION_RENEW_DEADLINE", value_name = "DURATION", default_value = "10s", value_parser = humantime::parse_duration)]
+    renew_deadline: Duration,
+    /// Time between renewals, and between tries.
+    #[arg(long = "leader-election-retry-period", env = "SETU_LEADER_ELECTION_RETRY_PERIOD", value_name = "DURATION", default_value = "2s", value_parser = humantime::parse_duration)]
+    retry_period: Duration,
+}
+
+impl Args {
+    /// What was asked for; `None` if this replica is alone.
+    pub fn settings(&self) -> Result<Option<Settings>, Failure> {
+        let timing = Timing {
+            lease: self.lease_duration,
+            renew_deadline: self.renew_deadline,
+            retry: self.retry_period,
+        };
+        if let Some(fault) = timing.fault() {
+            return Err(Failure::Invalid(format!("leader election cannot work like this: {fault}")));
+        }
+        if !self.elect {
+            return Ok(None);
+        }
+        let given = self.namespace.clone();
+        let own = || std::fs::read_to_string(OWN_NAMESPACE).ok().map(|n| n.trim().to_owned());
+        Ok(Some(Settings {
+            namespace: given.or_else(own).unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
+            name: self.id.clone(),
+            identity: identity(),
+            timing,
+            jitter: Box::new(fastrand::f64),
+        }))
+    }
+}
+
+/// The pod's name and something that no other start of it has.
+fn identity() -> String {
+    let host = std::env::var("HOSTNAME").ok().filter(|h| !h.is_empty());
+    format!("{}_{:016x}", host.as_deref().unwrap_or("setu"), fastrand::u64(..))
+}

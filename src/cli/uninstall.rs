@@ -1,0 +1,94 @@
+//! `setu uninstall`: leaves a cluster in order.
+
+use super::Failure;
+use crate::app::uninstall::{self, Nodes, Plan};
+use crate::cluster::client;
+use crate::names;
+use crate::telemetry::logs;
+use kube::ResourceExt;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+/// Releases what Setu holds, before it is taken out of a cluster.
+///
+/// Nodes of gangs that run are handed back to Karpenter, which removes them when their pods are done; all
+/// other NodeClaims of Setu are deleted. Workloads that wait for Setu give their quota back, and lose
+/// Setu's finalizer. Without --yes it only says what it would do.
+///
+/// Example: setu uninstall --deployment kueue-system/setu --yes
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// Delete the nodes of running gangs too, and all journals.
+    #[arg(long)]
+    delete_nodeclaims: bool,
+    /// Do it, instead of saying what would be done.
+    #[arg(long)]
+    yes: bool,
+    /// Scale this Deployment to zero first, so that the controller stands still.
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = deployment)]
+    deployment: Option<(String, String)>,
+    /// `spec.controllerName` of the AdmissionChecks to leave.
+    #[arg(long, env = "SETU_CONTROLLER_NAME", default_value = names::CONTROLLER_NAME)]
+    controller_name: String,
+    /// How long to wait for the controller to stop, and for NodeClaims to be gone.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = humantime::parse_duration)]
+    timeout: Duration,
+}
+
+fn deployment(text: &str) -> Result<(String, String), String> {
+    match text.split_once('/') {
+        Some((namespace, name)) if !namespace.is_empty() && !name.is_empty() && !name.contains('/') => {
+            Ok((namespace.to_owned(), name.to_owned()))
+        }
+        _ => Err("write NAMESPACE/NAME".to_owned()),
+    }
+}
+
+impl Args {
+    /// Says what would be done, or does it.
+    pub async fn run(self) -> Result<(), Failure> {
+        logs::init(logs::Format::default(), "warn").map_err(|e| Failure::Invalid(e.to_string()))?;
+        let config = kube::Config::infer().await.map_err(|e| {
+            Failure::Invalid(format!("no way to a cluster: {e}. Set KUBECONFIG to a kubeconfig file"))
+        })?;
+        let client = client::connect(config)
+            .map_err(|e| Failure::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
+        let nodes = if self.delete_nodeclaims { Nodes::Delete } else { Nodes::HandBack };
+        if self.yes
+            && let Some((namespace, name)) = &self.deployment
+        {
+            uninstall::stop(&client, namespace, name, self.timeout).await.map_err(Failure::Failed)?;
+        }
+        let plan = uninstall::plan(&client, &self.controller_name, nodes)
+            .await
+            .map_err(|e| Failure::Failed(e.to_string()))?;
+        super::print(&told(&plan, self.yes));
+        if self.yes {
+            uninstall::carry_out(&client, plan, nodes, self.timeout).await.map_err(Failure::Failed)?;
+            super::print("done\n");
+        }
+        Ok(())
+    }
+}
+
+/// The plan in words.
+fn told(plan: &Plan, doing: bool) -> String {
+    let mut text = String::new();
+    let mut lines = |what: &str, names: Vec<String>| {
+        for name in names {
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{what} {name}");
+        }
+    };
+    let full = |w: &crate::api::Workload| format!("{}/{}", w.namespace().unwrap_or_default(), w.name_any());
+    lines("close AdmissionCheck", plan.checks.iter().map(ResourceExt::name_any).collect());
+    lines("give back the quota of Workload", plan.waiting.iter().map(full).collect());
+    lines("hand back to Karpenter NodeClaim", plan.hand_back.iter().map(ResourceExt::name_any).collect());
+    lines("delete NodeClaim", plan.delete.iter().map(ResourceExt::name_any).collect());
+    lines("release Workload", plan.marked.iter().map(full).collect());
+    match (text.is_empty(), doing) {
+        (true, _) => "nothing to do\n".to_owned(),
+        (false, true) => text,
+        (false, false) => format!("{text}nothing was changed: add --yes to do this\n"),
+    }
+}

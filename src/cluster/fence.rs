@@ -1,0 +1,70 @@
+//! Keeps a replica that does not lead from writing: a client through which everything but reads is
+//! refused unless the replica leads at that moment.
+//!
+//! Calls that are under way when leadership ends may finish; the writes themselves are fenced too.
+
+use super::lease::Leadership;
+use http::{Method, Request};
+use kube::Client;
+use kube::client::Body;
+use tower::service_fn;
+
+/// A write was held back.
+#[derive(Debug, thiserror::Error)]
+#[error("this replica does not lead any more")]
+struct NotLeading;
+
+/// The client of a replica that may only write while it leads.
+pub fn fenced(client: &Client, leadership: &Leadership) -> Client {
+    if leadership.is_sole() {
+        return client.clone();
+    }
+    let (inner, leadership) = (client.clone(), leadership.clone());
+    let send = move |request: Request<Body>| {
+        let (inner, leads) = (inner.clone(), leadership.leads());
+        async move {
+            if *request.method() != Method::GET && !leads {
+                return Err(kube::Error::Service(NotLeading.into()));
+            }
+            inner.send(request).await
+        }
+    };
+    Client::new(service_fn(send), client.default_namespace())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Workload;
+    use http::Response;
+    use kube::Api;
+    use kube::api::PostParams;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_leader_writes_and_everybody_reads() {
+        let asked = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&asked);
+        let server = service_fn(move |_: Request<Body>| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            async { Ok::<_, std::convert::Infallible>(Response::new(Body::empty())) }
+        });
+        let (told, leadership) = Leadership::told(Some(Instant::now() + Duration::from_secs(10)));
+        let client = fenced(&Client::new(server, "default"), &leadership);
+        let api: Api<Workload> = Api::default_namespaced(client);
+        let workload = Workload::new("w", crate::api::workload::WorkloadSpec::default());
+        let write = async || api.create(&PostParams::default(), &workload).await.unwrap_err().to_string();
+        // The answers are empty, so what counts is whether there was a question.
+        write().await;
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(write().await.contains("does not lead"));
+        assert_eq!(asked.load(Ordering::SeqCst), 1);
+        let _ = api.get("w").await;
+        assert_eq!(asked.load(Ordering::SeqCst), 2);
+        drop(told);
+    }
+}

@@ -1,0 +1,278 @@
+//! One candidate's part in an election: watches the lease, takes it when it is free, renews it while it
+//! is held, and gives it up when told to stop.
+//!
+//! Rule: every write names the version it replaces, so that of several candidates one wins. A term is
+//! counted from before the request that began it.
+
+use super::evaluate::{Sighting, Verdict, evaluate};
+use super::{Leadership, Settings};
+use crate::clock::Clock;
+use futures::StreamExt;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use kube::api::PostParams;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::{Api, Client};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+/// How long one call may take.
+const CALL_LIMIT: Duration = Duration::from_secs(5);
+/// How long giving up the lease may hold up the end of the process.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// A candidate.
+pub struct Elector {
+    api: Api<Lease>,
+    settings: Settings,
+    clock: Clock,
+    known: Option<Known>,
+    term: watch::Sender<Option<Instant>>,
+}
+
+/// The lease as last seen, whole.
+struct Known {
+    lease: Lease,
+    sighting: Sighting,
+}
+
+impl Elector {
+    /// Enters an election. Nothing happens before [`Elector::run`].
+    pub fn new(client: Client, settings: Settings, clock: Clock) -> (Self, Leadership) {
+        let (term, leadership) = Leadership::told(None);
+        let api = Api::namespaced(client, &settings.namespace);
+        (Self { api, settings, clock, known: None, term }, leadership)
+    }
+
+    /// Takes part until `stop`, then gives the lease up.
+    pub async fn run(mut self, stop: CancellationToken) {
+        let selector = watcher::Config::default().fields(&format!("metadata.name={}", self.settings.name));
+        let news = watcher(self.api.clone(), selector).default_backoff();
+        futures::pin_mut!(news);
+        self.look().await;
+        loop {
+            let wait = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                wait = self.turn() => wait,
+            };
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                // Nothing was heard for so long: the watch may be broken, so the lease is read.
+                () = sleep(wait) => if self.term.borrow().is_none() { self.look().await },
+                event = news.next() => self.hear(event).await,
+            }
+        }
+        self.farewell().await;
+    }
+
+    /// Does what is due now and returns how long nothing is.
+    async fn turn(&mut self) -> Duration {
+        let timing = self.settings.timing;
+        let now = Instant::now();
+        let sighting = self.known.as_ref().map(|k| &k.sighting);
+        match evaluate(sighting, &self.settings.identity, timing.retry, now) {
+            Verdict::Taken { until } => {
+                self.lose("another replica leads");
+                (until - now).min(self.spread(timing.retry))
+            }
+            Verdict::Ours { renew_at } if renew_at > now && self.leads() => renew_at - now,
+            Verdict::Ours { .. } | Verdict::Free => {
+                if self.write(now).await {
+                    return timing.retry;
+                }
+                let until = *self.term.borrow();
+                let pause = self.spread(timing.retry / 2);
+                match until {
+                    Some(until) if until <= Instant::now() => {
+                        self.lose("the lease could not be renewed in time");
+                        pause
+                    }
+                    Some(until) => pause.min(until - Instant::now()),
+                    None => pause,
+                }
+            }
+        }
+    }
+
+    /// Takes or renews the lease. Returns whether it is ours now.
+    async fn write(&mut self, started: Instant) -> bool {
+        let lease = self.record();
+        let params = PostParams::default();
+        let name = self.settings.name.clone();
+        let limit = match *self.term.borrow() {
+            Some(until) => CALL_LIMIT.min(until.saturating_duration_since(started)),
+            None => CALL_LIMIT,
+        };
+        let answer = if lease.metadata.resource_version.is_some() {
+            timeout(limit, self.api.replace(&name, &params, &lease)).await
+        } else {
+            timeout(limit, self.api.create(&params, &lease)).await
+        };
+        match answer {
+            Ok(Ok(written)) => {
+                self.note(written, started);
+                self.lead_until(started + self.settings.timing.renew_deadline);
+                true
+            }
+            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+                tracing::debug!(lease = name, "the lease changed meanwhile");
+                self.look().await;
+                false
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(lease = name, error = %error, "could not write the lease");
+                false
+            }
+            Err(_) => {
+                tracing::warn!(lease = name, "no answer while writing the lease");
+                // It may have been written all the same.
+                self.look().await;
+                false
+            }
+        }
+    }
+
+    /// The lease as we want it.
+    fn record(&self) -> Lease {
+        let now = MicroTime(self.clock.now());
+        let known = self.known.as_ref().map(|k| &k.lease);
+        let old = known.and_then(|l| l.spec.clone()).unwrap_or_default();
+        let renewed = old.holder_identity.as_deref() == Some(self.settings.identity.as_str());
+        let seconds = self.settings.timing.lease.as_secs();
+        let spec = LeaseSpec {
+            holder_identity: Some(self.settings.identity.clone()),
+            lease_duration_seconds: Some(i32::try_from(seconds).unwrap_or(i32::MAX)),
+            acquire_time: old.acquire_time.filter(|_| renewed).or_else(|| Some(now.clone())),
+            renew_time: Some(now),
+            lease_transitions: match (known, renewed) {
+                (None, _) => Some(0),
+                (Some(_), true) => old.lease_transitions,
+                (Some(_), false) => Some(old.lease_transitions.unwrap_or_default().saturating_add(1)),
+            },
+            ..old
+        };
+        let metadata = known.map_or_else(
+            || ObjectMeta { name: Some(self.settings.name.clone()), ..ObjectMeta::default() },
+            |l| l.metadata.clone(),
+        );
+        Lease { metadata, spec: Some(spec) }
+    }
+
+    /// Reads the lease.
+    async fn look(&mut self) {
+        let name = &self.settings.name;
+        let now = Instant::now();
+        match timeout(CALL_LIMIT, self.api.get_opt(name)).await {
+            Ok(Ok(Some(lease))) => self.note(lease, now),
+            Ok(Ok(None)) => self.known = None,
+            Ok(Err(error)) => tracing::warn!(lease = name, error = %error, "could not read the lease"),
+            Err(_) => tracing::warn!(lease = name, "no answer while reading the lease"),
+        }
+    }
+
+    async fn hear(&mut self, event: Option<Result<Event<Lease>, watcher::Error>>) {
+        match event {
+            Some(Ok(Event::Apply(lease) | Event::InitApply(lease))) => {
+                let known = self.known.as_ref().and_then(|k| version(&k.lease));
+                // The watch may be behind our own writes.
+                if known.zip(version(&lease)).is_none_or(|(known, heard)| heard > known) {
+                    self.note(lease, Instant::now());
+                }
+            }
+            Some(Ok(Event::Delete(_))) => self.look().await,
+            Some(Ok(Event::Init | Event::InitDone)) | None => {}
+            Some(Err(error)) => tracing::debug!(error = %error, "the watch on the lease broke"),
+        }
+    }
+
+    fn note(&mut self, lease: Lease, now: Instant) {
+        let same = self.known.as_ref().filter(|k| {
+            k.lease.metadata.resource_version == lease.metadata.resource_version
+                && k.lease.metadata.uid == lease.metadata.uid
+        });
+        let since = same.map_or(now, |k| k.sighting.since);
+        let spec = lease.spec.as_ref();
+        let holder = spec.and_then(|s| s.holder_identity.clone()).filter(|h| !h.is_empty());
+        let lasts = spec.and_then(|s| s.lease_duration_seconds).and_then(|s| u64::try_from(s).ok());
+        let lasts = lasts.filter(|s| *s > 0).map_or(self.settings.timing.lease, Duration::from_secs);
+        self.known = Some(Known { lease, sighting: Sighting { holder, lasts, since } });
+    }
+
+    fn leads(&self) -> bool {
+        self.term.borrow().is_some_and(|until| Instant::now() < until)
+    }
+
+    fn lead_until(&self, until: Instant) {
+        let won = self.term.send_if_modified(|term| term.replace(until).is_none());
+        if won {
+            tracing::info!(lease = self.settings.name, identity = self.settings.identity, "leads");
+        }
+    }
+
+    fn lose(&self, why: &'static str) {
+        let lost = self.term.send_if_modified(|term| term.take().is_some());
+        if lost {
+            tracing::warn!(
+                lease = self.settings.name,
+                identity = self.settings.identity,
+                why,
+                "leads no longer"
+            );
+        }
+    }
+
+    /// A time between `base` and twice that.
+    fn spread(&mut self, base: Duration) -> Duration {
+        base + base.mul_f64((self.settings.jitter)().clamp(0.0, 1.0))
+    }
+
+    /// Gives the lease up, so that another replica leads at once.
+    async fn farewell(mut self) {
+        self.lose("it ends");
+        let given_up = match timeout(FAREWELL, self.give_up()).await {
+            Ok(done) => done,
+            Err(_) => Err("no answer".to_owned()),
+        };
+        match given_up {
+            Ok(true) => tracing::info!(lease = self.settings.name, "gave up the lease"),
+            Ok(false) => {}
+            Err(why) => tracing::warn!(lease = self.settings.name, why, "could not give up the lease"),
+        }
+    }
+
+    /// Returns whether there was something to give up.
+    async fn give_up(&mut self) -> Result<bool, String> {
+        let params = PostParams::default();
+        for again in [false, true] {
+            let known = self.known.as_ref();
+            let ours = known.filter(|k| k.sighting.holder.as_ref() == Some(&self.settings.identity));
+            let Some(mut lease) = ours.map(|k| k.lease.clone()) else {
+                return Ok(false);
+            };
+            let spec = lease.spec.get_or_insert_default();
+            spec.holder_identity = None;
+            spec.lease_duration_seconds = Some(1);
+            spec.renew_time = Some(MicroTime(self.clock.now()));
+            match self.api.replace(&self.settings.name, &params, &lease).await {
+                Ok(_) => return Ok(true),
+                // A renewal of ours that was cut short may have been written.
+                Err(kube::Error::Api(status)) if status.code == 409 && !again => self.look().await,
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Versions of one object can be compared as numbers.
+fn version(lease: &Lease) -> Option<u64> {
+    lease.metadata.resource_version.as_deref()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! Who leads, and when to look again: the pure part of the election.
+//!
+//! Rule: how old a lease is, is measured on this machine's own monotonic clock from the moment its last
+//! change was seen here. The times written in it are other machines' and are never compared.
+
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The lease as last seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sighting {
+    /// Who holds it; `None` once it was given up.
+    pub holder: Option<String>,
+    /// How long its holder asked others to wait after each renewal.
+    pub lasts: Duration,
+    /// When this version of it was first seen here.
+    pub since: Instant,
+}
+
+/// What a candidate is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is ours: renew it at this time.
+    Ours {
+        /// When to renew.
+        renew_at: Instant,
+    },
+    /// Nobody holds it, or whoever did has not been heard of for too long: take it.
+    Free,
+    /// Somebody else leads: leave it alone until then.
+    Taken {
+        /// When it lapses if nothing more is heard.
+        until: Instant,
+    },
+}
+
+/// Judges the lease for the candidate `me`; `None` means that there is no lease yet.
+pub fn evaluate(seen: Option<&Sighting>, me: &str, retry: Duration, now: Instant) -> Verdict {
+    let Some(seen) = seen else {
+        return Verdict::Free;
+    };
+    match &seen.holder {
+        None => Verdict::Free,
+        Some(holder) if holder == me => Verdict::Ours { renew_at: seen.since + retry },
+        Some(_) => match seen.since.checked_add(seen.lasts) {
+            Some(until) if until <= now => Verdict::Free,
+            Some(until) => Verdict::Taken { until },
+            // Longer than any clock goes: as good as for ever.
+            None => Verdict::Taken { until: now + retry },
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RETRY: Duration = Duration::from_secs(2);
+    const LASTS: Duration = Duration::from_secs(15);
+
+    fn held_by(holder: Option<&str>, since: Instant) -> Sighting {
+        Sighting { holder: holder.map(str::to_owned), lasts: LASTS, since }
+    }
+
+    #[test]
+    fn a_lease_that_is_missing_or_given_up_is_free() {
+        let now = Instant::now();
+        assert_eq!(evaluate(None, "a", RETRY, now), Verdict::Free);
+        assert_eq!(evaluate(Some(&held_by(None, now)), "a", RETRY, now), Verdict::Free);
+    }
+
+    #[test]
+    fn anothers_lease_is_taken_until_it_was_unchanged_for_its_whole_length() {
+        let start = Instant::now();
+        let seen = held_by(Some("b"), start);
+        let until = start + LASTS;
+        let just_before = until - Duration::from_millis(1);
+        assert_eq!(evaluate(Some(&seen), "a", RETRY, just_before), Verdict::Taken { until });
+        assert_eq!(evaluate(Some(&seen), "a", RETRY, until), Verdict::Free);
+    }
+
+    #[test]
+    fn our_own_lease_is_renewed_however_old_it_is() {
+        let start = Instant::now();
+        let seen = held_by(Some("a"), start);
+        let expected = Verdict::Ours { renew_at: start + RETRY };
+        assert_eq!(evaluate(Some(&seen), "a", RETRY, start), expected);
+        assert_eq!(evaluate(Some(&seen), "a", RETRY, start + 3 * LASTS), expected);
+    }
+
+    #[test]
+    fn a_length_beyond_all_clocks_overflows_nothing() {
+        let now = Instant::now();
+        let seen = Sighting { lasts: Duration::MAX, ..held_by(Some("b"), now) };
+        assert_eq!(evaluate(Some(&seen), "a", RETRY, now), Verdict::Taken { until: now + RETRY });
+    }
+}

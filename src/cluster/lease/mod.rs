@@ -1,0 +1,133 @@
+//! Leader election on a Lease: of several replicas one acts, and another takes over when it is gone.
+//!
+//! Rule: leadership only saves double work. Whoever leads may still be overtaken between two writes, so
+//! each write is fenced by itself: the journal by compare-and-swap, claims by their names and UIDs.
+
+mod elector;
+mod evaluate;
+
+pub use elector::Elector;
+pub use evaluate::{Sighting, Verdict, evaluate};
+
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+/// How an election is held. The times are those of client-go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// How long others wait after the last sign of a leader's life.
+    pub lease: Duration,
+    /// How long a leader that cannot renew its lease goes on leading. Shorter than `lease`.
+    pub renew_deadline: Duration,
+    /// Time between two renewals, and between two tries. Shorter than `renew_deadline`.
+    pub retry: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            lease: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry: Duration::from_secs(2),
+        }
+    }
+}
+
+impl Timing {
+    /// What is wrong with these times, in words for whoever chose them.
+    pub fn fault(&self) -> Option<String> {
+        let Self { lease, renew_deadline, retry } = self;
+        if lease.subsec_nanos() != 0 || lease.is_zero() || lease.as_secs() > i32::MAX.unsigned_abs().into() {
+            return Some(format!("a lease lasts whole seconds, at least one; {lease:?} does not"));
+        }
+        if renew_deadline >= lease {
+            return Some(format!(
+                "the renew deadline {renew_deadline:?} must be shorter than the lease {lease:?}"
+            ));
+        }
+        if retry.is_zero() || retry.saturating_mul(2) > *renew_deadline {
+            return Some(format!(
+                "the retry period {retry:?} must be at most half the renew deadline {renew_deadline:?}"
+            ));
+        }
+        None
+    }
+}
+
+/// Who takes part in an election, and how.
+pub struct Settings {
+    /// Namespace of the Lease.
+    pub namespace: String,
+    /// Name of the Lease: replicas of one controller share it.
+    pub name: String,
+    /// This replica, unlike every other and every earlier one.
+    pub identity: String,
+    /// The times.
+    pub timing: Timing,
+    /// Chance, in `0.0..1.0`: spreads the tries of several candidates.
+    pub jitter: Box<dyn FnMut() -> f64 + Send>,
+}
+
+/// Whether this replica leads. Cheap to ask, so it is asked before every write.
+#[derive(Clone, Debug)]
+pub struct Leadership(Option<watch::Receiver<Option<Instant>>>);
+
+impl Leadership {
+    /// That of a replica that is alone and needs no election.
+    pub const fn sole() -> Self {
+        Self(None)
+    }
+
+    /// Whether it can never be lost.
+    pub const fn is_sole(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// One that is told of its term: the time at which it ends, unless it is told again.
+    pub(crate) fn told(term: Option<Instant>) -> (watch::Sender<Option<Instant>>, Self) {
+        let (told, term) = watch::channel(term);
+        (told, Self(Some(term)))
+    }
+
+    /// Whether it leads now. Ends by itself at the renew deadline, also in a process that was stopped
+    /// meanwhile and has not yet noticed.
+    pub fn leads(&self) -> bool {
+        let Some(term) = &self.0 else {
+            return true;
+        };
+        term.borrow().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// Waits until leadership is won or lost, and returns whether it is held now; `None` once that
+    /// cannot change any more.
+    pub async fn turned(&mut self) -> Option<bool> {
+        self.0.as_mut()?.changed().await.ok()?;
+        Some(self.leads())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_that_could_give_two_leaders_are_refused() {
+        let good = Timing::default();
+        assert_eq!(good.fault(), None);
+        let seconds = Duration::from_secs;
+        assert!(Timing { renew_deadline: seconds(15), ..good }.fault().unwrap().contains("renew deadline"));
+        assert!(Timing { retry: seconds(6), ..good }.fault().unwrap().contains("retry period"));
+        assert!(Timing { lease: Duration::from_millis(15_500), ..good }.fault().unwrap().contains("whole"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_term_ends_by_itself() {
+        assert!(Leadership::sole().leads());
+        let (told, leadership) = Leadership::told(Some(Instant::now() + Duration::from_secs(10)));
+        assert!(leadership.leads());
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(!leadership.leads());
+        drop(told);
+    }
+}

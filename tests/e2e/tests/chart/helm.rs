@@ -1,0 +1,49 @@
+//! The real helm, built with the rest of the control plane.
+
+use setu_e2e::{Layout, programs};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// The sets of values that are tried, by name.
+pub const SETS: [(&str, Option<&str>); 3] =
+    [("default", None), ("ha", Some("values-ha.yaml")), ("everything", Some("ci/everything-values.yaml"))];
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The chart.
+pub fn chart() -> PathBuf {
+    root().join("charts/setu")
+}
+
+/// Helm, with folders of its own.
+pub fn command(folder: &Path) -> Command {
+    let layout = Layout::default();
+    programs::build(&layout).unwrap();
+    let mut command = Command::new(layout.bin().join("helm"));
+    for (key, name) in
+        [("HELM_CACHE_HOME", "cache"), ("HELM_CONFIG_HOME", "config"), ("HELM_DATA_HOME", "data")]
+    {
+        command.env(key, folder.join(name));
+    }
+    command
+}
+
+/// Arguments that choose a set of values.
+pub fn values(file: Option<&str>) -> Vec<String> {
+    file.map(|f| vec!["--values".to_owned(), chart().join(f).display().to_string()]).unwrap_or_default()
+}
+
+/// Runs helm and returns what it printed; it must succeed.
+pub fn succeed(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}\n{}", said(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Everything it said.
+pub fn said(output: &Output) -> String {
+    [&output.stdout, &output.stderr].map(|b| String::from_utf8_lossy(b).into_owned()).concat()
+}

@@ -1,0 +1,254 @@
+//! The chart's life in the real control plane: installed, changed, rolled back and uninstalled by the real
+//! helm, while Setu runs with the rights of its ServiceAccount and nothing more.
+//!
+//! No kubelet starts containers here, so the test starts what the pods say, with their arguments.
+
+use crate::admission;
+use crate::helm::{SETS, chart, command, said, succeed, values};
+use crate::real::{Real, Shared};
+use crate::setu::Setu;
+use ::setu::sim::scenario::{self, Run, Scenario, Step, World, controller_name_of};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use k8s_openapi::api::rbac::v1::ClusterRole;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::discovery::Discovery;
+use kube::{Api, CustomResourceExt as _, ResourceExt as _};
+use serde_json::{Value, json};
+use setu_e2e::{Options, Stack, apply};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+pub const ID: &str = "chart";
+pub const NAMESPACE: &str = "setu-system";
+
+/// What the chart finds: its namespace under Pod Security's strictest profile, and the kinds of the
+/// Prometheus Operator, of which only the names matter here.
+fn surroundings() -> Vec<Value> {
+    let kind = |kind: &str, plural: &str| {
+        json!({
+            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{plural}.monitoring.coreos.com")},
+            "spec": {
+                "group": "monitoring.coreos.com", "scope": "Namespaced",
+                "names": {"kind": kind, "plural": plural},
+                "versions": [{"name": "v1", "served": true, "storage": true, "schema": {
+                    "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}],
+            },
+        })
+    };
+    vec![
+        kind("ServiceMonitor", "servicemonitors"),
+        kind("PrometheusRule", "prometheusrules"),
+        json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
+        }),
+    ]
+}
+
+/// A release in its world.
+pub struct Install {
+    pub world: World<Real>,
+    pub stack: Arc<Stack>,
+    folder: PathBuf,
+}
+
+impl Install {
+    async fn start() -> Self {
+        let stack = Arc::new(Stack::start(Options::default()).await.unwrap());
+        let client = stack.client().unwrap();
+        apply::all(&client, surroundings()).await.unwrap();
+        // The chart brings it too; the world's list of kinds is made before that.
+        let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd()).unwrap();
+        let kinds = Arc::new(Discovery::new(client).run().await.unwrap());
+        assert!(!kinds.has_group(::setu::names::API_GROUP), "{crd}");
+        let scenario: Scenario = serde_json::from_value(json!({"title": ID})).unwrap();
+        let run = Run { title: ID.into(), id: ID.into(), scenario };
+        let shared = Shared { kinds, kubeconfig: stack.kubeconfig().into() };
+        let world = World::new(Real::new(&stack, &shared, &run).unwrap(), &run).await.unwrap();
+        let folder = stack.folder().join("helm");
+        Self { world, stack, folder }
+    }
+
+    fn helm(&self, arguments: &[&str]) -> Command {
+        let mut helm = command(&self.folder);
+        helm.args(arguments).args(["--namespace", NAMESPACE]).env("KUBECONFIG", self.stack.kubeconfig());
+        helm
+    }
+
+    /// Installs the chart or changes it, and checks that the API server has made its pods.
+    async fn apply(&self, file: Option<&str>) {
+        let mut helm = self.helm(&["upgrade", "--install", "setu"]);
+        helm.arg(chart()).args(values(file)).args(["--set", &format!("controller.name=e2e.setu/{ID}")]);
+        // Or Karpenter would buy nodes for pods that no kubelet here can start.
+        helm.args(["--set", "nodeSelector.nowhere=at-all"]);
+        let told = succeed(&mut helm);
+        assert!(told.contains("AdmissionCheck is Active"), "no notes in\n{told}");
+        let replicas = self.deployment().await.spec.unwrap().replicas.unwrap();
+        self.until("the pods are made", async || {
+            let pods: Api<Pod> = Api::namespaced(self.stack.client().unwrap(), NAMESPACE);
+            let list = pods.list(&ListParams::default().labels("app.kubernetes.io/name=setu")).await.unwrap();
+            // While pods are replaced there may be one more.
+            list.items.len() >= replicas.unsigned_abs() as usize
+        })
+        .await;
+    }
+
+    pub async fn until(&self, what: &str, mut so: impl AsyncFnMut() -> bool) {
+        let deadline = Instant::now() + Duration::from_mins(1);
+        while !so().await {
+            assert!(Instant::now() < deadline, "not within a minute: {what}");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
+    async fn deployment(&self) -> Deployment {
+        Api::namespaced(self.stack.client().unwrap(), NAMESPACE).get("setu").await.unwrap()
+    }
+
+    /// Starts what the Deployment says, with the rights of its ServiceAccount.
+    pub async fn run(&self, name: &str) -> Setu {
+        let pod = self.deployment().await.spec.unwrap().template.spec.unwrap();
+        let maps: Api<ConfigMap> = Api::namespaced(self.stack.client().unwrap(), NAMESPACE);
+        let policy = maps.get("setu-policy").await.unwrap().data.unwrap()["policy.yaml"].clone();
+        let account = pod.service_account_name.unwrap();
+        let kubeconfig = self.stack.kubeconfig_of(NAMESPACE, &account).await.unwrap();
+        let arguments = pod.containers[0].args.clone().unwrap();
+        assert_eq!(arguments[0], "run");
+        // These the test's process is given anyway, with values of its own.
+        let given = ["--config=", "--controller-name=", "--log-level=", "--log-format="];
+        let rest: Vec<&str> = arguments[1..]
+            .iter()
+            .map(String::as_str)
+            .filter(|a| !given.iter().any(|g| a.starts_with(g)))
+            .collect();
+        assert_eq!(rest.len() + 1 + given.len(), arguments.len());
+        let folder = self.stack.folder().join(name);
+        let setu = Setu::new(&kubeconfig, &controller_name_of(ID), &policy, &folder).unwrap();
+        let mut setu = setu.with(&rest).with(&["--leader-election-namespace", NAMESPACE]).on(name);
+        setu.start(None).unwrap();
+        setu
+    }
+
+    pub async fn step(&mut self, step: Value) {
+        let step: Step = serde_json::from_value(step).unwrap();
+        scenario::take(&mut self.world, &step).await.unwrap_or_else(|e| panic!("{e:#}"));
+    }
+
+    /// A gang from its submission to its end.
+    async fn lead_a_gang(&mut self, job: &str, setu: &Setu) {
+        self.step(json!({"submit": {"name": job, "pods": 2, "gpus": 1, "runFor": "2s"}})).await;
+        let mut end =
+            json!({"job": job, "finished": true, "state": "Released", "claims": 0, "event": "GangReleased"});
+        end["wentThrough"] = json!(["Provisioning", "WaitingReady", "Approved"]);
+        let step: Step = serde_json::from_value(json!({"until": end})).unwrap();
+        let ended = scenario::take(&mut self.world, &step).await;
+        ended.unwrap_or_else(|e| panic!("{e:#}\n{}", setu.log_tail(30)));
+        let log = setu.log();
+        for word in ["Forbidden", "forbidden", "cannot watch"] {
+            let line = log.lines().find(|l| l.contains(word));
+            assert_eq!(line, None, "a right is missing with these values");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_leaves_nothing_stuck() {
+    let mut install = Install::start().await;
+    for (name, file) in SETS {
+        install.apply(file).await;
+        let setu = install.run(name).await;
+        install.lead_a_gang(name, &setu).await;
+        if name == "everything" {
+            admission::hold(&mut install).await;
+        }
+        setu.signal("TERM").unwrap();
+    }
+    let active = json!({"until": {"active": "True Active"}});
+    install.step(active).await;
+
+    succeed(&mut install.helm(&["rollback", "setu", "1"]));
+    let replicas = install.deployment().await.spec.unwrap().replicas;
+    assert_eq!(replicas, Some(2));
+    let setu = install.run("rolled-back").await;
+    install.lead_a_gang("rolled-back", &setu).await;
+
+    uninstall(&mut install, &setu).await;
+    scenario::nothing_is_left(&mut install.world).await.unwrap();
+    let Install { world, stack, .. } = install;
+    drop(world);
+    if let Ok(stack) = Arc::try_unwrap(stack) {
+        stack.stop();
+    }
+}
+
+/// Uninstalls while one gang runs and one waits.
+async fn uninstall(install: &mut Install, setu: &Setu) {
+    install.step(json!({"submit": {"name": "runs", "pods": 1, "gpus": 1}})).await;
+    install.step(json!({"until": {"job": "runs", "admitted": true, "runningOnOwnNodes": 1}})).await;
+    install.step(json!({"weather": [{"registrationDelay": "1h"}]})).await;
+    install.step(json!({"submit": {"name": "waits", "pods": 1, "gpus": 1}})).await;
+    install.step(json!({"until": {"job": "waits", "state": "WaitingReady", "claims": 1}})).await;
+
+    let mut helm = install.helm(&["uninstall", "setu", "--timeout", "3m"]);
+    let uninstalled = tokio::task::spawn_blocking(move || helm.output().unwrap());
+    // The Deployment's pods end when the hook scales it to zero.
+    hook(install, setu).await;
+    let output = uninstalled.await.unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+
+    let client = install.stack.client().unwrap();
+    let roles: Api<ClusterRole> = Api::all(client.clone());
+    let left = roles.list(&ListParams::default()).await.unwrap().items;
+    let left: Vec<String> =
+        left.iter().map(kube::ResourceExt::name_any).filter(|n| n.starts_with("setu")).collect();
+    assert_eq!(left, Vec::<String>::new());
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    assert!(definitions.get_opt("provisioningparameters.setu.kueue.x-k8s.io").await.unwrap().is_some());
+    let checks: Api<::setu::api::AdmissionCheck> = Api::all(client);
+    install
+        .until("the chart's AdmissionCheck is gone", async || {
+            checks.get_opt("karpenter-provision").await.unwrap().is_none()
+        })
+        .await;
+
+    // The gang that waited holds neither nodes nor quota; the one that ran still does.
+    install.step(json!({"until": {"job": "waits", "claims": 0, "admitted": false}})).await;
+    let waits = install.world.workload("waits").await.unwrap().unwrap();
+    assert!(!waits.is("QuotaReserved"), "{:?}", waits.status);
+    install
+        .step(json!({"holds": {"job": "runs", "admitted": true, "runningOnOwnNodes": 1, "within": 2}}))
+        .await;
+    // Its node is Karpenter's now, which takes it away when the pods are gone, and Setu is not there.
+    install.step(json!({"delete": {"kind": "Job", "name": "runs"}})).await;
+    install.step(json!({"until": {"allClaims": 0, "within": 180}})).await;
+}
+
+/// Does what the kubelet and the hook's container would.
+async fn hook(install: &Install, setu: &Setu) {
+    let pods: Api<Pod> = Api::namespaced(install.stack.client().unwrap(), NAMESPACE);
+    let of_hook = ListParams::default().labels("app.kubernetes.io/name=setu-uninstall");
+    install
+        .until("the hook's pod is made", async || !pods.list(&of_hook).await.unwrap().items.is_empty())
+        .await;
+    let pod = pods.list(&of_hook).await.unwrap().items.remove(0);
+    let spec = pod.spec.clone().unwrap();
+    let account = spec.service_account_name.unwrap();
+    let kubeconfig = install.stack.kubeconfig_of(NAMESPACE, &account).await.unwrap();
+    setu.signal("TERM").unwrap();
+    let mut command = Command::new(crate::setu::binary().unwrap());
+    command.args(spec.containers[0].args.clone().unwrap()).env("KUBECONFIG", kubeconfig);
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let told = said(&output);
+    assert!(output.status.success(), "{told}");
+    for line in ["close AdmissionCheck", "give back the quota", "hand back to Karpenter", "delete NodeClaim"]
+    {
+        assert!(told.contains(line), "without {line:?}: {told}");
+    }
+    let succeeded = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+    pods.patch_status(&pod.name_any(), &PatchParams::default(), &succeeded).await.unwrap();
+}

@@ -1,0 +1,20 @@
+//! The chart: what it renders, and what becomes of it in the real control plane.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a test may panic"
+)]
+#![allow(dead_code, missing_docs, reason = "the world is shared with the scenarios, which use all of it")]
+
+mod admission;
+mod helm;
+mod install;
+#[path = "../scenarios/real.rs"]
+mod real;
+mod render;
+#[path = "../scenarios/setu.rs"]
+mod setu;

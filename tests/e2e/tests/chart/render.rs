@@ -1,0 +1,208 @@
+//! What the chart renders without a cluster: compared with committed files, and refused where the
+//! values are wrong.
+
+use crate::helm::{SETS, chart, command, root, said, succeed, values};
+use serde::Deserialize as _;
+use serde_json::Value;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// The chart with a set of values, without the long CRD.
+fn rendered(file: Option<&str>, more: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let mut helm = command(folder.path());
+    helm.args(["template", "setu"]).arg(chart()).args(["--namespace", "kueue-system"]);
+    succeed(helm.args(values(file)).args(["--set", "crds.enabled=false"]).args(more))
+}
+
+fn documents(text: &str) -> Vec<Value> {
+    let all = serde_yaml::Deserializer::from_str(text).map(|d| Value::deserialize(d).unwrap());
+    all.filter(|d| !d.is_null()).collect()
+}
+
+fn compare(path: &Path, made: &str) {
+    if std::env::var_os("SETU_REGENERATE").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, made).unwrap();
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        committed == made,
+        "{} is out of date: look at the change with SETU_REGENERATE=1 cargo test -p setu-e2e --test chart render",
+        path.display()
+    );
+}
+
+fn golden(name: &str) -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/chart/golden").join(name)
+}
+
+#[test]
+fn helm_finds_nothing_to_complain_of() {
+    let folder = tempfile::tempdir().unwrap();
+    for (_, file) in SETS {
+        succeed(command(folder.path()).args(["lint", "--strict"]).arg(chart()).args(values(file)));
+    }
+}
+
+#[test]
+fn what_is_rendered_is_what_was_reviewed() {
+    for (name, file) in SETS {
+        compare(&golden(&format!("{name}.yaml")), &rendered(file, &[]));
+    }
+}
+
+#[test]
+fn the_crd_is_rendered_as_it_is_and_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut helm = command(folder.path());
+    let text =
+        succeed(helm.args(["template", "setu"]).arg(chart()).args(["--show-only", "templates/crds.yaml"]));
+    let mut crd = documents(&text).remove(0);
+    let annotations = crd["metadata"]["annotations"].take();
+    assert_eq!(annotations["helm.sh/resource-policy"], "keep");
+    let from_code = std::fs::read_to_string(root().join("examples/setup/crds.yaml")).unwrap();
+    assert_eq!(crd["spec"], documents(&from_code).remove(0)["spec"]);
+}
+
+/// Every role with its rules, one line a rule.
+fn rights(text: &str) -> String {
+    let list = |value: &Value| -> String {
+        let items: Vec<&str> = value.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        items.join(",")
+    };
+    let mut out = String::new();
+    for role in documents(text).iter().filter(|d| d["kind"] == "ClusterRole" || d["kind"] == "Role") {
+        let place = role["metadata"]["namespace"].as_str().unwrap_or("the cluster");
+        writeln!(out, "{} in {place}", role["metadata"]["name"].as_str().unwrap()).unwrap();
+        for rule in role["rules"].as_array().unwrap() {
+            let named = if rule["resourceNames"].is_null() {
+                String::new()
+            } else {
+                format!(" named {}", list(&rule["resourceNames"]))
+            };
+            let group = list(&rule["apiGroups"]);
+            let group = if group.is_empty() { "core".to_owned() } else { group };
+            writeln!(out, "  {group}: {}{named}: {}", list(&rule["resources"]), list(&rule["verbs"]))
+                .unwrap();
+        }
+    }
+    out
+}
+
+#[test]
+fn the_rights_are_those_that_were_reviewed() {
+    let mut all = String::new();
+    for (name, file) in SETS {
+        writeln!(all, "# {name}\n{}", rights(&rendered(file, &[]))).unwrap();
+    }
+    compare(&golden("rights.txt"), &all);
+    for word in ["*", "secrets", "deletecollection", "escalate", "impersonate", "bind,", "pods"] {
+        assert!(!all.contains(word), "the rights contain {word}");
+    }
+}
+
+#[test]
+fn a_right_comes_only_with_its_feature() {
+    let bare = rights(&rendered(
+        None,
+        &[
+            "--set",
+            "replicaCount=1,leaderElection.enabled=false,karpenter.enabled=false,uninstall.enabled=false",
+        ],
+    ));
+    for word in ["leases", "nodeclaims", "nodepools", "uninstall", "finalizers"] {
+        assert!(!bare.contains(word), "{word} in\n{bare}");
+    }
+    assert!(
+        documents(&rendered(None, &["--set", "rbac.create=false,uninstall.enabled=false"]))
+            .iter()
+            .all(|d| !d["kind"].as_str().unwrap().contains("Role"))
+    );
+}
+
+#[test]
+fn wrong_values_are_refused_with_the_place_and_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    for (set, words) in [
+        ("replicaCount=two", "'/replicaCount': got string, want integer"),
+        ("imge.tag=v1", "additional properties 'imge' not allowed"),
+        ("image.digest=latest", "'/image/digest'"),
+        ("image.pullPolicy=Sometimes", "'/image/pullPolicy'"),
+        ("controller.extraArgs={run}", "'/controller/extraArgs/0'"),
+        ("leaderElection.leaseDuration=15", "'/leaderElection/leaseDuration'"),
+        ("tracing.endpoint=collector:4317", "'/tracing/endpoint'"),
+        ("policy.kind=Polizei", "'/policy/kind'"),
+        ("leaderElection.enabled=false", "set leaderElection.enabled=true"),
+        ("serviceMonitor.enabled=true,service.enabled=false", "needs service.enabled=true"),
+    ] {
+        let output =
+            command(folder.path()).args(["template"]).arg(chart()).args(["--set", set]).output().unwrap();
+        let said = said(&output);
+        assert!(!output.status.success() && said.contains(words), "{set}: {said}");
+    }
+}
+
+#[test]
+fn policy_as_text_reaches_the_file_unchanged() {
+    let text = "# comments stay\napiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {gates: {capacity: Off}}\n";
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    std::fs::write(&file, text).unwrap();
+    let rendered = rendered(None, &["--set-file", &format!("policy={}", file.display())]);
+    let map = documents(&rendered).into_iter().find(|d| d["kind"] == "ConfigMap").unwrap();
+    assert_eq!(map["data"]["policy.yaml"], text);
+}
+
+/// The files under `manifests/` and the templates they come from.
+const MANIFESTS: [(&str, &[&str]); 4] = [
+    ("rbac.yaml", &["serviceaccount", "rbac"]),
+    ("deployment.yaml", &["policy", "deployment", "service", "pdb", "networkpolicy"]),
+    ("admissioncheck.yaml", &["admissioncheck"]),
+    ("admission-policies.yaml", &["admission-policies"]),
+];
+
+/// Lines that speak of helm, which has no part in these files.
+fn speaks_of_helm(line: &str) -> bool {
+    ["helm.sh/chart:", "app.kubernetes.io/managed-by: Helm", "# Source:"].iter().any(|w| line.contains(w))
+}
+
+#[test]
+fn the_manifests_are_the_chart_without_helm() {
+    let folder = tempfile::tempdir().unwrap();
+    for (file, templates) in MANIFESTS {
+        let mut made = String::from("# Rendered from charts/setu by `just generate`.\n");
+        for template in templates {
+            let mut helm = command(folder.path());
+            helm.args(["template", "setu"]).arg(chart()).args(["--namespace", "kueue-system", "--no-hooks"]);
+            helm.args([
+                "--set",
+                "uninstall.enabled=false",
+                "--show-only",
+                &format!("templates/{template}.yaml"),
+            ]);
+            let text = succeed(&mut helm);
+            for line in text.lines().filter(|line| !line.is_empty() && !speaks_of_helm(line)) {
+                writeln!(made, "{line}").unwrap();
+            }
+        }
+        compare(&root().join("manifests").join(file), &made);
+    }
+}
+
+#[test]
+fn kustomize_takes_every_manifest() {
+    let folder = root().join("manifests");
+    let text = std::fs::read_to_string(folder.join("kustomization.yaml")).unwrap();
+    let kustomization = documents(&text).remove(0);
+    let mut named: Vec<&str> =
+        kustomization["resources"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+    named.sort_unstable();
+    let mut there: Vec<String> = std::fs::read_dir(&folder)
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .filter(|f| f != "kustomization.yaml")
+        .collect();
+    there.sort();
+    assert_eq!(named, there);
+}
