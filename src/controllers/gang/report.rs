@@ -7,7 +7,7 @@ use crate::controllers::board::BoardEntry;
 use crate::controllers::plans;
 use crate::gang::journal::Step;
 use crate::gang::observe::wake_at;
-use crate::gang::{Explanation, Reservation, StateName, verdict};
+use crate::gang::{Explanation, StateName, verdict};
 use crate::names;
 use crate::plan::{Obstacle, Outcome};
 use crate::telemetry::{events, metrics};
@@ -44,10 +44,8 @@ impl Gang<'_> {
 
     /// What Kueue and the board are to be told.
     pub(super) fn report(&self, workload: &Workload, before: StateName) -> Looked {
-        let now = self.context.now();
-        let reservation = Reservation::of(workload, &self.identity.check);
-        let (views, losses) = (self.views(now), self.losses(now));
-        let facts = self.facts(now, &reservation, &views, &losses);
+        let glance = self.glance(workload);
+        let facts = self.facts(&glance);
         let state = self.journal.state.name();
         let explanation = Explanation::of(&self.journal, &facts, &self.claims);
         let entry = BoardEntry::new(&self.id, workload, &self.identity.check, &self.journal, explanation);
@@ -63,7 +61,7 @@ impl Gang<'_> {
         let Some(desired) = verdict::desired(&self.journal, &facts, old, self.updates(workload)) else {
             return looked;
         };
-        Looked { progress: desired.is_progress(old), entry: desired.entry(old, now), ..looked }
+        Looked { progress: desired.is_progress(old), entry: desired.entry(old, glance.now), ..looked }
     }
 
     fn updates(&self, workload: &Workload) -> Result<Vec<PodSetUpdate>, Obstacle> {
