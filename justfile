@@ -24,6 +24,15 @@ cluster:
 soak count='1000' from='1000000':
     cargo bench --bench soak -- {{ count }} {{ from }}
 
+# The model with two faults at a time, and the known bugs that it must find; takes a while
+model:
+    SETU_MODEL=large cargo test --release -p setu-model -- --nocapture --test-threads 2
+    cargo test -p setu-model --features planted-bugs -- --nocapture --test-threads 2 planted
+
+# Fuzz one target (journal, quantity, policy, names); needs nightly and cargo-fuzz
+fuzz target:
+    cargo +nightly fuzz run {{ quote(target) }}
+
 # Write the generated files anew; those of the chart need Go, once
 generate:
     SETU_REGENERATE=1 cargo test --test charts --test generated --test metrics --test views

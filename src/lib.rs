@@ -23,6 +23,7 @@ pub mod error;
 pub mod gang;
 pub mod names;
 pub mod plan;
+pub mod planted;
 pub mod policy;
 pub mod sim;
 pub mod telemetry;

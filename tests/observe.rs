@@ -191,6 +191,7 @@ fn read(
         now: at(10),
         fresh: false,
         reservation,
+        told: Verdict::Pending,
         plan: None,
         claims,
         losses,
@@ -267,13 +268,51 @@ fn claims_of_another_attempt_are_strays_wherever_the_gang_is() {
     for state in [State::WaitingReady, State::Approved, State::Released] {
         let claims =
             if state.wants_claims() { vec![ready(0), ready(1), old.clone()] } else { vec![old.clone()] };
+        let reservation =
+            if state.is_over() { Reservation::Gone(Ending::Evicted) } else { held(Standing::Admitted) };
         let Reading::Events(events) =
-            read(&journal(state), &held(Standing::Reserved), &claims, Sight::Cached, &BTreeMap::new())
+            read(&journal(state), &reservation, &claims, Sight::Cached, &BTreeMap::new())
         else {
             panic!("looked again");
         };
         assert_eq!(events.first(), Some(&Event::Strays(vec!["old".into()])));
     }
+}
+
+#[test]
+fn a_reservation_that_was_given_up_and_stands_after_all_begins_anew() {
+    let seen = |state, standing| read(&journal(state), &held(standing), &[], Sight::Quorum, &BTreeMap::new());
+    let again = |standing| Reading::Events(vec![Event::Reserved { epoch: epoch(), standing }]);
+    assert_eq!(seen(State::Released, Standing::Reserved), again(Standing::Reserved));
+    assert_eq!(seen(State::Yielded, Standing::Reserved), Reading::Events(Vec::new()));
+    // Kueue admitted while the check was off the Workload: its pods run without us.
+    assert_eq!(seen(State::Yielded, Standing::Running), again(Standing::Running));
+}
+
+#[test]
+fn a_ready_that_stands_is_taken_back_before_the_nodes_are() {
+    let (approved, policy, reservation) =
+        (journal(State::Approved), Policy::default(), held(Standing::Reserved));
+    let lost = Failure::new(FailureClass::Interrupted, "gone");
+    let losses = BTreeMap::from([(1, Loss::Failed(lost.clone()))]);
+    let claims = [ready(0)];
+    let facts = |told| Facts {
+        now: at(10),
+        fresh: false,
+        reservation: &reservation,
+        told,
+        plan: None,
+        claims: &claims,
+        losses: &losses,
+        sight: Sight::Quorum,
+        policy: &policy,
+    };
+    assert_eq!(observe(&approved, &facts(Verdict::Ready)), Reading::Events(Vec::new()));
+    let said = entry(Verdict::Ready, &update("x"));
+    let desired = desired(&approved, &facts(Verdict::Ready), &said, Ok(update("x"))).unwrap();
+    assert_eq!((desired.state, desired.updates.len()), (Verdict::Pending, 0));
+    let next = observe(&approved, &facts(Verdict::Pending));
+    assert_eq!(next, Reading::Events(vec![Event::Failed(lost)]));
 }
 
 fn entry(state: Verdict, updates: &[PodSetUpdate]) -> CheckState {
@@ -299,10 +338,11 @@ fn told(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(
         now: at(10),
         fresh: false,
         reservation,
+        told: entry.state,
         plan: None,
-        claims: &[],
+        claims: &[ready(0), ready(1)],
         losses: &losses,
-        sight: Sight::Cached,
+        sight: Sight::Quorum,
         policy: &policy,
         outlook: Outlook::default(),
     };

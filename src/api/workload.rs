@@ -149,7 +149,7 @@ fn epoch_start() -> Timestamp {
 }
 
 /// A check's verdict.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Verdict {
     /// Not yet.
     #[default]

@@ -211,6 +211,7 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         now: snapshot.now,
         fresh: false,
         reservation: &reservation,
+        told: workload.check(check).map(|entry| entry.state).unwrap_or_default(),
         plan: None,
         claims: &views,
         losses: &BTreeMap::new(),

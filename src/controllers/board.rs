@@ -195,6 +195,7 @@ mod tests {
             now,
             fresh: false,
             reservation: &reservation,
+            told: crate::api::workload::Verdict::Pending,
             plan: None,
             claims: &[],
             losses: &BTreeMap::new(),

@@ -11,6 +11,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::effects::{call, claims};
 use crate::error::Error;
 use crate::names;
+use crate::planted::planted;
 use crate::telemetry::metrics;
 use kube::api::PartialObjectMeta;
 use kube::{Api, ResourceExt};
@@ -78,6 +79,9 @@ async fn lives(context: &Context, claim: &NodeClaim) -> Result<bool, Error> {
     let wanted = claim.label(names::WORKLOAD_UID);
     if context.stores.workloads.get(&object).is_some_and(|w| w.uid().is_some_and(|uid| uid == wanted)) {
         return Ok(true);
+    }
+    if planted!(SweepBeforeStores) {
+        return Ok(false);
     }
     let namespace = object.namespace.as_deref().unwrap_or_default();
     let api: Api<PartialObjectMeta<Workload>> = Api::namespaced(context.client.clone(), namespace);

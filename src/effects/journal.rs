@@ -1,7 +1,8 @@
 //! Writes a gang's journal into its Workload, if nobody has written it meanwhile.
 //!
 //! A JSON patch that tests the Workload's UID and the old value of our own annotation: writes of
-//! others to the same Workload never get in the way, and a stale leader's write fails.
+//! others to the same Workload never get in the way, and a stale leader's write fails. Where there is
+//! nothing to write, `confirm` asks instead.
 
 use crate::api::Workload;
 use crate::effects::call;
@@ -24,6 +25,17 @@ pub struct Entry<'a> {
     pub journal: &'a str,
     /// The line for people.
     pub headline: &'a str,
+    /// What else must not have changed.
+    pub guard: Guard,
+}
+
+/// What a journal write demands besides the journal that was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// Nothing: what others write to the Workload is no hindrance.
+    Journal,
+    /// That nothing at all was written to the Workload since it was read.
+    Workload,
 }
 
 /// Commits a journal and returns the Workload as it is afterwards.
@@ -46,6 +58,27 @@ pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> 
     }
 }
 
+/// Makes sure that the journal in the cluster still is one of `known`; `None` stands for no journal.
+///
+/// # Errors
+/// [`Error::Conflict`] if it is another, or the Workload is.
+pub async fn confirm(
+    client: &Client,
+    workload: &Workload,
+    check: &str,
+    known: &[Option<&str>],
+) -> Result<(), Error> {
+    let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
+    let name = workload.name_any();
+    let action = "confirming the journal of Workload";
+    let found = call(action, &name, api.get_metadata(&name)).await?;
+    let journal = found.annotations().get(&names::journal_key(check)).map(String::as_str);
+    if found.metadata.uid == workload.metadata.uid && known.contains(&journal) {
+        return Ok(());
+    }
+    Err(Error::Conflict { action, object: name })
+}
+
 fn is_failed_test(error: &Error) -> bool {
     let Error::Api { source, .. } = error else {
         return false;
@@ -61,6 +94,9 @@ fn patch(workload: &Workload, entry: &Entry<'_>) -> JsonPatch {
     let test = |path, value: Value| PatchOperation::Test(TestOperation { path, value });
     let add = |path, value: Value| PatchOperation::Add(AddOperation { path, value });
     let mut operations = vec![test(at(&["metadata", "uid"]), json!(workload.uid().unwrap_or_default()))];
+    if entry.guard == Guard::Workload {
+        operations.push(test(at(&["metadata", "resourceVersion"]), json!(workload.resource_version())));
+    }
     if workload.metadata.annotations.is_none() {
         operations.push(test(at(&annotations), Value::Null));
         operations.push(add(at(&annotations), json!({})));
@@ -78,7 +114,7 @@ mod tests {
     use super::*;
 
     fn rendered(workload: &Workload, old: Option<&str>) -> Value {
-        let entry = Entry { check: "c/1", old, journal: "{}", headline: "h" };
+        let entry = Entry { check: "c/1", old, journal: "{}", headline: "h", guard: Guard::Journal };
         serde_json::to_value(patch(workload, &entry)).unwrap()
     }
 
@@ -92,6 +128,15 @@ mod tests {
         let key = "/metadata/annotations/gang.setu.kueue.x-k8s.io~1c~11";
         assert_eq!(operations[3], json!({"op": "test", "path": key, "value": null}));
         assert_eq!(operations[4], json!({"op": "add", "path": key, "value": "{}"}));
+    }
+
+    #[test]
+    fn a_guarded_write_demands_the_very_version_that_was_read() {
+        let mut workload = Workload::new("w", crate::api::workload::WorkloadSpec::default());
+        workload.metadata.resource_version = Some("7".into());
+        let entry = Entry { check: "c", old: None, journal: "{}", headline: "h", guard: Guard::Workload };
+        let operations = serde_json::to_value(patch(&workload, &entry)).unwrap();
+        assert_eq!(operations[1], json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"}));
     }
 
     #[test]

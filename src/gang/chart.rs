@@ -38,7 +38,9 @@ impl GangChart {
                 context.adopt(*attempt, *slots);
                 match standing {
                     Standing::Reserved => Transition(State::Provisioning),
-                    Standing::Admitted | Standing::AdmittedPods => Transition(State::Approved),
+                    Standing::Admitted | Standing::Running | Standing::AdmittedPods => {
+                        Transition(State::Approved)
+                    }
                 }
             }
             Event::Impossible(message) => {
@@ -124,7 +126,7 @@ impl GangChart {
             Event::Reserved { epoch, standing } => {
                 let same = context.memory.epoch.same_shape(epoch);
                 match standing {
-                    Standing::Admitted | Standing::AdmittedPods if same => {
+                    Standing::Admitted | Standing::Running | Standing::AdmittedPods if same => {
                         context.memory.epoch = epoch.clone();
                         Handled
                     }

@@ -121,6 +121,9 @@ impl Turn {
         self.memory.slots = 0;
         self.memory.plan = None;
         self.restart_clock();
+        if standing == Standing::Running {
+            return State::Approved;
+        }
         if standing == Standing::Admitted {
             // Admitted on a Ready of an earlier admission: nothing was provisioned for this one.
             return Then::Yielded.state(self);

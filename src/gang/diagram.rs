@@ -54,7 +54,7 @@ fn states(now: Timestamp) -> Vec<State> {
 }
 
 fn events() -> Vec<Event> {
-    let standings = [Standing::Reserved, Standing::Admitted, Standing::AdmittedPods];
+    let standings = [Standing::Reserved, Standing::Admitted, Standing::Running, Standing::AdmittedPods];
     let mut events = vec![
         Event::Planned { slots: 2, plan: "plan".into(), pinning: Pinning::Selector },
         Event::NothingNeeded,

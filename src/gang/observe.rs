@@ -9,7 +9,9 @@ use super::failure::{Failure, FailureClass};
 use super::journal::Journal;
 use super::reservation::Reservation;
 use super::state::{State, Then};
+use crate::api::workload::Verdict;
 use crate::plan::Outcome;
+use crate::planted::planted;
 use crate::policy::Policy;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -23,6 +25,8 @@ pub struct Facts<'a> {
     pub fresh: bool,
     /// Kueue's reservation.
     pub reservation: &'a Reservation,
+    /// What Kueue was told last.
+    pub told: Verdict,
     /// The plan, where the state needs one.
     pub plan: Option<&'a Outcome>,
     /// Every NodeClaim that carries the gang's label.
@@ -81,6 +85,10 @@ pub fn observe(journal: &Journal, facts: &Facts<'_>) -> Reading {
         events.push(Event::Strays(strays));
     }
     match by_state(journal, facts) {
+        // Kueue may admit at any time on a Ready that stands: that is taken back before the nodes are.
+        Some(Reading::Events(more)) if ready_stands(facts) => {
+            events.extend(more.into_iter().filter(|e| !matches!(e, Event::Failed(_))));
+        }
         Some(Reading::Events(more)) => events.extend(more),
         Some(Reading::LookAgain) if events.is_empty() => return Reading::LookAgain,
         Some(Reading::LookAgain) | None => {}
@@ -88,17 +96,36 @@ pub fn observe(journal: &Journal, facts: &Facts<'_>) -> Reading {
     Reading::Events(events)
 }
 
+fn ready_stands(facts: &Facts<'_>) -> bool {
+    facts.told == Verdict::Ready && is_waiting(facts) && !planted!(ReadyStandsWhileDeleting)
+}
+
+/// Whether quota is reserved and Kueue has not admitted yet.
+fn is_waiting(facts: &Facts<'_>) -> bool {
+    matches!(facts.reservation, Reservation::Held { standing: Standing::Reserved, .. })
+}
+
 fn reservation_event(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
     let leaving_for_good = matches!(journal.state, State::RollingBack { then: Then::Released });
     match facts.reservation {
         _ if leaving_for_good => None,
         Reservation::Gone(ending) => (!journal.state.is_over()).then_some(Event::Gone(*ending)),
+        Reservation::Leaving(ending) if planted!(DeleteWhileAdmitted) => Some(Event::Gone(*ending)),
         Reservation::Leaving(ending) => {
             let pods_may_run = matches!(journal.state, State::Approved);
             (!journal.state.is_over() && !pods_may_run).then_some(Event::Leaving(*ending))
         }
-        Reservation::Held { epoch, standing } => (*epoch != journal.memory.epoch)
-            .then(|| Event::Reserved { epoch: epoch.clone(), standing: *standing }),
+        Reservation::Held { epoch, standing } => {
+            // The check was off the Workload for a while, or quota came back within the second in
+            // which it was lost: the reservation that was given up stands after all.
+            let stands_again = journal.state == State::Released
+                && *standing == Standing::Reserved
+                && !planted!(ReleasedForGood);
+            let runs_already =
+                journal.state != State::Approved && *standing == Standing::Running && !facts.fresh;
+            (*epoch != journal.memory.epoch || stands_again || runs_already)
+                .then(|| Event::Reserved { epoch: epoch.clone(), standing: *standing })
+        }
     }
 }
 
@@ -107,7 +134,8 @@ fn first_sight(facts: &Facts<'_>) -> Option<Event> {
     let Reservation::Held { standing, .. } = facts.reservation else {
         return None;
     };
-    let attempt = facts.claims.iter().filter(|c| !c.deleting).map(|c| c.attempt).max();
+    let known = if planted!(AttemptFromJournalOnly) { &[] } else { facts.claims };
+    let attempt = known.iter().filter(|c| !c.deleting).map(|c| c.attempt).max();
     match (attempt, standing) {
         (Some(attempt), standing) => {
             let slots = facts.claims.iter().filter(|c| c.attempt == attempt && !c.deleting).count();
@@ -117,7 +145,9 @@ fn first_sight(facts: &Facts<'_>) -> Option<Event> {
                 standing: *standing,
             })
         }
-        (None, Standing::Admitted | Standing::AdmittedPods) => Some(Event::AlreadyRunning),
+        (None, Standing::Admitted | Standing::Running | Standing::AdmittedPods) => {
+            Some(Event::AlreadyRunning)
+        }
         (None, Standing::Reserved) => None,
     }
 }
@@ -134,7 +164,7 @@ fn strays(journal: &Journal, facts: &Facts<'_>) -> Vec<String> {
 
 fn by_state(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     let event = match &journal.state {
-        State::Validating => validating(journal, facts),
+        State::Validating => return validating(journal, facts),
         State::Provisioning => return provisioning(journal, facts).map(|e| Reading::Events(vec![e])),
         State::WaitingReady => return waiting_ready(journal, facts),
         State::Approved => return approved(journal, facts),
@@ -145,20 +175,26 @@ fn by_state(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     event.map(|e| Reading::Events(vec![e]))
 }
 
-fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
-    match facts.plan? {
-        Outcome::Provision(plan) if facts.claims.is_empty() => Some(Event::Planned {
+fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
+    let event = match facts.plan? {
+        Outcome::NothingNeeded(_) => Event::NothingNeeded,
+        // What is left of an earlier attempt goes first.
+        _ if !facts.claims.is_empty() => return None,
+        Outcome::Provision(_) if facts.sight == Sight::Cached && !planted!(PlanOnCachedAbsence) => {
+            return Some(Reading::LookAgain);
+        }
+        Outcome::Provision(plan) => Event::Planned {
             slots: u32::try_from(plan.slots.len()).unwrap_or(u32::MAX),
             plan: plan.hash(),
             pinning: plan.pinning,
-        }),
-        Outcome::NothingNeeded(_) => Some(Event::NothingNeeded),
-        Outcome::Never(obstacle) => Some(Event::Impossible(obstacle.message.clone())),
+        },
+        Outcome::Never(obstacle) => Event::Impossible(obstacle.message.clone()),
         Outcome::Wait(obstacle) if expired(journal, facts) => {
-            Some(Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message)))
+            Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message))
         }
-        Outcome::Provision(_) | Outcome::Wait(_) => None,
-    }
+        Outcome::Wait(_) => return None,
+    };
+    Some(Reading::Events(vec![event]))
 }
 
 fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
@@ -195,7 +231,7 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
 }
 
 fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
-    let quorum = facts.sight == Sight::Quorum;
+    let quorum = facts.sight == Sight::Quorum || planted!(ReadyBeforeGate);
     if let Some(failure) = first_failure(journal, facts) {
         return Some(Reading::Events(vec![Event::Failed(failure)]));
     }
@@ -215,21 +251,35 @@ fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
 }
 
 fn approved(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
-    let waiting = matches!(facts.reservation, Reservation::Held { standing: Standing::Reserved, .. });
-    if !waiting || journal.memory.slots == 0 {
+    if !is_waiting(facts) || journal.memory.slots == 0 {
         return None;
     }
-    if let Some(failure) = first_loss(journal, facts) {
+    if let Some(failure) = unfit(journal, facts) {
         return Some(Reading::Events(vec![Event::Failed(failure)]));
     }
-    if !missing(journal, facts).is_empty() && facts.sight == Sight::Cached {
-        return Some(Reading::LookAgain);
+    let unsure = facts.told != Verdict::Ready && !planted!(ReadyFromJournalAlone);
+    let cached = facts.sight == Sight::Cached;
+    (cached && (unsure || !missing(journal, facts).is_empty())).then_some(Reading::LookAgain)
+}
+
+/// Why a gang that was approved, and is not admitted yet, must not run after all.
+pub fn unfit(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
+    if journal.state != State::Approved || !is_waiting(facts) || journal.memory.slots == 0 {
+        return None;
     }
-    let limit = facts.policy.deadlines.admit;
-    (journal.entered_at.checked_add(limit.signed()).is_ok_and(|t| t <= facts.now)).then(|| {
-        let message = format!("every node was ready, but the Workload was not admitted within {limit}");
-        Reading::Events(vec![Event::Failed(Failure::new(FailureClass::NotAdmitted, message))])
+    first_loss(journal, facts).or_else(|| {
+        let limit = facts.policy.deadlines.admit;
+        (journal.entered_at.checked_add(limit.signed()).is_ok_and(|t| t <= facts.now)).then(|| {
+            let message = format!("every node was ready, but the Workload was not admitted within {limit}");
+            Failure::new(FailureClass::NotAdmitted, message)
+        })
     })
+}
+
+/// Whether every node of the attempt is there and ready, seen in a quorum read.
+pub fn is_proven(journal: &Journal, facts: &Facts<'_>) -> bool {
+    let all = usize::try_from(journal.memory.slots).is_ok_and(|slots| ready(journal, facts) == slots);
+    all && facts.sight == Sight::Quorum || planted!(ReadyFromJournalAlone) || planted!(ReadyBeforeGate)
 }
 
 fn rolling_back(facts: &Facts<'_>) -> Option<Reading> {

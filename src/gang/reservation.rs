@@ -4,8 +4,10 @@
 //! ever being seen. So an admission is identified by everything that changes with it.
 
 use super::event::Standing;
+use crate::api::workload::Verdict;
 use crate::api::{Workload, condition};
 use crate::digest::digest;
+use crate::planted::planted;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -21,6 +23,9 @@ impl Epoch {
             condition::since(workload.conditions(), "QuotaReserved").map_or(0, jiff::Timestamp::as_second);
         let admitted = serde_json::to_string(&workload.admission()).unwrap_or_default();
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+        if planted!(EpochIgnored) {
+            return Self("0-0-same".to_owned());
+        }
         Self(format!("{reserved}-{}-{}", workload.evictions(), digest(&[uid, check, &admitted], 10)))
     }
 
@@ -107,15 +112,18 @@ impl Reservation {
             (true, Some(ending)) => Self::Leaving(ending),
             (true, None) => match workload.check(check) {
                 None => Self::Leaving(Ending::CheckRemoved),
-                Some(_) => Self::Held { epoch: Epoch::of(workload, check), standing: standing(workload) },
+                Some(entry) => {
+                    Self::Held { epoch: Epoch::of(workload, check), standing: standing(workload, entry.state) }
+                }
             },
         }
     }
 }
 
-fn standing(workload: &Workload) -> Standing {
+fn standing(workload: &Workload, told: Verdict) -> Standing {
     match (workload.is("Admitted"), workload.is_plain_pods()) {
         (true, true) => Standing::AdmittedPods,
+        (true, false) if told == Verdict::Pending => Standing::Running,
         (true, false) => Standing::Admitted,
         (false, _) => Standing::Reserved,
     }

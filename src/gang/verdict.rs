@@ -7,11 +7,12 @@
 use super::event::Standing;
 use super::journal::Journal;
 use super::message;
-use super::observe::Facts;
+use super::observe::{self, Facts};
 use super::reservation::{Ending, Reservation};
-use super::state::State;
+use super::state::{State, Then};
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
 use crate::plan::Obstacle;
+use crate::planted::planted;
 use jiff::Timestamp;
 
 /// An entry as it should be.
@@ -32,7 +33,12 @@ pub fn desired(
     entry: &CheckState,
     updates: Result<Vec<PodSetUpdate>, Obstacle>,
 ) -> Option<Desired> {
-    let pending = |message: String| Some(Desired { state: Verdict::Pending, message, updates: Vec::new() });
+    let pending = |message: String| {
+        // To an admitted Workload it says nothing, and the Ready it was admitted on would be forgotten.
+        let admitted = matches!(facts.reservation, Reservation::Held { standing: Standing::Admitted, .. });
+        let desired = Desired { state: Verdict::Pending, message, updates: Vec::new() };
+        (!admitted || entry.state == Verdict::Pending).then_some(desired)
+    };
     let (epoch, standing) = match facts.reservation {
         Reservation::Held { epoch, standing } => (epoch, standing),
         // Quota can be lost with no eviction, and then Kueue leaves our Ready standing: the next
@@ -45,12 +51,24 @@ pub fn desired(
     if *epoch != journal.memory.epoch {
         return None;
     }
+    if *standing == Standing::Running && journal.state != State::Approved {
+        // Its pods run without us: nothing decided for another time may stop them.
+        return None;
+    }
     let text = message::explain(journal, facts);
     match journal.state {
         State::Approved => {
             let admitted = *standing != Standing::Reserved;
             if entry.state == Verdict::Ready && admitted {
                 return None;
+            }
+            if let Some(failure) = observe::unfit(journal, facts) {
+                return pending(format!("takes Ready back: {failure}"));
+            }
+            let promises = journal.memory.slots > 0 && entry.state != Verdict::Ready && !admitted;
+            if promises && !observe::is_proven(journal, facts) {
+                let ready = observe::ready(journal, facts);
+                return pending(format!("{ready}/{} nodes still ready", journal.memory.slots));
             }
             match updates {
                 // A clash would make Kueue finish the Workload as failed, so it never hears of Ready.
@@ -60,6 +78,9 @@ pub fn desired(
                 Ok(_) if entry.state == Verdict::Ready => pending(text),
                 Ok(updates) => Some(Desired { state: Verdict::Ready, message: text, updates }),
             }
+        }
+        State::RollingBack { then: Then::Yielded } if planted!(VerdictBeforeCleanup) => {
+            Some(Desired { state: Verdict::Retry, message: text, updates: Vec::new() })
         }
         State::Yielded => Some(Desired { state: Verdict::Retry, message: text, updates: Vec::new() }),
         State::Rejected => Some(Desired { state: Verdict::Rejected, message: text, updates: Vec::new() }),

@@ -23,6 +23,7 @@ use crate::api::workload::PodSetUpdate;
 use crate::api::{ClusterQueue, DaemonSet, NodeClaim, NodePool, ResourceFlavor, Workload};
 use crate::digest::hex_digest;
 use crate::names;
+use crate::planted::planted;
 use crate::policy::Policy;
 use k8s_openapi::api::core::v1::{LimitRange, Toleration};
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -200,7 +201,7 @@ impl Plan {
 
 /// What Kueue is to add to the pods, so that they find their nodes and nobody else does.
 pub fn pod_set_updates(pod_sets: &[String], gang: &str, pinning: Pinning) -> Vec<PodSetUpdate> {
-    if pinning == Pinning::None {
+    if pinning == Pinning::None || planted!(SelectorMissing) {
         return Vec::new();
     }
     let toleration = Toleration {

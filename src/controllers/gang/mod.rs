@@ -165,10 +165,7 @@ impl<'a> Gang<'a> {
         let now = context.now();
         let mut pages = context.ledger.open();
         self.plan = self.needs_plan().then(|| self.make_plan(workload, &pages));
-        let reservation = Reservation::of(workload, &self.identity.check);
-        let (views, losses) = (self.views(now), self.losses(now));
-        let facts = self.facts(now, &reservation, &views, &losses);
-        let seen = match observe(&self.journal, &facts) {
+        let seen = match observe(&self.journal, &self.facts(&self.glance(workload))) {
             Reading::LookAgain => return Turn::LookAgain,
             Reading::Events(seen) => seen,
         };

@@ -9,7 +9,7 @@ use crate::effects::events::Moment;
 use crate::gang::journal::Step;
 use crate::gang::observe::wake_at;
 use crate::gang::trace::{Subject, cut_off, spans};
-use crate::gang::{Explanation, Journal, Reservation, StateName, message, notice, verdict};
+use crate::gang::{Explanation, Journal, StateName, message, notice, verdict};
 use crate::names;
 use crate::plan::{Obstacle, Outcome};
 use crate::telemetry::metrics::{self, Counted};
@@ -113,10 +113,8 @@ impl Gang<'_> {
 
     /// What Kueue and the board are to be told.
     pub(super) fn report(&self, workload: &Workload, before: StateName) -> Looked {
-        let now = self.context.now();
-        let reservation = Reservation::of(workload, &self.identity.check);
-        let (views, losses) = (self.views(now), self.losses(now));
-        let facts = self.facts(now, &reservation, &views, &losses);
+        let glance = self.glance(workload);
+        let facts = self.facts(&glance);
         let state = self.journal.state.name();
         let explanation = Explanation::of(&self.journal, &facts, &self.claims);
         let entry = BoardEntry::new(&self.id, workload, &self.identity.check, &self.journal, explanation);
@@ -140,7 +138,7 @@ impl Gang<'_> {
         let Some(desired) = verdict::desired(&self.journal, &facts, old, self.updates(workload)) else {
             return looked;
         };
-        Looked { progress: desired.is_progress(old), entry: desired.entry(old, now), ..looked }
+        Looked { progress: desired.is_progress(old), entry: desired.entry(old, glance.now), ..looked }
     }
 
     fn updates(&self, workload: &Workload) -> Result<Vec<PodSetUpdate>, Obstacle> {

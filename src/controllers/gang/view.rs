@@ -1,7 +1,8 @@
 //! How a gang looks right now: its claims, what became of the lost ones, and the facts made of both.
 
 use super::Gang;
-use crate::api::{Node, NodeClaim, condition};
+use crate::api::workload::Verdict;
+use crate::api::{Node, NodeClaim, Workload, condition};
 use crate::controllers::Context;
 use crate::controllers::meters::capacity_type;
 use crate::gang::claims::{Loss, loss};
@@ -13,21 +14,37 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::BTreeMap;
 
+/// A gang at one instant, which its [`Facts`] are borrowed from.
+pub(super) struct Glance {
+    pub now: Timestamp,
+    reservation: Reservation,
+    told: Verdict,
+    views: Vec<ClaimView>,
+    losses: BTreeMap<u32, Loss>,
+}
+
 impl Gang<'_> {
-    pub(super) fn facts<'f>(
-        &'f self,
-        now: Timestamp,
-        reservation: &'f Reservation,
-        views: &'f [ClaimView],
-        losses: &'f BTreeMap<u32, Loss>,
-    ) -> Facts<'f> {
-        Facts {
+    pub(super) fn glance(&self, workload: &Workload) -> Glance {
+        let now = self.context.now();
+        let check = &self.identity.check;
+        Glance {
             now,
+            reservation: Reservation::of(workload, check),
+            told: workload.check(check).map(|c| c.state).unwrap_or_default(),
+            views: self.views(now),
+            losses: self.losses(now),
+        }
+    }
+
+    pub(super) fn facts<'f>(&'f self, glance: &'f Glance) -> Facts<'f> {
+        Facts {
+            now: glance.now,
             fresh: self.fresh,
-            reservation,
+            reservation: &glance.reservation,
+            told: glance.told,
             plan: self.plan.as_ref(),
-            claims: views,
-            losses,
+            claims: &glance.views,
+            losses: &glance.losses,
             sight: self.sight,
             policy: &self.policy,
             outlook: self.outlook(),
@@ -45,7 +62,7 @@ impl Gang<'_> {
         Outlook { ready_by, tier: Some(self.tier.as_str()).filter(|tier| !tier.is_empty()) }
     }
 
-    pub(super) fn views(&self, now: Timestamp) -> Vec<ClaimView> {
+    fn views(&self, now: Timestamp) -> Vec<ClaimView> {
         let node = |c: &NodeClaim| c.status.as_ref().and_then(|s| self.nodes.get(&s.node_name));
         let mut views: Vec<ClaimView> =
             self.claims.iter().map(|c| ClaimView::of(c, node(c), &self.policy, now)).collect();
@@ -54,7 +71,7 @@ impl Gang<'_> {
     }
 
     /// What became of slots whose claim is missing, or going although the gang wants it.
-    pub(super) fn losses(&self, now: Timestamp) -> BTreeMap<u32, Loss> {
+    fn losses(&self, now: Timestamp) -> BTreeMap<u32, Loss> {
         if !matches!(self.journal.state, State::Provisioning | State::WaitingReady | State::Approved) {
             return BTreeMap::new();
         }
@@ -74,7 +91,7 @@ impl Gang<'_> {
         (0..self.journal.memory.slots).filter_map(|slot| lost(&slot)).collect()
     }
 
-    pub(super) fn pool_fault(&self, pool: &str) -> Option<String> {
+    fn pool_fault(&self, pool: &str) -> Option<String> {
         let pool = self.context.stores.pools.get(&ObjectRef::new(pool))?;
         let ready = condition::find(pool.conditions(), "NodeClassReady")?;
         // The message may be a cloud's, and is to be read on the NodePool.

@@ -1,0 +1,124 @@
+//! Known bugs that tests can switch on, to see whether they would be found.
+//!
+//! Rule: without the feature `planted-bugs`, which no release has, [`planted!`] is the constant
+//! `false` and this module holds nothing else. A bug is planted for one thread at a time.
+//!
+//! The first column says who finds it: `model` is the model in `tests/model`,
+//! `names` and `journal` are the checks that `tests/fuzz.rs` shares with the fuzz targets, and
+//! `simulator` stands for what only the embedded cluster can see.
+//!
+//! | found by | bug |
+//! |---|---|
+//! | model | `DeleteWithoutUid`, `ReadyBeforeGate`, `VerdictBeforeCleanup`, `CreateWithoutJournal`, `RandomClaimNames`, `ActOnStaleJournal`, `ActOnConflict`, `EpochIgnored`, `AttemptFromJournalOnly`, `DeleteWhileAdmitted`, `ReadyFromJournalAlone`, `PlanOnCachedAbsence`, `ReadyStandsWhileDeleting`, `ReleasedForGood` |
+//! | names | `NameWithoutUid` |
+//! | journal | `JournalUnbound` |
+//! | simulator | `AdoptStranger`, `SweepBeforeStores`, `SelectorMissing` |
+
+#[cfg(feature = "planted-bugs")]
+pub use switch::{Planted, is_planted, plant, salt};
+
+/// Whether this bug is planted in this thread; `false` in every build that is not a test of tests.
+macro_rules! planted {
+    ($bug:ident) => {{
+        #[cfg(feature = "planted-bugs")]
+        let planted = $crate::planted::is_planted($crate::planted::Planted::$bug);
+        #[cfg(not(feature = "planted-bugs"))]
+        let planted = false;
+        planted
+    }};
+}
+pub(crate) use planted;
+
+#[cfg(feature = "planted-bugs")]
+mod switch {
+    use std::cell::Cell;
+
+    /// A known bug.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum Planted {
+        /// A claim is deleted by its name, whatever bears it by then.
+        DeleteWithoutUid,
+        /// Readiness is decided on a cache.
+        ReadyBeforeGate,
+        /// Kueue is told Retry while claims are still being deleted.
+        VerdictBeforeCleanup,
+        /// Claims are created before the journal says so.
+        CreateWithoutJournal,
+        /// Names of claims cannot be derived again.
+        RandomClaimNames,
+        /// A claim of that name is taken over whoever made it.
+        AdoptStranger,
+        /// A claim is swept because a cache does not show its Workload.
+        SweepBeforeStores,
+        /// Names of claims follow from the Workload's name instead of its UID.
+        NameWithoutUid,
+        /// A journal copied from another Workload is believed.
+        JournalUnbound,
+        /// What a cached journal asks for is done without making sure that it still stands.
+        ActOnStaleJournal,
+        /// What was decided is done although another replica's journal was written first.
+        ActOnConflict,
+        /// Pods are not led to the gang's nodes.
+        SelectorMissing,
+        /// All admissions look alike, so a Ready outlives the one it was given for.
+        EpochIgnored,
+        /// Without a journal, claims that exist are not asked for their attempt.
+        AttemptFromJournalOnly,
+        /// An eviction that has only begun takes the nodes from under running pods.
+        DeleteWhileAdmitted,
+        /// Ready is told on the word of the journal, without a look at the claims.
+        ReadyFromJournalAlone,
+        /// An attempt starts because a cache shows no claim of the last one.
+        PlanOnCachedAbsence,
+        /// Nodes are taken back while Kueue may still admit on the Ready it was told.
+        ReadyStandsWhileDeleting,
+        /// A gang that was released never notices that its reservation stands after all.
+        ReleasedForGood,
+    }
+
+    impl Planted {
+        /// Every known bug.
+        pub const ALL: [Self; 19] = [
+            Self::DeleteWithoutUid,
+            Self::ReadyBeforeGate,
+            Self::VerdictBeforeCleanup,
+            Self::CreateWithoutJournal,
+            Self::RandomClaimNames,
+            Self::AdoptStranger,
+            Self::SweepBeforeStores,
+            Self::NameWithoutUid,
+            Self::JournalUnbound,
+            Self::ActOnStaleJournal,
+            Self::ActOnConflict,
+            Self::SelectorMissing,
+            Self::EpochIgnored,
+            Self::AttemptFromJournalOnly,
+            Self::DeleteWhileAdmitted,
+            Self::ReadyFromJournalAlone,
+            Self::PlanOnCachedAbsence,
+            Self::ReadyStandsWhileDeleting,
+            Self::ReleasedForGood,
+        ];
+    }
+
+    thread_local! {
+        static BUG: Cell<Option<Planted>> = const { Cell::new(None) };
+        static SALT: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Plants a bug in this thread in place of the one before; `None` mends it.
+    pub fn plant(bug: Option<Planted>) {
+        BUG.set(bug);
+    }
+
+    /// Whether this bug is planted in this thread.
+    pub fn is_planted(bug: Planted) -> bool {
+        BUG.get() == Some(bug)
+    }
+
+    /// A number that differs at every call, for what ought to be derived.
+    pub fn salt() -> u32 {
+        SALT.set(SALT.get().wrapping_add(1));
+        SALT.get()
+    }
+}

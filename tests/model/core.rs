@@ -1,0 +1,429 @@
+//! The real core behind small values: what a replica sees goes in, what it would do comes out.
+//!
+//! Rule: nothing is decided here. A turn is `Journal::decode` → `observe` → `decide` as in
+//! `controllers::gang`, a report is `verdict::desired`. Results are kept, because the same small
+//! values come again and again.
+
+use crate::world::{Claim, Phase, Work};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use setu::api::Workload;
+use setu::api::parameters::{OnExhausted, Pinning};
+use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
+use setu::gang::claims::Loss;
+use setu::gang::diagram::{self, Edges};
+use setu::gang::event::Effect;
+use setu::gang::reservation::Epoch;
+use setu::gang::{
+    ClaimView, Facts, Failure, FailureClass, GangIdentity, Health, Journal, Reading, Reservation, Rules,
+    Sight, State, Then, decide, observe, verdict,
+};
+use setu::names;
+use setu::plan::{Outcome, Plan, Slot};
+use setu::policy::Policy;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, LazyLock, Mutex};
+
+/// Nodes of the gang.
+pub const SLOTS: u8 = 2;
+const CHECK: &str = "c";
+const UID: &str = "uid-1";
+
+fn start() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+/// A look is taken either before every deadline or after all of them: each look may find either, which
+/// covers clocks that differ.
+fn now(late: bool) -> Timestamp {
+    if late { start() + SignedDuration::from_hours(24) } else { start() + SignedDuration::from_secs(20) }
+}
+
+static POLICY: LazyLock<Policy> = LazyLock::new(|| {
+    let mut policy = Policy { on_exhausted: OnExhausted::Reject, ..Policy::default() };
+    policy.in_check.limit = 1;
+    policy.yielding.limit = 1;
+    policy
+});
+
+static IDENTITY: LazyLock<GangIdentity> = LazyLock::new(|| GangIdentity {
+    namespace: "team".into(),
+    workload: "train".into(),
+    uid: UID.into(),
+    check: CHECK.into(),
+});
+
+static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
+    let template = serde_json::from_value(json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
+        "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+    }));
+    let template = Arc::new(template.unwrap());
+    let slot = |index: u8| Slot {
+        index: u32::from(index),
+        pod_set: "main".into(),
+        node_pool: "gpu".into(),
+        template: Arc::clone(&template),
+    };
+    Outcome::Provision(Plan {
+        slots: (0..SLOTS).map(slot).collect(),
+        pinning: Pinning::Selector,
+        notes: Vec::new(),
+    })
+});
+
+/// Every epoch that was ever seen, so that a journal can name it by a number.
+static EPOCHS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+fn number(epoch: &Epoch) -> u8 {
+    let mut epochs = EPOCHS.lock().unwrap();
+    let found = epochs.iter().position(|e| *e == epoch.0).unwrap_or_else(|| {
+        epochs.push(epoch.0.clone());
+        epochs.len() - 1
+    });
+    u8::try_from(found).unwrap()
+}
+
+/// Where a journal stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    Validating,
+    Provisioning,
+    WaitingReady,
+    RollingBack(Then),
+    BackingOff,
+    Approved,
+    Yielded,
+    Rejected,
+    Released,
+}
+
+/// A journal without what decides nothing: history, times, texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Kept {
+    pub place: Place,
+    pub epoch: u8,
+    pub attempt: u8,
+    pub slots: u8,
+    tries: u8,
+    yields: u8,
+    waits: bool,
+    planned: bool,
+    begun: bool,
+}
+
+impl Kept {
+    fn of(journal: &Journal) -> Self {
+        let memory = &journal.memory;
+        let small = |n: u32| u8::try_from(n).unwrap();
+        Self {
+            place: match &journal.state {
+                State::Validating => Place::Validating,
+                State::Provisioning => Place::Provisioning,
+                State::WaitingReady => Place::WaitingReady,
+                State::RollingBack { then } => Place::RollingBack(*then),
+                State::BackingOff { .. } => Place::BackingOff,
+                State::Approved => Place::Approved,
+                State::Yielded => Place::Yielded,
+                State::Rejected => Place::Rejected,
+                State::Released => Place::Released,
+            },
+            epoch: number(&memory.epoch),
+            attempt: small(memory.attempt),
+            slots: small(memory.slots),
+            tries: small(memory.tries),
+            yields: small(memory.yields),
+            waits: memory.not_before.is_some(),
+            planned: memory.plan.is_some(),
+            begun: journal.seq > 0,
+        }
+    }
+
+    fn journal(self) -> Journal {
+        let soon = start() + SignedDuration::from_mins(15);
+        let epoch = Epoch(EPOCHS.lock().unwrap()[usize::from(self.epoch)].clone());
+        let mut journal = Journal::new(UID, epoch, start(), Some(soon));
+        journal.state = match self.place {
+            Place::Validating => State::Validating,
+            Place::Provisioning => State::Provisioning,
+            Place::WaitingReady => State::WaitingReady,
+            Place::RollingBack(then) => State::RollingBack { then },
+            Place::BackingOff => State::BackingOff { until: soon },
+            Place::Approved => State::Approved,
+            Place::Yielded => State::Yielded,
+            Place::Rejected => State::Rejected,
+            Place::Released => State::Released,
+        };
+        journal.seq = if self.begun { 7 } else { 0 };
+        journal.memory.attempt = u32::from(self.attempt);
+        journal.memory.slots = u32::from(self.slots);
+        journal.memory.tries = u32::from(self.tries);
+        journal.memory.yields = u32::from(self.yields);
+        journal.memory.not_before = self.waits.then_some(soon);
+        let plan = match &*PLAN {
+            Outcome::Provision(plan) => plan.hash(),
+            _ => String::new(),
+        };
+        journal.memory.plan = self.planned.then_some(plan);
+        journal.memory.pinning = Pinning::Selector;
+        // Through the annotation and back, as every replica reads it.
+        Journal::decode(&journal.encode(), UID, start(), now(true)).unwrap()
+    }
+
+    /// Whether it is ever written: a journal of a gang that never held anything is not.
+    pub fn is_durable(self) -> bool {
+        self.begun || self.place == Place::Validating
+    }
+
+    /// Whether this claim is wanted.
+    pub fn wants(self, claim: &Claim) -> bool {
+        matches!(self.place, Place::Provisioning | Place::WaitingReady | Place::Approved)
+            && claim.attempt == self.attempt
+            && claim.slot < self.slots
+    }
+}
+
+/// All that one turn depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Sighting {
+    pub journal: Kept,
+    pub fresh: bool,
+    pub work: Work,
+    pub claims: Vec<Claim>,
+    pub quorum: bool,
+    pub late: bool,
+}
+
+/// One write.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Write {
+    Create { attempt: u8, slot: u8 },
+    Delete(Claim),
+}
+
+/// What one turn came to.
+#[derive(Clone, Debug)]
+pub enum Turn {
+    Still,
+    LookAgain,
+    Moved { journal: Kept, writes: Vec<Write>, lawful: bool },
+}
+
+#[derive(Default)]
+struct Known {
+    turns: HashMap<Sighting, Turn>,
+    reports: HashMap<Sighting, Option<Verdict>>,
+    works: HashMap<Work, (Reservation, u8)>,
+}
+
+thread_local! {
+    static KNOWN: RefCell<Known> = RefCell::default();
+}
+
+/// One pure turn of a look.
+pub fn turn(seen: &Sighting) -> Turn {
+    if let Some(known) = KNOWN.with_borrow(|k| k.turns.get(seen).cloned()) {
+        return known;
+    }
+    let turn = work_out(seen);
+    KNOWN.with_borrow_mut(|k| k.turns.insert(seen.clone(), turn.clone()));
+    turn
+}
+
+/// The verdict a look ends with, if Kueue has to be told another than it knows.
+pub fn report(seen: &Sighting) -> Option<Verdict> {
+    if let Some(known) = KNOWN.with_borrow(|k| k.reports.get(seen).copied()) {
+        return known;
+    }
+    let workload = workload(&seen.work);
+    let verdict = workload.check(CHECK).and_then(|old| {
+        let journal = seen.journal.journal();
+        let desired = seen
+            .with_facts(&workload, &journal, |facts| verdict::desired(&journal, facts, old, Ok(updates())));
+        desired.map(|d| d.state).filter(|state| *state != old.state)
+    });
+    KNOWN.with_borrow_mut(|k| k.reports.insert(seen.clone(), verdict));
+    verdict
+}
+
+/// The journal a look starts from, and whether it was made up; `None` if there is nothing to look at.
+pub fn open(work: &Work, claims: &[Claim]) -> Option<(Kept, bool)> {
+    if let Some(journal) = work.journal {
+        return Some((journal, false));
+    }
+    match known(work).0 {
+        Reservation::Held { epoch, .. } => {
+            Some((Kept::of(&Journal::new(UID, epoch, start(), Some(start()))), true))
+        }
+        Reservation::Gone(_) if !claims.is_empty() => {
+            Some((Kept::of(&Journal::released(UID, start())), true))
+        }
+        Reservation::Gone(_) | Reservation::Leaving(_) => None,
+    }
+}
+
+/// How the Workload is read, and the number of its epoch.
+fn known(work: &Work) -> (Reservation, u8) {
+    if let Some(known) = KNOWN.with_borrow(|k| k.works.get(work).cloned()) {
+        return known;
+    }
+    let object = workload(work);
+    let read = (Reservation::of(&object, CHECK), number(&Epoch::of(&object)));
+    KNOWN.with_borrow_mut(|k| k.works.insert(work.clone(), read.clone()));
+    read
+}
+
+/// The number of the admission that stands, as a journal would name it.
+pub fn epoch(work: &Work) -> u8 {
+    known(work).1
+}
+
+fn work_out(seen: &Sighting) -> Turn {
+    static EDGES: LazyLock<Edges> = LazyLock::new(diagram::edges);
+    let workload = workload(&seen.work);
+    let mut journal = seen.journal.journal();
+    let events = match seen.with_facts(&workload, &journal, |facts| observe(&journal, facts)) {
+        Reading::LookAgain => return Turn::LookAgain,
+        Reading::Events(events) => events,
+    };
+    let rules = Rules::new(&POLICY, now(seen.late), 0.5);
+    let (mut writes, mut moved, mut lawful) = (Vec::new(), false, true);
+    for event in events {
+        let decision = decide(&journal, &event, &rules);
+        let steps = decision.journal.seq - journal.seq;
+        let edge = (journal.state.name(), decision.journal.state.name());
+        lawful &= if steps == 1 { EDGES.contains_key(&edge) } else { steps == 0 && edge.0 == edge.1 };
+        moved |= decision.journal != journal;
+        journal = decision.journal;
+        for effect in decision.effects {
+            match effect {
+                Effect::CreateClaims(slots) => writes.extend(slots.into_iter().map(|slot| Write::Create {
+                    attempt: u8::try_from(journal.memory.attempt).unwrap(),
+                    slot: u8::try_from(slot).unwrap(),
+                })),
+                Effect::DeleteClaims(names) => {
+                    let meant = seen.claims.iter().filter(|c| names.contains(&name(c)));
+                    writes.extend(meant.map(|c| Write::Delete(*c)));
+                }
+            }
+        }
+        if steps > 0 {
+            break;
+        }
+    }
+    if moved || !writes.is_empty() {
+        Turn::Moved { journal: Kept::of(&journal), writes, lawful }
+    } else {
+        Turn::Still
+    }
+}
+
+impl Sighting {
+    fn with_facts<T>(&self, workload: &Workload, journal: &Journal, then: impl FnOnce(&Facts<'_>) -> T) -> T {
+        let reservation = Reservation::of(workload, CHECK);
+        let mut views: Vec<ClaimView> = self.claims.iter().map(|c| view(c, self.late)).collect();
+        views.sort_by_key(|v| v.slot);
+        let losses = self.losses(journal);
+        let needs_plan = matches!(journal.state, State::Validating | State::Provisioning);
+        then(&Facts {
+            now: now(self.late),
+            fresh: self.fresh,
+            reservation: &reservation,
+            told: workload.check(CHECK).map(|c| c.state).unwrap_or_default(),
+            plan: needs_plan.then_some(&*PLAN),
+            claims: &views,
+            losses: &losses,
+            sight: if self.quorum { Sight::Quorum } else { Sight::Cached },
+            policy: &POLICY,
+        })
+    }
+
+    fn losses(&self, journal: &Journal) -> BTreeMap<u32, Loss> {
+        if !journal.state.wants_claims() {
+            return BTreeMap::new();
+        }
+        let lost = |slot: u32| {
+            let own =
+                |c: &&Claim| u32::from(c.attempt) == journal.memory.attempt && u32::from(c.slot) == slot;
+            match self.claims.iter().find(own) {
+                Some(claim) if !claim.deleting => return None,
+                None if journal.state == State::Provisioning => return None,
+                _ => {}
+            }
+            let failure = Failure::new(FailureClass::Interrupted, "lost");
+            let soon = start() + SignedDuration::from_mins(1);
+            Some((slot, if self.late { Loss::Failed(failure) } else { Loss::Unclear(soon) }))
+        };
+        (0..journal.memory.slots).filter_map(lost).collect()
+    }
+}
+
+fn view(claim: &Claim, late: bool) -> ClaimView {
+    let health = match (claim.ready, late) {
+        (true, _) => Health::Ready { since: start() },
+        (false, false) => Health::Coming { waits_for: "launch".into(), until: None },
+        (false, true) => Health::Failed(Failure::new(FailureClass::LaunchTimeout, "late")),
+    };
+    ClaimView {
+        name: name(claim),
+        uid: format!("{claim:?}"),
+        attempt: u32::from(claim.attempt),
+        slot: u32::from(claim.slot),
+        deleting: claim.deleting,
+        health,
+    }
+}
+
+/// The name of a claim as a view shows it; claims that share a name differ in their make.
+fn name(claim: &Claim) -> String {
+    format!("{}-{}-{}", claim.attempt, claim.slot, claim.make)
+}
+
+/// Whether the same claim bears the same name whenever it is asked for.
+pub fn names_are_stable() -> bool {
+    IDENTITY.claim_name(1, 0) == IDENTITY.claim_name(1, 0)
+}
+
+fn updates() -> Vec<PodSetUpdate> {
+    let node_selector = [(names::GANG.to_owned(), IDENTITY.id())].into();
+    vec![PodSetUpdate { name: "main".into(), node_selector, ..PodSetUpdate::default() }]
+}
+
+/// The Workload as Kueue would have it.
+fn workload(work: &Work) -> Workload {
+    let reserved = !matches!(work.phase, Phase::Queued | Phase::Deleted);
+    let mut conditions = Vec::new();
+    let mut condition = |kind: &str, holds: bool, at: u8| {
+        let at = start() + SignedDuration::from_secs(i64::from(at));
+        let status = if holds { "True" } else { "False" };
+        conditions.push(json!({"type": kind, "status": status, "reason": "R", "message": "", "lastTransitionTime": at.to_string()}));
+    };
+    condition("QuotaReserved", reserved, work.second);
+    let ran = matches!(work.phase, Phase::Admitted | Phase::Finished | Phase::Evicting { ran: true });
+    condition("Admitted", ran, work.second);
+    condition("Evicted", matches!(work.phase, Phase::Evicting { .. }), work.second);
+    condition("Finished", work.phase == Phase::Finished, work.second);
+    let mut workload: Workload = serde_json::from_value(json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+        "metadata": {"name": "train", "namespace": "team", "uid": UID, "creationTimestamp": start().to_string()},
+        "spec": {"active": work.active},
+        "status": {
+            "conditions": conditions,
+            "admission": reserved.then(|| json!({"clusterQueue": "q", "podSetAssignments": [{"name": "main", "count": SLOTS}]})),
+            "schedulingStats": {"evictions": [{"count": work.evictions}]},
+        },
+    }))
+    .unwrap();
+    if let (Some(state), Some(status)) = (work.entry, workload.status.as_mut()) {
+        status.admission_checks.push(CheckState {
+            name: CHECK.into(),
+            state,
+            last_transition_time: start(),
+            message: String::new(),
+            requeue_after_seconds: Some(0),
+            pod_set_updates: if state == Verdict::Ready { updates() } else { Vec::new() },
+        });
+    }
+    workload
+}

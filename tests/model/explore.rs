@@ -1,0 +1,307 @@
+//! The search: stateright walks every state, and the graph that it walks is kept to see whether from
+//! each state everything can still settle once faults end.
+//!
+//! stateright's own `eventually` does not see cycles, so that is worked out here: a state is stuck if
+//! no way over moves that are no faults leads to one that is settled.
+
+use crate::replica::{Fate, Replica};
+use crate::world::{Broken, Budget, Move, World};
+use stateright::{Checker, HasDiscoveries, Model, Property};
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+#[cfg(feature = "planted-bugs")]
+pub type Bug = setu::planted::Planted;
+#[cfg(not(feature = "planted-bugs"))]
+pub type Bug = std::convert::Infallible;
+
+/// One step of the whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    Other(Move),
+    Start { replica: usize, old_work: bool, old_claims: bool, late: bool },
+    Step { replica: usize, fate: Fate },
+    Crash { replica: usize },
+}
+
+impl Action {
+    fn is_calm(self) -> bool {
+        match self {
+            Self::Other(action) => action.is_calm(),
+            Self::Start { old_work, old_claims, .. } => !old_work && !old_claims,
+            Self::Step { fate, .. } => fate == Fate::Answered,
+            Self::Crash { .. } => false,
+        }
+    }
+}
+
+/// What an exploration came to.
+pub struct Found {
+    /// Properties that do not hold, each with the way there.
+    pub violations: Vec<String>,
+    /// A state from which nothing settles any more.
+    pub stuck: Option<String>,
+}
+
+#[derive(Default)]
+struct Graph {
+    calm: Vec<(u64, u64)>,
+    settled: HashMap<u64, bool>,
+    steps: u64,
+}
+
+struct Gangs {
+    budget: Budget,
+    bug: Option<Bug>,
+    graph: Arc<Mutex<Graph>>,
+}
+
+fn fingerprint(world: &World) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    world.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// The same with the replicas in an order of their own: which is which makes no difference.
+fn ordered(mut world: World) -> World {
+    let key = |replica: &Replica| {
+        let mut hasher = DefaultHasher::new();
+        replica.hash(&mut hasher);
+        hasher.finish()
+    };
+    let [one, other] = &world.replicas;
+    if one != other && key(one) > key(other) {
+        world.replicas.swap(0, 1);
+    }
+    if world.past.is_some() && world.budget.stale == 0 {
+        world.past = None;
+    }
+    if world.past.is_none() {
+        for replica in &mut world.replicas {
+            replica.has_written = false;
+        }
+    }
+    world
+}
+
+impl Gangs {
+    #[cfg(feature = "planted-bugs")]
+    fn plant(&self) {
+        setu::planted::plant(self.bug);
+    }
+
+    #[cfg(not(feature = "planted-bugs"))]
+    fn plant(&self) {
+        debug_assert!(self.bug.is_none());
+    }
+
+    fn replica_actions(&self, world: &World, replica: usize, actions: &mut Vec<Action>) {
+        let it = &world.replicas[replica];
+        if let Some(look) = &it.look {
+            actions.push(Action::Step { replica, fate: Fate::Answered });
+            if world.budget.lost > 0 {
+                actions.push(Action::Step { replica, fate: Fate::RequestLost });
+                actions.push(Action::Step { replica, fate: Fate::ReplyLost });
+            }
+            if world.budget.crashes > 0 {
+                actions.push(Action::Crash { replica });
+                if look.runs_many() {
+                    actions.push(Action::Step { replica, fate: Fate::DiesAfterOne });
+                }
+            }
+            return;
+        }
+        let may_be_old = [false, world.past.is_some() && world.budget.stale > 0];
+        for late in [false, true] {
+            for old_work in &may_be_old[..1 + usize::from(may_be_old[1] && !it.has_written)] {
+                for old_claims in &may_be_old[..1 + usize::from(may_be_old[1])] {
+                    actions.push(Action::Start {
+                        replica,
+                        old_work: *old_work,
+                        old_claims: *old_claims,
+                        late,
+                    });
+                }
+            }
+        }
+    }
+
+    fn apply(world: &mut World, action: Action) -> Option<()> {
+        match action {
+            Action::Other(action) => world.make(action),
+            Action::Start { replica, old_work, old_claims, late } => {
+                let past = world.past.clone();
+                let past = past.as_ref();
+                let look =
+                    Replica::start(world, past.filter(|_| old_work), past.filter(|_| old_claims), late)?;
+                world.replicas[replica].look = Some(Box::new(look));
+                world.budget.stale -= u8::from(old_work || old_claims);
+            }
+            Action::Step { replica, fate } => {
+                match fate {
+                    Fate::Answered => {}
+                    Fate::RequestLost | Fate::ReplyLost => world.budget.lost -= 1,
+                    Fate::DiesAfterOne => world.budget.crashes -= 1,
+                }
+                let look = world.replicas[replica].look.take()?;
+                let before = world.work.clone();
+                let look = look.step(world, fate);
+                world.replicas[replica].look = look.map(Box::new);
+                world.replicas[replica].has_written |= fate == Fate::Answered && world.work != before;
+            }
+            Action::Crash { replica } => {
+                world.budget.crashes -= 1;
+                world.replicas[replica] = Replica::default();
+            }
+        }
+        Some(())
+    }
+}
+
+impl Model for Gangs {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        vec![World::new(self.budget)]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        self.plant();
+        let settled = world.is_settled();
+        self.graph.lock().unwrap().settled.insert(fingerprint(world), settled);
+        if world.broken.is_some() {
+            return;
+        }
+        actions.extend(world.moves().into_iter().map(Action::Other));
+        self.replica_actions(world, 0, actions);
+        if world.replicas[0] != world.replicas[1] {
+            self.replica_actions(world, 1, actions);
+        }
+    }
+
+    fn next_state(&self, last: &World, action: Action) -> Option<World> {
+        self.plant();
+        let mut world = last.clone();
+        Self::apply(&mut world, action)?;
+        if world.is_still() && !world.claims.iter().all(|c| world.work.journal.is_some_and(|j| j.wants(c))) {
+            world.breaks(Broken::Orphan);
+        }
+        let world = ordered(world);
+        let mut graph = self.graph.lock().unwrap();
+        graph.steps += 1;
+        if action.is_calm() {
+            graph.calm.push((fingerprint(last), fingerprint(&world)));
+        }
+        drop(graph);
+        Some(world)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        macro_rules! properties {
+            ($($n:literal)*) => {
+                vec![$(Property::always(Broken::ALL[$n].1, |_, w: &World| w.broken != Some(Broken::ALL[$n].0))),*]
+            };
+        }
+        properties!(0 1 2 3 4 5 6 7 8 9 10 11 12 13)
+    }
+}
+
+/// Explores the states that this mix of faults leads to, all of them or the first `limit` steps, those
+/// of short ways first.
+pub fn explore(title: &str, budget: Budget, bug: Option<Bug>, limit: Option<usize>) -> Found {
+    let began = Instant::now();
+    let graph = Arc::new(Mutex::new(Graph::default()));
+    let model = Gangs { budget, bug, graph: Arc::clone(&graph) };
+    let builder = model.checker().threads(1).finish_when(HasDiscoveries::AnyFailures);
+    let builder = if let Some(limit) = limit { builder.target_state_count(limit) } else { builder };
+    let checker = builder.spawn_bfs().join();
+    let violations: Vec<String> = checker
+        .discoveries()
+        .into_iter()
+        .map(|(name, path)| format!("not so: {name}\n{}", story(&path.into_vec())))
+        .collect();
+    let graph = graph.lock().unwrap();
+    let stuck = if violations.is_empty() { graph.stuck() } else { Vec::new() };
+    println!(
+        "{title}: {} states{}, {} steps, {} settled, {} stuck, {:.1?}",
+        checker.unique_state_count(),
+        if limit.is_some_and(|l| graph.steps >= l as u64) { " (cut)" } else { "" },
+        graph.steps,
+        graph.settled.values().filter(|s| **s).count(),
+        stuck.len(),
+        began.elapsed()
+    );
+    Found { violations, stuck: stuck.first().map(|state| tell_stuck(budget, bug, *state)) }
+}
+
+fn story(way: &[(World, Option<Action>)]) -> String {
+    let line = |(n, (world, action)): (usize, &(World, Option<Action>))| match action {
+        Some(Action::Step { replica, .. } | Action::Crash { replica }) => {
+            let look = world.replicas[*replica].look.as_ref().map(ToString::to_string).unwrap_or_default();
+            format!("  {:>2} {action:?}: {look}", n + 1)
+        }
+        Some(other) => format!("  {:>2} {other:?}", n + 1),
+        None => format!("  at last {:?} {:?}", world.work, world.claims),
+    };
+    way.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
+}
+
+impl Graph {
+    /// States from which no settled state can be reached over calm steps, those of short ways first.
+    fn stuck(&self) -> Vec<u64> {
+        let mut before: HashMap<u64, Vec<u64>> = HashMap::new();
+        for (from, to) in &self.calm {
+            before.entry(*to).or_default().push(*from);
+        }
+        let settled = self.settled.iter().filter(|(_, s)| **s).map(|(id, _)| *id);
+        // Where the search was cut nothing is known, so nothing is claimed.
+        let unknown = self.calm.iter().map(|(_, to)| *to).filter(|id| !self.settled.contains_key(id));
+        let mut open: Vec<u64> = settled.chain(unknown).collect();
+        let mut reached: std::collections::HashSet<u64> = open.iter().copied().collect();
+        while let Some(state) = open.pop() {
+            for from in before.get(&state).into_iter().flatten() {
+                if reached.insert(*from) {
+                    open.push(*from);
+                }
+            }
+        }
+        self.settled.keys().filter(|id| !reached.contains(id)).copied().collect()
+    }
+}
+
+/// The shortest way to a state.
+fn tell_stuck(budget: Budget, bug: Option<Bug>, state: u64) -> String {
+    let model = Gangs { budget, bug, graph: Arc::default() };
+    let mut seen: HashMap<u64, Option<(u64, Action)>> = HashMap::new();
+    let mut open = std::collections::VecDeque::from(model.init_states());
+    seen.insert(fingerprint(&open[0]), None);
+    while let Some(world) = open.pop_front() {
+        let id = fingerprint(&world);
+        if id == state {
+            let mut actions = Vec::new();
+            let mut at = id;
+            while let Some(Some((from, action))) = seen.get(&at) {
+                actions.push(*action);
+                at = *from;
+            }
+            let mut way = Vec::new();
+            let mut world = model.init_states().remove(0);
+            for action in actions.into_iter().rev() {
+                let next = model.next_state(&world, action).unwrap();
+                way.push((std::mem::replace(&mut world, next), Some(action)));
+            }
+            way.push((world, None));
+            return story(&way);
+        }
+        for (action, next) in model.next_steps(&world) {
+            seen.entry(fingerprint(&next)).or_insert_with(|| {
+                open.push_back(next);
+                Some((id, action))
+            });
+        }
+    }
+    "not found again".to_owned()
+}

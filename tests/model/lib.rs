@@ -1,0 +1,100 @@
+//! One gang of two slots, two replicas, and everything that may go wrong between two writes, explored
+//! without gaps.
+//!
+//! `core` is the real code behind small values, `world` what others do, `replica` the order in which a
+//! replica makes its requests, `explore` the search. Each test explores one mix of faults and prints
+//! how far it came; `SETU_MODEL=large` takes larger mixes.
+
+#![cfg(test)]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+#![allow(
+    clippy::arithmetic_side_effects,
+    missing_docs,
+    reason = "a test may panic, and its parts are its own"
+)]
+
+/// Whether this bug is planted in this thread.
+macro_rules! planted {
+    ($bug:ident) => {{
+        #[cfg(feature = "planted-bugs")]
+        let planted = setu::planted::is_planted(setu::planted::Planted::$bug);
+        #[cfg(not(feature = "planted-bugs"))]
+        let planted = false;
+        planted
+    }};
+}
+
+mod core;
+mod explore;
+#[cfg(feature = "planted-bugs")]
+mod planted;
+mod replica;
+mod world;
+
+use explore::explore;
+use world::Budget;
+
+/// What every mix starts from.
+fn quiet() -> Budget {
+    Budget { reservations: 1, ..Budget::default() }
+}
+
+/// Steps of one exploration that keep `cargo test` short; `SETU_MODEL=large` knows no bound.
+const STEPS: usize = 250_000;
+
+/// How often a second fault may come on top of the first, where more time is given.
+fn more() -> u8 {
+    u8::from(std::env::var_os("SETU_MODEL").is_some_and(|v| v == "large"))
+}
+
+fn holds(title: &str, budget: Budget) {
+    let limit = (more() == 0).then_some(STEPS);
+    let found = explore(title, budget, None, limit);
+    assert!(found.violations.is_empty(), "{title}: {}", found.violations.join("\n"));
+    assert_eq!(found.stuck, None, "{title}: from here nothing settles any more");
+}
+
+#[test]
+fn a_crash_breaks_nothing() {
+    holds("crash", Budget { crashes: 1, lost: more(), losses: more(), ..quiet() });
+}
+
+#[test]
+fn a_lost_request_or_reply_breaks_nothing() {
+    holds("lost message", Budget { lost: 1, losses: more(), ..quiet() });
+}
+
+#[test]
+fn a_lost_node_breaks_nothing() {
+    holds("lost node", Budget { losses: 1 + more(), ..quiet() });
+}
+
+#[test]
+fn an_old_cache_breaks_nothing() {
+    holds("old cache", Budget { stale: 1, crashes: more(), losses: more(), ..quiet() });
+}
+
+#[test]
+fn an_eviction_breaks_nothing() {
+    holds("eviction", Budget { evictions: 1, reservations: 1 + more(), stale: more(), ..quiet() });
+}
+
+#[test]
+fn quota_that_comes_and_goes_breaks_nothing() {
+    holds("quota lost and back", Budget { quota_losses: 1, reservations: 2, crashes: more(), ..quiet() });
+}
+
+#[test]
+fn a_check_that_comes_and_goes_breaks_nothing() {
+    holds("check off and on", Budget { delistings: 1, losses: more(), ..quiet() });
+}
+
+#[test]
+fn a_tenant_that_deletes_the_journal_breaks_nothing() {
+    holds("journal erased", Budget { erasures: 1, lost: more(), ..quiet() });
+}
+
+#[test]
+fn a_tenant_that_deletes_the_workload_breaks_nothing() {
+    holds("Workload deleted", Budget { deletions: 1, crashes: more(), ..quiet() });
+}

@@ -1,0 +1,378 @@
+//! The cluster as the model has it: one Workload, its claims, and what Kueue, Karpenter, an
+//! administrator and chance may do to them.
+//!
+//! Rule: every move is one commit of the API server. What replicas do is in `replica`.
+
+use crate::core::{self, Kept, Place, SLOTS};
+use crate::replica::Replica;
+use setu::api::workload::Verdict;
+
+/// How far Kueue has gone with the Workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// No quota.
+    Queued,
+    /// Quota is reserved.
+    Reserved,
+    /// Its pods may run.
+    Admitted,
+    /// Evicted=True, quota still held; `ran` if pods are still running.
+    Evicting { ran: bool },
+    /// All pods are done.
+    Finished,
+    /// The object is gone.
+    Deleted,
+}
+
+/// The Workload object.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Work {
+    pub phase: Phase,
+    /// Second of the last reservation.
+    pub second: u8,
+    pub evictions: u8,
+    pub active: bool,
+    /// Our entry; absent while the check is not on the Workload.
+    pub entry: Option<Verdict>,
+    /// The annotation.
+    pub journal: Option<Kept>,
+}
+
+/// A NodeClaim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Claim {
+    pub attempt: u8,
+    pub slot: u8,
+    /// Stands for its UID: differs between objects that bear the same name one after the other.
+    pub make: u8,
+    pub ready: bool,
+    pub deleting: bool,
+}
+
+/// A snapshot that a cache may still show.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Past {
+    pub work: Work,
+    pub claims: Vec<Claim>,
+}
+
+/// How often each thing may still happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+pub struct Budget {
+    /// Replicas that die in the middle of a look.
+    pub crashes: u8,
+    /// Looks that start from an old cache.
+    pub stale: u8,
+    /// Requests or replies that are lost.
+    pub lost: u8,
+    /// Claims that Karpenter, a cloud or a person takes away.
+    pub losses: u8,
+    /// Reservations.
+    pub reservations: u8,
+    /// Evictions that Kueue decides on.
+    pub evictions: u8,
+    /// Quota that is lost without an eviction.
+    pub quota_losses: u8,
+    /// Times the check is taken off the Workload.
+    pub delistings: u8,
+    /// Times a tenant deletes the journal.
+    pub erasures: u8,
+    /// Times the Workload is deleted.
+    pub deletions: u8,
+}
+
+/// What must never happen, each with the words of its property.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Broken {
+    DishonestReady,
+    OldReady,
+    DoubleSlot,
+    Overlap,
+    Unannounced,
+    UnfencedCreate,
+    UnfencedDelete,
+    WrongVictim,
+    Unlawful,
+    EarlyEnd,
+    EarlyVerdict,
+    Kill,
+    UnboughtEviction,
+    Orphan,
+}
+
+impl Broken {
+    pub const ALL: [(Self, &'static str); 14] = [
+        (Self::DishonestReady, "Ready is told only after all nodes were seen ready in the same look"),
+        (Self::OldReady, "Ready is never told for an admission that is over"),
+        (Self::DoubleSlot, "a slot never has two claims"),
+        (Self::Overlap, "an attempt starts only after no claim was seen to be left"),
+        (Self::Unannounced, "a claim is created only after its attempt is in the journal"),
+        (Self::UnfencedCreate, "no look that began after the rollback of an attempt creates a claim of it"),
+        (Self::UnfencedDelete, "no look deletes on a journal that was overtaken before it began"),
+        (Self::WrongVictim, "the object that is deleted is the one that was looked at"),
+        (Self::Unlawful, "every journal write is a path of the statechart"),
+        (Self::EarlyEnd, "a rollback ends only after no claim was seen to be left"),
+        (Self::EarlyVerdict, "Retry and Rejected are told only once the journal says so"),
+        (Self::Kill, "no node of an admitted gang is taken away while its reservation stands"),
+        (Self::UnboughtEviction, "a gang that was admitted without us is not evicted by us"),
+        (Self::Orphan, "once nothing moves, every claim is wanted"),
+    ];
+}
+
+/// Everything.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct World {
+    pub work: Work,
+    pub claims: Vec<Claim>,
+    pub replicas: [Replica; 2],
+    pub past: Option<Past>,
+    pub budget: Budget,
+    /// Number of reservations so far, which no object shows.
+    pub reservation: u8,
+    /// Attempt whose nodes Kueue was told of under this reservation.
+    pub home: Option<u8>,
+    /// Whether Kueue admitted while our check was off the Workload.
+    pub without_us: bool,
+    /// The last attempt that was ever in a journal.
+    pub announced: u8,
+    /// How many objects have borne each name.
+    makes: [[u8; SLOTS as usize]; 8],
+    pub broken: Option<Broken>,
+}
+
+/// What others than replicas do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Move {
+    Reserve {
+        same_second: bool,
+    },
+    Admit,
+    Evict,
+    ReactToVerdict,
+    Release,
+    LoseQuota,
+    Finish,
+    Delist,
+    Relist,
+    DeleteWorkload,
+    EraseJournal,
+    Launch(usize),
+    Lose(usize),
+    Finalize(usize),
+    Sweep(usize),
+    /// From here on a cache may show what is now.
+    Remember,
+}
+
+impl Move {
+    /// Whether it is no fault: it happens by itself sooner or later.
+    pub fn is_calm(self) -> bool {
+        !matches!(
+            self,
+            Self::Evict
+                | Self::LoseQuota
+                | Self::Delist
+                | Self::DeleteWorkload
+                | Self::EraseJournal
+                | Self::Lose(_)
+                | Self::Remember
+        )
+    }
+}
+
+impl World {
+    pub fn new(budget: Budget) -> Self {
+        let work = Work {
+            phase: Phase::Queued,
+            second: 0,
+            evictions: 0,
+            active: true,
+            entry: Some(Verdict::Pending),
+            journal: None,
+        };
+        Self {
+            work,
+            claims: Vec::new(),
+            replicas: [Replica::default(), Replica::default()],
+            past: None,
+            budget,
+            reservation: 0,
+            home: None,
+            without_us: false,
+            announced: 0,
+            makes: Default::default(),
+            broken: None,
+        }
+    }
+
+    /// Every move that is possible now.
+    pub fn moves(&self) -> Vec<Move> {
+        let (work, budget) = (&self.work, &self.budget);
+        let holds = matches!(work.phase, Phase::Reserved | Phase::Admitted);
+        let exists = work.phase != Phase::Deleted;
+        let told = matches!(work.entry, Some(Verdict::Retry | Verdict::Rejected));
+        let listed = work.entry.is_some();
+        let may_admit = work.phase == Phase::Reserved && matches!(work.entry, None | Some(Verdict::Ready));
+        let can_reserve = work.phase == Phase::Queued && work.active && budget.reservations > 0;
+        let runs = self.claims.iter().filter(|c| c.ready && !c.deleting).count() >= usize::from(SLOTS);
+        let mut moves: Vec<Move> = [
+            (can_reserve, Move::Reserve { same_second: false }),
+            (can_reserve && self.reservation > 0, Move::Reserve { same_second: true }),
+            (may_admit, Move::Admit),
+            (holds && budget.evictions > 0, Move::Evict),
+            (holds && told, Move::ReactToVerdict),
+            (matches!(work.phase, Phase::Evicting { .. }), Move::Release),
+            (work.phase == Phase::Reserved && budget.quota_losses > 0, Move::LoseQuota),
+            (work.phase == Phase::Admitted && (runs || self.without_us), Move::Finish),
+            (holds && listed && budget.delistings > 0, Move::Delist),
+            (exists && !listed, Move::Relist),
+            (exists && budget.deletions > 0, Move::DeleteWorkload),
+            (work.journal.is_some() && budget.erasures > 0, Move::EraseJournal),
+            (budget.stale > 0 && self.past.is_none(), Move::Remember),
+        ]
+        .into_iter()
+        .filter_map(|(possible, action)| possible.then_some(action))
+        .collect();
+        // Slots are alike, so the first of those that may go on goes first.
+        moves.extend(self.claims.iter().position(|c| c.deleting).map(Move::Finalize));
+        moves.extend(self.claims.iter().position(|c| !c.deleting && !c.ready).map(Move::Launch));
+        for (n, _) in self.claims.iter().enumerate().filter(|(_, c)| !c.deleting) {
+            if budget.losses > 0 {
+                moves.push(Move::Lose(n));
+            }
+            if !exists {
+                moves.push(Move::Sweep(n));
+            }
+        }
+        moves
+    }
+
+    /// Makes a move.
+    pub fn make(&mut self, action: Move) {
+        match action {
+            Move::Reserve { same_second } => {
+                self.budget.reservations -= 1;
+                self.reservation += 1;
+                self.home = None;
+                self.without_us = false;
+                self.work.phase = Phase::Reserved;
+                self.work.second += u8::from(!same_second);
+            }
+            Move::Admit => {
+                self.without_us = self.work.entry.is_none();
+                self.home = self.home.filter(|_| !self.without_us);
+                self.work.phase = Phase::Admitted;
+            }
+            Move::Evict => {
+                self.budget.evictions -= 1;
+                self.evict();
+            }
+            Move::ReactToVerdict => {
+                self.work.active &= self.work.entry != Some(Verdict::Rejected);
+                self.evict();
+            }
+            Move::Release => self.work.phase = Phase::Queued,
+            Move::LoseQuota => {
+                self.budget.quota_losses -= 1;
+                self.work.phase = Phase::Queued;
+            }
+            Move::Finish => self.work.phase = Phase::Finished,
+            Move::Delist => {
+                self.budget.delistings -= 1;
+                self.work.entry = None;
+            }
+            Move::Relist => self.work.entry = Some(Verdict::Pending),
+            Move::DeleteWorkload => {
+                self.budget.deletions -= 1;
+                self.work.phase = Phase::Deleted;
+                self.work.journal = None;
+            }
+            Move::EraseJournal => {
+                self.budget.erasures -= 1;
+                self.work.journal = None;
+            }
+            Move::Launch(n) => self.claims[n].ready = true,
+            Move::Lose(n) => {
+                self.budget.losses -= 1;
+                self.claims[n].deleting = true;
+            }
+            Move::Finalize(n) => {
+                self.claims.remove(n);
+            }
+            Move::Sweep(n) => self.claims[n].deleting = true,
+            Move::Remember => {
+                self.past = Some(Past { work: self.work.clone(), claims: self.claims.clone() });
+                for replica in &mut self.replicas {
+                    replica.has_written = false;
+                }
+            }
+        }
+    }
+
+    fn evict(&mut self) {
+        self.work.phase = Phase::Evicting { ran: self.work.phase == Phase::Admitted };
+        self.work.evictions += 1;
+        if self.work.entry.is_some() {
+            self.work.entry = Some(Verdict::Pending);
+        }
+    }
+
+    /// A number for an object that is about to bear this name.
+    pub fn next_make(&mut self, attempt: u8, slot: u8) -> u8 {
+        let makes = &mut self.makes[usize::from(attempt)][usize::from(slot)];
+        *makes += 1;
+        *makes
+    }
+
+    /// Whether pods of the gang may be running under a reservation that stands.
+    pub fn pods_run(&self) -> bool {
+        matches!(self.work.phase, Phase::Admitted | Phase::Evicting { ran: true })
+    }
+
+    /// Whether no claim is left.
+    pub fn is_clean(&self) -> bool {
+        self.claims.is_empty()
+    }
+
+    /// The attempt of which every slot has a node that is ready.
+    pub fn ready_attempt(&self) -> Option<u8> {
+        let ready = |attempt: u8| {
+            self.claims.iter().filter(|c| c.attempt == attempt && c.ready && !c.deleting).count()
+        };
+        self.claims.iter().map(|c| c.attempt).find(|attempt| ready(*attempt) == usize::from(SLOTS))
+    }
+
+    pub fn breaks(&mut self, broken: Broken) {
+        self.broken.get_or_insert(broken);
+    }
+
+    /// Whether no replica has anything to do and no deletion is under way.
+    pub fn is_still(&self) -> bool {
+        let idle = self.replicas.iter().all(|r| r.look.is_none());
+        let sweeping = self.work.phase == Phase::Deleted && !self.claims.is_empty();
+        let evicting = matches!(self.work.phase, Phase::Evicting { .. });
+        idle && !sweeping
+            && !evicting
+            && self.claims.iter().all(|c| !c.deleting)
+            && [false, true].iter().all(|late| Replica::start(self, None, None, *late).is_none())
+    }
+
+    /// Whether everything is as it may stay: nothing held for nobody, nobody kept waiting by us.
+    pub fn is_settled(&self) -> bool {
+        if !self.is_still() {
+            return false;
+        }
+        match self.work.phase {
+            Phase::Deleted | Phase::Finished => self.is_clean(),
+            Phase::Queued => self.is_clean() && self.work.entry != Some(Verdict::Ready),
+            Phase::Admitted => match (self.work.entry, self.work.journal) {
+                (None, _) => true,
+                (Some(Verdict::Ready), Some(journal)) => {
+                    journal.place == Place::Approved && journal.epoch == core::epoch(&self.work)
+                }
+                _ => false,
+            },
+            Phase::Reserved | Phase::Evicting { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! The transition function under arbitrary observations: whole looks, taken to where nothing moves.
+
+#![allow(clippy::unwrap_used, clippy::arithmetic_side_effects, missing_docs, reason = "a test may panic")]
+
+use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
+use serde_json::json;
+use setu::api::parameters::{OnExhausted, Pinning};
+use setu::api::workload::Verdict;
+use setu::gang::claims::Loss;
+use setu::gang::event::{Effect, Event, Standing};
+use setu::gang::journal::WRITE_LIMIT;
+use setu::gang::reservation::{Ending, Epoch};
+use setu::gang::{
+    ClaimView, Facts, Failure, FailureClass, Health, Journal, Reading, Reservation, Rules, Sight, State,
+    StateName, decide, observe,
+};
+use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Slot};
+use setu::policy::Policy;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Turns after which a look that still moves is taken to go in circles, as the controller has it.
+const TURNS: usize = 16;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+fn policy() -> Policy {
+    let mut policy = Policy { on_exhausted: OnExhausted::Reject, ..Policy::default() };
+    policy.in_check.limit = 3;
+    policy
+}
+
+/// One observation, with claims of the attempt that the journal is at when it is made.
+#[derive(Clone, Debug)]
+struct Observation {
+    after: i64,
+    reservation: Reservation,
+    told: Verdict,
+    plan: u8,
+    claims: Vec<(bool, u32, bool, u8)>,
+    quorum: bool,
+    lost: bool,
+}
+
+fn observation() -> impl Strategy<Value = Observation> {
+    let epoch = proptest::sample::select(vec!["1-0-a", "2-0-a", "3-1-b"]).prop_map(|e| Epoch(e.into()));
+    let standing = proptest::sample::select(vec![
+        Standing::Reserved,
+        Standing::Reserved,
+        Standing::Reserved,
+        Standing::Admitted,
+        Standing::Running,
+        Standing::AdmittedPods,
+    ]);
+    let ending = proptest::sample::select(&Ending::ALL[..]);
+    let reservation = prop_oneof![
+        8 => (epoch, standing).prop_map(|(epoch, standing)| Reservation::Held { epoch, standing }),
+        1 => ending.clone().prop_map(Reservation::Leaving),
+        1 => ending.prop_map(Reservation::Gone),
+    ];
+    let told = proptest::sample::select(vec![Verdict::Pending, Verdict::Pending, Verdict::Ready]);
+    let claim = (any::<bool>(), 0..3_u32, any::<bool>(), 0..3_u8);
+    let claims = proptest::collection::vec(claim, 0..4);
+    (0..2_000_i64, reservation, told, 0..8_u8, claims, any::<bool>(), any::<bool>()).prop_map(
+        |(after, reservation, told, plan, claims, quorum, lost)| Observation {
+            after,
+            reservation,
+            told,
+            plan,
+            claims,
+            quorum,
+            lost,
+        },
+    )
+}
+
+fn plan(kind: u8) -> Outcome {
+    let obstacle = || Obstacle::new(ObstacleReason::NodePoolNotReady, "not now");
+    match kind {
+        0 => Outcome::Wait(obstacle()),
+        1 => Outcome::Never(obstacle()),
+        2 => Outcome::NothingNeeded("none".into()),
+        _ => {
+            let template = serde_json::from_value(json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
+                "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+            }));
+            let template = Arc::new(template.unwrap());
+            let slot = |index| Slot {
+                index,
+                pod_set: "main".into(),
+                node_pool: "gpu".into(),
+                template: Arc::clone(&template),
+            };
+            Outcome::Provision(Plan {
+                slots: (0..2).map(slot).collect(),
+                pinning: Pinning::Selector,
+                notes: Vec::new(),
+            })
+        }
+    }
+}
+
+fn view(attempt: u32, (own, slot, deleting, health): (bool, u32, bool, u8)) -> ClaimView {
+    let health = match health {
+        0 => Health::Ready { since: at(0) },
+        1 => Health::Coming { waits_for: "launch".into(), until: None },
+        _ => Health::Failed(Failure::new(FailureClass::LaunchFailed, "no")),
+    };
+    let attempt = if own { attempt } else { attempt + 1 };
+    let name = format!("{attempt}-{slot}");
+    ClaimView { uid: name.clone(), name, attempt, slot, deleting, health }
+}
+
+/// What a look came to.
+struct Look {
+    journal: Journal,
+    steps: Vec<(Journal, Event)>,
+    effects: Vec<(Journal, Effect)>,
+    claims: Vec<ClaimView>,
+    turns: usize,
+}
+
+/// Takes a journal as far as one observation leads, with no effect of its own being seen.
+fn look(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestamp) -> Look {
+    let (policy, outcome) = (policy(), plan(seen.plan));
+    let loss = |slot| (slot, Loss::Failed(Failure::new(FailureClass::Interrupted, "gone")));
+    let losses: BTreeMap<u32, Loss> = if seen.lost { (0..2).map(loss).collect() } else { BTreeMap::new() };
+    let mut look = Look {
+        journal: start.clone(),
+        steps: Vec::new(),
+        effects: Vec::new(),
+        claims: claims.to_vec(),
+        turns: 0,
+    };
+    let mut sight = if seen.quorum { Sight::Quorum } else { Sight::Cached };
+    while look.turns < TURNS {
+        look.turns += 1;
+        let needs_plan = matches!(look.journal.state, State::Validating | State::Provisioning);
+        let facts = Facts {
+            now,
+            fresh: false,
+            reservation: &seen.reservation,
+            told: seen.told,
+            plan: needs_plan.then_some(&outcome),
+            claims,
+            losses: &losses,
+            sight,
+            policy: &policy,
+        };
+        let events = match observe(&look.journal, &facts) {
+            Reading::LookAgain => {
+                assert_eq!(sight, Sight::Cached, "a quorum read is never asked for twice");
+                sight = Sight::Quorum;
+                continue;
+            }
+            Reading::Events(events) => events,
+        };
+        let before = look.journal.clone();
+        for event in events {
+            let decision = decide(&look.journal, &event, &Rules::new(&policy, now, 0.5));
+            let stepped = decision.journal.seq > look.journal.seq;
+            look.effects.extend(decision.effects.into_iter().map(|e| (look.journal.clone(), e)));
+            look.journal = decision.journal;
+            if stepped {
+                look.steps.push((look.journal.clone(), event));
+                break;
+            }
+        }
+        if look.journal == before {
+            break;
+        }
+    }
+    look
+}
+
+static LOOKS: AtomicU64 = AtomicU64::new(0);
+static STEPS: AtomicU64 = AtomicU64::new(0);
+
+/// Says now and then how much was walked, by all tests of this file together.
+fn count(steps: usize) {
+    let steps = STEPS.fetch_add(steps as u64, Ordering::Relaxed) + steps as u64;
+    let looks = LOOKS.fetch_add(1, Ordering::Relaxed) + 1;
+    if looks.is_multiple_of(5_000) {
+        println!("{looks} looks, {steps} steps");
+    }
+}
+
+/// Walks a sequence of observations and hands every look to `check`.
+fn walk(
+    seen: &[Observation],
+    mut check: impl FnMut(&Journal, &Observation, &Look, Timestamp) -> Result<(), TestCaseError>,
+) -> Result<(), TestCaseError> {
+    let mut journal = Journal::new("uid", Epoch("1-0-a".into()), at(0), Some(at(900)));
+    let mut clock = 0;
+    for one in seen {
+        clock += one.after;
+        let claims: Vec<ClaimView> = one.claims.iter().map(|c| view(journal.memory.attempt, *c)).collect();
+        let look = look(&journal, one, &claims, at(clock));
+        count(look.steps.len());
+        check(&journal, one, &look, at(clock))?;
+        journal = look.journal;
+    }
+    Ok(())
+}
+
+fn observations() -> impl Strategy<Value = Vec<Observation>> {
+    proptest::collection::vec(observation(), 0..40)
+}
+
+proptest! {
+    #[test]
+    fn what_was_seen_once_changes_nothing_when_it_is_seen_again(seen in observations()) {
+        walk(&seen, |_, one, first, now| {
+            prop_assert!(first.turns < TURNS, "goes in circles: {:?}", first.journal.state);
+            let again = look(&first.journal, one, &first.claims, now);
+            prop_assert_eq!(&again.journal, &first.journal);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn every_step_counts_one_and_is_in_the_history(seen in observations()) {
+        walk(&seen, |start, _, look, _| {
+            let mut seq = start.seq;
+            for (journal, event) in &look.steps {
+                seq += 1;
+                let step = journal.history.last().unwrap();
+                prop_assert_eq!((journal.seq, step.seq, step.reason), (seq, seq, event.reason()));
+            }
+            prop_assert_eq!(look.journal.seq, seq);
+            prop_assert!(look.journal.encode().len() <= WRITE_LIMIT);
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn attempts_are_bounded_and_waits_never_get_shorter_within_an_admission(seen in observations()) {
+        let limit = policy().in_check.limit;
+        let (mut attempts, mut last_wait) = (0, SignedDuration::ZERO);
+        walk(&seen, |_, _, look, now| {
+            for (journal, event) in &look.steps {
+                match (&journal.state, event) {
+                    (_, Event::Reserved { .. }) => (attempts, last_wait) = (0, SignedDuration::ZERO),
+                    (State::Provisioning, _) => attempts += 1,
+                    (State::BackingOff { until }, Event::ClaimsGone) => {
+                        let wait = until.duration_since(now);
+                        prop_assert!(wait >= last_wait, "{wait:?} after {last_wait:?}");
+                        last_wait = wait;
+                    }
+                    _ => {}
+                }
+                prop_assert!(attempts <= limit + 1, "{attempts} attempts");
+            }
+            Ok(())
+        })?;
+    }
+
+    #[test]
+    fn claims_are_made_in_provisioning_alone_and_only_what_nobody_wants_is_deleted(seen in observations()) {
+        walk(&seen, |_, _, look, _| {
+            for (journal, effect) in &look.effects {
+                match effect {
+                    Effect::CreateClaims(slots) => {
+                        prop_assert_eq!(journal.state.name(), StateName::Provisioning);
+                        prop_assert!(slots.iter().all(|s| *s < journal.memory.slots));
+                    }
+                    Effect::DeleteClaims(names) => for name in names {
+                        let wanted = |c: &&ClaimView| {
+                            journal.state.wants_claims()
+                                && c.attempt == journal.memory.attempt
+                                && c.slot < journal.memory.slots
+                        };
+                        let stray = look.claims.iter().find(|c| c.name == *name && !c.deleting && !wanted(c));
+                        prop_assert!(stray.is_some(), "{name} in {:?}", journal.state);
+                    },
+                }
+            }
+            Ok(())
+        })?;
+    }
+}
