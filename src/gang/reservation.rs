@@ -112,9 +112,10 @@ impl Reservation {
             (true, Some(ending)) => Self::Leaving(ending),
             (true, None) => match workload.check(check) {
                 None => Self::Leaving(Ending::CheckRemoved),
-                Some(entry) => {
-                    Self::Held { epoch: Epoch::of(workload, check), standing: standing(workload, entry.state) }
-                }
+                Some(entry) => Self::Held {
+                    epoch: Epoch::of(workload, check),
+                    standing: standing(workload, entry.state),
+                },
             },
         }
     }

@@ -124,7 +124,7 @@ impl Gang<'_> {
         if let Some(notice) = notice::of_wait(&self.journal, &facts, &text)
             && self.context.seen.tells(&self.id, self.journal.seq, &notice.topic)
         {
-            let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: now };
+            let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: glance.now };
             self.context.events.publish(workload, moment, &notice);
         }
         let approved = state == StateName::Approved && before != StateName::Approved;
