@@ -84,10 +84,9 @@ impl Player<'_> {
     }
 
     async fn step(&mut self, step: &Step) -> Result<()> {
-        if step.query("resourceVersion") == Some("0") {
-            // A read from the cache; after a consistent one the cache is as new as everything else.
-            let path = self.memory.fill(step.path());
-            self.ask(Method::GET, &path, None).await?;
+        if let (Some(_), Some(kind)) = (step.query("resourceVersion"), kinds::of_path(step.path())) {
+            // A read from the cache; after a consistent list the cache is as new as everything else.
+            self.ask(Method::GET, &self.memory.fill(&kind.collection()), None).await?;
         }
         let request = step.request(&self.memory)?;
         let (code, body) = match self.server.send(request, step.watches()).await? {
