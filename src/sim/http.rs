@@ -4,7 +4,6 @@
 //! a matter of transport lives here: the size of a body, the end of a watch in time, bookmarks.
 
 use std::convert::Infallible;
-use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +11,7 @@ use axum::Router;
 use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::response::Response;
+use futures::FutureExt as _;
 use futures::stream::{self, Stream, StreamExt as _};
 use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -54,7 +54,7 @@ async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response
     let query = Query::of(parts.uri.query().unwrap_or_default());
     match shared.server.handle(&shared.caller, &Request::from_parts(parts, body)) {
         Answer::Whole(response) => response.map(Body::from),
-        Answer::Watch(watch) => stream_of(watch, &query, shared.stop.clone()),
+        Answer::Watch(watch) => stream_of(shared.server.clone(), watch, &query, shared.stop.clone()),
     }
 }
 
@@ -97,9 +97,9 @@ impl Query {
     }
 }
 
-fn stream_of(watch: Watch, query: &Query, stop: CancellationToken) -> Response {
+fn stream_of(server: ApiServer, watch: Watch, query: &Query, stop: CancellationToken) -> Response {
     let until = Instant::now() + query.limit;
-    let lines = lines(watch, query.bookmarks)
+    let lines = lines(server, watch, query.bookmarks)
         .take_until(sleep_until(until))
         .take_until(stop.cancelled_owned())
         .map(Ok::<_, Infallible>);
@@ -111,21 +111,21 @@ fn stream_of(watch: Watch, query: &Query, stop: CancellationToken) -> Response {
 }
 
 /// The lines of a watch, with a bookmark whenever nothing came for a while.
-fn lines(watch: Watch, bookmarks: Bookmarks) -> impl Stream<Item = Bytes> {
-    stream::unfold(watch, move |mut watch| async move {
+fn lines(server: ApiServer, watch: Watch, bookmarks: Bookmarks) -> impl Stream<Item = Bytes> {
+    stream::unfold((server, watch), move |(server, mut watch)| async move {
         let due = Instant::now() + BOOKMARK_INTERVAL;
         loop {
             tokio::select! {
                 biased;
-                frame = watch.next() => return frame.map(|frame| (frame.line, watch)),
+                frame = watch.next() => return frame.map(|frame| (frame.line, (server, watch))),
                 () = sleep_until(due), if bookmarks == Bookmarks::Wanted => {}
             }
-            let bookmark = watch.bookmark();
+            let bookmark = server.bookmark(&mut watch);
             // What was committed before the bookmark has been queued before it.
             if let Some(frame) = watch.next().now_or_never() {
-                return frame.map(|frame| (frame.line, watch));
+                return frame.map(|frame| (frame.line, (server, watch)));
             }
-            return Some((bookmark.line, watch));
+            return Some((bookmark.line, (server, watch)));
         }
     })
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use axum::body::Bytes;
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, Response, StatusCode};
 use serde_json::{Value, json};
@@ -16,7 +17,7 @@ const AGGREGATED: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGrou
 const VERSION: (&str, &str, &str) = ("1", "36", "v1.36.3");
 
 /// The answer to a `GET` of a path that is of no object, or none if the path is none of those.
-pub(super) fn answer(path: &str, headers: &HeaderMap) -> Option<Response<bytes::Bytes>> {
+pub(super) fn answer(path: &str, headers: &HeaderMap) -> Option<Response<Bytes>> {
     let parts: Vec<&str> = path.split('/').filter(|part| !part.is_empty()).collect();
     let document = match *parts.as_slice() {
         ["healthz" | "livez" | "readyz"] => return Some(plain("ok")),
@@ -47,14 +48,14 @@ pub(super) fn answer(path: &str, headers: &HeaderMap) -> Option<Response<bytes::
     Some(whole(&document, "application/json"))
 }
 
-fn whole(document: &Value, content: &'static str) -> Response<bytes::Bytes> {
+fn whole(document: &Value, content: &'static str) -> Response<Bytes> {
     let mut response = Response::new(document.to_string().into());
     response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static(content));
     response
 }
 
-fn plain(text: &'static str) -> Response<bytes::Bytes> {
-    let mut response = Response::new(bytes::Bytes::from_static(text.as_bytes()));
+fn plain(text: &'static str) -> Response<Bytes> {
+    let mut response = Response::new(Bytes::from_static(text.as_bytes()));
     *response.status_mut() = StatusCode::OK;
     response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("text/plain; charset=utf-8"));
     response

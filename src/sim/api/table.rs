@@ -4,24 +4,27 @@
 //! could not read otherwise. Columns are in [`super::columns`]; what the cells of built-in kinds say
 //! follows `pkg/printers/internalversion` of Kubernetes, those of custom kinds their CRDs.
 
-use http::HeaderMap;
+use axum::body::Bytes;
 use http::header::ACCEPT;
+use http::{HeaderMap, Request};
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::columns::{self, Column};
 use super::kinds::Kind;
+use super::{Answer, Watch, route};
 
 /// How an answer shall be shown as a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tabling {
-    pub kind: &'static Kind,
-    pub objects: Objects,
+    kind: &'static Kind,
+    objects: Objects,
+    heading: Heading,
 }
 
 /// What of an object goes along with its row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Objects {
+enum Objects {
     None,
     Metadata,
     Whole,
@@ -29,13 +32,30 @@ pub(super) enum Objects {
 
 /// Whether the column definitions stand in a table; in a watch only the first has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heading {
+enum Heading {
     Shown,
     Known,
 }
 
+/// The answer to a read as a table, if its caller wants one and it is of an object at all.
+pub(super) fn shown(answer: Answer, request: &Request<Bytes>, now: Timestamp) -> Answer {
+    let target = route::target(request.uri().path());
+    let Some(target) = target.filter(|_| request.method() == http::Method::GET && wanted(request.headers())) else {
+        return answer;
+    };
+    let objects = Objects::of(request.uri().query().unwrap_or_default());
+    let mut table = Tabling { kind: target.kind, objects, heading: Heading::Shown };
+    match answer {
+        Answer::Watch(watch) => Answer::Watch(Watch { table: Some(table), ..watch }),
+        Answer::Whole(response) if response.status().is_success() => {
+            Answer::Whole(response.map(|body| table.body(&body, now)))
+        }
+        Answer::Whole(failure) => Answer::Whole(failure),
+    }
+}
+
 /// Whether the first media type the caller accepts and this server can give is a table.
-pub(super) fn wanted(headers: &HeaderMap) -> bool {
+fn wanted(headers: &HeaderMap) -> bool {
     let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or_default();
     for range in accept.split(',') {
         let mut parts = range.split(';').map(str::trim);
@@ -59,8 +79,8 @@ pub(super) fn wanted(headers: &HeaderMap) -> bool {
 
 impl Objects {
     /// From the query parameter `includeObject`; none and unknown ones mean the metadata.
-    pub(super) fn from_query(value: Option<&str>) -> Self {
-        match value {
+    fn of(query: &str) -> Self {
+        match query.split('&').find_map(|pair| pair.strip_prefix("includeObject=")) {
             Some("None") => Self::None,
             Some("Object") => Self::Whole,
             _ => Self::Metadata,
@@ -69,8 +89,27 @@ impl Objects {
 }
 
 impl Tabling {
-    /// The table of an object or a list at the moment `now`.
-    pub(super) fn table(self, answer: &Value, heading: Heading, now: Timestamp) -> Value {
+    /// A whole answer. What is no JSON stays what it is.
+    fn body(&mut self, body: &Bytes, now: Timestamp) -> Bytes {
+        match serde_json::from_slice::<Value>(body) {
+            Ok(answer) => Bytes::from(self.table(&answer, now).to_string()),
+            Err(_) => body.clone(),
+        }
+    }
+
+    /// One line of a watch, with a table of one row as its object. An error stays what it is.
+    pub(super) fn line(&mut self, line: &Bytes, now: Timestamp) -> Bytes {
+        let Ok(event) = serde_json::from_slice::<Value>(line) else { return line.clone() };
+        let kind = event.get("type").cloned().unwrap_or_default();
+        if kind == "ERROR" {
+            return line.clone();
+        }
+        let table = self.table(event.get("object").unwrap_or(&Value::Null), now);
+        Bytes::from(format!("{{\"type\":{kind},\"object\":{table}}}\n"))
+    }
+
+    /// The table of an object or a list. The next one will not repeat the column definitions.
+    fn table(&mut self, answer: &Value, now: Timestamp) -> Value {
         let columns = columns::of(self.kind);
         let metadata = answer.get("metadata");
         let mut meta = Map::new();
@@ -83,24 +122,15 @@ impl Tabling {
             Some(items) => items.iter().map(|item| self.row(columns, item, now)).collect(),
             None => vec![self.row(columns, answer, now)],
         };
-        let definitions = match heading {
+        let definitions = match self.heading {
             Heading::Shown => columns.iter().map(Column::definition).collect(),
             Heading::Known => Value::Null,
         };
+        self.heading = Heading::Known;
         json!({
             "kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta,
             "columnDefinitions": definitions, "rows": rows,
         })
-    }
-
-    /// The same watch event with a table of one row as its object; an error stays what it is.
-    pub(super) fn event(self, event: &Value, heading: Heading, now: Timestamp) -> Value {
-        let kind = event.get("type").cloned().unwrap_or_default();
-        if kind == "ERROR" {
-            return event.clone();
-        }
-        let object = event.get("object").unwrap_or(&Value::Null);
-        json!({"type": kind, "object": self.table(object, heading, now)})
     }
 
     fn row(self, columns: &[Column], object: &Value, now: Timestamp) -> Value {

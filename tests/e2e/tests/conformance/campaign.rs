@@ -37,6 +37,8 @@ pub struct Pair {
 /// Many sequences on a pair.
 pub struct Campaign {
     pub pair: Pair,
+    /// First letter of its namespaces; those of other campaigns have others.
+    pub letter: char,
     /// Where shrunk sequences are written.
     pub keep: Option<PathBuf>,
     pub seed: u64,
@@ -62,8 +64,9 @@ impl Pair {
     /// Plays a sequence on both. Namespaces must be new and of the same length, so that nothing sorts differently.
     pub fn play(&self, sequence: &Sequence, name: &str) -> Result<Option<Difference>> {
         let (left, right) = (format!("{name}l"), format!("{name}r"));
+        let (one, other) = (self.left.anew(), self.right.anew());
         let (left, right) = self.runtime.block_on(async {
-            tokio::join!(play(&self.left, sequence, &left), play(&self.right, sequence, &right))
+            tokio::join!(play(&one, sequence, &left), play(&other, sequence, &right))
         });
         let left = left.context("playing on the first server")?;
         let right = right.context("playing on the second server")?;
@@ -104,7 +107,7 @@ impl Campaign {
             if let Ok(mut requests) = requests.lock() {
                 *requests += sequence.steps.len() as u64;
             }
-            let played = self.pair.play(&sequence, &format!("s{index:05}"));
+            let played = self.pair.play(&sequence, &format!("{}{index:05}", self.letter));
             let Some(difference) = played.with_context(|| format!("sequence {index}:\n{}", shown(&sequence)))? else {
                 continue;
             };
@@ -150,7 +153,7 @@ impl Campaign {
             && let Some(smaller) = shrink::smaller(&smallest, at)
         {
             tries += 1;
-            let found = self.pair.play(&smaller, &format!("s{index:05}x{tries:04}"))?;
+            let found = self.pair.play(&smaller, &format!("{}{index:05}x{tries:04}", self.letter))?;
             match found.filter(|found| found.sort() == sort) {
                 Some(found) => (smallest, shown) = (smaller, found),
                 None => at += 1,

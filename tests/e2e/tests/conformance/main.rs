@@ -29,6 +29,9 @@ use server::Server;
 use setu_e2e::{Layout, Options, Scope, Stack};
 use tokio::runtime::Runtime;
 
+/// Sequences that the embedded server is compared with the real one for.
+const SEQUENCES: u32 = 2_000;
+
 /// Sequences that the real server is compared with itself for: what differs then is a fault of the mask.
 const WITH_ITSELF: u32 = 100;
 
@@ -40,11 +43,22 @@ fn main() -> Result<()> {
     let real = Server::Real(stack.client()?);
     let itself = Campaign {
         pair: Pair { left: real.clone(), right: real.clone(), runtime: Arc::clone(&runtime) },
+        letter: 'i',
         keep: None,
         seed: number("SETU_SEED", 1)?,
         count: number("SETU_SELF", WITH_ITSELF)?,
     };
-    let trials = vec![Trial::test("the real server answers as itself", move || run(&itself))];
+    let embedded = Campaign {
+        pair: Pair { left: real, right: Server::embedded(), runtime: Arc::clone(&runtime) },
+        letter: 'e',
+        keep: Some(kept_folder()),
+        seed: number("SETU_SEED", 1)?,
+        count: number("SETU_SEQUENCES", SEQUENCES)?,
+    };
+    let trials = vec![
+        Trial::test("the real server answers as itself", move || run(&itself)),
+        Trial::test("the embedded server answers as the real one", move || run(&embedded)),
+    ];
     let conclusion = libtest_mimic::run(&arguments, trials);
     if conclusion.has_failed() {
         drop(stack);

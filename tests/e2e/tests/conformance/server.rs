@@ -8,6 +8,8 @@ use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
 use serde_json::Value;
+use setu::clock::Clock;
+use setu::sim::api::{Answer, ApiServer, Caller, Options};
 use std::time::Duration;
 
 /// Longer than any single answer of a healthy server takes.
@@ -17,6 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub enum Server {
     Real(Client),
+    Embedded(ApiServer),
 }
 
 /// What a server answers.
@@ -27,11 +30,28 @@ pub enum Reply {
 }
 
 impl Server {
+    /// An embedded server with a past, so that there are versions too old for it.
+    pub fn embedded() -> Self {
+        let clock = Clock::wall();
+        let server = ApiServer::new(Options { seed: 1, clock, replicas: 1, history: 10_000 });
+        server.compact();
+        Self::Embedded(server)
+    }
+
+    /// The server for one more sequence: the same real one, or a new embedded one.
+    pub fn anew(&self) -> Self {
+        match self {
+            Self::Real(client) => Self::Real(client.clone()),
+            Self::Embedded(_) => Self::embedded(),
+        }
+    }
+
     pub async fn send(&self, request: Request<Vec<u8>>, watch: bool) -> Result<Reply> {
         let what = format!("{} {}", request.method(), request.uri());
         let answer = tokio::time::timeout(PATIENCE, async {
             match self {
                 Self::Real(client) => real(client, request, watch).await,
+                Self::Embedded(server) => embedded(server, request),
             }
         });
         answer.await.with_context(|| format!("no answer to {what}"))?.with_context(|| what)
@@ -47,6 +67,17 @@ async fn real(client: &Client, request: Request<Vec<u8>>, watch: bool) -> Result
     }
     let body = body.collect_bytes().await.context("reading the answer")?;
     whole(parts.status.as_u16(), &body)
+}
+
+fn embedded(server: &ApiServer, request: Request<Vec<u8>>) -> Result<Reply> {
+    let caller = Caller { user: "admin".into(), replica: 0 };
+    match server.handle(&caller, &request.map(bytes::Bytes::from)) {
+        Answer::Whole(answer) => whole(answer.status().as_u16(), answer.body()),
+        Answer::Watch(frames) => {
+            let lines = frames.map(|frame| serde_json::from_slice(&frame.line).context("a frame that is no JSON"));
+            Ok(Reply::Stream(lines.boxed()))
+        }
+    }
 }
 
 fn whole(code: u16, body: &[u8]) -> Result<Reply> {
