@@ -120,7 +120,7 @@ fn lines(server: ApiServer, watch: Watch, bookmarks: Bookmarks) -> impl Stream<I
                 frame = watch.next() => return frame.map(|frame| (frame.line, (server, watch))),
                 () = sleep_until(due), if bookmarks == Bookmarks::Wanted => {}
             }
-            let bookmark = server.bookmark(&mut watch);
+            let bookmark = server.bookmark(&watch);
             // What was committed before the bookmark has been queued before it.
             if let Some(frame) = watch.next().now_or_never() {
                 return frame.map(|frame| (frame.line, (server, watch)));

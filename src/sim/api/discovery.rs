@@ -76,6 +76,8 @@ fn group_versions() -> BTreeMap<&'static str, BTreeMap<&'static str, Vec<&'stati
     for kind in kinds::ALL {
         groups.entry(kind.group).or_default().entry(kind.version).or_default().push(*kind);
     }
+    // Events are served in their old form too.
+    groups.entry("").or_default().entry("v1").or_default().push(&kinds::EVENT);
     groups
 }
 

@@ -233,7 +233,7 @@ fn list_or_watch(
             let past = server.store().watch(target.kind, (selector, target.form), caller.replica, from);
             past.ok_or_else(|| Status::expired(format!("too old resource version: {from}")))?
         };
-        return Ok(Answer::Watch(Watch { kind: target.kind, form: target.form, frames }));
+        return Ok(Answer::Watch(Watch { kind: target.kind, form: target.form, frames, table: None }));
     }
     let replica = if version == "0" { caller.replica } else { usize::MAX };
     let (objects, current) = server.cached(target.kind, replica);

@@ -57,22 +57,22 @@ const KARPENTER: (&str, &str) = ("karpenter.sh", "v1");
 const CORE: (&str, &str) = ("", "v1");
 
 /// Kueue's Workload.
-pub static WORKLOAD: Kind = custom(KUEUE, ("Workload", "workloads", "workload"), &["wl"], true);
+pub static WORKLOAD: Kind = custom(KUEUE, ("Workload", "workloads", "workload"), &["kwl", "kueueworkload", "kueueworkloads"], true);
 /// Kueue's LocalQueue.
 pub static LOCAL_QUEUE: Kind =
-    custom(KUEUE, ("LocalQueue", "localqueues", "localqueue"), &["lq", "queue"], true);
+    custom(KUEUE, ("LocalQueue", "localqueues", "localqueue"), &["queue", "queues", "lq"], true);
 /// Kueue's ClusterQueue.
 pub static CLUSTER_QUEUE: Kind =
     custom(KUEUE, ("ClusterQueue", "clusterqueues", "clusterqueue"), &["cq"], false);
 /// Kueue's ResourceFlavor.
 pub static RESOURCE_FLAVOR: Kind =
-    custom(KUEUE, ("ResourceFlavor", "resourceflavors", "resourceflavor"), &["flavor", "rf"], false);
+    custom(KUEUE, ("ResourceFlavor", "resourceflavors", "resourceflavor"), &["flavor", "flavors", "rf"], false);
 /// Kueue's AdmissionCheck.
 pub static ADMISSION_CHECK: Kind =
     custom(KUEUE, ("AdmissionCheck", "admissionchecks", "admissioncheck"), &["ac"], false);
 /// Kueue's WorkloadPriorityClass.
 pub static WORKLOAD_PRIORITY_CLASS: Kind =
-    custom(KUEUE, ("WorkloadPriorityClass", "workloadpriorityclasses", "workloadpriorityclass"), &[], false);
+    custom(KUEUE, ("WorkloadPriorityClass", "workloadpriorityclasses", "workloadpriorityclass"), &["wpc"], false);
 /// Karpenter's NodePool.
 pub static NODE_POOL: Kind = custom(KARPENTER, ("NodePool", "nodepools", "nodepool"), &[], false);
 /// Karpenter's NodeClaim.
@@ -81,7 +81,7 @@ pub static NODE_CLAIM: Kind = custom(KARPENTER, ("NodeClaim", "nodeclaims", "nod
 pub static KWOK_NODE_CLASS: Kind = custom(
     ("karpenter.kwok.sh", "v1alpha1"),
     ("KWOKNodeClass", "kwoknodeclasses", "kwoknodeclass"),
-    &["kwoknc"],
+    &["kwoknc", "kwokncs"],
     false,
 );
 /// Setu's own parameters.
@@ -131,7 +131,7 @@ pub static LEASE: Kind =
 pub static CRD: Kind = built_in(
     ("apiextensions.k8s.io", "v1"),
     ("CustomResourceDefinition", "customresourcedefinitions", "customresourcedefinition"),
-    &["crd"],
+    &["crd", "crds"],
     (false, true),
 );
 /// ValidatingWebhookConfiguration: its webhooks are never reached.

@@ -2,15 +2,20 @@
 //!
 //! Every call is complete when it returns. The same calls give the same answers, byte for byte.
 
+mod cells;
+mod columns;
+mod discovery;
 mod events;
 mod http;
 pub mod kinds;
 mod merge;
+mod pods;
 mod route;
 mod rules;
 mod select;
 mod status;
 mod store;
+mod table;
 mod user;
 mod write;
 
@@ -65,6 +70,8 @@ pub struct Watch {
     kind: &'static Kind,
     form: events::Form,
     frames: UnboundedReceiver<Frame>,
+    /// Set if the caller wants tables.
+    table: Option<table::Tabling>,
 }
 
 impl Watch {
@@ -83,7 +90,12 @@ impl Stream for Watch {
     type Item = Frame;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Frame>> {
-        Pin::new(&mut self.frames).poll_next(cx)
+        let frame = std::task::ready!(Pin::new(&mut self.frames).poll_next(cx));
+        let table = self.table.as_mut();
+        Poll::Ready(frame.map(|frame| match table {
+            Some(table) => Frame { line: table.line(&frame.line, frame.at), ..frame },
+            None => frame,
+        }))
     }
 }
 
@@ -175,7 +187,13 @@ impl ApiServer {
 
     /// Answers one request.
     pub fn handle(&self, caller: &Caller, request: &Request<Bytes>) -> Answer {
-        http::handle(self, caller, request)
+        if request.method() == ::http::Method::GET
+            && let Some(document) = discovery::answer(request.uri().path(), request.headers())
+        {
+            return Answer::Whole(document);
+        }
+        let answer = http::handle(self, caller, request);
+        table::shown(answer, request, self.store().clock.now())
     }
 
     /// Direct calls of one user.
@@ -201,7 +219,9 @@ impl ApiServer {
     /// A line that tells a watch up to which version it has heard everything.
     pub fn bookmark(&self, watch: &Watch) -> Frame {
         let store = self.store();
-        Frame { at: store.clock.now(), line: bookmark(watch.kind, watch.form, store.version, false) }
+        let at = store.clock.now();
+        let line = bookmark(watch.kind, watch.form, store.version, false);
+        Frame { at, line: watch.table.map_or_else(|| line.clone(), |mut table| table.line(&line, at)) }
     }
 
     /// From now on this replica answers cached reads and watches from what it has seen.

@@ -143,9 +143,10 @@ impl Tabling {
             }),
             Objects::Whole => {
                 let mut whole = object.clone();
+                // Items of a list need not say what they are; a row's object does.
                 if let Some(fields) = whole.as_object_mut() {
-                    fields.insert("kind".to_owned(), json!(self.kind.kind));
-                    fields.insert("apiVersion".to_owned(), json!(self.kind.api_version()));
+                    fields.entry("kind").or_insert_with(|| json!(self.kind.kind));
+                    fields.entry("apiVersion").or_insert_with(|| json!(self.kind.api_version()));
                 }
                 whole
             }
