@@ -47,7 +47,7 @@ pub(super) fn is_atomic(kind: &Kind, path: &[&str]) -> bool {
             ..,
             "nodeSelector" | "namespaceSelector" | "labelSelector" | "selector" | "nodeLabels" | "regarding"
             | "related" | "involvedObject" | "configMapKeyRef" | "secretKeyRef" | "fieldRef"
-            | "resourceFieldRef" | "configMapRef" | "secretRef",
+            | "resourceFieldRef" | "configMapRef" | "secretRef" | "ownerReferences",
         ] => true,
         _ => false,
     }

@@ -28,6 +28,10 @@ impl Mask {
                     let list = !metadata.contains_key("uid");
                     self.metadata(metadata, list);
                 }
+                if fields.contains_key("priority") && fields.contains_key("format") {
+                    // Columns are described at length for who reads the raw answer; nobody does.
+                    fields.remove("description");
+                }
                 if let Some(Value::Array(cells)) = fields.get_mut("cells") {
                     cells.iter_mut().for_each(mask_age);
                 }
