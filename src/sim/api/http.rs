@@ -1,7 +1,6 @@
 //! Requests and answers as the real API server has them.
 
 use super::events::{Form, stored};
-use super::managed::Force;
 use super::route::{Target, target};
 use super::select::Selector;
 use super::status::Status;
@@ -44,8 +43,6 @@ fn served(
     target: &Target,
 ) -> Result<Answer, Status> {
     let query = query(request);
-    let manager = manager(caller, request, &query);
-    let by = By { user: &caller.user, manager: &manager, subresource: target.subresource };
     let body = || -> Result<Value, Status> {
         if request.body().is_empty() {
             return Ok(Value::Null);
@@ -63,7 +60,7 @@ fn served(
         (&Method::POST, None) => {
             let mut object = stored(body()?);
             place(&mut object, target)?;
-            whole(201, &server.with(|s, deny| s.create(target.kind, object, by, deny))?)
+            whole(201, &server.with(|s, deny| s.create(target.kind, object, by(caller, target), deny))?)
         }
         (&Method::PUT, Some(name)) => {
             let object = stored(body()?);
@@ -76,16 +73,16 @@ fn served(
             whole(
                 200,
                 &server.with(|s, deny| {
-                    s.change(target.kind, &key(target, name), &change, by, deny)
+                    s.change(target.kind, &key(target, name), &change, by(caller, target), deny)
                 })?,
             )
         }
-        (&Method::PATCH, Some(name)) => patch(server, by, request, target, name, &query),
+        (&Method::PATCH, Some(name)) => patch(server, caller, request, target, name, &query),
         (&Method::DELETE, Some(name)) => {
             let only = preconditions(&body()?);
             let key = key(target, name);
             let (object, gone) =
-                server.with(|s, deny| s.delete(target.kind, &key, &only, by, deny))?;
+                server.with(|s, deny| s.delete(target.kind, &key, &only, by(caller, target), deny))?;
             if !gone {
                 return whole(200, &object);
             }
@@ -103,7 +100,7 @@ fn served(
                 let key = (text(object, "/metadata/namespace").to_owned(), self::name(object).to_owned());
                 // Gone meanwhile is as good.
                 let _ = server.with(|s, deny| {
-                    s.delete(target.kind, &key, &Preconditions::default(), by, deny)
+                    s.delete(target.kind, &key, &Preconditions::default(), by(caller, target), deny)
                 });
             }
             Ok(Answer::Whole(response(200, &list(target, chosen.iter(), version))))
@@ -112,12 +109,8 @@ fn served(
     }
 }
 
-/// The name under which a request owns what it writes: the one it gives, or its program's.
-fn manager(caller: &Caller, request: &Request<Bytes>, query: &Query) -> String {
-    let given = query.get("fieldManager").map(String::as_str).filter(|given| !given.is_empty());
-    let agent = request.headers().get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
-    let program = agent.and_then(|agent| agent.split('/').next()).filter(|program| !program.is_empty());
-    given.or(program).unwrap_or(&caller.user).to_owned()
+fn by<'c>(caller: &'c Caller, target: &Target) -> By<'c> {
+    By { user: &caller.user, subresource: target.subresource }
 }
 
 fn key(target: &Target, name: &str) -> (String, String) {
@@ -160,7 +153,7 @@ fn preconditions(options: &Value) -> Preconditions {
 
 fn patch(
     server: &ApiServer,
-    by: By<'_>,
+    caller: &Caller,
     request: &Request<Bytes>,
     target: &Target,
     name: &str,
@@ -171,8 +164,7 @@ fn patch(
     let format = format.split(';').next().unwrap_or_default().trim();
     let bytes = request.body();
     let wrong = |e: &dyn std::fmt::Display| Status::bad_request(format!("error decoding patch: {e}"));
-    let key = key(target, name);
-    let mut code = 200;
+    let (key, by) = (key(target, name), by(caller, target));
     let object = match format {
         "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
             if target.kind.custom && format.contains("strategic") {
@@ -193,19 +185,16 @@ fn patch(
             applied = stored(applied);
             applied["metadata"]["name"] = json!(name);
             place(&mut applied, target)?;
-            if query.get("fieldManager").is_none_or(String::is_empty) {
+            let manager = query.get("fieldManager").map_or("", String::as_str);
+            if manager.is_empty() {
                 return Err(Status::bad_request("fieldManager is required for apply patch"));
             }
-            let force = query.get("force").is_some_and(|f| f == "true" || f == "1");
-            let force = if force { Force::Yes } else { Force::No };
-            let (object, created) =
-                server.with(|s, deny| s.apply(target.kind, &key, (&applied, force), by, deny))?;
-            code = if created { 201 } else { 200 };
-            object
+            let force = query.get("force").is_some_and(|f| f == "true");
+            server.with(|s, deny| s.apply(target.kind, &key, (manager, force), &applied, by, deny))?
         }
         other => return Err(Status::unsupported(format!("the format {other:?} is not known"))),
     };
-    Ok(Answer::Whole(response(code, &target.form.of(&object))))
+    Ok(Answer::Whole(response(200, &target.form.of(&object))))
 }
 
 fn selector(target: &Target, query: &Query) -> Result<Selector, Status> {

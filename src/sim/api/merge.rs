@@ -1,22 +1,15 @@
-//! Patches, and the two ways in which server-side apply changes a value: merging in what is stated, and
-//! taking out a set of fields.
-//!
-//! The rule: what is one value is replaced or removed as one; [`super::schema`] says what that is.
+//! Patches: merge patches, and the merge of server-side apply.
 
 use json_patch::PatchOperation;
 use serde_json::{Map, Value};
 
-use super::fields::Fields;
-use super::kinds::Kind;
-use super::schema::{self, List};
-
 /// Applies a JSON merge patch.
-pub(super) fn merge(target: &mut Value, patch: &Value) {
+pub fn merge(target: &mut Value, patch: &Value) {
     json_patch::merge(target, patch);
 }
 
 /// Applies a JSON patch. As in the real one, a test for null passes where the key is absent.
-pub(super) fn json_patch(target: &mut Value, patch: &json_patch::Patch) -> Result<(), json_patch::PatchError> {
+pub fn json_patch(target: &mut Value, patch: &json_patch::Patch) -> Result<(), json_patch::PatchError> {
     let mut wanted = target.clone();
     for operation in patch.iter() {
         if let PatchOperation::Test(test) = operation
@@ -37,105 +30,131 @@ fn is_absent(target: &Value, path: &str) -> bool {
     target.pointer(path).is_none() && target.pointer(parent).is_some_and(Value::is_object)
 }
 
-/// Merges what is applied into an object.
-pub(super) fn apply(kind: &Kind, target: &mut Value, applied: &Value) {
-    apply_at(kind, target, applied, &mut Vec::new());
+/// The field by which the entries of a list are told apart, for lists that are maps in truth.
+fn key_of(path: &[&str]) -> Option<&'static [&'static str]> {
+    match path {
+        [.., "conditions"] => Some(&["type"]),
+        ["status", "admissionChecks"]
+        | [.., "containers" | "initContainers" | "podSets" | "env" | "volumes"] => Some(&["name"]),
+        ["metadata", "ownerReferences"] => Some(&["uid"]),
+        _ => None,
+    }
 }
 
-fn apply_at<'v>(kind: &Kind, target: &mut Value, applied: &'v Value, path: &mut Vec<&'v str>) {
-    match applied {
-        Value::Object(new) if !schema::is_atomic(kind, path) => {
-            if !target.is_object() {
-                *target = Value::Object(Map::new());
-            }
-            let Some(old) = target.as_object_mut() else { return };
+fn same_entry(keys: &[&str], one: &Value, other: &Value) -> bool {
+    keys.iter().all(|k| one.get(k) == other.get(k))
+}
+
+/// Merges what a manager applies into an object.
+pub fn apply(target: &mut Value, applied: &Value) {
+    apply_at(target, applied, &mut Vec::new());
+}
+
+fn apply_at<'v>(target: &mut Value, applied: &'v Value, path: &mut Vec<&'v str>) {
+    match (&mut *target, applied) {
+        (Value::Object(old), Value::Object(new)) => {
             for (key, value) in new {
                 path.push(key);
-                apply_at(kind, old.entry(key.clone()).or_insert(Value::Null), value, path);
+                apply_at(old.entry(key.clone()).or_insert(Value::Null), value, path);
                 path.pop();
             }
         }
-        Value::Array(new) => match schema::list(kind, path.last().copied().unwrap_or_default()) {
-            List::Atomic => *target = applied.clone(),
-            relation => {
-                let old = target.as_array_mut().map(std::mem::take).unwrap_or_default();
-                *target = Value::Array(merged_items(kind, old, new, relation, path));
+        (Value::Array(old), Value::Array(new)) if key_of(path).is_some() => {
+            let keys = key_of(path).unwrap_or_default();
+            for entry in new {
+                match old.iter_mut().find(|o| same_entry(keys, o, entry)) {
+                    Some(place) => apply_at(place, entry, path),
+                    None => old.push(entry.clone()),
+                }
             }
-        },
+        }
+        (Value::Null, Value::Object(new)) => {
+            let mut fresh = Value::Object(Map::new());
+            if new.is_empty() {
+                *target = fresh;
+            } else {
+                apply_at(&mut fresh, applied, path);
+                *target = fresh;
+            }
+        }
         _ => *target = applied.clone(),
     }
 }
 
-/// Items in the order of the applied list, with those that only the old one has where they stood.
-fn merged_items<'v>(
-    kind: &Kind,
-    old: Vec<Value>,
-    new: &'v [Value],
-    relation: List,
+/// Takes away what a manager applied before, does not apply any more, and nobody else applies.
+pub fn withdraw(target: &mut Value, before: &Value, now: &Value, others: &[&Value]) {
+    withdraw_at(target, before, now, others, &mut Vec::new());
+}
+
+fn withdraw_at<'v>(
+    target: &mut Value,
+    before: &'v Value,
+    now: &Value,
+    others: &[&Value],
     path: &mut Vec<&'v str>,
-) -> Vec<Value> {
-    let name = |item: &Value| schema::item_name(relation, item);
-    let stated: Vec<String> = new.iter().map(name).collect();
-    let mut old: Vec<(String, Option<Value>)> = old.into_iter().map(|item| (name(&item), Some(item))).collect();
-    let mut out = Vec::new();
-    let (mut at, mut next) = (0, 0);
-    loop {
-        match old.get_mut(at) {
-            Some((_, item @ None)) => {
-                debug_assert!(item.is_none());
-                at += 1;
-                continue;
+) {
+    match (target, before) {
+        (Value::Object(target), Value::Object(before)) => {
+            for (key, old) in before {
+                let others: Vec<&Value> = others.iter().filter_map(|o| o.get(key)).collect();
+                match now.get(key) {
+                    Some(now) => {
+                        path.push(key);
+                        if let Some(target) = target.get_mut(key) {
+                            withdraw_at(target, old, now, &others, path);
+                        }
+                        path.pop();
+                    }
+                    None if others.is_empty() => {
+                        target.remove(key);
+                    }
+                    None => {}
+                }
             }
-            Some((name, item)) if !stated.contains(name) => {
-                out.extend(item.take());
-                at += 1;
-                continue;
-            }
-            Some(_) | None => {}
         }
-        let (Some(item), Some(name)) = (new.get(next), stated.get(next)) else { return out };
-        let mut merged = old.iter_mut().find(|(other, _)| other == name).and_then(|(_, item)| item.take());
-        let mut target = merged.take().unwrap_or_default();
-        apply_at(kind, &mut target, item, path);
-        out.push(target);
-        next += 1;
+        (Value::Array(target), Value::Array(before)) if key_of(path).is_some() => {
+            let keys = key_of(path).unwrap_or_default();
+            let has = |list: &Value, entry: &Value| {
+                list.as_array().is_some_and(|l| l.iter().any(|e| same_entry(keys, e, entry)))
+            };
+            for entry in before {
+                let found = now.as_array().and_then(|l| l.iter().find(|e| same_entry(keys, e, entry)));
+                match found {
+                    Some(now) => {
+                        if let Some(target) = target.iter_mut().find(|t| same_entry(keys, t, entry)) {
+                            withdraw_at(target, entry, now, &[], path);
+                        }
+                    }
+                    None if !others.iter().any(|o| has(o, entry)) => {
+                        target.retain(|t| !same_entry(keys, t, entry))
+                    }
+                    None => {}
+                }
+            }
+        }
+        _ => {}
     }
 }
 
-/// The value without every member of the set.
-pub(super) fn without(kind: &Kind, value: &Value, fields: &Fields) -> Value {
-    without_at(kind, value, fields, &mut Vec::new())
+/// Paths that a manager would change and another has applied otherwise.
+pub fn conflicts(current: &Value, applied: &Value, other: &Value) -> Vec<String> {
+    let mut found = Vec::new();
+    conflicts_at(current, applied, other, String::new(), &mut found);
+    found
 }
 
-fn without_at<'v>(kind: &Kind, value: &'v Value, fields: &Fields, path: &mut Vec<&'v str>) -> Value {
-    match value {
-        Value::Object(map) if !schema::is_atomic(kind, path) => {
-            let mut kept = Map::new();
-            for (key, value) in map {
-                let below = fields.below(&format!("f:{key}"));
-                if below.is_some_and(Fields::is_member) {
-                    continue;
-                }
-                path.push(key);
-                let value = below.map_or_else(|| value.clone(), |below| without_at(kind, value, below, path));
-                path.pop();
-                kept.insert(key.clone(), value);
+fn conflicts_at(current: &Value, applied: &Value, other: &Value, path: String, found: &mut Vec<String>) {
+    if let (Value::Object(applied), Value::Object(other)) = (applied, other) {
+        for (key, value) in applied {
+            if let Some(theirs) = other.get(key) {
+                let now = current.get(key).unwrap_or(&Value::Null);
+                conflicts_at(now, value, theirs, format!("{path}.{key}"), found);
             }
-            Value::Object(kept)
         }
-        Value::Array(items) => match schema::list(kind, path.last().copied().unwrap_or_default()) {
-            List::Atomic => value.clone(),
-            relation => {
-                let kept = items.iter().filter_map(|item| {
-                    match fields.below(&schema::item_name(relation, item)) {
-                        Some(below) if below.is_member() => None,
-                        Some(below) => Some(without_at(kind, item, below, path)),
-                        None => Some(item.clone()),
-                    }
-                });
-                Value::Array(kept.collect())
-            }
-        },
-        other => other.clone(),
+    } else if current != applied
+        && !path.starts_with(".metadata.name")
+        && !matches!(path.as_str(), ".apiVersion" | ".kind")
+    {
+        found.push(path);
     }
 }

@@ -6,15 +6,12 @@ mod cells;
 mod columns;
 mod discovery;
 mod events;
-mod fields;
 mod http;
 pub mod kinds;
-mod managed;
 mod merge;
 mod pods;
 mod route;
 mod rules;
-mod schema;
 mod select;
 mod status;
 mod store;
@@ -186,14 +183,6 @@ impl ApiServer {
             let _ = system.create(&kinds::NAMESPACE, object);
         }
         server
-    }
-
-    /// The same server with `metadata.managedFields` in every object that is written from now on, which
-    /// people and tests want to see and nothing else needs.
-    #[must_use]
-    pub fn showing_managers(self) -> Self {
-        self.store().shows_managers = true;
-        self
     }
 
     /// Answers one request.

@@ -5,7 +5,6 @@
 
 use super::events;
 use super::kinds::Kind;
-use super::managed::Managers;
 use super::select::Selector;
 use super::{Change, Frame, Observer, Options};
 use crate::clock::Clock;
@@ -20,13 +19,13 @@ use std::sync::Arc;
 /// Namespace and name; the namespace is empty for cluster-scoped objects.
 pub type Key = (String, String);
 
-/// An object, and who owns its fields.
+/// An object, and what each manager has applied to it.
 #[derive(Clone, Debug)]
-pub(super) struct Stored {
+pub struct Stored {
     /// The object.
     pub object: Arc<Value>,
-    /// Who owns its fields.
-    pub managers: Managers,
+    /// By manager and subresource: what it applied last.
+    pub applied: BTreeMap<String, Value>,
 }
 
 type Objects = BTreeMap<Key, Stored>;
@@ -68,8 +67,6 @@ pub struct Store {
     history: usize,
     observers: Vec<Box<dyn Observer>>,
     frozen: Vec<Option<Frozen>>,
-    /// Whether objects carry `metadata.managedFields`. Fields are owned either way.
-    pub shows_managers: bool,
 }
 
 impl Store {
@@ -85,7 +82,6 @@ impl Store {
             history: options.history,
             observers: Vec::new(),
             frozen: (0..options.replicas).map(|_| None).collect(),
-            shows_managers: false,
         }
     }
 
@@ -95,6 +91,13 @@ impl Store {
 
     pub fn get(&self, kind: &Kind, key: &Key) -> Option<&Stored> {
         self.objects.get(kind.plural)?.get(key)
+    }
+
+    /// Keeps what managers have applied, where the object itself stays as it is.
+    pub fn remember(&mut self, kind: &Kind, key: &Key, stored: Stored) {
+        if let Some(place) = self.objects.get_mut(kind.plural).and_then(|o| o.get_mut(key)) {
+            *place = stored;
+        }
     }
 
     /// Objects of a kind, by namespace and name.
@@ -125,27 +128,22 @@ impl Store {
         self.version += 1;
         let before = self.get(kind, &key).map(|s| Arc::clone(&s.object));
         let version = json!(self.version.to_string());
-        let versioned = |object: &Arc<Value>, managers: Option<&Managers>| {
+        let versioned = |object: &Arc<Value>| {
             let mut object = (**object).clone();
             object["metadata"]["resourceVersion"] = version.clone();
-            match managers.map_or(Value::Null, Managers::to_json) {
-                Value::Null => {}
-                managers => object["metadata"]["managedFields"] = managers,
-            }
             Arc::new(object)
         };
-        let shown = self.shows_managers;
         let objects = self.objects.entry(kind.plural).or_default();
         let (stored, last) = match after {
             Some(mut stored) => {
-                stored.object = versioned(&stored.object, shown.then_some(&stored.managers));
+                stored.object = versioned(&stored.object);
                 let object = Arc::clone(&stored.object);
                 objects.insert(key, stored);
                 (Some(Arc::clone(&object)), object)
             }
             None => {
                 objects.remove(&key);
-                (None, before.as_ref().map_or_else(Arc::default, |before| versioned(before, None)))
+                (None, before.as_ref().map_or_else(Arc::default, versioned))
             }
         };
         let at = self.clock.now();

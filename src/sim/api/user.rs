@@ -38,7 +38,7 @@ impl User {
 
     /// Creates an object.
     pub fn create(&self, kind: &'static Kind, object: Value) -> Result<Arc<Value>, Status> {
-        let by = By { user: &self.name, manager: &self.name, subresource: None };
+        let by = By { user: &self.name, subresource: None };
         self.server.with(|s, deny| s.create(kind, events::stored(object), by, deny))
     }
 
@@ -71,7 +71,7 @@ impl User {
         change: &Change<'_>,
         subresource: Option<&'static str>,
     ) -> Result<Arc<Value>, Status> {
-        let by = By { user: &self.name, manager: &self.name, subresource };
+        let by = By { user: &self.name, subresource };
         let key = (namespace.to_owned(), name.to_owned());
         self.server.with(|s, deny| s.change(kind, &key, change, by, deny))
     }
@@ -84,7 +84,7 @@ impl User {
         name: &str,
         only: Preconditions,
     ) -> Result<(), Status> {
-        let by = By { user: &self.name, manager: &self.name, subresource: None };
+        let by = By { user: &self.name, subresource: None };
         let key = (namespace.to_owned(), name.to_owned());
         self.server.with(|s, deny| s.delete(kind, &key, &only, by, deny)).map(|_| ())
     }

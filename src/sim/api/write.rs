@@ -1,7 +1,6 @@
 //! The writing verbs: create, update, patch, apply, delete, with the semantics of the real one.
 
 use super::kinds::{self, Kind};
-use super::managed::{Conflict, Force, Managers, Writer};
 use super::merge;
 use super::rules;
 use super::status::Status;
@@ -16,8 +15,6 @@ use std::sync::Arc;
 #[derive(Clone, Copy)]
 pub struct By<'b> {
     pub user: &'b Arc<str>,
-    /// The name under which it owns what it writes.
-    pub manager: &'b str,
     /// The part of the object that is written; `None` for the whole but its status.
     pub subresource: Option<&'static str>,
 }
@@ -39,19 +36,7 @@ impl Store {
     pub fn create(
         &mut self,
         kind: &'static Kind,
-        object: Value,
-        by: By<'_>,
-        deny: &dyn Fn(&Attempt<'_>) -> Option<Status>,
-    ) -> Result<Arc<Value>, Status> {
-        self.create_owned(kind, object, None, by, deny)
-    }
-
-    /// Creates an object with these managers, or with the writer as the one manager.
-    fn create_owned(
-        &mut self,
-        kind: &'static Kind,
         mut object: Value,
-        managers: Option<Managers>,
         by: By<'_>,
         deny: &dyn Fn(&Attempt<'_>) -> Option<Status>,
     ) -> Result<Arc<Value>, Status> {
@@ -97,17 +82,8 @@ impl Store {
         rules::check(kind, None, &object)?;
         deny(&Attempt { user: by.user, verb: "CREATE", kind, object: &object, old: None })
             .map_or(Ok(()), Err)?;
-        let managers = managers.unwrap_or_else(|| {
-            let mut managers = Managers::default();
-            managers.create(kind, &object, self.writer(by));
-            managers
-        });
-        let stored = Stored { object: Arc::new(object), managers };
+        let stored = Stored { object: Arc::new(object), applied: BTreeMap::new() };
         Ok(self.commit(kind, key, Some(stored), (by.user, None)))
-    }
-
-    fn writer<'w>(&self, by: By<'w>) -> Writer<'w> {
-        Writer { name: by.manager, subresource: by.subresource, now: self.clock.now() }
     }
 
     fn uid(&mut self) -> String {
@@ -131,7 +107,7 @@ impl Store {
         deny: &dyn Fn(&Attempt<'_>) -> Option<Status>,
     ) -> Result<Arc<Value>, Status> {
         let stored = self.get(kind, key).cloned().ok_or_else(|| Status::not_found(kind, &key.1))?;
-        let mut wanted = bare(&stored.object);
+        let mut wanted = (*stored.object).clone();
         match change {
             Change::Merge(patch) => merge::merge(&mut wanted, patch),
             Change::Json(patch) => merge::json_patch(&mut wanted, patch).map_err(|e| {
@@ -142,38 +118,66 @@ impl Store {
             })?,
             Change::Replace(object) => wanted = (*object).clone(),
         }
-        self.put(kind, key, stored, (wanted, None), by, deny)
+        self.put(kind, key, stored, wanted, by, deny)
     }
 
-    /// Applies an object; says whether it was created.
     pub fn apply(
         &mut self,
         kind: &'static Kind,
         key: &Key,
-        (applied, force): (&Value, Force),
+        (manager, force): (&str, bool),
+        applied: &Value,
         by: By<'_>,
         deny: &dyn Fn(&Attempt<'_>) -> Option<Status>,
-    ) -> Result<(Arc<Value>, bool), Status> {
-        let writer = self.writer(by);
+    ) -> Result<Arc<Value>, Status> {
+        let owner = format!("{manager}/{}", by.subresource.unwrap_or_default());
         let Some(stored) = self.get(kind, key).cloned() else {
             if by.subresource.is_some() || applied.pointer("/metadata/uid").is_some() {
                 return Err(Status::not_found(kind, &key.1));
             }
-            let mut managers = Managers::default();
-            managers.state(kind, applied, writer);
-            let made = self.create_owned(kind, applied.clone(), Some(managers), by, deny)?;
-            return Ok((made, true));
+            self.create(kind, applied.clone(), by, deny)?;
+            let made = self.get(kind, key).cloned().ok_or_else(|| Status::not_found(kind, &key.1))?;
+            return Ok(self.note_applied(kind, key, made, owner, applied));
         };
         let uid = text(applied, "/metadata/uid");
         if !uid.is_empty() && uid != text(&stored.object, "/metadata/uid") {
             let why = "the UID in the precondition does not match the UID in record. The object might have been deleted and then recreated";
             return Err(Status::conflict(kind, &key.1, why));
         }
-        let live = bare(&stored.object);
-        let done = stored.managers.apply(kind, &live, applied, writer, force);
-        let (wanted, managers) = done.map_err(|conflicts| refused(&conflicts))?;
-        let object = self.put(kind, key, stored, (wanted, Some(managers)), by, deny)?;
-        Ok((object, false))
+        let others: Vec<&Value> =
+            stored.applied.iter().filter(|(m, _)| **m != owner).map(|(_, a)| a).collect();
+        if !force {
+            for other in stored.applied.iter().filter(|(m, _)| **m != owner) {
+                if let Some(path) = merge::conflicts(&stored.object, applied, other.1).first() {
+                    let manager = other.0.split('/').next().unwrap_or_default();
+                    let why = format!("Apply failed with 1 conflict: conflict with \"{manager}\": {path}");
+                    return Err(Status { message: why.clone(), ..Status::conflict(kind, &key.1, &why) });
+                }
+            }
+        }
+        let mut wanted = (*stored.object).clone();
+        if let Some(before) = stored.applied.get(&owner) {
+            merge::withdraw(&mut wanted, before, applied, &others);
+        }
+        merge::apply(&mut wanted, applied);
+        let mut noted = stored.clone();
+        noted.applied.insert(owner, applied.clone());
+        self.put(kind, key, noted, wanted, by, deny)
+    }
+
+    /// Remembers what was applied with a create; that is no change of the object.
+    fn note_applied(
+        &mut self,
+        kind: &'static Kind,
+        key: &Key,
+        mut made: Stored,
+        owner: String,
+        applied: &Value,
+    ) -> Arc<Value> {
+        made.applied.insert(owner, applied.clone());
+        let object = Arc::clone(&made.object);
+        self.remember(kind, key, made);
+        object
     }
 
     /// Stores what an object shall be, within what the subresource may change.
@@ -182,11 +186,11 @@ impl Store {
         kind: &'static Kind,
         key: &Key,
         stored: Stored,
-        (wanted, managers): (Value, Option<Managers>),
+        wanted: Value,
         by: By<'_>,
         deny: &dyn Fn(&Attempt<'_>) -> Option<Status>,
     ) -> Result<Arc<Value>, Status> {
-        let old = Arc::new(bare(&stored.object));
+        let old = Arc::clone(&stored.object);
         let version = text(&wanted, "/metadata/resourceVersion");
         if !version.is_empty() && version != text(&old, "/metadata/resourceVersion") {
             let why =
@@ -210,19 +214,15 @@ impl Store {
             let generation = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default();
             new["metadata"]["generation"] = json!(generation + 1);
         }
-        let managers = managers.unwrap_or_else(|| {
-            let mut managers = stored.managers.clone();
-            managers.update(kind, &old, &new, self.writer(by));
-            managers
-        });
-        if new == *old && managers.same_as(&stored.managers) {
-            return Ok(stored.object);
+        if new == *old {
+            self.remember(kind, key, stored);
+            return Ok(old);
         }
         rules::check(kind, Some(&old), &new)?;
         deny(&Attempt { user: by.user, verb: "UPDATE", kind, object: &new, old: Some(&old) })
             .map_or(Ok(()), Err)?;
         let over = is_going(&new) && list(&new, "/metadata/finalizers").is_empty();
-        let after = (!over).then(|| Stored { object: Arc::new(new), managers });
+        let after = (!over).then(|| Stored { object: Arc::new(new), applied: stored.applied });
         Ok(self.commit(kind, key.clone(), after, (by.user, by.subresource)))
     }
 
@@ -261,7 +261,7 @@ impl Store {
         going["metadata"]["deletionTimestamp"] = json!(seconds(self.clock.now()));
         going["metadata"]["deletionGracePeriodSeconds"] = json!(0);
         going["metadata"]["generation"] = json!(generation + 1);
-        let after = Stored { object: Arc::new(going), managers: stored.managers };
+        let after = Stored { object: Arc::new(going), applied: stored.applied };
         Ok((self.commit(kind, key.clone(), Some(after), (by.user, None)), false))
     }
 
@@ -280,7 +280,7 @@ impl Store {
             for (kind, key) in garbage {
                 let only = Preconditions::default();
                 // It was there a moment ago, and nothing else runs meanwhile.
-                let _ = self.delete(kind, &key, &only, By { user: by, manager: by, subresource: None }, &|_| None);
+                let _ = self.delete(kind, &key, &only, By { user: by, subresource: None }, &|_| None);
             }
         }
     }
@@ -297,44 +297,6 @@ impl Store {
                 self.get(kind, &key).is_none_or(|o| text(&o.object, "/metadata/uid") != text(owner, "/uid"))
             })
     }
-}
-
-/// The object as it is without what is only shown: who owns its fields.
-fn bare(object: &Value) -> Value {
-    let mut object = object.clone();
-    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-        metadata.remove("managedFields");
-    }
-    object
-}
-
-/// The error of an apply that others' fields are in the way of.
-fn refused(conflicts: &[Conflict]) -> Status {
-    let causes: Vec<Value> = conflicts
-        .iter()
-        .map(|conflict| {
-            let message = format!("conflict with {}", conflict.manager);
-            json!({"reason": "FieldManagerConflict", "message": message, "field": conflict.path})
-        })
-        .collect();
-    let message = match conflicts {
-        [one] => format!("Apply failed with 1 conflict: conflict with {}: {}", one.manager, one.path),
-        many => {
-            let mut by_manager: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-            for conflict in many {
-                by_manager.entry(&conflict.manager).or_default().push(&conflict.path);
-            }
-            let lines: Vec<String> = by_manager
-                .iter()
-                .flat_map(|(manager, paths)| {
-                    let paths = paths.iter().map(|path| format!("- {path}"));
-                    std::iter::once(format!("conflicts with {manager}:")).chain(paths)
-                })
-                .collect();
-            format!("Apply failed with {} conflicts: {}", many.len(), lines.join("\n"))
-        }
-    };
-    Status { code: 409, reason: "Conflict", message, details: json!({"causes": causes}) }
 }
 
 /// The new object with everything put back that this write must not change.

@@ -33,7 +33,7 @@ impl Server {
     /// An embedded server with a past, so that there are versions too old for it.
     pub fn embedded() -> Self {
         let clock = Clock::wall();
-        let server = ApiServer::new(Options { seed: 1, clock, replicas: 1, history: 10_000 }).showing_managers();
+        let server = ApiServer::new(Options { seed: 1, clock, replicas: 1, history: 10_000 });
         server.compact();
         Self::Embedded(server)
     }
