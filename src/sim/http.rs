@@ -88,7 +88,8 @@ impl Query {
             let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
             pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
         };
-        let seconds = value("timeoutSeconds").and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
+        let seconds =
+            value("timeoutSeconds").and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
         let wanted = matches!(value("allowWatchBookmarks"), Some("true" | "1"));
         Self {
             limit: seconds.map_or(WATCH_LIMIT, Duration::from_secs),
@@ -114,18 +115,18 @@ fn stream_of(server: ApiServer, watch: Watch, query: &Query, stop: CancellationT
 fn lines(server: ApiServer, watch: Watch, bookmarks: Bookmarks) -> impl Stream<Item = Bytes> {
     stream::unfold((server, watch), move |(server, mut watch)| async move {
         let due = Instant::now() + BOOKMARK_INTERVAL;
-        loop {
-            tokio::select! {
-                biased;
-                frame = watch.next() => return frame.map(|frame| (frame.line, (server, watch))),
-                () = sleep_until(due), if bookmarks == Bookmarks::Wanted => {}
+        let line = tokio::select! {
+            biased;
+            frame = watch.next() => frame?.line,
+            () = sleep_until(due), if bookmarks == Bookmarks::Wanted => {
+                let bookmark = server.bookmark(&watch);
+                // What was committed before the bookmark was made has been queued before it.
+                match watch.next().now_or_never() {
+                    Some(frame) => frame?.line,
+                    None => bookmark.line,
+                }
             }
-            let bookmark = server.bookmark(&watch);
-            // What was committed before the bookmark has been queued before it.
-            if let Some(frame) = watch.next().now_or_never() {
-                return frame.map(|frame| (frame.line, (server, watch)));
-            }
-            return Some((bookmark.line, (server, watch)));
-        }
+        };
+        Some((line, (server, watch)))
     })
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds Setu with fail points and runs the scenarios on the real control plane.
+# Builds Setu with fail points and runs the scenarios on the real control plane; before them, kubectl on
+# the embedded API server, and that server compared with the real one.
 # An argument selects scenarios by a part of their title.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -8,5 +9,5 @@ if ! command -v go >/dev/null; then
   exit 1
 fi
 cargo build --features fail-points --target-dir target/e2e/setu
-if [ -z "${1:-}" ]; then cargo test -p setu-e2e --lib --bins --test bare; fi
+if [ -z "${1:-}" ]; then cargo test -p setu-e2e --lib --bins --test bare --test kubectl --test conformance; fi
 exec cargo test -p setu-e2e --test scenarios -- "${1:-}"

@@ -17,7 +17,8 @@ pub(super) fn list<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
 
 /// The status of a condition.
 pub(super) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
-    let found = list(object, "/status/conditions").iter().find(|condition| text(condition, "/type") == kind)?;
+    let found =
+        list(object, "/status/conditions").iter().find(|condition| text(condition, "/type") == kind)?;
     found.get("status").and_then(Value::as_str)
 }
 
@@ -158,8 +159,12 @@ pub(super) fn event_source(event: &Value) -> Value {
         let found = places.iter().map(|place| text(event, place)).find(|text| !text.is_empty());
         found.unwrap_or_default().to_owned()
     };
-    let component =
-        first(&["/source/component", "/deprecatedSource/component", "/reportingComponent", "/reportingController"]);
+    let component = first(&[
+        "/source/component",
+        "/deprecatedSource/component",
+        "/reportingComponent",
+        "/reportingController",
+    ]);
     match first(&["/source/host", "/deprecatedSource/host", "/reportingInstance"]).as_str() {
         "" => json!(component),
         instance => json!(format!("{component}, {instance}")),
@@ -201,8 +206,10 @@ pub(super) fn job_duration(job: &Value, now: Timestamp) -> Value {
 /// One field of every container of a pod template.
 pub(super) fn containers(owner: &Value, field: &str) -> Value {
     let all = list(owner, "/spec/template/spec/containers");
-    let values: Vec<&str> =
-        all.iter().map(|container| container.get(field).and_then(Value::as_str).unwrap_or_default()).collect();
+    let values: Vec<&str> = all
+        .iter()
+        .map(|container| container.get(field).and_then(Value::as_str).unwrap_or_default())
+        .collect();
     json!(values.join(","))
 }
 

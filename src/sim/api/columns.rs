@@ -133,7 +133,11 @@ const PODS: &[Column] = &[
     AGE,
     wide("IP", "string", Cell::Computed(|o, _| or(text(o, "/status/podIPs/0/ip"), "<none>"))),
     wide("Node", "string", Cell::Computed(|o, _| or(text(o, "/spec/nodeName"), "<none>"))),
-    wide("Nominated Node", "string", Cell::Computed(|o, _| or(text(o, "/status/nominatedNodeName"), "<none>"))),
+    wide(
+        "Nominated Node",
+        "string",
+        Cell::Computed(|o, _| or(text(o, "/status/nominatedNodeName"), "<none>")),
+    ),
     wide("Readiness Gates", "string", Cell::Computed(|o, _| pods::gates(o))),
 ];
 
@@ -174,7 +178,11 @@ const DAEMON_SETS: &[Column] = &[
     column("Ready", "integer", Cell::Computed(|o, _| count(o, "/status/numberReady"))),
     column("Up-to-date", "integer", Cell::Computed(|o, _| count(o, "/status/updatedNumberScheduled"))),
     column("Available", "integer", Cell::Computed(|o, _| count(o, "/status/numberAvailable"))),
-    column("Node Selector", "string", Cell::Computed(|o, _| cells::pairs(o.pointer("/spec/template/spec/nodeSelector")))),
+    column(
+        "Node Selector",
+        "string",
+        Cell::Computed(|o, _| cells::pairs(o.pointer("/spec/template/spec/nodeSelector"))),
+    ),
     AGE,
     wide("Containers", "string", Cell::Computed(|o, _| cells::containers(o, "name"))),
     wide("Images", "string", Cell::Computed(|o, _| cells::containers(o, "image"))),
@@ -190,7 +198,11 @@ const RUNTIME_CLASSES: &[Column] =
 const PRIORITY_CLASSES: &[Column] = &[
     NAME,
     column("Value", "integer", Cell::Computed(|o, _| count(o, "/value"))),
-    column("Global-Default", "boolean", Cell::Computed(|o, _| json!(o.get("globalDefault") == Some(&json!(true))))),
+    column(
+        "Global-Default",
+        "boolean",
+        Cell::Computed(|o, _| json!(o.get("globalDefault") == Some(&json!(true)))),
+    ),
     AGE,
     wide("PreemptionPolicy", "string", Cell::Computed(|o, _| json!(text(o, "/preemptionPolicy")))),
 ];

@@ -27,7 +27,11 @@ pub(super) fn answer(path: &str, headers: &HeaderMap) -> Option<Response<Bytes>>
         ["apis"] if aggregated(headers) => return Some(whole(&groups(false), AGGREGATED)),
         ["api"] => json!({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []}),
         ["apis"] => {
-            let groups: Vec<Value> = group_versions().keys().filter(|group| !group.is_empty()).filter_map(|group| group_document(group)).collect();
+            let groups: Vec<Value> = group_versions()
+                .keys()
+                .filter(|group| !group.is_empty())
+                .filter_map(|group| group_document(group))
+                .collect();
             json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
         }
         ["api", version] => resources("", version)?,
@@ -94,9 +98,10 @@ fn root(group: &str, version: &str) -> String {
 }
 
 fn paths() -> Vec<String> {
-    let mut paths: Vec<String> = ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]
-        .map(str::to_owned)
-        .into();
+    let mut paths: Vec<String> =
+        ["/api", "/apis", "/healthz", "/livez", "/openapi/v3", "/readyz", "/version"]
+            .map(str::to_owned)
+            .into();
     for (group, versions) in group_versions() {
         paths.extend(versions.keys().map(|version| format!("/{}", root(group, version))));
     }
@@ -245,11 +250,11 @@ fn openapi(group: &str, version: &str) -> Option<Value> {
             .map(|name| json!({"name": name, "in": "query", "schema": {"type": "string"}}))
             .into();
         let what = json!({"group": group, "version": version, "kind": kind.kind});
-        let patch = json!({
+        let operation = json!({
             "parameters": parameters, "x-kubernetes-group-version-kind": what,
             "x-kubernetes-action": "patch", "responses": {"200": {"description": "OK"}},
         });
-        paths.insert(path, json!({"patch": patch}));
+        paths.insert(path, json!({"patch": operation}));
     }
     let info = json!({"title": "Setu's embedded API server", "version": VERSION.2});
     Some(json!({"openapi": "3.0.0", "info": info, "paths": paths, "components": {"schemas": {}}}))

@@ -40,7 +40,8 @@ enum Heading {
 /// The answer to a read as a table, if its caller wants one and it is of an object at all.
 pub(super) fn shown(answer: Answer, request: &Request<Bytes>, now: Timestamp) -> Answer {
     let target = route::target(request.uri().path());
-    let Some(target) = target.filter(|_| request.method() == http::Method::GET && wanted(request.headers())) else {
+    let Some(target) = target.filter(|_| request.method() == http::Method::GET && wanted(request.headers()))
+    else {
         return answer;
     };
     let objects = Objects::of(request.uri().query().unwrap_or_default());
@@ -152,7 +153,9 @@ impl Tabling {
             }
         };
         let mut row = json!({"cells": cells, "object": shown});
-        if let (Some(fields), Some(conditions)) = (row.as_object_mut(), columns::conditions(self.kind, object)) {
+        if let (Some(fields), Some(conditions)) =
+            (row.as_object_mut(), columns::conditions(self.kind, object))
+        {
             fields.insert("conditions".to_owned(), conditions);
         }
         row

@@ -9,15 +9,15 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
-use proptest::strategy::{Strategy as _, ValueTree};
+use proptest::strategy::{Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use tokio::runtime::Runtime;
 
 use crate::compare::{self, Difference};
 use crate::generate;
-use crate::shrink;
 use crate::play::play;
 use crate::server::Server;
+use crate::shrink;
 use crate::step::Sequence;
 
 /// Sequences that are under way at the same time.
@@ -28,6 +28,7 @@ const SHRINKS: u32 = 300;
 const SORTS: usize = 25;
 
 /// Two servers that should answer alike.
+#[derive(Clone)]
 pub struct Pair {
     pub left: Server,
     pub right: Server,
@@ -65,9 +66,9 @@ impl Pair {
     pub fn play(&self, sequence: &Sequence, name: &str) -> Result<Option<Difference>> {
         let (left, right) = (format!("{name}l"), format!("{name}r"));
         let (one, other) = (self.left.anew(), self.right.anew());
-        let (left, right) = self.runtime.block_on(async {
-            tokio::join!(play(&one, sequence, &left), play(&other, sequence, &right))
-        });
+        let (left, right) = self
+            .runtime
+            .block_on(async { tokio::join!(play(&one, sequence, &left), play(&other, sequence, &right)) });
         let left = left.context("playing on the first server")?;
         let right = right.context("playing on the second server")?;
         Ok(compare::first_difference(&left, &right))
@@ -80,8 +81,11 @@ impl Campaign {
         let found: Mutex<BTreeMap<String, Option<Found>>> = Mutex::default();
         let start = Instant::now();
         std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(|| self.work(&next, &requests, &found))).collect();
-            workers.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|_| anyhow::bail!("a worker panicked")))
+            let workers: Vec<_> =
+                (0..AT_ONCE).map(|_| scope.spawn(|| self.work(&next, &requests, &found))).collect();
+            workers
+                .into_iter()
+                .try_for_each(|worker| worker.join().unwrap_or_else(|_| anyhow::bail!("a worker panicked")))
         })?;
         let differences = found.into_inner().unwrap_or_default();
         let requests = requests.into_inner().unwrap_or_default();
@@ -108,7 +112,9 @@ impl Campaign {
                 *requests += sequence.steps.len() as u64;
             }
             let played = self.pair.play(&sequence, &format!("{}{index:05}", self.letter));
-            let Some(difference) = played.with_context(|| format!("sequence {index}:\n{}", shown(&sequence)))? else {
+            let Some(difference) =
+                played.with_context(|| format!("sequence {index}:\n{}", shown(&sequence)))?
+            else {
                 continue;
             };
             let sort = difference.sort();
@@ -144,7 +150,12 @@ impl Campaign {
     }
 
     /// The smallest sequence found that shows the same sort of difference.
-    fn shrink(&self, mut smallest: Sequence, index: u32, mut shown: Difference) -> Result<(Sequence, Difference)> {
+    fn shrink(
+        &self,
+        mut smallest: Sequence,
+        index: u32,
+        mut shown: Difference,
+    ) -> Result<(Sequence, Difference)> {
         let sort = shown.sort();
         smallest.steps.truncate(shown.step + 1);
         let (mut tries, mut at) = (0, 0);

@@ -52,7 +52,11 @@ pub fn first_difference(left: &Transcript, right: &Transcript) -> Option<Differe
             Some(Difference { step, request: one.step.request.clone(), place, left, right })
         };
         if one.code != other.code {
-            return parted("/code".to_owned(), format!("{} {}", one.code, one.body), format!("{} {}", other.code, other.body));
+            return parted(
+                "/code".to_owned(),
+                format!("{} {}", one.code, one.body),
+                format!("{} {}", other.code, other.body),
+            );
         }
         let (mut one_body, mut other_body) = (one.body.clone(), other.body.clone());
         left_mask.apply(&mut one_body);

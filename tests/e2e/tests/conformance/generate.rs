@@ -19,7 +19,8 @@ const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/js
 pub fn sequence() -> impl Strategy<Value = Sequence> {
     let kinds = subsequence(ALL.iter().collect::<Vec<_>>(), 1..=2);
     kinds.prop_flat_map(|kinds| {
-        let first = vec(select(kinds.clone()).prop_flat_map(|kind| (Just(kind), name())).prop_map(create), 1..=3);
+        let first =
+            vec(select(kinds.clone()).prop_flat_map(|kind| (Just(kind), name())).prop_map(create), 1..=3);
         let then = vec(select(kinds).prop_flat_map(step), 4..=22);
         (first, then).prop_map(|(mut steps, more)| {
             steps.extend(more);
@@ -34,7 +35,7 @@ fn name() -> impl Strategy<Value = &'static str> {
 
 fn create((kind, name): (&'static Kind, &'static str)) -> Step {
     let mut body = kind.base();
-    body["metadata"] = json!({"name": kind.name(name), "labels": {"app": name}});
+    body["metadata"] = json!({"name": kind.named(name), "labels": {"app": name}});
     Step { request: format!("POST {}", kind.collection()), body: Some(body), ..Step::default() }
 }
 
@@ -58,7 +59,7 @@ fn step(kind: &'static Kind) -> BoxedStrategy<Step> {
 }
 
 fn path(kind: &Kind, name: &str) -> String {
-    format!("{}/{}", kind.collection(), kind.name(name))
+    format!("{}/{}", kind.collection(), kind.named(name))
 }
 
 fn key(kind: &Kind, name: &str) -> String {
@@ -71,7 +72,11 @@ fn reads(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
     let query = select(vec!["", "", "?resourceVersion=0", "?resourceVersion={first}"]);
     (accept, of, query)
         .prop_map(move |(accept, of, query)| Step {
-            request: format!("GET {}{of}{}", path(kind, name), query.replace("{first}", &format!("{{first:{}}}", key(kind, name)))),
+            request: format!(
+                "GET {}{of}{}",
+                path(kind, name),
+                query.replace("{first}", &format!("{{first:{}}}", key(kind, name)))
+            ),
             accept,
             ..Step::default()
         })
@@ -123,7 +128,7 @@ fn odd_metadata(kind: &Kind, name: &str) -> impl Strategy<Value = Value> + use<>
         json!({"creationTimestamp": null}),
         json!({"deletionTimestamp": "2020-01-01T00:00:00Z"}),
         json!({"deletionTimestamp": null}),
-        json!({"name": kind.name("other")}),
+        json!({"name": kind.named("other")}),
         json!({"namespace": "other"}),
         json!({"resourceVersion": format!("{{version:{key}}}")}),
         json!({"resourceVersion": format!("{{first:{key}}}")}),
@@ -154,7 +159,8 @@ fn change(kind: &'static Kind, name: &str) -> BoxedStrategy<(Value, &'static str
         });
         choices.push((6, both.prop_map(|change| (change, "/status")).boxed()));
         let odd = odd_metadata(kind, name);
-        let odd = (status, odd).prop_map(|(status, metadata)| json!({"status": status, "metadata": metadata}));
+        let odd =
+            (status, odd).prop_map(|(status, metadata)| json!({"status": status, "metadata": metadata}));
         choices.push((1, odd.prop_map(|change| (change, "/status")).boxed()));
     }
     proptest::strategy::Union::new_weighted(choices).boxed()
@@ -194,13 +200,17 @@ fn creates(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
     (metadata, more, options())
         .prop_map(move |(metadata, more, options)| {
             let mut body = kind.base();
-            let labels = json!({"name": kind.name(name), "labels": {"app": name}});
+            let labels = json!({"name": kind.named(name), "labels": {"app": name}});
             json_patch::merge(&mut body, &json!({"metadata": labels}));
             json_patch::merge(&mut body, &json!({"metadata": metadata}));
             if !more.is_null() {
                 json_patch::merge(&mut body, &more);
             }
-            Step { request: format!("POST {}{options}", kind.collection()), body: Some(body), ..Step::default() }
+            Step {
+                request: format!("POST {}{options}", kind.collection()),
+                body: Some(body),
+                ..Step::default()
+            }
         })
         .boxed()
 }
@@ -217,7 +227,7 @@ fn updates(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
             let mut body = json!({});
             if anew {
                 body = kind.base();
-                json_patch::merge(&mut body, &json!({"metadata": {"name": kind.name(name)}}));
+                json_patch::merge(&mut body, &json!({"metadata": {"name": kind.named(name)}}));
             }
             for patch in [&change, &version] {
                 if !patch.is_null() {
@@ -252,12 +262,13 @@ fn patches(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
     } else {
         prop_oneof![2 => Just(MERGE), 1 => Just(STRATEGIC)].boxed()
     };
-    let merged = (change(kind, name), merge, options()).prop_map(move |((change, of), content, options)| Step {
-        request: format!("PATCH {}{of}{options}", path(kind, name)),
-        content: Some(content.to_owned()),
-        body: Some(change),
-        ..Step::default()
-    });
+    let merged =
+        (change(kind, name), merge, options()).prop_map(move |((change, of), content, options)| Step {
+            request: format!("PATCH {}{of}{options}", path(kind, name)),
+            content: Some(content.to_owned()),
+            body: Some(change),
+            ..Step::default()
+        });
     let key = key(kind, name);
     let operation = select(vec![
         json!({"op": "add", "path": "/metadata/annotations/note", "value": "j"}),
@@ -287,7 +298,8 @@ fn patches(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
 }
 
 fn applies(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
-    let manager = select(vec!["?fieldManager=m1", "?fieldManager=m1", "?fieldManager=m2", "?fieldManager=m3", ""]);
+    let manager =
+        select(vec!["?fieldManager=m1", "?fieldManager=m1", "?fieldManager=m2", "?fieldManager=m3", ""]);
     let force = prop_oneof![3 => Just(""), 2 => Just("&force=true"), 1 => Just("&dryRun=All")];
     let whole = prop_oneof![2 => Just(false), 1 => Just(true)];
     let metadata = prop_oneof![8 => lawful_metadata(), 1 => odd_metadata(kind, name)];
@@ -310,7 +322,7 @@ fn applies(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
             let base = kind.base();
             body["apiVersion"] = base["apiVersion"].clone();
             body["kind"] = base["kind"].clone();
-            merge_keeping_null(&mut body, &json!({"metadata": {"name": kind.name(name)}}));
+            merge_keeping_null(&mut body, &json!({"metadata": {"name": kind.named(name)}}));
             merge_keeping_null(&mut body, &json!({"metadata": metadata}));
             Step {
                 request: format!("PATCH {}{of}{manager}{force}", path(kind, name)),
@@ -385,15 +397,23 @@ fn selector() -> impl Strategy<Value = &'static str> {
 }
 
 fn lists(kind: &'static Kind) -> BoxedStrategy<Step> {
-    let own: Vec<&str> = match kind.kind {
-        "Pod" => vec!["fieldSelector=spec.nodeName%3Dn1", "fieldSelector=status.phase%3DRunning", "fieldSelector=status.phase!%3DRunning,spec.nodeName%3D"],
-        "Event" => vec!["fieldSelector=regarding.name%3Da", "fieldSelector=type%3DNormal", "fieldSelector=reason!%3DTried"],
+    let own: Vec<&str> = match kind.name {
+        "Pod" => vec![
+            "fieldSelector=spec.nodeName%3Dn1",
+            "fieldSelector=status.phase%3DRunning",
+            "fieldSelector=status.phase!%3DRunning,spec.nodeName%3D",
+        ],
+        "Event" => vec![
+            "fieldSelector=regarding.name%3Da",
+            "fieldSelector=type%3DNormal",
+            "fieldSelector=reason!%3DTried",
+        ],
         "Node" => vec!["fieldSelector=spec.unschedulable%3Dtrue"],
         "Job" => vec!["fieldSelector=status.successful%3D0"],
         "Workload" => vec!["fieldSelector=status.admission.clusterQueue%3Dcq"],
         _ => vec!["fieldSelector=spec.nodeName%3Dn1"],
     };
-    let by_name = format!("fieldSelector=metadata.name%3D{}", kind.name("a"));
+    let by_name = format!("fieldSelector=metadata.name%3D{}", kind.named("a"));
     let selector = prop_oneof![
         4 => selector().prop_map(str::to_owned),
         1 => Just(by_name),
@@ -406,7 +426,8 @@ fn lists(kind: &'static Kind) -> BoxedStrategy<Step> {
             1 => Just("&limit=2"),
             3 => Just("&limit=1&continue={next}"),
             1 => Just("&continue=nonsense"),
-        ].boxed()
+        ]
+        .boxed()
     } else {
         Just("").boxed()
     };
@@ -448,8 +469,8 @@ fn watches(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
         3 => Just(String::new()),
         2 => Just("&labelSelector=app%3Da".to_owned()),
         1 => Just("&labelSelector=tier%3Dx".to_owned()),
-        1 => Just(format!("&fieldSelector=metadata.name%3D{}", kind.name(name))),
-        1 => Just(if kind.kind == "Pod" { "&fieldSelector=spec.nodeName%3Dn1" } else { "&fieldSelector=spec.bogus%3Dn1" }.to_owned()),
+        1 => Just(format!("&fieldSelector=metadata.name%3D{}", kind.named(name))),
+        1 => Just(if kind.name == "Pod" { "&fieldSelector=spec.nodeName%3Dn1" } else { "&fieldSelector=spec.bogus%3Dn1" }.to_owned()),
     ];
     let accept = prop_oneof![5 => Just(None), 1 => Just(Some(TABLE.to_owned()))];
     (from, selector, accept)

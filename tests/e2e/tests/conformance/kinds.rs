@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 pub struct Kind {
     /// `/api/v1` or `/apis/GROUP/VERSION`.
     pub root: &'static str,
-    pub kind: &'static str,
+    pub name: &'static str,
     pub plural: &'static str,
     pub namespaced: bool,
     /// Served by a CustomResourceDefinition.
@@ -17,16 +17,31 @@ pub struct Kind {
     pub status: bool,
 }
 
-const fn kind(root: &'static str, kind: &'static str, plural: &'static str) -> Kind {
-    Kind { root, kind, plural, namespaced: true, custom: false, status: false }
+const fn kind(root: &'static str, name: &'static str, plural: &'static str) -> Kind {
+    Kind { root, name, plural, namespaced: true, custom: false, status: false }
 }
 
 /// Every kind under comparison.
 pub static ALL: [Kind; 11] = [
     Kind { custom: true, status: true, ..kind("/apis/kueue.x-k8s.io/v1beta2", "Workload", "workloads") },
-    Kind { custom: true, status: true, namespaced: false, ..kind("/apis/karpenter.sh/v1", "NodeClaim", "nodeclaims") },
-    Kind { custom: true, status: true, namespaced: false, ..kind("/apis/karpenter.sh/v1", "NodePool", "nodepools") },
-    Kind { custom: true, status: true, namespaced: false, ..kind("/apis/kueue.x-k8s.io/v1beta2", "AdmissionCheck", "admissionchecks") },
+    Kind {
+        custom: true,
+        status: true,
+        namespaced: false,
+        ..kind("/apis/karpenter.sh/v1", "NodeClaim", "nodeclaims")
+    },
+    Kind {
+        custom: true,
+        status: true,
+        namespaced: false,
+        ..kind("/apis/karpenter.sh/v1", "NodePool", "nodepools")
+    },
+    Kind {
+        custom: true,
+        status: true,
+        namespaced: false,
+        ..kind("/apis/kueue.x-k8s.io/v1beta2", "AdmissionCheck", "admissionchecks")
+    },
     Kind { custom: true, status: true, ..kind("/apis/kueue.x-k8s.io/v1beta2", "LocalQueue", "localqueues") },
     kind("/api/v1", "ConfigMap", "configmaps"),
     Kind { status: true, ..kind("/api/v1", "Pod", "pods") },
@@ -56,14 +71,14 @@ impl Kind {
     }
 
     /// A name as it stands in a path or an object.
-    pub fn name(&self, name: &str) -> String {
+    pub fn named(&self, name: &str) -> String {
         if self.namespaced { name.to_owned() } else { format!("{{here}}-{name}") }
     }
 
     /// A valid object without metadata.
     pub fn base(&self) -> Value {
         let version = self.root.trim_start_matches("/apis/").trim_start_matches("/api/");
-        let mut object = json!({"apiVersion": version, "kind": self.kind});
+        let mut object = json!({"apiVersion": version, "kind": self.name});
         json_patch::merge(&mut object, &self.content());
         object
     }
@@ -71,7 +86,7 @@ impl Kind {
     fn content(&self) -> Value {
         let container = json!({"name": "c", "image": "i", "resources": {"requests": {"cpu": "1"}}});
         let template = json!({"spec": {"restartPolicy": "Never", "containers": [container]}});
-        match self.kind {
+        match self.name {
             "Workload" => json!({"spec": {
                 "queueName": "q", "active": true,
                 "podSets": [{"name": "main", "count": 2, "template": template}],
@@ -104,7 +119,7 @@ impl Kind {
 
     /// Merge patches of the main resource, lawful and not.
     pub fn changes(&self) -> Vec<Value> {
-        match self.kind {
+        match self.name {
             "Workload" => vec![
                 json!({"spec": {"active": false}}),
                 json!({"spec": {"queueName": "other"}}),
@@ -130,7 +145,9 @@ impl Kind {
                 json!({"spec": {"parameters": {"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": "p"}}}),
                 json!({"spec": {"parameters": null}}),
             ],
-            "LocalQueue" => vec![json!({"spec": {"stopPolicy": "Hold"}}), json!({"spec": {"stopPolicy": "None"}})],
+            "LocalQueue" => {
+                vec![json!({"spec": {"stopPolicy": "Hold"}}), json!({"spec": {"stopPolicy": "None"}})]
+            }
             "ConfigMap" => vec![
                 json!({"data": {"a": "2"}}),
                 json!({"data": {"b": "x"}}),
@@ -138,7 +155,9 @@ impl Kind {
                 json!({"data": null}),
                 json!({"immutable": true}),
             ],
-            "Pod" => vec![json!({"status": {"phase": "Running"}}), json!({"spec": {"activeDeadlineSeconds": 30}})],
+            "Pod" => {
+                vec![json!({"status": {"phase": "Running"}}), json!({"spec": {"activeDeadlineSeconds": 30}})]
+            }
             "Node" => vec![
                 json!({"spec": {"unschedulable": true}}),
                 json!({"spec": {"taints": [{"key": "gang", "value": "x", "effect": "NoSchedule"}]}}),
@@ -168,11 +187,9 @@ impl Kind {
                 "lastTransitionTime": "2026-01-02T03:04:05Z",
             })
         };
-        let check = |state: &str| {
-            json!({"name": "check", "state": state, "message": "m", "lastTransitionTime": "2026-01-02T03:04:05Z"})
-        };
+        let check = |state: &str| json!({"name": "check", "state": state, "message": "m", "lastTransitionTime": "2026-01-02T03:04:05Z"});
         let conditions = |status: &str| json!({"conditions": [condition("Ready", status)]});
-        match self.kind {
+        match self.name {
             "Workload" => vec![
                 conditions("True"),
                 json!({"conditions": [condition("QuotaReserved", "True"), condition("Admitted", "False")]}),
@@ -197,7 +214,9 @@ impl Kind {
                 json!({"conditions": [condition("Active", "True")]}),
                 json!({"conditions": [condition("Active", "False")]}),
             ],
-            "LocalQueue" => vec![json!({"pendingWorkloads": 1}), json!({"conditions": [condition("Active", "True")]})],
+            "LocalQueue" => {
+                vec![json!({"pendingWorkloads": 1}), json!({"conditions": [condition("Active", "True")]})]
+            }
             "Pod" => vec![
                 json!({"phase": "Running"}),
                 json!({"phase": "Succeeded"}),
@@ -208,9 +227,7 @@ impl Kind {
                 json!({"conditions": [condition("Ready", "True")]}),
                 json!({"capacity": {"cpu": "4"}, "allocatable": {"cpu": "3"}}),
             ],
-            "Job" => vec![
-                json!({"active": 1}),
-            ],
+            "Job" => vec![json!({"active": 1})],
             _ => Vec::new(),
         }
     }

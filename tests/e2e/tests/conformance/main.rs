@@ -27,6 +27,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use serde_json::{Value, json};
 use server::Server;
 use setu_e2e::{Layout, Options, Scope, Stack};
+use step::Sequence;
 use tokio::runtime::Runtime;
 
 /// Sequences that the embedded server is compared with the real one for.
@@ -36,7 +37,9 @@ const SEQUENCES: u32 = 2_000;
 const WITH_ITSELF: u32 = 100;
 
 fn main() -> Result<()> {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    // In their order: what was a difference once is the first to be one again.
+    arguments.test_threads = Some(1);
     let runtime = Arc::new(Runtime::new()?);
     let stack = runtime.block_on(Stack::start(Options { scope: Scope::ApiServer, ..Options::default() }))?;
     runtime.block_on(definitions(&stack))?;
@@ -55,10 +58,11 @@ fn main() -> Result<()> {
         seed: number("SETU_SEED", 1)?,
         count: number("SETU_SEQUENCES", SEQUENCES)?,
     };
-    let trials = vec![
+    let mut trials = kept(&embedded)?;
+    trials.extend([
         Trial::test("the real server answers as itself", move || run(&itself)),
         Trial::test("the embedded server answers as the real one", move || run(&embedded)),
-    ];
+    ]);
     let conclusion = libtest_mimic::run(&arguments, trials);
     if conclusion.has_failed() {
         drop(stack);
@@ -66,6 +70,32 @@ fn main() -> Result<()> {
         stack.stop();
     }
     conclusion.exit()
+}
+
+/// A trial for each kept sequence.
+fn kept(campaign: &Campaign) -> Result<Vec<Trial>> {
+    let folder = kept_folder();
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .with_context(|| format!("reading {}", folder.display()))?
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .collect();
+    files.sort();
+    let trial = |(index, file): (usize, PathBuf)| {
+        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let sequence: Sequence =
+            serde_yaml::from_str(&text).with_context(|| format!("reading {}", file.display()))?;
+        let title = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let pair = campaign.pair.clone();
+        Ok(Trial::test(title, move || match pair.play(&sequence, &format!("k{index:05}")) {
+            Ok(None) => Ok(()),
+            Ok(Some(difference)) => Err(Failed::from(difference.to_string())),
+            Err(error) => Err(Failed::from(format!("{error:#}"))),
+        }))
+    };
+    files.into_iter().enumerate().map(trial).collect()
 }
 
 fn run(campaign: &Campaign) -> Result<(), Failed> {

@@ -18,7 +18,12 @@ pub struct Mask {
 
 impl Mask {
     pub fn new(transcript: &Transcript) -> Self {
-        Self { here: transcript.here.clone(), uids: Vec::new(), versions: BTreeMap::new(), generated: Vec::new() }
+        Self {
+            here: transcript.here.clone(),
+            uids: Vec::new(),
+            versions: BTreeMap::new(),
+            generated: Vec::new(),
+        }
     }
 
     pub fn apply(&mut self, value: &mut Value) {
@@ -43,7 +48,9 @@ impl Mask {
                 }
             }
             Value::Array(items) => {
-                items.iter_mut().for_each(|item| self.apply(item));
+                for item in items.iter_mut() {
+                    self.apply(item);
+                }
                 sort_generated(items);
             }
             Value::String(text) => self.text(text),
@@ -67,7 +74,6 @@ impl Mask {
                 mask_time(time);
             }
         }
-        if std::env::var("SETU_NO_MANAGERS").is_ok() { metadata.remove("managedFields"); } // DEV
         if let Some(Value::Array(managers)) = metadata.get_mut("managedFields") {
             for manager in managers.iter_mut() {
                 if let Some(time) = manager.get_mut("time") {
@@ -150,7 +156,8 @@ fn mask_message(status: &mut serde_json::Map<String, Value>) {
 /// A cell of a table that tells an age: each server was asked at its own moment.
 fn mask_age(cell: &mut Value) {
     let age = |text: &str| {
-        text.strip_suffix('s').is_some_and(|count| !count.is_empty() && count.bytes().all(|b| b.is_ascii_digit()))
+        text.strip_suffix('s')
+            .is_some_and(|count| !count.is_empty() && count.bytes().all(|b| b.is_ascii_digit()))
     };
     if cell.as_str().is_some_and(age) {
         *cell = json!("an age");
@@ -169,9 +176,9 @@ fn find_uid(text: &str) -> Option<usize> {
 
 fn find_generated(text: &str) -> Option<usize> {
     text.match_indices("gen-").map(|(at, _)| at).find(|at| {
-        text.as_bytes().get(at + 4..at + 9).is_some_and(|end| {
-            end.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
-        })
+        text.as_bytes()
+            .get(at + 4..at + 9)
+            .is_some_and(|end| end.iter().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit()))
     })
 }
 

@@ -38,7 +38,8 @@ struct Open {
 
 /// Plays the sequence in the namespace `here`, which must be new.
 pub async fn play(server: &Server, sequence: &Sequence, here: &str) -> Result<Transcript> {
-    let mut player = Player { server, memory: Memory::new(here), answers: Vec::new(), open: Vec::new(), sentinels: 0 };
+    let mut player =
+        Player { server, memory: Memory::new(here), answers: Vec::new(), open: Vec::new(), sentinels: 0 };
     player.prepare().await?;
     for step in &sequence.steps {
         player.step(step).await?;
@@ -62,19 +63,21 @@ struct Player<'a> {
 
 impl Player<'_> {
     async fn prepare(&mut self) -> Result<()> {
-        let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.memory.here}});
+        let namespace =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.memory.here}});
         let (code, body) = self.ask(Method::POST, "/api/v1/namespaces", Some(&namespace)).await?;
         anyhow::ensure!(code == 201, "the namespace was refused: {body}");
         let list = format!("/api/v1/namespaces/{}/configmaps", self.memory.here);
         let (_, body) = self.ask(Method::GET, &list, None).await?;
         let version = body.pointer("/metadata/resourceVersion").and_then(Value::as_str);
-        self.memory.start = version.context("a list without a version")?.to_owned();
+        version.context("a list without a version")?.clone_into(&mut self.memory.start);
         Ok(())
     }
 
     /// A request of the harness itself, not written down.
     async fn ask(&self, method: Method, target: &str, body: Option<&Value>) -> Result<(u16, Value)> {
-        let content = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+        let content =
+            if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
         let request = Request::builder().method(method).uri(target).header("content-type", content);
         let body = body.map(serde_json::to_vec).transpose()?.unwrap_or_default();
         match self.server.send(request.body(body)?, false).await? {
@@ -106,7 +109,8 @@ impl Player<'_> {
         let here = &self.memory.here;
         let ours = |item: &Value| {
             let metadata = item.pointer("/object/metadata").or_else(|| item.get("metadata"));
-            let text = |field| metadata.and_then(|m| m.get(field)).and_then(Value::as_str).unwrap_or_default();
+            let text =
+                |field| metadata.and_then(|m| m.get(field)).and_then(Value::as_str).unwrap_or_default();
             text("namespace") == here || text("name").starts_with(here.as_str())
         };
         for field in ["items", "rows"] {
@@ -147,7 +151,9 @@ impl Player<'_> {
                 return Ok(events);
             }
             // Only the first table of a watch names the columns, whosever row it has.
-            if let Some(named) = line.pointer_mut("/object/columnDefinitions").filter(|named| !named.is_null()) {
+            if let Some(named) =
+                line.pointer_mut("/object/columnDefinitions").filter(|named| !named.is_null())
+            {
                 columns = named.take();
             }
             if self.concerns_us(&line) {
@@ -165,9 +171,8 @@ impl Player<'_> {
         }
         let object = event.get("object");
         let object = object.and_then(|o| o.pointer("/rows/0/object")).or(object);
-        let text = |field: &str| {
-            object.and_then(|o| o.pointer(field)).and_then(Value::as_str).unwrap_or_default()
-        };
+        let text =
+            |field: &str| object.and_then(|o| o.pointer(field)).and_then(Value::as_str).unwrap_or_default();
         let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
         !name.contains("zz-") && (namespace == self.memory.here || name.starts_with(&self.memory.here))
     }
@@ -196,7 +201,8 @@ impl Player<'_> {
         if !kind.namespaced && !name.starts_with(here.as_str()) {
             name = format!("{here}-{name}");
         }
-        object["metadata"] = json!({"name": name, "labels": labels, "annotations": {"conformance/sentinel": mark}});
+        object["metadata"] =
+            json!({"name": name, "labels": labels, "annotations": {"conformance/sentinel": mark}});
         let collection = self.memory.fill(&kind.collection());
         let one = format!("{collection}/{name}");
         let unhold = json!({"metadata": {"finalizers": null}});

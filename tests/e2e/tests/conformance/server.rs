@@ -24,7 +24,10 @@ pub enum Server {
 
 /// What a server answers.
 pub enum Reply {
-    Whole { code: u16, body: Value },
+    Whole {
+        code: u16,
+        body: Value,
+    },
     /// The lines of a watch.
     Stream(BoxStream<'static, Result<Value>>),
 }
@@ -74,7 +77,8 @@ fn embedded(server: &ApiServer, request: Request<Vec<u8>>) -> Result<Reply> {
     match server.handle(&caller, &request.map(bytes::Bytes::from)) {
         Answer::Whole(answer) => whole(answer.status().as_u16(), answer.body()),
         Answer::Watch(frames) => {
-            let lines = frames.map(|frame| serde_json::from_slice(&frame.line).context("a frame that is no JSON"));
+            let lines =
+                frames.map(|frame| serde_json::from_slice(&frame.line).context("a frame that is no JSON"));
             Ok(Reply::Stream(lines.boxed()))
         }
     }

@@ -38,7 +38,8 @@ fn simpler(step: &Step) -> Vec<Step> {
     if let Some((target, query)) = step.request.split_once('?') {
         let pairs: Vec<&str> = query.split('&').filter(|pair| !pair.is_empty()).collect();
         // A watch that is none any more would only be another request.
-        let optional = (0..pairs.len()).filter(|at| !["watch=", "timeoutSeconds="].iter().any(|keep| pairs[*at].starts_with(keep)));
+        let optional = (0..pairs.len())
+            .filter(|at| !["watch=", "timeoutSeconds="].iter().any(|keep| pairs[*at].starts_with(keep)));
         for at in optional {
             let mut fewer = pairs.clone();
             fewer.remove(at);
@@ -48,7 +49,7 @@ fn simpler(step: &Step) -> Vec<Step> {
     }
     if let Some(body) = &step.body {
         let mut places = Vec::new();
-        parts(body, String::new(), DEPTH, &mut places);
+        parts(body, "", DEPTH, &mut places);
         for place in places {
             let mut less = body.clone();
             remove(&mut less, &place);
@@ -59,7 +60,7 @@ fn simpler(step: &Step) -> Vec<Step> {
 }
 
 /// Every part of a value as a JSON pointer, the outer before the inner.
-fn parts(value: &Value, place: String, depth: usize, out: &mut Vec<String>) {
+fn parts(value: &Value, place: &str, depth: usize, out: &mut Vec<String>) {
     if depth == 0 {
         return;
     }
@@ -73,7 +74,7 @@ fn parts(value: &Value, place: String, depth: usize, out: &mut Vec<String>) {
     for (key, value) in inner {
         let place = format!("{place}/{key}");
         out.push(place.clone());
-        parts(value, place, depth - 1, out);
+        parts(value, &place, depth - 1, out);
     }
 }
 

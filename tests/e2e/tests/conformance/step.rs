@@ -123,7 +123,7 @@ impl Memory {
         let plural = crate::kinds::plural_of(path);
         if let Some(items) = answer.get("items").and_then(Value::as_array) {
             let text = |pointer| answer.pointer(pointer).and_then(Value::as_str);
-            self.list = text("/metadata/resourceVersion").unwrap_or_default().to_owned();
+            text("/metadata/resourceVersion").unwrap_or_default().clone_into(&mut self.list);
             self.next = text("/metadata/continue").filter(|token| !token.is_empty()).map(str::to_owned);
             for item in items {
                 self.learn_object(plural, item, answer);
@@ -168,9 +168,7 @@ impl Memory {
             },
             Some(("version", key)) => of(key, false, "/metadata/resourceVersion", &self.start),
             Some(("first", key)) => of(key, true, "/metadata/resourceVersion", &self.start),
-            Some(("uid", key)) => {
-                of(key, false, "/metadata/uid", "11111111-2222-3333-4444-555555555555")
-            }
+            Some(("uid", key)) => of(key, false, "/metadata/uid", "11111111-2222-3333-4444-555555555555"),
             Some(_) => None,
         }
     }
