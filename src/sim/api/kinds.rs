@@ -32,6 +32,34 @@ impl Kind {
             format!("{}/{}", self.group, self.version)
         }
     }
+
+    /// The plural with its group, as most errors name it.
+    pub fn resource(&self) -> String {
+        with_group(self.plural, self.group)
+    }
+
+    /// The kind with its group, as errors about its content name it.
+    pub fn qualified(&self) -> String {
+        with_group(self.kind, self.group)
+    }
+
+    /// Whether its objects count the changes of what they ask for.
+    pub fn has_generation(&self) -> bool {
+        self.custom
+            || matches!(
+                self.kind,
+                "Pod"
+                    | "Job"
+                    | "DaemonSet"
+                    | "PriorityClass"
+                    | "CustomResourceDefinition"
+                    | "ValidatingWebhookConfiguration"
+            )
+    }
+}
+
+fn with_group(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
 const fn built_in(

@@ -2,25 +2,33 @@
 //!
 //! Every call is complete when it returns. The same calls give the same answers, byte for byte.
 
+mod body;
 mod cells;
 mod columns;
+mod defaults;
+mod delete;
+mod differ;
 mod discovery;
 mod events;
+mod fields;
 mod http;
 pub mod kinds;
-mod merge;
+mod lists;
+mod managers;
+mod patch;
 mod pods;
 mod route;
 mod rules;
 mod select;
+mod shape;
 mod status;
 mod store;
 mod table;
 mod user;
 mod write;
 
-pub use status::Status;
-pub use user::User;
+pub use status::{Status, Violation};
+pub use user::{Apply, User};
 
 use crate::clock::Clock;
 use ::http::{Request, Response};
@@ -209,6 +217,11 @@ impl ApiServer {
     /// Has a rule asked before every write.
     pub fn deny(&self, rule: Rule) {
         lock(&self.rules).push(rule);
+    }
+
+    /// From now on leaves `metadata.managedFields` out of what it shows; who owns what is known as before.
+    pub fn hide_managers(&self) {
+        self.store().hides_managers = true;
     }
 
     /// The newest version.

@@ -18,6 +18,13 @@ pub struct Target {
     pub subresource: Option<&'static str>,
 }
 
+impl Target {
+    /// The version under which the kind is asked for.
+    pub fn api_version(&self) -> String {
+        if self.form == Form::CoreEvent { "v1".to_owned() } else { self.kind.api_version() }
+    }
+}
+
 /// Reads a path; `None` if nothing is served there.
 pub fn target(path: &str) -> Option<Target> {
     let mut parts = path.split('/').filter(|p| !p.is_empty());

@@ -5,10 +5,12 @@
 
 use super::events;
 use super::kinds::Kind;
+use super::managers::Managers;
 use super::select::Selector;
 use super::{Change, Frame, Observer, Options};
 use crate::clock::Clock;
 use crate::sim::chance::Chance;
+use crate::sim::values::{name, namespace};
 use axum::body::Bytes;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use jiff::Timestamp;
@@ -19,13 +21,15 @@ use std::sync::Arc;
 /// Namespace and name; the namespace is empty for cluster-scoped objects.
 pub type Key = (String, String);
 
-/// An object, and what each manager has applied to it.
+/// An object and its managers.
 #[derive(Clone, Debug)]
 pub struct Stored {
-    /// The object.
+    /// The object as it is shown.
     pub object: Arc<Value>,
-    /// By manager and subresource: what it applied last.
-    pub applied: BTreeMap<String, Value>,
+    /// The object without `metadata.managedFields`.
+    pub bare: Arc<Value>,
+    /// Who manages which of its fields.
+    pub managers: Arc<Managers>,
 }
 
 type Objects = BTreeMap<Key, Stored>;
@@ -67,6 +71,8 @@ pub struct Store {
     history: usize,
     observers: Vec<Box<dyn Observer>>,
     frozen: Vec<Option<Frozen>>,
+    /// Whether `metadata.managedFields` is left out of what is shown.
+    pub hides_managers: bool,
 }
 
 impl Store {
@@ -82,6 +88,7 @@ impl Store {
             history: options.history,
             observers: Vec::new(),
             frozen: (0..options.replicas).map(|_| None).collect(),
+            hides_managers: false,
         }
     }
 
@@ -91,13 +98,6 @@ impl Store {
 
     pub fn get(&self, kind: &Kind, key: &Key) -> Option<&Stored> {
         self.objects.get(kind.plural)?.get(key)
-    }
-
-    /// Keeps what managers have applied, where the object itself stays as it is.
-    pub fn remember(&mut self, kind: &Kind, key: &Key, stored: Stored) {
-        if let Some(place) = self.objects.get_mut(kind.plural).and_then(|o| o.get_mut(key)) {
-            *place = stored;
-        }
     }
 
     /// Objects of a kind, by namespace and name.
@@ -117,33 +117,64 @@ impl Store {
         }
     }
 
+    /// Objects of a kind in one namespace, by name.
+    pub fn all_in(&self, kind: &Kind, namespace: &str) -> impl Iterator<Item = &Stored> {
+        let from: Key = (namespace.to_owned(), String::new());
+        let objects = self.objects.get(kind.plural).map(|o| o.range(from.clone()..));
+        objects.into_iter().flatten().take_while(move |(key, _)| key.0 == from.0).map(|(_, stored)| stored)
+    }
+
+    /// The newest version that a replica has seen.
+    pub fn version_of(&self, replica: usize) -> u64 {
+        self.frozen.get(replica).and_then(Option::as_ref).map_or(self.version, |f| f.version)
+    }
+
+    /// An object as a replica shows it from its cache.
+    pub fn cached_one(&self, kind: &Kind, key: &Key, replica: usize) -> Option<Arc<Value>> {
+        let frozen = self.frozen.get(replica).and_then(Option::as_ref);
+        let objects = frozen.map_or(&self.objects, |f| &f.objects);
+        objects.get(kind.plural)?.get(key).map(|s| Arc::clone(&s.object))
+    }
+
+    /// Objects of a kind as they were at a version; `None` if that is forgotten.
+    pub fn at(&self, kind: &Kind, version: u64) -> Option<Vec<Arc<Value>>> {
+        if version < self.forgotten {
+            return None;
+        }
+        let now = self.objects.get(kind.plural).into_iter().flatten();
+        let mut objects: BTreeMap<Key, Arc<Value>> =
+            now.map(|(key, stored)| (key.clone(), Arc::clone(&stored.object))).collect();
+        for past in self.past.iter().rev().take_while(|p| p.version > version).filter(|p| p.kind == kind) {
+            let Some(known) = past.after.as_ref().or(past.before.as_ref()) else { continue };
+            let key = (namespace(known).to_owned(), name(known).to_owned());
+            match &past.before {
+                Some(before) => objects.insert(key, Arc::clone(before)),
+                None => objects.remove(&key),
+            };
+        }
+        Some(objects.into_values().collect())
+    }
+
     /// Commits an object as it shall be, or its end; returns it with its new version.
     pub fn commit(
         &mut self,
         kind: &'static Kind,
         key: Key,
-        after: Option<Stored>,
+        after: Option<(Value, Managers)>,
         (by, subresource): (&Arc<str>, Option<&'static str>),
     ) -> Arc<Value> {
         self.version += 1;
         let before = self.get(kind, &key).map(|s| Arc::clone(&s.object));
-        let version = json!(self.version.to_string());
-        let versioned = |object: &Arc<Value>| {
-            let mut object = (**object).clone();
-            object["metadata"]["resourceVersion"] = version.clone();
-            Arc::new(object)
-        };
-        let objects = self.objects.entry(kind.plural).or_default();
         let (stored, last) = match after {
-            Some(mut stored) => {
-                stored.object = versioned(&stored.object);
+            Some((object, managers)) => {
+                let stored = self.versioned(object, managers);
                 let object = Arc::clone(&stored.object);
-                objects.insert(key, stored);
+                self.objects.entry(kind.plural).or_default().insert(key, stored);
                 (Some(Arc::clone(&object)), object)
             }
             None => {
-                objects.remove(&key);
-                (None, before.as_ref().map_or_else(Arc::default, versioned))
+                self.objects.entry(kind.plural).or_default().remove(&key);
+                (None, last_of(before.as_ref(), self.version))
             }
         };
         let at = self.clock.now();
@@ -168,6 +199,21 @@ impl Store {
         last
     }
 
+    fn versioned(&self, mut bare: Value, managers: Managers) -> Stored {
+        bare["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        let bare = Arc::new(bare);
+        let shown = if self.hides_managers { None } else { managers.write() };
+        let object = shown.map_or_else(
+            || Arc::clone(&bare),
+            |shown| {
+                let mut object = (*bare).clone();
+                object["metadata"]["managedFields"] = shown;
+                Arc::new(object)
+            },
+        );
+        Stored { object, bare, managers: Arc::new(managers) }
+    }
+
     fn tell(&mut self, past: &Past, last: &Arc<Value>) {
         let frozen = &self.frozen;
         let mut lines = BTreeMap::new();
@@ -183,25 +229,28 @@ impl Store {
         });
     }
 
-    /// Opens a watch of what comes after a version; `None` if that is forgotten.
+    /// Opens a watch of what comes after a version; it ends with an error if that is forgotten.
     pub fn watch(
         &mut self,
         kind: &'static Kind,
         (selector, form): (Selector, events::Form),
         replica: usize,
         from: u64,
-    ) -> Option<UnboundedReceiver<Frame>> {
-        if from < self.forgotten {
-            return None;
-        }
+    ) -> UnboundedReceiver<Frame> {
         let (sender, receiver) = unbounded();
+        if from < self.forgotten {
+            let line = frame_line("ERROR", &super::lists::too_old(from, self.forgotten));
+            // Nobody but this sender's receiver is there to hear of it.
+            let _ = sender.unbounded_send(Frame { at: self.clock.now(), line });
+            return receiver;
+        }
         let watcher = Watcher { kind, selector, form, replica, sender };
         let until = self.frozen.get(replica).and_then(Option::as_ref).map_or(u64::MAX, |f| f.version);
         for past in self.past.iter().filter(|p| p.kind == kind && p.version > from && p.version <= until) {
-            send(&watcher, past, &last_of(past), &mut BTreeMap::new());
+            send(&watcher, past, &past.last(), &mut BTreeMap::new());
         }
         self.watchers.push(watcher);
-        Some(receiver)
+        receiver
     }
 
     /// Sends the present objects into a new watch, which then goes on.
@@ -243,7 +292,7 @@ impl Store {
         }
         let missed: Vec<Past> = self.past.iter().filter(|p| p.version > frozen.version).cloned().collect();
         for past in missed {
-            let last = last_of(&past);
+            let last = past.last();
             let mut lines = BTreeMap::new();
             self.watchers
                 .retain(|w| w.replica != replica || w.kind != past.kind || send(w, &past, &last, &mut lines));
@@ -262,12 +311,18 @@ impl Store {
     }
 }
 
-fn last_of(past: &Past) -> Arc<Value> {
-    past.after.clone().unwrap_or_else(|| {
-        let mut object = past.before.as_deref().cloned().unwrap_or_default();
-        object["metadata"]["resourceVersion"] = json!(past.version.to_string());
-        Arc::new(object)
-    })
+impl Past {
+    /// The object as a watch tells it, also where it is gone.
+    fn last(&self) -> Arc<Value> {
+        self.after.clone().unwrap_or_else(|| last_of(self.before.as_ref(), self.version))
+    }
+}
+
+/// An object that is gone, with the version of its end.
+fn last_of(before: Option<&Arc<Value>>, version: u64) -> Arc<Value> {
+    let mut object = before.map(|b| (**b).clone()).unwrap_or_default();
+    object["metadata"]["resourceVersion"] = json!(version.to_string());
+    Arc::new(object)
 }
 
 /// Tells a watch of a change, as its selector sees it. Returns whether the watch is still open.

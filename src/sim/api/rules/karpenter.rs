@@ -1,0 +1,71 @@
+//! Karpenter's rules in the CRDs of NodeClaim and NodePool, with the texts of their messages.
+
+use super::super::kinds::Kind;
+use super::super::status::Violation;
+use crate::names;
+use crate::sim::values::{list, number, text};
+use serde_json::{Value, json};
+
+/// Keys of Karpenter's own domain that may be required.
+const OWN_KEYS: [&str; 2] = [names::CAPACITY_TYPE, names::NODEPOOL];
+/// Domain of the embedded cloud, and the keys of it that may be required.
+const CLOUD_DOMAIN: &str = "karpenter.kwok.sh";
+const CLOUD_KEYS: [&str; 5] =
+    ["kwoknodeclass", "instance-cpu", "instance-memory", "instance-family", "instance-size"];
+
+/// Checks what is new in a claim or pool.
+pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Violation>) {
+    let claim = kind.kind == "NodeClaim";
+    if claim && old.is_some_and(|o| o.get("spec") != new.get("spec")) {
+        found.push(Violation::rule("spec", "spec is immutable"));
+    }
+    let spec = if claim { "/spec" } else { "/spec/template/spec" };
+    let at = spec.trim_start_matches('/').replace('/', ".");
+    let pointer = format!("{spec}/requirements");
+    // What did not change was checked when it came.
+    if old.and_then(|o| o.pointer(&pointer)) == new.pointer(&pointer) {
+        return;
+    }
+    let requirements = list(new, &pointer);
+    lists(requirements, &format!("{at}.requirements"), found);
+    for (index, requirement) in requirements.iter().enumerate() {
+        let key = text(requirement, "/key");
+        if let Some(why) = restricted(key, claim) {
+            found.push(Violation::invalid(format!("{at}.requirements[{index}].key"), &json!(key), &why));
+        }
+    }
+}
+
+fn restricted(key: &str, claim: bool) -> Option<String> {
+    let (domain, name) = key.split_once('/')?;
+    let own = domain == names::KARPENTER_DOMAIN && !OWN_KEYS.contains(&key);
+    if own || (domain == CLOUD_DOMAIN && !CLOUD_KEYS.contains(&name)) {
+        return Some(format!("label domain \"{domain}\" is restricted"));
+    }
+    (key == names::HOSTNAME || (key == names::NODEPOOL && !claim))
+        .then(|| format!("label \"{key}\" is restricted"))
+}
+
+fn lists(requirements: &[Value], at: &str, found: &mut Vec<Violation>) {
+    let values = |r: &Value| list(r, "/values").len();
+    let broken = |rule: &dyn Fn(&Value) -> bool| requirements.iter().any(rule);
+    if broken(&|r| text(r, "/operator") == "In" && values(r) == 0) {
+        found.push(Violation::rule(at, "requirements with operator 'In' must have a value defined"));
+    }
+    let is_number = |r: &Value| {
+        let one = list(r, "/values").first().and_then(Value::as_str);
+        values(r) == 1 && one.is_some_and(|v| v.parse::<u64>().is_ok())
+    };
+    if broken(&|r| matches!(text(r, "/operator"), "Gt" | "Lt" | "Gte" | "Lte") && !is_number(r)) {
+        let why =
+            "requirements operator 'Gt', 'Lt', 'Gte', or 'Lte' must have a single positive integer value";
+        found.push(Violation::rule(at, why));
+    }
+    if broken(&|r| {
+        let wanted = usize::try_from(number(r, "/minValues")).unwrap_or_default();
+        text(r, "/operator") == "In" && values(r) < wanted
+    }) {
+        let why = "requirements with 'minValues' must have at least that many values specified in the 'values' field";
+        found.push(Violation::rule(at, why));
+    }
+}
