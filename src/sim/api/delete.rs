@@ -209,3 +209,101 @@ fn hold(kind: &Kind, key: &Key, only: &Preconditions, object: &Value) -> Result<
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::kinds::{CONFIG_MAP, NODE_CLAIM, NODE_POOL};
+    use super::super::{ApiServer, Options, User};
+    use super::*;
+    use crate::clock::Clock;
+
+    fn server() -> ApiServer {
+        ApiServer::new(Options { seed: 1, clock: Clock::wall(), replicas: 1, history: 100 })
+    }
+
+    fn map(name: &str, finalizers: &[&str]) -> Value {
+        json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": name, "namespace": "default", "finalizers": finalizers}})
+    }
+
+    fn pool_spec() -> Value {
+        let class = json!({"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "default"});
+        json!({"nodeClassRef": class, "requirements": []})
+    }
+
+    fn claim(name: &str, owner: &Value) -> Value {
+        json!({"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "spec": pool_spec(),
+            "metadata": {"name": name, "ownerReferences": [owner]}})
+    }
+
+    fn owner(object: &Value) -> Value {
+        json!({"apiVersion": object["apiVersion"], "kind": object["kind"],
+            "name": object["metadata"]["name"], "uid": object["metadata"]["uid"]})
+    }
+
+    fn delete(user: &User, name: &str, only: Preconditions) -> Result<(), Status> {
+        user.delete(&CONFIG_MAP, "default", name, only)
+    }
+
+    #[test]
+    fn finalizers_hold_an_object_until_the_last_is_gone_and_none_may_come() {
+        let user = server().user("test");
+        user.create(&CONFIG_MAP, map("x", &["a.b/c", "a.b/d"])).unwrap();
+        delete(&user, "x", Preconditions::default()).unwrap();
+        let left = |finalizers: &[&str]| {
+            user.merge(&CONFIG_MAP, "default", "x", &json!({"metadata": {"finalizers": finalizers}}))
+        };
+        assert!(is_going(&user.get(&CONFIG_MAP, "default", "x").unwrap()));
+        assert_eq!(left(&["a.b/c", "a.b/new"]).unwrap_err().code, 422);
+        left(&["a.b/c"]).unwrap();
+        left(&[]).unwrap();
+        assert_eq!(user.get(&CONFIG_MAP, "default", "x"), None);
+        assert_eq!(delete(&user, "x", Preconditions::default()).unwrap_err().code, 404);
+    }
+
+    #[test]
+    fn a_delete_with_the_wrong_uid_or_version_is_a_conflict() {
+        let user = server().user("test");
+        user.create(&CONFIG_MAP, map("x", &[])).unwrap();
+        let wrong = Some("other".to_owned());
+        let uid = Preconditions { uid: wrong.clone(), resource_version: None };
+        let version = Preconditions { uid: None, resource_version: wrong };
+        assert_eq!(delete(&user, "x", uid).unwrap_err().code, 409);
+        assert_eq!(delete(&user, "x", version).unwrap_err().code, 409);
+    }
+
+    #[test]
+    fn what_is_owned_goes_with_its_owner_and_what_is_left_an_orphan_stays() {
+        let server = server();
+        let user = server.user("test");
+        let pool = |name: &str| {
+            json!({"apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": name},
+                "spec": {"template": {"spec": pool_spec()}}})
+        };
+        let gone = user.create(&NODE_POOL, pool("gone")).unwrap();
+        let kept = user.create(&NODE_POOL, pool("kept")).unwrap();
+        user.create(&NODE_CLAIM, claim("a", &owner(&gone))).unwrap();
+        user.create(&NODE_CLAIM, claim("b", &owner(&kept))).unwrap();
+        user.delete(&NODE_POOL, "", "gone", Preconditions::default()).unwrap();
+        let by = Arc::from("test");
+        let by = By { user: &by, manager: "test", subresource: None, dry_run: false };
+        let orphan = (&Preconditions::default(), Some(Propagation::Orphan));
+        let key = (String::new(), "kept".to_owned());
+        server.with(|s, deny| s.delete(&NODE_POOL, &key, orphan, by, deny)).unwrap();
+        server.collect_garbage();
+        assert_eq!(user.get(&NODE_CLAIM, "", "a"), None);
+        assert_eq!(user.get(&NODE_POOL, "", "kept"), None);
+        let orphan = user.get(&NODE_CLAIM, "", "b").unwrap();
+        assert_eq!(orphan["metadata"].get("ownerReferences"), None);
+    }
+
+    #[test]
+    fn an_owner_in_a_namespace_is_none_for_a_cluster_scoped_object() {
+        let server = server();
+        let user = server.user("test");
+        let owning = user.create(&CONFIG_MAP, map("owner", &[])).unwrap();
+        user.create(&NODE_CLAIM, claim("a", &owner(&owning))).unwrap();
+        server.collect_garbage();
+        assert_eq!(user.get(&NODE_CLAIM, "", "a"), None);
+    }
+}

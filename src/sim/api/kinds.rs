@@ -85,7 +85,8 @@ const KARPENTER: (&str, &str) = ("karpenter.sh", "v1");
 const CORE: (&str, &str) = ("", "v1");
 
 /// Kueue's Workload.
-pub static WORKLOAD: Kind = custom(KUEUE, ("Workload", "workloads", "workload"), &["kwl", "kueueworkload", "kueueworkloads"], true);
+pub static WORKLOAD: Kind =
+    custom(KUEUE, ("Workload", "workloads", "workload"), &["kwl", "kueueworkload", "kueueworkloads"], true);
 /// Kueue's LocalQueue.
 pub static LOCAL_QUEUE: Kind =
     custom(KUEUE, ("LocalQueue", "localqueues", "localqueue"), &["queue", "queues", "lq"], true);
@@ -93,14 +94,22 @@ pub static LOCAL_QUEUE: Kind =
 pub static CLUSTER_QUEUE: Kind =
     custom(KUEUE, ("ClusterQueue", "clusterqueues", "clusterqueue"), &["cq"], false);
 /// Kueue's ResourceFlavor.
-pub static RESOURCE_FLAVOR: Kind =
-    custom(KUEUE, ("ResourceFlavor", "resourceflavors", "resourceflavor"), &["flavor", "flavors", "rf"], false);
+pub static RESOURCE_FLAVOR: Kind = custom(
+    KUEUE,
+    ("ResourceFlavor", "resourceflavors", "resourceflavor"),
+    &["flavor", "flavors", "rf"],
+    false,
+);
 /// Kueue's AdmissionCheck.
 pub static ADMISSION_CHECK: Kind =
     custom(KUEUE, ("AdmissionCheck", "admissionchecks", "admissioncheck"), &["ac"], false);
 /// Kueue's WorkloadPriorityClass.
-pub static WORKLOAD_PRIORITY_CLASS: Kind =
-    custom(KUEUE, ("WorkloadPriorityClass", "workloadpriorityclasses", "workloadpriorityclass"), &["wpc"], false);
+pub static WORKLOAD_PRIORITY_CLASS: Kind = custom(
+    KUEUE,
+    ("WorkloadPriorityClass", "workloadpriorityclasses", "workloadpriorityclass"),
+    &["wpc"],
+    false,
+);
 /// Karpenter's NodePool.
 pub static NODE_POOL: Kind = custom(KARPENTER, ("NodePool", "nodepools", "nodepool"), &[], false);
 /// Karpenter's NodeClaim.

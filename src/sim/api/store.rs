@@ -347,3 +347,153 @@ fn send(
 fn frame_line(verb: &str, object: &Value) -> Bytes {
     Bytes::from(format!("{{\"type\":\"{verb}\",\"object\":{object}}}\n"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::kinds::CONFIG_MAP;
+    use super::super::{Answer, ApiServer, Caller, Options, Preconditions, Watch};
+    use crate::clock::Clock;
+    use axum::body::Bytes;
+    use futures::{FutureExt, StreamExt};
+    use serde_json::{Value, json};
+
+    fn server() -> ApiServer {
+        ApiServer::new(Options { seed: 1, clock: Clock::wall(), replicas: 2, history: 100 })
+    }
+
+    fn map(name: &str, app: &str) -> Value {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1"},
+            "metadata": {"name": name, "namespace": "default", "labels": {"app": app}}})
+    }
+
+    fn answer(server: &ApiServer, replica: usize, query: &str) -> Answer {
+        let request = http::Request::get(format!("/api/v1/namespaces/default/configmaps?{query}"));
+        let caller = Caller { user: "test".into(), replica };
+        server.handle(&caller, &request.body(Bytes::new()).unwrap())
+    }
+
+    fn watch(server: &ApiServer, replica: usize, query: &str) -> Watch {
+        match answer(server, replica, &format!("watch=true&{query}")) {
+            Answer::Watch(watch) => watch,
+            Answer::Whole(whole) => panic!("{whole:?}"),
+        }
+    }
+
+    fn list(server: &ApiServer, replica: usize, query: &str) -> Value {
+        match answer(server, replica, query) {
+            Answer::Whole(whole) => serde_json::from_slice(whole.body()).unwrap(),
+            Answer::Watch(_) => panic!("a watch"),
+        }
+    }
+
+    fn heard(watch: &mut Watch) -> Vec<String> {
+        let frames = std::iter::from_fn(|| watch.next().now_or_never().flatten());
+        let told = frames.map(|frame| {
+            let event: Value = serde_json::from_slice(&frame.line).unwrap();
+            let name = event["object"]["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            format!("{} {name}", event["type"].as_str().unwrap())
+        });
+        told.map(|text| text.trim_end().to_owned()).collect()
+    }
+
+    fn relabel(server: &ApiServer, name: &str, app: &str) {
+        let patch = json!({"metadata": {"labels": {"app": app}}});
+        server.user("test").merge(&CONFIG_MAP, "default", name, &patch).unwrap();
+    }
+
+    #[test]
+    fn what_comes_into_a_selector_is_added_and_what_leaves_it_deleted() {
+        let server = server();
+        let mut watch = watch(&server, 0, "labelSelector=app%3Da");
+        server.user("test").create(&CONFIG_MAP, map("x", "b")).unwrap();
+        for app in ["a", "a", "b"] {
+            relabel(&server, "x", app);
+        }
+        assert_eq!(heard(&mut watch), ["ADDED x", "DELETED x"], "the same label again is no change");
+    }
+
+    #[test]
+    fn a_frozen_replica_shows_the_past_until_it_catches_up() {
+        let server = server();
+        server.user("test").create(&CONFIG_MAP, map("old", "a")).unwrap();
+        server.freeze(1);
+        let mut watch = watch(&server, 1, "");
+        server.user("test").create(&CONFIG_MAP, map("new", "a")).unwrap();
+        let count = |replica, query| list(&server, replica, query)["items"].as_array().unwrap().len();
+        assert_eq!((count(1, "resourceVersion=0"), count(1, ""), count(0, "resourceVersion=0")), (1, 2, 2));
+        let newer = format!("resourceVersion={}", server.version());
+        assert_eq!(list(&server, 1, &newer)["code"], 504);
+        assert_eq!(heard(&mut watch), ["ADDED old"]);
+        server.thaw(1);
+        assert_eq!(heard(&mut watch), ["ADDED new"]);
+        assert_eq!(count(1, "resourceVersion=0"), 2);
+    }
+
+    #[test]
+    fn a_watch_from_a_forgotten_version_ends_with_an_error() {
+        let server = server();
+        let old = server.version();
+        server.user("test").create(&CONFIG_MAP, map("x", "a")).unwrap();
+        let mut alive = watch(&server, 0, &format!("resourceVersion={old}"));
+        assert_eq!(heard(&mut alive), ["ADDED x"]);
+        server.compact();
+        let mut late = watch(&server, 0, &format!("resourceVersion={old}"));
+        assert_eq!(heard(&mut late), ["ERROR"]);
+        server.cut_watches(None);
+        assert!(alive.next().now_or_never().unwrap().is_none());
+    }
+
+    #[test]
+    fn a_streaming_list_ends_with_its_bookmark() {
+        let server = server();
+        server.user("test").create(&CONFIG_MAP, map("x", "a")).unwrap();
+        let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
+        assert_eq!(heard(&mut watch(&server, 0, query)), ["ADDED x", "BOOKMARK"]);
+    }
+
+    #[test]
+    fn the_pages_of_a_list_are_of_one_version_until_it_is_forgotten() {
+        let server = server();
+        for name in ["a", "b", "c"] {
+            server.user("test").create(&CONFIG_MAP, map(name, "x")).unwrap();
+        }
+        let first = list(&server, 0, "limit=1");
+        assert_eq!(first["metadata"]["remainingItemCount"], 2);
+        let user = server.user("test");
+        user.delete(&CONFIG_MAP, "default", "b", Preconditions::default()).unwrap();
+        user.create(&CONFIG_MAP, map("d", "x")).unwrap();
+        let next = format!("limit=5&continue={}", first["metadata"]["continue"].as_str().unwrap());
+        let second = list(&server, 0, &next);
+        let names: Vec<&Value> =
+            second["items"].as_array().unwrap().iter().map(|i| &i["metadata"]["name"]).collect();
+        assert_eq!(names, ["b", "c"]);
+        assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+        server.compact();
+        assert_eq!(list(&server, 0, &next)["reason"], "Expired");
+    }
+
+    #[test]
+    fn a_write_that_changes_nothing_makes_no_version_and_no_event() {
+        let server = server();
+        server.user("test").create(&CONFIG_MAP, map("x", "a")).unwrap();
+        let (mut watch, before) = (watch(&server, 0, ""), server.version());
+        heard(&mut watch);
+        relabel(&server, "x", "a");
+        assert_eq!((server.version(), heard(&mut watch)), (before, Vec::new()));
+    }
+
+    #[test]
+    fn hidden_managers_are_known_but_not_shown() {
+        let server = server();
+        server.hide_managers();
+        let made = server.user("test").create(&CONFIG_MAP, map("x", "a")).unwrap();
+        assert_eq!(made["metadata"].get("managedFields"), None);
+        let apply = |manager, force| {
+            let object = json!({"data": {"a": "2"}});
+            let apply = super::super::Apply { manager, object: &object, force, subresource: None };
+            server.user("test").apply(&CONFIG_MAP, "default", "x", &apply)
+        };
+        assert_eq!(apply("other", false).unwrap_err().reason, "Conflict");
+        assert_eq!(apply("other", true).unwrap()["data"]["a"], "2");
+    }
+}

@@ -55,7 +55,9 @@ pub fn build(layout: &Layout) -> Result<()> {
 /// Where kubectl is: the one on the PATH, or one that is built from the module of Kubernetes.
 pub fn kubectl(layout: &Layout) -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    if let Some(found) = std::env::split_paths(&path).map(|folder| folder.join("kubectl")).find(|p| p.is_file()) {
+    if let Some(found) =
+        std::env::split_paths(&path).map(|folder| folder.join("kubectl")).find(|p| p.is_file())
+    {
         return Ok(found);
     }
     let built = layout.bin().join("kubectl");

@@ -1,6 +1,12 @@
 //! The ordinary kubectl on the embedded API server: what people will type, and what they should see.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test may panic"
+)]
 
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};

@@ -77,3 +77,38 @@ fn pod_set_update(pod_sets: &[&str], update: &Value, at: &str, found: &mut Vec<V
         found.push(Violation::too_many(format!("{at}.tolerations"), tolerations.len(), TOLERATIONS_LIMIT));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::kinds::WORKLOAD;
+    use super::*;
+
+    fn with(state: &str, updates: &Value) -> Value {
+        json!({"spec": {"podSets": [{"name": "main"}]},
+            "status": {"admissionChecks": [{"name": "c", "state": state, "podSetUpdates": updates}]}})
+    }
+
+    fn faults(old: Option<&Value>, new: &Value) -> usize {
+        let mut found = Vec::new();
+        check(&WORKLOAD, old, new, &mut found);
+        found.len()
+    }
+
+    #[test]
+    fn updates_of_an_entry_may_not_change_while_it_stays_ready() {
+        let (one, other) = (json!([]), json!([{"name": "main", "labels": {"a": "b"}}]));
+        assert_eq!(faults(Some(&with("Ready", &one)), &with("Ready", &other)), 1);
+        assert_eq!(faults(Some(&with("Pending", &one)), &with("Ready", &other)), 0);
+        assert_eq!(faults(Some(&with("Ready", &one)), &with("Pending", &other)), 0);
+    }
+
+    #[test]
+    fn updates_name_a_pod_set_and_have_valid_labels() {
+        let update = |update: Value| faults(None, &with("Ready", &json!([update])));
+        assert_eq!(update(json!({"name": "main", "nodeSelector": {"a.b/c": "d"}})), 0);
+        assert_eq!(update(json!({"name": "other"})), 1);
+        assert_eq!(update(json!({"name": "main", "nodeSelector": {"a": "not a label"}})), 1);
+        assert_eq!(update(json!({"name": "main", "annotations": {"a": "any text"}})), 0);
+        assert_eq!(update(json!({"name": "main", "tolerations": (0..9).collect::<Vec<_>>()})), 1);
+    }
+}

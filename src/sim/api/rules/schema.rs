@@ -146,3 +146,38 @@ fn duplicates(kind: &Kind, path: &[&str], object: &Value, found: &mut Vec<Violat
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::kinds::WORKLOAD;
+    use super::*;
+
+    fn entry(name: &str) -> Value {
+        json!({"name": name, "state": "Ready", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"})
+    }
+
+    fn faults(entries: &[Value]) -> Vec<Violation> {
+        let mut found = Vec::new();
+        check(&WORKLOAD, &json!({"status": {"admissionChecks": entries}}), &mut found);
+        found
+    }
+
+    #[test]
+    fn a_workload_has_at_most_eight_whole_check_entries_each_once() {
+        let entries: Vec<Value> = (0..9).map(|n| entry(&n.to_string())).collect();
+        assert_eq!(faults(&entries[..8]), []);
+        assert_eq!(faults(&entries), [Violation::too_many("status.admissionChecks", 9, 8)]);
+        assert_eq!(faults(&[json!({"name": "a"})]).len(), 3);
+        assert_eq!(faults(&[entry("a"), entry("a")]).len(), 1);
+    }
+
+    #[test]
+    fn a_message_has_at_most_32768_characters() {
+        let with = |length: usize| {
+            let mut entry = entry("a");
+            entry["message"] = json!("ä".repeat(length));
+            faults(&[entry]).len()
+        };
+        assert_eq!((with(MESSAGE_LIMIT), with(MESSAGE_LIMIT + 1)), (0, 1));
+    }
+}
