@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 /// Fills in the defaults of an object's kind.
 pub fn fill(kind: &Kind, object: &mut Value) {
+    prune(kind, object);
     match kind.kind {
         "LocalQueue" => {
             within(object, &["spec"], &|spec| set(spec, "stopPolicy", || json!("None")));
@@ -40,6 +41,15 @@ pub fn fill(kind: &Kind, object: &mut Value) {
             }
         }
         _ => {}
+    }
+}
+
+/// Drops what stands beside the parts that a custom kind with a status has.
+fn prune(kind: &Kind, object: &mut Value) {
+    if let Some(fields) = object.as_object_mut().filter(|_| kind.custom && kind.status) {
+        fields.retain(|field, _| {
+            matches!(field.as_str(), "apiVersion" | "kind" | "metadata" | "spec" | "status")
+        });
     }
 }
 
@@ -88,6 +98,13 @@ mod tests {
         let mut given = json!({"spec": {"expireAfter": "Never"}});
         fill(&NODE_CLAIM, &mut given);
         assert_eq!(given, json!({"spec": {"expireAfter": "Never"}}));
+    }
+
+    #[test]
+    fn what_a_custom_kind_does_not_know_is_dropped() {
+        let mut claim = json!({"spec": {"expireAfter": "Never"}, "unknown": 1});
+        fill(&NODE_CLAIM, &mut claim);
+        assert_eq!(claim, json!({"spec": {"expireAfter": "Never"}}));
     }
 
     #[test]

@@ -80,6 +80,11 @@ const fn custom(
     Kind { group, version, kind, plural, singular, short, namespaced, status: true, custom: true }
 }
 
+/// A kind whose objects are only stated by people.
+const fn without_status(kind: Kind) -> Kind {
+    Kind { status: false, ..kind }
+}
+
 const KUEUE: (&str, &str) = ("kueue.x-k8s.io", "v1beta2");
 const KARPENTER: (&str, &str) = ("karpenter.sh", "v1");
 const CORE: (&str, &str) = ("", "v1");
@@ -94,22 +99,22 @@ pub static LOCAL_QUEUE: Kind =
 pub static CLUSTER_QUEUE: Kind =
     custom(KUEUE, ("ClusterQueue", "clusterqueues", "clusterqueue"), &["cq"], false);
 /// Kueue's ResourceFlavor.
-pub static RESOURCE_FLAVOR: Kind = custom(
+pub static RESOURCE_FLAVOR: Kind = without_status(custom(
     KUEUE,
     ("ResourceFlavor", "resourceflavors", "resourceflavor"),
     &["flavor", "flavors", "rf"],
     false,
-);
+));
 /// Kueue's AdmissionCheck.
 pub static ADMISSION_CHECK: Kind =
     custom(KUEUE, ("AdmissionCheck", "admissionchecks", "admissioncheck"), &["ac"], false);
 /// Kueue's WorkloadPriorityClass.
-pub static WORKLOAD_PRIORITY_CLASS: Kind = custom(
+pub static WORKLOAD_PRIORITY_CLASS: Kind = without_status(custom(
     KUEUE,
     ("WorkloadPriorityClass", "workloadpriorityclasses", "workloadpriorityclass"),
     &["wpc"],
     false,
-);
+));
 /// Karpenter's NodePool.
 pub static NODE_POOL: Kind = custom(KARPENTER, ("NodePool", "nodepools", "nodepool"), &[], false);
 /// Karpenter's NodeClaim.

@@ -65,7 +65,7 @@ impl Store {
         by: By<'_>,
         deny: Deny<'_>,
     ) -> Result<Arc<Value>, Status> {
-        if !text(&object, "/metadata/resourceVersion").is_empty() {
+        if text(&object, "/metadata/resourceVersion").parse::<u64>().is_ok_and(|version| version > 0) {
             return Err(Status::internal("resourceVersion should not be set on objects to be created"));
         }
         self.name(kind, &mut object)?;
