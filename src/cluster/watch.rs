@@ -87,8 +87,8 @@ async fn pump<K>(
                         return;
                     }
                 }
-                if listed {
-                    gates.iter().for_each(|g| g.set(kind, None));
+                if let Some(gates) = gates.as_ref().filter(|_| listed) {
+                    gates.set(kind, None);
                 }
             }
             Err(error) => report(kind, &error, gates.as_ref()),
@@ -141,20 +141,24 @@ fn advice(kind: &'static str, error: &watcher::Error) -> String {
         | watcher::Error::WatchError(s) => s.code,
         _ => 0,
     };
-    let owner = match kind {
+    match code {
+        404 => format!("the API server does not serve {kind}: install {}", provider_of(kind)),
+        401 => {
+            "the API server does not accept these credentials: check the kubeconfig or the token".to_owned()
+        }
+        403 => format!("grant this ServiceAccount get, list and watch on {kind}"),
+        _ => String::new(),
+    }
+}
+
+/// What brings a kind into a cluster.
+pub fn provider_of(kind: &str) -> &'static str {
+    match kind {
         "workloads" | "admissionchecks" | "clusterqueues" | "resourceflavors" => {
             "Kueue (v1beta2, 0.16 or later)"
         }
         "nodeclaims" | "nodepools" => "Karpenter (v1)",
         "provisioningparameters" => "Setu's own CRDs",
         _ => "Kubernetes",
-    };
-    match code {
-        404 => format!("the API server does not serve {kind}: install {owner}"),
-        401 => {
-            "the API server does not accept these credentials: check the kubeconfig or the token".to_owned()
-        }
-        403 => format!("grant this ServiceAccount get, list and watch on {kind}"),
-        _ => String::new(),
     }
 }

@@ -1,11 +1,13 @@
 //! The theatre of the embedded cluster: scenarios in virtual time, within one process.
 
+use super::api::kinds;
 use super::cluster::{Cluster, Setu, Start};
 use super::faults::Fault;
 use super::scenario::Theatre;
 use anyhow::Result;
 use jiff::Timestamp;
 use kube::Client;
+use kube::discovery::{ApiResource, Scope};
 use std::time::Duration;
 
 /// An embedded cluster with at most one Setu.
@@ -27,6 +29,18 @@ impl Embedded {
 impl Theatre for Embedded {
     fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)> {
+        let found = kinds::ALL.iter().find(|k| k.kind == kind)?;
+        let resource = ApiResource {
+            group: found.group.to_owned(),
+            version: found.version.to_owned(),
+            api_version: found.api_version(),
+            kind: found.kind.to_owned(),
+            plural: found.plural.to_owned(),
+        };
+        Some((resource, if found.namespaced { Scope::Namespaced } else { Scope::Cluster }))
     }
 
     fn now(&self) -> Timestamp {

@@ -16,6 +16,7 @@ pub mod http;
 pub mod invariants;
 pub mod moves;
 pub mod scenario;
+pub mod show;
 pub mod transport;
 mod values;
 pub mod weather;

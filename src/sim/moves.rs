@@ -5,7 +5,7 @@ use super::api::kinds;
 use super::api::{Preconditions, User};
 use super::chance::Chance;
 use super::cluster::Cluster;
-use super::values::{is, label, list, name, namespace, text};
+use super::values::{is, label, list, name, namespace, set, text};
 use crate::names;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -154,8 +154,8 @@ impl Players {
             (Move::FillAnnotations, Some(w)) => {
                 annotate(&user, &w, "example.com/junk", &json!("x".repeat(250_000)))
             }
-            (change, Some(w)) if change.touches_journal() => {
-                let journal = self.journal(change, &workloads, &w, props.check, chance);
+            (forgery, Some(w)) if forgery.touches_journal() => {
+                let journal = self.journal(forgery, &workloads, &w, props.check, chance);
                 annotate(&user, &w, &names::journal_key(props.check), &journal);
             }
             (other, _) => elsewhere(other, &user, cluster, props, chance),
@@ -239,7 +239,7 @@ fn delete_job(user: &User, workload: &Value, again: bool) {
     let _ = user.delete(&kinds::JOB, namespace(&job), name(&job), Preconditions::default());
     if again {
         let mut spec = job.get("spec").cloned().unwrap_or_default();
-        spec["suspend"] = json!(true);
+        set(&mut spec, &["suspend"], json!(true));
         if let Some(pods) = spec.pointer_mut("/template/spec").and_then(Value::as_object_mut) {
             pods.remove("nodeSelector");
             pods.remove("tolerations");
@@ -300,7 +300,7 @@ fn elsewhere(what: Move, user: &User, cluster: &Cluster, props: &Props<'_>, chan
 fn weather(user: &User, props: &Props<'_>, rules: &Value) {
     let mut rules = rules.clone();
     for rule in rules.as_array_mut().into_iter().flatten() {
-        rule["nodePool"] = json!(props.id);
+        set(rule, &["nodePool"], json!(props.id));
     }
     let patch = json!({"data": {props.id: json!({"rules": rules}).to_string()}});
     let _ = user.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &patch);

@@ -112,3 +112,17 @@ pub fn with_condition(
     }
     all
 }
+
+/// Puts a value at a path of keys; what is in the way is replaced by objects.
+pub fn set(object: &mut Value, path: &[&str], value: Value) {
+    let Some((first, rest)) = path.split_first() else {
+        *object = value;
+        return;
+    };
+    if !object.is_object() {
+        *object = json!({});
+    }
+    if let Some(fields) = object.as_object_mut() {
+        set(fields.entry(*first).or_insert(Value::Null), rest, value);
+    }
+}

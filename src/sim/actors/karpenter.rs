@@ -7,7 +7,8 @@ use crate::sim::api::kinds::{self, Kind};
 use crate::sim::api::{Preconditions, User};
 use crate::sim::catalogue::{Offer, offers};
 use crate::sim::values::{
-    annotation, condition, created, is, is_going, label, list, map, name, seconds, text, uid, with_condition,
+    annotation, condition, created, is, is_going, label, list, map, name, seconds, set, text, uid,
+    with_condition,
 };
 use crate::sim::weather::{Place, Weather};
 use jiff::{SignedDuration, Timestamp};
@@ -68,7 +69,7 @@ impl Actor for Karpenter {
                 if !touched.gone && condition(&touched.object, "Ready").is_none() {
                     let ready =
                         with_condition(&touched.object, ("Ready", "True"), ("Ready", ""), stage.now());
-                    set_conditions(&user, &kinds::KWOK_NODE_CLASS, &touched.object, ready);
+                    set_conditions(&user, &kinds::KWOK_NODE_CLASS, &touched.object, &ready);
                 }
                 for pool in user.list(&kinds::NODE_POOL) {
                     pool_seen(&user, &pool, stage.now());
@@ -142,16 +143,14 @@ fn pool_seen(user: &User, pool: &Value, now: Timestamp) {
     for kind in ["NodeClassReady", "ValidationSucceeded", "Ready"] {
         let status = if kind == "ValidationSucceeded" { "True" } else { status };
         let conditions = with_condition(&changed, (kind, status), (reason, &message), now);
-        if let Some(root) = changed.as_object_mut() {
-            root.entry("status").or_insert_with(|| json!({}))["conditions"] = json!(conditions);
-        }
+        set(&mut changed, &["status", "conditions"], json!(conditions));
     }
     if changed != *pool {
-        set_conditions(user, &kinds::NODE_POOL, pool, list(&changed, "/status/conditions").to_vec());
+        set_conditions(user, &kinds::NODE_POOL, pool, list(&changed, "/status/conditions"));
     }
 }
 
-fn set_conditions(user: &User, kind: &'static Kind, object: &Value, conditions: Vec<Value>) {
+fn set_conditions(user: &User, kind: &'static Kind, object: &Value, conditions: &[Value]) {
     let patch = json!({"status": {"conditions": conditions}});
     // What is gone meanwhile needs no conditions.
     let _ = user.merge_status(kind, "", name(object), &patch);
@@ -185,7 +184,7 @@ impl Karpenter {
         if let Some(error) = weather.create_error(&place) {
             let unknown =
                 with_condition(claim, ("Launched", "Unknown"), (&error.reason, &error.message), now);
-            set_conditions(user, &kinds::NODE_CLAIM, claim, unknown);
+            set_conditions(user, &kinds::NODE_CLAIM, claim, &unknown);
             return stage.after(LOOK.saturating_mul(3), again);
         }
         let class = user.get(&kinds::KWOK_NODE_CLASS, "", text(claim, "/spec/nodeClassRef/name"));
@@ -354,10 +353,10 @@ fn initialize(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     for kind in ["Initialized", "Ready"] {
         let conditions = with_condition(&done, (kind, "True"), (kind, ""), now);
         if let Some(status) = done.get_mut("status") {
-            status["conditions"] = json!(conditions);
+            set(status, &["conditions"], json!(conditions));
         }
     }
-    set_conditions(user, &kinds::NODE_CLAIM, claim, list(&done, "/status/conditions").to_vec());
+    set_conditions(user, &kinds::NODE_CLAIM, claim, list(&done, "/status/conditions"));
     stage.after(IDLE_LIMIT, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Idle));
 }
 

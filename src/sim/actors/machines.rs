@@ -191,17 +191,17 @@ fn schedule(user: &User) -> Vec<Arc<Value>> {
         return Vec::new();
     }
     let nodes = user.list(&kinds::NODE);
-    let mut used: BTreeMap<&str, BTreeMap<String, Amount>> = BTreeMap::new();
+    let mut taken: BTreeMap<&str, BTreeMap<String, Amount>> = BTreeMap::new();
     for pod in pods.iter().filter(|p| !matches!(text(p, "/status/phase"), "Succeeded" | "Failed")) {
-        add(used.entry(text(pod, "/spec/nodeName")).or_default(), &requests(pod));
+        add(taken.entry(text(pod, "/spec/nodeName")).or_default(), &requests(pod));
     }
     let mut bound = Vec::new();
     for pod in waiting {
         let wanted = requests(pod);
         let found =
-            nodes.iter().find(|node| takes(node, pod) && has_room(node, &wanted, used.get(name(node))));
+            nodes.iter().find(|node| takes(node, pod) && has_room(node, &wanted, taken.get(name(node))));
         if let Some(node) = found {
-            add(used.entry(name(node)).or_default(), &wanted);
+            add(taken.entry(name(node)).or_default(), &wanted);
             let bind = json!({"spec": {"nodeName": name(node)}});
             let patched = user.merge(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &bind);
             bound.extend(patched.ok());

@@ -5,7 +5,7 @@ use super::events::stored;
 use super::kinds::Kind;
 use super::route::Target;
 use super::status::{Status, Violation};
-use crate::sim::values::{name, text};
+use crate::sim::values::{name, set, text};
 use axum::body::Bytes;
 use http::{Request, header};
 use serde_json::{Value, json};
@@ -87,7 +87,7 @@ fn read(request: &Request<Bytes>, kind: &Kind) -> Result<Value, Status> {
     if object.is_object() {
         Ok(object)
     } else {
-        let shown: String = body.iter().map(|byte| format!("{byte:02x}")).collect();
+        let shown = body.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
         let why = format!(
             "couldn't get version/kind; json parse error: json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }} ({shown})",
             if object.is_array() { "array" } else { "value" }
@@ -104,7 +104,7 @@ fn unrecognized(kind: &Kind, why: &str) -> Status {
 pub fn placed(object: Value, target: &Target) -> Result<Value, Status> {
     let mut object = stored(object);
     if !object.get("metadata").is_some_and(Value::is_object) {
-        object["metadata"] = json!({});
+        set(&mut object, &["metadata"], json!({}));
     }
     match &target.namespace {
         Some(namespace) => {
@@ -114,7 +114,7 @@ pub fn placed(object: Value, target: &Target) -> Result<Value, Status> {
                     "the namespace of the provided object does not match the namespace sent on the request",
                 ));
             }
-            object["metadata"]["namespace"] = json!(namespace);
+            set(&mut object, &["metadata", "namespace"], json!(namespace));
         }
         None => {
             if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
@@ -122,8 +122,8 @@ pub fn placed(object: Value, target: &Target) -> Result<Value, Status> {
             }
         }
     }
-    object["apiVersion"] = json!(target.kind.api_version());
-    object["kind"] = json!(target.kind.kind);
+    set(&mut object, &["apiVersion"], json!(target.kind.api_version()));
+    set(&mut object, &["kind"], json!(target.kind.kind));
     Ok(object)
 }
 
@@ -181,7 +181,7 @@ fn go_quoted(text: &str) -> String {
             '\n' => quoted.push_str("\\n"),
             '\r' => quoted.push_str("\\r"),
             '\t' => quoted.push_str("\\t"),
-            c if c.is_control() => quoted.push_str(&format!("\\x{:02x}", u32::from(c))),
+            c if c.is_control() => quoted = format!("{quoted}\\x{:02x}", u32::from(c)),
             c => quoted.push(c),
         }
     }

@@ -6,7 +6,7 @@ use super::status::Status;
 use super::store::{Key, Store};
 use super::write::{By, Deny};
 use super::{Attempt, Preconditions};
-use crate::sim::values::{is_going, list, name, namespace, seconds, text};
+use crate::sim::values::{is_going, list, name, namespace, seconds, set, text};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -54,10 +54,10 @@ impl Store {
             return Ok((self.commit(kind, key.clone(), None, (by.user, None)), true));
         }
         if !is_going(old) {
-            going["metadata"]["deletionTimestamp"] = json!(seconds(self.clock.now()));
-            going["metadata"]["deletionGracePeriodSeconds"] = json!(0);
+            set(&mut going, &["metadata", "deletionTimestamp"], json!(seconds(self.clock.now())));
+            set(&mut going, &["metadata", "deletionGracePeriodSeconds"], json!(0));
             if let Some(generation) = old.pointer("/metadata/generation").and_then(Value::as_i64) {
-                going["metadata"]["generation"] = json!(generation + 1);
+                set(&mut going, &["metadata", "generation"], json!(generation + 1));
             }
         }
         if going == **old || by.dry_run {
@@ -124,12 +124,12 @@ impl Store {
     /// The objects that name another as their owner.
     fn dependents(&self, owner: &Value) -> Vec<(&'static Kind, Arc<Value>)> {
         let uid = text(owner, "/metadata/uid");
-        let owned =
+        let depends =
             |object: &Value| list(object, "/metadata/ownerReferences").iter().any(|o| text(o, "/uid") == uid);
         let of = |kind: &&'static Kind| {
             let kind = *kind;
             self.all(kind)
-                .filter(|s| owned(&s.bare))
+                .filter(|s| depends(&s.bare))
                 .map(move |s| (kind, Arc::clone(&s.bare)))
                 .collect::<Vec<_>>()
         };
@@ -187,7 +187,7 @@ fn hold_for_dependents(object: &mut Value, propagation: Propagation) {
             metadata.remove("finalizers");
         }
     } else {
-        object["metadata"]["finalizers"] = Value::Array(finalizers);
+        set(object, &["metadata", "finalizers"], Value::Array(finalizers));
     }
 }
 

@@ -9,7 +9,7 @@ use super::route::{Target, target};
 use super::status::{Status, Violation};
 use super::write::By;
 use super::{Answer, ApiServer, Caller, Preconditions, lists};
-use crate::sim::values::{name, namespace, text};
+use crate::sim::values::{name, namespace, set, text};
 use axum::body::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use serde_json::{Value, json};
@@ -181,7 +181,7 @@ impl Call<'_> {
         }
         let mut stated = body::placed(stated, self.target)?;
         if self::name(&stated).is_empty() {
-            stated["metadata"]["name"] = json!(name);
+            set(&mut stated, &["metadata", "name"], json!(name));
         }
         body::check_name(&stated, name)?;
         let force = self.query.get("force").is_some_and(|f| f == "true");
@@ -233,7 +233,7 @@ impl Call<'_> {
         }
         let mut details = json!({"name": name, "kind": kind.plural, "uid": text(&object, "/metadata/uid")});
         if !kind.group.is_empty() {
-            details["group"] = json!(kind.group);
+            set(&mut details, &["group"], json!(kind.group));
         }
         let done = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
         Ok(Answer::Whole(response(200, &done)))

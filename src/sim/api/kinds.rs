@@ -81,8 +81,9 @@ const fn custom(
 }
 
 /// A kind whose objects are only stated by people.
-const fn without_status(kind: Kind) -> Kind {
-    Kind { status: false, ..kind }
+const fn without_status(mut kind: Kind) -> Kind {
+    kind.status = false;
+    kind
 }
 
 const KUEUE: (&str, &str) = ("kueue.x-k8s.io", "v1beta2");

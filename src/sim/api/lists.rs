@@ -6,7 +6,7 @@ use super::route::Target;
 use super::select::Selector;
 use super::status::{Status, Violation};
 use super::{Answer, ApiServer, Caller, Watch};
-use crate::sim::values::{name, namespace};
+use crate::sim::values::{name, namespace, set};
 use serde_json::{Value, json};
 use std::num::ParseIntError;
 use std::sync::Arc;
@@ -97,7 +97,7 @@ pub fn list<'o>(target: &Target, objects: impl Iterator<Item = &'o Arc<Value>>, 
         "metadata": {"resourceVersion": version.to_string()}, "items": items,
     });
     if target.kind.custom {
-        list["metadata"]["continue"] = json!("");
+        set(&mut list, &["metadata", "continue"], json!(""));
     }
     list
 }
@@ -241,9 +241,9 @@ fn page(
     let mut answer = list(target, shown.iter().copied(), current);
     let rest = chosen.len() - shown.len();
     if let Some(last) = shown.last().filter(|_| rest > 0) {
-        answer["metadata"]["continue"] = json!(token(current, last));
+        set(&mut answer, &["metadata", "continue"], json!(token(current, last)));
         if selector.takes_all() {
-            answer["metadata"]["remainingItemCount"] = json!(rest);
+            set(&mut answer, &["metadata", "remainingItemCount"], json!(rest));
         }
     }
     Ok(Answer::Whole(response(200, &answer)))

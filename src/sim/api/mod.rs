@@ -17,6 +17,7 @@ mod lists;
 mod managers;
 mod patch;
 mod pods;
+mod preconditions;
 mod route;
 mod rules;
 mod select;
@@ -31,6 +32,7 @@ pub use status::{Status, Violation};
 pub use user::{Apply, User};
 
 use crate::clock::Clock;
+use crate::sim::values::set;
 use ::http::{Request, Response};
 use axum::body::Bytes;
 use futures::Stream;
@@ -294,7 +296,7 @@ fn bookmark(kind: &Kind, form: events::Form, version: u64, end_of_list: bool) ->
         "metadata": {"resourceVersion": version.to_string(), "creationTimestamp": null},
     });
     if end_of_list {
-        object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        set(&mut object, &["metadata", "annotations"], json!({"k8s.io/initial-events-end": "true"}));
     }
     Bytes::from(format!("{{\"type\":\"BOOKMARK\",\"object\":{object}}}\n"))
 }

@@ -57,16 +57,16 @@ const DELETE_VALUES: &str = "$deleteFromPrimitiveList/";
 const ORDER: &str = "$setElementOrder/";
 const RETAIN: &str = "$retainKeys";
 
-fn strategic<'v>(kind: &Kind, path: &mut Vec<&'v str>, target: &mut Value, patch: &'v Value) {
-    let Value::Object(patch) = patch else {
-        *target = patch.clone();
+fn strategic<'v>(kind: &Kind, path: &mut Vec<&'v str>, target: &mut Value, change: &'v Value) {
+    let Value::Object(changes) = change else {
+        *target = change.clone();
         return;
     };
-    if patch.get(DIRECTIVE).is_some_and(|d| d == "replace") || !target.is_object() {
+    if changes.get(DIRECTIVE).is_some_and(|d| d == "replace") || !target.is_object() {
         *target = Value::Object(Map::new());
     }
     let Value::Object(fields) = target else { return };
-    for (name, value) in patch {
+    for (name, value) in changes {
         if let Some(list) = name.strip_prefix(DELETE_VALUES) {
             if let (Some(Value::Array(old)), Value::Array(gone)) = (fields.get_mut(list), value) {
                 old.retain(|entry| !gone.contains(entry));

@@ -34,7 +34,7 @@ pub fn target(path: &str) -> Option<Target> {
         _ => return None,
     };
     let mut rest: Vec<&str> = parts.collect();
-    let core_event = group.is_empty() && version == "v1" && rest.iter().any(|p| *p == "events");
+    let core_event = group.is_empty() && version == "v1" && rest.contains(&"events");
     let find = |plural: &str| {
         let core_event = core_event && plural == "events";
         kinds::ALL

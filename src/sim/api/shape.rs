@@ -3,6 +3,8 @@
 //! The facts are those of the schemas of Kubernetes, Kueue and Karpenter. A path has the names of
 //! fields alone: entries of lists are no step of it.
 
+#![allow(clippy::match_same_arms, clippy::unnested_or_patterns, reason = "paths read better one by one")]
+
 use super::kinds::Kind;
 
 /// How the entries of a list are told apart.

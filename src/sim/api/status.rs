@@ -3,6 +3,7 @@
 //! The rule: code, reason, text and details are those that the real server gives in the same case.
 
 use super::kinds::Kind;
+use crate::sim::values::set;
 use serde_json::{Map, Value, json};
 use std::fmt;
 
@@ -263,10 +264,14 @@ impl Status {
             kind.resource()
         );
         let mut status = Self::about(403, "Forbidden", kind, name, message);
-        status.details["causes"] = json!([{
-            "reason": "NamespaceTerminating", "message": format!("namespace {namespace} is being terminated"),
-            "field": "metadata.namespace",
-        }]);
+        set(
+            &mut status.details,
+            &["causes"],
+            json!([{
+                "reason": "NamespaceTerminating", "message": format!("namespace {namespace} is being terminated"),
+                "field": "metadata.namespace",
+            }]),
+        );
         status
     }
 

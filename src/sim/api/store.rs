@@ -10,7 +10,7 @@ use super::select::Selector;
 use super::{Change, Frame, Observer, Options};
 use crate::clock::Clock;
 use crate::sim::chance::Chance;
-use crate::sim::values::{name, namespace};
+use crate::sim::values::{name, namespace, set};
 use axum::body::Bytes;
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use jiff::Timestamp;
@@ -165,17 +165,14 @@ impl Store {
     ) -> Arc<Value> {
         self.version += 1;
         let before = self.get(kind, &key).map(|s| Arc::clone(&s.object));
-        let (stored, last) = match after {
-            Some((object, managers)) => {
-                let stored = self.versioned(object, managers);
-                let object = Arc::clone(&stored.object);
-                self.objects.entry(kind.plural).or_default().insert(key, stored);
-                (Some(Arc::clone(&object)), object)
-            }
-            None => {
-                self.objects.entry(kind.plural).or_default().remove(&key);
-                (None, last_of(before.as_ref(), self.version))
-            }
+        let (stored, last) = if let Some((object, managers)) = after {
+            let stored = self.versioned(object, managers);
+            let object = Arc::clone(&stored.object);
+            self.objects.entry(kind.plural).or_default().insert(key, stored);
+            (Some(Arc::clone(&object)), object)
+        } else {
+            self.objects.entry(kind.plural).or_default().remove(&key);
+            (None, last_of(before.as_ref(), self.version))
         };
         let at = self.clock.now();
         let past = Past { version: self.version, at, kind, before: before.clone(), after: stored.clone() };
@@ -200,14 +197,14 @@ impl Store {
     }
 
     fn versioned(&self, mut bare: Value, managers: Managers) -> Stored {
-        bare["metadata"]["resourceVersion"] = json!(self.version.to_string());
+        set(&mut bare, &["metadata", "resourceVersion"], json!(self.version.to_string()));
         let bare = Arc::new(bare);
         let shown = if self.hides_managers { None } else { managers.write() };
         let object = shown.map_or_else(
             || Arc::clone(&bare),
             |shown| {
                 let mut object = (*bare).clone();
-                object["metadata"]["managedFields"] = shown;
+                set(&mut object, &["metadata", "managedFields"], shown);
                 Arc::new(object)
             },
         );
@@ -321,7 +318,7 @@ impl Past {
 /// An object that is gone, with the version of its end.
 fn last_of(before: Option<&Arc<Value>>, version: u64) -> Arc<Value> {
     let mut object = before.map(|b| (**b).clone()).unwrap_or_default();
-    object["metadata"]["resourceVersion"] = json!(version.to_string());
+    set(&mut object, &["metadata", "resourceVersion"], json!(version.to_string()));
     Arc::new(object)
 }
 

@@ -7,6 +7,7 @@ use super::status::Status;
 use super::store::Key;
 use super::write::By;
 use super::{ApiServer, Preconditions, events};
+use crate::sim::values::set;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -126,11 +127,11 @@ impl User {
         apply: &Apply<'_>,
     ) -> Result<Arc<Value>, Status> {
         let mut stated = apply.object.clone();
-        stated["apiVersion"] = json!(kind.api_version());
-        stated["kind"] = json!(kind.kind);
-        stated["metadata"]["name"] = json!(name);
+        set(&mut stated, &["apiVersion"], json!(kind.api_version()));
+        set(&mut stated, &["kind"], json!(kind.kind));
+        set(&mut stated, &["metadata", "name"], json!(name));
         if kind.namespaced {
-            stated["metadata"]["namespace"] = json!(namespace);
+            set(&mut stated, &["metadata", "namespace"], json!(namespace));
         }
         let by = By { manager: apply.manager, ..self.by(apply.subresource) };
         let key = key(namespace, name);
@@ -140,6 +141,7 @@ impl User {
     }
 
     /// Deletes an object, or has its deletion begin.
+    #[allow(clippy::needless_pass_by_value, reason = "callers have just made them")]
     pub fn delete(
         &self,
         kind: &'static Kind,

@@ -3,10 +3,11 @@
 use super::kinds::{self, Kind};
 use super::managers::{Manager, Managers};
 use super::patch::Patch;
+use super::preconditions::prepared;
 use super::status::{Status, Violation};
 use super::store::{Key, Store, Stored};
 use super::{Attempt, defaults, rules};
-use crate::sim::values::{is_going, list, name, namespace, seconds, text};
+use crate::sim::values::{is_going, list, name, namespace, seconds, set, text};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
@@ -117,7 +118,7 @@ impl Store {
                 self.get(kind, &(namespace(object).to_owned(), name.clone())).is_none().then_some(name)
             });
             let free = free.ok_or_else(|| Status::already_exists(kind, &prefix))?;
-            object["metadata"]["name"] = json!(free);
+            set(object, &["metadata", "name"], json!(free));
         }
         if name(object).is_empty() {
             let violation = Violation::required("metadata.name", "name or generateName is required");
@@ -214,7 +215,7 @@ impl Store {
             Some(given) => Managers::read(&given).unwrap_or_else(|| (*stored.managers).clone()),
             None => (*stored.managers).clone(),
         };
-        let mut new = self.prepared(kind, key, stored, wanted, by)?;
+        let mut new = prepared(kind, key, stored, wanted, by)?;
         defaults::fill(kind, &mut new);
         managers.update(kind, by.manager(&seconds(self.clock.now())), &stored.bare, &new);
         self.put(kind, key, (stored, new, managers), by, deny)
@@ -257,60 +258,9 @@ impl Store {
         if let Some(metadata) = wanted.get_mut("metadata").and_then(Value::as_object_mut) {
             metadata.extend(preconditions);
         }
-        let mut new = self.prepared(kind, key, &stored, wanted, by)?;
+        let mut new = prepared(kind, key, &stored, wanted, by)?;
         defaults::fill(kind, &mut new);
         self.put(kind, key, (&stored, new, managers), by, deny).map(|object| (object, false))
-    }
-
-    /// Checks the preconditions in what is wanted, and puts everything back that this write cannot change.
-    fn prepared(
-        &self,
-        kind: &'static Kind,
-        key: &Key,
-        stored: &Stored,
-        wanted: Value,
-        by: By<'_>,
-    ) -> Result<Value, Status> {
-        let old = &stored.bare;
-        let version = text(&wanted, "/metadata/resourceVersion");
-        if !version.is_empty() {
-            if let Err(error) = version.parse::<u64>() {
-                let why = super::lists::parse_error(version, &error);
-                return Err(Status::internal(why));
-            }
-            if version != "0" && version != text(old, "/metadata/resourceVersion") {
-                return Err(Status::modified(kind, &key.1));
-            }
-        }
-        let mut found = Vec::new();
-        if by.subresource.is_none() || !kind.custom {
-            for field in ["uid", "deletionTimestamp"] {
-                let path = format!("/metadata/{field}");
-                let given = wanted.pointer(&path).filter(|v| !v.is_null() && *v != "");
-                if let Some(given) = given.filter(|g| old.pointer(&path) != Some(g)) {
-                    let violation =
-                        Violation::invalid(format!("metadata.{field}"), given, "field is immutable");
-                    found.extend([violation.clone(), violation]);
-                }
-            }
-        }
-        let new = restricted(kind, old, wanted, by.subresource);
-        if is_going(old) {
-            let had = list(old, "/metadata/finalizers");
-            let added: Vec<String> = list(&new, "/metadata/finalizers")
-                .iter()
-                .filter(|f| !had.contains(f))
-                .map(|f| format!("{f}"))
-                .collect();
-            if !added.is_empty() {
-                let why = format!(
-                    "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
-                    added.join(", ")
-                );
-                found.push(Violation::forbidden("metadata.finalizers", &why));
-            }
-        }
-        if found.is_empty() { Ok(new) } else { Err(Status::invalid(kind, &key.1, &found)) }
     }
 
     /// Stores a prepared object, unless nothing is new.
@@ -325,7 +275,7 @@ impl Store {
         let old = &stored.bare;
         if kind.has_generation() && asks_for_other(old, &new) {
             let generation = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default();
-            new["metadata"]["generation"] = json!(generation + 1);
+            set(&mut new, &["metadata", "generation"], json!(generation + 1));
         }
         rules::check(kind, Some(old), &new, by.subresource)?;
         deny(&Attempt { user: by.user, verb: "UPDATE", kind, object: &new, old: Some(old) })
@@ -335,7 +285,7 @@ impl Store {
         }
         if by.dry_run {
             if let Some(shown) = managers.write().filter(|_| !self.hides_managers) {
-                new["metadata"]["managedFields"] = shown;
+                set(&mut new, &["metadata", "managedFields"], shown);
             }
             return Ok(Arc::new(new));
         }
@@ -372,7 +322,7 @@ fn taken_out(stated: &mut Value) -> Map<String, Value> {
 }
 
 /// The new object with everything put back that this write does not change.
-fn restricted(kind: &Kind, old: &Value, mut wanted: Value, subresource: Option<&'static str>) -> Value {
+pub fn restricted(kind: &Kind, old: &Value, mut wanted: Value, subresource: Option<&'static str>) -> Value {
     let status = wanted.as_object_mut().and_then(|w| w.remove("status")).filter(|s| !s.is_null());
     if subresource.is_some() && kind.custom {
         let mut new = old.clone();

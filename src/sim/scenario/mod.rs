@@ -14,12 +14,15 @@ pub use world::{World, controller_name, controller_name_of, objects, policy};
 use anyhow::Result;
 use jiff::Timestamp;
 use kube::Client;
+use kube::discovery::{ApiResource, Scope};
 
 /// The cluster that a scenario is played on, and the Setu that plays in it.
 #[allow(async_fn_in_trait, reason = "nobody needs the futures to be Send")]
 pub trait Theatre {
     /// An administrator's way to the API server.
     fn client(&self) -> Client;
+    /// How a kind is served there.
+    fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)>;
     /// The time there.
     fn now(&self) -> Timestamp;
     /// Starts Setu. With `kill_after` it dies right after that write.

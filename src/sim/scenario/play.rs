@@ -236,7 +236,7 @@ async fn nothing_is_left<T: Theatre>(world: &mut World<T>) -> Result<()> {
     loop {
         world.theatre.revive_setu()?;
         let claims = world.claims().await?;
-        let pools = format!("karpenter.sh/nodepool in ({0}, {0}-cpu)", world.id);
+        let pools = format!("{} in ({1}, {1}-cpu)", names::NODEPOOL, world.id);
         let nodes: Api<Node> = Api::all(world.client.clone());
         let nodes = nodes.list(&ListParams::default().labels(&pools)).await?.items;
         let nodes: Vec<String> = nodes.iter().map(ResourceExt::name_any).collect();

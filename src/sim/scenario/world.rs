@@ -6,10 +6,11 @@ use crate::api::{NodeClaim, Workload};
 use crate::gang::Journal;
 use crate::names;
 use crate::sim::actors::machines::RUN_FOR;
+use crate::sim::values::{seconds, set};
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
-use kube::discovery::{ApiResource, Discovery, Scope};
+use kube::discovery::{ApiResource, Scope};
 use kube::{Client, ResourceExt};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -29,7 +30,6 @@ pub struct World<T> {
     pub client: Client,
     /// Every journal seen, by Workload UID, as last seen.
     pub journals: BTreeMap<String, Journal>,
-    kinds: Discovery,
     gpus: u32,
 }
 
@@ -64,11 +64,11 @@ pub fn policy(run: &Run) -> Result<String> {
 }
 
 impl<T: Theatre> World<T> {
-    /// Makes everything but Setu's start. `kinds` is what the API server serves.
-    pub async fn new(theatre: T, kinds: Discovery, run: &Run) -> Result<Self> {
+    /// Makes everything but Setu's start.
+    pub async fn new(theatre: T, run: &Run) -> Result<Self> {
         let client = theatre.client();
         let (id, gpus) = (run.id.clone(), run.scenario.gpus);
-        let world = Self { theatre, id, client, journals: BTreeMap::new(), kinds, gpus };
+        let world = Self { theatre, id, client, journals: BTreeMap::new(), gpus };
         world.weather(&run.scenario.weather).await?;
         for object in objects(&world.id, world.gpus)? {
             world.apply(object).await?;
@@ -95,14 +95,9 @@ impl<T: Theatre> World<T> {
     }
 
     fn api(&self, kind: &str) -> Result<(Api<DynamicObject>, ApiResource)> {
-        let found = self
-            .kinds
-            .groups()
-            .flat_map(kube::discovery::ApiGroup::recommended_resources)
-            .find(|(resource, _)| resource.kind == kind);
-        let (resource, capabilities) =
-            found.with_context(|| format!("the API server serves no kind {kind}"))?;
-        let api = match capabilities.scope {
+        let (resource, scope) =
+            self.theatre.kind(kind).with_context(|| format!("the API server serves no kind {kind}"))?;
+        let api = match scope {
             Scope::Cluster => Api::all_with(self.client.clone(), &resource),
             Scope::Namespaced => Api::namespaced_with(self.client.clone(), &self.id, &resource),
         };
@@ -155,7 +150,7 @@ impl<T: Theatre> World<T> {
         let name = self.real_name(kind, name).await?;
         let status = json!({"status": {"conditions": [{
             "type": condition, "status": if status { "True" } else { "False" }, "reason": "Scenario",
-            "message": "set by the scenario", "lastTransitionTime": crate::sim::values::seconds(self.theatre.now()),
+            "message": "set by the scenario", "lastTransitionTime": seconds(self.theatre.now()),
         }]}});
         let params = PatchParams::default();
         api.patch_status(&name, &params, &Patch::Merge(&status))
@@ -177,7 +172,7 @@ impl<T: Theatre> World<T> {
     pub async fn submit(&self, job: &Job) -> Result<()> {
         let mut labels = json!({"kueue.x-k8s.io/queue-name": "queue"});
         if job.high_priority {
-            labels["kueue.x-k8s.io/priority-class"] = json!(format!("{}-high", self.id));
+            set(&mut labels, &["kueue.x-k8s.io/priority-class"], json!(format!("{}-high", self.id)));
         }
         let selector: Value = substituted(&json!(job.node_selector), &self.id)?;
         self.apply(json!({
@@ -203,7 +198,7 @@ impl<T: Theatre> World<T> {
         for role in &group.roles {
             for index in 0..role.pods {
                 let mut annotations = run_for(group.run_for.as_deref());
-                annotations["kueue.x-k8s.io/pod-group-total-count"] = json!(total.to_string());
+                set(&mut annotations, &["kueue.x-k8s.io/pod-group-total-count"], json!(total.to_string()));
                 self.apply(json!({
                     "apiVersion": "v1", "kind": "Pod",
                     "metadata": {
@@ -274,8 +269,8 @@ fn container(gpus: u32) -> Value {
     let mut requests = json!({"cpu": "1", "memory": "1Gi"});
     let mut limits = json!({});
     if gpus > 0 {
-        requests["nvidia.com/gpu"] = json!(gpus.to_string());
-        limits["nvidia.com/gpu"] = json!(gpus.to_string());
+        set(&mut requests, &["nvidia.com/gpu"], json!(gpus.to_string()));
+        set(&mut limits, &["nvidia.com/gpu"], json!(gpus.to_string()));
     }
     json!({"name": "main", "image": "none", "resources": {"requests": requests, "limits": limits}})
 }

@@ -3,7 +3,7 @@
 use super::{FINALIZER, conditions, set_status};
 use crate::sim::api::User;
 use crate::sim::api::kinds;
-use crate::sim::values::{condition, flag, is, list, number, seconds, text};
+use crate::sim::values::{condition, flag, is, list, number, seconds, set, text};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
@@ -94,18 +94,21 @@ pub fn evict(user: &User, workload: &Value, (reason, message): (&str, &str), now
     for entry in entries.iter_mut().filter(|e| text(e, "/state") != "Pending") {
         let old = text(entry, "/state").to_owned();
         let retries = number(entry, "/retryCount");
-        entry["message"] = json!(format!("Reset to Pending after eviction. Previously: {old}"));
-        entry["state"] = json!("Pending");
-        entry["lastTransitionTime"] = json!(seconds(now));
+        set(entry, &["message"], json!(format!("Reset to Pending after eviction. Previously: {old}")));
+        set(entry, &["state"], json!("Pending"));
+        set(entry, &["lastTransitionTime"], json!(seconds(now)));
         if old == "Retry" {
-            entry["retryCount"] = json!(retries + 1);
+            set(entry, &["retryCount"], json!(retries + 1));
         } else if let Some(entry) = entry.as_object_mut() {
             entry.remove("retryCount");
         }
     }
     let mut evictions = list(workload, "/status/schedulingStats/evictions").to_vec();
     match evictions.iter_mut().find(|e| text(e, "/reason") == reason) {
-        Some(stat) => stat["count"] = json!(number(stat, "/count") + 1),
+        Some(stat) => {
+            let count = number(stat, "/count") + 1;
+            set(stat, &["count"], json!(count));
+        }
         None => evictions.push(json!({"reason": reason, "underlyingCause": "", "count": 1})),
     }
     let conditions = conditions(workload, &[("Evicted", "True", reason, message)], now);

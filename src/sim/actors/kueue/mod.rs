@@ -182,7 +182,7 @@ fn reconcile(user: &User, namespace: &str, name: &str, now: Timestamp) -> Option
         return None;
     }
     checks::admit(user, &workload, now);
-    None
+    jobs::pods_overdue(user, &workload, now)
 }
 
 /// Writes parts of a Workload's status.
@@ -202,7 +202,7 @@ fn conditions(workload: &Value, set: &[(&str, &str, &str, &str)], now: Timestamp
     let mut changed = json!({"status": {"conditions": list(workload, "/status/conditions")}});
     for (kind, status, reason, message) in set {
         let all = with_condition(&changed, (kind, status), (reason, message), now);
-        changed["status"]["conditions"] = json!(all);
+        crate::sim::values::set(&mut changed, &["status", "conditions"], json!(all));
     }
     list(&changed, "/status/conditions").to_vec()
 }

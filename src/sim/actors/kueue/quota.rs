@@ -53,8 +53,8 @@ pub fn schedule(user: &User, now: Timestamp) {
     waiting.sort_by_key(|w| order(w));
     for workload in waiting {
         let Some(queue) = checks::queue_of(user, workload).filter(|q| is(q, "Active")) else { continue };
-        let used = used(user, name(&queue));
-        match assign(user, workload, &queue, &used) {
+        let taken = taken(user, name(&queue));
+        match assign(user, workload, &queue, &taken) {
             Some(assignments) => reserve(user, workload, &queue, &assignments, now),
             None => preempt(user, workload, &queue, now),
         }
@@ -73,7 +73,7 @@ fn waits(workload: &Value) -> bool {
 }
 
 /// What the Workloads that hold quota of a ClusterQueue use.
-fn used(user: &User, queue: &str) -> Usage {
+fn taken(user: &User, queue: &str) -> Usage {
     let mut usage = Usage::new();
     let all = user.list(&kinds::WORKLOAD);
     for workload in
@@ -91,15 +91,15 @@ fn used(user: &User, queue: &str) -> Usage {
 }
 
 /// What each pod set would get; `None` if it does not fit.
-fn assign(user: &User, workload: &Value, queue: &Value, used: &Usage) -> Option<Vec<Value>> {
-    let mut used = used.clone();
+fn assign(user: &User, workload: &Value, queue: &Value, taken: &Usage) -> Option<Vec<Value>> {
+    let mut taken = taken.clone();
     list(workload, "/spec/podSets")
         .iter()
-        .map(|pod_set| assign_one(user, pod_set, queue, &mut used))
+        .map(|pod_set| assign_one(user, pod_set, queue, &mut taken))
         .collect()
 }
 
-fn assign_one(user: &User, pod_set: &Value, queue: &Value, used: &mut Usage) -> Option<Value> {
+fn assign_one(user: &User, pod_set: &Value, queue: &Value, taken: &mut Usage) -> Option<Value> {
     let count = number(pod_set, "/count");
     let total = total(pod_set, count);
     let mut flavors = BTreeMap::new();
@@ -113,11 +113,11 @@ fn assign_one(user: &User, pod_set: &Value, queue: &Value, used: &mut Usage) -> 
         }
         let flavor = list(group, "/flavors").iter().find(|flavor| {
             selects(user, pod_set, text(flavor, "/name"))
-                && wanted.iter().all(|(r, a)| fits(flavor, r, *a, used))
+                && wanted.iter().all(|(r, a)| fits(flavor, r, *a, taken))
         })?;
         for (resource, amount) in wanted {
             let key = (text(flavor, "/name").to_owned(), resource.to_owned());
-            let sum = used.entry(key.clone()).or_default();
+            let sum = taken.entry(key.clone()).or_default();
             *sum = sum.plus(amount);
             flavors.insert(resource.to_owned(), key.0);
             usage.insert(
@@ -153,15 +153,15 @@ fn selects(user: &User, pod_set: &Value, flavor: &str) -> bool {
     map(&flavor, "/spec/nodeLabels").iter().all(|(key, value)| selector.get(key).is_none_or(|v| v == value))
 }
 
-fn fits(flavor: &Value, resource: &str, amount: Amount, used: &Usage) -> bool {
+fn fits(flavor: &Value, resource: &str, amount: Amount, taken: &Usage) -> bool {
     let quota = list(flavor, "/resources").iter().find(|r| text(r, "/name") == resource);
     let nominal = quota
         .and_then(|r| r.get("nominalQuota"))
         .map(|q| q.as_str().map_or_else(|| q.to_string(), str::to_owned));
     let nominal = nominal.and_then(|q| Amount::parse(&q)).unwrap_or_default();
-    let taken =
-        used.get(&(text(flavor, "/name").to_owned(), resource.to_owned())).copied().unwrap_or_default();
-    taken.plus(amount) <= nominal
+    let held =
+        taken.get(&(text(flavor, "/name").to_owned(), resource.to_owned())).copied().unwrap_or_default();
+    held.plus(amount) <= nominal
 }
 
 fn reserve(user: &User, workload: &Value, queue: &Value, assignments: &[Value], now: Timestamp) {

@@ -82,6 +82,9 @@ pub fn value_faults(value: &str) -> Vec<String> {
     faults
 }
 
+/// What is wrong with one part of the metadata.
+type Rule = fn(&Value) -> Vec<Violation>;
+
 /// Checks the metadata of an object that is about to be stored in the place of `old`.
 pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Violation>) {
     let updated = old.is_some();
@@ -94,7 +97,7 @@ pub fn check(kind: &Kind, old: Option<&Value>, new: &Value, found: &mut Vec<Viol
         found.extend(name_fault(kind, name(new)));
     }
     let changed = |path: &str| old.and_then(|o| o.pointer(path)) != new.pointer(path);
-    let shared: [(&str, fn(&Value) -> Vec<Violation>); 3] = [
+    let shared: [(&str, Rule); 3] = [
         ("/metadata/labels", labels),
         ("/metadata/annotations", annotations),
         ("/metadata/ownerReferences", owners),

@@ -32,7 +32,7 @@ pub fn check(kind: &Kind, object: &Value, found: &mut Vec<Violation>) {
     match kind.kind {
         "NodeClaim" => {
             at.required(&["spec"]);
-            at.below("spec", |at| node_claim_spec(at));
+            at.below("spec", node_claim_spec);
         }
         "NodePool" => {
             at.required(&["spec"]);
@@ -40,7 +40,7 @@ pub fn check(kind: &Kind, object: &Value, found: &mut Vec<Violation>) {
                 at.required(&["template"]);
                 at.below("template", |at| {
                     at.required(&["spec"]);
-                    at.below("spec", |at| node_claim_spec(at));
+                    at.below("spec", node_claim_spec);
                 });
             });
         }

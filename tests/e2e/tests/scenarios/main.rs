@@ -45,7 +45,7 @@ fn main() -> Result<()> {
     let stack = Arc::new(runtime.block_on(Stack::start(options))?);
     let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
     runtime.block_on(async { setu_e2e::apply::all(&stack.client()?, vec![crd]).await })?;
-    let kinds = runtime.block_on(kinds_with_ours(&stack))?;
+    let kinds = Arc::new(runtime.block_on(kinds_with_ours(&stack))?);
     let handle = runtime.handle();
     let (alone, together): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(|run| run.scenario.alone);
     let trials =
@@ -77,15 +77,15 @@ async fn kinds_with_ours(stack: &Stack) -> Result<Discovery> {
     }
 }
 
-fn trial(run: Run, stack: &Arc<Stack>, kinds: &Discovery, handle: Handle) -> Trial {
-    let (stack, kinds) = (Arc::clone(stack), kinds.clone());
+fn trial(run: Run, stack: &Arc<Stack>, kinds: &Arc<Discovery>, handle: Handle) -> Trial {
+    let (stack, kinds) = (Arc::clone(stack), Arc::clone(kinds));
     Trial::test(run.title.clone(), move || {
         handle.block_on(play(&stack, &kinds, &run)).map_err(|error| Failed::from(format!("{error:#}")))
     })
 }
 
-async fn play(stack: &Arc<Stack>, kinds: &Discovery, run: &Run) -> Result<()> {
-    let mut world = World::new(Real::new(stack, run)?, kinds.clone(), run).await?;
+async fn play(stack: &Arc<Stack>, kinds: &Arc<Discovery>, run: &Run) -> Result<()> {
+    let mut world = World::new(Real::new(stack, kinds, run)?, run).await?;
     let writes = scenario::play(&mut world, run, None).await?;
     drop(world);
     if !run.scenario.kill_after_each_write {
@@ -96,9 +96,9 @@ async fn play(stack: &Arc<Stack>, kinds: &Discovery, run: &Run) -> Result<()> {
     stream::iter(kills).buffer_unordered(KILLS_AT_ONCE).try_collect().await
 }
 
-async fn killed_after(write: u64, stack: &Arc<Stack>, kinds: &Discovery, run: &Run) -> Result<()> {
+async fn killed_after(write: u64, stack: &Arc<Stack>, kinds: &Arc<Discovery>, run: &Run) -> Result<()> {
     let run = Run { id: format!("{}-k{write}", run.id), ..run.clone() };
-    let mut world = World::new(Real::new(stack, &run)?, kinds.clone(), &run).await?;
+    let mut world = World::new(Real::new(stack, kinds, &run)?, &run).await?;
     let played = scenario::play(&mut world, &run, Some(write)).await;
     played.map(drop).with_context(|| format!("killed after write {write}"))
 }

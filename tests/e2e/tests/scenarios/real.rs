@@ -3,6 +3,7 @@
 use crate::setu::Setu;
 use anyhow::{Result, bail};
 use kube::Client;
+use kube::discovery::{ApiResource, Discovery, Scope};
 use setu::sim::scenario::{Run, Theatre, controller_name, policy};
 use setu_e2e::{Program, Stack};
 use std::os::unix::process::ExitStatusExt as _;
@@ -13,21 +14,28 @@ use std::time::Duration;
 pub struct Real {
     stack: Arc<Stack>,
     client: Client,
+    kinds: Arc<Discovery>,
     setu: Setu,
 }
 
 impl Real {
     /// Prepares a run's process; it is not started yet.
-    pub fn new(stack: &Arc<Stack>, run: &Run) -> Result<Self> {
+    pub fn new(stack: &Arc<Stack>, kinds: &Arc<Discovery>, run: &Run) -> Result<Self> {
         let folder = stack.folder().join("scenarios").join(&run.id);
         let setu = Setu::new(stack.kubeconfig(), &controller_name(run), &policy(run)?, &folder)?;
-        Ok(Self { stack: Arc::clone(stack), client: stack.client()?, setu })
+        Ok(Self { stack: Arc::clone(stack), client: stack.client()?, kinds: Arc::clone(kinds), setu })
     }
 }
 
 impl Theatre for Real {
     fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)> {
+        let all = self.kinds.groups().flat_map(kube::discovery::ApiGroup::recommended_resources);
+        let found = all.into_iter().find(|(resource, _)| resource.kind == kind);
+        found.map(|(resource, capabilities)| (resource, capabilities.scope))
     }
 
     fn now(&self) -> jiff::Timestamp {

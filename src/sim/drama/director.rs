@@ -1,21 +1,20 @@
-//! A drama: gangs, replicas of Setu, and everything that happens to them, all from one seed.
-//!
-//! Its first part has no mercy: faults strike, people and clouds interfere, replicas die, sleep and
-//! wake with old memories. In its second part all that ends, and everything must come to its end.
+//! The director: has everything of a drama happen when it is due, and sees to its end.
 
-use super::api::kinds;
-use super::chance::Chance;
-use super::cluster::{Cluster, Setu, Start};
-use super::faults::{Fault, Line, Rates};
-use super::invariants::{Violation, Watchman};
-use super::moves::{Move, Players, Props, calm};
-use super::scenario;
-use super::values::{is, name, text};
+use super::{Drama, Outcome, Role, Scene};
 use crate::clock::Clock;
 use crate::gang::StateName;
+use crate::names;
 use crate::policy::PolicyFile;
+use crate::sim::actors::{kueue, machines};
+use crate::sim::api::{Preconditions, kinds};
+use crate::sim::chance::Chance;
+use crate::sim::cluster::{Cluster, Setu, Start};
+use crate::sim::faults::{Fault, Line, Rates};
+use crate::sim::invariants::Watchman;
+use crate::sim::moves::{Players, Props, calm};
+use crate::sim::scenario;
+use crate::sim::values::{annotation, is, name, text};
 use jiff::{SignedDuration, Timestamp};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,179 +24,22 @@ use tokio::time::Instant;
 const ID: &str = "drama";
 /// Time between two looks of the director.
 const BEAT: Duration = Duration::from_millis(250);
+/// The same, while only the end is awaited.
+const LATE_BEAT: Duration = Duration::from_secs(1);
+/// How long a replica of the API server stays behind after a restart that finds it so.
+const STALE_FOR: Duration = Duration::from_secs(20);
 /// How long everything may take to end once faults have.
-const PATIENCE: Duration = Duration::from_hours(1);
-/// Longest life of a drama's first part.
-const CHAOS: u64 = 600;
-
-/// A gang in a drama.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(deny_unknown_fields)]
-pub struct Role {
-    /// Pods, one GPU each.
-    pub pods: u32,
-    /// Seconds that each pod runs.
-    pub runs: u64,
-    /// Seconds after the start at which it is submitted.
-    pub enters: u64,
-}
-
-/// Something that happens in a drama.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub enum Scene {
-    /// Somebody makes a move.
-    Move(Move),
-    /// All moves that last are taken back.
-    Calm,
-    /// The replica of this index dies; another takes its place after some seconds.
-    Kill(usize, u64),
-    /// The replica of this index stands still for some seconds.
-    Sleep(usize, u64),
-    /// The replica of this index is stopped in an orderly way; another takes its place at once.
-    Upgrade(usize),
-}
-
-/// A whole drama.
-#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Drama {
-    /// What it shows, for dramas that are kept.
-    #[serde(default)]
-    pub title: String,
-    /// What chance is made from.
-    pub seed: u64,
-    /// The gangs.
-    pub gangs: Vec<Role>,
-    /// Seconds by which each replica's clock is wrong; as many replicas as there are entries.
-    pub replicas: Vec<i64>,
-    /// What goes wrong between the replicas and the API server.
-    #[serde(default)]
-    pub rates: Rates,
-    /// What goes wrong with one write of the first replica.
-    #[serde(default)]
-    pub plan: Option<(usize, Fault)>,
-    /// What happens, by milliseconds after the start.
-    #[serde(default)]
-    pub scenes: Vec<(u64, Scene)>,
-    /// Milliseconds after which faults end.
-    pub chaos: u64,
-    /// Retries etc., as in a policy file's `defaults`.
-    #[serde(default)]
-    pub policy: Value,
-}
-
-/// What a drama came to.
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// What was wrong.
-    pub violations: Vec<Violation>,
-    /// Digest of every change.
-    pub digest: String,
-    /// Changes committed.
-    pub changes: u64,
-    /// Every change as a line, if asked for.
-    pub lines: Vec<String>,
-    /// Gangs that lived, each new Workload counted.
-    pub lives: u64,
-    /// How often each fault or move met a gang in each state.
-    pub met: BTreeMap<(StateName, String), u64>,
-    /// Writes of the first replica's first life.
-    pub writes: usize,
-    /// Node-seconds of nodes on which no pod ever ran.
-    pub wasted: f64,
-}
-
-impl Drama {
-    /// The drama of a seed.
-    pub fn of(seed: u64) -> Self {
-        let mut chance = Chance::new(seed, "drama");
-        let gangs = (0..=chance.below(3))
-            .map(|_| Role {
-                pods: 1 + below(&mut chance, 3),
-                runs: 1 + chance.below(20),
-                enters: chance.below(30),
-            })
-            .collect();
-        let mut replicas = vec![0];
-        if chance.happens(400) {
-            replicas.push(0);
-        }
-        if chance.happens(150) {
-            for skew in &mut replicas {
-                *skew = i64::from(below(&mut chance, 7_200)) - 3_600;
-            }
-        }
-        let rates = if chance.happens(700) { Rates::swarm(&mut chance) } else { Rates::default() };
-        let chaos = 30_000 + chance.below(CHAOS * 1_000);
-        let mut scenes = scenes(&mut chance, chaos, replicas.len() as u64);
-        scenes.sort_by_key(|(at, _)| *at);
-        let limit = chance.below(4);
-        let exhausted = if chance.happens(100) { "Reject" } else { "Yield" };
-        let policy = json!({
-            "deadlines": {"launch": "20s", "register": "40s", "initialize": "60s", "gang": "120s"},
-            "retry": {
-                "inCheck": {"limit": limit, "base": "1s", "max": "5s"},
-                "yield": {"limit": 100, "base": "2s", "max": "10s"}, "onExhausted": exhausted,
-            },
-        });
-        Self { title: String::new(), seed, gangs, replicas, rates, plan: None, scenes, chaos, policy }
-    }
-
-    /// One gang of `pods` pods and nothing that goes wrong.
-    pub fn quiet(pods: u32) -> Self {
-        Self {
-            gangs: vec![Role { pods, runs: 5, enters: 0 }],
-            replicas: vec![0],
-            rates: Rates::default(),
-            scenes: Vec::new(),
-            chaos: 0,
-            ..Self::of(1)
-        }
-    }
-
-    /// Plays it in virtual time. `lines` keeps every change as a line of text.
-    pub fn play(&self, lines: bool) -> Result<Outcome, String> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .map_err(|e| format!("no runtime: {e}"))?;
-        runtime.block_on(Director::direct(self, lines))
-    }
-}
-
-fn below(chance: &mut Chance, bound: u64) -> u32 {
-    u32::try_from(chance.below(bound)).unwrap_or_default()
-}
-
-fn scenes(chance: &mut Chance, chaos: u64, replicas: u64) -> Vec<(u64, Scene)> {
-    let favourites: Vec<Move> = (0..4).filter_map(|_| chance.pick(&Move::ALL).copied()).collect();
-    let count = chance.below(25);
-    let mut scenes = Vec::new();
-    for _ in 0..count {
-        let at = chance.below(chaos);
-        let replica = usize::try_from(chance.below(replicas)).unwrap_or_default();
-        let scene = match chance.below(10) {
-            0 => Scene::Kill(replica, chance.below(30)),
-            1 => Scene::Sleep(replica, chance.below(700)),
-            2 => Scene::Upgrade(replica),
-            3 => Scene::Calm,
-            _ => Scene::Move(chance.pick(&favourites).copied().unwrap_or(Move::Evict)),
-        };
-        scenes.push((at, scene));
-    }
-    scenes
-}
-
+const PATIENCE: Duration = Duration::from_hours(3);
 /// Who makes a drama happen.
-struct Director<'d> {
+pub struct Director<'d> {
     drama: &'d Drama,
     cluster: Cluster,
     watchman: Watchman,
     stage: Vec<Option<Setu>>,
     entrances: Vec<(Instant, usize)>,
     wakings: Vec<(Instant, usize)>,
+    thaw_at: Option<Instant>,
+    beat: Duration,
     players: Players,
     chance: Chance,
     started: Instant,
@@ -208,7 +50,8 @@ struct Director<'d> {
 const PROPS: Props<'static> = Props { id: ID, check: ID };
 
 impl<'d> Director<'d> {
-    async fn direct(drama: &'d Drama, lines: bool) -> Result<Outcome, String> {
+    /// Plays a drama to its end.
+    pub async fn direct(drama: &'d Drama, lines: bool) -> Result<Outcome, String> {
         let origin: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap_or_default();
         let clock = Clock::starting_at(origin);
         let policy = json!({
@@ -234,6 +77,8 @@ impl<'d> Director<'d> {
             stage: drama.replicas.iter().map(|_| None).collect(),
             entrances: Vec::new(),
             wakings: Vec::new(),
+            thaw_at: None,
+            beat: BEAT,
             players: Players::default(),
             chance: Chance::new(drama.seed, "director"),
             started: Instant::now(),
@@ -278,10 +123,16 @@ impl<'d> Director<'d> {
                 self.entrances.push((Instant::now() + wait, replica));
             }
             if fault == Fault::StaleRestart {
+                // The next life is answered by a replica that has stood still since this moment.
                 self.cluster.server.freeze(1);
+                self.thaw_at = Some(Instant::now() + wait + STALE_FOR);
             }
         }
         let now = Instant::now();
+        if self.thaw_at.is_some_and(|at| at <= now) {
+            self.thaw_at = None;
+            self.cluster.server.thaw(1);
+        }
         let (due, later) = std::mem::take(&mut self.entrances).into_iter().partition(|(at, _)| *at <= now);
         self.entrances = later;
         let due: Vec<(Instant, usize)> = due;
@@ -296,7 +147,7 @@ impl<'d> Director<'d> {
                 setu.wire.set_line(Line::Up);
             }
         }
-        tokio::time::sleep(BEAT).await;
+        tokio::time::sleep(self.beat).await;
     }
 
     fn enter(&mut self, replica: usize, first: bool) {
@@ -361,12 +212,12 @@ impl<'d> Director<'d> {
         let job = json!({
             "apiVersion": "batch/v1", "kind": "Job",
             "metadata": {
-                "namespace": ID, "name": format!("gang-{index}"), "labels": {super::actors::kueue::QUEUE: "queue"},
+                "namespace": ID, "name": format!("gang-{index}"), "labels": {kueue::QUEUE: "queue"},
             },
             "spec": {
                 "parallelism": role.pods, "completions": role.pods, "suspend": true,
                 "template": {
-                    "metadata": {"annotations": {super::actors::machines::RUN_FOR: format!("{}s", role.runs)}},
+                    "metadata": {"annotations": {machines::RUN_FOR: format!("{}s", role.runs)}},
                     "spec": {"restartPolicy": "Never", "containers": [{
                         "name": "main", "image": "none",
                         "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}},
@@ -380,6 +231,7 @@ impl<'d> Director<'d> {
 
     /// Faults end; everything must.
     async fn second_part(&mut self) {
+        self.beat = LATE_BEAT;
         calm(&self.cluster, &PROPS);
         for replica in 0..self.stage.len() {
             match self.stage.get(replica) {
@@ -420,14 +272,13 @@ impl<'d> Director<'d> {
         let all = self.cluster.server.user("admin").list(&kinds::WORKLOAD);
         let over = |w: &Value| is(w, "Finished") || w.pointer("/spec/active") == Some(&json!(false));
         let open = all.iter().filter(|w| !over(w));
-        open.map(|w| format!("{} {}", name(w), super::values::annotation(w, &crate::names::state_key(ID))))
-            .collect()
+        open.map(|w| format!("{} {}", name(w), annotation(w, &names::state_key(ID)))).collect()
     }
 
     fn clean_up(&self) {
         let user = self.cluster.server.user("admin");
         for job in user.list(&kinds::JOB) {
-            let none = super::api::Preconditions::default();
+            let none = Preconditions::default();
             let _ = user.delete(&kinds::JOB, text(&job, "/metadata/namespace"), name(&job), none);
         }
     }
@@ -450,52 +301,4 @@ impl<'d> Director<'d> {
             wasted: self.watchman.wasted(),
         }
     }
-}
-
-/// Drops what a drama does not need, as long as it still goes wrong.
-pub fn shrink(drama: &Drama) -> Drama {
-    let fails = |d: &Drama| d.play(false).is_ok_and(|o| !o.violations.is_empty());
-    let mut best = drama.clone();
-    let mut smaller = true;
-    while smaller {
-        smaller = false;
-        for candidate in candidates(&best) {
-            if fails(&candidate) {
-                best = candidate;
-                smaller = true;
-                break;
-            }
-        }
-    }
-    best
-}
-
-fn candidates(drama: &Drama) -> Vec<Drama> {
-    let mut all = Vec::new();
-    let mut without = |change: &dyn Fn(&mut Drama)| {
-        let mut candidate = drama.clone();
-        change(&mut candidate);
-        if candidate != *drama {
-            all.push(candidate);
-        }
-    };
-    without(&|d| d.rates = Rates::default());
-    without(&|d| d.replicas = vec![0]);
-    without(&|d| d.replicas.iter_mut().for_each(|skew| *skew = 0));
-    for fault in drama.rates.writes.keys() {
-        without(&|d| {
-            d.rates.writes.remove(fault);
-        });
-    }
-    for index in 0..drama.gangs.len() {
-        without(&|d| {
-            d.gangs.remove(index);
-        });
-    }
-    for index in 0..drama.scenes.len() {
-        without(&|d| {
-            d.scenes.remove(index);
-        });
-    }
-    all
 }

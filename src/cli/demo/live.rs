@@ -1,0 +1,87 @@
+//! The screen: a bar for each gang on a terminal, a line for each step elsewhere.
+
+use crate::gang::StateName;
+use crate::sim::show::{Gang, Phase, Spectator};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+
+/// Where the show is drawn.
+pub struct Screen {
+    bars: MultiProgress,
+    live: bool,
+    by_gang: BTreeMap<String, ProgressBar>,
+    started: Option<Timestamp>,
+}
+
+impl Screen {
+    /// A screen; `live` if it is a terminal.
+    pub fn new(live: bool) -> Self {
+        let target = if live { ProgressDrawTarget::stdout() } else { ProgressDrawTarget::hidden() };
+        Self { bars: MultiProgress::with_draw_target(target), live, by_gang: BTreeMap::new(), started: None }
+    }
+
+    /// Draws what there is to see.
+    pub fn draw(&mut self, spectator: &Spectator) {
+        for (at, text) in spectator.news() {
+            let started = *self.started.get_or_insert(at);
+            let line = format!("{:>7.1}s  {text}", at.duration_since(started).as_secs_f64());
+            if self.live {
+                // A terminal that cannot be written to is found out by the bars.
+                let _ = self.bars.println(line);
+            } else {
+                super::super::print(&format!("{line}\n"));
+            }
+        }
+        for gang in spectator.gangs() {
+            let bars = &self.bars;
+            let bar = self
+                .by_gang
+                .entry(gang.workload.clone())
+                .or_insert_with(|| bars.add(ProgressBar::new(1).with_style(style())));
+            bar.set_length(u64::from(gang.slots.max(1)));
+            bar.set_position(gang.count(Phase::Ready) as u64);
+            bar.set_prefix(gang.job.clone());
+            bar.set_message(message(&gang));
+        }
+    }
+
+    /// Leaves the bars as they are.
+    pub fn close(&self) {
+        for bar in self.by_gang.values() {
+            bar.abandon();
+        }
+    }
+}
+
+fn style() -> ProgressStyle {
+    ProgressStyle::with_template("{prefix:>10.bold} {bar:16.green/dim} {pos}/{len} {msg}")
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("━━─")
+}
+
+fn message(gang: &Gang) -> String {
+    let state = gang.state.map_or("waits for quota", |(state, _)| name(state));
+    let running = match (gang.finished, gang.admitted) {
+        (true, _) => ", finished",
+        (_, true) => ", running",
+        _ => "",
+    };
+    let detail = gang.headline.split_once(": ").map_or("", |(_, text)| text);
+    format!("{state}{running}  {}", detail.chars().take(70).collect::<String>())
+}
+
+/// The name of a state.
+pub fn name(state: StateName) -> &'static str {
+    match state {
+        StateName::Validating => "Validating",
+        StateName::Provisioning => "Provisioning",
+        StateName::WaitingReady => "WaitingReady",
+        StateName::BackingOff => "BackingOff",
+        StateName::Approved => "Approved",
+        StateName::RollingBack => "RollingBack",
+        StateName::Yielded => "Yielded",
+        StateName::Rejected => "Rejected",
+        StateName::Released => "Released",
+    }
+}

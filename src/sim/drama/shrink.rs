@@ -1,0 +1,52 @@
+//! Makes a drama that goes wrong as small as it can be.
+
+use super::Drama;
+use crate::sim::faults::Rates;
+
+/// Drops what a drama does not need, as long as it still goes wrong.
+pub fn shrink(drama: &Drama) -> Drama {
+    let fails = |d: &Drama| d.play(false).is_ok_and(|o| !o.violations.is_empty());
+    let mut best = drama.clone();
+    let mut smaller = true;
+    while smaller {
+        smaller = false;
+        for candidate in candidates(&best) {
+            if fails(&candidate) {
+                best = candidate;
+                smaller = true;
+                break;
+            }
+        }
+    }
+    best
+}
+
+fn candidates(drama: &Drama) -> Vec<Drama> {
+    let mut all = Vec::new();
+    let mut without = |change: &dyn Fn(&mut Drama)| {
+        let mut candidate = drama.clone();
+        change(&mut candidate);
+        if candidate != *drama {
+            all.push(candidate);
+        }
+    };
+    without(&|d| d.rates = Rates::default());
+    without(&|d| d.replicas = vec![0]);
+    without(&|d| d.replicas.iter_mut().for_each(|skew| *skew = 0));
+    for fault in drama.rates.writes.keys() {
+        without(&|d| {
+            d.rates.writes.remove(fault);
+        });
+    }
+    for index in 0..drama.gangs.len() {
+        without(&|d| {
+            d.gangs.remove(index);
+        });
+    }
+    for index in 0..drama.scenes.len() {
+        without(&|d| {
+            d.scenes.remove(index);
+        });
+    }
+    all
+}

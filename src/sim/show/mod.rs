@@ -1,0 +1,213 @@
+//! What a spectator sees of an embedded cluster: every gang with its state, its nodes and its cost.
+//!
+//! It is gathered from the changes that the API server commits, as anybody could who watches it.
+
+pub mod pace;
+pub mod play;
+
+use super::api::{Change, Observer};
+use super::values::{annotation, is, is_going, label, list, name, namespace, since, text, uid};
+use crate::gang::{Journal, StateName};
+use crate::names;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// How far one node of a gang has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Asked for.
+    Asked,
+    /// Its instance runs.
+    Launched,
+    /// Its Node is there.
+    Registered,
+    /// Pods can run on it.
+    Ready,
+    /// It is given back.
+    Going,
+}
+
+/// One gang.
+#[derive(Clone, Debug, Default)]
+pub struct Gang {
+    /// `namespace/name` of its Workload.
+    pub workload: String,
+    /// Name of its Job, or of the Workload.
+    pub job: String,
+    /// Where it is, and since when; `None` before its quota is reserved.
+    pub state: Option<(StateName, Timestamp)>,
+    /// The line for people.
+    pub headline: String,
+    /// Number of its attempt.
+    pub attempt: u32,
+    /// Nodes it needs.
+    pub slots: u32,
+    /// Its nodes, by name of their claim.
+    pub nodes: BTreeMap<String, Phase>,
+    /// Every state it was in, with the time it took, newest last.
+    pub path: Vec<(StateName, SignedDuration)>,
+    /// Nodes that were created for it.
+    pub created: u32,
+    /// Seconds of nodes on which no pod of it ran.
+    pub wasted: f64,
+    /// Writes that Setu made for it, by verb and kind.
+    pub writes: u64,
+    /// Whether its pods may run.
+    pub admitted: bool,
+    /// Whether it has run to its end.
+    pub finished: bool,
+    last_step: u64,
+}
+
+#[derive(Default)]
+struct Book {
+    /// By UID of the Workload.
+    gangs: BTreeMap<String, Gang>,
+    used: BTreeMap<String, ()>,
+    news: Vec<(Timestamp, String)>,
+    now: Timestamp,
+}
+
+/// A spectator. Clones see the same.
+#[derive(Clone, Default)]
+pub struct Spectator(Arc<Mutex<Book>>);
+
+impl Spectator {
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Every gang, in the order of their names.
+    pub fn gangs(&self) -> Vec<Gang> {
+        let mut gangs: Vec<Gang> = self.book().gangs.values().cloned().collect();
+        gangs.sort_by(|a, b| a.workload.cmp(&b.workload));
+        gangs
+    }
+
+    /// What happened since this was asked last, each with its time.
+    pub fn news(&self) -> Vec<(Timestamp, String)> {
+        std::mem::take(&mut self.book().news)
+    }
+
+    /// Tells something to whoever watches.
+    pub fn announce(&self, at: Timestamp, text: impl Into<String>) {
+        self.book().news.push((at, text.into()));
+    }
+}
+
+impl Observer for Spectator {
+    fn committed(&mut self, change: &Change) {
+        let mut book = self.book();
+        book.now = change.at;
+        let by_setu = &*change.by == names::SETU;
+        match (change.kind.kind, &change.after, &change.before) {
+            ("Workload", Some(workload), _) => book.workload(workload, by_setu),
+            ("NodeClaim", Some(claim), before) => book.claim(claim, before.is_none(), by_setu),
+            ("NodeClaim", None, Some(claim)) => book.claim_gone(claim),
+            ("Pod", Some(pod), _) if text(pod, "/status/phase") == "Running" => {
+                book.used.insert(text(pod, "/spec/nodeName").to_owned(), ());
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Book {
+    fn workload(&mut self, workload: &Value, by_setu: bool) {
+        let now = self.now;
+        let gang = self.gangs.entry(uid(workload).to_owned()).or_default();
+        gang.workload = format!("{}/{}", namespace(workload), name(workload));
+        let owner = list(workload, "/metadata/ownerReferences").first().map_or("", |o| text(o, "/name"));
+        gang.job = if owner.is_empty() { name(workload) } else { owner }.to_owned();
+        gang.writes += u64::from(by_setu);
+        let was = (gang.admitted, gang.finished);
+        gang.admitted = is(workload, "Admitted");
+        gang.finished = is(workload, "Finished");
+        let mut news = Vec::new();
+        if gang.admitted && !was.0 {
+            news.push((now, format!("{}: admitted by Kueue, its pods start", gang.job)));
+        }
+        if gang.finished && !was.1 {
+            news.push((now, format!("{}: finished", gang.job)));
+        }
+        news.extend(gang.journal(workload));
+        self.news.extend(news);
+    }
+
+    fn claim(&mut self, claim: &Value, new: bool, by_setu: bool) {
+        let Some(gang) = self.gangs.get_mut(label(claim, names::WORKLOAD_UID)) else { return };
+        gang.created += u32::from(new);
+        gang.writes += u64::from(by_setu);
+        let phase = if is_going(claim) {
+            Phase::Going
+        } else if is(claim, "Initialized") {
+            Phase::Ready
+        } else if is(claim, "Registered") {
+            Phase::Registered
+        } else if is(claim, "Launched") {
+            Phase::Launched
+        } else {
+            Phase::Asked
+        };
+        gang.nodes.insert(name(claim).to_owned(), phase);
+    }
+
+    fn claim_gone(&mut self, claim: &Value) {
+        let now = self.now;
+        let used = self.used.contains_key(name(claim));
+        let Some(gang) = self.gangs.get_mut(label(claim, names::WORKLOAD_UID)) else { return };
+        gang.nodes.remove(name(claim));
+        if !used && is(claim, "Launched") {
+            gang.wasted += since(claim, "Launched").map_or(0.0, |t| now.duration_since(t).as_secs_f64());
+        }
+    }
+}
+
+impl Gang {
+    /// Takes in what the journal says, and returns what is new.
+    fn journal(&mut self, workload: &Value) -> Vec<(Timestamp, String)> {
+        let annotations = workload.pointer("/metadata/annotations").and_then(Value::as_object);
+        let mut found = annotations.into_iter().flatten().filter_map(|(key, journal)| {
+            let check = key.strip_prefix(names::JOURNAL_PREFIX)?;
+            let journal =
+                Journal::decode(journal.as_str()?, uid(workload), Timestamp::MIN, Timestamp::MAX).ok()?;
+            Some((check.to_owned(), journal))
+        });
+        let Some((check, journal)) = found.next() else { return Vec::new() };
+        annotation(workload, &names::state_key(&check)).clone_into(&mut self.headline);
+        (self.attempt, self.slots) = (journal.memory.attempt, journal.memory.slots);
+        let mut news = Vec::new();
+        for step in journal.history.iter().filter(|s| s.seq > self.last_step) {
+            let (before, entered) = self.state.unwrap_or((step.from, step.at));
+            self.path.push((before, step.at.duration_since(entered)));
+            self.state = Some((step.to, step.at));
+            let why = if step.to == StateName::RollingBack {
+                journal
+                    .memory
+                    .last_failure
+                    .as_ref()
+                    .map_or_else(|| step.reason.to_string(), ToString::to_string)
+            } else {
+                step.reason.to_string()
+            };
+            news.push((step.at, format!("{}: {} → {} ({why})", self.job, step.from, step.to)));
+        }
+        self.last_step = journal.seq;
+        self.state.get_or_insert((journal.state.name(), journal.entered_at));
+        news
+    }
+
+    /// How many of its nodes have come at least so far.
+    pub fn count(&self, at_least: Phase) -> usize {
+        let rank = |phase: Phase| match phase {
+            Phase::Asked => 1,
+            Phase::Launched => 2,
+            Phase::Registered => 3,
+            Phase::Ready => 4,
+            Phase::Going => 0,
+        };
+        self.nodes.values().filter(|p| rank(**p) >= rank(at_least)).count()
+    }
+}

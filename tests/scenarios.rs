@@ -1,0 +1,54 @@
+//! Every scenario of `examples/scenarios/` in the embedded cluster: the same files that are played on
+//! the real control plane.
+
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and tell what it saw")]
+
+use anyhow::{Context as _, Result};
+use setu::clock::Clock;
+use setu::policy::PolicyFile;
+use setu::sim::cluster::Cluster;
+use setu::sim::embedded::Embedded;
+use setu::sim::invariants::Watchman;
+use setu::sim::scenario::{self, Run, World};
+use std::path::Path;
+
+/// Plays one run in virtual time, in one life or killed right after a write. Returns Setu's writes.
+fn play(run: &Run, kill_after: Option<u64>) -> Result<u64> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+        let policy: PolicyFile = serde_yaml::from_str(&scenario::policy(run)?)?;
+        let cluster = Cluster::start(1, &clock, &scenario::controller_name(run), policy);
+        let watchman = Watchman::default();
+        cluster.server.observe(Box::new(watchman.clone()));
+        let mut world = World::new(Embedded::new(cluster), run).await?;
+        let writes = scenario::play(&mut world, run, kill_after).await?;
+        let violations = watchman.violations();
+        anyhow::ensure!(violations.is_empty(), "{}", violations[0]);
+        Ok(writes)
+    })
+}
+
+#[test]
+fn every_scenario_comes_true_in_the_embedded_cluster() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/scenarios");
+    let mut failed = Vec::new();
+    let mut lives = 0;
+    for run in scenario::read(&folder).unwrap() {
+        let played = play(&run, None);
+        lives += 1;
+        let kills = match &played {
+            Ok(writes) if run.scenario.kill_after_each_write => *writes,
+            _ => 0,
+        };
+        failed.extend(played.err().map(|e| format!("{}: {e:#}", run.title)));
+        for write in 1..=kills {
+            lives += 1;
+            let played = play(&run, Some(write)).with_context(|| format!("killed after write {write}"));
+            failed.extend(played.err().map(|e| format!("{}: {e:#}", run.title)));
+        }
+    }
+    println!("{lives} lives");
+    assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
+}
