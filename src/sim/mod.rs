@@ -12,6 +12,7 @@ pub mod cluster;
 pub mod drama;
 pub mod embedded;
 pub mod faults;
+pub mod http;
 pub mod invariants;
 pub mod moves;
 pub mod scenario;

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds Setu with fail points and runs the scenarios on the real control plane.
+# Builds Setu with fail points and runs the scenarios on the real control plane; before them, kubectl on
+# the embedded API server, and that server compared with the real one.
 # An argument selects scenarios by a part of their title.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -9,7 +10,7 @@ if ! command -v go >/dev/null; then
 fi
 cargo build --features fail-points --target-dir target/e2e/setu
 if [ -z "${1:-}" ]; then
-  cargo test -p setu-e2e --lib --bins --test bare --test cli --test traces --test leaders --test chart
+  cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test chart
   if command -v kubectl >/dev/null; then
     cargo test -p setu-e2e --test cli -- --ignored
   else

@@ -35,7 +35,7 @@ impl Form {
 
 /// An Event of either form as it is stored.
 pub fn stored(object: Value) -> Value {
-    if object.get("apiVersion") == Some(&json!("v1")) {
+    if object.get("apiVersion") == Some(&json!("v1")) && object.get("kind") == Some(&json!("Event")) {
         renamed(&object, "events.k8s.io/v1", |(core, stored)| (core, stored))
     } else {
         object

@@ -1,252 +1,256 @@
 //! Requests and answers as the real API server has them.
+//!
+//! Reading is in `lists`, what a body or query may say in `body`; here a verb meets the store.
 
-use super::events::{Form, stored};
+use super::body::{self, Query};
+use super::delete::Propagation;
+use super::patch::Patch;
 use super::route::{Target, target};
-use super::select::Selector;
-use super::status::Status;
-use super::write::{By, Change};
-use super::{Answer, ApiServer, Caller, Preconditions, Watch};
-use crate::sim::values::{name, set, text};
+use super::status::{Status, Violation};
+use super::write::By;
+use super::{Answer, ApiServer, Caller, Preconditions, lists};
+use crate::sim::values::{name, namespace, set, text};
 use axum::body::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-type Query = BTreeMap<String, String>;
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const JSON: &str = "application/json-patch+json";
+const APPLY: &str = "application/apply-patch+yaml";
+/// What custom kinds take.
+const CUSTOM_FORMATS: &str =
+    "application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml";
 
 /// Answers one request.
 pub fn handle(server: &ApiServer, caller: &Caller, request: &Request<Bytes>) -> Answer {
-    let done = match target(request.uri().path()) {
-        None => Err(Status::no_such_path()),
-        Some(target) => served(server, caller, request, &target),
+    let Some(target) = target(request.uri().path()) else {
+        return Answer::Whole(nothing_here(request.uri().path()));
     };
+    let done = Call { server, caller, request, target: &target, query: body::query(request) }.answered();
     done.unwrap_or_else(|status| Answer::Whole(response(status.code, &status.to_json())))
 }
 
-fn response(code: u16, body: &Value) -> Response<Bytes> {
+/// The answer at a path where nothing is served. Within a served built-in group it is an object.
+fn nothing_here(path: &str) -> Response<Bytes> {
+    let served = super::kinds::ALL.iter().filter(|kind| !kind.custom).any(|kind| {
+        let root = if kind.group.is_empty() {
+            "/api/v1/".to_owned()
+        } else {
+            format!("/apis/{}/", kind.api_version())
+        };
+        path.starts_with(&root)
+    });
+    if served {
+        let status = Status::no_such_path();
+        return response(status.code, &status.to_json());
+    }
+    let mut response = Response::new(Bytes::from_static(b"404 page not found\n"));
+    *response.status_mut() = StatusCode::NOT_FOUND;
+    let plain = header::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, plain);
+    response
+}
+
+/// A whole answer.
+pub fn response(code: u16, body: &Value) -> Response<Bytes> {
     let mut response = Response::new(Bytes::from(body.to_string()));
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
     response
 }
 
-fn query(request: &Request<Bytes>) -> Query {
-    let text = request.uri().query().unwrap_or_default();
-    form_urlencoded::parse(text.as_bytes()).into_owned().collect()
+/// One request.
+struct Call<'c> {
+    server: &'c ApiServer,
+    caller: &'c Caller,
+    request: &'c Request<Bytes>,
+    target: &'c Target,
+    query: Query,
 }
 
-fn served(
-    server: &ApiServer,
-    caller: &Caller,
-    request: &Request<Bytes>,
-    target: &Target,
-) -> Result<Answer, Status> {
-    let query = query(request);
-    let body = || -> Result<Value, Status> {
-        if request.body().is_empty() {
-            return Ok(Value::Null);
-        }
-        serde_json::from_slice(request.body())
-            .map_err(|e| Status::bad_request(format!("the body is no JSON: {e}")))
-    };
-    let whole = |code: u16, object: &Arc<Value>| Ok(Answer::Whole(response(code, &target.form.of(object))));
-    match (request.method(), &target.name) {
-        (&Method::GET, Some(name)) if !query.contains_key("watch") => {
-            let found = server.read(target.kind, &key(target, name));
-            whole(200, &found.ok_or_else(|| Status::not_found(target.kind, name))?)
-        }
-        (&Method::GET, _) => list_or_watch(server, caller, target, &query),
-        (&Method::POST, None) => {
-            let mut object = stored(body()?);
-            place(&mut object, target)?;
-            whole(201, &server.with(|s, deny| s.create(target.kind, object, by(caller, target), deny))?)
-        }
-        (&Method::PUT, Some(name)) => {
-            let object = stored(body()?);
-            let versioned = !text(&object, "/metadata/resourceVersion").is_empty();
-            if target.kind.custom && !versioned {
-                let why = "metadata.resourceVersion: Invalid value: 0x0: must be specified for an update";
-                return Err(Status::invalid(target.kind, name, why));
+impl Call<'_> {
+    fn answered(&self) -> Result<Answer, Status> {
+        let Self { server, caller, target, query, .. } = self;
+        match (self.request.method(), &target.name) {
+            (&Method::GET, Some(name)) if !query.contains_key("watch") => {
+                Ok(self.whole(200, &lists::one(server, caller, target, (name, query))?))
             }
-            let change = Change::Replace(&object);
-            whole(
-                200,
-                &server.with(|s, deny| {
-                    s.change(target.kind, &key(target, name), &change, by(caller, target), deny)
-                })?,
-            )
-        }
-        (&Method::PATCH, Some(name)) => patch(server, caller, request, target, name, &query),
-        (&Method::DELETE, Some(name)) => {
-            let only = preconditions(&body()?);
-            let key = key(target, name);
-            let (object, gone) =
-                server.with(|s, deny| s.delete(target.kind, &key, &only, by(caller, target), deny))?;
-            if !gone {
-                return whole(200, &object);
+            (&Method::GET, _) => lists::list_or_watch(server, caller, target, query),
+            (&Method::POST, name) if name.is_none() || target.kind.custom => self.create(),
+            (&Method::PUT, Some(name)) => self.replace(name),
+            (&Method::PATCH, Some(name)) => self.patch(name),
+            (&Method::DELETE, Some(name)) => self.delete(name),
+            (&Method::DELETE, None) => self.delete_all(),
+            (&Method::PUT | &Method::PATCH, None) if target.kind.custom => {
+                Err(Status::bad_request("name must be provided"))
             }
-            let details = json!({
-                "name": name, "group": target.kind.group, "kind": target.kind.plural, "uid": text(&object, "/metadata/uid"),
-            });
-            let done = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
-            Ok(Answer::Whole(response(200, &done)))
+            _ => Err(Status::not_allowed()),
         }
-        (&Method::DELETE, None) => {
-            let selector = selector(target, &query)?;
-            let (objects, version) = server.cached(target.kind, usize::MAX);
-            let chosen: Vec<Arc<Value>> = objects.into_iter().filter(|o| selector.takes(o)).collect();
-            for object in &chosen {
-                let key = (text(object, "/metadata/namespace").to_owned(), self::name(object).to_owned());
-                // Gone meanwhile is as good.
-                let _ = server.with(|s, deny| {
-                    s.delete(target.kind, &key, &Preconditions::default(), by(caller, target), deny)
-                });
+    }
+
+    fn whole(&self, code: u16, object: &Arc<Value>) -> Answer {
+        Answer::Whole(response(code, &self.target.form.of(object)))
+    }
+
+    fn key(&self, name: &str) -> (String, String) {
+        (self.target.namespace.clone().unwrap_or_default(), name.to_owned())
+    }
+
+    /// Who writes: fields are owned by the manager that is named, else by the program that asks.
+    fn by(&self) -> By<'_> {
+        let agent = self.request.headers().get(header::USER_AGENT).and_then(|v| v.to_str().ok());
+        let agent = agent.unwrap_or_default().split('/').next().unwrap_or_default();
+        let manager = self.query.get("fieldManager").map_or("", String::as_str);
+        By {
+            user: &self.caller.user,
+            manager: if manager.is_empty() { agent } else { manager },
+            subresource: self.target.subresource,
+            dry_run: self.query.get("dryRun").is_some_and(|d| d == "All"),
+        }
+    }
+
+    fn create(&self) -> Result<Answer, Status> {
+        let kind = self.target.kind;
+        body::check_options("CreateOptions", &self.query)?;
+        if kind.namespaced && self.target.namespace.is_none() {
+            return Err(Status::not_allowed());
+        }
+        let object = body::object(self.request, self.target)?;
+        Ok(self.whole(201, &self.server.with(|s, deny| s.create(kind, object, self.by(), deny))?))
+    }
+
+    fn replace(&self, name: &str) -> Result<Answer, Status> {
+        body::check_options("UpdateOptions", &self.query)?;
+        let object = body::object(self.request, self.target)?;
+        body::check_name(&object, name)?;
+        let (kind, key) = (self.target.kind, self.key(name));
+        Ok(self.whole(200, &self.server.with(|s, deny| s.replace(kind, &key, object, self.by(), deny))?))
+    }
+
+    fn patch(&self, name: &str) -> Result<Answer, Status> {
+        let kind = self.target.kind;
+        let format = body::format(self.request);
+        if format == APPLY {
+            return self.apply(name);
+        }
+        if ![MERGE, JSON].contains(&format) && (format != STRATEGIC || kind.custom) {
+            let custom = kind.custom || format == STRATEGIC;
+            return Err(if custom { Status::unknown_format(CUSTOM_FORMATS) } else { Status::unsupported() });
+        }
+        if self.query.contains_key("force") {
+            let violation = Violation::forbidden("force", "may not be specified for non-apply patch");
+            return Err(Status::invalid_options("PatchOptions", violation));
+        }
+        body::check_options("PatchOptions", &self.query)?;
+        let wrong = |why: &str| Status::bad_request(format!("error decoding patch: {why}"));
+        let patch: Value =
+            serde_json::from_slice(self.request.body()).map_err(|e| wrong(&body::json_fault(&e)))?;
+        let go_type = if format == JSON { "[]handlers.jsonPatchOp" } else { "map[string]interface {}" };
+        let patch = match (format, &patch) {
+            (JSON, Value::Array(_)) => {
+                Patch::Json(serde_json::from_value(patch).map_err(|_| Status::unprocessable())?)
             }
-            Ok(Answer::Whole(response(200, &list(target, chosen.iter(), version))))
-        }
-        _ => Err(Status::not_allowed()),
-    }
-}
-
-fn by<'c>(caller: &'c Caller, target: &Target) -> By<'c> {
-    By { user: &caller.user, subresource: target.subresource }
-}
-
-fn key(target: &Target, name: &str) -> (String, String) {
-    (target.namespace.clone().unwrap_or_default(), name.to_owned())
-}
-
-/// Puts the path's namespace into an object, and its kind where it is missing.
-fn place(object: &mut Value, target: &Target) -> Result<(), Status> {
-    if !object.is_object() {
-        return Err(Status::bad_request("the body is no object"));
-    }
-    if !object.get("metadata").is_some_and(Value::is_object) {
-        set(object, &["metadata"], json!({}));
-    }
-    match &target.namespace {
-        Some(namespace) => {
-            let own = text(object, "/metadata/namespace");
-            if !own.is_empty() && own != namespace {
-                return Err(Status::bad_request(
-                    "the namespace of the provided object does not match the namespace sent on the request",
-                ));
+            (MERGE, Value::Object(_)) => Patch::Merge(patch),
+            (STRATEGIC, Value::Object(_)) => Patch::Strategic(patch),
+            _ => {
+                let is = if patch.is_array() { "array" } else { "object" };
+                return Err(wrong(&format!("json: cannot unmarshal {is} into Go value of type {go_type}")));
             }
-            set(object, &["metadata", "namespace"], json!(namespace));
-        }
-        None if target.kind.namespaced => return Err(Status::not_allowed()),
-        None => {}
-    }
-    set(object, &["apiVersion"], json!(target.kind.api_version()));
-    set(object, &["kind"], json!(target.kind.kind));
-    Ok(())
-}
-
-fn preconditions(options: &Value) -> Preconditions {
-    let owned = |path: &str| options.pointer(path).and_then(Value::as_str).map(str::to_owned);
-    Preconditions {
-        uid: owned("/preconditions/uid"),
-        resource_version: owned("/preconditions/resourceVersion"),
-    }
-}
-
-fn patch(
-    server: &ApiServer,
-    caller: &Caller,
-    request: &Request<Bytes>,
-    target: &Target,
-    name: &str,
-    query: &Query,
-) -> Result<Answer, Status> {
-    let format =
-        request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
-    let format = format.split(';').next().unwrap_or_default().trim();
-    let bytes = request.body();
-    let wrong = |e: &dyn std::fmt::Display| Status::bad_request(format!("error decoding patch: {e}"));
-    let (key, by) = (key(target, name), by(caller, target));
-    let object = match format {
-        "application/merge-patch+json" | "application/strategic-merge-patch+json" => {
-            if target.kind.custom && format.contains("strategic") {
-                return Err(Status::unsupported(
-                    "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
-                ));
-            }
-            let patch: Value = serde_json::from_slice(bytes).map_err(|e| wrong(&e))?;
-            server.with(|s, deny| s.change(target.kind, &key, &Change::Merge(&patch), by, deny))?
-        }
-        "application/json-patch+json" => {
-            let patch: json_patch::Patch = serde_json::from_slice(bytes).map_err(|e| wrong(&e))?;
-            server.with(|s, deny| s.change(target.kind, &key, &Change::Json(&patch), by, deny))?
-        }
-        "application/apply-patch+yaml" => {
-            let text = std::str::from_utf8(bytes).map_err(|e| wrong(&e))?;
-            let mut applied: Value = serde_yaml::from_str(text).map_err(|e| wrong(&e))?;
-            applied = stored(applied);
-            set(&mut applied, &["metadata", "name"], json!(name));
-            place(&mut applied, target)?;
-            let manager = query.get("fieldManager").map_or("", String::as_str);
-            if manager.is_empty() {
-                return Err(Status::bad_request("fieldManager is required for apply patch"));
-            }
-            let force = query.get("force").is_some_and(|f| f == "true");
-            server.with(|s, deny| s.apply(target.kind, &key, (manager, force), &applied, by, deny))?
-        }
-        other => return Err(Status::unsupported(format!("the format {other:?} is not known"))),
-    };
-    Ok(Answer::Whole(response(200, &target.form.of(&object))))
-}
-
-fn selector(target: &Target, query: &Query) -> Result<Selector, Status> {
-    let text = |key: &str| query.get(key).map_or("", String::as_str);
-    let mut fields = text("fieldSelector").to_owned();
-    if let Some(name) = &target.name {
-        fields = format!("metadata.name={name},{fields}");
-    }
-    Selector::parse(target.kind, target.namespace.as_deref(), text("labelSelector"), &fields)
-}
-
-fn list<'o>(target: &Target, objects: impl Iterator<Item = &'o Arc<Value>>, version: u64) -> Value {
-    let items: Vec<Value> = objects.map(|o| target.form.of(o).into_owned()).collect();
-    let version_of = if target.form == Form::CoreEvent { "v1".to_owned() } else { target.kind.api_version() };
-    json!({
-        "kind": format!("{}List", target.kind.kind), "apiVersion": version_of,
-        "metadata": {"resourceVersion": version.to_string()}, "items": items,
-    })
-}
-
-fn list_or_watch(
-    server: &ApiServer,
-    caller: &Caller,
-    target: &Target,
-    query: &Query,
-) -> Result<Answer, Status> {
-    let selector = selector(target, query)?;
-    let wants = |key: &str| query.get(key).is_some_and(|v| matches!(v.as_str(), "true" | "1"));
-    let version = query.get("resourceVersion").map_or("", String::as_str);
-    if wants("watch") {
-        let from: u64 = version.parse().unwrap_or_default();
-        let initial = wants("sendInitialEvents");
-        let frames = if from == 0 || initial {
-            server.store().watch_from_now(target.kind, (selector, target.form), caller.replica, initial)
-        } else {
-            let past = server.store().watch(target.kind, (selector, target.form), caller.replica, from);
-            past.ok_or_else(|| Status::expired(format!("too old resource version: {from}")))?
         };
-        return Ok(Answer::Watch(Watch { kind: target.kind, form: target.form, frames }));
+        let key = self.key(name);
+        Ok(self.whole(200, &self.server.with(|s, deny| s.patch(kind, &key, &patch, self.by(), deny))?))
     }
-    let replica = if version == "0" { caller.replica } else { usize::MAX };
-    let (objects, current) = server.cached(target.kind, replica);
-    let chosen: Vec<&Arc<Value>> = objects.iter().filter(|o| selector.takes(o)).collect();
-    let limit: usize = query.get("limit").and_then(|l| l.parse().ok()).unwrap_or_default();
-    let from: usize = query.get("continue").and_then(|c| c.parse().ok()).unwrap_or_default();
-    let page: Vec<&Arc<Value>> =
-        chosen.iter().skip(from).take(if limit == 0 { usize::MAX } else { limit }).copied().collect();
-    let mut answer = list(target, page.iter().copied(), current);
-    let left = chosen.len().saturating_sub(from + page.len());
-    if left > 0 {
-        set(&mut answer, &["metadata", "continue"], json!((from + page.len()).to_string()));
-        set(&mut answer, &["metadata", "remainingItemCount"], json!(left));
+
+    fn apply(&self, name: &str) -> Result<Answer, Status> {
+        let (kind, key) = (self.target.kind, self.key(name));
+        if self.query.get("fieldManager").is_none_or(String::is_empty) {
+            let violation = Violation::required("fieldManager", "is required for apply patch");
+            return Err(Status::invalid_options("PatchOptions", violation));
+        }
+        body::check_options("PatchOptions", &self.query)?;
+        let wrong = |e: &dyn std::fmt::Display| Status::bad_request(format!("error decoding YAML: {e}"));
+        let stated: Value = serde_yaml::from_slice(self.request.body()).map_err(|e| wrong(&e))?;
+        let given = |field: &str| stated.get(field).and_then(Value::as_str).unwrap_or_default();
+        let (version, own) = (given("apiVersion"), given("kind"));
+        if version.is_empty() || own != kind.kind {
+            let (group, version) = version.rsplit_once('/').unwrap_or(("", version));
+            let message = format!("invalid object type: {group}/{version}, Kind={own}");
+            return Err(Status::bad_request(message));
+        }
+        let mut stated = body::placed(stated, self.target)?;
+        if self::name(&stated).is_empty() {
+            set(&mut stated, &["metadata", "name"], json!(name));
+        }
+        body::check_name(&stated, name)?;
+        let force = self.query.get("force").is_some_and(|f| f == "true");
+        let (object, new) =
+            self.server.with(|s, deny| s.apply(kind, &key, (&stated, force), self.by(), deny))?;
+        Ok(self.whole(if new { 201 } else { 200 }, &object))
     }
-    Ok(Answer::Whole(response(200, &answer)))
+
+    /// The options of a delete, from its body or else its query.
+    fn deletion(&self) -> Result<(Preconditions, Option<Propagation>, bool), Status> {
+        let options: Value = if self.request.body().is_empty() {
+            json!({
+                "propagationPolicy": self.query.get("propagationPolicy"),
+                "dryRun": self.query.get("dryRun").map(|d| vec![d]),
+            })
+        } else {
+            serde_json::from_slice(self.request.body()).map_err(|e| {
+                let why = body::json_fault(&e);
+                Status::bad_request(format!("couldn't get version/kind; json parse error: {why}"))
+            })?
+        };
+        let propagation = match text(&options, "/propagationPolicy") {
+            "" => None,
+            "Background" => Some(Propagation::Background),
+            "Foreground" => Some(Propagation::Foreground),
+            "Orphan" => Some(Propagation::Orphan),
+            other => {
+                let known = ["Foreground", "Background", "Orphan", "nil"];
+                let violation = Violation::unsupported("propagationPolicy", &json!(other), &known);
+                return Err(Status::invalid_options("DeleteOptions", violation));
+            }
+        };
+        let owned = |path: &str| options.pointer(path).and_then(Value::as_str).map(str::to_owned);
+        let only = Preconditions {
+            uid: owned("/preconditions/uid"),
+            resource_version: owned("/preconditions/resourceVersion"),
+        };
+        Ok((only, propagation, text(&options, "/dryRun/0") == "All"))
+    }
+
+    fn delete(&self, name: &str) -> Result<Answer, Status> {
+        let (only, propagation, dry_run) = self.deletion()?;
+        let (kind, key) = (self.target.kind, self.key(name));
+        let by = By { dry_run: dry_run || self.by().dry_run, ..self.by() };
+        let (object, gone) =
+            self.server.with(|s, deny| s.delete(kind, &key, (&only, propagation), by, deny))?;
+        if !gone {
+            return Ok(self.whole(200, &object));
+        }
+        let mut details = json!({"name": name, "kind": kind.plural, "uid": text(&object, "/metadata/uid")});
+        if !kind.group.is_empty() {
+            set(&mut details, &["group"], json!(kind.group));
+        }
+        let done = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+        Ok(Answer::Whole(response(200, &done)))
+    }
+
+    fn delete_all(&self) -> Result<Answer, Status> {
+        let (_, propagation, dry_run) = self.deletion()?;
+        let selector = lists::selector(self.target, &self.query)?;
+        let (objects, version) = self.server.cached(self.target.kind, usize::MAX);
+        let chosen: Vec<Arc<Value>> = objects.into_iter().filter(|o| selector.takes(o)).collect();
+        let by = By { dry_run: dry_run || self.by().dry_run, ..self.by() };
+        for object in &chosen {
+            let key = (namespace(object).to_owned(), name(object).to_owned());
+            let options = (&Preconditions::default(), propagation);
+            // Gone meanwhile is as good.
+            let _ = self.server.with(|s, deny| s.delete(self.target.kind, &key, options, by, deny));
+        }
+        Ok(Answer::Whole(response(200, &lists::list(self.target, chosen.iter(), version))))
+    }
 }

@@ -32,6 +32,34 @@ impl Kind {
             format!("{}/{}", self.group, self.version)
         }
     }
+
+    /// The plural with its group, as most errors name it.
+    pub fn resource(&self) -> String {
+        with_group(self.plural, self.group)
+    }
+
+    /// The kind with its group, as errors about its content name it.
+    pub fn qualified(&self) -> String {
+        with_group(self.kind, self.group)
+    }
+
+    /// Whether its objects count the changes of what they ask for.
+    pub fn has_generation(&self) -> bool {
+        self.custom
+            || matches!(
+                self.kind,
+                "Pod"
+                    | "Job"
+                    | "DaemonSet"
+                    | "PriorityClass"
+                    | "CustomResourceDefinition"
+                    | "ValidatingWebhookConfiguration"
+            )
+    }
+}
+
+fn with_group(name: &str, group: &str) -> String {
+    if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
 
 const fn built_in(
@@ -52,27 +80,42 @@ const fn custom(
     Kind { group, version, kind, plural, singular, short, namespaced, status: true, custom: true }
 }
 
+/// A kind whose objects are only stated by people.
+const fn without_status(mut kind: Kind) -> Kind {
+    kind.status = false;
+    kind
+}
+
 const KUEUE: (&str, &str) = ("kueue.x-k8s.io", "v1beta2");
 const KARPENTER: (&str, &str) = ("karpenter.sh", "v1");
 const CORE: (&str, &str) = ("", "v1");
 
 /// Kueue's Workload.
-pub static WORKLOAD: Kind = custom(KUEUE, ("Workload", "workloads", "workload"), &["wl"], true);
+pub static WORKLOAD: Kind =
+    custom(KUEUE, ("Workload", "workloads", "workload"), &["kwl", "kueueworkload", "kueueworkloads"], true);
 /// Kueue's LocalQueue.
 pub static LOCAL_QUEUE: Kind =
-    custom(KUEUE, ("LocalQueue", "localqueues", "localqueue"), &["lq", "queue"], true);
+    custom(KUEUE, ("LocalQueue", "localqueues", "localqueue"), &["queue", "queues", "lq"], true);
 /// Kueue's ClusterQueue.
 pub static CLUSTER_QUEUE: Kind =
     custom(KUEUE, ("ClusterQueue", "clusterqueues", "clusterqueue"), &["cq"], false);
 /// Kueue's ResourceFlavor.
-pub static RESOURCE_FLAVOR: Kind =
-    custom(KUEUE, ("ResourceFlavor", "resourceflavors", "resourceflavor"), &["flavor", "rf"], false);
+pub static RESOURCE_FLAVOR: Kind = without_status(custom(
+    KUEUE,
+    ("ResourceFlavor", "resourceflavors", "resourceflavor"),
+    &["flavor", "flavors", "rf"],
+    false,
+));
 /// Kueue's AdmissionCheck.
 pub static ADMISSION_CHECK: Kind =
     custom(KUEUE, ("AdmissionCheck", "admissionchecks", "admissioncheck"), &["ac"], false);
 /// Kueue's WorkloadPriorityClass.
-pub static WORKLOAD_PRIORITY_CLASS: Kind =
-    custom(KUEUE, ("WorkloadPriorityClass", "workloadpriorityclasses", "workloadpriorityclass"), &[], false);
+pub static WORKLOAD_PRIORITY_CLASS: Kind = without_status(custom(
+    KUEUE,
+    ("WorkloadPriorityClass", "workloadpriorityclasses", "workloadpriorityclass"),
+    &["wpc"],
+    false,
+));
 /// Karpenter's NodePool.
 pub static NODE_POOL: Kind = custom(KARPENTER, ("NodePool", "nodepools", "nodepool"), &[], false);
 /// Karpenter's NodeClaim.
@@ -81,7 +124,7 @@ pub static NODE_CLAIM: Kind = custom(KARPENTER, ("NodeClaim", "nodeclaims", "nod
 pub static KWOK_NODE_CLASS: Kind = custom(
     ("karpenter.kwok.sh", "v1alpha1"),
     ("KWOKNodeClass", "kwoknodeclasses", "kwoknodeclass"),
-    &["kwoknc"],
+    &["kwoknc", "kwokncs"],
     false,
 );
 /// Setu's own parameters.
@@ -131,7 +174,7 @@ pub static LEASE: Kind =
 pub static CRD: Kind = built_in(
     ("apiextensions.k8s.io", "v1"),
     ("CustomResourceDefinition", "customresourcedefinitions", "customresourcedefinition"),
-    &["crd"],
+    &["crd", "crds"],
     (false, true),
 );
 /// ValidatingWebhookConfiguration: its webhooks are never reached.

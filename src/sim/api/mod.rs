@@ -2,20 +2,34 @@
 //!
 //! Every call is complete when it returns. The same calls give the same answers, byte for byte.
 
+mod body;
+mod cells;
+mod columns;
+mod defaults;
+mod delete;
+mod differ;
+mod discovery;
 mod events;
+mod fields;
 mod http;
 pub mod kinds;
-mod merge;
+mod lists;
+mod managers;
+mod patch;
+mod pods;
+mod preconditions;
 mod route;
 mod rules;
 mod select;
+mod shape;
 mod status;
 mod store;
+mod table;
 mod user;
 mod write;
 
-pub use status::Status;
-pub use user::User;
+pub use status::{Status, Violation};
+pub use user::{Apply, User};
 
 use crate::clock::Clock;
 use crate::sim::values::set;
@@ -66,6 +80,8 @@ pub struct Watch {
     kind: &'static Kind,
     form: events::Form,
     frames: UnboundedReceiver<Frame>,
+    /// Set if the caller wants tables.
+    table: Option<table::Tabling>,
 }
 
 impl Watch {
@@ -84,7 +100,12 @@ impl Stream for Watch {
     type Item = Frame;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Frame>> {
-        Pin::new(&mut self.frames).poll_next(cx)
+        let frame = std::task::ready!(Pin::new(&mut self.frames).poll_next(cx));
+        let table = self.table.as_mut();
+        Poll::Ready(frame.map(|frame| match table {
+            Some(table) => Frame { line: table.line(&frame.line, frame.at), ..frame },
+            None => frame,
+        }))
     }
 }
 
@@ -176,7 +197,13 @@ impl ApiServer {
 
     /// Answers one request.
     pub fn handle(&self, caller: &Caller, request: &Request<Bytes>) -> Answer {
-        http::handle(self, caller, request)
+        if request.method() == ::http::Method::GET
+            && let Some(document) = discovery::answer(request.uri().path(), request.headers())
+        {
+            return Answer::Whole(document);
+        }
+        let answer = http::handle(self, caller, request);
+        table::shown(answer, request, self.store().clock.now())
     }
 
     /// Direct calls of one user.
@@ -194,6 +221,11 @@ impl ApiServer {
         lock(&self.rules).push(rule);
     }
 
+    /// From now on leaves `metadata.managedFields` out of what it shows; who owns what is known as before.
+    pub fn hide_managers(&self) {
+        self.store().hides_managers = true;
+    }
+
     /// The newest version.
     pub fn version(&self) -> u64 {
         self.store().version
@@ -202,7 +234,9 @@ impl ApiServer {
     /// A line that tells a watch up to which version it has heard everything.
     pub fn bookmark(&self, watch: &Watch) -> Frame {
         let store = self.store();
-        Frame { at: store.clock.now(), line: bookmark(watch.kind, watch.form, store.version, false) }
+        let at = store.clock.now();
+        let line = bookmark(watch.kind, watch.form, store.version, false);
+        Frame { at, line: watch.table.map_or_else(|| line.clone(), |mut table| table.line(&line, at)) }
     }
 
     /// From now on this replica answers cached reads and watches from what it has seen.

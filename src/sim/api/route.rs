@@ -18,6 +18,13 @@ pub struct Target {
     pub subresource: Option<&'static str>,
 }
 
+impl Target {
+    /// The version under which the kind is asked for.
+    pub fn api_version(&self) -> String {
+        if self.form == Form::CoreEvent { "v1".to_owned() } else { self.kind.api_version() }
+    }
+}
+
 /// Reads a path; `None` if nothing is served there.
 pub fn target(path: &str) -> Option<Target> {
     let mut parts = path.split('/').filter(|p| !p.is_empty());
@@ -27,7 +34,7 @@ pub fn target(path: &str) -> Option<Target> {
         _ => return None,
     };
     let mut rest: Vec<&str> = parts.collect();
-    let core_event = group.is_empty() && version == "v1" && rest.iter().any(|p| *p == "events");
+    let core_event = group.is_empty() && version == "v1" && rest.contains(&"events");
     let find = |plural: &str| {
         let core_event = core_event && plural == "events";
         kinds::ALL

@@ -64,6 +64,11 @@ impl Selector {
         Ok(Self { namespace: namespace.map(str::to_owned), labels, fields })
     }
 
+    /// Whether it names neither labels nor fields.
+    pub fn takes_all(&self) -> bool {
+        self.labels.is_empty() && self.fields.is_empty()
+    }
+
     /// Whether an object is selected.
     pub fn takes(&self, object: &Value) -> bool {
         self.namespace.as_deref().is_none_or(|n| text(object, "/metadata/namespace") == n)
@@ -89,13 +94,20 @@ fn field(kind: &Kind, text: &str) -> Result<(String, String, bool), Status> {
     } else if let Some((path, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
         (path, value, true)
     } else {
-        return Err(Status::bad_request(format!("invalid field selector {text:?}")));
+        return Err(Status::bad_request(format!("invalid selector: '{text}'; can't understand '{text}'")));
     };
-    if COMMON_FIELDS.contains(&path) || fields_of(kind).contains(&path) {
-        Ok((path.to_owned(), value.to_owned(), equal))
-    } else {
-        Err(Status::bad_request(format!("field label not supported: {path}")))
+    let common = COMMON_FIELDS.iter().filter(|f| kind.namespaced || **f != "metadata.namespace");
+    if common.chain(fields_of(kind)).any(|f| *f == path) {
+        return Ok((path.to_owned(), value.to_owned(), equal));
     }
+    Err(Status::bad_request(match kind.kind {
+        "ConfigMap" | "Lease" | "LimitRange" | "ServiceAccount" => {
+            format!(
+                "\"{path}\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+            )
+        }
+        _ => format!("field label not supported: {path}"),
+    }))
 }
 
 impl Term {

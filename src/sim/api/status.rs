@@ -1,8 +1,10 @@
 //! The Kubernetes error object, as the API server answers it.
+//!
+//! The rule: code, reason, text and details are those that the real server gives in the same case.
 
 use super::kinds::Kind;
 use crate::sim::values::set;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::fmt;
 
 /// Why a request was not done.
@@ -10,7 +12,7 @@ use std::fmt;
 pub struct Status {
     /// HTTP status code.
     pub code: u16,
-    /// Reason in one word.
+    /// Reason in one word; empty where the real server gives none.
     pub reason: &'static str,
     /// Text for people.
     pub message: String,
@@ -24,43 +26,196 @@ impl fmt::Display for Status {
     }
 }
 
-impl Status {
-    fn about(code: u16, reason: &'static str, kind: &Kind, name: &str, message: String) -> Self {
-        let details = json!({"name": name, "group": kind.group, "kind": kind.plural});
-        Self { code, reason, message, details }
+/// One thing that is wrong with one field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    field: String,
+    reason: &'static str,
+    message: String,
+}
+
+impl Violation {
+    fn new(field: impl Into<String>, reason: &'static str, message: String) -> Self {
+        Self { field: field.into(), reason, message }
     }
 
-    fn resource(kind: &Kind) -> String {
-        if kind.group.is_empty() { kind.plural.to_owned() } else { format!("{}.{}", kind.plural, kind.group) }
+    /// A value, shown as JSON, that the field may not have.
+    pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
+        Self::new(field, "FieldValueInvalid", format!("Invalid value: {value}: {why}"))
+    }
+
+    /// A value that is not shown, or not as JSON.
+    pub fn invalid_as(field: impl Into<String>, shown: &str, why: &str) -> Self {
+        Self::new(field, "FieldValueInvalid", format!("Invalid value: {shown}: {why}"))
+    }
+
+    /// A rule of a CRD that does not hold.
+    pub fn rule(field: impl Into<String>, why: &str) -> Self {
+        Self::new(field, "FieldValueInvalid", format!("Invalid value: {why}"))
+    }
+
+    /// An entry that stands twice in a list.
+    pub fn duplicate(field: impl Into<String>, key: &Value) -> Self {
+        Self::new(field, "FieldValueDuplicate", format!("Duplicate value: {key}"))
+    }
+
+    /// A value that is missing.
+    pub fn required(field: impl Into<String>, why: &str) -> Self {
+        let why = if why.is_empty() { "Required value".to_owned() } else { format!("Required value: {why}") };
+        Self::new(field, "FieldValueRequired", why)
+    }
+
+    /// A value that may not be given.
+    pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
+        Self::new(field, "FieldValueForbidden", format!("Forbidden: {why}"))
+    }
+
+    /// A value that is none of the known ones.
+    pub fn unsupported(field: impl Into<String>, value: &Value, known: &[&str]) -> Self {
+        let known: Vec<String> = known.iter().map(|k| format!("{k:?}")).collect();
+        let why = format!("Unsupported value: {value}: supported values: {}", known.join(", "));
+        Self::new(field, "FieldValueNotSupported", why)
+    }
+
+    /// A text that is too long.
+    pub fn too_long(field: impl Into<String>, limit: usize) -> Self {
+        Self::new(field, "FieldValueTooLong", format!("Too long: may not be more than {limit} bytes"))
+    }
+
+    /// A list that is too long.
+    pub fn too_many(field: impl Into<String>, count: usize, limit: usize) -> Self {
+        Self::new(field, "FieldValueTooMany", format!("Too many: {count}: must have at most {limit} items"))
+    }
+
+    fn text(&self) -> String {
+        format!("{}: {}", self.field, self.message)
+    }
+
+    fn cause(&self) -> Value {
+        json!({"reason": self.reason, "message": self.message, "field": self.field})
+    }
+}
+
+/// `details` without what is empty.
+fn details(name: &str, group: &str, kind: &str) -> Map<String, Value> {
+    let fields = [("name", name), ("group", group), ("kind", kind)];
+    fields.into_iter().filter(|(_, v)| !v.is_empty()).map(|(k, v)| (k.to_owned(), json!(v))).collect()
+}
+
+impl Status {
+    fn about(code: u16, reason: &'static str, kind: &Kind, name: &str, message: String) -> Self {
+        Self { code, reason, message, details: Value::Object(details(name, kind.group, kind.plural)) }
     }
 
     /// There is no such object.
     pub fn not_found(kind: &Kind, name: &str) -> Self {
-        let message = format!("{} \"{name}\" not found", Self::resource(kind));
+        let message = format!("{} \"{name}\" not found", kind.resource());
         Self::about(404, "NotFound", kind, name, message)
     }
 
     /// The name is taken.
     pub fn already_exists(kind: &Kind, name: &str) -> Self {
-        let message = format!("{} \"{name}\" already exists", Self::resource(kind));
+        let message = format!("{} \"{name}\" already exists", kind.resource());
         Self::about(409, "AlreadyExists", kind, name, message)
     }
 
     /// The object is not as the request demands.
     pub fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", Self::resource(kind));
+        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.resource());
         Self::about(409, "Conflict", kind, name, message)
     }
 
-    /// The object breaks a rule.
-    pub fn invalid(kind: &Kind, name: &str, why: &str) -> Self {
-        let message = format!("{}.{} \"{name}\" is invalid: {why}", kind.kind, kind.group);
-        Self::about(422, "Invalid", kind, name, message)
+    /// The version that a write gives is not the newest.
+    pub fn modified(kind: &Kind, name: &str) -> Self {
+        let why =
+            "the object has been modified; please apply your changes to the latest version and try again";
+        Self::conflict(kind, name, why)
+    }
+
+    /// A precondition of a delete does not hold.
+    pub fn precondition(kind: &Kind, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.qualified());
+        let details = Value::Object(details(name, kind.group, kind.kind));
+        Self { code: 409, reason: "Conflict", message, details }
+    }
+
+    /// An apply would change fields of other managers: who and which.
+    pub fn apply_conflict(conflicts: &[(String, String)]) -> Self {
+        let causes: Vec<Value> = conflicts
+            .iter()
+            .map(|(manager, path)| {
+                let message = format!("conflict with {manager}");
+                json!({"reason": "FieldManagerConflict", "message": message, "field": path})
+            })
+            .collect();
+        let message = if let [(manager, path)] = conflicts {
+            format!("Apply failed with 1 conflict: conflict with {manager}: {path}")
+        } else {
+            let mut managers: Vec<&str> = conflicts.iter().map(|(m, _)| m.as_str()).collect();
+            managers.sort_unstable();
+            managers.dedup();
+            let lines = managers.iter().flat_map(|manager| {
+                let paths =
+                    conflicts.iter().filter(move |(m, _)| m == manager).map(|(_, p)| format!("- {p}"));
+                std::iter::once(format!("conflicts with {manager}:")).chain(paths)
+            });
+            let lines: Vec<String> = lines.collect();
+            format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
+        };
+        Self { code: 409, reason: "Conflict", message, details: json!({"causes": causes}) }
+    }
+
+    /// The object breaks rules.
+    pub fn invalid(kind: &Kind, name: &str, violations: &[Violation]) -> Self {
+        Self::violates(&kind.qualified(), (name, kind.group, kind.kind), violations)
+    }
+
+    /// The options of a request break rules.
+    pub fn invalid_options(kind: &str, violation: Violation) -> Self {
+        Self::violates(&format!("{kind}.meta.k8s.io"), ("", "meta.k8s.io", kind), &[violation])
+    }
+
+    /// The object says that it is of another kind than its place.
+    pub fn invalid_as(kind: &str, group: &str, name: &str, violation: Violation) -> Self {
+        Self::violates(&format!("{kind}.{group}"), (name, group, kind), &[violation])
+    }
+
+    /// As [`Status::invalid`], but with the resource in the place of the kind.
+    pub fn invalid_resource(kind: &Kind, name: &str, violation: Violation) -> Self {
+        Self::violates(&kind.resource(), (name, kind.group, kind.plural), &[violation])
+    }
+
+    fn violates(subject: &str, (name, group, kind): (&str, &str, &str), violations: &[Violation]) -> Self {
+        let mut texts: Vec<String> = Vec::new();
+        for violation in violations {
+            let text = violation.text();
+            if !texts.contains(&text) {
+                texts.push(text);
+            }
+        }
+        let texts =
+            if let [one] = texts.as_slice() { one.clone() } else { format!("[{}]", texts.join(", ")) };
+        let mut details = details(name, group, kind);
+        let causes = violations.iter().map(Violation::cause).collect();
+        details.insert("causes".to_owned(), Value::Array(causes));
+        let message = format!("{subject} \"{name}\" is invalid: {texts}");
+        Self { code: 422, reason: "Invalid", message, details: Value::Object(details) }
+    }
+
+    /// A JSON patch that cannot be applied.
+    pub fn unprocessable() -> Self {
+        let message = "the server rejected our request due to an error in our request".to_owned();
+        Self { code: 422, reason: "Invalid", message, details: json!({}) }
     }
 
     /// The request cannot be understood.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self { code: 400, reason: "BadRequest", message: message.into(), details: Value::Null }
+    }
+
+    /// An error that the real server has no better word for.
+    pub fn internal(message: impl Into<String>) -> Self {
+        Self { code: 500, reason: "", message: message.into(), details: Value::Null }
     }
 
     /// Nothing is served at this path.
@@ -75,14 +230,49 @@ impl Status {
         Self { code: 405, reason: "MethodNotAllowed", message, details: json!({}) }
     }
 
-    /// The format of the patch is not taken for this kind.
-    pub fn unsupported(message: impl Into<String>) -> Self {
-        Self { code: 415, reason: "UnsupportedMediaType", message: message.into(), details: json!({}) }
+    /// The format of the body is not taken; `accepted` are those that are.
+    pub fn unknown_format(accepted: &str) -> Self {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {accepted}"
+        );
+        Self { code: 415, reason: "UnsupportedMediaType", message, details: Value::Null }
+    }
+
+    /// The format of a patch is not taken for built-in kinds.
+    pub fn unsupported() -> Self {
+        let message = "415: Unsupported Media Type".to_owned();
+        Self { code: 415, reason: "UnsupportedMediaType", message, details: json!({}) }
     }
 
     /// What was asked for is forgotten.
     pub fn expired(message: impl Into<String>) -> Self {
         Self { code: 410, reason: "Expired", message: message.into(), details: Value::Null }
+    }
+
+    /// A version that does not exist yet.
+    pub fn too_new(version: u64, newest: u64) -> Self {
+        let cause = json!({"reason": "ResourceVersionTooLarge", "message": "Too large resource version"});
+        let message = format!("Timeout: Too large resource version: {version}, current: {newest}");
+        let details = json!({"causes": [cause], "retryAfterSeconds": 1});
+        Self { code: 504, reason: "Timeout", message, details }
+    }
+
+    /// The namespace is going and takes nothing new.
+    pub fn terminating(kind: &Kind, name: &str, namespace: &str) -> Self {
+        let message = format!(
+            "{} \"{name}\" is forbidden: unable to create new content in namespace {namespace} because it is being terminated",
+            kind.resource()
+        );
+        let mut status = Self::about(403, "Forbidden", kind, name, message);
+        set(
+            &mut status.details,
+            &["causes"],
+            json!([{
+                "reason": "NamespaceTerminating", "message": format!("namespace {namespace} is being terminated"),
+                "field": "metadata.namespace",
+            }]),
+        );
+        status
     }
 
     /// A webhook that has to agree did not answer.
@@ -96,11 +286,46 @@ impl Status {
     pub fn to_json(&self) -> Value {
         let mut status = json!({
             "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-            "message": self.message, "reason": self.reason, "code": self.code,
+            "message": self.message, "code": self.code,
         });
-        if !self.details.is_null() {
-            set(&mut status, &["details"], self.details.clone());
+        if let Some(fields) = status.as_object_mut() {
+            if !self.reason.is_empty() {
+                fields.insert("reason".to_owned(), json!(self.reason));
+            }
+            if !self.details.is_null() {
+                fields.insert("details".to_owned(), self.details.clone());
+            }
         }
         status
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kinds::{CONFIG_MAP, WORKLOAD};
+    use super::*;
+
+    #[test]
+    fn an_error_told_twice_is_one_text_and_two_causes() {
+        let violation = Violation::invalid("metadata.labels", &json!("!"), "bad");
+        let status = Status::invalid(&CONFIG_MAP, "a", &[violation.clone(), violation]);
+        assert_eq!(status.message, "ConfigMap \"a\" is invalid: metadata.labels: Invalid value: \"!\": bad");
+        assert_eq!(status.details["causes"].as_array().map(Vec::len), Some(2));
+        assert_eq!(status.details.get("group"), None);
+    }
+
+    #[test]
+    fn errors_name_resources_and_kinds_with_their_group() {
+        assert_eq!(Status::not_found(&WORKLOAD, "a").message, "workloads.kueue.x-k8s.io \"a\" not found");
+        assert_eq!(WORKLOAD.qualified(), "Workload.kueue.x-k8s.io");
+    }
+
+    #[test]
+    fn conflicts_of_several_fields_are_listed_by_manager() {
+        let at = |manager: &str, path: &str| (format!("{manager:?}"), path.to_owned());
+        let status = Status::apply_conflict(&[at("b", ".x"), at("a", ".y"), at("b", ".z")]);
+        let expected =
+            "Apply failed with 3 conflicts: conflicts with \"a\":\n- .y\nconflicts with \"b\":\n- .x\n- .z";
+        assert_eq!(status.message, expected);
     }
 }

@@ -1,10 +1,14 @@
 //! Direct calls of one user: the same store and the same rules, without HTTP.
 
+use super::delete::Propagation;
 use super::kinds::Kind;
+use super::patch::Patch;
 use super::status::Status;
-use super::write::{By, Change};
+use super::store::Key;
+use super::write::By;
 use super::{ApiServer, Preconditions, events};
-use serde_json::Value;
+use crate::sim::values::set;
+use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// One user of the server.
@@ -14,14 +18,35 @@ pub struct User {
     name: Arc<str>,
 }
 
+/// What is applied, as whom, and how.
+#[derive(Clone, Copy, Debug)]
+pub struct Apply<'a> {
+    /// Field manager.
+    pub manager: &'a str,
+    /// The object as far as the manager states it.
+    pub object: &'a Value,
+    /// Whether fields are taken from other managers.
+    pub force: bool,
+    /// The part that is written.
+    pub subresource: Option<&'static str>,
+}
+
+fn key(namespace: &str, name: &str) -> Key {
+    (namespace.to_owned(), name.to_owned())
+}
+
 impl User {
     pub(super) fn new(server: ApiServer, name: &str) -> Self {
         Self { server, name: Arc::from(name) }
     }
 
+    fn by(&self, subresource: Option<&'static str>) -> By<'_> {
+        By { user: &self.name, manager: &self.name, subresource, dry_run: false }
+    }
+
     /// An object; the namespace of cluster-scoped ones is empty.
     pub fn get(&self, kind: &Kind, namespace: &str, name: &str) -> Option<Arc<Value>> {
-        self.server.read(kind, &(namespace.to_owned(), name.to_owned()))
+        self.server.read(kind, &key(namespace, name))
     }
 
     /// All objects of a kind, by namespace and name.
@@ -31,15 +56,12 @@ impl User {
 
     /// All objects of a kind in one namespace, by name.
     pub fn list_in(&self, kind: &Kind, namespace: &str) -> Vec<Arc<Value>> {
-        let store = self.server.store();
-        let all = store.all(kind).filter(|s| crate::sim::values::namespace(&s.object) == namespace);
-        all.map(|s| Arc::clone(&s.object)).collect()
+        self.server.store().all_in(kind, namespace).map(|s| Arc::clone(&s.object)).collect()
     }
 
     /// Creates an object.
     pub fn create(&self, kind: &'static Kind, object: Value) -> Result<Arc<Value>, Status> {
-        let by = By { user: &self.name, subresource: None };
-        self.server.with(|s, deny| s.create(kind, events::stored(object), by, deny))
+        self.server.with(|s, deny| s.create(kind, events::stored(object), self.by(None), deny))
     }
 
     /// Changes metadata and spec by a merge patch.
@@ -50,7 +72,7 @@ impl User {
         name: &str,
         patch: &Value,
     ) -> Result<Arc<Value>, Status> {
-        self.change(kind, (namespace, name), &Change::Merge(patch), None)
+        self.patch(kind, &key(namespace, name), patch, None)
     }
 
     /// Changes the status by a merge patch.
@@ -61,22 +83,65 @@ impl User {
         name: &str,
         patch: &Value,
     ) -> Result<Arc<Value>, Status> {
-        self.change(kind, (namespace, name), &Change::Merge(patch), Some("status"))
+        self.patch(kind, &key(namespace, name), patch, Some("status"))
     }
 
-    fn change(
+    fn patch(
         &self,
         kind: &'static Kind,
-        (namespace, name): (&str, &str),
-        change: &Change<'_>,
+        key: &Key,
+        patch: &Value,
         subresource: Option<&'static str>,
     ) -> Result<Arc<Value>, Status> {
-        let by = By { user: &self.name, subresource };
-        let key = (namespace.to_owned(), name.to_owned());
-        self.server.with(|s, deny| s.change(kind, &key, change, by, deny))
+        let patch = Patch::Merge(patch.clone());
+        self.server.with(|s, deny| s.patch(kind, key, &patch, self.by(subresource), deny))
+    }
+
+    /// Puts an object in the place of the stored one; its version is the precondition.
+    pub fn update(&self, kind: &'static Kind, object: Value) -> Result<Arc<Value>, Status> {
+        self.replace(kind, object, None)
+    }
+
+    /// As [`User::update`], for the status alone.
+    pub fn update_status(&self, kind: &'static Kind, object: Value) -> Result<Arc<Value>, Status> {
+        self.replace(kind, object, Some("status"))
+    }
+
+    fn replace(
+        &self,
+        kind: &'static Kind,
+        object: Value,
+        subresource: Option<&'static str>,
+    ) -> Result<Arc<Value>, Status> {
+        let object = events::stored(object);
+        let key = key(crate::sim::values::namespace(&object), crate::sim::values::name(&object));
+        self.server.with(|s, deny| s.replace(kind, &key, object, self.by(subresource), deny))
+    }
+
+    /// Server-side apply; the object is made if it is missing.
+    pub fn apply(
+        &self,
+        kind: &'static Kind,
+        namespace: &str,
+        name: &str,
+        apply: &Apply<'_>,
+    ) -> Result<Arc<Value>, Status> {
+        let mut stated = apply.object.clone();
+        set(&mut stated, &["apiVersion"], json!(kind.api_version()));
+        set(&mut stated, &["kind"], json!(kind.kind));
+        set(&mut stated, &["metadata", "name"], json!(name));
+        if kind.namespaced {
+            set(&mut stated, &["metadata", "namespace"], json!(namespace));
+        }
+        let by = By { manager: apply.manager, ..self.by(apply.subresource) };
+        let key = key(namespace, name);
+        self.server
+            .with(|s, deny| s.apply(kind, &key, (&stated, apply.force), by, deny))
+            .map(|(object, _)| object)
     }
 
     /// Deletes an object, or has its deletion begin.
+    #[allow(clippy::needless_pass_by_value, reason = "callers have just made them")]
     pub fn delete(
         &self,
         kind: &'static Kind,
@@ -84,8 +149,9 @@ impl User {
         name: &str,
         only: Preconditions,
     ) -> Result<(), Status> {
-        let by = By { user: &self.name, subresource: None };
-        let key = (namespace.to_owned(), name.to_owned());
-        self.server.with(|s, deny| s.delete(kind, &key, &only, by, deny)).map(|_| ())
+        let key = key(namespace, name);
+        self.server
+            .with(|s, deny| s.delete(kind, &key, (&only, Some(Propagation::Background)), self.by(None), deny))
+            .map(|_| ())
     }
 }

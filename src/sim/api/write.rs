@@ -1,93 +1,143 @@
-//! The writing verbs: create, update, patch, apply, delete, with the semantics of the real one.
+//! The writing verbs: create, update, patch, apply, with the semantics of the real server.
 
 use super::kinds::{self, Kind};
-use super::merge;
-use super::rules;
-use super::status::Status;
+use super::managers::{Manager, Managers};
+use super::patch::Patch;
+use super::preconditions::prepared;
+use super::status::{Status, Violation};
 use super::store::{Key, Store, Stored};
-use super::{Attempt, Preconditions};
+use super::{Attempt, defaults, rules};
 use crate::sim::values::{is_going, list, name, namespace, seconds, set, text};
-use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// Who writes.
+/// Who writes, and how.
 #[derive(Clone, Copy)]
 pub struct By<'b> {
     pub user: &'b Arc<str>,
+    /// The name under which written fields are owned.
+    pub manager: &'b str,
     /// The part of the object that is written; `None` for the whole but its status.
     pub subresource: Option<&'static str>,
+    /// Whether nothing is kept of the write.
+    pub dry_run: bool,
 }
 
-/// How an object is changed.
-pub enum Change<'c> {
-    /// A merge patch.
-    Merge(&'c Value),
-    /// A JSON patch.
-    Json(&'c json_patch::Patch),
-    /// Put in its place.
-    Replace(&'c Value),
-}
+/// What admission says of a write.
+pub type Deny<'d> = &'d dyn Fn(&Attempt<'_>) -> Option<Status>;
 
 /// Names tried for `generateName`.
 const NAME_TRIES: u32 = 8;
+
+/// Fields of metadata that a write cannot change.
+const FIXED: [&str; 7] = [
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "resourceVersion",
+    "selfLink",
+    "uid",
+];
+
+impl<'b> By<'b> {
+    fn manager(self, now: &'b str) -> Manager<'b> {
+        Manager { name: self.manager, subresource: self.subresource, now }
+    }
+}
 
 impl Store {
     pub fn create(
         &mut self,
         kind: &'static Kind,
-        mut object: Value,
+        object: Value,
         by: By<'_>,
-        deny: &dyn Fn(&Attempt<'_>) -> Option<Status>,
+        deny: Deny<'_>,
     ) -> Result<Arc<Value>, Status> {
-        let prefix = text(&object, "/metadata/generateName").to_owned();
-        if name(&object).is_empty() && !prefix.is_empty() {
-            let free = (0..NAME_TRIES).find_map(|_| {
-                let name =
-                    format!("{prefix}{}", crate::digest::digest(&[&self.chance.next().to_string()], 5));
-                self.get(kind, &(namespace(&object).to_owned(), name.clone())).is_none().then_some(name)
-            });
-            set(
-                &mut object,
-                &["metadata", "name"],
-                json!(free.ok_or_else(|| Status::already_exists(kind, &prefix))?),
-            );
+        self.create_with(kind, object, Managers::default(), by, deny)
+    }
+
+    /// Creates an object; who has no managers yet is managed by its creator.
+    fn create_with(
+        &mut self,
+        kind: &'static Kind,
+        mut object: Value,
+        mut managers: Managers,
+        by: By<'_>,
+        deny: Deny<'_>,
+    ) -> Result<Arc<Value>, Status> {
+        if text(&object, "/metadata/resourceVersion").parse::<u64>().is_ok_and(|version| version > 0) {
+            return Err(Status::internal("resourceVersion should not be set on objects to be created"));
         }
-        if name(&object).is_empty() {
-            return Err(Status::invalid(
-                kind,
-                "",
-                "metadata.name: Required value: name or generateName is required",
-            ));
-        }
+        self.name(kind, &mut object)?;
         let key: Key = (namespace(&object).to_owned(), name(&object).to_owned());
-        if kind.namespaced && self.get(&kinds::NAMESPACE, &(String::new(), key.0.clone())).is_none() {
-            return Err(Status::not_found(&kinds::NAMESPACE, &key.0));
+        self.namespace_for(kind, &key)?;
+        let now = seconds(self.clock.now());
+        let uid = self.uid();
+        if kind.status
+            && let Some(fields) = object.as_object_mut()
+        {
+            fields.remove("status");
         }
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            for field in FIXED.iter().chain(&["managedFields"]) {
+                metadata.remove(*field);
+            }
+            metadata.insert("uid".to_owned(), json!(uid));
+            metadata.insert("creationTimestamp".to_owned(), json!(now));
+            if kind.has_generation() {
+                metadata.insert("generation".to_owned(), json!(1));
+            }
+            drop_empty(metadata);
+        }
+        let mut object = without_nulls(object);
+        defaults::fill(kind, &mut object);
+        if managers == Managers::default() {
+            let nothing = json!({"apiVersion": object.get("apiVersion"), "kind": object.get("kind")});
+            managers.update(kind, by.manager(&now), &nothing, &object);
+        }
+        rules::check(kind, None, &object, None)?;
         if self.get(kind, &key).is_some() {
             return Err(Status::already_exists(kind, &key.1));
         }
-        if kind.status
-            && let Some(object) = object.as_object_mut()
-        {
-            object.remove("status");
-        }
-        let uid = self.uid();
-        let now = seconds(self.clock.now());
-        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
-            metadata.remove("deletionTimestamp");
-            metadata.remove("resourceVersion");
-            metadata.remove("managedFields");
-            metadata.insert("uid".to_owned(), json!(uid));
-            metadata.insert("creationTimestamp".to_owned(), json!(now));
-            metadata.insert("generation".to_owned(), json!(1));
-            drop_empty(metadata);
-        }
-        rules::check(kind, None, &object)?;
         deny(&Attempt { user: by.user, verb: "CREATE", kind, object: &object, old: None })
             .map_or(Ok(()), Err)?;
-        let stored = Stored { object: Arc::new(object), applied: BTreeMap::new() };
-        Ok(self.commit(kind, key, Some(stored), (by.user, None)))
+        if by.dry_run {
+            return Ok(Arc::new(object));
+        }
+        Ok(self.commit(kind, key, Some((object, managers)), (by.user, None)))
+    }
+
+    /// Names an object that asks for a generated name.
+    fn name(&mut self, kind: &'static Kind, object: &mut Value) -> Result<(), Status> {
+        let prefix = text(object, "/metadata/generateName").to_owned();
+        if name(object).is_empty() && !prefix.is_empty() {
+            let free = (0..NAME_TRIES).find_map(|_| {
+                let ending = crate::digest::digest(&[&self.chance.next().to_string()], 5);
+                let name = format!("{prefix}{ending}");
+                self.get(kind, &(namespace(object).to_owned(), name.clone())).is_none().then_some(name)
+            });
+            let free = free.ok_or_else(|| Status::already_exists(kind, &prefix))?;
+            set(object, &["metadata", "name"], json!(free));
+        }
+        if name(object).is_empty() {
+            let violation = Violation::required("metadata.name", "name or generateName is required");
+            return Err(Status::invalid(kind, "", &[violation]));
+        }
+        Ok(())
+    }
+
+    /// Whether the namespace takes new objects.
+    fn namespace_for(&self, kind: &Kind, (namespace, name): &Key) -> Result<(), Status> {
+        if !kind.namespaced {
+            return Ok(());
+        }
+        let found = self.get(&kinds::NAMESPACE, &(String::new(), namespace.clone()));
+        match found {
+            None => Err(Status::not_found(&kinds::NAMESPACE, namespace)),
+            Some(found) if is_going(&found.bare) => Err(Status::terminating(kind, name, namespace)),
+            Some(_) => Ok(()),
+        }
     }
 
     fn uid(&mut self) -> String {
@@ -102,260 +152,216 @@ impl Store {
         )
     }
 
-    pub fn change(
+    /// Puts an object in the place of another of its name.
+    pub fn replace(
         &mut self,
         kind: &'static Kind,
         key: &Key,
-        change: &Change<'_>,
+        object: Value,
         by: By<'_>,
-        deny: &dyn Fn(&Attempt<'_>) -> Option<Status>,
+        deny: Deny<'_>,
     ) -> Result<Arc<Value>, Status> {
-        let stored = self.get(kind, key).cloned().ok_or_else(|| Status::not_found(kind, &key.1))?;
-        let mut wanted = (*stored.object).clone();
-        match change {
-            Change::Merge(patch) => merge::merge(&mut wanted, patch),
-            Change::Json(patch) => merge::json_patch(&mut wanted, patch).map_err(|e| {
-                let mut status = Status::invalid(kind, &key.1, "");
-                status.message =
-                    format!("the server rejected our request due to an error in our request: {e}");
-                status
-            })?,
-            Change::Replace(object) => wanted = (*object).clone(),
+        let stored = self.existing(kind, key)?;
+        // A UID in the body of an update is a precondition, and a wrong one a conflict.
+        let (wanted, is) = (text(&object, "/metadata/uid"), text(&stored.bare, "/metadata/uid"));
+        if !wanted.is_empty() && wanted != is {
+            let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {is}");
+            return Err(Status::conflict(kind, &key.1, &why));
         }
-        self.put(kind, key, stored, wanted, by, deny)
+        let version = text(&object, "/metadata/resourceVersion");
+        if kind.custom && (version.is_empty() || version == "0") {
+            return Err(must_have_version(kind, &key.1));
+        }
+        self.update(kind, key, &stored, object, by, deny)
     }
 
+    /// Changes an object by a patch.
+    pub fn patch(
+        &mut self,
+        kind: &'static Kind,
+        key: &Key,
+        patch: &Patch,
+        by: By<'_>,
+        deny: Deny<'_>,
+    ) -> Result<Arc<Value>, Status> {
+        let stored = self.existing(kind, key)?;
+        let mut wanted = (*stored.object).clone();
+        patch.change(kind, &mut wanted)?;
+        check_place(key, &wanted)?;
+        if kind.custom && text(&wanted, "/metadata/resourceVersion").is_empty() {
+            return Err(must_have_version(kind, &key.1));
+        }
+        self.update(kind, key, &stored, wanted, by, deny)
+    }
+
+    fn existing(&self, kind: &'static Kind, key: &Key) -> Result<Stored, Status> {
+        self.get(kind, key).cloned().ok_or_else(|| Status::not_found(kind, &key.1))
+    }
+
+    /// Stores what an update makes of an object, and notes who changed what.
+    fn update(
+        &mut self,
+        kind: &'static Kind,
+        key: &Key,
+        stored: &Stored,
+        mut wanted: Value,
+        by: By<'_>,
+        deny: Deny<'_>,
+    ) -> Result<Arc<Value>, Status> {
+        let given = wanted.pointer_mut("/metadata").and_then(Value::as_object_mut);
+        let given = given.and_then(|m| m.remove("managedFields")).filter(|_| by.subresource.is_none());
+        let mut managers = match given {
+            Some(given) if given == json!([{}]) => Managers::default(),
+            Some(given) => Managers::read(&given).unwrap_or_else(|| (*stored.managers).clone()),
+            None => (*stored.managers).clone(),
+        };
+        let mut new = prepared(kind, key, stored, wanted, by)?;
+        defaults::fill(kind, &mut new);
+        managers.update(kind, by.manager(&seconds(self.clock.now())), &stored.bare, &new);
+        self.put(kind, key, (stored, new, managers), by, deny)
+    }
+
+    /// Server-side apply. Returns the object and whether it is new.
     pub fn apply(
         &mut self,
         kind: &'static Kind,
         key: &Key,
-        (manager, force): (&str, bool),
-        applied: &Value,
+        (stated, force): (&Value, bool),
         by: By<'_>,
-        deny: &dyn Fn(&Attempt<'_>) -> Option<Status>,
-    ) -> Result<Arc<Value>, Status> {
-        let owner = format!("{manager}/{}", by.subresource.unwrap_or_default());
-        let Some(stored) = self.get(kind, key).cloned() else {
-            if by.subresource.is_some() || applied.pointer("/metadata/uid").is_some() {
+        deny: Deny<'_>,
+    ) -> Result<(Arc<Value>, bool), Status> {
+        let now = seconds(self.clock.now());
+        let mut stated = without_nulls(stated.clone());
+        if stated.pointer("/metadata/managedFields").is_some() {
+            return Err(Status::bad_request("metadata.managedFields must be nil"));
+        }
+        let found = self.get(kind, key).cloned();
+        let Some(stored) = found else {
+            if by.subresource.is_some() {
                 return Err(Status::not_found(kind, &key.1));
             }
-            self.create(kind, applied.clone(), by, deny)?;
-            let made = self.get(kind, key).cloned().ok_or_else(|| Status::not_found(kind, &key.1))?;
-            return Ok(self.note_applied(kind, key, made, owner, applied));
-        };
-        let uid = text(applied, "/metadata/uid");
-        if !uid.is_empty() && uid != text(&stored.object, "/metadata/uid") {
-            let why = "the UID in the precondition does not match the UID in record. The object might have been deleted and then recreated";
-            return Err(Status::conflict(kind, &key.1, why));
-        }
-        let others: Vec<&Value> =
-            stored.applied.iter().filter(|(m, _)| **m != owner).map(|(_, a)| a).collect();
-        if !force {
-            for other in stored.applied.iter().filter(|(m, _)| **m != owner) {
-                if let Some(path) = merge::conflicts(&stored.object, applied, other.1).first() {
-                    let manager = other.0.split('/').next().unwrap_or_default();
-                    let why = format!("Apply failed with 1 conflict: conflict with \"{manager}\": {path}");
-                    return Err(Status { message: why.clone(), ..Status::conflict(kind, &key.1, &why) });
-                }
+            let uid = text(&stated, "/metadata/uid");
+            if !uid.is_empty() {
+                let why = format!(
+                    "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                );
+                return Err(Status::conflict(kind, &key.1, &why));
             }
+            let mut managers = Managers::default();
+            let object = managers.apply(kind, by.manager(&now), (&json!({}), &stated), force)?;
+            return Ok((self.create_with(kind, object, managers, by, deny)?, true));
+        };
+        let mut managers = (*stored.managers).clone();
+        // What is stated of the fixed fields is a precondition, and no field that is applied.
+        let preconditions = taken_out(&mut stated);
+        let mut wanted = managers.apply(kind, by.manager(&now), (&stored.bare, &stated), force)?;
+        if let Some(metadata) = wanted.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.extend(preconditions);
         }
-        let mut wanted = (*stored.object).clone();
-        if let Some(before) = stored.applied.get(&owner) {
-            merge::withdraw(&mut wanted, before, applied, &others);
-        }
-        merge::apply(&mut wanted, applied);
-        let mut noted = stored.clone();
-        noted.applied.insert(owner, applied.clone());
-        self.put(kind, key, noted, wanted, by, deny)
+        let mut new = prepared(kind, key, &stored, wanted, by)?;
+        defaults::fill(kind, &mut new);
+        self.put(kind, key, (&stored, new, managers), by, deny).map(|object| (object, false))
     }
 
-    /// Remembers what was applied with a create; that is no change of the object.
-    fn note_applied(
-        &mut self,
-        kind: &'static Kind,
-        key: &Key,
-        mut made: Stored,
-        owner: String,
-        applied: &Value,
-    ) -> Arc<Value> {
-        made.applied.insert(owner, applied.clone());
-        let object = Arc::clone(&made.object);
-        self.remember(kind, key, made);
-        object
-    }
-
-    /// Stores what an object shall be, within what the subresource may change.
+    /// Stores a prepared object, unless nothing is new.
     fn put(
         &mut self,
         kind: &'static Kind,
         key: &Key,
-        stored: Stored,
-        wanted: Value,
+        (stored, mut new, managers): (&Stored, Value, Managers),
         by: By<'_>,
-        deny: &dyn Fn(&Attempt<'_>) -> Option<Status>,
+        deny: Deny<'_>,
     ) -> Result<Arc<Value>, Status> {
-        let old = Arc::clone(&stored.object);
-        let version = text(&wanted, "/metadata/resourceVersion");
-        if !version.is_empty() && version != text(&old, "/metadata/resourceVersion") {
-            let why =
-                "the object has been modified; please apply your changes to the latest version and try again";
-            return Err(Status::conflict(kind, &key.1, why));
-        }
-        let uid = text(&wanted, "/metadata/uid");
-        if !uid.is_empty() && uid != text(&old, "/metadata/uid") {
-            let why = "Precondition failed: UID in precondition does not match UID in object meta";
-            return Err(Status::conflict(kind, &key.1, why));
-        }
-        let mut new = restricted(kind, &old, wanted, by.subresource);
-        if is_going(&old) {
-            let had = list(&old, "/metadata/finalizers");
-            if list(&new, "/metadata/finalizers").iter().any(|f| !had.contains(f)) {
-                let why = "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted";
-                return Err(Status::invalid(kind, &key.1, why));
-            }
-        }
-        if parts_differ(&old, &new) {
+        let old = &stored.bare;
+        if kind.has_generation() && asks_for_other(old, &new) {
             let generation = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default();
             set(&mut new, &["metadata", "generation"], json!(generation + 1));
         }
-        if new == *old {
-            self.remember(kind, key, stored);
-            return Ok(old);
-        }
-        rules::check(kind, Some(&old), &new)?;
-        deny(&Attempt { user: by.user, verb: "UPDATE", kind, object: &new, old: Some(&old) })
+        rules::check(kind, Some(old), &new, by.subresource)?;
+        deny(&Attempt { user: by.user, verb: "UPDATE", kind, object: &new, old: Some(old) })
             .map_or(Ok(()), Err)?;
+        if new == **old && managers.is_like(&stored.managers) {
+            return Ok(Arc::clone(&stored.object));
+        }
+        if by.dry_run {
+            if let Some(shown) = managers.write().filter(|_| !self.hides_managers) {
+                set(&mut new, &["metadata", "managedFields"], shown);
+            }
+            return Ok(Arc::new(new));
+        }
         let over = is_going(&new) && list(&new, "/metadata/finalizers").is_empty();
-        let after = (!over).then(|| Stored { object: Arc::new(new), applied: stored.applied });
+        let after = (!over).then_some((new, managers));
         Ok(self.commit(kind, key.clone(), after, (by.user, by.subresource)))
-    }
-
-    /// Deletes an object, or has its deletion begin where finalizers hold it.
-    pub fn delete(
-        &mut self,
-        kind: &'static Kind,
-        key: &Key,
-        only: &Preconditions,
-        by: By<'_>,
-        deny: &dyn Fn(&Attempt<'_>) -> Option<Status>,
-    ) -> Result<(Arc<Value>, bool), Status> {
-        let stored = self.get(kind, key).cloned().ok_or_else(|| Status::not_found(kind, &key.1))?;
-        let old = Arc::clone(&stored.object);
-        let differs =
-            |wanted: &Option<String>, path: &str| wanted.as_deref().is_some_and(|w| w != text(&old, path));
-        if differs(&only.uid, "/metadata/uid") {
-            let (wanted, is) = (only.uid.as_deref().unwrap_or_default(), text(&old, "/metadata/uid"));
-            let why = format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {is}");
-            return Err(Status::conflict(kind, &key.1, &why));
-        }
-        if differs(&only.resource_version, "/metadata/resourceVersion") {
-            let why = "Precondition failed: ResourceVersion in precondition does not match";
-            return Err(Status::conflict(kind, &key.1, why));
-        }
-        deny(&Attempt { user: by.user, verb: "DELETE", kind, object: &old, old: Some(&old) })
-            .map_or(Ok(()), Err)?;
-        if list(&old, "/metadata/finalizers").is_empty() {
-            return Ok((self.commit(kind, key.clone(), None, (by.user, None)), true));
-        }
-        if is_going(&old) {
-            return Ok((old, false));
-        }
-        let mut going = (*old).clone();
-        let generation = old.pointer("/metadata/generation").and_then(Value::as_i64).unwrap_or_default();
-        set(&mut going, &["metadata", "deletionTimestamp"], json!(seconds(self.clock.now())));
-        set(&mut going, &["metadata", "deletionGracePeriodSeconds"], json!(0));
-        set(&mut going, &["metadata", "generation"], json!(generation + 1));
-        let after = Stored { object: Arc::new(going), applied: stored.applied };
-        Ok((self.commit(kind, key.clone(), Some(after), (by.user, None)), false))
-    }
-
-    /// Deletes every object all of whose owners are gone, until nothing more goes.
-    pub fn collect_garbage(&mut self, by: &Arc<str>) {
-        loop {
-            let garbage: Vec<(&'static Kind, Key)> = kinds::ALL
-                .iter()
-                .flat_map(|kind| self.all(kind).map(move |s| (*kind, &s.object)))
-                .filter(|(_, object)| !is_going(object) && self.is_garbage(object))
-                .map(|(kind, o)| (kind, (namespace(o).to_owned(), name(o).to_owned())))
-                .collect();
-            if garbage.is_empty() {
-                return;
-            }
-            for (kind, key) in garbage {
-                let only = Preconditions::default();
-                // It was there a moment ago, and nothing else runs meanwhile.
-                let _ = self.delete(kind, &key, &only, By { user: by, subresource: None }, &|_| None);
-            }
-        }
-    }
-
-    fn is_garbage(&self, object: &Value) -> bool {
-        let owners = list(object, "/metadata/ownerReferences");
-        !owners.is_empty()
-            && owners.iter().all(|owner| {
-                let Some(kind) = kinds::ALL.iter().find(|k| k.kind == text(owner, "/kind")) else {
-                    return false;
-                };
-                let namespace = if kind.namespaced { namespace(object) } else { "" };
-                let key = (namespace.to_owned(), text(owner, "/name").to_owned());
-                self.get(kind, &key).is_none_or(|o| text(&o.object, "/metadata/uid") != text(owner, "/uid"))
-            })
     }
 }
 
-/// The new object with everything put back that this write must not change.
-fn restricted(kind: &Kind, old: &Value, mut wanted: Value, subresource: Option<&'static str>) -> Value {
-    if subresource == Some("status") {
+fn must_have_version(kind: &Kind, name: &str) -> Status {
+    let violation =
+        Violation::invalid("metadata.resourceVersion", &json!(0), "must be specified for an update");
+    Status::invalid_resource(kind, name, violation)
+}
+
+/// Checks that a patched object still has its name.
+fn check_place(key: &Key, wanted: &Value) -> Result<(), Status> {
+    if name(wanted) == key.1 {
+        return Ok(());
+    }
+    let (wanted, is) = (name(wanted), &key.1);
+    Err(Status::bad_request(if wanted.is_empty() {
+        format!("the name of the object ({is} based on URL) was undeterminable: name must be provided")
+    } else {
+        format!("the name of the object ({wanted}) does not match the name on the URL ({is})")
+    }))
+}
+
+fn taken_out(stated: &mut Value) -> Map<String, Value> {
+    let metadata = stated.get_mut("metadata").and_then(Value::as_object_mut);
+    let fixed =
+        metadata.map(|m| FIXED.iter().filter_map(|f| Some(((*f).to_owned(), m.remove(*f)?))).collect());
+    fixed.unwrap_or_default()
+}
+
+/// The new object with everything put back that this write does not change.
+pub fn restricted(kind: &Kind, old: &Value, mut wanted: Value, subresource: Option<&'static str>) -> Value {
+    let status = wanted.as_object_mut().and_then(|w| w.remove("status")).filter(|s| !s.is_null());
+    if subresource.is_some() && kind.custom {
         let mut new = old.clone();
-        match wanted.get_mut("status").map(Value::take) {
-            Some(status) if !status.is_null() => set(&mut new, &["status"], without_nulls(status)),
-            _ => {
-                if let Some(new) = new.as_object_mut() {
-                    new.remove("status");
-                }
-            }
+        if let Some(new) = new.as_object_mut() {
+            match status {
+                Some(status) => new.insert("status".to_owned(), without_nulls(status)),
+                None => new.remove("status"),
+            };
         }
         return new;
     }
-    if let Some(wanted) = wanted.as_object_mut() {
-        if kind.status {
-            wanted.remove("status");
-            if let Some(status) = old.get("status") {
-                wanted.insert("status".to_owned(), status.clone());
-            }
+    let Some(fields) = wanted.as_object_mut() else { return old.clone() };
+    let (kept, given) = if subresource.is_some() { ("spec", status) } else { ("", status) };
+    let status = if subresource.is_none() && kind.status { old.get("status").cloned() } else { given };
+    if let Some(status) = status {
+        fields.insert("status".to_owned(), status);
+    }
+    for field in ["apiVersion", "kind", kept] {
+        match old.get(field) {
+            Some(value) => fields.insert(field.to_owned(), value.clone()),
+            None => fields.remove(field),
+        };
+    }
+    if let (Some(metadata), Some(before)) =
+        (fields.get_mut("metadata").and_then(Value::as_object_mut), old.get("metadata"))
+    {
+        for field in FIXED.iter().chain(&["name", "namespace", "generateName"]) {
+            match before.get(field) {
+                Some(value) => metadata.insert((*field).to_owned(), value.clone()),
+                None => metadata.remove(*field),
+            };
         }
-        if let (Some(metadata), Some(before)) =
-            (wanted.get_mut("metadata").and_then(Value::as_object_mut), old.get("metadata"))
-        {
-            for field in [
-                "uid",
-                "creationTimestamp",
-                "deletionTimestamp",
-                "deletionGracePeriodSeconds",
-                "generation",
-                "resourceVersion",
-                "name",
-                "namespace",
-            ] {
-                match before.get(field) {
-                    Some(value) => metadata.insert(field.to_owned(), value.clone()),
-                    None => metadata.remove(field),
-                };
-            }
-            metadata.remove("managedFields");
-            drop_empty(metadata);
-        }
-        for field in ["apiVersion", "kind"] {
-            if let Some(value) = old.get(field) {
-                wanted.insert(field.to_owned(), value.clone());
-            }
-        }
+        drop_empty(metadata);
     }
     without_nulls(wanted)
 }
 
 /// Empty maps and lists of metadata are not stored.
-fn drop_empty(metadata: &mut serde_json::Map<String, Value>) {
+fn drop_empty(metadata: &mut Map<String, Value>) {
     for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
         let empty = match metadata.get(field) {
             Some(Value::Object(map)) => map.is_empty(),
@@ -380,12 +386,8 @@ fn without_nulls(value: Value) -> Value {
 }
 
 /// Whether anything but metadata and status differs.
-fn parts_differ(old: &Value, new: &Value) -> bool {
-    let parts = |object: &Value| -> BTreeMap<String, Value> {
-        let map = object.as_object().into_iter().flatten();
-        map.filter(|(k, _)| !matches!(k.as_str(), "metadata" | "status"))
-            .map(|(k, v)| (k.clone(), v.clone()))
-            .collect()
-    };
-    parts(old) != parts(new)
+fn asks_for_other(old: &Value, new: &Value) -> bool {
+    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return false };
+    let counts = |field: &&String| !matches!(field.as_str(), "metadata" | "status");
+    old.keys().chain(new.keys()).filter(counts).any(|field| old.get(field) != new.get(field))
 }

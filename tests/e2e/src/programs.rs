@@ -53,6 +53,25 @@ pub fn build(layout: &Layout) -> Result<()> {
     Ok(())
 }
 
+/// Where kubectl is: the one on the PATH, or one that is built from the module of Kubernetes.
+pub fn kubectl(layout: &Layout) -> Result<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if let Some(found) =
+        std::env::split_paths(&path).map(|folder| folder.join("kubectl")).find(|p| p.is_file())
+    {
+        return Ok(found);
+    }
+    let built = layout.bin().join("kubectl");
+    if !built.exists() {
+        require_go()?;
+        fs::create_dir_all(layout.bin()).with_context(|| format!("creating {}", layout.bin().display()))?;
+        let mut command = go(&layout.module("k8s"));
+        command.args(["build", "-trimpath", "-buildvcs=false", "-o"]).arg(&built);
+        run(command.arg("k8s.io/kubernetes/cmd/kubectl"))?;
+    }
+    Ok(built)
+}
+
 fn build_module(layout: &Layout, module: &Module) -> Result<()> {
     let folder = layout.module(module.name);
     let fingerprint = fingerprint(&folder, module)?;

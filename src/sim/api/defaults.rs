@@ -1,0 +1,119 @@
+//! What the server fills in where a custom resource leaves it out, as the CRDs say.
+
+use super::kinds::Kind;
+use serde_json::{Map, Value, json};
+
+/// Fills in the defaults of an object's kind.
+pub fn fill(kind: &Kind, object: &mut Value) {
+    prune(kind, object);
+    match kind.kind {
+        "LocalQueue" => {
+            within(object, &["spec"], &|spec| set(spec, "stopPolicy", || json!("None")));
+            within(object, &["spec", "fairSharing"], &|sharing| set(sharing, "weight", || json!(1)));
+        }
+        "ClusterQueue" => {
+            within(object, &["spec"], &cluster_queue);
+            within(object, &["spec", "fairSharing"], &|sharing| set(sharing, "weight", || json!(1)));
+        }
+        "NodeClaim" => within(object, &["spec"], &|spec| set(spec, "expireAfter", || json!("720h"))),
+        "NodePool" => {
+            within(object, &["spec"], &|spec| {
+                set(spec, "disruption", || json!({"consolidateAfter": "0s"}));
+            });
+            within(object, &["spec", "disruption"], &|disruption| {
+                set(disruption, "budgets", || json!([{"nodes": "10%"}]));
+                set(disruption, "consolidationPolicy", || json!("WhenEmptyOrUnderutilized"));
+            });
+            within(object, &["spec", "template", "spec"], &|spec| set(spec, "expireAfter", || json!("720h")));
+            within(object, &["status"], &|status| set(status, "nodes", || json!(0)));
+        }
+        "Workload" => {
+            within(object, &["spec"], &|spec| set(spec, "active", || json!(true)));
+            let pod_sets = object.pointer_mut("/spec/podSets").and_then(Value::as_array_mut);
+            for pod_set in pod_sets.into_iter().flatten().filter_map(Value::as_object_mut) {
+                set(pod_set, "count", || json!(1));
+                set(pod_set, "name", || json!("main"));
+            }
+            let assigned =
+                object.pointer_mut("/status/admission/podSetAssignments").and_then(Value::as_array_mut);
+            for assignment in assigned.into_iter().flatten().filter_map(Value::as_object_mut) {
+                set(assignment, "name", || json!("main"));
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Drops what stands beside the parts that a custom kind with a status has.
+fn prune(kind: &Kind, object: &mut Value) {
+    if let Some(fields) = object.as_object_mut().filter(|_| kind.custom && kind.status) {
+        fields.retain(|field, _| {
+            matches!(field.as_str(), "apiVersion" | "kind" | "metadata" | "spec" | "status")
+        });
+    }
+}
+
+fn cluster_queue(spec: &mut Map<String, Value>) {
+    set(spec, "queueingStrategy", || json!("BestEffortFIFO"));
+    set(spec, "stopPolicy", || json!("None"));
+    set(spec, "flavorFungibility", || json!({}));
+    set(spec, "preemption", || json!({}));
+    if let Some(Value::Object(fungibility)) = spec.get_mut("flavorFungibility") {
+        set(fungibility, "whenCanBorrow", || json!("MayStopSearch"));
+        set(fungibility, "whenCanPreempt", || json!("TryNextFlavor"));
+    }
+    if let Some(Value::Object(preemption)) = spec.get_mut("preemption") {
+        set(preemption, "borrowWithinCohort", || json!({"policy": "Never"}));
+        set(preemption, "reclaimWithinCohort", || json!("Never"));
+        set(preemption, "withinClusterQueue", || json!("Never"));
+    }
+}
+
+fn set(map: &mut Map<String, Value>, field: &str, default: impl FnOnce() -> Value) {
+    if map.get(field).is_none_or(Value::is_null) {
+        map.insert(field.to_owned(), default());
+    }
+}
+
+fn within(object: &mut Value, path: &[&str], fill: &dyn Fn(&mut Map<String, Value>)) {
+    let mut place = Some(object);
+    for step in path {
+        place = place.and_then(|value| value.get_mut(step));
+    }
+    if let Some(Value::Object(map)) = place {
+        fill(map);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kinds::{NODE_CLAIM, NODE_POOL};
+    use super::*;
+
+    #[test]
+    fn what_is_left_out_is_filled_in_and_what_is_given_stays() {
+        let mut claim = json!({"spec": {}});
+        fill(&NODE_CLAIM, &mut claim);
+        assert_eq!(claim, json!({"spec": {"expireAfter": "720h"}}));
+        let mut given = json!({"spec": {"expireAfter": "Never"}});
+        fill(&NODE_CLAIM, &mut given);
+        assert_eq!(given, json!({"spec": {"expireAfter": "Never"}}));
+    }
+
+    #[test]
+    fn what_a_custom_kind_does_not_know_is_dropped() {
+        let mut claim = json!({"spec": {"expireAfter": "Never"}, "unknown": 1});
+        fill(&NODE_CLAIM, &mut claim);
+        assert_eq!(claim, json!({"spec": {"expireAfter": "Never"}}));
+    }
+
+    #[test]
+    fn defaults_within_a_default_are_filled_in_too() {
+        let mut pool = json!({"spec": {"template": {"spec": {}}}});
+        fill(&NODE_POOL, &mut pool);
+        let expected = json!({"budgets": [{"nodes": "10%"}], "consolidateAfter": "0s",
+            "consolidationPolicy": "WhenEmptyOrUnderutilized"});
+        assert_eq!(pool["spec"]["disruption"], expected);
+        assert_eq!(pool.get("status"), None);
+    }
+}

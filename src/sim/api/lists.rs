@@ -1,0 +1,297 @@
+//! Reading: single objects, lists with pages and versions, and watches.
+
+use super::body::Query;
+use super::http::response;
+use super::route::Target;
+use super::select::Selector;
+use super::status::{Status, Violation};
+use super::{Answer, ApiServer, Caller, Watch};
+use crate::sim::values::{name, namespace, set};
+use serde_json::{Value, json};
+use std::num::ParseIntError;
+use std::sync::Arc;
+
+/// Which version a read asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    /// The newest.
+    Newest,
+    /// Whatever the replica has.
+    Any,
+    /// What the replica has, if it is not older than this.
+    NotOlder(u64),
+    /// Exactly this.
+    Exact(u64),
+}
+
+/// Why a text is no version, in the words of the real server.
+pub fn parse_error(text: &str, error: &ParseIntError) -> String {
+    let why = match error.kind() {
+        std::num::IntErrorKind::PosOverflow => "value out of range",
+        _ => "invalid syntax",
+    };
+    format!("strconv.ParseUint: parsing {text:?}: {why}")
+}
+
+fn version(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|e| format!("resourceVersion: Invalid value: {text:?}: {}", parse_error(text, &e)))
+}
+
+fn is_set(query: &Query, key: &str) -> bool {
+    query.get(key).is_some_and(|v| matches!(v.as_str(), "true" | "1"))
+}
+
+fn given<'q>(query: &'q Query, key: &str) -> &'q str {
+    query.get(key).map_or("", String::as_str)
+}
+
+/// One object, the newest or that of the replica.
+pub fn one(
+    server: &ApiServer,
+    caller: &Caller,
+    target: &Target,
+    (name, query): (&str, &Query),
+) -> Result<Arc<Value>, Status> {
+    let key = (target.namespace.clone().unwrap_or_default(), name.to_owned());
+    let text = given(query, "resourceVersion");
+    let found = if text.is_empty() {
+        server.read(target.kind, &key)
+    } else {
+        let version =
+            version(text).map_err(|why| Status::bad_request(format!("invalid resource version: {why}")))?;
+        let store = server.store();
+        let newest = store.version_of(caller.replica);
+        if version > newest {
+            return Err(Status::too_new(version, newest));
+        }
+        store.cached_one(target.kind, &key, caller.replica)
+    };
+    found.ok_or_else(|| Status::not_found(target.kind, name))
+}
+
+/// The selector of a list or watch.
+pub fn selector(target: &Target, query: &Query) -> Result<Selector, Status> {
+    let mut fields = given(query, "fieldSelector").to_owned();
+    if let Some(name) = &target.name {
+        fields = format!("metadata.name={name},{fields}");
+    }
+    Selector::parse(target.kind, target.namespace.as_deref(), given(query, "labelSelector"), &fields)
+}
+
+/// A list of objects.
+pub fn list<'o>(target: &Target, objects: impl Iterator<Item = &'o Arc<Value>>, version: u64) -> Value {
+    let items = objects.map(|object| {
+        let mut item = target.form.of(object).into_owned();
+        // Typed lists say once what their items are.
+        if !target.kind.custom
+            && let Some(item) = item.as_object_mut()
+        {
+            item.remove("kind");
+            item.remove("apiVersion");
+        }
+        item
+    });
+    let items: Vec<Value> = items.collect();
+    let mut list = json!({
+        "kind": format!("{}List", target.kind.kind), "apiVersion": target.api_version(),
+        "metadata": {"resourceVersion": version.to_string()}, "items": items,
+    });
+    if target.kind.custom {
+        set(&mut list, &["metadata", "continue"], json!(""));
+    }
+    list
+}
+
+/// Answers a list or a watch.
+pub fn list_or_watch(
+    server: &ApiServer,
+    caller: &Caller,
+    target: &Target,
+    query: &Query,
+) -> Result<Answer, Status> {
+    let selector = selector(target, query)?;
+    check_options(query)?;
+    if is_set(query, "watch") {
+        watch(server, caller, target, (query, selector))
+    } else {
+        page(server, caller, target, (query, &selector))
+    }
+}
+
+fn check_options(query: &Query) -> Result<(), Status> {
+    let matching = given(query, "resourceVersionMatch");
+    let initial = query.contains_key("sendInitialEvents");
+    let refuse = |field: &str, why: &str| {
+        Err(Status::invalid_options("ListOptions", Violation::forbidden(field, why)))
+    };
+    if is_set(query, "watch") {
+        if initial && matching != "NotOlderThan" {
+            return refuse(
+                "resourceVersionMatch",
+                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            );
+        }
+        if !initial && !matching.is_empty() {
+            return refuse(
+                "resourceVersionMatch",
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            );
+        }
+        return Ok(());
+    }
+    if initial {
+        return refuse("sendInitialEvents", "sendInitialEvents is forbidden for list");
+    }
+    if matching.is_empty() {
+        return Ok(());
+    }
+    if given(query, "resourceVersion").is_empty() {
+        return refuse(
+            "resourceVersionMatch",
+            "resourceVersionMatch is forbidden unless resourceVersion is provided",
+        );
+    }
+    if !given(query, "continue").is_empty() {
+        return refuse("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided");
+    }
+    let known = ["Exact", "NotOlderThan", ""];
+    if !known.contains(&matching) {
+        let violation = Violation::unsupported("resourceVersionMatch", &json!(matching), &known);
+        return Err(Status::invalid_options("ListOptions", violation));
+    }
+    if matching == "Exact" && given(query, "resourceVersion") == "0" {
+        return refuse(
+            "resourceVersionMatch",
+            "resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\"",
+        );
+    }
+    Ok(())
+}
+
+fn watch(
+    server: &ApiServer,
+    caller: &Caller,
+    target: &Target,
+    (query, selector): (&Query, Selector),
+) -> Result<Answer, Status> {
+    let text = given(query, "resourceVersion");
+    let from = if text.is_empty() { 0 } else { version(text).map_err(Status::internal)? };
+    let told = (selector, target.form);
+    let mut store = server.store();
+    let frames = if is_set(query, "sendInitialEvents") {
+        store.watch_from_now(target.kind, told, caller.replica, is_set(query, "allowWatchBookmarks"))
+    } else if from == 0 && !query.contains_key("sendInitialEvents") {
+        store.watch_from_now(target.kind, told, caller.replica, false)
+    } else {
+        store.watch(target.kind, told, caller.replica, from)
+    };
+    Ok(Answer::Watch(Watch { kind: target.kind, form: target.form, frames, table: None }))
+}
+
+/// Where a list goes on: the version it is of, and the last key that was told.
+fn token(version: u64, last: &Value) -> String {
+    format!("v1_{version}_{}_{}", namespace(last), name(last))
+}
+
+fn parse_token(text: &str) -> Option<(u64, (String, String))> {
+    let mut parts = text.strip_prefix("v1_")?.split('_');
+    let (version, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
+    Some((version.parse().ok()?, (namespace.to_owned(), name.to_owned())))
+}
+
+fn page(
+    server: &ApiServer,
+    caller: &Caller,
+    target: &Target,
+    (query, selector): (&Query, &Selector),
+) -> Result<Answer, Status> {
+    let text = given(query, "resourceVersion");
+    let mut wanted = match text {
+        "" => Wanted::Newest,
+        "0" => Wanted::Any,
+        text => {
+            let version = version(text)
+                .map_err(|why| Status::bad_request(format!("invalid resource version: {why}")))?;
+            let exact = given(query, "resourceVersionMatch") == "Exact";
+            if exact { Wanted::Exact(version) } else { Wanted::NotOlder(version) }
+        }
+    };
+    let mut after = None;
+    let going_on = given(query, "continue");
+    if !going_on.is_empty() {
+        if !matches!(wanted, Wanted::Newest | Wanted::Any) {
+            return Err(Status::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
+        }
+        let why = "invalid continue token: continue key is not valid";
+        let (version, key) = parse_token(going_on).ok_or_else(|| Status::bad_request(why))?;
+        (wanted, after) = (Wanted::Exact(version), Some(key));
+    }
+    let (objects, current) = read(server, caller, target, wanted)?;
+    let key = |object: &Value| (namespace(object).to_owned(), name(object).to_owned());
+    let left = |object: &&Arc<Value>| {
+        after.as_ref().is_none_or(|after| key(object) > *after) && selector.takes(object)
+    };
+    let chosen: Vec<&Arc<Value>> = objects.iter().filter(left).collect();
+    let limit: usize = given(query, "limit").parse().unwrap_or_default();
+    // A cache does not part its lists.
+    let limit = if limit == 0 || wanted == Wanted::Any { usize::MAX } else { limit };
+    let shown = chosen.get(..limit).unwrap_or(&chosen);
+    let mut answer = list(target, shown.iter().copied(), current);
+    let rest = chosen.len() - shown.len();
+    if let Some(last) = shown.last().filter(|_| rest > 0) {
+        set(&mut answer, &["metadata", "continue"], json!(token(current, last)));
+        if selector.takes_all() {
+            set(&mut answer, &["metadata", "remainingItemCount"], json!(rest));
+        }
+    }
+    Ok(Answer::Whole(response(200, &answer)))
+}
+
+fn read(
+    server: &ApiServer,
+    caller: &Caller,
+    target: &Target,
+    wanted: Wanted,
+) -> Result<(Vec<Arc<Value>>, u64), Status> {
+    let store = server.store();
+    match wanted {
+        Wanted::Newest => Ok(store.cached(target.kind, usize::MAX)),
+        Wanted::Any => Ok(store.cached(target.kind, caller.replica)),
+        Wanted::NotOlder(version) => {
+            let newest = store.version_of(caller.replica);
+            if version > newest {
+                return Err(Status::too_new(version, newest));
+            }
+            Ok(store.cached(target.kind, caller.replica))
+        }
+        Wanted::Exact(version) => {
+            if version > store.version {
+                return Err(Status::too_new(version, store.version));
+            }
+            let objects = store.at(target.kind, version).ok_or_else(|| {
+                let why = format!("The provided continue parameter or resource version {version} is too old");
+                Status::expired(why)
+            })?;
+            Ok((objects, version))
+        }
+    }
+}
+
+/// The line that ends a watch from a version that is forgotten.
+pub fn too_old(from: u64, oldest: u64) -> Value {
+    Status::expired(format!("too old resource version: {from} ({oldest})")).to_json()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_tells_where_a_list_goes_on() {
+        let last = json!({"metadata": {"namespace": "ns", "name": "a.b-c"}});
+        assert_eq!(parse_token(&token(7, &last)), Some((7, ("ns".to_owned(), "a.b-c".to_owned()))));
+        assert_eq!(parse_token("nonsense"), None);
+    }
+}

@@ -1,0 +1,285 @@
+//! Who manages which fields of an object: `metadata.managedFields`, and server-side apply upon it.
+//!
+//! The rules are those of Kubernetes: an update owns what it changed and takes it from others; an apply
+//! owns what it states, may not change what another owns unless it is forced, and what it states no
+//! longer goes unless another owns it.
+
+use super::differ::{self, Difference};
+use super::fields::{self, Fields};
+use super::kinds::Kind;
+use super::status::Status;
+use serde_json::{Map, Value, json};
+
+/// Who writes, as field management sees it.
+#[derive(Clone, Copy, Debug)]
+pub struct Manager<'m> {
+    /// Name; may be empty.
+    pub name: &'m str,
+    /// The part that is written.
+    pub subresource: Option<&'static str>,
+    /// When, as `metav1.Time` writes it.
+    pub now: &'m str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    name: String,
+    applies: bool,
+    version: String,
+    subresource: String,
+    time: String,
+    fields: Fields,
+}
+
+/// The managers of one object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Managers(Vec<Entry>);
+
+/// Fields of `metadata` that nobody manages.
+const UNMANAGED: [&str; 8] = [
+    "f:name",
+    "f:namespace",
+    "f:creationTimestamp",
+    "f:selfLink",
+    "f:uid",
+    "f:generation",
+    "f:managedFields",
+    "f:resourceVersion",
+];
+
+impl Managers {
+    /// Reads `metadata.managedFields`; `None` if there are none or they are not well formed.
+    pub fn read(value: &Value) -> Option<Self> {
+        let text =
+            |entry: &Value, key: &str| entry.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
+        let entries = value.as_array()?.iter().map(|entry| {
+            let applies = match entry.get("operation")?.as_str()? {
+                "Apply" => true,
+                "Update" => false,
+                _ => return None,
+            };
+            Some(Entry {
+                name: text(entry, "manager"),
+                applies,
+                version: text(entry, "apiVersion"),
+                subresource: text(entry, "subresource"),
+                time: text(entry, "time"),
+                fields: entry.get("fieldsV1").map_or_else(|| Some(Fields::default()), Fields::from_json)?,
+            })
+        });
+        entries.collect::<Option<Vec<_>>>().filter(|e| !e.is_empty()).map(Self)
+    }
+
+    /// As `metadata.managedFields`; `None` if nobody manages anything.
+    pub fn write(&self) -> Option<Value> {
+        let mut entries: Vec<&Entry> = self.0.iter().collect();
+        entries.sort_by_key(|e| (!e.applies, &e.time, &e.name, &e.version, &e.subresource));
+        let shown = entries.into_iter().map(|entry| {
+            let mut shown = Map::new();
+            let texts = [
+                ("manager", &entry.name),
+                ("apiVersion", &entry.version),
+                ("subresource", &entry.subresource),
+                ("time", &entry.time),
+            ];
+            for (key, text) in texts {
+                if !text.is_empty() {
+                    shown.insert(key.to_owned(), json!(text));
+                }
+            }
+            shown.insert("operation".to_owned(), json!(if entry.applies { "Apply" } else { "Update" }));
+            shown.insert("fieldsType".to_owned(), json!("FieldsV1"));
+            shown.insert("fieldsV1".to_owned(), entry.fields.to_json());
+            Value::Object(shown)
+        });
+        (!self.0.is_empty()).then(|| Value::Array(shown.collect()))
+    }
+
+    /// Whether others are the same but for times.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let ignored = |e: &Entry| Entry { time: String::new(), ..e.clone() };
+        self.0.len() == other.0.len()
+            && self.0.iter().all(|e| other.0.iter().any(|o| ignored(o) == ignored(e)))
+    }
+
+    /// Notes what an update changed.
+    pub fn update(&mut self, kind: &Kind, who: Manager<'_>, old: &Value, new: &Value) {
+        let Difference { mut set, mut removed } = differ::difference(kind, old, new);
+        reset(kind, who.subresource, &mut set);
+        reset(kind, who.subresource, &mut removed);
+        for entry in &mut self.0 {
+            entry.fields.subtract(&set);
+            entry.fields.subtract(&removed);
+        }
+        strip(&mut set);
+        if !set.is_empty() {
+            let place = self.place(kind, who, false);
+            if let Some(entry) = self.0.get_mut(place) {
+                entry.fields.add(set);
+                who.now.clone_into(&mut entry.time);
+            }
+        }
+        self.0.retain(|e| !e.fields.is_empty());
+    }
+
+    /// Applies what a manager states to an object, which is given and returned without its managers.
+    pub fn apply(
+        &mut self,
+        kind: &Kind,
+        who: Manager<'_>,
+        (old, stated): (&Value, &Value),
+        force: bool,
+    ) -> Result<Value, Status> {
+        let mut new = old.clone();
+        differ::merge(kind, &mut new, stated);
+        let mut own = differ::stated(kind, stated);
+        reset(kind, who.subresource, &mut own);
+        strip(&mut own);
+        let place = self.place(kind, who, true);
+        let before = self.0.get_mut(place).map(|e| std::mem::replace(&mut e.fields, own));
+        let mut gone = before.unwrap_or_default().with_named();
+        for entry in &self.0 {
+            gone.subtract(&entry.fields.with_named());
+        }
+        differ::remove(kind, &mut new, &gone);
+        let Difference { mut set, mut removed } = differ::difference(kind, old, &new);
+        reset(kind, who.subresource, &mut set);
+        reset(kind, who.subresource, &mut removed);
+        let others = || self.0.iter().enumerate().filter(|(at, _)| *at != place).map(|(_, e)| e);
+        let conflicts: Vec<(String, String)> = others()
+            .flat_map(|e| e.fields.common(&set).paths().into_iter().map(|path| (e.described(), path)))
+            .collect();
+        if !force && !conflicts.is_empty() {
+            return Err(Status::apply_conflict(&conflicts));
+        }
+        for (at, entry) in self.0.iter_mut().enumerate() {
+            if at != place {
+                entry.fields.subtract(&set);
+                entry.fields.subtract(&removed);
+            } else if new != *old || entry.time.is_empty() {
+                who.now.clone_into(&mut entry.time);
+            }
+        }
+        self.0.retain(|e| !e.fields.is_empty());
+        Ok(new)
+    }
+
+    /// The place of a manager's entry, which is made if it is missing.
+    fn place(&mut self, kind: &Kind, who: Manager<'_>, applies: bool) -> usize {
+        let version = kind.api_version();
+        let subresource = who.subresource.unwrap_or_default();
+        let same = |e: &Entry| {
+            e.applies == applies
+                && e.name == who.name
+                && e.subresource == subresource
+                && (applies || e.version == version)
+        };
+        if let Some(at) = self.0.iter().position(same) {
+            if let Some(entry) = self.0.get_mut(at) {
+                entry.version = version;
+            }
+            return at;
+        }
+        self.0.push(Entry {
+            name: who.name.to_owned(),
+            applies,
+            version,
+            subresource: subresource.to_owned(),
+            time: String::new(),
+            fields: Fields::default(),
+        });
+        self.0.len() - 1
+    }
+}
+
+impl Entry {
+    fn described(&self) -> String {
+        let mut text = format!("{:?}", self.name);
+        if !self.subresource.is_empty() {
+            text = format!("{text} with subresource {:?}", self.subresource);
+        }
+        if self.applies { text } else { format!("{text} using {}", self.version) }
+    }
+}
+
+/// Takes out what a write of this part of an object never changes.
+fn reset(kind: &Kind, subresource: Option<&'static str>, fields: &mut Fields) {
+    match subresource {
+        None if kind.status => fields.cut(&[&fields::field("status")]),
+        None => {}
+        Some(_) => {
+            fields.cut(&[&fields::field("spec")]);
+            if kind.custom {
+                fields.cut(&[&fields::field("metadata")]);
+            } else if kind.kind == "Pod" {
+                fields.cut(&[&fields::field("metadata"), &fields::field("ownerReferences")]);
+            }
+        }
+    }
+}
+
+fn strip(fields: &mut Fields) {
+    fields.cut(&[&fields::field("apiVersion")]);
+    fields.cut(&[&fields::field("kind")]);
+    fields.forget("f:metadata");
+    for name in UNMANAGED {
+        fields.cut(&["f:metadata", name]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::kinds::{CONFIG_MAP, WORKLOAD};
+    use super::*;
+
+    fn who(name: &str) -> Manager<'_> {
+        Manager { name, subresource: None, now: "2026-01-01T00:00:00Z" }
+    }
+
+    fn map(data: &Value) -> Value {
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": data})
+    }
+
+    #[test]
+    fn what_is_applied_no_longer_goes_and_what_others_apply_stays() {
+        let mut managers = Managers::default();
+        let first =
+            managers.apply(&CONFIG_MAP, who("one"), (&json!({}), &map(&json!({"a": "1", "b": "2"}))), false);
+        let second =
+            managers.apply(&CONFIG_MAP, who("two"), (&first.unwrap(), &map(&json!({"b": "2"}))), false);
+        let third =
+            managers.apply(&CONFIG_MAP, who("one"), (&second.unwrap(), &map(&json!({}))), false).unwrap();
+        assert_eq!(third["data"], json!({"b": "2"}));
+    }
+
+    #[test]
+    fn a_field_of_another_is_taken_only_by_force() {
+        let mut managers = Managers::default();
+        let first = map(&json!({"a": "1"}));
+        managers.update(&CONFIG_MAP, who("editor"), &json!({}), &first);
+        let wanted = map(&json!({"a": "2"}));
+        let refused = managers.clone().apply(&CONFIG_MAP, who("one"), (&first, &wanted), false).unwrap_err();
+        assert_eq!(
+            refused.message,
+            "Apply failed with 1 conflict: conflict with \"editor\" using v1: .data.a"
+        );
+        managers.apply(&CONFIG_MAP, who("one"), (&first, &wanted), true).unwrap();
+        assert_eq!(managers.0.iter().filter(|e| e.fields.paths().contains(&".data.a".to_owned())).count(), 1);
+    }
+
+    #[test]
+    fn an_entry_left_out_of_an_apply_keeps_what_another_owns_of_it() {
+        let entry = |name: &str| json!({"name": name, "state": "Ready"});
+        let workload = |entries: &Value| json!({"status": {"admissionChecks": entries}});
+        let status = |name| Manager { subresource: Some("status"), ..who(name) };
+        let mut managers = Managers::default();
+        let old = json!({});
+        let new =
+            managers.apply(&WORKLOAD, status("kueue"), (&old, &workload(&json!([{"name": "b"}]))), true);
+        let both = workload(&json!([entry("a"), entry("b")]));
+        let new = managers.apply(&WORKLOAD, status("setu"), (&new.unwrap(), &both), true).unwrap();
+        let new =
+            managers.apply(&WORKLOAD, status("setu"), (&new, &workload(&json!([entry("a")]))), true).unwrap();
+        assert_eq!(new["status"]["admissionChecks"], json!([entry("a"), {"name": "b"}]));
+    }
+}

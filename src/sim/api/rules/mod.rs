@@ -1,0 +1,45 @@
+//! Rules that objects must keep: those of the API server for all, those of the schemas of single kinds,
+//! and those of admission webhooks.
+//!
+//! The rule: an object is checked as it would be stored, and everything that is wrong is told at once.
+
+mod karpenter;
+mod kueue;
+mod metadata;
+mod schema;
+mod webhook;
+
+pub use webhook::webhook;
+
+use super::kinds::Kind;
+use super::status::{Status, Violation};
+use crate::sim::values::name;
+use serde_json::Value;
+
+/// Checks an object that is about to be stored. `old` is what it replaces.
+pub fn check(
+    kind: &Kind,
+    old: Option<&Value>,
+    new: &Value,
+    subresource: Option<&'static str>,
+) -> Result<(), Status> {
+    let mut found = Vec::new();
+    // Metadata cannot be changed through the status of a custom kind.
+    if subresource.is_none() || !kind.custom {
+        metadata::check(kind, old, new, &mut found);
+    }
+    let mut schema = Vec::new();
+    schema::check(kind, new, &mut schema);
+    if schema.is_empty() {
+        match kind.kind {
+            "NodeClaim" | "NodePool" => karpenter::check(kind, old, new, &mut found),
+            "Workload" | "AdmissionCheck" | "LocalQueue" => kueue::check(kind, old, new, &mut found),
+            _ => {}
+        }
+    } else {
+        found.append(&mut schema);
+        let why = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+        found.push(Violation::invalid("<nil>", &Value::Null, why));
+    }
+    if found.is_empty() { Ok(()) } else { Err(Status::invalid(kind, name(new), &found)) }
+}

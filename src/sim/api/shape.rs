@@ -1,0 +1,103 @@
+//! Which lists and maps of an object are merged entry by entry, and which are replaced as a whole.
+//!
+//! The facts are those of the schemas of Kubernetes, Kueue and Karpenter. A path has the names of
+//! fields alone: entries of lists are no step of it.
+
+#![allow(clippy::match_same_arms, clippy::unnested_or_patterns, reason = "paths read better one by one")]
+
+use super::kinds::Kind;
+
+/// How the entries of a list are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum List {
+    /// They are not: the list is one value.
+    Atomic,
+    /// By their values.
+    Set,
+    /// By these fields.
+    Keyed(&'static [&'static str]),
+}
+
+const NAME: List = List::Keyed(&["name"]);
+
+/// The shape of the list at a path.
+pub fn list(kind: &Kind, path: &[&str]) -> List {
+    match path {
+        ["metadata", "finalizers"] => List::Set,
+        ["metadata", "ownerReferences"] => List::Keyed(&["uid"]),
+        // A Job's conditions are one value, unlike all others.
+        ["status", "conditions"] if kind.kind != "Job" => List::Keyed(&["type"]),
+        ["status", "addresses"] if kind.kind == "Node" => List::Keyed(&["type"]),
+        ["status", "podIPs" | "hostIPs"] => List::Keyed(&["ip"]),
+        ["webhooks"] => NAME,
+        ["spec", "disruption", "budgets", "reasons"] | [.., "admissionChecks", "onFlavors"] => List::Set,
+        ["spec", "resourceGroups", "flavors"]
+        | ["spec" | "status", .., "flavors" | "flavorsReservation" | "flavorsUsage", "resources"]
+        | ["status", "flavorsReservation" | "flavorsUsage"]
+        | ["spec", "admissionChecksStrategy", "admissionChecks"]
+        | ["spec", "podSets"]
+        | ["spec" | "status", "preemptionGates"]
+        | ["status", "admissionChecks" | "reclaimablePods" | "resourceRequests" | "unhealthyNodes"]
+        | ["status", "admission", "podSetAssignments"] => NAME,
+        ["status", "schedulingStats", "evictions"] => List::Keyed(&["reason", "underlyingCause"]),
+        _ => of_pod(kind, path),
+    }
+}
+
+/// The lists of a pod, or of a template of pods.
+fn of_pod(kind: &Kind, path: &[&str]) -> List {
+    let spec = match path {
+        ["spec", rest @ ..] if kind.kind == "Pod" => rest,
+        ["spec", "template", "spec", rest @ ..] | ["spec", "podSets", "template", "spec", rest @ ..] => rest,
+        _ => return List::Atomic,
+    };
+    match spec {
+        ["containers" | "initContainers" | "ephemeralContainers", "ports"] => {
+            List::Keyed(&["containerPort", "protocol"])
+        }
+        ["containers" | "initContainers" | "ephemeralContainers", "volumeMounts"] => {
+            List::Keyed(&["mountPath"])
+        }
+        ["containers" | "initContainers" | "ephemeralContainers", "volumeDevices"] => {
+            List::Keyed(&["devicePath"])
+        }
+        ["containers" | "initContainers" | "ephemeralContainers"]
+        | ["containers" | "initContainers" | "ephemeralContainers", "env"]
+        | ["volumes" | "imagePullSecrets" | "schedulingGates" | "resourceClaims"]
+        | [.., "resources", "claims"] => NAME,
+        ["hostAliases"] => List::Keyed(&["ip"]),
+        ["topologySpreadConstraints"] => List::Keyed(&["topologyKey", "whenUnsatisfiable"]),
+        _ => List::Atomic,
+    }
+}
+
+/// Whether the map at a path is one value.
+pub fn is_atomic(kind: &Kind, path: &[&str]) -> bool {
+    match path {
+        [.., "labelSelector" | "namespaceSelector" | "nodeSelector"]
+        | [.., "fieldRef" | "resourceFieldRef" | "configMapKeyRef" | "secretKeyRef" | "fileKeyRef"]
+        | ["regarding" | "related"]
+        | [.., "requiredDuringSchedulingIgnoredDuringExecution"] => true,
+        ["spec", "selector"] => !kind.custom,
+        ["spec", "nodeLabels"] => kind.kind == "ResourceFlavor",
+        ["spec", "template", "metadata", "labels"] => kind.kind == "NodePool",
+        _ => false,
+    }
+}
+
+/// Whether the built-in kind always has something at a path, so that nobody brings it into being.
+pub fn is_always_there(kind: &Kind, path: &[&str]) -> bool {
+    if kind.custom {
+        return false;
+    }
+    match (kind.kind, path) {
+        (_, [] | ["metadata" | "status"]) | ("Pod", ["spec", "containers"]) => true,
+        ("ConfigMap" | "Event" | "RuntimeClass" | "PriorityClass", _) => false,
+        (_, ["spec"]) => true,
+        ("Job" | "DaemonSet", ["spec", "template", rest @ ..]) => {
+            matches!(rest, [] | ["metadata" | "spec"] | ["spec", "containers"])
+        }
+        ("Node", ["status", "nodeInfo" | "daemonEndpoints", ..]) => true,
+        _ => false,
+    }
+}

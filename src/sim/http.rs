@@ -1,0 +1,132 @@
+//! Serves an embedded API server over HTTP, so that kubectl and any other client can use it.
+//!
+//! The rule: nothing is decided here. Requests go to [`ApiServer::handle`] as they came; only what is
+//! a matter of transport lives here: the size of a body, the end of a watch in time, bookmarks.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::{Body, Bytes, to_bytes};
+use axum::extract::{Request, State};
+use axum::response::Response;
+use futures::FutureExt as _;
+use futures::stream::{self, Stream, StreamExt as _};
+use http::StatusCode;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::api::{Answer, ApiServer, Caller, Watch};
+
+/// The largest body that kube-apiserver takes.
+const LARGEST_BODY: usize = 3 << 20;
+/// How long a watch stays open when its caller does not say.
+const WATCH_LIMIT: Duration = Duration::from_mins(30);
+/// How often a quiet watch is told how far it is, if its caller wants to know.
+const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
+/// The user of every request: whoever reaches the port may do everything.
+const USER: &str = "kubernetes-admin";
+
+struct Shared {
+    server: ApiServer,
+    caller: Caller,
+    stop: CancellationToken,
+}
+
+/// Serves `server` on `listener` until `stop`; open watches end then too. There is neither TLS nor
+/// authentication: listen on loopback. An error is one of the listener.
+pub async fn serve(server: ApiServer, listener: TcpListener, stop: CancellationToken) -> std::io::Result<()> {
+    let caller = Caller { user: USER.into(), replica: 0 };
+    let shared = Arc::new(Shared { server, caller, stop: stop.clone() });
+    let router = Router::new().fallback(answer).with_state(shared);
+    axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+}
+
+async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let Ok(body) = to_bytes(body, LARGEST_BODY).await else {
+        return too_large();
+    };
+    let query = Query::of(parts.uri.query().unwrap_or_default());
+    match shared.server.handle(&shared.caller, &Request::from_parts(parts, body)) {
+        Answer::Whole(response) => response.map(Body::from),
+        Answer::Watch(watch) => stream_of(shared.server.clone(), watch, &query, shared.stop.clone()),
+    }
+}
+
+fn too_large() -> Response {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": format!("Request entity too large: limit is {LARGEST_BODY}"),
+        "reason": "RequestEntityTooLarge", "code": 413,
+    });
+    let mut response = Response::new(Body::from(status.to_string()));
+    *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
+    response.headers_mut().insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    response
+}
+
+/// What of a watch request is a matter of transport.
+struct Query {
+    limit: Duration,
+    bookmarks: Bookmarks,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Bookmarks {
+    Wanted,
+    Unwanted,
+}
+
+impl Query {
+    fn of(query: &str) -> Self {
+        let value = |name: &str| {
+            let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+            pairs.filter(|(key, _)| *key == name).map(|(_, value)| value).next()
+        };
+        let seconds =
+            value("timeoutSeconds").and_then(|text| text.parse().ok()).filter(|seconds| *seconds > 0);
+        let wanted = matches!(value("allowWatchBookmarks"), Some("true" | "1"));
+        Self {
+            limit: seconds.map_or(WATCH_LIMIT, Duration::from_secs),
+            bookmarks: if wanted { Bookmarks::Wanted } else { Bookmarks::Unwanted },
+        }
+    }
+}
+
+fn stream_of(server: ApiServer, watch: Watch, query: &Query, stop: CancellationToken) -> Response {
+    let until = Instant::now() + query.limit;
+    let lines = lines(server, watch, query.bookmarks)
+        .take_until(sleep_until(until))
+        .take_until(stop.cancelled_owned())
+        .map(Ok::<_, Infallible>);
+    let mut response = Response::new(Body::from_stream(lines));
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, http::HeaderValue::from_static("application/json"));
+    headers.insert(CACHE_CONTROL, http::HeaderValue::from_static("no-cache, private"));
+    response
+}
+
+/// The lines of a watch, with a bookmark whenever nothing came for a while.
+fn lines(server: ApiServer, watch: Watch, bookmarks: Bookmarks) -> impl Stream<Item = Bytes> {
+    stream::unfold((server, watch), move |(server, mut watch)| async move {
+        let due = Instant::now() + BOOKMARK_INTERVAL;
+        let line = tokio::select! {
+            biased;
+            frame = watch.next() => frame?.line,
+            () = sleep_until(due), if bookmarks == Bookmarks::Wanted => {
+                let bookmark = server.bookmark(&watch);
+                // What was committed before the bookmark was made has been queued before it.
+                match watch.next().now_or_never() {
+                    Some(frame) => frame?.line,
+                    None => bookmark.line,
+                }
+            }
+        };
+        Some((line, (server, watch)))
+    })
+}

@@ -1,0 +1,100 @@
+//! Compares two transcripts of one sequence, answer by answer, and says where they first part.
+
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::mask::Mask;
+use crate::play::Transcript;
+
+/// The first place where two servers disagree.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Difference {
+    /// Which step.
+    pub step: usize,
+    pub request: String,
+    /// Where in the answer, as a JSON pointer.
+    pub place: String,
+    pub left: String,
+    pub right: String,
+}
+
+impl Difference {
+    /// What the difference is of, whatever objects it was found with.
+    pub fn sort(&self) -> String {
+        let mut words = self.request.split(' ');
+        let method = words.next().unwrap_or_default();
+        let target = words.next().unwrap_or_default();
+        let path = target.split('?').next().unwrap_or_default();
+        let kind = crate::kinds::plural_of(path);
+        let of = if path.ends_with("/status") { "/status" } else { "" };
+        let watch = if target.contains("watch=true") { " watch" } else { "" };
+        let place: String = self.place.chars().map(|c| if c.is_ascii_digit() { '#' } else { c }).collect();
+        let short = |text: &str| text.chars().take(60).filter(|c| !c.is_ascii_digit()).collect::<String>();
+        format!("{method}{watch} {kind}{of} {place}: {} != {}", short(&self.left), short(&self.right))
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "step {}: {}", self.step + 1, self.request)?;
+        writeln!(f, "  at {}", if self.place.is_empty() { "the whole answer" } else { &self.place })?;
+        writeln!(f, "  one:   {}", self.left)?;
+        write!(f, "  other: {}", self.right)
+    }
+}
+
+/// The first difference, or none.
+pub fn first_difference(left: &Transcript, right: &Transcript) -> Option<Difference> {
+    let (mut left_mask, mut right_mask) = (Mask::new(left), Mask::new(right));
+    for (step, (one, other)) in left.answers.iter().zip(&right.answers).enumerate() {
+        let parted = |place: String, left: String, right: String| {
+            Some(Difference { step, request: one.step.request.clone(), place, left, right })
+        };
+        if one.code != other.code {
+            return parted(
+                "/code".to_owned(),
+                format!("{} {}", one.code, one.body),
+                format!("{} {}", other.code, other.body),
+            );
+        }
+        let (mut one_body, mut other_body) = (one.body.clone(), other.body.clone());
+        left_mask.apply(&mut one_body);
+        right_mask.apply(&mut other_body);
+        if let Some((place, left, right)) = part(&one_body, &other_body, "") {
+            return parted(place, left, right);
+        }
+    }
+    None
+}
+
+fn part(left: &Value, right: &Value, place: &str) -> Option<(String, String, String)> {
+    match (left, right) {
+        (Value::Object(left), Value::Object(right)) => {
+            let keys = left.keys().chain(right.keys().filter(|key| !left.contains_key(*key)));
+            keys.into_iter().find_map(|key| {
+                let place = format!("{place}/{}", key.replace('~', "~0").replace('/', "~1"));
+                match (left.get(key), right.get(key)) {
+                    (Some(left), Some(right)) => part(left, right, &place),
+                    (one, other) => Some((place, shown(one), shown(other))),
+                }
+            })
+        }
+        (Value::Array(left), Value::Array(right)) => {
+            let count = left.len().max(right.len());
+            (0..count).find_map(|at| {
+                let place = format!("{place}/{at}");
+                match (left.get(at), right.get(at)) {
+                    (Some(left), Some(right)) => part(left, right, &place),
+                    (one, other) => Some((place, shown(one), shown(other))),
+                }
+            })
+        }
+        (left, right) if left == right => None,
+        (left, right) => Some((place.to_owned(), left.to_string(), right.to_string())),
+    }
+}
+
+fn shown(value: Option<&Value>) -> String {
+    value.map_or_else(|| "nothing".to_owned(), |value| value.to_string().chars().take(600).collect())
+}

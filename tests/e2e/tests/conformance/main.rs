@@ -1,0 +1,145 @@
+//! The embedded API server against the real one: the same requests to both, the answers compared.
+//!
+//! Kept sequences, each the smallest that once told the two apart, run first; then generated ones.
+//! `SETU_SEQUENCES` says how many (2,000), `SETU_SEED` which (a number). A sequence that tells them
+//! apart is shrunk and written to `tests/e2e/conformance/`.
+
+#![allow(clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+#![allow(missing_docs, reason = "the format is described where it is declared")]
+
+mod campaign;
+mod compare;
+mod generate;
+mod kinds;
+mod mask;
+mod play;
+mod server;
+mod shrink;
+mod step;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use campaign::{Campaign, Pair};
+use libtest_mimic::{Arguments, Failed, Trial};
+use serde_json::{Value, json};
+use server::Server;
+use setu_e2e::{Layout, Options, Scope, Stack};
+use step::Sequence;
+use tokio::runtime::Runtime;
+
+/// Sequences that the embedded server is compared with the real one for.
+const SEQUENCES: u32 = 2_000;
+
+/// Sequences that the real server is compared with itself for: what differs then is a fault of the mask.
+const WITH_ITSELF: u32 = 100;
+
+fn main() -> Result<()> {
+    let mut arguments = Arguments::from_args();
+    // In their order: what was a difference once is the first to be one again.
+    arguments.test_threads = Some(1);
+    let runtime = Arc::new(Runtime::new()?);
+    let stack = runtime.block_on(Stack::start(Options { scope: Scope::ApiServer, ..Options::default() }))?;
+    runtime.block_on(definitions(&stack))?;
+    let real = Server::Real(stack.client()?);
+    let itself = Campaign {
+        pair: Pair { left: real.clone(), right: real.clone(), runtime: Arc::clone(&runtime) },
+        letter: 'i',
+        keep: None,
+        seed: number("SETU_SEED", 1)?,
+        count: number("SETU_SELF", WITH_ITSELF)?,
+    };
+    let embedded = Campaign {
+        pair: Pair { left: real, right: Server::embedded(), runtime: Arc::clone(&runtime) },
+        letter: 'e',
+        keep: Some(kept_folder()),
+        seed: number("SETU_SEED", 1)?,
+        count: number("SETU_SEQUENCES", SEQUENCES)?,
+    };
+    let mut trials = kept(&embedded)?;
+    trials.extend([
+        Trial::test("the real server answers as itself", move || run(&itself)),
+        Trial::test("the embedded server answers as the real one", move || run(&embedded)),
+    ]);
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    if conclusion.has_failed() {
+        drop(stack);
+    } else {
+        stack.stop();
+    }
+    conclusion.exit()
+}
+
+/// A trial for each kept sequence.
+fn kept(campaign: &Campaign) -> Result<Vec<Trial>> {
+    let folder = kept_folder();
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut files: Vec<PathBuf> = std::fs::read_dir(&folder)
+        .with_context(|| format!("reading {}", folder.display()))?
+        .filter_map(|entry| entry.ok().map(|entry| entry.path()))
+        .collect();
+    files.sort();
+    let trial = |(index, file): (usize, PathBuf)| {
+        let text = std::fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
+        let sequence: Sequence =
+            serde_yaml::from_str(&text).with_context(|| format!("reading {}", file.display()))?;
+        let title = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let pair = campaign.pair.clone();
+        Ok(Trial::test(title, move || match pair.play(&sequence, &format!("k{index:05}")) {
+            Ok(None) => Ok(()),
+            Ok(Some(difference)) => Err(Failed::from(difference.to_string())),
+            Err(error) => Err(Failed::from(format!("{error:#}"))),
+        }))
+    };
+    files.into_iter().enumerate().map(trial).collect()
+}
+
+fn run(campaign: &Campaign) -> Result<(), Failed> {
+    let report = campaign.run().map_err(|error| Failed::from(format!("{error:#}")))?;
+    eprintln!("{report}");
+    if report.differences.is_empty() { Ok(()) } else { Err("the two servers differ, see above".into()) }
+}
+
+fn number<T: std::str::FromStr>(name: &str, otherwise: T) -> Result<T> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().ok().with_context(|| format!("{name} must be a number, not {text:?}")),
+        Err(_) => Ok(otherwise),
+    }
+}
+
+/// The folder of kept sequences.
+fn kept_folder() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("conformance")
+}
+
+/// Installs the CRDs of Kueue and Karpenter, without the webhooks, which do not run here.
+async fn definitions(stack: &Stack) -> Result<()> {
+    let mut definitions = Vec::new();
+    for file in ["kueue.yaml", "karpenter.yaml"] {
+        let path = Layout::default().upstream().join(file);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let objects = setu_e2e::apply::documents(&text)?;
+        definitions.extend(objects.into_iter().filter(|object| object["kind"] == "CustomResourceDefinition"));
+    }
+    for definition in &mut definitions {
+        definition["spec"]["conversion"] = json!({"strategy": "None"});
+        if let Some(versions) = definition["spec"]["versions"].as_array_mut() {
+            versions.retain(|version| version["storage"] == Value::Bool(true));
+        }
+    }
+    let client = stack.client()?;
+    setu_e2e::apply::all(&client, definitions).await?;
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
+    for kind in kinds::ALL.iter().filter(|kind| kind.custom) {
+        let path = format!("{}/{}", kind.root, kind.plural);
+        while client.request_text(http::Request::get(&path).body(Vec::new())?).await.is_err() {
+            anyhow::ensure!(tokio::time::Instant::now() < deadline, "{path} is still not served");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+    Ok(())
+}
