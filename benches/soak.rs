@@ -38,7 +38,7 @@ fn main() {
                         return;
                     }
                     let outcome = Drama::of(from + index).play(false).unwrap();
-                    let lived = lives.fetch_add(outcome.lives, Ordering::Relaxed) + outcome.lives;
+                    let so_far = lives.fetch_add(outcome.lives, Ordering::Relaxed) + outcome.lives;
                     for (pair, times) in outcome.met {
                         *met.lock().unwrap().entry(pair).or_default() += times;
                     }
@@ -46,7 +46,7 @@ fn main() {
                         bar.println(format!("seed {}: {violation}", from + index));
                         failed.lock().unwrap().push(from + index);
                     }
-                    let rate = lived as f64 / started.elapsed().as_secs_f64();
+                    let rate = so_far as f64 / started.elapsed().as_secs_f64();
                     bar.set_message(format!("{rate:.0} gangs/s"));
                     bar.inc(1);
                 }

@@ -23,11 +23,17 @@ macro_rules! planted {
         #[cfg(feature = "planted-bugs")]
         let planted = $crate::planted::is_planted($crate::planted::Planted::$bug);
         #[cfg(not(feature = "planted-bugs"))]
-        let planted = false;
+        let planted = $crate::planted::never();
         planted
     }};
 }
 pub(crate) use planted;
+
+/// What every hook says in a build without the feature.
+#[cfg(not(feature = "planted-bugs"))]
+pub(crate) const fn never() -> bool {
+    false
+}
 
 #[cfg(feature = "planted-bugs")]
 mod switch {

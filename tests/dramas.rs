@@ -1,6 +1,11 @@
 //! The real controller in the embedded cluster, under everything that can go wrong.
 
-#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a test may panic and tell what it saw")]
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    reason = "a test may panic and tell what it saw"
+)]
 
 use setu::sim::drama::{Drama, Outcome};
 use setu::sim::faults::Fault;

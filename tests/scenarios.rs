@@ -25,7 +25,7 @@ fn play(run: &Run, kill_after: Option<u64>) -> Result<u64> {
         let mut world = World::new(Embedded::new(cluster), run).await?;
         let writes = scenario::play(&mut world, run, kill_after).await?;
         let violations = watchman.violations();
-        anyhow::ensure!(violations.is_empty(), "{}", violations[0]);
+        anyhow::ensure!(violations.is_empty(), "{violations:?}");
         Ok(writes)
     })
 }

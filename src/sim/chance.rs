@@ -12,13 +12,13 @@ impl Chance {
         let mut mixed = Self(seed);
         for byte in stream.bytes() {
             mixed.0 = mixed.0.wrapping_add(u64::from(byte));
-            mixed.next();
+            mixed.draw();
         }
         mixed
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -28,7 +28,7 @@ impl Chance {
 
     /// A number below `bound`; 0 if that is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        self.next().checked_rem(bound).unwrap_or_default()
+        self.draw().checked_rem(bound).unwrap_or_default()
     }
 
     /// Whether something happens that happens `per_thousand` times of a thousand.

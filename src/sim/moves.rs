@@ -141,18 +141,18 @@ impl Players {
         let workload = chance.pick(&workloads).cloned();
         match (what, workload) {
             (Move::Evict, Some(w)) => {
-                kueue::evict(&user, &w, ("Preempted", "preempted"), cluster.clock.now())
+                kueue::evict(&user, &w, ("Preempted", "preempted"), cluster.clock.now());
             }
             (Move::LoseQuota, Some(w)) => kueue::lose_quota(&user, &w, cluster.clock.now()),
             (Move::StaleEntries, Some(w)) => self.stale_entries(&user, &w),
             (Move::DeleteJob | Move::RecreateJob, Some(w)) => {
-                delete_job(&user, &w, what == Move::RecreateJob)
+                delete_job(&user, &w, what == Move::RecreateJob);
             }
             (Move::DeleteWorkload, Some(w)) => {
                 let _ = user.delete(&kinds::WORKLOAD, namespace(&w), name(&w), Preconditions::default());
             }
             (Move::FillAnnotations, Some(w)) => {
-                annotate(&user, &w, "example.com/junk", &json!("x".repeat(250_000)))
+                annotate(&user, &w, "example.com/junk", &json!("x".repeat(250_000)));
             }
             (forgery, Some(w)) if forgery.touches_journal() => {
                 let journal = self.journal(forgery, &workloads, &w, props.check, chance);

@@ -5,6 +5,7 @@
 use crate::api::duration::Span;
 use serde::Deserialize;
 use serde_json::Value;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Where a claim is, or would be, launched.
@@ -96,9 +97,9 @@ impl Weather {
     }
 
     /// Whether one more instance at `place` exceeds what there is.
-    pub fn is_full<'p>(&self, place: &Place, live: impl Iterator<Item = &'p Place> + Clone) -> bool {
+    pub fn is_full(&self, place: &Place, live: &BTreeMap<String, Place>) -> bool {
         self.at(place).any(|rule| {
-            rule.capacity.is_some_and(|room| live.clone().filter(|p| rule.matches(p)).count() >= room)
+            rule.capacity.is_some_and(|room| live.values().filter(|p| rule.matches(p)).count() >= room)
         })
     }
 

@@ -9,8 +9,14 @@
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
 #![allow(
     clippy::arithmetic_side_effects,
+    clippy::eq_op,
+    clippy::needless_pass_by_value,
+    clippy::nonminimal_bool,
+    clippy::range_plus_one,
+    clippy::trivially_copy_pass_by_ref,
+    clippy::unused_self,
     missing_docs,
-    reason = "a test may panic, and its parts are its own"
+    reason = "the shape of the explored world goes before; planted bugs are all false without their feature"
 )]
 
 /// Whether this bug is planted in this thread.

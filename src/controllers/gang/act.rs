@@ -30,7 +30,8 @@ impl Gang<'_> {
             // Somebody else has decided meanwhile, so what was decided here is out of date.
             return committed;
         }
-        if self.stored == before && !planted!(ActOnStaleJournal) && !planted!(CreateWithoutJournal) {
+        let sure = self.stored != before || planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal);
+        if !sure {
             self.confirm(workload).await?;
         }
         // What was read before a write says nothing about the time after it.

@@ -212,7 +212,7 @@ impl Karpenter {
         };
         offers()
             .filter(|offer| offer.instance_type.fits(&requests) && allowed(claim, &on(offer)))
-            .filter(|offer| !weather.is_full(&on(offer), self.live.values()))
+            .filter(|offer| !weather.is_full(&on(offer), &self.live))
             .map(|offer| (offer.price * weather.price_factor(&on(&offer)), offer))
             .min_by(|(a, _), (b, _)| a.total_cmp(b))
             .map(|(_, offer)| offer)

@@ -113,7 +113,7 @@ impl Store {
         let prefix = text(object, "/metadata/generateName").to_owned();
         if name(object).is_empty() && !prefix.is_empty() {
             let free = (0..NAME_TRIES).find_map(|_| {
-                let ending = crate::digest::digest(&[&self.chance.next().to_string()], 5);
+                let ending = crate::digest::digest(&[&self.chance.draw().to_string()], 5);
                 let name = format!("{prefix}{ending}");
                 self.get(kind, &(namespace(object).to_owned(), name.clone())).is_none().then_some(name)
             });
@@ -141,7 +141,7 @@ impl Store {
     }
 
     fn uid(&mut self) -> String {
-        let (high, low) = (self.chance.next(), self.chance.next());
+        let (high, low) = (self.chance.draw(), self.chance.draw());
         format!(
             "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
             high >> 32,

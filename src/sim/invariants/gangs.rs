@@ -60,7 +60,7 @@ pub fn changed(sight: &mut Sight, change: &Change) {
     let before = change.before.as_ref().and_then(decode);
     if &*change.by != names::SETU {
         let journals = |w: Option<&Workload>| -> Vec<String> {
-            let all = w.into_iter().flat_map(|w| w.annotations());
+            let all = w.into_iter().flat_map(ResourceExt::annotations);
             all.filter(|(k, _)| k.starts_with(names::JOURNAL_PREFIX)).map(|(_, v)| v.clone()).collect()
         };
         if before.is_some() && journals(before.as_ref()) != journals(Some(&after)) {
@@ -112,7 +112,7 @@ fn journal_written(sight: &mut Sight, workload: &Workload, check: &str, old: Opt
     let edges = diagram::edges();
     for step in steps {
         if step.seq != at.0 + 1 || step.from != at.1 || !edges.contains_key(&(step.from, step.to)) {
-            sight.violated("lawful", format!("{name}: {:?} is followed by {step:?}", at));
+            sight.violated("lawful", format!("{name}: {at:?} is followed by {step:?}"));
         }
         at = (step.seq, step.to);
     }

@@ -202,15 +202,12 @@ fn line(change: &Change) -> String {
     };
     let (namespace, name) = object.map_or(("", ""), |o| (namespace(o), name(o)));
     let status = change.subresource.unwrap_or_default();
-    let verdicts: String = object.filter(|_| change.kind.kind == "Workload").map_or_else(String::new, |o| {
-        super::values::list(o, "/status/admissionChecks")
-            .iter()
-            .map(|c| format!(" {}", text(c, "/state")))
-            .collect()
-    });
+    let checks = object.map_or(&[][..], |o| super::values::list(o, "/status/admissionChecks"));
+    let verdicts: Vec<&str> = checks.iter().map(|c| text(c, "/state")).collect();
+    let verdicts = verdicts.join(" ");
     let text = object.map_or_else(String::new, |o| crate::digest::digest(&[&o.to_string()], 8));
     format!(
-        "{} {} {} {verb} {} {namespace}/{name} {status}{verdicts} {text}\n",
+        "{} {} {} {verb} {} {namespace}/{name} {status} {verdicts} {text}\n",
         change.version, change.at, change.by, change.kind.kind
     )
 }

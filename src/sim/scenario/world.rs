@@ -6,7 +6,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::gang::Journal;
 use crate::names;
 use crate::sim::actors::machines::RUN_FOR;
-use crate::sim::values::{seconds, set};
+use crate::sim::values::{seconds, set, text};
 use anyhow::{Context as _, Result};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
@@ -107,8 +107,9 @@ impl<T: Theatre> World<T> {
     /// Applies an object; webhooks and controllers that are just starting get a few seconds.
     pub async fn apply(&self, object: Value) -> Result<()> {
         let object: Value = substituted(&object, &self.id)?;
-        let kind = object["kind"].as_str().context("an object without kind")?.to_owned();
-        let name = object["metadata"]["name"].as_str().context("an object without name")?.to_owned();
+        let kind = text(&object, "/kind").to_owned();
+        let name = text(&object, "/metadata/name").to_owned();
+        anyhow::ensure!(!kind.is_empty() && !name.is_empty(), "an object without kind or name: {object}");
         let (api, _) = self.api(&kind)?;
         let params = PatchParams::apply("e2e").force();
         api.patch(&name, &params, &Patch::Apply(&object))

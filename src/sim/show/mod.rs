@@ -11,7 +11,7 @@ use crate::gang::{Journal, StateName};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How far one node of a gang has come.
@@ -65,7 +65,7 @@ pub struct Gang {
 struct Book {
     /// By UID of the Workload.
     gangs: BTreeMap<String, Gang>,
-    used: BTreeMap<String, ()>,
+    used: BTreeSet<String>,
     news: Vec<(Timestamp, String)>,
     now: Timestamp,
 }
@@ -107,7 +107,7 @@ impl Observer for Spectator {
             ("NodeClaim", Some(claim), before) => book.claim(claim, before.is_none(), by_setu),
             ("NodeClaim", None, Some(claim)) => book.claim_gone(claim),
             ("Pod", Some(pod), _) if text(pod, "/status/phase") == "Running" => {
-                book.used.insert(text(pod, "/spec/nodeName").to_owned(), ());
+                book.used.insert(text(pod, "/spec/nodeName").to_owned());
             }
             _ => {}
         }
@@ -120,7 +120,7 @@ impl Book {
         let gang = self.gangs.entry(uid(workload).to_owned()).or_default();
         gang.workload = format!("{}/{}", namespace(workload), name(workload));
         let owner = list(workload, "/metadata/ownerReferences").first().map_or("", |o| text(o, "/name"));
-        gang.job = if owner.is_empty() { name(workload) } else { owner }.to_owned();
+        if owner.is_empty() { name(workload) } else { owner }.clone_into(&mut gang.job);
         gang.writes += u64::from(by_setu);
         let was = (gang.admitted, gang.finished);
         gang.admitted = is(workload, "Admitted");
@@ -156,7 +156,7 @@ impl Book {
 
     fn claim_gone(&mut self, claim: &Value) {
         let now = self.now;
-        let used = self.used.contains_key(name(claim));
+        let used = self.used.contains(name(claim));
         let Some(gang) = self.gangs.get_mut(label(claim, names::WORKLOAD_UID)) else { return };
         gang.nodes.remove(name(claim));
         if !used && is(claim, "Launched") {

@@ -14,7 +14,7 @@ use ::setu::gang::{Journal, StateName, TraceContext};
 use ::setu::sim::scenario::{Run, Scenario, World};
 use kube::CustomResourceExt as _;
 use kube::discovery::Discovery;
-use real::Real;
+use real::{Real, Shared};
 use serde_json::{Value, json};
 use setu_e2e::{Options, Program, Stack};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +37,8 @@ async fn world(stack: &Arc<Stack>) -> World<Real> {
     }))
     .unwrap();
     let run = Run { title: scenario.title.clone(), id: "traces".into(), scenario };
-    World::new(Real::new(stack, &Arc::new(kinds), &run).unwrap(), &run).await.unwrap()
+    let shared = Shared { kinds: Arc::new(kinds), kubeconfig: Arc::from(stack.kubeconfig()) };
+    World::new(Real::new(stack, &shared, &run).unwrap(), &run).await.unwrap()
 }
 
 async fn submit(world: &World<Real>, name: &str) {

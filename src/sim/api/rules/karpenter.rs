@@ -75,7 +75,7 @@ mod tests {
     use super::super::super::kinds::{NODE_CLAIM, NODE_POOL};
     use super::*;
 
-    fn faults(kind: &Kind, requirement: Value) -> usize {
+    fn faults(kind: &Kind, requirement: &Value) -> usize {
         let spec = json!({"requirements": [requirement]});
         let object = if kind.kind == "NodeClaim" {
             json!({"spec": spec})
@@ -90,14 +90,14 @@ mod tests {
     #[test]
     fn only_a_claim_may_name_its_pool_and_nobody_a_host() {
         let requires = |key: &str| json!({"key": key, "operator": "Exists"});
-        assert_eq!(faults(&NODE_CLAIM, requires(names::NODEPOOL)), 0);
-        assert_eq!(faults(&NODE_POOL, requires(names::NODEPOOL)), 1);
+        assert_eq!(faults(&NODE_CLAIM, &requires(names::NODEPOOL)), 0);
+        assert_eq!(faults(&NODE_POOL, &requires(names::NODEPOOL)), 1);
         for kind in [&NODE_CLAIM, &NODE_POOL] {
-            assert_eq!(faults(kind, requires(names::CAPACITY_TYPE)), 0);
-            assert_eq!(faults(kind, requires(names::HOSTNAME)), 1);
-            assert_eq!(faults(kind, requires("karpenter.sh/other")), 1);
-            assert_eq!(faults(kind, requires("karpenter.kwok.sh/other")), 1);
-            assert_eq!(faults(kind, requires("karpenter.kwok.sh/instance-cpu")), 0);
+            assert_eq!(faults(kind, &requires(names::CAPACITY_TYPE)), 0);
+            assert_eq!(faults(kind, &requires(names::HOSTNAME)), 1);
+            assert_eq!(faults(kind, &requires("karpenter.sh/other")), 1);
+            assert_eq!(faults(kind, &requires("karpenter.kwok.sh/other")), 1);
+            assert_eq!(faults(kind, &requires("karpenter.kwok.sh/instance-cpu")), 0);
         }
     }
 
@@ -105,10 +105,10 @@ mod tests {
     fn values_fit_their_operator() {
         let with =
             |operator: &str, values: Value| json!({"key": "a", "operator": operator, "values": values});
-        assert_eq!(faults(&NODE_CLAIM, with("In", json!([]))), 1);
-        assert_eq!(faults(&NODE_CLAIM, with("Gt", json!(["1"]))), 0);
-        assert_eq!(faults(&NODE_CLAIM, with("Gt", json!(["1", "2"]))), 1);
-        assert_eq!(faults(&NODE_CLAIM, with("Lt", json!(["x"]))), 1);
+        assert_eq!(faults(&NODE_CLAIM, &with("In", json!([]))), 1);
+        assert_eq!(faults(&NODE_CLAIM, &with("Gt", json!(["1"]))), 0);
+        assert_eq!(faults(&NODE_CLAIM, &with("Gt", json!(["1", "2"]))), 1);
+        assert_eq!(faults(&NODE_CLAIM, &with("Lt", json!(["x"]))), 1);
     }
 
     #[test]
