@@ -233,6 +233,7 @@ fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happe
             now: at(now),
             fresh: false,
             reservation: &reserved,
+            told: Verdict::Pending,
             plan: None,
             claims,
             losses: &losses,
@@ -306,6 +307,7 @@ fn a_ready_that_stands_is_taken_back_before_the_nodes_are() {
         losses: &losses,
         sight: Sight::Quorum,
         policy: &policy,
+        outlook: Outlook::default(),
     };
     assert_eq!(observe(&approved, &facts(Verdict::Ready)), Reading::Events(Vec::new()));
     let said = entry(Verdict::Ready, &update("x"));

@@ -177,7 +177,7 @@ fn ticks() -> u64 {
 }
 
 /// Leads so many gangs to Approved; returns the CPU time it took, with the cluster's own, and the spans sent.
-fn crowd(gangs: usize, traced: bool) -> (u64, usize) {
+fn crowd(gangs: usize, with_traces: bool) -> (u64, usize) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -186,7 +186,7 @@ fn crowd(gangs: usize, traced: bool) -> (u64, usize) {
         let policy = serde_json::from_value(policy).unwrap();
         let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
         let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 1_000_000);
-        if traced {
+        if with_traces {
             cluster.traces = traces;
         }
         let client = stage(&cluster).await;
