@@ -128,7 +128,9 @@ impl Event {
     /// The reason a transition caused by this event is recorded with.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::Reserved { standing: Standing::Running, .. } => Reason::Progress(Progress::AlreadyRunning),
+            Self::AlreadyRunning | Self::Reserved { standing: Standing::Running, .. } => {
+                Reason::Progress(Progress::AlreadyRunning)
+            }
             Self::Reserved { standing: Standing::Admitted | Standing::AdmittedPods, .. } => {
                 Reason::Progress(Progress::StaleReady)
             }
@@ -137,7 +139,6 @@ impl Event {
             Self::Found { .. } => Reason::Progress(Progress::ClaimsFound),
             Self::Planned { .. } => Reason::Progress(Progress::PlanAccepted),
             Self::NothingNeeded => Reason::Progress(Progress::NothingNeeded),
-            Self::AlreadyRunning => Reason::Progress(Progress::AlreadyRunning),
             Self::Impossible(_) => Reason::Progress(Progress::Impossible),
             Self::ClaimsMissing(_) | Self::ClaimsExist => Reason::Progress(Progress::AllCreated),
             Self::Failed(failure) => Reason::Failed(failure.reason),

@@ -30,7 +30,8 @@ impl Gang<'_> {
             // Somebody else has decided meanwhile, so what was decided here is out of date.
             return committed;
         }
-        if self.stored == before && !planted!(ActOnStaleJournal) && !planted!(CreateWithoutJournal) {
+        let skips = planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal);
+        if self.stored == before && !skips {
             self.confirm(workload).await?;
         }
         // What was read before a write says nothing about the time after it.
