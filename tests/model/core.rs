@@ -15,8 +15,8 @@ use setu::gang::diagram::{self, Edges};
 use setu::gang::event::Effect;
 use setu::gang::reservation::Epoch;
 use setu::gang::{
-    ClaimView, Facts, Failure, FailureClass, GangIdentity, Health, Journal, Reading, Reservation, Rules,
-    Sight, State, Then, decide, observe, verdict,
+    ClaimView, Facts, Failure, FailureClass, GangIdentity, Health, Journal, Outlook, Reading, Reservation,
+    Rules, Sight, State, Then, decide, observe, verdict,
 };
 use setu::names;
 use setu::plan::{Outcome, Plan, Slot};
@@ -269,7 +269,7 @@ fn known(work: &Work) -> (Reservation, u8) {
         return known;
     }
     let object = workload(work);
-    let read = (Reservation::of(&object, CHECK), number(&Epoch::of(&object)));
+    let read = (Reservation::of(&object, CHECK), number(&Epoch::of(&object, CHECK)));
     KNOWN.with_borrow_mut(|k| k.works.insert(work.clone(), read.clone()));
     read
 }
@@ -336,6 +336,7 @@ impl Sighting {
             losses: &losses,
             sight: if self.quorum { Sight::Quorum } else { Sight::Cached },
             policy: &POLICY,
+            outlook: Outlook::default(),
         })
     }
 
