@@ -12,8 +12,8 @@ use setu::gang::event::{Effect, Event, Standing};
 use setu::gang::journal::WRITE_LIMIT;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::{
-    ClaimView, Facts, Failure, FailureClass, Health, Journal, Reading, Reservation, Rules, Sight, State,
-    StateName, decide, observe,
+    ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
+    State, StateName, decide, observe,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Slot};
 use setu::policy::Policy;
@@ -151,6 +151,7 @@ fn look(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestam
             losses: &losses,
             sight,
             policy: &policy,
+            outlook: Outlook::default(),
         };
         let events = match observe(&look.journal, &facts) {
             Reading::LookAgain => {
