@@ -263,6 +263,11 @@ pub fn open(work: &Work, claims: &[Claim]) -> Option<(Kept, bool)> {
     }
 }
 
+/// Whether quota is reserved and nothing speaks against running.
+pub fn is_held(work: &Work) -> bool {
+    matches!(known(work).0, Reservation::Held { .. })
+}
+
 /// How the Workload is read, and the number of its epoch.
 fn known(work: &Work) -> (Reservation, u8) {
     if let Some(known) = KNOWN.with_borrow(|k| k.works.get(work).cloned()) {

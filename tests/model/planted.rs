@@ -5,8 +5,11 @@ use crate::quiet;
 use crate::world::Budget;
 use setu::planted::Planted;
 
+/// Steps after which a bug counts as not found.
+const LIMIT: usize = 5_000_000;
+
 fn kills(bug: Planted, budget: Budget) {
-    let found = explore(&format!("{bug:?}"), budget, Some(bug), None);
+    let found = explore(&format!("{bug:?}"), budget, Some(bug), Some(LIMIT));
     let why = found.violations.first().or(found.stuck.as_ref());
     println!("{}", why.map_or("nothing was found", |w| w.lines().next().unwrap_or_default()));
     assert!(why.is_some(), "{bug:?} was not found");
@@ -41,7 +44,7 @@ found! {
     claims_without_a_journal_that_are_not_asked_are_found: AttemptFromJournalOnly with Budget { erasures: 1, ..quiet() };
     nodes_taken_from_under_running_pods_are_found: DeleteWhileAdmitted with Budget { evictions: 1, ..quiet() };
     a_ready_on_the_word_of_the_journal_is_found: ReadyFromJournalAlone with one_lost();
-    an_attempt_on_top_of_another_is_found: PlanOnCachedAbsence with old_cache();
+    an_attempt_on_top_of_another_is_found: PlanOnCachedAbsence with Budget { stale: 1, ..quiet() };
     a_ready_that_stands_during_the_rollback_is_found: ReadyStandsWhileDeleting with quiet();
-    a_reservation_that_is_forgotten_is_found: ReleasedForGood with Budget { delistings: 1, ..quiet() };
+    a_reservation_that_is_forgotten_is_found: ReleasedForGood with Budget { quota_losses: 1, reservations: 2, ..quiet() };
 }

@@ -186,8 +186,7 @@ impl Look {
             return Some(false);
         }
         // A write that takes back what was approved demands the very Workload that was read.
-        let revokes = matches!(self.seen.journal.place, Place::RollingBack(_))
-            && self.stored.is_some_and(|s| s.place == Place::Approved);
+        let revokes = self.revokes();
         if world.work.phase == Phase::Deleted
             || world.work.journal != self.stored
             || revokes && world.work != self.seen.work
@@ -207,14 +206,17 @@ impl Look {
         Some(true)
     }
 
+    fn revokes(&self) -> bool {
+        matches!(self.seen.journal.place, Place::RollingBack(_))
+            && self.stored.is_some_and(|s| s.place == Place::Approved)
+    }
+
     fn check_write(&self, world: &mut World) {
         let (old, new) = (world.work.journal, self.seen.journal);
         if !self.lawful {
             world.breaks(Broken::Unlawful);
         }
-        let adopts = world.claims.iter().any(|c| c.attempt == new.attempt);
-        let starts = old.is_none_or(|o| new.attempt > o.attempt) && new.attempt > 0 && !adopts;
-        if starts && !self.clean {
+        if new.attempt > world.announced && !self.clean {
             world.breaks(Broken::Overlap);
         }
         let rolled_back = old.is_some_and(|o| matches!(o.place, Place::RollingBack(_)));
@@ -229,6 +231,9 @@ impl Look {
         if written == Some(true) {
             self.next = Request::Run { writes, failed: false };
             return Some(self);
+        }
+        if written == Some(false) && self.revokes() && core::is_held(&self.seen.work) {
+            return None;
         }
         writes.retain(|w| matches!(w, Write::Delete(_)));
         if written.is_none() && !planted!(ActOnConflict) || writes.is_empty() {

@@ -127,8 +127,10 @@ pub struct World {
     pub replicas: [Replica; 2],
     pub past: Option<Past>,
     pub budget: Budget,
-    /// Number of reservations so far, which no object shows.
+    /// Number of reservations so far that differ by anything at all.
     pub reservation: u8,
+    /// Evictions at the last one.
+    evictions_before: u8,
     /// Attempt whose nodes Kueue was told of under this reservation.
     pub home: Option<u8>,
     /// Whether Kueue admitted while our check was off the Workload.
@@ -197,6 +199,7 @@ impl World {
             past: None,
             budget,
             reservation: 0,
+            evictions_before: 0,
             home: None,
             without_us: false,
             announced: 0,
@@ -217,7 +220,7 @@ impl World {
         let runs = self.claims.iter().filter(|c| c.ready && !c.deleting).count() >= usize::from(SLOTS);
         let mut moves: Vec<Move> = [
             (can_reserve, Move::Reserve { same_second: false }),
-            (can_reserve && self.reservation > 0, Move::Reserve { same_second: true }),
+            (can_reserve && work.second > 0, Move::Reserve { same_second: true }),
             (may_admit, Move::Admit),
             (holds && budget.evictions > 0, Move::Evict),
             (holds && told, Move::ReactToVerdict),
@@ -252,7 +255,9 @@ impl World {
         match action {
             Move::Reserve { same_second } => {
                 self.budget.reservations -= 1;
-                self.reservation += 1;
+                let alike = same_second && self.work.evictions == self.evictions_before;
+                self.reservation += u8::from(!alike);
+                self.evictions_before = self.work.evictions;
                 self.home = None;
                 self.without_us = false;
                 self.work.phase = Phase::Reserved;

@@ -5,7 +5,9 @@ use crate::api::{NodeClaim, Workload};
 use crate::effects::journal::Guard;
 use crate::effects::{claims, journal as journal_write};
 use crate::error::Error;
-use crate::gang::{Effect, Event, Failure, FailureClass, GangIdentity, Rules, Sight, State, decide, message};
+use crate::gang::{
+    Effect, Event, Failure, FailureClass, GangIdentity, Reservation, Rules, Sight, State, decide, message,
+};
 use crate::names;
 use crate::plan::{Outcome, Plan};
 use crate::planted::planted;
@@ -30,8 +32,13 @@ impl Gang<'_> {
             // Somebody else has decided meanwhile, so what was decided here is out of date.
             return committed;
         }
-        let sure = self.stored != before || planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal);
-        if !sure {
+        let held = matches!(Reservation::of(workload, &self.identity.check), Reservation::Held { .. });
+        if committed.is_err() && held && self.journal.revokes() {
+            // While it is not durable, another replica may still tell Kueue Ready.
+            return committed;
+        }
+        let skips = planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal);
+        if self.stored == before && !skips {
             self.confirm(workload).await?;
         }
         // What was read before a write says nothing about the time after it.
