@@ -30,7 +30,19 @@ impl Span {
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        humantime::format_duration(self.0).fmt(f)
+        const UNITS: [(u64, &str); 3] = [(3_600, "h"), (60, "m"), (1, "s")];
+        let mut seconds = self.0.as_secs();
+        for (size, unit) in UNITS {
+            if seconds >= size {
+                write!(f, "{}{unit}", seconds / size)?;
+                seconds %= size;
+            }
+        }
+        match self.0.subsec_millis() {
+            0 if self.0.as_secs() == 0 => f.write_str("0s"),
+            0 => Ok(()),
+            millis => write!(f, "{millis}ms"),
+        }
     }
 }
 
@@ -61,6 +73,28 @@ impl JsonSchema for Span {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^([0-9]+(ms|s|m|h|d))+$" })
+        let units = "ms|msec|s|sec|seconds?|m|min|minutes?|h|hrs?|hours?|d|days?|w|weeks?";
+        json_schema!({ "type": "string", "pattern": format!("^([0-9]+ *({units}) *)+$") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_shown_in_hours_and_less_and_read_again() {
+        for (text, shown) in [
+            ("24h", "24h"),
+            ("1d 90s", "24h1m30s"),
+            ("15m", "15m"),
+            ("1500ms", "1s500ms"),
+            ("0s", "0s"),
+            ("250ms", "250ms"),
+        ] {
+            let span: Span = text.parse().unwrap();
+            assert_eq!(span.to_string(), shown);
+            assert_eq!(shown.parse::<Span>().unwrap(), span);
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! are dropped while decoding and a new field upstream never breaks us. No I/O happens here.
 
 pub mod admission_check;
+pub mod amount;
 pub mod condition;
 pub mod daemon_set;
 pub mod duration;

@@ -59,6 +59,7 @@ impl Args {
         let flags = Gates {
             capacity: self.enforce_capacity.map(gate),
             node_class: self.validate_node_class.map(gate),
+            ..Gates::default()
         };
         // A flag wins over the file, for every check.
         for spec in std::iter::once(&mut policy.defaults).chain(policy.checks.values_mut()) {

@@ -1,7 +1,7 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::memory::{Board, Ledger, Necrology, OwnWrites};
-use crate::api::parameters::ParametersSpec;
+use crate::api::parameters::ProvisioningParametersSpec;
 use crate::api::{
     AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ResourceFlavor, Workload,
 };
@@ -57,7 +57,7 @@ pub struct Wakers {
 }
 
 /// What a check's parameters came to.
-pub type Parameters = Result<Option<ParametersSpec>, String>;
+pub type Parameters = Result<Option<ProvisioningParametersSpec>, String>;
 
 /// What a replica is made of.
 pub struct Parts {

@@ -1,15 +1,27 @@
 //! Setu's own kind ProvisioningParameters (cluster-scoped): what an AdmissionCheck may tune.
 //!
 //! The same fields appear under `defaults` and `checks` of the policy file; `policy` merges them.
-//! Every field is optional: what is absent falls back to the file and then to the built-in default.
+//! Every field is optional: what is absent falls back to the file and then to the built-in default,
+//! which `policy::Policy::default` holds.
+
+mod custody;
+mod gates;
+mod nodes;
+mod retry;
+
+pub use custody::{Allocatable, Custody, NodeConditionWanted, OnNodeLost, Pinning, Readiness, Release};
+pub use gates::{Budget, Gate, Gates, Placement, Prices};
+pub use nodes::{Colocation, ColocationMode, Packing, PackingMode, Shape, Tier};
+pub use retry::{Backoff, Compat, OnExhausted, Retry};
 
 use super::duration::Span;
 use super::node_claim::Requirement;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// `spec` of ProvisioningParameters.
+/// How the nodes of gangs are provisioned: everything a check, or all of them, may tune.
 #[derive(CustomResource, JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
     group = "setu.kueue.x-k8s.io",
@@ -19,32 +31,61 @@ use serde::{Deserialize, Serialize};
     singular = "provisioningparameters",
     shortname = "provparams",
     category = "setu",
+    status = "ProvisioningParametersStatus",
+    derive = "PartialEq",
     printcolumn(name = "NodePool", type_ = "string", json_path = ".spec.nodePoolName"),
     printcolumn(name = "Strategy", type_ = "string", json_path = ".spec.strategy.type"),
+    printcolumn(
+        name = "Valid",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Valid\")].status"
+    ),
+    printcolumn(
+        name = "Used",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Used\")].status"
+    ),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[allow(clippy::duplicated_attributes, reason = "every printcolumn has a type")]
-pub struct ParametersSpec {
-    /// NodePool of the gang's nodes. Without it, every ready NodePool that fits the flavor, by weight.
+pub struct ProvisioningParametersSpec {
+    /// NodePool of the gang's nodes; short for one tier. Without it and without `tiers`, every ready
+    /// NodePool that fits the flavor, by weight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_pool_name: Option<String>,
     /// Requirements added to every NodeClaim, on top of the NodePool's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 100))]
     pub node_selector_requirements: Option<Vec<Requirement>>,
+    /// Options tried in this order, within the flavor Kueue admitted the gang on; instead of
+    /// `nodePoolName`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    pub tiers: Option<Vec<Tier>>,
     /// When to provision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,
     /// Resources whose pod sets get nodes from Setu; empty means every pod set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 100))]
     pub managed_resources: Option<Vec<String>>,
+    /// How pods share nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packing: Option<Packing>,
+    /// How near to each other the nodes of a gang are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub colocation: Option<Colocation>,
     /// How long each phase may take.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadlines: Option<Deadlines>,
     /// How often and how fast to try again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<Retry>,
-    /// How the nodes are kept for the gang.
+    /// What a node must show before it counts as ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readiness: Option<Readiness>,
+    /// How the nodes are kept for the gang, and what becomes of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub custody: Option<Custody>,
     /// What is checked before anything is bought.
@@ -56,7 +97,7 @@ pub struct ParametersSpec {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Strategy {
-    /// The only strategy so far: as soon as quota is reserved.
+    /// What has to have happened before.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub kind: Option<StrategyType>,
     /// How long every node must have been ready before the gang is.
@@ -64,15 +105,20 @@ pub struct Strategy {
     pub buffer_time: Option<Span>,
 }
 
-/// Names of the strategies.
+/// When to provision.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StrategyType {
-    /// Provision as soon as quota is reserved.
+    /// As soon as quota is reserved.
     #[default]
     Proactive,
+    /// Once every other check of the Workload is Ready.
+    LastCheck,
+    /// Never: the plan is worked out and reported, and nothing is created.
+    DryRun,
 }
 
-/// How long each phase may take, from the creation of a NodeClaim; `gang` and `admit` from the state's start.
+/// How long each phase may take: `launch`, `register` and `initialize` from the creation of the
+/// NodeClaim, `gang` and `admit` from the start of the state.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Deadlines {
@@ -93,92 +139,19 @@ pub struct Deadlines {
     pub admit: Option<Span>,
 }
 
-/// How often and how fast to try again.
+/// What Setu says of the parameters.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Retry {
-    /// With the quota held.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub in_check: Option<Backoff>,
-    /// With the quota given back.
-    #[serde(default, rename = "yield", skip_serializing_if = "Option::is_none")]
-    pub yielding: Option<Backoff>,
-    /// What happens once both are used up.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub on_exhausted: Option<OnExhausted>,
+#[serde(rename_all = "camelCase")]
+pub struct ProvisioningParametersStatus {
+    /// `Valid`: whether they can be used. `Used`: whether an AdmissionCheck names them, and which.
+    #[serde(default)]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
 }
 
-/// A bounded, doubling wait.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Backoff {
-    /// How many times.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit: Option<u32>,
-    /// First wait.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub base: Option<Span>,
-    /// Longest wait.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub max: Option<Span>,
-}
-
-/// What happens once every retry is used up.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OnExhausted {
-    /// Keep giving the quota back, at the slowest pace.
-    #[default]
-    Yield,
-    /// Reject: Kueue deactivates the Workload, and only deleting it helps.
-    Reject,
-}
-
-/// How the nodes are kept for the gang.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Custody {
-    /// How pods find their nodes and strangers are kept off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub pinning: Option<Pinning>,
-    /// How long a hold on a node lasts at most.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub hold_limit: Option<Span>,
-}
-
-/// How pods find their nodes and strangers are kept off.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Pinning {
-    /// Selector and taint where every DaemonSet of the node tolerates it, else the selector alone.
-    #[default]
-    Auto,
-    /// Neither.
-    None,
-    /// Node selector on the gang's label.
-    Selector,
-    /// Node selector, and a taint that only the gang tolerates.
-    SelectorAndTaint,
-}
-
-/// What is checked before anything is bought.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct Gates {
-    /// NodePool limits, which Karpenter does not check for claims it did not make.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub capacity: Option<Gate>,
-    /// Readiness of the NodeClass, as the NodePool reports it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_class: Option<Gate>,
-}
-
-/// How strict a gate is.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Gate {
-    /// Wait until it opens.
-    #[default]
-    Enforce,
-    /// Say so and go on.
-    Warn,
-    /// Do not look.
-    Off,
+impl ProvisioningParameters {
+    /// Conditions as last reported; empty before the first report.
+    pub fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |s| &s.conditions)
+    }
 }
