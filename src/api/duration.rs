@@ -1,7 +1,7 @@
 //! A span of time as people write it in YAML: `90s`, `15m`, `1h30m`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -62,8 +62,20 @@ impl Serialize for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<str>::deserialize(deserializer)?;
-        text.parse().map_err(|e| D::Error::custom(format!("{text:?} is no duration such as 90s or 15m: {e}")))
+        struct SpanVisitor;
+        impl serde::de::Visitor<'_> for SpanVisitor {
+            type Value = Span;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string with a duration such as 90s or 15m")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Span, E> {
+                let bad = |e| E::custom(format!("{text:?} is no duration such as 90s or 15m: {e}"));
+                text.parse().map_err(bad)
+            }
+        }
+        deserializer.deserialize_str(SpanVisitor)
     }
 }
 

@@ -4,9 +4,12 @@
 //! providers; this module holds the outcome, in which every value is present. Nothing a tenant can
 //! write reaches it.
 
+pub mod check;
+mod decode;
 pub mod file;
 pub mod preset;
 mod resolve;
+pub mod tree;
 
 use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;

@@ -55,6 +55,10 @@ pub enum Allocatable {
 /// How the nodes are kept for the gang, and what becomes of them.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.warmFor) || !has(self.release) || self.release == 'Warm'",
+    "message": "warmFor needs release: Warm",
+}]))]
 pub struct Custody {
     /// How pods find their nodes and strangers are kept off.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,5 +1,6 @@
 //! What is checked before anything is bought.
 
+use super::strict;
 use crate::api::amount::{self, Amounts, Price};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use schemars::JsonSchema;
@@ -68,7 +69,8 @@ pub struct Budget {
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Placement {
     /// Labels of the namespaces whose Workloads may be provisioned for.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(default, deserialize_with = "strict::some_selector", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<strict::Selector>")]
     pub namespaces: Option<LabelSelector>,
     /// Zones that nodes may be in.
     #[serde(default, skip_serializing_if = "Option::is_none")]

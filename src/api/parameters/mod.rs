@@ -8,6 +8,7 @@ mod custody;
 mod gates;
 mod nodes;
 mod retry;
+mod strict;
 
 pub use custody::{Allocatable, Custody, NodeConditionWanted, OnNodeLost, Pinning, Readiness, Release};
 pub use gates::{Budget, Gate, Gates, Placement, Prices};
@@ -48,6 +49,13 @@ use serde::{Deserialize, Serialize};
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.nodePoolName) || !has(self.tiers) || size(self.tiers) == 0",
+    "message": "name a nodePoolName or tiers, not both",
+}, {
+    "rule": "!has(self.retry) || !has(self.retry.compat) || self.retry.compat != 'Setu' || !has(self.deadlines)",
+    "message": "retry.compat: Setu brings its own deadlines; take them out",
+}]))]
 #[allow(clippy::duplicated_attributes, reason = "every printcolumn has a type")]
 pub struct ProvisioningParametersSpec {
     /// NodePool of the gang's nodes; short for one tier. Without it and without `tiers`, every ready
@@ -55,13 +63,20 @@ pub struct ProvisioningParametersSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_pool_name: Option<String>,
     /// Requirements added to every NodeClaim, on top of the NodePool's own.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 100))]
+    #[serde(
+        default,
+        deserialize_with = "strict::some_requirements",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Option<Vec<strict::Requirement>>", length(max = 100))]
     pub node_selector_requirements: Option<Vec<Requirement>>,
     /// Options tried in this order, within the flavor Kueue admitted the gang on; instead of
     /// `nodePoolName`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
+    #[schemars(
+        length(max = 32),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
+    )]
     pub tiers: Option<Vec<Tier>>,
     /// When to provision.
     #[serde(default, skip_serializing_if = "Option::is_none")]

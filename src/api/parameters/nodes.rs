@@ -1,5 +1,6 @@
 //! Which nodes are asked for: tiers to try in turn, shapes to pack pods into, and nearness.
 
+use super::strict;
 use crate::api::amount::{self, Amounts};
 use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;
@@ -17,8 +18,8 @@ pub struct Tier {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_pool_name: Option<String>,
     /// Requirements added to the NodeClaims of this tier, on top of `nodeSelectorRequirements`.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 100))]
+    #[serde(default, deserialize_with = "strict::requirements", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<strict::Requirement>", length(max = 100))]
     pub requirements: Vec<Requirement>,
     /// Until the provider has launched the instance, instead of `deadlines.launch`: then the next
     /// tier is tried.

@@ -7,6 +7,10 @@ use serde::{Deserialize, Serialize};
 /// How often and how fast to try again.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.compat) || self.compat != 'Setu' || !(has(self.inCheck) || has(self.yield) || has(self.onExhausted))",
+    "message": "compat: Setu brings its own inCheck, yield and onExhausted; take them out",
+}]))]
 pub struct Retry {
     /// With the quota held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
