@@ -17,6 +17,10 @@ pub const JOURNAL_PREFIX: &str = "gang.setu.kueue.x-k8s.io/";
 /// Prefix of the annotation that states the gang's state for people; the check's name follows.
 pub const STATE_PREFIX: &str = "state.setu.kueue.x-k8s.io/";
 
+/// Prefix of the annotations, copied by Kueue from Job to Workload, by which a Job asks for what the
+/// policy opens under `jobOverrides`; the key follows.
+pub const JOB_OVERRIDE_PREFIX: &str = "provreq.kueue.x-k8s.io/setu-";
+
 /// Label on NodeClaim and Node: the gang's id. Also the key of the node selector and of the taint.
 pub const GANG: &str = "setu.kueue.x-k8s.io/gang";
 /// Label on NodeClaim and Node: UID of the Workload the claim was made for.

@@ -101,6 +101,17 @@ impl Guards {
     pub fn creates_per_minute(&self) -> u32 {
         self.creates_per_minute.unwrap_or(CREATES_PER_MINUTE)
     }
+
+    /// These guards with every bound that has a default.
+    #[must_use]
+    pub fn filled(&self) -> Self {
+        Self {
+            gang_nodes: self.gang_nodes.or(Some(Policy::default().gang_nodes)),
+            claims_in_flight: Some(self.claims_in_flight()),
+            creates_per_minute: Some(self.creates_per_minute()),
+            per_local_queue: self.per_local_queue.clone(),
+        }
+    }
 }
 
 /// What a Job may change, each within its bounds. A key that is absent is closed.
@@ -187,18 +198,6 @@ impl PolicyFile {
             _ => Err(problems),
         }
     }
-
-    /// The policy of one check: defaults, then this file, then the parameters the check names.
-    pub fn policy(&self, check: &str, parameters: Option<&ProvisioningParametersSpec>) -> Policy {
-        let mut policy = Policy::default().overlaid(&self.defaults);
-        if let Some(gang_nodes) = self.guards.gang_nodes {
-            policy.gang_nodes = gang_nodes;
-        }
-        for spec in self.checks.get(check).into_iter().chain(parameters) {
-            policy = policy.overlaid(spec);
-        }
-        policy.in_force()
-    }
 }
 
 #[cfg(test)]
@@ -214,20 +213,6 @@ mod tests {
 
     fn parse(body: &str) -> PolicyFile {
         PolicyFile::parse(&format!("{HEAD}{body}")).unwrap_or_else(|p| panic!("{}", told(Path::new(""), &p)))
-    }
-
-    #[test]
-    fn a_check_wins_over_defaults_and_parameters_win_over_both() {
-        let file = parse(
-            "guards: {gangNodes: 8}\ndefaults: {nodePoolName: a, managedResources: [x]}\nchecks: {c: {nodePoolName: b}}",
-        );
-        let parameters =
-            ProvisioningParametersSpec { node_pool_name: Some("p".into()), ..Default::default() };
-        assert_eq!(file.policy("other", None).node_pool.as_deref(), Some("a"));
-        assert_eq!(file.policy("c", None).node_pool.as_deref(), Some("b"));
-        let policy = file.policy("c", Some(&parameters));
-        assert_eq!(policy.node_pool.as_deref(), Some("p"));
-        assert_eq!((policy.managed_resources, policy.gang_nodes), (vec!["x".to_owned()], 8));
     }
 
     #[test]

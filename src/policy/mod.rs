@@ -1,14 +1,18 @@
-//! The policy that a gang is run by: built-in defaults, then the file, then the check's parameters.
+//! The policy that a gang is run by: built-in defaults, the file, the command line, the parameters.
 //!
-//! `file` is what the file may say, `resolve` puts the layers over each other, `preset` knows the cloud
-//! providers; this module holds the outcome, in which every value is present. Nothing a tenant can
-//! write reaches it.
+//! `file` is what the file may say (read by `tree` and `decode`, judged by `check`), `settings` knows the
+//! layers and `resolve` puts them over each other, `preset` knows the cloud providers, `show` tells where
+//! each value comes from. This module holds the outcome, in which every value is present. Nothing a
+//! tenant can write reaches it but through `overrides`, which lets pass what the policy opens.
 
 pub mod check;
 mod decode;
 pub mod file;
+pub mod overrides;
 pub mod preset;
 mod resolve;
+pub mod settings;
+pub mod show;
 pub mod tree;
 
 use crate::api::duration::Span;
@@ -21,6 +25,7 @@ use std::collections::BTreeMap;
 
 pub use file::{FileError, PolicyFile};
 pub use preset::NodeClassDefaults;
+pub use settings::Settings;
 
 /// Every value that decides how a gang is provisioned.
 #[derive(Clone, Debug, PartialEq)]

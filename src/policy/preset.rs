@@ -5,9 +5,10 @@ use crate::api::node_claim::NodeClassRef;
 use crate::api::pod::ResourceList;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// A cloud provider whose NodeClass is known.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(JsonSchema, Serialize, Deserialize, clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum CloudProvider {
     /// Amazon Web Services: `karpenter.k8s.aws` EC2NodeClass.
@@ -25,9 +26,6 @@ pub enum CloudProvider {
 }
 
 impl CloudProvider {
-    /// Every provider.
-    pub const ALL: [Self; 5] = [Self::Aws, Self::Gcp, Self::Azure, Self::Kwok, Self::None];
-
     /// Group and kind of its NodeClass, the likelier first.
     pub fn node_classes(self) -> &'static [(&'static str, &'static str)] {
         match self {
@@ -37,6 +35,18 @@ impl CloudProvider {
             Self::Kwok => &[("karpenter.kwok.sh", "KWOKNodeClass")],
             Self::None => &[],
         }
+    }
+}
+
+impl fmt::Display for CloudProvider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Aws => "aws",
+            Self::Gcp => "gcp",
+            Self::Azure => "azure",
+            Self::Kwok => "kwok",
+            Self::None => "none",
+        })
     }
 }
 
@@ -82,4 +92,46 @@ impl NodeClassDefaults {
 pub fn asks_for_accelerator(requests: &ResourceList, managed: &[String]) -> bool {
     let named = |name: &String| managed.contains(name) && name.contains('/');
     requests.keys().any(|name| ACCELERATORS.contains(&name.as_str()) || named(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+    fn reference(group: &str, kind: &str, name: &str) -> NodeClassRef {
+        NodeClassRef { group: group.into(), kind: kind.into(), name: name.into() }
+    }
+
+    #[test]
+    fn the_node_pools_own_reference_wins_over_every_fallback() {
+        let fallback = NodeClassDefaults {
+            group: Some("karpenter.k8s.aws".into()),
+            kind: Some("EC2NodeClass".into()),
+            ..NodeClassDefaults::default()
+        };
+        let own = reference("g", "k", "n");
+        assert_eq!(fallback.complete(&own, true), own);
+        let empty = NodeClassRef::default();
+        assert_eq!(
+            fallback.complete(&empty, false),
+            reference("karpenter.k8s.aws", "EC2NodeClass", "default")
+        );
+        assert_eq!(fallback.complete(&empty, true).name, "gpu");
+        assert_eq!(
+            NodeClassDefaults::default().complete(&reference("", "k", ""), false),
+            reference("", "k", "default")
+        );
+    }
+
+    #[test]
+    fn an_accelerator_is_a_known_device_or_one_that_the_policy_manages() {
+        let asks = |name: &str, managed: &[&str]| {
+            let managed: Vec<String> = managed.iter().map(|m| (*m).to_owned()).collect();
+            asks_for_accelerator(&[(name.to_owned(), Quantity("1".into()))].into(), &managed)
+        };
+        assert!(asks("nvidia.com/gpu", &[]) && asks("aws.amazon.com/neuron", &[]));
+        assert!(!asks("example.com/fpga", &[]) && asks("example.com/fpga", &["example.com/fpga"]));
+        assert!(!asks("cpu", &["cpu"]));
+    }
 }

@@ -10,6 +10,14 @@ use crate::api::parameters::{
     Placement, ProvisioningParametersSpec, Retry, Strategy,
 };
 
+/// Paths of the maps that are replaced as a whole: their keys are the administrator's, not fields.
+pub const ATOMIC: [&str; 4] = [
+    "readiness.nodeLabels",
+    "gates.budget.maxResources",
+    "gates.budget.prices",
+    "gates.placement.namespaces",
+];
+
 fn set<T: Clone>(value: &mut T, stated: Option<&T>) {
     if let Some(stated) = stated {
         value.clone_from(stated);
