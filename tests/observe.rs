@@ -153,7 +153,15 @@ fn what_a_vanished_claim_died_of_is_pieced_together() {
 }
 
 fn view(slot: u32, health: Health) -> ClaimView {
-    ClaimView { name: format!("c{slot}"), uid: format!("u{slot}"), attempt: 1, slot, deleting: false, health }
+    ClaimView {
+        name: format!("c{slot}"),
+        uid: format!("u{slot}"),
+        attempt: 1,
+        slot,
+        deleting: false,
+        held_until: None,
+        health,
+    }
 }
 
 fn ready(slot: u32) -> ClaimView {

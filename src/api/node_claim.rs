@@ -67,8 +67,9 @@ pub struct ResourceRequests {
     pub requests: ResourceList,
 }
 
-/// Reference to the provider's NodeClass. It has no version.
+/// Reference to the provider's NodeClass. It has no version. Parts that are left out are empty.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(default)]
 pub struct NodeClassRef {
     /// API group.
     pub group: String,

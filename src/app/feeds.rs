@@ -31,6 +31,8 @@ pub struct Feeds {
     pub checks: Wakes,
     /// NodeClaims to look at.
     pub claims: Wakes,
+    /// ProvisioningParameters to look at.
+    pub parameters: Wakes,
 }
 
 impl Feeds {
@@ -68,11 +70,18 @@ impl Feeds {
             daemon_sets: daemon_sets.store,
             limit_ranges: limit_ranges.store,
             runtime_classes: runtime_classes.store,
+            parameters: parameters.store,
         };
         let (wake_workload, wake_workloads) = unbounded_channel();
         let (wake_claim, wake_claims) = unbounded_channel();
         let (wake_check, wake_checks) = unbounded_channel();
-        let wake = Wakers { workload: wake_workload, claim: wake_claim, check: wake_check };
+        let (wake_parameter, wake_parameters) = unbounded_channel();
+        let wake = Wakers {
+            workload: wake_workload,
+            claim: wake_claim,
+            check: wake_check,
+            parameters: wake_parameter,
+        };
         let context = Arc::new(Context::new(parts, stores, (gates, wake)));
         spawn(queues.touched, &context, |context, _| plans_may_change(context));
         spawn(flavors.touched, &context, |context, _| plans_may_change(context));
@@ -83,17 +92,18 @@ impl Feeds {
         spawn(nodes.touched, &context, |context, node| {
             node_touched(context, node);
         });
-        spawn(parameters.touched, &context, |context, parameters| {
-            parameters_touched(context, parameters);
-        });
         spawn(warnings.touched, &context, |context, event| {
             warned(context, event);
         });
         let (of_workloads, of_claims) = (Arc::clone(&context), Arc::clone(&context));
+        let (of_checks, of_parameters) = (Arc::clone(&context), Arc::clone(&context));
         let feeds = Self {
             workloads: wakes(workloads.touched, wake_workloads, move |w| of_workloads.workload_touched(w)),
-            checks: wakes(checks.touched, wake_checks, |_| {}),
+            checks: wakes(checks.touched, wake_checks, move |_| of_checks.checks_touched()),
             claims: wakes(claims.touched, wake_claims, move |c| of_claims.claim_touched(c)),
+            parameters: wakes(parameters.touched, wake_parameters, move |p| {
+                parameters_touched(&of_parameters, p);
+            }),
         };
         (feeds, context)
     }

@@ -4,16 +4,18 @@
 //! A second signal ends the process at once.
 
 mod feeds;
+mod reload;
 pub mod replica;
 mod server;
 
 use crate::clock::Clock;
 use crate::cluster::client;
 use crate::controllers::Context;
-use crate::policy::PolicyFile;
+use crate::policy::Settings;
 use crate::telemetry::metrics;
 use replica::{Parts, Replica};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -23,8 +25,10 @@ const GAUGE_PERIOD: Duration = Duration::from_secs(5);
 
 /// Everything `setu run` was told.
 pub struct Config {
-    /// The policy.
-    pub policy: PolicyFile,
+    /// The policy: file and command line.
+    pub policy: Settings,
+    /// Where the policy file is, to see it change.
+    pub policy_file: Option<PathBuf>,
     /// `spec.controllerName` of the checks that are ours.
     pub controller_name: String,
     /// Address of the metrics.
@@ -55,11 +59,16 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     })?;
     let client = client::connect(kube_config)
         .map_err(|e| AppError::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
+    let watched = config.policy_file.as_deref().map(reload::Watched::start).transpose()?;
+    let mut policy = config.policy;
+    if policy.cloud_provider().1.node_classes().len() > 1 {
+        policy.served_groups = reload::served_groups(&client).await;
+    }
     let replica = Replica::start(Parts {
         client,
         clock: Clock::wall(),
         controller_name: config.controller_name.clone(),
-        policy: config.policy,
+        policy,
     });
     let context = replica.context();
     let metrics_server = server::bind("metrics", config.metrics).await?;
@@ -74,6 +83,9 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         server::health(Arc::clone(&context), stop.clone()),
         stop.clone(),
     ));
+    if let Some(watched) = watched {
+        tokio::spawn(reload::follow(watched, Arc::clone(&context), stop.clone()));
+    }
     tokio::spawn(gauges(context));
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");
     let signals = tokio::spawn(signals(stop.clone()));

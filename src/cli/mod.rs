@@ -2,6 +2,8 @@
 
 pub mod crds;
 pub mod demo;
+pub mod policy;
+mod policy_flags;
 pub mod run;
 pub mod statechart;
 
@@ -19,6 +21,7 @@ pub struct Cli {
 enum Command {
     Run(Box<run::Args>),
     Demo(demo::Args),
+    Policy(policy::Args),
     Statechart(statechart::Args),
     Crds(crds::Args),
 }
@@ -47,6 +50,7 @@ impl Cli {
         match self.command {
             Command::Run(args) => args.run().await,
             Command::Demo(args) => args.run().await,
+            Command::Policy(args) => args.run(),
             Command::Statechart(args) => args.run(),
             Command::Crds(args) => args.run(),
         }

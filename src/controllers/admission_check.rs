@@ -1,10 +1,13 @@
 //! Reports on each of our AdmissionChecks whether it works, and reads its parameters.
 
-use super::context::{Context, Parameters};
+use super::context::Context;
+use super::parameters::is_ours;
+use super::policies::Parameters;
 use super::queue::Action;
 use crate::api::admission_check::ParametersRef;
 use crate::api::{AdmissionCheck, ProvisioningParameters};
 use crate::effects::active::Active;
+use crate::effects::parameters::{self, Report};
 use crate::effects::{active, call};
 use crate::error::Error;
 use crate::names;
@@ -13,6 +16,8 @@ use kube::{Api, ResourceExt};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Where something is not known yet, it is looked at again after this.
+pub(super) const CATCH_UP: Duration = Duration::from_millis(500);
 /// How often a check is looked at again although nothing was seen to change.
 const SAFETY_NET: Duration = Duration::from_mins(10);
 
@@ -22,11 +27,11 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
         return Ok(Action::await_change());
     }
     let name = check.name_any();
-    let parameters = match &check.spec.parameters {
+    let found = match &check.spec.parameters {
         None => Ok(None),
         Some(reference) => read(&context, reference).await?,
     };
-    let active = match &parameters {
+    let active = match &found {
         Ok(_) => Active {
             works: true,
             reason: "Active",
@@ -34,9 +39,9 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
         },
         Err(why) => Active { works: false, reason: "BadParametersRef", message: why.clone() },
     };
-    let known = context.parameters(&name);
-    context.set_parameters(&name, parameters.clone());
-    if known.as_ref() != Some(&parameters) {
+    let known = context.policies.parameters(&name);
+    context.policies.set_parameters(&name, found.clone());
+    if known.as_ref() != Some(&found) {
         context.wake_all_of(&name);
     }
     active::report(&context.client, &check, &active, context.now()).await?;
@@ -45,11 +50,13 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
 
 /// Reads a parameters object; what is wrong with it is the inner error, in words for the administrator.
 async fn read(context: &Context, reference: &ParametersRef) -> Result<Parameters, Error> {
-    let expected = (names::API_GROUP, names::PARAMETERS_KIND);
-    if (reference.api_group.as_str(), reference.kind.as_str()) != expected {
+    if !is_ours(reference) {
         return Ok(Err(format!(
             "spec.parameters names {}/{}; Setu understands {}/{} only",
-            reference.api_group, reference.kind, expected.0, expected.1
+            reference.api_group,
+            reference.kind,
+            names::API_GROUP,
+            names::PARAMETERS_KIND
         )));
     }
     let api: Api<DeserializeGuard<ProvisioningParameters>> = Api::all(context.client.clone());
@@ -60,8 +67,17 @@ async fn read(context: &Context, reference: &ParametersRef) -> Result<Parameters
             reference.name
         )),
         Some(DeserializeGuard(Err(bad))) => {
+            // Its own watch leaves out what cannot be read, so it is reported on from here.
+            let report = Report {
+                fault: Some(bad.error.clone()),
+                checks: super::parameters::used_by(context, &reference.name),
+            };
+            parameters::report(&context.client, &bad.metadata, &[], &report, context.now()).await?;
             Err(format!("ProvisioningParameters {} cannot be used: {}", reference.name, bad.error))
         }
-        Some(DeserializeGuard(Ok(object))) => Ok(Some(object.spec)),
+        Some(DeserializeGuard(Ok(object))) => match super::parameters::fault(&object) {
+            Some(fault) => Err(format!("ProvisioningParameters {} cannot be used: {fault}", reference.name)),
+            None => Ok(Some(object.spec)),
+        },
     })
 }

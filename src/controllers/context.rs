@@ -1,15 +1,16 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::memory::{Board, Ledger, Necrology, OwnWrites};
-use crate::api::parameters::ProvisioningParametersSpec;
+use super::policies::Policies;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ResourceFlavor, Workload,
+    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ProvisioningParameters,
+    ResourceFlavor, Workload,
 };
 use crate::clock::Clock;
 use crate::cluster::store::Store;
 use crate::cluster::watch::Gates;
 use crate::names;
-use crate::policy::PolicyFile;
+use crate::policy::Settings;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -43,6 +44,8 @@ pub struct Stores {
     pub limit_ranges: Store<LimitRange>,
     /// RuntimeClasses.
     pub runtime_classes: Store<RuntimeClass>,
+    /// ProvisioningParameters; empty while their CRD is not installed.
+    pub parameters: Store<ProvisioningParameters>,
 }
 
 /// How loops wake each other.
@@ -54,10 +57,9 @@ pub struct Wakers {
     pub claim: UnboundedSender<ObjectRef<NodeClaim>>,
     /// Look at this AdmissionCheck.
     pub check: UnboundedSender<ObjectRef<AdmissionCheck>>,
+    /// Look at these ProvisioningParameters.
+    pub parameters: UnboundedSender<ObjectRef<ProvisioningParameters>>,
 }
-
-/// What a check's parameters came to.
-pub type Parameters = Result<Option<ProvisioningParametersSpec>, String>;
 
 /// What a replica is made of.
 pub struct Parts {
@@ -67,8 +69,8 @@ pub struct Parts {
     pub clock: Clock,
     /// `spec.controllerName` of the checks that are ours.
     pub controller_name: String,
-    /// The policy file, or what stands for one that was not given.
-    pub policy: PolicyFile,
+    /// The policy: file and command line.
+    pub policy: Settings,
 }
 
 /// What the controllers share.
@@ -79,8 +81,8 @@ pub struct Context {
     pub clock: Clock,
     /// `spec.controllerName` of the checks that are ours.
     pub controller_name: String,
-    /// The policy file, or what stands for one that was not given.
-    pub policy_file: PolicyFile,
+    /// Which policy holds.
+    pub policies: Policies,
     /// Watched kinds.
     pub stores: Stores,
     /// Which of them have been listed.
@@ -93,7 +95,6 @@ pub struct Context {
     pub(super) ledger: Ledger,
     pub(super) necrology: Necrology,
     pub(super) failures: Mutex<BTreeMap<String, u32>>,
-    parameters: Mutex<BTreeMap<String, Parameters>>,
     progress: Mutex<BTreeMap<String, Timestamp>>,
     board: Board,
 }
@@ -107,7 +108,7 @@ impl Context {
             client: parts.client,
             clock: parts.clock,
             controller_name: parts.controller_name,
-            policy_file: parts.policy,
+            policies: Policies::new(parts.policy),
             stores,
             gates,
             wake,
@@ -115,7 +116,6 @@ impl Context {
             ledger: Ledger::default(),
             necrology: Necrology::default(),
             failures: Mutex::default(),
-            parameters: Mutex::default(),
             progress: Mutex::default(),
             board: Board::default(),
         }
@@ -135,16 +135,6 @@ impl Context {
     pub fn is_ours(&self, check: &str) -> bool {
         let found = self.stores.checks.get(&ObjectRef::new(check));
         found.is_some_and(|c| c.spec.controller_name == self.controller_name)
-    }
-
-    /// Notes what a check's parameters came to.
-    pub(super) fn set_parameters(&self, check: &str, parameters: Parameters) {
-        self.parameters.lock().unwrap_or_else(PoisonError::into_inner).insert(check.to_owned(), parameters);
-    }
-
-    /// What a check's parameters came to; `None` while they have not been read.
-    pub(super) fn parameters(&self, check: &str) -> Option<Parameters> {
-        self.parameters.lock().unwrap_or_else(PoisonError::into_inner).get(check).cloned()
     }
 
     /// When the next message that only tells of progress may be written; `None` means now, which is
@@ -180,6 +170,21 @@ impl Context {
         }
     }
 
+    /// Checks were added, changed or removed: their parameters say by whom they are used.
+    pub fn checks_touched(&self) {
+        for parameters in self.stores.parameters.state() {
+            let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
+        }
+    }
+
+    /// The policy has changed: checks and whoever waits for a plan look again.
+    pub fn policy_changed(&self) {
+        for check in self.stores.checks.state() {
+            let _ = self.wake.check.send(ObjectRef::from_obj(&*check));
+        }
+        self.next_turn();
+    }
+
     /// A NodeClaim was touched: note it, and look at its Workload and at the claim itself.
     pub fn claim_touched(&self, claim: &NodeClaim) {
         self.necrology.saw(claim, self.now());
@@ -204,7 +209,9 @@ impl Context {
         if !gone || !self.gates.closed().is_empty() {
             return;
         }
+        self.policies.forget_notices(&uid);
         for gang in self.board.forget(&object) {
+            self.policies.forget(&gang);
             if self.ledger.open().strike(&gang) {
                 self.next_turn();
             }

@@ -9,7 +9,9 @@ pub mod claims;
 pub mod context;
 mod gang;
 mod memory;
+pub mod parameters;
 mod plans;
+pub mod policies;
 pub mod queue;
 pub mod workload;
 

@@ -8,22 +8,32 @@ use crate::api::{NodeClaim, Workload};
 use crate::names;
 use crate::plan::{self, Cluster, Obstacle, ObstacleReason, Outcome, Request};
 use crate::policy::Policy;
+use crate::policy::overrides::{self, Ignored};
+use crate::telemetry::events;
 use k8s_openapi::api::core::v1::LimitRange;
 use kube::ResourceExt;
+use kube::runtime::events::EventType;
 use kube::runtime::reflector::ObjectRef;
 use std::sync::Arc;
 
-/// The policy of a check, or why there is none that can be used.
-pub fn policy(context: &Context, check: &str) -> (Policy, Result<(), Obstacle>) {
-    let fallback = || context.policy_file.policy(check, None);
-    match context.parameters(check) {
-        Some(Ok(parameters)) => (context.policy_file.policy(check, parameters.as_ref()), Ok(())),
-        Some(Err(why)) => (fallback(), Err(Obstacle::new(ObstacleReason::NoPolicy, why))),
-        None => {
-            let why = format!("the parameters of check {check} have not been read yet");
-            (fallback(), Err(Obstacle::new(ObstacleReason::NoPolicy, why)))
+/// The policy of a Workload's next attempt, or why there is none that can be used.
+pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, Result<(), Obstacle>) {
+    let settings = context.policies.settings();
+    let no_policy = |why| Err(Obstacle::new(ObstacleReason::NoPolicy, why));
+    let (parameters, fault) = match context.policies.parameters(check) {
+        Some(Ok(parameters)) => (parameters, Ok(())),
+        Some(Err(why)) => (None, no_policy(why)),
+        None => (None, no_policy(format!("the parameters of check {check} have not been read yet"))),
+    };
+    let policy = settings.policy(check, parameters.as_ref());
+    let (policy, ignored) = overrides::apply(policy, &settings.file.job_overrides, workload.annotations());
+    for Ignored { key, why } in ignored {
+        let note = format!("annotation {key} is ignored: {why}");
+        if context.policies.is_news(&workload.uid().unwrap_or_default(), &note) {
+            events::send(&context.recorder, workload, "JobOverrideIgnored", EventType::Warning, &note);
         }
     }
+    (policy, fault)
 }
 
 /// NodePools whose limits count, and for which all live claims must therefore be known.

@@ -5,6 +5,7 @@
 pub mod active;
 pub mod claims;
 pub mod journal;
+pub mod parameters;
 pub mod verdict;
 
 use crate::error::Error;

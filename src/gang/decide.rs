@@ -9,7 +9,7 @@ use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, Memory};
 use super::reservation::Epoch;
 use super::state::{State, Then};
-use crate::api::parameters::{OnExhausted, Pinning};
+use crate::api::parameters::{Compat, OnExhausted, Pinning};
 use crate::policy::{Pace, Policy};
 use jiff::Timestamp;
 use statig::Outcome;
@@ -30,6 +30,8 @@ pub struct Rules {
     pub yielding: Pace,
     /// What happens once both are used up.
     pub on_exhausted: OnExhausted,
+    /// The controller whose way of retrying is kept.
+    pub compat: Compat,
 }
 
 impl Rules {
@@ -37,11 +39,13 @@ impl Rules {
     pub fn new(policy: &Policy, now: Timestamp, jitter: f64) -> Self {
         Self {
             now,
-            jitter,
+            // The first Setu waited exactly as long as it said.
+            jitter: if policy.compat == Compat::Setu { 0.0 } else { jitter },
             gang_deadline: policy.deadlines.gang.signed(),
             in_check: policy.in_check,
             yielding: policy.yielding,
             on_exhausted: policy.on_exhausted,
+            compat: policy.compat,
         }
     }
 }
@@ -134,6 +138,9 @@ impl Turn {
     pub(super) fn after(&mut self, failure: &Failure) -> Then {
         self.memory.last_failure = Some(failure.clone());
         self.memory.tries = self.memory.tries.saturating_add(1);
+        if self.rules.compat == Compat::Setu && failure.reason == FailureClass::GangTimeout {
+            return Then::Rejected;
+        }
         let may_try_here = failure.reason != FailureClass::NotAdmitted;
         if may_try_here && self.memory.tries <= self.rules.in_check.limit {
             Then::BackingOff

@@ -6,7 +6,7 @@
 use super::journal::Journal;
 use super::observe::{Facts, existing, laggard, ready};
 use super::state::{State, Then};
-use crate::plan::Outcome;
+use crate::plan::{ObstacleReason, Outcome};
 use jiff::Timestamp;
 
 /// The sentence for the check's message.
@@ -14,6 +14,9 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
     let memory = &journal.memory;
     let text = match &journal.state {
         State::Validating => match facts.plan {
+            Some(Outcome::Wait(obstacle)) if obstacle.reason == ObstacleReason::DryRun => {
+                format!("{}: {}", obstacle.reason, obstacle.message)
+            }
             Some(Outcome::Wait(obstacle)) => {
                 format!("{}: {}. Goes on by itself once that is mended", obstacle.reason, obstacle.message)
             }

@@ -143,7 +143,7 @@ fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
         }),
         Outcome::NothingNeeded(_) => Some(Event::NothingNeeded),
         Outcome::Never(obstacle) => Some(Event::Impossible(obstacle.message.clone())),
-        Outcome::Wait(obstacle) if expired(journal, facts) => {
+        Outcome::Wait(obstacle) if !obstacle.reason.may_last() && expired(journal, facts) => {
             Some(Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message)))
         }
         Outcome::Provision(_) | Outcome::Wait(_) => None,
@@ -194,7 +194,7 @@ fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     if current(journal, facts).all(ClaimView::is_ready) && missing(journal, facts).is_empty() {
         return Some(if quorum { Reading::Events(vec![Event::NodesReady]) } else { Reading::LookAgain });
     }
-    expired(journal, facts).then(|| {
+    (expired(journal, facts) || hold_is_over(journal, facts)).then(|| {
         let message = match laggard(journal, facts) {
             Some((slot, what)) => format!("the gang was not ready in time: slot {slot} waits for {what}"),
             None => "the gang was not ready in time".to_owned(),
@@ -213,6 +213,10 @@ fn approved(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     }
     if !missing(journal, facts).is_empty() && facts.sight == Sight::Cached {
         return Some(Reading::LookAgain);
+    }
+    if hold_is_over(journal, facts) {
+        let message = "every node was ready, but the Workload was not admitted while they were held";
+        return Some(Reading::Events(vec![Event::Failed(Failure::new(FailureClass::NotAdmitted, message))]));
     }
     let limit = facts.policy.deadlines.admit;
     (journal.entered_at.checked_add(limit.signed()).is_ok_and(|t| t <= facts.now)).then(|| {
@@ -285,6 +289,15 @@ fn expired(journal: &Journal, facts: &Facts<'_>) -> bool {
     journal.memory.deadline.is_some_and(|deadline| deadline <= facts.now)
 }
 
+/// When the hold on the first of the attempt's nodes ends.
+fn hold_ends(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
+    current(journal, facts).filter_map(|c| c.held_until).min()
+}
+
+fn hold_is_over(journal: &Journal, facts: &Facts<'_>) -> bool {
+    hold_ends(journal, facts).is_some_and(|end| end <= facts.now)
+}
+
 /// When time alone may bring the next event.
 pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
     let claims = current(journal, facts).filter_map(|c| match &c.health {
@@ -296,14 +309,19 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
         Loss::Failed(_) => None,
     });
     match &journal.state {
-        State::Validating => journal.memory.deadline,
+        State::Validating => {
+            let waits_on = |o: &Outcome| matches!(o, Outcome::Wait(w) if w.reason.may_last());
+            journal.memory.deadline.filter(|_| !facts.plan.is_some_and(waits_on))
+        }
         State::BackingOff { until } => Some(*until),
         State::Provisioning | State::WaitingReady => {
-            journal.memory.deadline.into_iter().chain(claims).chain(losses).min()
+            let hold = hold_ends(journal, facts);
+            journal.memory.deadline.into_iter().chain(hold).chain(claims).chain(losses).min()
         }
         State::Approved => {
             let admit = journal.entered_at.checked_add(facts.policy.deadlines.admit.signed()).ok();
-            admit.filter(|t| *t > facts.now).into_iter().chain(losses).min()
+            let hold = hold_ends(journal, facts);
+            admit.into_iter().chain(hold).filter(|t| *t > facts.now).chain(losses).min()
         }
         State::RollingBack { .. } | State::Yielded | State::Rejected | State::Released => None,
     }

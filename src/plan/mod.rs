@@ -16,6 +16,7 @@ pub mod pools;
 pub mod quantity;
 pub mod requirements;
 pub mod resources;
+pub mod strategy;
 
 use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
@@ -106,6 +107,15 @@ pub enum ObstacleReason {
     UpdatesClash,
     CapacityShort,
     NoPolicy,
+    OtherChecks,
+    DryRun,
+}
+
+impl ObstacleReason {
+    /// Whether it is waited for as long as it lasts, with no deadline of the gang's running out.
+    pub fn may_last(self) -> bool {
+        matches!(self, Self::OtherChecks | Self::DryRun)
+    }
 }
 
 impl fmt::Display for ObstacleReason {

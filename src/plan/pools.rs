@@ -8,6 +8,7 @@ use super::demand::PodSetDemand;
 use super::{Cluster, Obstacle, ObstacleReason, Request};
 use crate::api::parameters::Gate;
 use crate::api::{NodePool, condition};
+use crate::policy::preset::asks_for_accelerator;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
@@ -69,6 +70,7 @@ fn none_fits(wanted: &PodSetDemand<'_>, reasons: &[Obstacle]) -> Obstacle {
 
 /// The draft from one NodePool, if it fits and can be used.
 fn draft(pool: &Arc<NodePool>, request: &Request<'_>, wanted: &PodSetDemand<'_>) -> Result<Draft, Obstacle> {
+    let pool = &completed(pool, request, wanted);
     let mut draft = Draft::new(pool, request, wanted)?;
     let Some(fault) = pool.unusable() else { return Ok(draft) };
     // A static pool will not do later either.
@@ -81,6 +83,23 @@ fn draft(pool: &Arc<NodePool>, request: &Request<'_>, wanted: &PodSetDemand<'_>)
         _ => return Err(Obstacle::new(ObstacleReason::NodePoolNotReady, fault)),
     }
     Ok(draft)
+}
+
+/// The NodePool with the parts of its nodeClassRef that it leaves out.
+fn completed(pool: &Arc<NodePool>, request: &Request<'_>, wanted: &PodSetDemand<'_>) -> Arc<NodePool> {
+    let own = &pool.spec.template.spec.node_class_ref;
+    if ![&own.group, &own.kind, &own.name].iter().any(|part| part.is_empty()) {
+        return Arc::clone(pool);
+    }
+    let spec = &wanted.pod_set.template.spec;
+    let containers = spec.containers.iter().chain(&spec.init_containers).filter_map(|c| c.resources.as_ref());
+    let lists = containers.chain(&spec.resources).flat_map(|r| [&r.requests, &r.limits]).flatten();
+    let managed = &request.policy.managed_resources;
+    let accelerated = lists.into_iter().any(|list| asks_for_accelerator(list, managed));
+    let mut pool = (**pool).clone();
+    pool.spec.template.spec.node_class_ref =
+        request.policy.node_class.complete(&pool.spec.template.spec.node_class_ref, accelerated);
+    Arc::new(pool)
 }
 
 fn only_the_class_is_not_ready(pool: &NodePool) -> bool {

@@ -11,6 +11,7 @@ pub mod file;
 pub mod overrides;
 pub mod preset;
 mod resolve;
+pub mod schema;
 pub mod settings;
 pub mod show;
 pub mod tree;

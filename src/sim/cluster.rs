@@ -106,7 +106,7 @@ impl Cluster {
             client,
             clock: self.clock.clone().skewed(start.skew),
             controller_name: self.controller_name.clone(),
-            policy: self.policy.clone(),
+            policy: self.policy.clone().into(),
         });
         let context = replica.context();
         let stop = CancellationToken::new();

@@ -5,7 +5,7 @@
 
 use crate::api::Workload;
 use crate::gang::{Journal, StateName};
-use kube::Resource as _;
+use kube::Resource;
 use kube::runtime::events::{Event, EventType, Recorder};
 use std::time::Duration;
 
@@ -56,8 +56,14 @@ pub fn publish(recorder: &Recorder, workload: &Workload, journal: &Journal, text
     }
 }
 
-/// Publishes one event in the background.
-pub fn send(recorder: &Recorder, workload: &Workload, reason: &'static str, kind: EventType, note: &str) {
+/// Publishes one event on an object in the background.
+pub fn send(
+    recorder: &Recorder,
+    object: &impl Resource<DynamicType = ()>,
+    reason: &'static str,
+    kind: EventType,
+    note: &str,
+) {
     let event = Event {
         type_: kind,
         reason: reason.to_owned(),
@@ -66,7 +72,7 @@ pub fn send(recorder: &Recorder, workload: &Workload, reason: &'static str, kind
         secondary: None,
     };
     let recorder = recorder.clone();
-    let object = workload.object_ref(&());
+    let object = object.object_ref(&());
     tokio::spawn(async move {
         match tokio::time::timeout(TIMEOUT, recorder.publish(&event, &object)).await {
             Ok(Ok(())) => {}

@@ -22,6 +22,7 @@ const VERDICT_DELAY: &str = "setu_verdict_delay_seconds";
 const REQUESTS: &str = "setu_api_requests_total";
 const SWEPT: &str = "setu_orphans_swept_total";
 const WATCH_ERRORS: &str = "setu_watch_errors_total";
+const RELOADS: &str = "setu_policy_reloads_total";
 const BUILD: &str = "setu_build_info";
 
 /// Minutes: what clouds take.
@@ -48,6 +49,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_counter!(REQUESTS, Unit::Count, "Requests to the API server, by verb, resource and status code");
     describe_counter!(SWEPT, Unit::Count, "NodeClaims deleted because nobody wants them, by reason");
     describe_counter!(WATCH_ERRORS, Unit::Count, "Watches that broke or could not start, by kind");
+    describe_counter!(RELOADS, Unit::Count, "New versions of the policy file, by what became of them");
     describe_gauge!(BUILD, Unit::Count, "The release that runs");
     gauge!(BUILD, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Ok(handle)
@@ -117,6 +119,27 @@ pub fn api_request(method: &Method, resource: &'static str, code: Option<u16>) {
 /// A NodeClaim that nobody wants was deleted.
 pub fn swept(reason: &'static str) {
     counter!(SWEPT, "reason" => reason).increment(1);
+}
+
+/// What became of a new version of the policy file.
+#[derive(Clone, Copy, Debug)]
+pub enum Reload {
+    /// It holds.
+    Applied,
+    /// It is no valid policy; the last good one holds.
+    Invalid,
+    /// It could not be read; the last good one holds.
+    Unreadable,
+}
+
+/// The policy file changed.
+pub fn policy_reloaded(reload: Reload) {
+    let result = match reload {
+        Reload::Applied => "applied",
+        Reload::Invalid => "invalid",
+        Reload::Unreadable => "unreadable",
+    };
+    counter!(RELOADS, "result" => result).increment(1);
 }
 
 /// A watch broke.

@@ -20,11 +20,12 @@ use crate::gang::{
     decide, observe,
 };
 use crate::names;
-use crate::plan::{Outcome, Request};
+use crate::plan::{Outcome, Request, strategy};
 use crate::policy::Policy;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Turns of one look. A gang needs five at most; the bound only ends what should not happen.
 const TURNS: usize = 16;
@@ -35,7 +36,7 @@ pub struct Gang<'a> {
     identity: GangIdentity,
     id: String,
     our_checks: &'a [String],
-    policy: Policy,
+    policy: Arc<Policy>,
     policy_fault: Option<crate::plan::Obstacle>,
     journal: Journal,
     /// The annotation as last read or written.
@@ -88,7 +89,7 @@ impl<'a> Gang<'a> {
             check: check.to_owned(),
         };
         let id = identity.id();
-        let (policy, fault) = plans::policy(context, check);
+        let (policy, fault) = plans::policy(context, workload, check);
         let stored = workload.annotations().get(&names::journal_key(check)).cloned();
         let created = workload.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
         let decoded = match &stored {
@@ -122,7 +123,7 @@ impl<'a> Gang<'a> {
             context,
             id,
             our_checks,
-            policy,
+            policy: Arc::new(policy),
             policy_fault: fault.err(),
             journal,
             stored,
@@ -156,6 +157,7 @@ impl<'a> Gang<'a> {
     fn turn(&mut self, workload: &Workload) -> Turn {
         let context = self.context;
         let now = context.now();
+        self.settle_policy(workload);
         let mut pages = context.ledger.open();
         self.plan = self.needs_plan().then(|| self.make_plan(workload, &pages));
         let reservation = Reservation::of(workload, &self.identity.check);
@@ -198,6 +200,25 @@ impl<'a> Gang<'a> {
         if moved || !effects.is_empty() { Turn::Moved(effects) } else { Turn::Still }
     }
 
+    /// An attempt is run by the policy it was started with, everything else by that of now.
+    fn settle_policy(&mut self, workload: &Workload) {
+        let policies = &self.context.policies;
+        let attempt = self.journal.memory.attempt;
+        let in_flight = matches!(
+            self.journal.state,
+            State::Provisioning | State::WaitingReady | State::Approved | State::RollingBack { .. }
+        );
+        if !in_flight {
+            policies.forget(&self.id);
+            let (policy, fault) = plans::policy(self.context, workload, &self.identity.check);
+            (self.policy, self.policy_fault) = (Arc::new(policy), fault.err());
+        } else if let Some(kept) = policies.kept(&self.id, attempt) {
+            (self.policy, self.policy_fault) = (kept, None);
+        } else if self.policy_fault.is_none() {
+            policies.keep(&self.id, attempt, &self.policy);
+        }
+    }
+
     fn needs_plan(&self) -> bool {
         match self.journal.state {
             State::Validating | State::Provisioning => true,
@@ -211,7 +232,9 @@ impl<'a> Gang<'a> {
             return Outcome::Wait(fault.clone());
         }
         let request = self.request(workload);
-        plans::outcome(self.context, &request, pages, &self.pool_claims)
+        let outcome = plans::outcome(self.context, &request, pages, &self.pool_claims);
+        // What has begun is carried through, whatever the other checks say by then.
+        if self.journal.state == State::Validating { strategy::timed(outcome, &request) } else { outcome }
     }
 
     fn request<'r>(&'r self, workload: &'r Workload) -> Request<'r> {

@@ -1,0 +1,96 @@
+//! `setu policy`: checks policy files, prints their schema, and shows what a check is run by.
+
+use super::Failure;
+use super::policy_flags::PolicyFlags;
+use crate::api::ProvisioningParameters;
+use crate::api::parameters::ProvisioningParametersSpec;
+use crate::policy::{PolicyFile, show};
+use clap::Subcommand;
+use std::path::PathBuf;
+
+/// Checks policy files, prints their schema, and shows what a check is run by.
+///
+/// Example: setu policy check policy.yaml
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Checks policy files: tells all that is wrong, each with line, column and key.
+    ///
+    /// Example: setu policy check policy.yaml
+    Check {
+        /// The files.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Prints the JSON schema of the policy file, for editors.
+    ///
+    /// Example: setu policy schema > policy.schema.json
+    Schema,
+    /// Prints the effective policy of a check as YAML, with the origin of each value.
+    ///
+    /// Example: setu policy show --check karpenter-provision --config policy.yaml
+    Show(Box<Show>),
+}
+
+#[derive(clap::Args, Debug)]
+struct Show {
+    /// Name of the AdmissionCheck.
+    #[arg(long, value_name = "NAME")]
+    check: String,
+    /// Manifest of the ProvisioningParameters that the check names.
+    #[arg(long, value_name = "FILE")]
+    parameters: Option<PathBuf>,
+    #[command(flatten)]
+    policy: PolicyFlags,
+}
+
+impl Args {
+    /// Does what was asked.
+    pub fn run(self) -> Result<(), Failure> {
+        match self.command {
+            Command::Check { files } => check(&files),
+            Command::Schema => {
+                super::print(&crate::policy::schema::json());
+                Ok(())
+            }
+            Command::Show(show) => show.run(),
+        }
+    }
+}
+
+fn check(files: &[PathBuf]) -> Result<(), Failure> {
+    let mut wrong = Vec::new();
+    for path in files {
+        match PolicyFile::read(path) {
+            Ok(_) => super::print(&format!("{}: valid\n", path.display())),
+            Err(error) => wrong.push(error.to_string()),
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(Failure::Invalid(wrong.join("\n"))) }
+}
+
+impl Show {
+    fn run(self) -> Result<(), Failure> {
+        let settings = self.policy.settings()?;
+        let parameters = self.parameters.as_ref().map(parameters).transpose()?;
+        let named = parameters.as_ref().map(|(name, spec)| (name.as_str(), spec));
+        super::print(&show::show(&settings, &self.check, named));
+        Ok(())
+    }
+}
+
+/// Name and spec of the ProvisioningParameters in a file.
+fn parameters(path: &PathBuf) -> Result<(String, ProvisioningParametersSpec), Failure> {
+    let invalid = |why: String| Failure::Invalid(format!("{}: {why}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|e| invalid(e.to_string()))?;
+    let object: ProvisioningParameters = serde_yaml::from_str(&text).map_err(|e| invalid(e.to_string()))?;
+    match crate::controllers::parameters::fault(&object) {
+        Some(fault) => Err(invalid(fault)),
+        None => Ok((object.metadata.name.unwrap_or_default(), object.spec)),
+    }
+}
