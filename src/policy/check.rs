@@ -67,9 +67,6 @@ impl Findings {
     fn spec(&mut self, at: &Path, spec: &ProvisioningParametersSpec) {
         if let Some(name) = &spec.node_pool_name {
             self.object_name(&at.key("nodePoolName"), name);
-            if spec.tiers.as_ref().is_some_and(|t| !t.is_empty()) {
-                self.say(&at.key("tiers"), "stands beside nodePoolName; name one or the other");
-            }
         }
         self.requirements(
             &at.key("nodeSelectorRequirements"),
@@ -200,7 +197,8 @@ impl Findings {
 
     fn custody(&mut self, at: &Path, custody: &Custody) {
         self.positive(&at.key("holdLimit"), custody.hold_limit);
-        if custody.warm_for.is_some() && custody.release.is_some_and(|r| r != Release::Warm) {
+        let kept = custody.warm_for.is_some_and(|span| span != Span::default());
+        if kept && custody.release.is_some_and(|r| r != Release::Warm) {
             self.say(&at.key("warmFor"), "needs release: Warm");
         }
     }

@@ -157,7 +157,7 @@ pub enum FileError {
         source: std::io::Error,
     },
     /// The file is no valid policy.
-    #[error("{}", told(path, problems))]
+    #[error("the policy file {} cannot be used:\n{}", path.display(), told(path, problems))]
     Invalid {
         /// The file.
         path: PathBuf,
@@ -191,7 +191,10 @@ impl PolicyFile {
             problems.push(Problem { place: root.place_of(&path), path, message });
         }
         // What stands behind an alias is found once for each place it is used in.
-        problems.sort();
+        problems.sort_by(|a, b| {
+            let key = |p: &Problem| (p.place, p.message.clone(), p.path.0.len());
+            key(a).cmp(&key(b)).then_with(|| a.path.cmp(&b.path))
+        });
         problems.dedup_by(|b, a| (a.place, &a.message) == (b.place, &b.message));
         match file {
             Some(file) if problems.is_empty() => Ok(file),
@@ -263,7 +266,7 @@ checks:
         assert_eq!(file.checks["c"].node_pool_name.as_deref(), Some("other"));
         assert_eq!(file.checks["c"].managed_resources.as_deref(), Some(&["x".to_owned()][..]));
         let told = problems("defaults: &spec {nodePool: gpu}\nchecks:\n  c: {<<: *spec}\n  d: *spec\n");
-        assert_eq!(told, ["3:18: checks.c.nodePool: unknown key; did you mean nodePoolName?"]);
+        assert_eq!(told, ["3:18: defaults.nodePool: unknown key; did you mean nodePoolName?"]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ pub enum CloudProvider {
     Azure,
     /// Karpenter's kwok provider, which makes nodes of nothing: `karpenter.kwok.sh` KWOKNodeClass.
     Kwok,
-    /// None: every NodePool says it itself.
+    /// No preset: every NodePool says it itself.
     #[default]
     None,
 }

@@ -56,7 +56,7 @@ pub enum Allocatable {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("x-kubernetes-validations" = [{
-    "rule": "!has(self.warmFor) || !has(self.release) || self.release == 'Warm'",
+    "rule": "!has(self.warmFor) || !has(self.release) || self.release == 'Warm' || self.warmFor.matches('^0+[a-z]+$')",
     "message": "warmFor needs release: Warm",
 }]))]
 pub struct Custody {

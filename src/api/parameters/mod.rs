@@ -50,9 +50,6 @@ use serde::{Deserialize, Serialize};
 )]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 #[schemars(extend("x-kubernetes-validations" = [{
-    "rule": "!has(self.nodePoolName) || !has(self.tiers) || size(self.tiers) == 0",
-    "message": "name a nodePoolName or tiers, not both",
-}, {
     "rule": "!has(self.retry) || !has(self.retry.compat) || self.retry.compat != 'Setu' || !has(self.deadlines)",
     "message": "retry.compat: Setu brings its own deadlines; take them out",
 }]))]
@@ -71,7 +68,7 @@ pub struct ProvisioningParametersSpec {
     #[schemars(with = "Option<Vec<strict::Requirement>>", length(max = 100))]
     pub node_selector_requirements: Option<Vec<Requirement>>,
     /// Options tried in this order, within the flavor Kueue admitted the gang on; instead of
-    /// `nodePoolName`.
+    /// `nodePoolName`, which does not count beside them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 32),
