@@ -4,8 +4,8 @@ use super::Failure;
 use super::policy_flags::PolicyFlags;
 use crate::api::ProvisioningParameters;
 use crate::api::parameters::ProvisioningParametersSpec;
-use crate::policy::{PolicyFile, show};
-use clap::Subcommand;
+use crate::policy::{PolicyFile, reference, schema, show};
+use clap::{Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// Checks policy files, prints their schema, and shows what a check is run by.
@@ -27,14 +27,24 @@ enum Command {
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
     },
-    /// Prints the JSON schema of the policy file, for editors.
+    /// Prints the JSON schema of the policy file, for editors, or its reference, for people.
     ///
     /// Example: setu policy schema > policy.schema.json
-    Schema,
+    Schema {
+        /// What to print.
+        #[arg(long, value_enum, default_value_t = Format::Json)]
+        format: Format,
+    },
     /// Prints the effective policy of a check as YAML, with the origin of each value.
     ///
     /// Example: setu policy show --check karpenter-provision --config policy.yaml
     Show(Box<Show>),
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum Format {
+    Json,
+    Markdown,
 }
 
 #[derive(clap::Args, Debug)]
@@ -54,8 +64,11 @@ impl Args {
     pub fn run(self) -> Result<(), Failure> {
         match self.command {
             Command::Check { files } => check(&files),
-            Command::Schema => {
-                super::print(&crate::policy::schema::json());
+            Command::Schema { format } => {
+                super::print(&match format {
+                    Format::Json => schema::json(),
+                    Format::Markdown => reference::markdown(),
+                });
                 Ok(())
             }
             Command::Show(show) => show.run(),

@@ -10,6 +10,7 @@ mod decode;
 pub mod file;
 pub mod overrides;
 pub mod preset;
+pub mod reference;
 mod resolve;
 pub mod schema;
 pub mod settings;

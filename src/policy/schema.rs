@@ -1,4 +1,4 @@
-//! The policy file described for machines and people, from the types: JSON schema and reference.
+//! The policy file described for machines: its JSON schema, from the types.
 
 use super::PolicyFile;
 use schemars::generate::SchemaSettings;
