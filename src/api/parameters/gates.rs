@@ -51,6 +51,7 @@ pub enum Gate {
 pub struct Budget {
     /// Most nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "int64"))]
     pub max_nodes: Option<u32>,
     /// Most of each resource, over all nodes.
     #[serde(default, deserialize_with = "amount::some_amounts", skip_serializing_if = "Option::is_none")]

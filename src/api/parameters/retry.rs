@@ -32,7 +32,7 @@ pub struct Retry {
 pub struct Backoff {
     /// How many times.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(max = 1000))]
+    #[schemars(range(max = 1000), extend("format" = "int64"))]
     pub limit: Option<u32>,
     /// First wait; each further one is twice as long.
     #[serde(default, skip_serializing_if = "Option::is_none")]
