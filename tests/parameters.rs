@@ -5,8 +5,8 @@
 use kube::CustomResourceExt;
 use kube_cel::Validator;
 use serde_json::{Value, json};
-use setu::api::ProvisioningParameters;
-use setu::controllers::parameters::fault;
+use setu::api::{ProvisioningParameters, RawParameters};
+use setu::controllers::parameters::read;
 
 fn crd() -> Value {
     serde_json::to_value(ProvisioningParameters::crd()).unwrap()
@@ -23,8 +23,7 @@ fn by_rules(spec: &Value) -> Result<(), String> {
 /// What Setu itself says of it.
 fn by_setu(spec: &Value) -> Result<(), String> {
     let object = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters", "metadata": {"name": "p"}, "spec": spec});
-    let read: ProvisioningParameters = serde_json::from_value(object).map_err(|e| e.to_string())?;
-    fault(&read).map_or(Ok(()), Err)
+    read(&serde_json::from_value::<RawParameters>(object).unwrap()).map(|_| ())
 }
 
 fn yaml(text: &str) -> Value {
@@ -100,7 +99,9 @@ fn what_rules_cannot_see_setu_finds() {
             "no NodeClaim may ask",
         ),
         ("gates: {budget: {prices: {p5: {spott: '1'}}}}", "karpenter.sh/capacity-type"),
-        ("gates: {placement: {namespaces: {matchLabel: {}}}}", "matchLabel"),
+        ("gates: {placement: {namespaces: {matchLabel: {}}}}", "did you mean matchLabels?"),
+        ("deadlines: {gang: 99999999999999999999h}", "spec.deadlines.gang"),
+        ("deadlines: {gang: 0s, launch: 0s}", "spec.deadlines.launch: is no time at all"),
     ] {
         let told = by_setu(&yaml(text)).unwrap_err();
         assert!(told.contains(words), "{text}: {told}");

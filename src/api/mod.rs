@@ -23,6 +23,6 @@ pub use flavor::ResourceFlavor;
 pub use node::Node;
 pub use node_claim::NodeClaim;
 pub use node_pool::NodePool;
-pub use parameters::ProvisioningParameters;
+pub use parameters::{ProvisioningParameters, RawParameters};
 pub use queue::ClusterQueue;
 pub use workload::Workload;

@@ -2,8 +2,8 @@
 
 use super::replica::Parts;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ProvisioningParameters,
-    ResourceFlavor, Workload,
+    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, RawParameters, ResourceFlavor,
+    Workload,
 };
 use crate::cluster::watch::{Gates, watch};
 use crate::controllers::Context;
@@ -55,7 +55,7 @@ impl Feeds {
         let limit_ranges = watch::<LimitRange>("limitranges", Api::all(client.clone()), all(), open);
         let runtime_classes = watch::<RuntimeClass>("runtimeclasses", Api::all(client.clone()), all(), open);
         let parameters =
-            watch::<ProvisioningParameters>("provisioningparameters", Api::all(client.clone()), all(), None);
+            watch::<RawParameters>("provisioningparameters", Api::all(client.clone()), all(), None);
         // Karpenter publishes the only word on a claim that found no capacity as an Event.
         let warnings = Config::default().fields("involvedObject.kind=NodeClaim,type=Warning");
         let warnings = watch::<Event>("events", Api::namespaced(client.clone(), "default"), warnings, open);
@@ -153,7 +153,7 @@ fn node_touched(context: &Context, node: &Node) {
     }
 }
 
-fn parameters_touched(context: &Context, parameters: &ProvisioningParameters) {
+fn parameters_touched(context: &Context, parameters: &RawParameters) {
     for check in context.stores.checks.state() {
         let named = check.spec.parameters.as_ref().map(|p| p.name.as_str());
         if named == parameters.metadata.name.as_deref() {

@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::policy_flags::PolicyFlags;
-use crate::api::ProvisioningParameters;
+use crate::api::RawParameters;
 use crate::api::parameters::ProvisioningParametersSpec;
 use crate::policy::{PolicyFile, reference, schema, show};
 use clap::{Subcommand, ValueEnum};
@@ -101,9 +101,7 @@ impl Show {
 fn parameters(path: &PathBuf) -> Result<(String, ProvisioningParametersSpec), Failure> {
     let invalid = |why: String| Failure::Invalid(format!("{}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|e| invalid(e.to_string()))?;
-    let object: ProvisioningParameters = serde_yaml::from_str(&text).map_err(|e| invalid(e.to_string()))?;
-    match crate::controllers::parameters::fault(&object) {
-        Some(fault) => Err(invalid(fault)),
-        None => Ok((object.metadata.name.unwrap_or_default(), object.spec)),
-    }
+    let object: RawParameters = serde_yaml::from_str(&text).map_err(|e| invalid(e.to_string()))?;
+    let spec = crate::controllers::parameters::read(&object).map_err(invalid)?;
+    Ok((object.metadata.name.unwrap_or_default(), spec))
 }

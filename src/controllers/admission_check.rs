@@ -1,17 +1,15 @@
 //! Reports on each of our AdmissionChecks whether it works, and reads its parameters.
 
 use super::context::Context;
-use super::parameters::is_ours;
+use super::parameters;
 use super::policies::Parameters;
 use super::queue::Action;
 use crate::api::admission_check::ParametersRef;
-use crate::api::{AdmissionCheck, ProvisioningParameters};
+use crate::api::{AdmissionCheck, RawParameters};
 use crate::effects::active::Active;
-use crate::effects::parameters::{self, Report};
 use crate::effects::{active, call};
 use crate::error::Error;
 use crate::names;
-use kube::core::DeserializeGuard;
 use kube::{Api, ResourceExt};
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +48,7 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
 
 /// Reads a parameters object; what is wrong with it is the inner error, in words for the administrator.
 async fn read(context: &Context, reference: &ParametersRef) -> Result<Parameters, Error> {
-    if !is_ours(reference) {
+    if !parameters::is_ours(reference) {
         return Ok(Err(format!(
             "spec.parameters names {}/{}; Setu understands {}/{} only",
             reference.api_group,
@@ -59,25 +57,15 @@ async fn read(context: &Context, reference: &ParametersRef) -> Result<Parameters
             names::PARAMETERS_KIND
         )));
     }
-    let api: Api<DeserializeGuard<ProvisioningParameters>> = Api::all(context.client.clone());
+    let api: Api<RawParameters> = Api::all(context.client.clone());
     let found = call("reading ProvisioningParameters", &reference.name, api.get_opt(&reference.name)).await?;
     Ok(match found {
         None => Err(format!(
             "ProvisioningParameters {} does not exist; create it (its CRD comes with Setu)",
             reference.name
         )),
-        Some(DeserializeGuard(Err(bad))) => {
-            // Its own watch leaves out what cannot be read, so it is reported on from here.
-            let report = Report {
-                fault: Some(bad.error.clone()),
-                checks: super::parameters::used_by(context, &reference.name),
-            };
-            parameters::report(&context.client, &bad.metadata, &[], &report, context.now()).await?;
-            Err(format!("ProvisioningParameters {} cannot be used: {}", reference.name, bad.error))
-        }
-        Some(DeserializeGuard(Ok(object))) => match super::parameters::fault(&object) {
-            Some(fault) => Err(format!("ProvisioningParameters {} cannot be used: {fault}", reference.name)),
-            None => Ok(Some(object.spec)),
-        },
+        Some(object) => parameters::read(&object)
+            .map(Some)
+            .map_err(|fault| format!("ProvisioningParameters {} cannot be used: {fault}", reference.name)),
     })
 }

@@ -3,8 +3,8 @@
 use super::memory::{Board, Ledger, Necrology, OwnWrites};
 use super::policies::Policies;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ProvisioningParameters,
-    ResourceFlavor, Workload,
+    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, RawParameters, ResourceFlavor,
+    Workload,
 };
 use crate::clock::Clock;
 use crate::cluster::store::Store;
@@ -45,7 +45,7 @@ pub struct Stores {
     /// RuntimeClasses.
     pub runtime_classes: Store<RuntimeClass>,
     /// ProvisioningParameters; empty while their CRD is not installed.
-    pub parameters: Store<ProvisioningParameters>,
+    pub parameters: Store<RawParameters>,
 }
 
 /// How loops wake each other.
@@ -58,7 +58,7 @@ pub struct Wakers {
     /// Look at this AdmissionCheck.
     pub check: UnboundedSender<ObjectRef<AdmissionCheck>>,
     /// Look at these ProvisioningParameters.
-    pub parameters: UnboundedSender<ObjectRef<ProvisioningParameters>>,
+    pub parameters: UnboundedSender<ObjectRef<RawParameters>>,
 }
 
 /// What a replica is made of.

@@ -2,13 +2,13 @@
 
 use super::context::Context;
 use super::queue::Action;
-use crate::api::ProvisioningParameters;
+use crate::api::RawParameters;
 use crate::api::admission_check::ParametersRef;
+use crate::api::parameters::ProvisioningParametersSpec;
 use crate::effects::parameters::{self, Report};
 use crate::error::Error;
 use crate::names;
 use crate::policy::check;
-use crate::policy::tree::Path;
 use kube::ResourceExt;
 use std::sync::Arc;
 
@@ -17,11 +17,12 @@ pub fn is_ours(reference: &ParametersRef) -> bool {
     (reference.api_group.as_str(), reference.kind.as_str()) == (names::API_GROUP, names::PARAMETERS_KIND)
 }
 
-/// What is wrong with parameters that could be read, in words for the administrator.
-pub fn fault(parameters: &ProvisioningParameters) -> Option<String> {
-    let found = check::spec(&Path::default().key("spec"), &parameters.spec);
-    let told: Vec<String> = found.iter().map(|(path, message)| format!("{path}: {message}")).collect();
-    (!told.is_empty()).then(|| told.join("; "))
+/// The spec of parameters, or what is wrong with it, in words for the administrator.
+pub fn read(parameters: &RawParameters) -> Result<ProvisioningParametersSpec, String> {
+    check::read_spec(&parameters.spec).map_err(|found| {
+        let told: Vec<String> = found.iter().map(|(path, message)| format!("{path}: {message}")).collect();
+        told.join("; ")
+    })
 }
 
 /// Names of our checks that name these parameters, sorted.
@@ -39,12 +40,12 @@ pub fn used_by(context: &Context, name: &str) -> Vec<String> {
 }
 
 /// Looks at one object and reports.
-pub async fn reconcile(object: Arc<ProvisioningParameters>, context: Arc<Context>) -> Result<Action, Error> {
+pub async fn reconcile(object: Arc<RawParameters>, context: Arc<Context>) -> Result<Action, Error> {
     if !context.gates.closed().is_empty() {
         // Which checks there are is not known yet.
         return Ok(Action::requeue(super::admission_check::CATCH_UP));
     }
-    let report = Report { fault: fault(&object), checks: used_by(&context, &object.name_any()) };
+    let report = Report { fault: read(&object).err(), checks: used_by(&context, &object.name_any()) };
     parameters::report(&context.client, &object.metadata, object.conditions(), &report, context.now())
         .await?;
     Ok(Action::await_change())

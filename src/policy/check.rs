@@ -2,8 +2,9 @@
 //!
 //! Every rule of the CRD's CEL is here too, so that a file and an object are judged alike.
 
+use super::decode::decode;
 use super::file::PolicyFile;
-use super::tree::Path;
+use super::tree::{self, Path};
 use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;
 use crate::api::parameters::{Backoff, Compat, Custody, Gates, ProvisioningParametersSpec, Release, Tier};
@@ -49,11 +50,19 @@ pub fn file(file: &PolicyFile) -> Vec<Finding> {
     found.0
 }
 
-/// What is wrong with one layer, whose fields are under `at`.
-pub fn spec(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
-    let mut found = Findings::default();
-    found.spec(at, spec);
-    found.0
+/// Reads the `spec` of ProvisioningParameters; on failure all that is wrong with it.
+pub fn read_spec(spec: &serde_json::Value) -> Result<ProvisioningParametersSpec, Vec<Finding>> {
+    let at = Path::default().key("spec");
+    // JSON is YAML, and objects are read as strictly as files.
+    let (root, problems) = tree::read(&spec.to_string());
+    let mut found: Vec<Finding> = problems.into_iter().map(|p| (at.clone(), p.message)).collect();
+    let mut root = root.ok_or_else(|| found.clone())?;
+    let (read, problems) = decode::<ProvisioningParametersSpec>(&mut root);
+    found.extend(problems.into_iter().map(|p| (at.join(&p.path), p.message)));
+    let Some(read) = read else { return Err(found) };
+    let mut findings = Findings(found);
+    findings.spec(&at, &read);
+    if findings.0.is_empty() { Ok(read) } else { Err(findings.0) }
 }
 
 #[derive(Default)]

@@ -61,6 +61,12 @@ impl Path {
         self.step(Step::Index(index))
     }
 
+    /// This path with another one behind it.
+    #[must_use]
+    pub fn join(&self, other: &Self) -> Self {
+        Self(self.0.iter().chain(&other.0).cloned().collect())
+    }
+
     fn step(&self, step: Step) -> Self {
         let mut steps = self.0.clone();
         steps.push(step);

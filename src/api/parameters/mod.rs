@@ -18,7 +18,8 @@ pub use retry::{Backoff, Compat, OnExhausted, Retry};
 use super::duration::Span;
 use super::node_claim::Requirement;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::CustomResource;
+use kube::api::ObjectMeta;
+use kube::{CustomResource, Resource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -161,7 +162,21 @@ pub struct ProvisioningParametersStatus {
     pub conditions: Vec<Condition>,
 }
 
-impl ProvisioningParameters {
+/// ProvisioningParameters as they come, so that also those that cannot be used are seen.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[resource(inherit = "ProvisioningParameters")]
+pub struct RawParameters {
+    /// Name, generation and the like.
+    pub metadata: ObjectMeta,
+    /// What stands for a [`ProvisioningParametersSpec`].
+    #[serde(default)]
+    pub spec: serde_json::Value,
+    /// What Setu said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<ProvisioningParametersStatus>,
+}
+
+impl RawParameters {
     /// Conditions as last reported; empty before the first report.
     pub fn conditions(&self) -> &[Condition] {
         self.status.as_ref().map_or(&[], |s| &s.conditions)
