@@ -20,7 +20,7 @@ struct Typed {
     /// Preset of the NodeClass's group and kind, used where a NodePool does not say it.
     #[arg(long, env = "SETU_CLOUD_PROVIDER", value_enum)]
     cloud_provider: Option<CloudProvider>,
-    /// Hold gangs back whose admission does not add up with the ClusterQueue's quota; otherwise only say so.
+    /// Sets gates.quota to Enforce, or to Warn if false. That gate does not act yet.
     #[arg(long, env = "SETU_ENFORCE_QUOTA", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     enforce_quota: Option<bool>,
     /// Refuse to exceed NodePool limits. Karpenter does not check them for claims it did not make.
