@@ -24,7 +24,9 @@ struct Stage {
 }
 
 fn file(defaults: &str) -> PolicyFile {
-    let text = format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {defaults}");
+    let open = "jobOverrides: {maxWait: {max: 30m}}";
+    let text =
+        format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n{open}\ndefaults: {defaults}");
     PolicyFile::parse(&text).unwrap()
 }
 
@@ -48,10 +50,18 @@ impl Stage {
     }
 
     fn submit(&self) {
+        self.submit_with(&json!({}));
+    }
+
+    /// Submits the gang's Job with these annotations.
+    fn submit_with(&self, annotations: &Value) {
         let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
         let job = json!({
             "apiVersion": "batch/v1", "kind": "Job",
-            "metadata": {"namespace": ID, "name": "gang", "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
+            "metadata": {
+                "namespace": ID, "name": "gang", "annotations": annotations,
+                "labels": {"kueue.x-k8s.io/queue-name": "queue"},
+            },
             "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {
                 "metadata": {"annotations": {"e2e.setu/run-for": "60s"}},
                 "spec": {"restartPolicy": "Never", "containers": [
@@ -212,4 +222,27 @@ async fn parameters_are_followed_from_before_they_exist_until_after_they_are_gon
     stage.admin.delete(&kinds::PROVISIONING_PARAMETERS, "", "late", Default::default()).unwrap();
     let journal = stage.until(StateName::Approved).await;
     assert_eq!(journal.memory.attempt, 1, "an attempt in flight goes on: {:?}", stage.path());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_gets_what_the_policy_opens_and_is_told_once_of_what_it_does_not() {
+    let hasty = "{deadlines: {gang: 1m}}";
+    let slow = json!([{"registrationDelay": "2m"}]);
+    for (wait, ends_in) in [("30m", StateName::Approved), ("31m", StateName::RollingBack)] {
+        let stage = Stage::new(hasty, &slow);
+        stage.submit_with(&json!({
+            "provreq.kueue.x-k8s.io/setu-maxWait": wait, "provreq.kueue.x-k8s.io/setu-nodePoolName": "best",
+        }));
+        assert_eq!(stage.until(ends_in).await.memory.attempt, 1);
+        let notes: Vec<String> = stage
+            .admin
+            .list(&kinds::EVENT)
+            .iter()
+            .filter(|e| e["reason"] == "JobOverrideIgnored")
+            .map(|e| e["note"].as_str().or(e["message"].as_str()).unwrap().to_owned())
+            .collect();
+        let told = |key: &str| notes.iter().filter(|n| n.contains(key)).count();
+        let ignored = usize::from(ends_in == StateName::RollingBack);
+        assert_eq!((told("setu-maxWait"), told("setu-nodePoolName")), (ignored, 1), "{notes:#?}");
+    }
 }
