@@ -120,7 +120,7 @@ impl<'a> Rows<'a> {
                 self.fields(&path, kind, default);
                 continue;
             }
-            let meaning = self.meaning(field, kind);
+            let meaning = meaning(field, kind);
             let idle = if is_idle(&path) { " **Does not act yet.**" } else { "" };
             let _ = writeln!(
                 self.text,
@@ -133,23 +133,6 @@ impl<'a> Rows<'a> {
                 self.fields(&format!("{path}[]"), items, None);
             }
         }
-    }
-
-    fn meaning(&self, field: &Value, kind: &Value) -> String {
-        let own = field["description"].as_str().or(kind["description"].as_str()).unwrap_or_default();
-        let mut text = one_line(own);
-        let words: Vec<&str> =
-            kind["enum"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        if !words.is_empty() {
-            let _ = write!(text, "<br>One of {}.", words.join(", "));
-        }
-        for option in kind["oneOf"].as_array().into_iter().flatten() {
-            let (name, about) = (option["const"].as_str(), option["description"].as_str());
-            if let (Some(name), Some(about)) = (name, about) {
-                let _ = write!(text, "<br>`{name}`: {}", one_line(about));
-            }
-        }
-        text
     }
 
     fn kind(&self, schema: &'a Value) -> String {
@@ -171,6 +154,23 @@ impl<'a> Rows<'a> {
             _ => "value".to_owned(),
         }
     }
+}
+
+/// What a key means, and the words it may be.
+fn meaning(field: &Value, kind: &Value) -> String {
+    let own = field["description"].as_str().or(kind["description"].as_str()).unwrap_or_default();
+    let mut text = one_line(own);
+    let words: Vec<&str> = kind["enum"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+    if !words.is_empty() {
+        let _ = write!(text, "<br>One of {}.", words.join(", "));
+    }
+    for option in kind["oneOf"].as_array().into_iter().flatten() {
+        let (name, about) = (option["const"].as_str(), option["description"].as_str());
+        if let (Some(name), Some(about)) = (name, about) {
+            let _ = write!(text, "<br>`{name}`: {}", one_line(about));
+        }
+    }
+    text
 }
 
 /// Keys that are read, checked and merged, and that nothing acts on yet, with all below them.
