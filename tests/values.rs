@@ -122,7 +122,16 @@ fn retries(policy: &Policy, jitter: f64, class: FailureClass) -> (Vec<i64>, Stat
         *journal = decide(journal, &event, &Rules::new(policy, now, jitter)).journal;
     };
     while waits.len() < 12 {
-        take(&mut journal, Event::Planned { slots: 1, plan: "p".into(), pinning: Pinning::Selector }, now);
+        take(
+            &mut journal,
+            Event::Planned {
+                slots: 1,
+                plan: "p".into(),
+                pinning: Pinning::Selector,
+                way: setu::gang::Way::default(),
+            },
+            now,
+        );
         take(&mut journal, Event::Failed(Failure::new(class, "none")), now);
         take(&mut journal, Event::ClaimsGone, now);
         let until = match &journal.state {
@@ -246,7 +255,12 @@ fn a_ready_gang_waits_for_its_admission_as_long_as_the_policy_says_and_its_nodes
 #[test]
 fn an_attempt_may_take_as_long_as_the_policy_says() {
     let deadline = |p: &Policy| {
-        let planned = Event::Planned { slots: 1, plan: "p".into(), pinning: Pinning::Selector };
+        let planned = Event::Planned {
+            slots: 1,
+            plan: "p".into(),
+            pinning: Pinning::Selector,
+            way: setu::gang::Way::default(),
+        };
         let begun = decide(&journal(State::Validating, 0), &planned, &Rules::new(p, at(0), 0.0)).journal;
         begun.memory.deadline.unwrap().duration_since(at(0))
     };

@@ -92,6 +92,9 @@ pub struct NodeClaimStatus {
     /// What the instance has in all.
     #[serde(default)]
     pub capacity: ResourceList,
+    /// What the provider expects pods to have of it, before its Node has said so.
+    #[serde(default)]
+    pub allocatable: ResourceList,
     /// Launched, Registered, Initialized and others.
     #[serde(default)]
     pub conditions: Vec<Condition>,

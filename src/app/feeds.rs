@@ -2,12 +2,12 @@
 
 use super::replica::Parts;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, RawParameters, ResourceFlavor,
-    Workload,
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
+    RawParameters, ResourceFlavor, Workload,
 };
 use crate::cluster::watch::{Gates, watch};
 use crate::controllers::Context;
-use crate::controllers::context::{Stores, Wakers};
+use crate::controllers::context::{Optional, Stores, Wakers};
 use crate::controllers::queue::Key;
 use crate::gang::StateName;
 use crate::names;
@@ -54,6 +54,9 @@ impl Feeds {
         let daemon_sets = watch::<DaemonSet>("daemonsets", Api::all(client.clone()), all(), open);
         let limit_ranges = watch::<LimitRange>("limitranges", Api::all(client.clone()), all(), open);
         let runtime_classes = watch::<RuntimeClass>("runtimeclasses", Api::all(client.clone()), all(), open);
+        let local_queues = watch::<LocalQueue>("localqueues", Api::all(client.clone()), all(), None);
+        let cohorts = watch::<Cohort>("cohorts", Api::all(client.clone()), all(), None);
+        let namespaces = watch::<Namespace>("namespaces", Api::all(client.clone()), all(), None);
         let parameters =
             watch::<RawParameters>("provisioningparameters", Api::all(client.clone()), all(), None);
         // Karpenter publishes the only word on a claim that found no capacity as an Event.
@@ -70,6 +73,9 @@ impl Feeds {
             daemon_sets: daemon_sets.store,
             limit_ranges: limit_ranges.store,
             runtime_classes: runtime_classes.store,
+            local_queues: Optional { store: local_queues.store, listed: local_queues.listed },
+            cohorts: Optional { store: cohorts.store, listed: cohorts.listed },
+            namespaces: Optional { store: namespaces.store, listed: namespaces.listed },
             parameters: parameters.store,
         };
         let (wake_workload, wake_workloads) = unbounded_channel();
@@ -86,11 +92,14 @@ impl Feeds {
         spawn(queues.touched, &context, |context, _| plans_may_change(context));
         spawn(flavors.touched, &context, |context, _| plans_may_change(context));
         spawn(pools.touched, &context, |context, _| plans_may_change(context));
+        spawn(local_queues.touched, &context, |context, _| plans_may_change(context));
+        spawn(cohorts.touched, &context, |context, _| plans_may_change(context));
+        spawn(namespaces.touched, &context, |context, _| plans_may_change(context));
         spawn(daemon_sets.touched, &context, |_, _| {});
         spawn(limit_ranges.touched, &context, |_, _| {});
         spawn(runtime_classes.touched, &context, |_, _| {});
         spawn(nodes.touched, &context, |context, node| {
-            node_touched(context, node);
+            context.node_touched(node);
         });
         spawn(warnings.touched, &context, |context, event| {
             warned(context, event);
@@ -142,13 +151,6 @@ fn spawn<K: Send + Sync + 'static>(
 /// Something that plans are made from has changed: whoever waits for a plan looks again.
 fn plans_may_change(context: &Context) {
     for workload in context.board().in_state(StateName::Validating) {
-        context.wake_workload(workload);
-    }
-}
-
-fn node_touched(context: &Context, node: &Node) {
-    let gang = node.metadata.labels.as_ref().and_then(|l| l.get(names::GANG));
-    if let Some(workload) = gang.and_then(|gang| context.board().workload(gang)) {
         context.wake_workload(workload);
     }
 }

@@ -1,24 +1,26 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
-use super::memory::{Board, Ledger, Necrology, OwnWrites};
+use super::ledger::{Ledger, Remembered};
+use super::memory::{Board, Necrology, OwnWrites};
 use super::policies::Policies;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, RawParameters, ResourceFlavor,
-    Workload,
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
+    RawParameters, ResourceFlavor, Workload,
 };
 use crate::clock::Clock;
 use crate::cluster::store::Store;
-use crate::cluster::watch::Gates;
+use crate::cluster::watch::{Gates, Listed};
 use crate::names;
+use crate::plan::shapes::Shape;
 use crate::policy::Settings;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::runtime::events::{Recorder, Reporter};
 use kube::runtime::reflector::ObjectRef;
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Every watched kind.
@@ -46,6 +48,28 @@ pub struct Stores {
     pub runtime_classes: Store<RuntimeClass>,
     /// ProvisioningParameters; empty while their CRD is not installed.
     pub parameters: Store<RawParameters>,
+    /// LocalQueues.
+    pub local_queues: Optional<LocalQueue>,
+    /// Cohorts.
+    pub cohorts: Optional<Cohort>,
+    /// Namespaces.
+    pub namespaces: Optional<Namespace>,
+}
+
+/// A kind that the controller can do without.
+#[derive(Clone)]
+pub struct Optional<K: Resource<DynamicType = ()> + 'static> {
+    /// Its objects, as far as they were read.
+    pub store: Store<K>,
+    /// Whether all were.
+    pub listed: Listed,
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + 'static> Optional<K> {
+    /// Every object, or `None` where they cannot be read.
+    pub fn all(&self) -> Option<Vec<Arc<K>>> {
+        self.listed.is_done().then(|| self.store.state())
+    }
 }
 
 /// How loops wake each other.
@@ -187,10 +211,30 @@ impl Context {
 
     /// A NodeClaim was touched: note it, and look at its Workload and at the claim itself.
     pub fn claim_touched(&self, claim: &NodeClaim) {
-        self.necrology.saw(claim, self.now());
+        let now = self.now();
+        self.necrology.saw(claim, now);
+        if let Some(shape) = Shape::of_claim(claim, now) {
+            self.ledger.open().learn(shape);
+        }
         if let Some(workload) = super::memory::workload_of(claim) {
             self.wake_workload(workload);
         }
+    }
+
+    /// A Node was touched: note its shape, and look at its gang.
+    pub fn node_touched(&self, node: &Node) {
+        if let Some(shape) = Shape::of_node(node, self.now()) {
+            self.ledger.open().learn(shape);
+        }
+        let gang = node.metadata.labels.as_ref().and_then(|l| l.get(names::GANG));
+        if let Some(workload) = gang.and_then(|gang| self.board.workload(gang)) {
+            self.wake_workload(workload);
+        }
+    }
+
+    /// What is remembered of capacity, for people.
+    pub fn capacity(&self) -> Remembered {
+        self.ledger.open().remembered(self.now())
     }
 
     /// A Warning event on a NodeClaim was seen.
@@ -212,7 +256,10 @@ impl Context {
         self.policies.forget_notices(&uid);
         for gang in self.board.forget(&object) {
             self.policies.forget(&gang);
-            if self.ledger.open().strike(&gang) {
+            let mut pages = self.ledger.open();
+            pages.went_on(&gang, None);
+            if pages.strike(&gang) {
+                drop(pages);
                 self.next_turn();
             }
         }

@@ -8,11 +8,13 @@ pub mod admission_check;
 pub mod claims;
 pub mod context;
 mod gang;
+mod ledger;
 mod memory;
 pub mod parameters;
 mod plans;
 pub mod policies;
 pub mod queue;
+mod traffic;
 pub mod workload;
 
 pub use context::Context;

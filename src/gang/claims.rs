@@ -133,6 +133,16 @@ fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestam
     if let Some(lack) = lacks(claim, node, &policy.readiness) {
         return Health::Coming { waits_for: lack, until: None };
     }
+    match lack(claim, node, policy.readiness.allocatable) {
+        Some((key, short)) if resources::is_device(&key) => {
+            // A device plugin may still be starting, or be starting again.
+            let waits_for =
+                format!("node {} to offer enough {short}", node.metadata.name.as_deref().unwrap_or_default());
+            return Health::Coming { waits_for, until: None };
+        }
+        Some((_, short)) => return Health::Failed(too_small(claim, node, &short)),
+        None => {}
+    }
     let since = claim.since("Initialized").unwrap_or(now);
     match since.checked_add(policy.buffer_time.signed()) {
         Ok(settled) if settled > now => {
@@ -199,19 +209,30 @@ fn lacks(claim: &NodeClaim, node: &Node, readiness: &Readiness) -> Option<String
     if let Some(wanted) = readiness.node_conditions.iter().find(|c| !reported(c)) {
         return Some(format!("condition {}={} of node {name}", wanted.kind, wanted.status));
     }
-    let mut wanted = claim.spec.resources.requests.clone();
-    match readiness.allocatable {
-        Allocatable::Exact => {}
-        Allocatable::Devices => wanted.retain(|resource, _| is_extended(resource)),
-        Allocatable::None => wanted.clear(),
-    }
-    resources::shortage(&wanted, &node.status.allocatable)
-        .map(|short| format!("node {name} to offer enough {short}"))
+    None
 }
 
-/// Whether a resource is counted by a device plugin: those of Kubernetes itself have no domain.
-fn is_extended(resource: &str) -> bool {
-    resource.contains('/')
+/// The resource of which a Node has less than its claim's pods and DaemonSets take, and the figures.
+fn lack(claim: &NodeClaim, node: &Node, compared: Allocatable) -> Option<(String, String)> {
+    let mut wanted = claim.spec.resources.requests.clone();
+    match compared {
+        Allocatable::Exact => {}
+        Allocatable::Devices => wanted.retain(|resource, _| resources::is_device(resource)),
+        Allocatable::None => wanted.clear(),
+    }
+    let key = resources::first_short(&wanted, &node.status.allocatable)?.to_owned();
+    Some((key, resources::shortage(&wanted, &node.status.allocatable)?))
+}
+
+/// The pods of the slot would never all start there, and a node does not grow.
+fn too_small(claim: &NodeClaim, node: &Node, short: &str) -> Failure {
+    let labels = node.metadata.labels.as_ref();
+    let instance_type = labels.and_then(|l| l.get(names::INSTANCE_TYPE)).map_or("unknown", String::as_str);
+    let message = format!(
+        "the node of slot {}, of type {instance_type}, has too little {short} for the pods planned on it",
+        claim.label(names::SLOT)
+    );
+    Failure::new(FailureClass::NodeTooSmall, message)
 }
 
 /// What a claim died of that is missing, or is being deleted although its gang wants it.

@@ -26,24 +26,27 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
             _ => "working out which nodes are needed".to_owned(),
         },
         State::Provisioning => format!(
-            "{}/{} NodeClaims created; attempt {}",
+            "{}/{} NodeClaims created; attempt {}{}",
             existing(journal, facts),
             memory.slots,
-            memory.attempt
+            memory.attempt,
+            tier(journal, facts)
         ),
         State::WaitingReady => {
             let lag = laggard(journal, facts)
                 .map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
             let end = memory.deadline.map_or_else(String::new, |t| format!("; gives up at {}", clock(t)));
             format!(
-                "{}/{} nodes ready{lag}; attempt {}{end}",
+                "{}/{} nodes ready{lag}; attempt {}{}{end}",
                 ready(journal, facts),
                 memory.slots,
-                memory.attempt
+                memory.attempt,
+                tier(journal, facts)
             )
         }
         State::RollingBack { then } => {
             let next = match then {
+                Then::BackingOff if memory.way.choice > 0 => "then tries the next tier",
                 Then::BackingOff => "then tries again",
                 Then::Yielded => "then gives the quota back",
                 Then::Rejected => "then rejects",
@@ -55,6 +58,9 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                 facts.claims.len(),
                 cause(journal)
             )
+        }
+        State::BackingOff { .. } if memory.way.choice > 0 => {
+            format!("the next tier is tried{}", cause(journal))
         }
         State::BackingOff { until } => {
             format!("next attempt at {}{}", clock(*until), cause(journal))
@@ -79,6 +85,12 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
 /// One line for the state annotation.
 pub fn headline(journal: &Journal, facts: &Facts<'_>) -> String {
     format!("{}: {}", journal.state.name(), explain(journal, facts))
+}
+
+/// The tier of the attempt, where the policy names tiers.
+fn tier(journal: &Journal, facts: &Facts<'_>) -> String {
+    let index = usize::try_from(journal.memory.way.tier).unwrap_or(usize::MAX);
+    facts.policy.tiers.get(index).map_or_else(String::new, |tier| format!("; tier {}", tier.name))
 }
 
 fn cause(journal: &Journal) -> String {

@@ -25,7 +25,7 @@ pub use decide::{Rules, decide};
 pub use event::{Effect, Event};
 pub use failure::{Failure, FailureClass};
 pub use identity::GangIdentity;
-pub use journal::{Journal, Memory};
+pub use journal::{Journal, Memory, Way};
 pub use observe::{Facts, Reading, Sight, observe};
 pub use reservation::Reservation;
 pub use state::{State, StateName, Then};

@@ -6,7 +6,7 @@
 use super::claims::{ClaimView, Health, Loss};
 use super::event::{Event, Standing};
 use super::failure::{Failure, FailureClass};
-use super::journal::Journal;
+use super::journal::{Journal, Way};
 use super::reservation::Reservation;
 use super::state::{State, Then};
 use crate::plan::Outcome;
@@ -140,10 +140,16 @@ fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
             slots: u32::try_from(plan.slots.len()).unwrap_or(u32::MAX),
             plan: plan.hash(),
             pinning: plan.pinning,
+            way: Way { tier: plan.tier, choice: plan.choice, choices: plan.choices },
         }),
         Outcome::NothingNeeded(_) => Some(Event::NothingNeeded),
         Outcome::Never(obstacle) => Some(Event::Impossible(obstacle.message.clone())),
-        Outcome::Wait(obstacle) if !obstacle.reason.may_last() && expired(journal, facts) => {
+        Outcome::Refuse(obstacle) => {
+            Some(Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message)))
+        }
+        Outcome::Wait(obstacle) if obstacle.reason.may_last() => None,
+        // What is left of the tiers is closed: that is the end of this round, not something to wait for.
+        Outcome::Wait(obstacle) if expired(journal, facts) || journal.memory.way.choice > 0 => {
             Some(Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message)))
         }
         Outcome::Provision(_) | Outcome::Wait(_) => None,
@@ -178,7 +184,9 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
                 (true, false) => Some(Event::ClaimsMissing(missing)),
             }
         }
-        Outcome::Wait(obstacle) | Outcome::Never(obstacle) => changed(&obstacle.message),
+        Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) | Outcome::Never(obstacle) => {
+            changed(&obstacle.message)
+        }
         Outcome::NothingNeeded(why) => changed(why),
     }
 }
@@ -310,8 +318,9 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
     });
     match &journal.state {
         State::Validating => {
-            let waits_on = |o: &Outcome| matches!(o, Outcome::Wait(w) if w.reason.may_last());
-            journal.memory.deadline.filter(|_| !facts.plan.is_some_and(waits_on))
+            let Some(Outcome::Wait(obstacle)) = facts.plan else { return journal.memory.deadline };
+            let deadline = journal.memory.deadline.filter(|_| !obstacle.reason.may_last());
+            deadline.into_iter().chain(obstacle.until).min()
         }
         State::BackingOff { until } => Some(*until),
         State::Provisioning | State::WaitingReady => {

@@ -1,6 +1,6 @@
 //! When a plan may be carried out: at once, after all other checks, or never.
 
-use super::{Obstacle, ObstacleReason, Outcome, Plan, Request};
+use super::{Obstacle, ObstacleReason, Outcome, Request};
 use crate::api::parameters::StrategyType;
 use crate::api::workload::Verdict;
 
@@ -12,12 +12,19 @@ pub fn timed(outcome: Outcome, request: &Request<'_>) -> Outcome {
         StrategyType::LastCheck => match others(request).as_slice() {
             [] => Outcome::Provision(plan),
             others => {
-                let message = format!("{} wait until check {} is Ready", nodes(&plan), others.join(", "));
+                let message = format!(
+                    "{}; they wait until check {} is Ready",
+                    plan.summary(&request.policy.budget),
+                    others.join(", ")
+                );
                 Outcome::Wait(Obstacle::new(ObstacleReason::OtherChecks, message))
             }
         },
         StrategyType::DryRun => {
-            let message = format!("{} would be created; strategy DryRun creates nothing", nodes(&plan));
+            let message = format!(
+                "{}; they would be created; strategy DryRun creates nothing",
+                plan.summary(&request.policy.budget)
+            );
             Outcome::Wait(Obstacle::new(ObstacleReason::DryRun, message))
         }
     }
@@ -28,18 +35,6 @@ fn others<'w>(request: &Request<'w>) -> Vec<&'w str> {
     let checks = request.workload.checks().iter();
     let open = checks.filter(|c| !request.our_checks.contains(&c.name) && c.state != Verdict::Ready);
     open.map(|c| c.name.as_str()).collect()
-}
-
-/// How many nodes come from where, as in `2 nodes from NodePool gpu`.
-fn nodes(plan: &Plan) -> String {
-    let told: Vec<String> = plan
-        .reservations("")
-        .iter()
-        .map(|r| {
-            format!("{} node{} from NodePool {}", r.nodes, if r.nodes == 1 { "" } else { "s" }, r.node_pool)
-        })
-        .collect();
-    told.join(" and ")
 }
 
 #[cfg(test)]
@@ -67,9 +62,9 @@ mod tests {
         assert_eq!(waits(outcome(StrategyType::LastCheck, "Ready")), None);
         let (reason, message) = waits(outcome(StrategyType::LastCheck, "Pending")).unwrap();
         assert_eq!(reason, ObstacleReason::OtherChecks);
-        assert_eq!(message, "2 nodes from NodePool gpu wait until check other is Ready");
+        assert_eq!(message, "2 nodes: 2 from NodePool gpu; they wait until check other is Ready");
         let (reason, message) = waits(outcome(StrategyType::DryRun, "Ready")).unwrap();
         assert_eq!(reason, ObstacleReason::DryRun);
-        assert!(message.starts_with("2 nodes from NodePool gpu would be created"), "{message}");
+        assert!(message.starts_with("2 nodes: 2 from NodePool gpu; they would be created"), "{message}");
     }
 }

@@ -3,6 +3,7 @@
 //! Rule: label values come from closed sets and from the names of NodePools; never from tenants.
 
 use crate::gang::StateName;
+use crate::plan::gates::Gate;
 use http::Method;
 use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
@@ -14,6 +15,8 @@ const CREATED: &str = "setu_nodeclaims_created_total";
 const PROVISIONED: &str = "setu_nodeclaim_provisioning_duration_seconds";
 const ATTEMPTS: &str = "setu_gang_provisioning_attempts_total";
 const LATENCY: &str = "setu_admission_check_latency_seconds";
+const CAPACITY: &str = "setu_capacity_validation_total";
+const QUOTA: &str = "setu_quota_check_total";
 const RETRIES: &str = "setu_retry_attempts_total";
 const TRANSITIONS: &str = "setu_gang_transitions_total";
 const STATE_TIME: &str = "setu_gang_state_duration_seconds";
@@ -41,6 +44,8 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     describe_histogram!(PROVISIONED, Unit::Seconds, "Creation of a NodeClaim until its node is ready");
     describe_counter!(ATTEMPTS, Unit::Count, "Attempts to provision a gang, by result");
     describe_histogram!(LATENCY, Unit::Seconds, "Quota reservation until the verdict, by result");
+    describe_counter!(CAPACITY, Unit::Count, "NodePool limits checked for a gang, by result");
+    describe_counter!(QUOTA, Unit::Count, "Reserved quota checked for a gang, by result");
     describe_counter!(RETRIES, Unit::Count, "Attempts after the first, by level");
     describe_counter!(TRANSITIONS, Unit::Count, "Transitions of gangs, by reason");
     describe_histogram!(STATE_TIME, Unit::Seconds, "Time spent in a state");
@@ -84,6 +89,17 @@ pub fn transition(from: StateName, to: StateName, reason: String, stayed: Durati
     };
     if let Some(result) = processed {
         counter!(PROCESSED, "result" => result).increment(1);
+    }
+}
+
+/// A gate said something about a NodePool or a ClusterQueue. The others are not counted.
+pub fn gate(gate: Gate, subject: &str, result: &'static str) {
+    match gate {
+        Gate::Capacity => {
+            counter!(CAPACITY, "nodepool" => subject.to_owned(), "result" => result).increment(1);
+        }
+        Gate::Quota => counter!(QUOTA, "queue" => subject.to_owned(), "result" => result).increment(1),
+        Gate::Placement | Gate::Size | Gate::Budget | Gate::Guards => {}
     }
 }
 

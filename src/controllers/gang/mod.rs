@@ -8,23 +8,25 @@ mod report;
 mod view;
 
 use super::context::Context;
-use super::memory::LedgerPages;
-use super::plans;
+use super::ledger::LedgerPages;
+use super::{plans, traffic};
 use crate::api::workload::CheckState;
 use crate::api::{Node, NodeClaim, Workload};
 use crate::effects::claims;
 use crate::error::Error;
+use crate::gang::claims::Loss;
 use crate::gang::journal::JournalError;
 use crate::gang::{
     Effect, Event, Failure, FailureClass, GangIdentity, Journal, Reading, Reservation, Rules, Sight, State,
     decide, observe,
 };
 use crate::names;
-use crate::plan::{Outcome, Request, strategy};
+use crate::plan::offering::Offering;
+use crate::plan::{Outcome, Request, Ways, strategy};
 use crate::policy::Policy;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Turns of one look. A gang needs five at most; the bound only ends what should not happen.
@@ -119,6 +121,9 @@ impl<'a> Gang<'a> {
             (None, _) => return None,
         };
         let nodes = view::nodes_of(context, &claims);
+        let mut journal = journal;
+        // The journal is the tenant's word too, so it does not say from which tier to buy.
+        journal.memory.way.choice = context.ledger.open().way(&id).map_or(0, |way| way.choice);
         Some(Self {
             context,
             id,
@@ -159,7 +164,12 @@ impl<'a> Gang<'a> {
         let now = context.now();
         self.settle_policy(workload);
         let mut pages = context.ledger.open();
-        self.plan = self.needs_plan().then(|| self.make_plan(workload, &pages));
+        self.plan = self.needs_plan().then(|| self.make_plan(workload, &mut pages));
+        if self.journal.state == State::Validating {
+            self.count_gates(workload, &mut pages);
+            // What has begun is carried through, whatever the other checks say by then.
+            self.plan = self.plan.take().map(|plan| strategy::timed(plan, &self.request(workload)));
+        }
         let reservation = Reservation::of(workload, &self.identity.check);
         let (views, losses) = (self.views(now), self.losses(now));
         let facts = self.facts(now, &reservation, &views, &losses);
@@ -178,16 +188,17 @@ impl<'a> Gang<'a> {
             effects.extend(decision.effects);
             if stepped {
                 self.untold.push(self.journal.clone());
-                if matches!(event, Event::Failed(Failure { reason: FailureClass::InsufficientCapacity, .. }))
-                {
-                    pages.note_shortage(&self.id, now);
+                if let Event::Failed(failure) = &event {
+                    pages.note_shortage(self.exhausted(failure, &losses), now);
                 }
+                let way = (!self.journal.state.is_over()).then_some(self.journal.memory.way);
+                pages.went_on(&self.id, way);
                 break;
             }
         }
         let freed = match (&self.journal.state, &self.plan) {
             (State::Provisioning, Some(Outcome::Provision(plan))) => {
-                pages.enter(&self.id, plan.reservations(&self.id));
+                pages.enter(&self.id, &traffic::queue_of(workload), plan, now);
                 false
             }
             (State::Provisioning | State::WaitingReady, _) => false,
@@ -217,6 +228,9 @@ impl<'a> Gang<'a> {
         } else if self.policy_fault.is_none() {
             policies.keep(&self.id, attempt, &self.policy);
         }
+        if in_flight {
+            self.policy = plans::of_tier(&self.policy, self.journal.memory.way.tier);
+        }
     }
 
     fn needs_plan(&self) -> bool {
@@ -227,14 +241,38 @@ impl<'a> Gang<'a> {
         }
     }
 
-    fn make_plan(&self, workload: &Workload, pages: &LedgerPages) -> Outcome {
+    fn make_plan(&self, workload: &Workload, pages: &mut LedgerPages) -> Outcome {
         if let Some(fault) = &self.policy_fault {
             return Outcome::Wait(fault.clone());
         }
-        let request = self.request(workload);
-        let outcome = plans::outcome(self.context, &request, pages, &self.pool_claims);
-        // What has begun is carried through, whatever the other checks say by then.
-        if self.journal.state == State::Validating { strategy::timed(outcome, &request) } else { outcome }
+        let begun =
+            self.claims.iter().find(|c| c.label(names::ATTEMPT) == self.journal.memory.attempt.to_string());
+        let ways = match (&self.journal.state, pages.accepted(&self.id), begun) {
+            (State::Provisioning, Some((choice, _)), _) => Ways::Accepted(choice),
+            (State::Provisioning, None, Some(claim)) => Ways::Like(claim),
+            _ => Ways::From(self.journal.memory.way.choice),
+        };
+        let request = Request { ways, ..self.request(workload) };
+        plans::outcome(self.context, &request, pages, &self.pool_claims)
+    }
+
+    /// What this failure shows to be out of capacity.
+    fn exhausted(&self, failure: &Failure, losses: &BTreeMap<u32, Loss>) -> BTreeSet<Offering> {
+        let attempt = self.journal.memory.attempt;
+        match failure.reason {
+            FailureClass::InsufficientCapacity => losses
+                .iter()
+                .filter(|(_, loss)| matches!(loss, Loss::Failed(f) if f.reason == failure.reason))
+                .flat_map(|(slot, _)| {
+                    self.context.necrology.offerings(&self.identity.claim_name(attempt, *slot))
+                })
+                .collect(),
+            FailureClass::LaunchTimeout => {
+                let late = self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
+                late.filter(|c| !c.is("Launched")).flat_map(Offering::of).collect()
+            }
+            _ => BTreeSet::new(),
+        }
     }
 
     fn request<'r>(&'r self, workload: &'r Workload) -> Request<'r> {
@@ -244,12 +282,15 @@ impl<'a> Gang<'a> {
             our_checks: self.our_checks,
             gang: &self.id,
             policy: &self.policy,
+            ways: Ways::From(0),
         }
     }
 
     async fn fetch_pool_claims(&mut self) -> Result<(), Error> {
-        if self.journal.state == State::Validating && self.pool_claims.is_empty() {
-            let pools = plans::limited_pools(self.context);
+        let planning = matches!(self.journal.state, State::Validating | State::Provisioning);
+        let accepted = self.context.ledger.open().accepted(&self.id).is_some();
+        if planning && !accepted && self.pool_claims.is_empty() {
+            let pools = plans::pools_to_read(self.context, &self.policy);
             if !pools.is_empty() {
                 self.pool_claims = claims::of_pools(&self.context.client, &pools).await?;
             }

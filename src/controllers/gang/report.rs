@@ -3,12 +3,14 @@
 use super::{Gang, Looked};
 use crate::api::Workload;
 use crate::api::workload::PodSetUpdate;
+use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
 use crate::gang::journal::Step;
 use crate::gang::observe::wake_at;
 use crate::gang::{Reservation, StateName, message, verdict};
 use crate::names;
-use crate::plan::{Obstacle, Outcome};
+use crate::plan::gates::{Answer, Gate};
+use crate::plan::{Obstacle, ObstacleReason, Outcome};
 use crate::telemetry::{events, metrics};
 use jiff::Timestamp;
 use std::time::Duration;
@@ -38,6 +40,32 @@ impl Gang<'_> {
             }
             let text = headline.split_once(": ").map_or(headline, |(_, text)| text);
             events::publish(&self.context.recorder, workload, &journal, text);
+        }
+    }
+
+    /// Counts what the gates say of this gang, each time that it is something else.
+    pub(super) fn count_gates(&self, workload: &Workload, pages: &mut LedgerPages) {
+        let queue = workload.admission().map_or("", |a| a.cluster_queue.as_str());
+        match &self.plan {
+            Some(Outcome::Provision(plan)) if self.claims.is_empty() => {
+                pages.note_obstacle(&self.id, None);
+                for report in &plan.reports {
+                    let result = if report.answer == Answer::Warn { "warned" } else { "allowed" };
+                    metrics::gate(report.gate, &report.subject, result);
+                }
+            }
+            Some(Outcome::Wait(obstacle) | Outcome::Refuse(obstacle))
+                if pages.note_obstacle(&self.id, Some(obstacle.reason)) =>
+            {
+                match &obstacle.gate {
+                    Some((gate, subject)) => metrics::gate(*gate, subject, "closed"),
+                    None if obstacle.reason == ObstacleReason::QueueUnknown => {
+                        metrics::gate(Gate::Quota, queue, "unknown");
+                    }
+                    None => {}
+                }
+            }
+            _ => {}
         }
     }
 
