@@ -2,6 +2,7 @@
 
 pub mod crds;
 pub mod demo;
+pub mod plan;
 pub mod policy;
 mod policy_flags;
 pub mod run;
@@ -21,6 +22,7 @@ pub struct Cli {
 enum Command {
     Run(Box<run::Args>),
     Demo(demo::Args),
+    Plan(Box<plan::Args>),
     Policy(policy::Args),
     Statechart(statechart::Args),
     Crds(crds::Args),
@@ -50,6 +52,7 @@ impl Cli {
         match self.command {
             Command::Run(args) => args.run().await,
             Command::Demo(args) => args.run().await,
+            Command::Plan(args) => args.run().await,
             Command::Policy(args) => args.run(),
             Command::Statechart(args) => args.run(),
             Command::Crds(args) => args.run(),
