@@ -1,7 +1,8 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
+use super::board::{Board, BoardSnapshot};
 use super::ledger::{Ledger, Remembered};
-use super::memory::{Board, Necrology, OwnWrites};
+use super::memory::{Necrology, OwnWrites};
 use super::policies::Policies;
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
@@ -153,6 +154,13 @@ impl Context {
     /// Every gang, for people and metrics.
     pub fn board(&self) -> &Board {
         &self.board
+    }
+
+    /// What the board page shows now.
+    pub fn board_snapshot(&self) -> BoardSnapshot {
+        let now = self.now();
+        let shortages = self.ledger.open().shortages(now);
+        self.board.snapshot(now, shortages)
     }
 
     /// Whether a check is answered by this controller.

@@ -3,6 +3,7 @@
 //! Plans are made and entered under one lock, so that two gangs never take the same room. Rule: it may
 //! be lost at any time; then a gang starts again from its first tier, and nothing worse happens.
 
+use super::board::Shortage;
 use super::memory::lock;
 use crate::gang::Way;
 use crate::plan::gates::guards::Created;
@@ -54,16 +55,6 @@ pub struct Remembered {
     pub shortages: Vec<Shortage>,
     /// What nodes of each instance type have offered.
     pub shapes: Vec<Shape>,
-}
-
-/// Something that was out of capacity.
-#[derive(Serialize, Debug)]
-pub struct Shortage {
-    /// What it was.
-    #[serde(flatten)]
-    pub offering: Offering,
-    /// When that is forgotten.
-    pub until: Timestamp,
 }
 
 impl Ledger {
@@ -195,17 +186,21 @@ impl LedgerPages {
         self.shapes.values().cloned().collect()
     }
 
-    /// Everything that is remembered of capacity, for people.
-    pub fn remembered(&mut self, now: Timestamp) -> Remembered {
-        self.short.retain(|_, until| *until > now);
-        let shortage = |(offering, until): (&Offering, &Timestamp)| Shortage {
-            offering: offering.clone(),
-            until: *until,
+    /// What was out of capacity lately, and whose turn it is there.
+    pub fn shortages(&self, now: Timestamp) -> Vec<Shortage> {
+        let turn = |offering: &Offering| {
+            let entries = self.entries.iter().filter(|(_, entry)| entry.offerings.contains(offering));
+            entries.map(|(gang, _)| gang.clone()).next()
         };
-        Remembered {
-            shortages: self.short.iter().map(shortage).collect(),
-            shapes: self.shapes.values().cloned().collect(),
-        }
+        let lasting = self.short.iter().filter(|(_, until)| **until > now);
+        lasting
+            .map(|(offering, until)| Shortage { offering: offering.clone(), until: *until, turn: turn(offering) })
+            .collect()
+    }
+
+    /// Everything that is remembered of capacity, for people.
+    pub fn remembered(&self, now: Timestamp) -> Remembered {
+        Remembered { shortages: self.shortages(now), shapes: self.shapes.values().cloned().collect() }
     }
 }
 

@@ -6,13 +6,11 @@
 use crate::api::node_claim::Requirement;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::claims::Obituary;
-use crate::gang::{Journal, StateName};
 use crate::names;
 use crate::plan::offering::Offering;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -54,82 +52,6 @@ impl OwnWrites {
 
 fn version(workload: &Workload) -> Option<u64> {
     workload.resource_version().and_then(|v| v.parse().ok())
-}
-
-/// One gang as shown in `/debug/gangs`.
-#[derive(Clone, Debug, Serialize)]
-pub struct BoardEntry {
-    /// `namespace/name` of the Workload.
-    pub workload: String,
-    /// The AdmissionCheck.
-    pub check: String,
-    /// Where the gang is.
-    pub state: StateName,
-    /// Since when.
-    pub since: Timestamp,
-    /// The current or last attempt.
-    pub attempt: u32,
-    /// Nodes of the attempt.
-    pub slots: u32,
-    /// What it waits for.
-    pub message: String,
-    #[serde(skip)]
-    object: ObjectRef<Workload>,
-}
-
-/// Every gang this replica has looked at, by gang id.
-#[derive(Debug, Default)]
-pub struct Board(Mutex<BTreeMap<String, BoardEntry>>);
-
-impl Board {
-    /// Notes where a gang is.
-    pub fn note(&self, gang: &str, workload: &Workload, check: &str, journal: &Journal, message: &str) {
-        let object = ObjectRef::from_obj(workload);
-        let entry = BoardEntry {
-            workload: format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any()),
-            check: check.to_owned(),
-            state: journal.state.name(),
-            since: journal.entered_at,
-            attempt: journal.memory.attempt,
-            slots: journal.memory.slots,
-            message: message.to_owned(),
-            object,
-        };
-        lock(&self.0).insert(gang.to_owned(), entry);
-    }
-
-    /// Forgets all gangs of a Workload that is gone.
-    pub fn forget(&self, workload: &ObjectRef<Workload>) -> Vec<String> {
-        let mut board = lock(&self.0);
-        let gone: Vec<String> =
-            board.iter().filter(|(_, e)| e.object == *workload).map(|(g, _)| g.clone()).collect();
-        board.retain(|_, e| e.object != *workload);
-        gone
-    }
-
-    /// The Workload of a gang.
-    pub fn workload(&self, gang: &str) -> Option<ObjectRef<Workload>> {
-        lock(&self.0).get(gang).map(|e| e.object.clone())
-    }
-
-    /// Workloads of the gangs in a state.
-    pub fn in_state(&self, state: StateName) -> Vec<ObjectRef<Workload>> {
-        lock(&self.0).values().filter(|e| e.state == state).map(|e| e.object.clone()).collect()
-    }
-
-    /// Everything, for people.
-    pub fn entries(&self) -> Vec<BoardEntry> {
-        lock(&self.0).values().cloned().collect()
-    }
-
-    /// How many gangs are in each state.
-    pub fn by_state(&self) -> BTreeMap<StateName, usize> {
-        let mut counts = BTreeMap::new();
-        for entry in lock(&self.0).values() {
-            *counts.entry(entry.state).or_default() += 1;
-        }
-        counts
-    }
 }
 
 /// What is known of claims that may be gone.
