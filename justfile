@@ -20,6 +20,10 @@ e2e title='':
 cluster:
     cargo run -p setu-e2e -- cluster --apply examples/setup
 
+# Random dramas in the embedded cluster, on all cores; prints gangs/s and what met what
+soak count='1000' from='1000000':
+    cargo bench --bench soak -- {{ count }} {{ from }}
+
 # Write the generated files anew
 generate:
-    SETU_REGENERATE=1 cargo test --test charts --test generated
+    SETU_REGENERATE=1 cargo test --test charts --test generated --test views

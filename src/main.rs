@@ -1,11 +1,10 @@
 //! The `setu` binary: parses the command line, runs it, and turns errors into exit codes.
 
-use clap::Parser;
 use setu::cli::{Cli, Failure};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match run(Cli::parse()) {
+    match run(Cli::from_arguments(std::env::args_os())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("setu: {error:#}");

@@ -2,7 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-use std::process::{Command, Output};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
 
 fn setu(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_setu"))
@@ -138,4 +140,102 @@ fn charts_and_crds_are_printed() {
     assert!(printed(&["statechart"]).starts_with("stateDiagram-v2"));
     assert!(printed(&["statechart", "--format", "scxml"]).contains("<scxml"));
     assert!(printed(&["crds"]).contains("kind: CustomResourceDefinition"));
+}
+
+/// A kubeconfig of a cluster that does not answer.
+fn nobody_home(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("setu-{name}-{}.yaml", std::process::id()));
+    let text = "{apiVersion: v1, kind: Config, current-context: c, contexts: [{name: c, context: {cluster: c, user: u}}],\n\
+                users: [{name: u, user: {token: t}}], clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]}";
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn the_reading_commands_say_what_to_do_without_a_cluster() {
+    for command in [&["inspect"][..], &["explain", "x"], &["trace", "x"], &["top"]] {
+        refused(command, "Set KUBECONFIG or --kubeconfig to a kubeconfig file");
+    }
+    refused(&["explain"], "<WORKLOAD>");
+    refused(&["inspect", "-o", "xml"], "[possible values: table, wide, json, yaml]");
+    refused(&["trace", "x", "--trace-url", "http://traces/"], "{traceId}");
+}
+
+#[test]
+fn a_cluster_that_does_not_answer_is_one_line_and_a_failure() {
+    let kubeconfig = nobody_home("silent");
+    let output = setu(&["inspect", "--kubeconfig", kubeconfig.to_str().unwrap()]);
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), said.lines().count()), (Some(1), 1), "{said}");
+    assert!(said.contains("cannot read workloads: Connection refused"), "{said}");
+    std::fs::remove_file(kubeconfig).unwrap();
+}
+
+#[test]
+fn shells_complete_every_command() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = String::from_utf8(setu(&["completions", shell]).stdout).unwrap();
+        for word in ["inspect", "explain", "trace", "top", "all-namespaces"] {
+            assert!(script.contains(word), "{shell} does not complete {word}");
+        }
+    }
+}
+
+#[test]
+fn every_command_has_help_with_an_example_under_the_name_it_was_called_by() {
+    for command in ["run", "inspect", "explain", "trace", "top", "statechart", "crds", "completions"] {
+        let help = String::from_utf8(setu(&[command, "--help"]).stdout).unwrap();
+        assert!(help.contains("Example"), "{command}: {help}");
+        assert!(help.contains(&format!("Usage: setu {command}")), "{command}: {help}");
+    }
+    let plugin = std::env::temp_dir().join(format!("setu-plugin-{}", std::process::id()));
+    std::fs::create_dir_all(&plugin).unwrap();
+    let plugin_binary = plugin.join("kubectl-setu");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_setu"), &plugin_binary).unwrap();
+    let help = Command::new(&plugin_binary).args(["top", "--help"]).output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    assert!(help.contains("Usage: kubectl setu top"), "{help}");
+    std::fs::remove_dir_all(plugin).unwrap();
+}
+
+/// What a path of the probes' address answers, in a process started with these flags.
+fn answer(flags: &[&str], path: &str) -> String {
+    let kubeconfig = nobody_home(&format!("board-{}", flags.len()));
+    let mut process = Command::new(env!("CARGO_BIN_EXE_setu"))
+        .args(["run", "--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"])
+        .args(flags)
+        .env("KUBECONFIG", &kubeconfig)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (told, stdout, stderr) =
+        (std::sync::mpsc::channel(), process.stdout.take().unwrap(), process.stderr.take().unwrap());
+    for output in [Box::new(stdout) as Box<dyn std::io::Read + Send>, Box::new(stderr)] {
+        let told = told.0.clone();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let _ = told.send(line);
+            }
+        });
+    }
+    let mut lines = told.1.iter();
+    let address = lines.find_map(|line| {
+        Some(line.split("what=\"probes\" address=\"").nth(1)?.split('"').next()?.to_owned())
+    });
+    let mut stream = std::net::TcpStream::connect(address.unwrap()).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    process.kill().unwrap();
+    process.wait().unwrap();
+    std::fs::remove_file(kubeconfig).unwrap();
+    text
+}
+
+#[test]
+fn the_board_is_served_only_where_it_is_asked_for() {
+    assert!(answer(&[], "/board").starts_with("HTTP/1.1 404"));
+    let page = answer(&["--board"], "/board");
+    assert!(page.starts_with("HTTP/1.1 200") && page.contains("<title>Setu board</title>"), "{page}");
 }

@@ -216,6 +216,12 @@ impl Workload {
             .map_or(0, |s| s.evictions.iter().map(|e| e.count).sum())
     }
 
+    /// `Kind/name` of what it was made for; empty if nobody owns it.
+    pub fn owner(&self) -> String {
+        let owner = self.metadata.owner_references.iter().flatten().next();
+        owner.map_or_else(String::new, |o| format!("{}/{}", o.kind, o.name))
+    }
+
     /// Whether its pods exist already and are only gated, so that an eviction would delete them.
     pub fn is_plain_pods(&self) -> bool {
         self.metadata.owner_references.iter().flatten().any(|o| o.kind == "Pod")

@@ -3,6 +3,7 @@
 //! Order at the end: readiness goes off, the controllers finish what they are doing, the servers stop.
 //! A second signal ends the process at once.
 
+pub mod board;
 mod feeds;
 mod reload;
 pub mod replica;
@@ -35,6 +36,8 @@ pub struct Config {
     pub metrics: SocketAddr,
     /// Address of the probes.
     pub health: SocketAddr,
+    /// Whether the probes' address serves the board too.
+    pub board: bool,
 }
 
 /// Why the controller did not run.
@@ -78,11 +81,11 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         tracing::info!(what, address, "listening");
     }
     tokio::spawn(server::serve(metrics_server, server::metrics(handle), stop.clone()));
-    tokio::spawn(server::serve(
-        health_server,
-        server::health(Arc::clone(&context), stop.clone()),
-        stop.clone(),
-    ));
+    let mut health = server::health(Arc::clone(&context), stop.clone());
+    if config.board {
+        health = health.merge(board::router(Arc::clone(&context)));
+    }
+    tokio::spawn(server::serve(health_server, health, stop.clone()));
     if let Some(watched) = watched {
         tokio::spawn(reload::follow(watched, Arc::clone(&context), stop.clone()));
     }

@@ -57,7 +57,10 @@ pub fn health(context: Arc<Context>, stop: CancellationToken) -> Router {
     };
     let gangs = move || {
         let context = Arc::clone(&context);
-        async move { Json(context.board().entries()) }
+        async move {
+            let noted = context.board().gangs();
+            Json(noted.values().map(|noted| Arc::clone(&noted.entry)).collect::<Vec<_>>())
+        }
     };
     Router::new()
         .route("/healthz", get(|| async { "ok\n" }))

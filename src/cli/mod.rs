@@ -1,13 +1,25 @@
 //! What a user types. One file per subcommand; parsing here, meaning in `app`.
 
+pub mod cluster;
+pub mod completions;
 pub mod crds;
 pub mod demo;
+pub mod explain;
+pub mod find;
+pub mod inspect;
 pub mod policy;
 mod policy_flags;
+pub mod render;
+pub mod report;
 pub mod run;
 pub mod statechart;
+pub mod top;
+pub mod trace;
+pub mod watch;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
+use std::path::Path;
 
 /// All the nodes of a gang or none, for Kueue and Karpenter.
 #[derive(Parser, Debug)]
@@ -22,8 +34,13 @@ enum Command {
     Run(Box<run::Args>),
     Demo(demo::Args),
     Policy(policy::Args),
+    Inspect(Box<inspect::Args>),
+    Explain(Box<explain::Args>),
+    Trace(Box<trace::Args>),
+    Top(Box<top::Args>),
     Statechart(statechart::Args),
     Crds(crds::Args),
+    Completions(completions::Args),
 }
 
 /// Why a command failed.
@@ -45,14 +62,29 @@ impl Failure {
 }
 
 impl Cli {
+    /// Parses what was typed; ends the process with help or an error where there is nothing to run.
+    pub fn from_arguments(arguments: impl IntoIterator<Item = OsString>) -> Self {
+        let arguments: Vec<OsString> = arguments.into_iter().collect();
+        let program = arguments.first().map(Path::new).and_then(Path::file_stem);
+        // kubectl runs its plugins under such a name, and help should show what the user typed.
+        let typed = if program.is_some_and(|name| name == "kubectl-setu") { "kubectl setu" } else { "setu" };
+        let matches = Self::command().name(typed).bin_name(typed).get_matches_from(arguments);
+        Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
+    }
+
     /// Runs the command to its end.
     pub async fn run(self) -> Result<(), Failure> {
         match self.command {
             Command::Run(args) => args.run().await,
             Command::Demo(args) => args.run().await,
             Command::Policy(args) => args.run(),
+            Command::Inspect(args) => args.run().await,
+            Command::Explain(args) => args.run().await,
+            Command::Trace(args) => args.run().await,
+            Command::Top(args) => args.run().await,
             Command::Statechart(args) => args.run(),
             Command::Crds(args) => args.run(),
+            Command::Completions(args) => args.run(),
         }
     }
 }

@@ -23,6 +23,9 @@ pub struct Args {
     /// Address of /healthz, /readyz and /debug/gangs, as :port or host:port.
     #[arg(long, env = "SETU_HEALTH_PROBE_BIND_ADDRESS", default_value = ":8081")]
     health_probe_bind_address: String,
+    /// Serve a read-only page of all gangs as /board on the same address as the probes.
+    #[arg(long, env = "SETU_BOARD")]
+    board: bool,
     /// How log lines are written.
     #[arg(long, env = "SETU_LOG_FORMAT", value_enum, default_value_t)]
     log_format: logs::Format,
@@ -48,6 +51,7 @@ impl Args {
             controller_name: self.controller_name.clone(),
             metrics: address("--metrics-bind-address", &self.metrics_bind_address)?,
             health: address("--health-probe-bind-address", &self.health_probe_bind_address)?,
+            board: self.board,
         })
     }
 }

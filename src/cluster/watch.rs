@@ -141,20 +141,24 @@ fn advice(kind: &'static str, error: &watcher::Error) -> String {
         | watcher::Error::WatchError(s) => s.code,
         _ => 0,
     };
-    let owner = match kind {
+    match code {
+        404 => format!("the API server does not serve {kind}: install {}", provider_of(kind)),
+        401 => {
+            "the API server does not accept these credentials: check the kubeconfig or the token".to_owned()
+        }
+        403 => format!("grant this ServiceAccount get, list and watch on {kind}"),
+        _ => String::new(),
+    }
+}
+
+/// What brings a kind into a cluster.
+pub fn provider_of(kind: &str) -> &'static str {
+    match kind {
         "workloads" | "admissionchecks" | "clusterqueues" | "resourceflavors" => {
             "Kueue (v1beta2, 0.16 or later)"
         }
         "nodeclaims" | "nodepools" => "Karpenter (v1)",
         "provisioningparameters" => "Setu's own CRDs",
         _ => "Kubernetes",
-    };
-    match code {
-        404 => format!("the API server does not serve {kind}: install {owner}"),
-        401 => {
-            "the API server does not accept these credentials: check the kubeconfig or the token".to_owned()
-        }
-        403 => format!("grant this ServiceAccount get, list and watch on {kind}"),
-        _ => String::new(),
     }
 }

@@ -1,6 +1,7 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
-use super::memory::{Board, Ledger, Necrology, OwnWrites};
+use super::board::{Board, BoardSnapshot};
+use super::memory::{Ledger, Necrology, OwnWrites};
 use super::policies::Policies;
 use crate::api::{
     AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, RawParameters, ResourceFlavor,
@@ -129,6 +130,13 @@ impl Context {
     /// Every gang, for people and metrics.
     pub fn board(&self) -> &Board {
         &self.board
+    }
+
+    /// What the board page shows now.
+    pub fn board_snapshot(&self) -> BoardSnapshot {
+        let now = self.now();
+        let shortages = self.ledger.open().shortages(now);
+        self.board.snapshot(now, shortages)
     }
 
     /// Whether a check is answered by this controller.

@@ -3,15 +3,14 @@
 //! Rule: nothing here decides alone. It fills the gaps of caches, or spreads what one gang learnt to
 //! the others; a new leader starts with none of it.
 
+use super::board::Shortage;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::claims::Obituary;
-use crate::gang::{Journal, StateName};
 use crate::names;
 use crate::plan::Reservation;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -57,82 +56,6 @@ fn version(workload: &Workload) -> Option<u64> {
     workload.resource_version().and_then(|v| v.parse().ok())
 }
 
-/// One gang as shown in `/debug/gangs`.
-#[derive(Clone, Debug, Serialize)]
-pub struct BoardEntry {
-    /// `namespace/name` of the Workload.
-    pub workload: String,
-    /// The AdmissionCheck.
-    pub check: String,
-    /// Where the gang is.
-    pub state: StateName,
-    /// Since when.
-    pub since: Timestamp,
-    /// The current or last attempt.
-    pub attempt: u32,
-    /// Nodes of the attempt.
-    pub slots: u32,
-    /// What it waits for.
-    pub message: String,
-    #[serde(skip)]
-    object: ObjectRef<Workload>,
-}
-
-/// Every gang this replica has looked at, by gang id.
-#[derive(Debug, Default)]
-pub struct Board(Mutex<BTreeMap<String, BoardEntry>>);
-
-impl Board {
-    /// Notes where a gang is.
-    pub fn note(&self, gang: &str, workload: &Workload, check: &str, journal: &Journal, message: &str) {
-        let object = ObjectRef::from_obj(workload);
-        let entry = BoardEntry {
-            workload: format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any()),
-            check: check.to_owned(),
-            state: journal.state.name(),
-            since: journal.entered_at,
-            attempt: journal.memory.attempt,
-            slots: journal.memory.slots,
-            message: message.to_owned(),
-            object,
-        };
-        lock(&self.0).insert(gang.to_owned(), entry);
-    }
-
-    /// Forgets all gangs of a Workload that is gone.
-    pub fn forget(&self, workload: &ObjectRef<Workload>) -> Vec<String> {
-        let mut board = lock(&self.0);
-        let gone: Vec<String> =
-            board.iter().filter(|(_, e)| e.object == *workload).map(|(g, _)| g.clone()).collect();
-        board.retain(|_, e| e.object != *workload);
-        gone
-    }
-
-    /// The Workload of a gang.
-    pub fn workload(&self, gang: &str) -> Option<ObjectRef<Workload>> {
-        lock(&self.0).get(gang).map(|e| e.object.clone())
-    }
-
-    /// Workloads of the gangs in a state.
-    pub fn in_state(&self, state: StateName) -> Vec<ObjectRef<Workload>> {
-        lock(&self.0).values().filter(|e| e.state == state).map(|e| e.object.clone()).collect()
-    }
-
-    /// Everything, for people.
-    pub fn entries(&self) -> Vec<BoardEntry> {
-        lock(&self.0).values().cloned().collect()
-    }
-
-    /// How many gangs are in each state.
-    pub fn by_state(&self) -> BTreeMap<StateName, usize> {
-        let mut counts = BTreeMap::new();
-        for entry in lock(&self.0).values() {
-            *counts.entry(entry.state).or_default() += 1;
-        }
-        counts
-    }
-}
-
 /// What gangs are about to create, and where capacity was short lately. Plans are made and entered
 /// under one lock, so that two gangs never take the same room.
 #[derive(Debug, Default)]
@@ -174,6 +97,21 @@ impl LedgerPages {
         for pool in pools.collect::<Vec<_>>() {
             self.short_until.insert(pool, now + SHORTAGE);
         }
+    }
+
+    /// NodePools that ran out of capacity lately, and whose turn it is there.
+    pub fn shortages(&self, now: Timestamp) -> Vec<Shortage> {
+        let holds = |pool: &str| {
+            self.reserved
+                .iter()
+                .find(|(_, r)| r.iter().any(|r| r.node_pool == pool))
+                .map(|(id, _)| id.clone())
+        };
+        self.short_until
+            .iter()
+            .filter(|(_, until)| **until > now)
+            .map(|(pool, until)| Shortage { node_pool: pool.clone(), until: *until, turn: holds(pool) })
+            .collect()
     }
 
     /// The gang that has its turn on one of these NodePools while capacity is short there.

@@ -2,9 +2,10 @@
 //!
 //! `workload` takes gangs through their lives, `admission_check` reports whether a check works, and
 //! `claims` asks of every NodeClaim whether somebody still wants it. `queue` decides who is looked at
-//! when, and `context` is what they share.
+//! when, `context` is what they share, and `board` what people are shown of it.
 
 pub mod admission_check;
+pub mod board;
 pub mod claims;
 pub mod context;
 mod gang;

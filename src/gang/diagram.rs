@@ -95,7 +95,7 @@ fn circumstances() -> Vec<(u32, u32, u32, OnExhausted)> {
 }
 
 /// Reasons of one edge in few words: all failures and all endings are one word each.
-fn label(reasons: &BTreeSet<String>) -> String {
+pub fn label(reasons: &BTreeSet<String>) -> String {
     let failures: BTreeSet<String> = FailureClass::ALL.iter().map(ToString::to_string).collect();
     let endings: BTreeSet<String> = Ending::ALL.iter().map(|e| format!("{e:?}")).collect();
     let mut words: Vec<String> = Vec::new();

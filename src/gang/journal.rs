@@ -18,6 +18,8 @@ pub const VERSION: u32 = 1;
 pub const WRITE_LIMIT: usize = 8 * 1024;
 /// Largest annotation that is even looked at, in bytes.
 const READ_LIMIT: usize = 2 * WRITE_LIMIT;
+/// Most nodes a journal may name: each of them is looked for, and the number is a tenant's word.
+const SLOTS_LIMIT: u32 = 16 * 1024;
 /// Most history entries kept; the oldest go first.
 const HISTORY_LIMIT: usize = 32;
 
@@ -154,6 +156,9 @@ impl Journal {
         if journal.workload_uid != uid {
             return Err(JournalError::Foreign);
         }
+        if journal.memory.slots > SLOTS_LIMIT {
+            return Err(JournalError::Malformed(format!("it names {} slots", journal.memory.slots)));
+        }
         // Times are the tenant's word until they are shown to be possible.
         journal.entered_at = journal.entered_at.clamp(created.min(now), now);
         journal.trim();
@@ -185,6 +190,12 @@ impl Journal {
         self.trim();
         self.state = target;
         self.entered_at = now;
+    }
+
+    /// Id of this epoch's trace: 32 hexadecimal digits. `None` if what stands there is none.
+    pub fn trace_id(&self) -> Option<&str> {
+        let id = self.traceparent.split('-').nth(1)?;
+        (id.len() == 32 && id.chars().all(|c| c.is_ascii_hexdigit())).then_some(id)
     }
 
     /// Gives the epoch its own trace, linked to by nobody's wish but ours.
@@ -256,6 +267,16 @@ mod tests {
         for text in ["", "{}", "[[[[", "{\"version\":1}", "null", &"[".repeat(9_000), "{\"version\":-1}"] {
             assert!(matches!(decode(text, "uid-1"), Err(JournalError::Malformed(_))), "{text:.20}");
         }
+    }
+
+    #[test]
+    fn a_forged_number_of_slots_is_no_work_for_the_controller() {
+        let mut forged = journal();
+        forged.memory.slots = SLOTS_LIMIT;
+        assert!(Journal::decode(&forged.encode(), "uid-1", at(0), at(20)).is_ok());
+        forged.memory.slots = u32::MAX;
+        let refused = Journal::decode(&forged.encode(), "uid-1", at(0), at(20));
+        assert_eq!(refused, Err(JournalError::Malformed("it names 4294967295 slots".into())));
     }
 
     #[test]

@@ -2,7 +2,8 @@
 //!
 //! Read in this order: `state` (where a gang can be) → `event` (what was observed) → `chart` (the
 //! statechart) → `decide` (one step of it) → `observe` (from a snapshot of the cluster to events) →
-//! `verdict` (what Kueue is told). `journal` is how a gang is kept in its Workload.
+//! `verdict` (what Kueue is told) and `explain` (what people are told). `journal` is how a gang is kept in
+//! its Workload.
 //!
 //! Rule: nothing here knows a client, a clock, a runtime or a log. Time comes in as a value.
 
@@ -11,6 +12,7 @@ pub mod claims;
 pub mod decide;
 pub mod diagram;
 pub mod event;
+pub mod explain;
 pub mod failure;
 pub mod identity;
 pub mod journal;
@@ -23,6 +25,7 @@ pub mod verdict;
 pub use claims::{ClaimView, Health};
 pub use decide::{Rules, decide};
 pub use event::{Effect, Event};
+pub use explain::{Explanation, SlotView};
 pub use failure::{Failure, FailureClass};
 pub use identity::GangIdentity;
 pub use journal::{Journal, Memory};

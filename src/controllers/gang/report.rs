@@ -3,10 +3,11 @@
 use super::{Gang, Looked};
 use crate::api::Workload;
 use crate::api::workload::PodSetUpdate;
+use crate::controllers::board::BoardEntry;
 use crate::controllers::plans;
 use crate::gang::journal::Step;
 use crate::gang::observe::wake_at;
-use crate::gang::{Reservation, StateName, message, verdict};
+use crate::gang::{Explanation, Reservation, StateName, verdict};
 use crate::names;
 use crate::plan::{Obstacle, Outcome};
 use crate::telemetry::{events, metrics};
@@ -48,8 +49,9 @@ impl Gang<'_> {
         let (views, losses) = (self.views(now), self.losses(now));
         let facts = self.facts(now, &reservation, &views, &losses);
         let state = self.journal.state.name();
-        let text = message::explain(&self.journal, &facts);
-        self.context.board().note(&self.id, workload, &self.identity.check, &self.journal, &text);
+        let explanation = Explanation::of(&self.journal, &facts, &self.claims);
+        let entry = BoardEntry::new(&self.id, workload, &self.identity.check, &self.journal, explanation);
+        self.context.board().note(entry);
         let approved = state == StateName::Approved && before != StateName::Approved;
         if approved {
             self.count_ready();

@@ -24,10 +24,12 @@ use tokio::time::Instant;
 const ID: &str = "drama";
 /// Time between two looks of the director.
 const BEAT: Duration = Duration::from_millis(250);
+/// The same, while only the end is awaited.
+const LATE_BEAT: Duration = Duration::from_secs(1);
 /// How long a replica of the API server stays behind after a restart that finds it so.
 const STALE_FOR: Duration = Duration::from_secs(20);
 /// How long everything may take to end once faults have.
-const PATIENCE: Duration = Duration::from_hours(1);
+const PATIENCE: Duration = Duration::from_hours(3);
 /// Who makes a drama happen.
 pub struct Director<'d> {
     drama: &'d Drama,
@@ -37,6 +39,7 @@ pub struct Director<'d> {
     entrances: Vec<(Instant, usize)>,
     wakings: Vec<(Instant, usize)>,
     thaw_at: Option<Instant>,
+    beat: Duration,
     players: Players,
     chance: Chance,
     started: Instant,
@@ -75,6 +78,7 @@ impl<'d> Director<'d> {
             entrances: Vec::new(),
             wakings: Vec::new(),
             thaw_at: None,
+            beat: BEAT,
             players: Players::default(),
             chance: Chance::new(drama.seed, "director"),
             started: Instant::now(),
@@ -143,7 +147,7 @@ impl<'d> Director<'d> {
                 setu.wire.set_line(Line::Up);
             }
         }
-        tokio::time::sleep(BEAT).await;
+        tokio::time::sleep(self.beat).await;
     }
 
     fn enter(&mut self, replica: usize, first: bool) {
@@ -227,6 +231,7 @@ impl<'d> Director<'d> {
 
     /// Faults end; everything must.
     async fn second_part(&mut self) {
+        self.beat = LATE_BEAT;
         calm(&self.cluster, &PROPS);
         for replica in 0..self.stage.len() {
             match self.stage.get(replica) {

@@ -3,9 +3,11 @@
 //! Its first part has no mercy: faults strike, people and clouds interfere, replicas die, sleep and
 //! wake with old memories. In its second part all that ends, and everything must come to its end.
 
+mod coverage;
 mod director;
 mod shrink;
 
+pub use coverage::{coverage, gaps};
 pub use shrink::shrink;
 
 use super::chance::Chance;

@@ -27,12 +27,19 @@ pub struct Book {
     /// Where each gang is, by UID of its Workload.
     states: BTreeMap<String, StateName>,
     lives: BTreeSet<String>,
+    /// Workloads whose journal somebody else has written.
+    tampered: BTreeSet<String>,
 }
 
 impl Book {
     /// Where the gangs are that are under way.
     pub fn states(&self) -> Vec<StateName> {
         self.states.values().copied().collect()
+    }
+
+    /// Whether somebody else has written the journal of a Workload.
+    pub fn is_tampered(&self, uid: &str) -> bool {
+        self.tampered.contains(uid)
     }
 
     /// How many Workloads there have been.
@@ -52,6 +59,13 @@ pub fn changed(sight: &mut Sight, change: &Change) {
     sight.gangs_book.lives.insert(after.uid().unwrap_or_default());
     let before = change.before.as_ref().and_then(decode);
     if &*change.by != names::SETU {
+        let journals = |w: Option<&Workload>| -> Vec<String> {
+            let all = w.into_iter().flat_map(|w| w.annotations());
+            all.filter(|(k, _)| k.starts_with(names::JOURNAL_PREFIX)).map(|(_, v)| v.clone()).collect()
+        };
+        if before.is_some() && journals(before.as_ref()) != journals(Some(&after)) {
+            sight.gangs_book.tampered.insert(after.uid().unwrap_or_default());
+        }
         return;
     }
     let writes = sight.gangs_book.writes.entry(after.uid().unwrap_or_default()).or_default();

@@ -1,11 +1,12 @@
 //! Jobs and pod groups: their Workloads are made, they are started when admitted and stopped when evicted.
 
+use super::checks;
 use super::{FINALIZER, QUEUE, conditions, is_suspended, set_status};
 use crate::sim::api::Preconditions;
 use crate::sim::api::User;
 use crate::sim::api::kinds;
-use crate::sim::values::{annotation, is, is_going, label, list, map, name, number, text, uid};
-use jiff::Timestamp;
+use crate::sim::values::{annotation, is, is_going, label, list, map, name, number, since, text, uid};
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -263,4 +264,23 @@ pub fn has_stopped(user: &User, workload: &Value) -> bool {
         !list(p, "/spec/schedulingGates").is_empty()
             || matches!(text(p, "/status/phase"), "Succeeded" | "Failed")
     })
+}
+
+/// How long the pods of an admitted Workload may take to run, all of them.
+const PODS_READY_LIMIT: SignedDuration = SignedDuration::from_mins(30);
+
+/// Evicts an admitted Workload whose pods do not run in time. Returns when to look again.
+pub fn pods_overdue(user: &User, workload: &Value, now: Timestamp) -> Option<Timestamp> {
+    if !is(workload, "Admitted") || is(workload, "Evicted") {
+        return None;
+    }
+    let pods = pods(user, workload);
+    let runs = |p: &Arc<Value>| matches!(text(p, "/status/phase"), "Running" | "Succeeded");
+    let all = !pods.is_empty() && pods.iter().all(runs);
+    let due = since(workload, "Admitted").unwrap_or(now).checked_add(PODS_READY_LIMIT).ok()?;
+    if all || due > now {
+        return (!all).then_some(due);
+    }
+    checks::evict(user, workload, ("PodsReadyTimeout", "Exceeded the PodsReady timeout"), now);
+    None
 }

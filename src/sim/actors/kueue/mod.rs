@@ -182,7 +182,7 @@ fn reconcile(user: &User, namespace: &str, name: &str, now: Timestamp) -> Option
         return None;
     }
     checks::admit(user, &workload, now);
-    None
+    jobs::pods_overdue(user, &workload, now)
 }
 
 /// Writes parts of a Workload's status.

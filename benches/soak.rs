@@ -1,0 +1,70 @@
+//! Plays many random dramas on all cores, and says how fast gangs live and what they met.
+//!
+//! `cargo bench --bench soak -- N [FROM]` plays the seeds FROM..FROM+N; a drama that fails is made as
+//! small as it can be and printed, ready to be kept under `tests/seeds/`.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    reason = "a tool that prints figures"
+)]
+
+use indicatif::{ProgressBar, ProgressStyle};
+use setu::gang::StateName;
+use setu::sim::drama::{Drama, coverage, shrink};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+fn main() {
+    let numbers: Vec<u64> = std::env::args().filter_map(|a| a.parse().ok()).collect();
+    let count = numbers.first().copied().unwrap_or(1_000);
+    let from = numbers.get(1).copied().unwrap_or(1_000_000);
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} dramas, {msg}").unwrap();
+    let bar = ProgressBar::new(count).with_style(style);
+    let (next, lives) = (AtomicU64::new(0), AtomicU64::new(0));
+    let met: Mutex<BTreeMap<(StateName, String), u64>> = Mutex::default();
+    let failed: Mutex<Vec<u64>> = Mutex::default();
+    let started = Instant::now();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= count {
+                        return;
+                    }
+                    let outcome = Drama::of(from + index).play(false).unwrap();
+                    let lived = lives.fetch_add(outcome.lives, Ordering::Relaxed) + outcome.lives;
+                    for (pair, times) in outcome.met {
+                        *met.lock().unwrap().entry(pair).or_default() += times;
+                    }
+                    if let Some(violation) = outcome.violations.first() {
+                        bar.println(format!("seed {}: {violation}", from + index));
+                        failed.lock().unwrap().push(from + index);
+                    }
+                    let rate = lived as f64 / started.elapsed().as_secs_f64();
+                    bar.set_message(format!("{rate:.0} gangs/s"));
+                    bar.inc(1);
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let (lives, took) = (lives.into_inner(), started.elapsed());
+    let rate = lives as f64 / took.as_secs_f64();
+    println!(
+        "{count} dramas, {lives} gangs in {took:.1?} on {cores} cores: {rate:.0} gangs/s, {:.0} a minute and core",
+        rate * 60.0 / cores as f64
+    );
+    println!("{}", coverage(&met.into_inner().unwrap()));
+    let failed = failed.into_inner().unwrap();
+    if let Some(seed) = failed.first() {
+        println!("{} failed; the first, made small:", failed.len());
+        println!("{}", serde_yaml::to_string(&shrink(&Drama::of(*seed))).unwrap());
+        std::process::exit(1);
+    }
+}

@@ -1,0 +1,205 @@
+//! The board: a read-only page that shows every gang of this replica, live by server-sent events.
+//!
+//! Rule: it only ever reads. The page is one file that loads nothing from elsewhere and puts names
+//! into the document as text alone; its security policy holds even if that failed.
+
+use crate::controllers::Context;
+use crate::controllers::board::{BoardEntry, BoardSnapshot, Shortage};
+use crate::gang::{StateName, diagram};
+use axum::Router;
+use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
+use axum::http::{HeaderName, StatusCode};
+use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::response::{Html, IntoResponse, Response};
+use axum::routing::get;
+use base64::Engine as _;
+use futures::stream::{self, Stream};
+use jiff::Timestamp;
+use serde::Serialize;
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// The page: markup, style and script in one file.
+const PAGE: &str = include_str!("board.html");
+/// How often news are looked for.
+const TICK: Duration = Duration::from_millis(250);
+/// Most pages served at the same time; the next one is told to come back later.
+const VIEWERS: usize = 32;
+/// Most gangs in one message, so that a page of thousands builds up instead of stalling.
+const BATCH: usize = 250;
+
+/// `/board` and `/board/events`, fed by the controller.
+pub fn router(context: Arc<Context>) -> Router {
+    routes(move || context.board_snapshot())
+}
+
+/// The same, fed by any source of snapshots.
+pub fn routes<S>(snapshot: S) -> Router
+where
+    S: Fn() -> BoardSnapshot + Clone + Send + Sync + 'static,
+{
+    let viewers = Arc::new(Semaphore::new(VIEWERS));
+    let policy = content_security_policy();
+    let page = move || {
+        let headers = [
+            (CONTENT_SECURITY_POLICY, policy.clone()),
+            (CACHE_CONTROL, "no-cache".to_owned()),
+            (REFERRER_POLICY, "no-referrer".to_owned()),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff".to_owned()),
+        ];
+        async move { (headers, Html(PAGE)) }
+    };
+    let events = move || {
+        let viewer = Arc::clone(&viewers).try_acquire_owned();
+        let snapshot = snapshot.clone();
+        async move {
+            match viewer {
+                Ok(viewer) => live(snapshot, viewer),
+                Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "too many boards are open\n").into_response(),
+            }
+        }
+    };
+    Router::new().route("/board", get(page)).route("/board/events", get(events))
+}
+
+fn live<S>(snapshot: S, viewer: OwnedSemaphorePermit) -> Response
+where
+    S: Fn() -> BoardSnapshot + Send + 'static,
+{
+    // A proxy that collects a response before passing it on would keep the page empty.
+    let unbuffered = [(HeaderName::from_static("x-accel-buffering"), "no")];
+    (unbuffered, Sse::new(news(snapshot, viewer)).keep_alive(KeepAlive::default())).into_response()
+}
+
+/// What one viewer was sent: the revision of the whole and of each gang, and the shortages.
+#[derive(Default)]
+struct Seen {
+    /// `None` while there is more to send of it.
+    revision: Option<u64>,
+    revisions: BTreeMap<String, u64>,
+    shortages: Option<Vec<Shortage>>,
+}
+
+/// One message: what changed since the last one.
+#[derive(Serialize)]
+struct News {
+    at: Timestamp,
+    gangs: Vec<Arc<BoardEntry>>,
+    gone: Vec<String>,
+    shortages: Vec<Shortage>,
+    /// Whether more is to follow at once.
+    more: bool,
+}
+
+impl Seen {
+    /// What is new in a snapshot, which then counts as seen; `None` if nothing is.
+    fn news(&mut self, snapshot: BoardSnapshot) -> Option<News> {
+        let same_shortages = self.shortages.as_ref() == Some(&snapshot.shortages);
+        if same_shortages && self.revision == Some(snapshot.revision) {
+            return None;
+        }
+        let gone: Vec<String> =
+            self.revisions.keys().filter(|gang| !snapshot.gangs.contains_key(*gang)).cloned().collect();
+        self.revisions.retain(|gang, _| snapshot.gangs.contains_key(gang));
+        let fresh = |(gang, revision): (&String, u64)| self.revisions.get(gang) != Some(&revision);
+        let mut changed: Vec<_> =
+            snapshot.gangs.iter().filter(|(gang, noted)| fresh((gang, noted.revision))).collect();
+        let more = changed.len() > BATCH;
+        changed.truncate(BATCH);
+        self.revision = (!more).then_some(snapshot.revision);
+        self.revisions.extend(changed.iter().map(|(gang, noted)| ((*gang).clone(), noted.revision)));
+        let gangs = changed.iter().map(|(_, noted)| Arc::clone(&noted.entry)).collect();
+        self.shortages = Some(snapshot.shortages.clone());
+        Some(News { at: snapshot.at, gangs, gone, shortages: snapshot.shortages, more })
+    }
+}
+
+/// Where a viewer's stream stands; its place is free again once this is dropped.
+struct Viewer<S> {
+    snapshot: S,
+    seen: Seen,
+    started: bool,
+    at_once: bool,
+    _place: OwnedSemaphorePermit,
+}
+
+/// The chart first, then everything, then what changes.
+fn news<S>(snapshot: S, place: OwnedSemaphorePermit) -> impl Stream<Item = Result<Event, Infallible>> + Send
+where
+    S: Fn() -> BoardSnapshot + Send + 'static,
+{
+    let viewer = Viewer { snapshot, seen: Seen::default(), started: false, at_once: true, _place: place };
+    stream::unfold(viewer, |mut viewer| async move {
+        if !viewer.started {
+            viewer.started = true;
+            return Some((Ok(Event::default().event("chart").data(CHART.as_str())), viewer));
+        }
+        loop {
+            if !viewer.at_once {
+                tokio::time::sleep(TICK).await;
+            }
+            let snapshot = (viewer.snapshot)();
+            viewer.at_once = false;
+            if let Some(news) = viewer.seen.news(snapshot) {
+                viewer.at_once = news.more;
+                return Some((Ok(Event::default().event("news").data(json(&news))), viewer));
+            }
+        }
+    })
+}
+
+fn json(data: &impl Serialize) -> String {
+    // Fails only for maps with keys that are no strings, of which there are none.
+    serde_json::to_string(data).unwrap_or_default()
+}
+
+/// The chart is the same as long as the process runs, and drawing it walks every state.
+static CHART: LazyLock<String> = LazyLock::new(|| json(&Chart::drawn()));
+
+/// The statechart as the page draws it.
+#[derive(Serialize)]
+struct Chart {
+    states: [StateName; 9],
+    edges: Vec<ChartEdge>,
+}
+
+#[derive(Serialize)]
+struct ChartEdge {
+    from: StateName,
+    to: StateName,
+    reasons: String,
+}
+
+impl Chart {
+    /// From the code, as `statecharts/` is.
+    fn drawn() -> Self {
+        let edges = diagram::edges();
+        let edge = |((from, to), reasons): (&(StateName, StateName), &_)| ChartEdge {
+            from: *from,
+            to: *to,
+            reasons: diagram::label(reasons),
+        };
+        Self { states: StateName::ALL, edges: edges.iter().map(edge).collect() }
+    }
+}
+
+/// Nothing may run or be shown that is not in the page as released.
+fn content_security_policy() -> String {
+    let hash = |tag: &str| {
+        let inside = PAGE
+            .split_once(&format!("<{tag}>"))
+            .and_then(|(_, rest)| rest.split_once(&format!("</{tag}>")))
+            .map_or("", |(inside, _)| inside);
+        base64::engine::general_purpose::STANDARD.encode(Sha256::digest(inside))
+    };
+    format!(
+        "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; img-src data:; connect-src 'self'; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        hash("script"),
+        hash("style"),
+    )
+}

@@ -1,0 +1,216 @@
+//! How the reading commands reach a cluster, and what they read there.
+//!
+//! Rule: nothing but get, list and watch, and nothing from the controller itself. Only Workloads are
+//! needed; what else may not be read is left out, and a note says so.
+
+use super::Failure;
+use crate::api::{AdmissionCheck, Node, NodeClaim, ProvisioningParameters, Workload};
+use crate::clock::Clock;
+use crate::cluster::client;
+use crate::cluster::watch::provider_of;
+use crate::names;
+use jiff::Timestamp;
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::DeserializeGuard;
+use kube::{Api, Client, Config, Resource};
+use serde::de::DeserializeOwned;
+use std::fmt::Debug;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long one list may take.
+const ANSWER_LIMIT: Duration = Duration::from_secs(15);
+
+/// Which cluster, whose gangs.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Cluster")]
+pub struct Connection {
+    /// Kubeconfig file. Default: KUBECONFIG, then ~/.kube/config, then the pod's ServiceAccount.
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// Context of the kubeconfig. Default: its current one.
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// Namespace of the Workloads. Default: that of the context.
+    #[arg(short, long, value_name = "NS")]
+    namespace: Option<String>,
+    /// `spec.controllerName` of the AdmissionChecks that are Setu's.
+    #[arg(long, env = "SETU_CONTROLLER_NAME", default_value = names::CONTROLLER_NAME)]
+    controller_name: String,
+}
+
+/// Which namespaces to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// This one.
+    Namespace(String),
+    /// Every one.
+    Everywhere,
+}
+
+/// A connected command.
+pub struct Cluster {
+    /// The way to the API server.
+    pub client: Client,
+    /// What is read.
+    pub scope: Scope,
+    controller_name: String,
+}
+
+/// What was read, at one instant.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// The instant.
+    pub now: Timestamp,
+    /// `spec.controllerName` of the checks that are Setu's.
+    pub controller_name: String,
+    /// Workloads of the scope.
+    pub workloads: Vec<Workload>,
+    /// Every AdmissionCheck; `None` if they may not be read.
+    pub checks: Option<Vec<AdmissionCheck>>,
+    /// NodeClaims that Setu made; `None` if they may not be read.
+    pub claims: Option<Vec<NodeClaim>>,
+    /// Nodes that belong to gangs; `None` if they may not be read.
+    pub nodes: Option<Vec<Node>>,
+    /// Parameters of checks, where there are any.
+    pub parameters: Vec<ProvisioningParameters>,
+    /// What is missing here, for the user.
+    pub notes: Vec<String>,
+}
+
+impl Connection {
+    /// Connects. `everywhere` asks for all namespaces instead of one.
+    pub async fn connect(&self, everywhere: bool) -> Result<Cluster, Failure> {
+        let config = self.config().await.map_err(|e| {
+            Failure::Invalid(format!(
+                "no way to a cluster: {e}. Set KUBECONFIG or --kubeconfig to a kubeconfig file"
+            ))
+        })?;
+        let scope = match (everywhere, &self.namespace) {
+            (true, _) => Scope::Everywhere,
+            (false, Some(namespace)) => Scope::Namespace(namespace.clone()),
+            (false, None) => Scope::Namespace(config.default_namespace.clone()),
+        };
+        let client = client::connect(config)
+            .map_err(|e| Failure::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
+        Ok(Cluster { client, scope, controller_name: self.controller_name.clone() })
+    }
+
+    async fn config(&self) -> Result<Config, String> {
+        let options = KubeConfigOptions { context: self.context.clone(), ..KubeConfigOptions::default() };
+        match (&self.kubeconfig, &self.context) {
+            (Some(path), _) => {
+                let file = Kubeconfig::read_from(path).map_err(|e| e.to_string())?;
+                Config::from_custom_kubeconfig(file, &options).await.map_err(|e| e.to_string())
+            }
+            (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(|e| e.to_string()),
+            (None, None) => Config::infer().await.map_err(|e| e.to_string()),
+        }
+    }
+}
+
+impl Scope {
+    /// The API of Workloads in this scope.
+    pub fn workloads<K>(&self, client: &Client) -> Api<K>
+    where
+        K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+    {
+        match self {
+            Self::Namespace(namespace) => Api::namespaced(client.clone(), namespace),
+            Self::Everywhere => Api::all(client.clone()),
+        }
+    }
+}
+
+impl Cluster {
+    /// Reads everything.
+    pub async fn read(&self) -> Result<Snapshot, Failure> {
+        let all = ListParams::default();
+        let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
+        let of_gangs = ListParams::default().labels(names::GANG);
+        let client = || self.client.clone();
+        let (workloads, checks, claims, nodes, parameters) = tokio::join!(
+            list::<Workload>("workloads", self.scope.workloads(&self.client), &all),
+            list::<AdmissionCheck>("admissionchecks", Api::all(client()), &all),
+            list::<NodeClaim>("nodeclaims", Api::all(client()), &ours),
+            list::<Node>("nodes", Api::all(client()), &of_gangs),
+            list::<ProvisioningParameters>("provisioningparameters", Api::all(client()), &all),
+        );
+        let workloads = workloads.map_err(|refusal| Failure::Failed(refusal.to_string()))?;
+        let mut snapshot = self.empty();
+        snapshot.workloads = workloads;
+        snapshot.checks = snapshot.or_note(checks);
+        snapshot.claims = snapshot.or_note(claims);
+        snapshot.nodes = snapshot.or_note(nodes);
+        // Without them the deadlines of single phases are not shown, which needs no note.
+        snapshot.parameters = parameters.unwrap_or_default();
+        Ok(snapshot)
+    }
+
+    /// A snapshot of now with nothing in it.
+    pub fn empty(&self) -> Snapshot {
+        Snapshot {
+            now: Clock::wall().now(),
+            controller_name: self.controller_name.clone(),
+            ..Snapshot::default()
+        }
+    }
+
+    /// Workloads of all namespaces; none if they may not be read.
+    pub async fn elsewhere(&self) -> Vec<Workload> {
+        let everywhere = Scope::Everywhere.workloads(&self.client);
+        list("workloads", everywhere, &ListParams::default()).await.unwrap_or_default()
+    }
+}
+
+impl Snapshot {
+    fn or_note<T>(&mut self, read: Result<Vec<T>, Refusal>) -> Option<Vec<T>> {
+        read.map_err(|refusal| self.notes.push(refusal.to_string())).ok()
+    }
+}
+
+/// Why a list could not be read.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error("{0} cannot be read: the API server does not serve them; install {1}")]
+    NotServed(&'static str, &'static str),
+    #[error("you may not list {0}; examples/rbac/setu-viewer.yaml has what is needed")]
+    Forbidden(&'static str),
+    #[error("the API server does not accept these credentials; look at the user of the kubeconfig's context")]
+    Unauthorized,
+    #[error("cannot read {0}: {1}")]
+    Other(&'static str, String),
+}
+
+async fn list<K>(
+    kind: &'static str,
+    // An object that cannot be read must not hide the others.
+    api: Api<DeserializeGuard<K>>,
+    parameters: &ListParams,
+) -> Result<Vec<K>, Refusal>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let answer = tokio::time::timeout(ANSWER_LIMIT, api.list(parameters)).await;
+    match answer {
+        Ok(Ok(list)) => Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect()),
+        Ok(Err(kube::Error::Api(status))) => Err(match status.code {
+            404 => Refusal::NotServed(kind, provider_of(kind)),
+            403 => Refusal::Forbidden(kind),
+            401 => Refusal::Unauthorized,
+            _ => Refusal::Other(kind, status.message.clone()),
+        }),
+        Ok(Err(error)) => Err(Refusal::Other(kind, root_of(&error))),
+        Err(_) => Err(Refusal::Other(kind, format!("no answer within {ANSWER_LIMIT:?}"))),
+    }
+}
+
+/// The innermost cause, which is what a user can act on.
+fn root_of(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}

@@ -1,0 +1,114 @@
+//! Which Workload a user means: its own name, or the name of the Job it was made for.
+
+use super::Failure;
+use super::cluster::{Cluster, Scope, Snapshot};
+use super::report::{self, GangReport};
+use crate::api::Workload;
+use kube::ResourceExt;
+
+/// Names at least this similar are suggested; 1 is equal.
+const SIMILAR: f64 = 0.7;
+/// Most names that are suggested.
+const SUGGESTIONS: usize = 3;
+
+/// Workloads of that name, or made for an owner of that name; `kind/name` asks for owners of the kind.
+pub fn matches<'w>(workloads: &'w [Workload], wanted: &str) -> Vec<&'w Workload> {
+    let (kind, name) = wanted.split_once('/').unwrap_or(("", wanted));
+    let by_name = |w: &&Workload| {
+        ["", "workload", "workloads", "wl"].contains(&kind.to_lowercase().as_str()) && w.name_any() == name
+    };
+    let found: Vec<&Workload> = workloads.iter().filter(by_name).collect();
+    if !found.is_empty() {
+        return found;
+    }
+    let of_kind = |owner: &str| {
+        let plural = format!("{}s", owner.to_lowercase());
+        kind.is_empty() || kind.eq_ignore_ascii_case(owner) || kind.to_lowercase() == plural
+    };
+    let by_owner = |w: &&Workload| {
+        w.metadata.owner_references.iter().flatten().any(|o| o.name == name && of_kind(&o.kind))
+    };
+    workloads.iter().filter(by_owner).collect()
+}
+
+/// Names that look like the wanted one, the likeliest first.
+pub fn similar(workloads: &[Workload], wanted: &str) -> Vec<String> {
+    let name = wanted.split_once('/').map_or(wanted, |(_, name)| name);
+    let names = workloads.iter().flat_map(|w| {
+        let owners = w.metadata.owner_references.iter().flatten().map(|o| o.name.clone());
+        owners.chain([w.name_any()]).collect::<Vec<_>>()
+    });
+    let mut scored: Vec<(f64, String)> = names
+        .map(|candidate| {
+            let likeness =
+                if candidate.contains(name) { 1.0 } else { strsim::jaro_winkler(name, &candidate) };
+            (likeness, candidate)
+        })
+        .filter(|(likeness, _)| *likeness >= SIMILAR)
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
+    scored.dedup_by(|a, b| a.1 == b.1);
+    scored.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
+}
+
+/// The gangs of the Workload a user means, or one line that says what to type instead.
+pub async fn gangs(cluster: &Cluster, snapshot: &Snapshot, wanted: &str) -> Result<Vec<GangReport>, Failure> {
+    let found = matches(&snapshot.workloads, wanted);
+    if found.is_empty() {
+        return Err(Failure::Failed(missing(cluster, snapshot, wanted).await));
+    }
+    let gangs: Vec<GangReport> = found.iter().flat_map(|w| report::gangs_of(snapshot, w)).collect();
+    match found.first() {
+        Some(workload) if gangs.is_empty() => early(snapshot, workload).map(|gang| vec![gang]),
+        _ => Ok(gangs),
+    }
+}
+
+/// What there is to say of a Workload that has no check of ours: it may get one with its quota.
+pub fn early(snapshot: &Snapshot, workload: &Workload) -> Result<GangReport, Failure> {
+    if workload.is("QuotaReserved") || workload.is("Finished") {
+        return Err(Failure::Failed(not_ours(snapshot, workload)));
+    }
+    Ok(report::report(snapshot, workload, ""))
+}
+
+async fn missing(cluster: &Cluster, snapshot: &Snapshot, wanted: &str) -> String {
+    let (place, others) = match &cluster.scope {
+        Scope::Everywhere => ("any namespace".to_owned(), Vec::new()),
+        Scope::Namespace(namespace) => {
+            let everywhere = cluster.elsewhere().await;
+            let mut others: Vec<String> =
+                matches(&everywhere, wanted).into_iter().filter_map(ResourceExt::namespace).collect();
+            others.dedup();
+            (format!("namespace {namespace}"), others)
+        }
+    };
+    absent(wanted, &place, &others, &similar(&snapshot.workloads, wanted))
+}
+
+/// The line for a Workload that is not there.
+pub fn absent(wanted: &str, place: &str, others: &[String], similar: &[String]) -> String {
+    let start = format!("no Workload or Job {wanted} in {place}");
+    match (others, similar) {
+        ([], []) => format!("{start}; `setu inspect -A` lists all gangs"),
+        ([], near) => format!("{start}; did you mean {}?", near.join(" or ")),
+        ([other], _) => format!("{start}, but there is one in {other}: add -n {other}"),
+        (others, _) => format!("{start}, but there are in {}: add -n", others.join(", ")),
+    }
+}
+
+/// The line for a Workload that Setu has nothing to do with.
+fn not_ours(snapshot: &Snapshot, workload: &Workload) -> String {
+    let name = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any());
+    let checks: Vec<&str> = workload.checks().iter().map(|c| c.name.as_str()).collect();
+    let has = if checks.is_empty() {
+        "no admission check".to_owned()
+    } else {
+        format!("only checks {}", checks.join(", "))
+    };
+    let unread = if snapshot.checks.is_none() { ", as far as may be read" } else { "" };
+    format!(
+        "Workload {name} has {has}{unread}: none is of {}. Its ClusterQueue must name an AdmissionCheck of that controller",
+        snapshot.controller_name
+    )
+}

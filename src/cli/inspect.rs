@@ -1,0 +1,150 @@
+//! `setu inspect`: gangs, where they are and why they wait.
+
+use super::cluster::{Cluster, Connection, Snapshot};
+use super::report::{self, GangReport, Standing};
+use super::watch::Live;
+use super::{Failure, find};
+use crate::cli::render::{self, table};
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// Shows gangs: their state, nodes ready of all, attempt, tier, age, and why they wait.
+///
+/// Reads Workloads, NodeClaims and Nodes; the controller itself is not asked.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Examples:
+  setu inspect -A
+  setu inspect job/train -n team-a --watch
+  setu inspect -A -o json | jq '.gangs[] | select(.gang.state == \"BackingOff\") | .why'")]
+pub struct Args {
+    /// Name of a Workload or of the Job it was made for, as NAME or KIND/NAME; all without it.
+    workload: Option<String>,
+    /// Gangs of all namespaces.
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
+    /// Gangs of finished Workloads too.
+    #[arg(long)]
+    finished: bool,
+    /// How they are printed.
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Output,
+    /// Stay, and print again whenever something changes.
+    #[arg(short, long)]
+    watch: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// How gangs are printed.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Output {
+    /// One line for each gang, cut to the terminal's width.
+    #[default]
+    Table,
+    /// With owner, queue, check and trace, and nothing cut.
+    Wide,
+    /// JSON: an object with the list `gangs`.
+    Json,
+    /// The same as YAML.
+    Yaml,
+}
+
+/// Moves to the upper left corner and clears the screen.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+#[derive(Serialize)]
+struct List<'a> {
+    gangs: &'a [GangReport],
+}
+
+impl Args {
+    /// Prints them, once or until interrupted.
+    pub async fn run(self) -> Result<(), Failure> {
+        let cluster = self.connection.connect(self.all_namespaces).await?;
+        let snapshot = cluster.read().await?;
+        snapshot.notes.iter().for_each(|note| render::remark(note));
+        let gangs = self.select(&cluster, &snapshot).await?;
+        let text = self.text(&gangs, &snapshot)?;
+        if gangs.is_empty() && matches!(self.output, Output::Table | Output::Wide) {
+            render::remark("no gang here");
+        }
+        let still_read = render::show(&text);
+        if self.watch && still_read { self.follow(&cluster, snapshot, gangs).await } else { Ok(()) }
+    }
+
+    async fn select(&self, cluster: &Cluster, snapshot: &Snapshot) -> Result<Vec<GangReport>, Failure> {
+        match &self.workload {
+            Some(wanted) => find::gangs(cluster, snapshot, wanted).await,
+            None => Ok(self.shown(report::gangs(snapshot))),
+        }
+    }
+
+    fn shown(&self, mut gangs: Vec<GangReport>) -> Vec<GangReport> {
+        let hides = !self.finished && self.workload.is_none();
+        gangs.retain(|gang| !(hides && gang.standing == Standing::Finished));
+        gangs
+    }
+
+    fn text(&self, gangs: &[GangReport], snapshot: &Snapshot) -> Result<String, Failure> {
+        let list = List { gangs };
+        let failed = |e: String| Failure::Failed(format!("rendering gangs: {e}"));
+        match self.output {
+            Output::Json => {
+                serde_json::to_string_pretty(&list).map(|t| t + "\n").map_err(|e| failed(e.to_string()))
+            }
+            Output::Yaml => serde_yaml::to_string(&list).map_err(|e| failed(e.to_string())),
+            Output::Table | Output::Wide => {
+                let layout = table::Layout {
+                    wide: self.output == Output::Wide,
+                    namespaces: self.all_namespaces,
+                    width: render::terminal_width(),
+                };
+                Ok(if gangs.is_empty() { String::new() } else { table::gangs(gangs, snapshot.now, layout) })
+            }
+        }
+    }
+
+    /// Prints again with every change: in place on a terminal, only what changed elsewhere.
+    async fn follow(
+        &self,
+        cluster: &Cluster,
+        first: Snapshot,
+        mut last: Vec<GangReport>,
+    ) -> Result<(), Failure> {
+        let lines = matches!(self.output, Output::Table | Output::Wide);
+        let in_place = lines && render::terminal_width().is_some();
+        let mut live = Live::start(cluster, first);
+        loop {
+            let snapshot = live.next(cluster).await?;
+            let gangs = self.current(&snapshot);
+            let text = if in_place {
+                format!("{CLEAR}{}", self.text(&gangs, &snapshot)?)
+            } else if gangs == last {
+                continue;
+            } else if lines {
+                let news: Vec<GangReport> = gangs.iter().filter(|g| !last.contains(g)).cloned().collect();
+                without_head(&self.text(&news, &snapshot)?)
+            } else {
+                self.text(&gangs, &snapshot)?
+            };
+            if !render::show(&text) {
+                return Ok(());
+            }
+            last = gangs;
+        }
+    }
+
+    fn current(&self, snapshot: &Snapshot) -> Vec<GangReport> {
+        match &self.workload {
+            Some(wanted) => {
+                let found = find::matches(&snapshot.workloads, wanted);
+                found.into_iter().flat_map(|w| report::gangs_of(snapshot, w)).collect()
+            }
+            None => self.shown(report::gangs(snapshot)),
+        }
+    }
+}
+
+fn without_head(table: &str) -> String {
+    table.split_once('\n').map_or("", |(_, rows)| rows).to_owned()
+}

@@ -1,0 +1,132 @@
+//! `setu explain`: what a gang waits for, what comes next and when, and what went wrong before.
+
+use super::{BOLD, DIM, clean, moment, paint, span, style_of};
+use crate::cli::report::{GangReport, Standing};
+use crate::gang::StateName;
+use crate::gang::explain::{Explanation, Phase, SlotView};
+use jiff::Timestamp;
+use std::fmt::Write as _;
+
+/// Columns of the words on the left.
+const LABEL: usize = 11;
+/// Most nodes that are listed; the rest is counted.
+const NODES_LISTED: usize = 16;
+
+/// Everything there is to say of one gang.
+pub fn explain(report: &GangReport, now: Timestamp) -> String {
+    let mut text = String::new();
+    let mut line = |label: &str, value: &str| {
+        let _ = writeln!(text, "{}{value}", paint(DIM, &format!("{label:LABEL$}")));
+    };
+    let name = format!("{}/{}", clean(&report.namespace), clean(&report.workload));
+    let owner = if report.owner.is_empty() { String::new() } else { format!("  ({})", clean(&report.owner)) };
+    line("Workload", &format!("{}{owner}", paint(BOLD, &name)));
+    let granted = if report.cluster_queue.is_empty() {
+        String::new()
+    } else {
+        format!(" → {}", clean(&report.cluster_queue))
+    };
+    line("Queue", &format!("{}{granted}", clean(&report.queue)));
+    let verdict = report.verdict.map_or_else(|| "not asked yet".to_owned(), |v| format!("{v:?}"));
+    if !report.check.is_empty() {
+        line("Check", &format!("{}: {verdict}", clean(&report.check)));
+    }
+    let state = report.state();
+    match &report.gang {
+        Some(gang) => {
+            let since = span(now.duration_since(gang.since));
+            let tier = if gang.tier == 0 { String::new() } else { format!(", tier {}", gang.tier) };
+            let attempt = match (gang.state, gang.attempt) {
+                (StateName::Validating, 0) => String::new(),
+                (StateName::Validating, last) => format!(", after attempt {last}"),
+                (_, current) => format!(", attempt {current}{tier}"),
+            };
+            line("State", &format!("{} for {since}{attempt}", paint(style_of(&state), &state)));
+            if gang.wants_nodes() {
+                let created = if gang.created < gang.slots {
+                    format!(", {} created", gang.created)
+                } else {
+                    String::new()
+                };
+                line("Nodes", &format!("{}/{} ready{created}", gang.ready, gang.slots));
+            }
+        }
+        None => line("State", &paint(style_of(&state), &state)),
+    }
+    waits(&mut text, report);
+    if let Some(gang) = &report.gang {
+        nodes(&mut text, gang, now);
+        what_next(&mut text, report, gang, now);
+    }
+    text
+}
+
+fn heading(text: &mut String, words: &str) {
+    let _ = writeln!(text, "\n{}", paint(BOLD, words));
+}
+
+fn waits(text: &mut String, report: &GangReport) {
+    let runs =
+        report.standing == Standing::Admitted && report.verdict == Some(crate::api::workload::Verdict::Ready);
+    let question = match report.standing {
+        Standing::Finished => "How it ended",
+        _ if runs => "It runs",
+        _ => "Why it waits",
+    };
+    heading(text, question);
+    let _ = writeln!(text, "  {}", clean(&report.why));
+    if let Some(words) = report.kueue_says.as_ref().filter(|words| !report.why.contains(*words)) {
+        let _ = writeln!(text, "  Kueue: {}", clean(words));
+    }
+    for other in &report.other_checks {
+        let says =
+            if other.message.is_empty() { String::new() } else { format!(": {}", clean(&other.message)) };
+        let _ = writeln!(
+            text,
+            "  check {} of another controller is {:?}{says}",
+            clean(&other.name),
+            other.verdict
+        );
+    }
+}
+
+/// Nodes that are not ready, each with what it misses.
+fn nodes(text: &mut String, gang: &Explanation, now: Timestamp) {
+    let open: Vec<&SlotView> = gang.nodes.iter().filter(|n| n.phase != Phase::Ready).collect();
+    if open.is_empty() {
+        return;
+    }
+    let leaving = open.iter().all(|slot| slot.phase == Phase::Going);
+    heading(text, if leaving { "Nodes that are still there" } else { "Nodes that are missing" });
+    for slot in open.iter().take(NODES_LISTED) {
+        let verb = if slot.phase == Phase::Failed { "failed:" } else { "waits for" };
+        let by = slot.until.map_or_else(String::new, |at| format!(", at the latest at {}", moment(at, now)));
+        let _ = writeln!(text, "  slot {:<3} {verb} {}{by}", slot.slot, clean(&slot.detail));
+        let place = [&slot.claim, &slot.node_pool, &slot.instance_type, &slot.zone, &slot.node];
+        let place: Vec<String> = place.into_iter().filter(|p| !p.is_empty()).map(|p| clean(p)).collect();
+        if !place.is_empty() {
+            let _ = writeln!(text, "           {}", paint(DIM, &place.join("  ")));
+        }
+    }
+    if let Some(more) = open.len().checked_sub(NODES_LISTED).filter(|more| *more > 0) {
+        let _ = writeln!(text, "  and {more} more");
+    }
+}
+
+fn what_next(text: &mut String, report: &GangReport, gang: &Explanation, now: Timestamp) {
+    let running = report.standing == Standing::Admitted && gang.state == StateName::Approved;
+    if running || report.standing == Standing::Finished {
+        return;
+    }
+    heading(text, "What comes next");
+    let early = if gang.state == StateName::Yielded { "not before " } else { "" };
+    let at = gang.next_at.map_or_else(String::new, |at| format!("{early}{}: ", moment(at, now)));
+    let _ = writeln!(text, "  {at}{}", clean(&gang.next));
+    if let Some(otherwise) = &gang.otherwise {
+        let _ = writeln!(text, "  if not by {}: {}", moment(otherwise.at, now), clean(&otherwise.what));
+    }
+    if let Some(failure) = &gang.last_failure {
+        heading(text, "What went wrong last time");
+        let _ = writeln!(text, "  {}: {}", failure.reason, clean(&failure.message));
+    }
+}

@@ -1,0 +1,143 @@
+//! `setu top`: what the gangs hold and waste, by NodePool, and who waits longest.
+
+use super::table::{nodes, table};
+use super::{BOLD, clean, paint, span, style_of};
+use crate::api::NodeClaim;
+use crate::cli::cluster::Snapshot;
+use crate::cli::report::{GangReport, Standing};
+use crate::gang::explain::{Phase, SlotView};
+use crate::names;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// What is held, and who waits.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Summary {
+    /// By NodePool; absent where NodeClaims may not be read.
+    pub pools: BTreeMap<String, Held>,
+    /// Gangs that wait with their quota reserved, the longest first.
+    pub slowest: Vec<GangReport>,
+}
+
+/// Nodes that Setu made, by what they are good for now.
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Held {
+    /// All of them.
+    pub nodes: usize,
+    /// They carry an admitted gang.
+    pub running: usize,
+    /// Not ready yet.
+    pub coming: usize,
+    /// Ready, and their gang does not run yet.
+    pub idle: usize,
+    /// For no gang that could still use them: being deleted, or left over.
+    pub wasted: usize,
+    /// Seconds that idle nodes have been idle, and wasted ones have existed, all together.
+    pub unused_seconds: i64,
+}
+
+/// Sums up a snapshot; `most` bounds the list of the slowest.
+pub fn summary(snapshot: &Snapshot, gangs: Vec<GangReport>, most: usize) -> Summary {
+    let mut pools: BTreeMap<String, Held> = BTreeMap::new();
+    let slots: BTreeMap<&str, (&GangReport, &SlotView)> = gangs
+        .iter()
+        .flat_map(|report| report.gang.iter().flat_map(move |g| g.nodes.iter().map(move |n| (report, n))))
+        .map(|(report, slot)| (slot.claim.as_str(), (report, slot)))
+        .collect();
+    for claim in snapshot.claims.iter().flatten() {
+        let held = pools.entry(claim.label(names::NODEPOOL).to_owned()).or_default();
+        count(held, claim, slots.get(claim.name_any().as_str()).copied(), snapshot.now);
+    }
+    let mut slowest: Vec<(SignedDuration, GangReport)> =
+        gangs.into_iter().filter_map(|g| g.waiting(snapshot.now).map(|waits| (waits, g))).collect();
+    slowest.sort_by_key(|(waits, _)| std::cmp::Reverse(*waits));
+    Summary { pools, slowest: slowest.into_iter().take(most).map(|(_, gang)| gang).collect() }
+}
+
+fn count(held: &mut Held, claim: &NodeClaim, slot: Option<(&GangReport, &SlotView)>, now: Timestamp) {
+    let since = |at: Option<Timestamp>| at.map_or(0, |at| now.duration_since(at).as_secs().max(0));
+    let created = claim.metadata.creation_timestamp.as_ref().map(|t| t.0);
+    held.nodes += 1;
+    match slot {
+        // The gang's own attempt, and a state that wants nodes.
+        Some((report, slot)) if wanted(report, slot) => match (report.standing, slot.phase) {
+            (Standing::Admitted, Phase::Ready) => held.running += 1,
+            (_, Phase::Ready) => {
+                held.idle += 1;
+                held.unused_seconds += since(slot.initialized);
+            }
+            _ => held.coming += 1,
+        },
+        _ => {
+            held.wasted += 1;
+            held.unused_seconds += since(created);
+        }
+    }
+}
+
+fn wanted(report: &GangReport, slot: &SlotView) -> bool {
+    use crate::gang::StateName::{Approved, Provisioning, WaitingReady};
+    let alive = !matches!(slot.phase, Phase::Going | Phase::Failed);
+    let wants = |gang: &crate::gang::Explanation| {
+        slot.attempt == gang.attempt && matches!(gang.state, Provisioning | WaitingReady | Approved)
+    };
+    alive && report.gang.as_ref().is_some_and(wants)
+}
+
+/// The summary as two tables.
+pub fn top(summary: &Summary, now: Timestamp, width: Option<usize>) -> String {
+    let mut text = String::new();
+    if summary.pools.is_empty() {
+        text.push_str("No node is held.\n");
+    } else {
+        let head = ["NODEPOOL", "NODES", "RUNNING", "COMING", "IDLE", "WASTED", "UNUSED TIME"];
+        let mut rows: Vec<Vec<String>> =
+            summary.pools.iter().map(|(pool, held)| cells(&clean(pool), *held)).collect();
+        if summary.pools.len() > 1 {
+            rows.push(cells("all", total(&summary.pools)));
+        }
+        text.push_str(&table(&head, rows.into_iter(), width));
+    }
+    if summary.slowest.is_empty() {
+        text.push_str("\nNo gang waits for its nodes.\n");
+        return text;
+    }
+    let _ = writeln!(text, "\n{}", paint(BOLD, "Waiting longest"));
+    let head = ["WORKLOAD", "STATE", "NODES", "ATTEMPT", "WAITING", "WHY"];
+    let rows = summary.slowest.iter().map(|report| {
+        let state = report.state();
+        let gang = report.gang.as_ref();
+        vec![
+            format!("{}/{}", clean(&report.namespace), clean(&report.workload)),
+            paint(style_of(&state), &state),
+            nodes(report),
+            gang.map_or_else(|| "-".to_owned(), |g| g.attempt.to_string()),
+            report.waiting(now).map(span).unwrap_or_default(),
+            clean(&report.why),
+        ]
+    });
+    text.push_str(&table(&head, rows, width));
+    text
+}
+
+fn total(pools: &BTreeMap<String, Held>) -> Held {
+    pools.values().fold(Held::default(), |sum, held| Held {
+        nodes: sum.nodes + held.nodes,
+        running: sum.running + held.running,
+        coming: sum.coming + held.coming,
+        idle: sum.idle + held.idle,
+        wasted: sum.wasted + held.wasted,
+        unused_seconds: sum.unused_seconds + held.unused_seconds,
+    })
+}
+
+fn cells(name: &str, held: Held) -> Vec<String> {
+    let counts = [held.nodes, held.running, held.coming, held.idle, held.wasted];
+    let unused = span(SignedDuration::from_secs(held.unused_seconds));
+    std::iter::once(name.to_owned()).chain(counts.map(|n| n.to_string())).chain([unused]).collect()
+}

@@ -1,0 +1,86 @@
+//! `setu inspect`: one line for each gang.
+
+use super::{clean, paint, span, style_of};
+use crate::cli::report::GangReport;
+use jiff::Timestamp;
+use tabled::builder::Builder;
+use tabled::settings::peaker::Priority;
+use tabled::settings::{Alignment, Padding, Style, Width};
+
+/// Width below which cutting the text would leave nothing to read.
+const LEAST_WIDTH: usize = 60;
+
+/// Which columns, and how wide in all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Layout {
+    /// With owner, queue, check, time in the state and trace.
+    pub wide: bool,
+    /// With the namespace.
+    pub namespaces: bool,
+    /// Columns of the terminal; `None` cuts nothing.
+    pub width: Option<usize>,
+}
+
+/// The gangs as a table.
+pub fn gangs(gangs: &[GangReport], now: Timestamp, layout: Layout) -> String {
+    let mut head = vec!["WORKLOAD", "STATE", "NODES", "ATTEMPT", "TIER", "AGE"];
+    if layout.namespaces {
+        head.insert(0, "NAMESPACE");
+    }
+    if layout.wide {
+        head.extend(["FOR", "OWNER", "QUEUE", "CHECK", "TRACE"]);
+    }
+    head.push("WHY");
+    let width = if layout.wide { None } else { layout.width };
+    table(&head, gangs.iter().map(|gang| row(gang, now, layout)), width)
+}
+
+fn row(report: &GangReport, now: Timestamp, layout: Layout) -> Vec<String> {
+    let dash = || "-".to_owned();
+    let state = report.state();
+    let gang = report.gang.as_ref();
+    let mut row = vec![
+        clean(&report.workload),
+        paint(style_of(&state), &state),
+        nodes(report),
+        gang.map_or_else(dash, |g| g.attempt.to_string()),
+        gang.map_or_else(dash, |g| g.tier.to_string()),
+        span(now.duration_since(report.created)),
+    ];
+    if layout.namespaces {
+        row.insert(0, clean(&report.namespace));
+    }
+    if layout.wide {
+        row.extend([
+            gang.map_or_else(dash, |g| span(now.duration_since(g.since))),
+            clean(&report.owner),
+            clean(&report.queue),
+            clean(&report.check),
+            report.trace_id.clone().unwrap_or_else(dash),
+        ]);
+    }
+    row.push(clean(&report.why));
+    row
+}
+
+/// Nodes ready of all, where the gang wants any.
+pub fn nodes(report: &GangReport) -> String {
+    let wants = report.gang.as_ref().filter(|gang| gang.wants_nodes());
+    wants.map_or_else(|| "-".to_owned(), |gang| format!("{}/{}", gang.ready, gang.slots))
+}
+
+/// A table in the manner of kubectl: columns three blanks apart, no lines; the longest column is cut
+/// to fit the width.
+pub fn table(head: &[&str], rows: impl Iterator<Item = Vec<String>>, width: Option<usize>) -> String {
+    let mut builder = Builder::default();
+    builder.push_record(head.iter().copied());
+    rows.for_each(|row| builder.push_record(row));
+    let mut table = builder.build();
+    table.with(Style::empty()).with(Padding::new(0, 3, 0, 0)).with(Alignment::left());
+    if let Some(width) = width {
+        let width = width.max(LEAST_WIDTH);
+        table.with(Width::truncate(width).suffix("…").priority(Priority::max(true)));
+    }
+    let lines: Vec<String> = table.to_string().lines().map(|line| line.trim_end().to_owned()).collect();
+    lines.join("\n") + "\n"
+}

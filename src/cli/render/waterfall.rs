@@ -1,0 +1,221 @@
+//! `setu trace`: when the gang was in which state, and when each node came how far.
+//!
+//! Times of states are the journal's own, to the millisecond; times of nodes are those of the
+//! NodeClaims' conditions, which Kubernetes keeps in whole seconds. A node's length is that of its
+//! coming up, until it is initialized.
+
+use super::{BOLD, DIM, clean, paint, span, style_of};
+use crate::cli::report::GangReport;
+use crate::gang::explain::{Phase, SlotView};
+use crate::gang::{StateName, journal::Step};
+use anstyle::Style;
+use jiff::{SignedDuration, Timestamp};
+use std::fmt::Write as _;
+
+/// Columns of the label and of the duration before each bar.
+const LABEL: usize = 18;
+const TIME: usize = 8;
+/// Fewest and most columns of a bar.
+const BAR: std::ops::RangeInclusive<usize> = 20..=120;
+
+/// How much is drawn.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout<'a> {
+    /// Columns in all.
+    pub width: usize,
+    /// Earlier admissions too.
+    pub everything: bool,
+    /// Address of a trace, with `{traceId}` where its id belongs.
+    pub trace_url: Option<&'a str>,
+}
+
+/// A stretch of time on one line.
+struct Row {
+    label: String,
+    style: Style,
+    /// Where it starts, the borders between its parts, and where it ends.
+    marks: Vec<Timestamp>,
+    /// What is shown as its length.
+    took: SignedDuration,
+    /// Whether it goes on.
+    open: bool,
+    note: String,
+}
+
+impl Row {
+    /// Rows of nodes have shades for their phases, and no colour.
+    fn is_node(&self) -> bool {
+        self.style == Style::new()
+    }
+}
+
+/// The waterfall of one gang.
+pub fn waterfall(report: &GangReport, now: Timestamp, layout: Layout<'_>) -> String {
+    let mut text = head(report, now, layout.trace_url);
+    let steps = if layout.everything { &report.history[..] } else { this_admission(&report.history) };
+    let mut rows = states(report, steps, now);
+    rows.extend(report.gang.iter().flat_map(|g| &g.nodes).filter_map(|slot| node(slot, now)));
+    let first = rows.iter().filter_map(|r| r.marks.first()).min().copied();
+    let last = rows.iter().filter_map(|r| r.marks.last()).max().copied();
+    let (Some(first), Some(last)) = (first, last) else {
+        let _ = writeln!(text, "\nNothing has happened yet: {}", clean(&report.why));
+        return text;
+    };
+    let scale = Scale::new(first, last, layout.width);
+    let _ = writeln!(text, "\n{:width$}{}", "", paint(DIM, &scale.axis()), width = LABEL + TIME + 2);
+    for row in &rows {
+        let label: String = row.label.chars().take(LABEL).collect();
+        let bar = scale.bar(row);
+        let note = if row.note.is_empty() { String::new() } else { format!("  {}", clean(&row.note)) };
+        let line = format!(
+            "{} {:>TIME$} {bar}{}",
+            paint(row.style, &format!("{label:LABEL$}")),
+            span(row.took),
+            paint(DIM, &note)
+        );
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    if rows.iter().all(|row| !row.is_node()) {
+        return text;
+    }
+    let _ =
+        writeln!(text, "\n{}", paint(DIM, "nodes: ░ launch  ▒ register  ▓ initialize  █ there   ▶ goes on"));
+    text
+}
+
+fn head(report: &GangReport, now: Timestamp, trace_url: Option<&str>) -> String {
+    let title = format!("{}/{}", clean(&report.namespace), clean(&report.workload));
+    let state = report.state();
+    let mut text = format!("{}  {}", paint(BOLD, &title), paint(style_of(&state), &state));
+    if let Some(gang) = &report.gang {
+        let since = span(now.duration_since(gang.since));
+        let _ = write!(text, " for {since}, attempt {}", gang.attempt);
+        if gang.wants_nodes() {
+            let _ = write!(text, ", {}/{} nodes ready", gang.ready, gang.slots);
+        }
+    }
+    text.push('\n');
+    if let Some(id) = &report.trace_id {
+        let _ = writeln!(text, "trace {id}");
+        if let Some(template) = trace_url {
+            let _ = writeln!(text, "{}", template.replace("{traceId}", id));
+        }
+    }
+    text
+}
+
+/// The transitions since this admission began.
+fn this_admission(history: &[Step]) -> &[Step] {
+    let over =
+        |state: StateName| matches!(state, StateName::Yielded | StateName::Rejected | StateName::Released);
+    // The last step out of a state in which nothing was held.
+    let start = history.iter().rposition(|step| over(step.from) && !over(step.to)).unwrap_or_default();
+    history.get(start..).unwrap_or_default()
+}
+
+/// One row for each stay in a state.
+fn states(report: &GangReport, steps: &[Step], now: Timestamp) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let over =
+        |name: StateName| matches!(name, StateName::Yielded | StateName::Rejected | StateName::Released);
+    let mut left: Option<(StateName, Timestamp, String)> = None;
+    if let Some(first) = steps.first() {
+        // What was before the first transition is known from the reservation alone, to the second.
+        let reserved = report.reserved.filter(|at| *at <= first.at && !over(first.from));
+        left = reserved.map(|at| (first.from, at, String::new()));
+    }
+    for step in steps {
+        if let Some((name, since, _)) = left.replace((step.to, step.at, step.reason.to_string())) {
+            rows.push(stay(name, since, step.at, false, format!("→ {} ({})", step.to, step.reason)));
+        }
+    }
+    let (name, since) = match (&left, &report.gang) {
+        (Some((name, since, _)), _) => (*name, *since),
+        (None, Some(gang)) => (gang.state, gang.since),
+        (None, None) => return rows,
+    };
+    if over(name) {
+        rows.push(stay(name, since, since, false, String::new()));
+    } else {
+        rows.push(stay(name, since, now.max(since), true, String::new()));
+    }
+    rows
+}
+
+fn stay(name: StateName, from: Timestamp, to: Timestamp, open: bool, note: String) -> Row {
+    let label = name.to_string();
+    Row { style: style_of(&label), label, marks: vec![from, to], took: to.duration_since(from), open, note }
+}
+
+/// One row for each node, with a part for each phase of its life.
+fn node(slot: &SlotView, now: Timestamp) -> Option<Row> {
+    let reached = [slot.launched, slot.registered, slot.initialized];
+    let mut marks = vec![slot.created?];
+    // A condition that is missing ends the walk: what comes after it has not happened.
+    for at in reached.into_iter().map_while(|at| at) {
+        marks.push(at.max(marks.last().copied().unwrap_or(at)));
+    }
+    let open = slot.phase != Phase::Failed;
+    let took = slot.initialized.unwrap_or(now).duration_since(slot.created?);
+    marks.push(now.max(marks.last().copied().unwrap_or(now)));
+    let there = [&slot.node, &slot.instance_type, &slot.zone];
+    let there: Vec<&str> = there.into_iter().map(String::as_str).filter(|t| !t.is_empty()).collect();
+    let note = match slot.phase {
+        Phase::Ready => there.join(" "),
+        _ if slot.detail.is_empty() => format!("{:?}", slot.phase),
+        Phase::Failed => slot.detail.clone(),
+        _ => format!("waits for {}", slot.detail),
+    };
+    Some(Row { label: format!("  slot {}", slot.slot), style: Style::new(), marks, took, open, note })
+}
+
+/// From times to columns.
+struct Scale {
+    start: Timestamp,
+    length: SignedDuration,
+    columns: usize,
+}
+
+impl Scale {
+    fn new(start: Timestamp, end: Timestamp, width: usize) -> Self {
+        // Half of what is left after the label is for what is said of each row.
+        let columns = (width.saturating_sub(LABEL + TIME + 2) / 2).clamp(*BAR.start(), *BAR.end());
+        Self { start, length: end.duration_since(start).max(SignedDuration::from_millis(1)), columns }
+    }
+
+    fn column(&self, at: Timestamp) -> usize {
+        let columns = i128::try_from(self.columns).unwrap_or_default();
+        let passed = at.duration_since(self.start).as_millis().clamp(0, self.length.as_millis());
+        usize::try_from(passed * columns / self.length.as_millis().max(1)).unwrap_or_default()
+    }
+
+    /// `0s` at the left, the whole length at the right, its half between.
+    fn axis(&self) -> String {
+        let (half, whole) = (span(self.length / 2), span(self.length));
+        let middle = self.columns / 2;
+        let right = self.columns.saturating_sub(middle);
+        format!("{:middle$}{half:<}{whole:>rest$}", "0s", rest = right.saturating_sub(half.chars().count()))
+    }
+
+    fn bar(&self, row: &Row) -> String {
+        const SHADES: [char; 4] = ['░', '▒', '▓', '█'];
+        let mut cells = vec![' '; self.columns];
+        let last = self.columns.saturating_sub(1);
+        for (part, pair) in row.marks.windows(2).enumerate() {
+            let [from, to] = pair else { continue };
+            let shade = if row.is_node() { SHADES.get(part).copied().unwrap_or('█') } else { '█' };
+            let (from, to) = (self.column(*from).min(last), self.column(*to).min(self.columns));
+            // What was too short for a column still leaves a mark.
+            for cell in cells.iter_mut().take(to.max(from + 1)).skip(from) {
+                *cell = shade;
+            }
+        }
+        if row.open
+            && let Some(end) = row.marks.last().map(|at| self.column(*at).saturating_sub(1).min(last))
+            && let Some(cell) = cells.get_mut(end)
+        {
+            *cell = '▶';
+        }
+        paint(row.style, &cells.into_iter().collect::<String>())
+    }
+}

@@ -1,0 +1,340 @@
+//! From objects to what is told of each gang: pure, so that all output can be tested without a cluster.
+//!
+//! Rule: what the claims and Nodes show is looked at afresh; what only the controller can know (the
+//! plan, its gates, short capacity) is taken from the words it left on the Workload.
+
+use super::cluster::Snapshot;
+use crate::api::duration::Span;
+use crate::api::workload::{CheckState, Verdict};
+use crate::api::{Node, NodeClaim, Workload, condition};
+use crate::gang::journal::Step;
+use crate::gang::{ClaimView, Explanation, Facts, GangIdentity, Journal, Reservation, Sight, StateName};
+use crate::names;
+use crate::policy::{Limits, Policy};
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Stands for a deadline that only the controller knows, since its policy file cannot be read here.
+const NOT_KNOWN: Span = Span::minutes(100 * 365 * 24 * 60);
+
+/// One gang: a Workload under one of Setu's checks.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct GangReport {
+    /// Namespace of the Workload.
+    pub namespace: String,
+    /// Name of the Workload.
+    pub workload: String,
+    /// `Kind/name` of what the Workload was made for.
+    pub owner: String,
+    /// The LocalQueue.
+    pub queue: String,
+    /// The ClusterQueue that granted quota; empty while none has.
+    pub cluster_queue: String,
+    /// The AdmissionCheck.
+    pub check: String,
+    /// Its verdict, once Kueue has listed it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<Verdict>,
+    /// How far Kueue has gone with the Workload.
+    pub standing: Standing,
+    /// When the Workload was created.
+    pub created: Timestamp,
+    /// When its quota was reserved, if it is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reserved: Option<Timestamp>,
+    /// Why it does not run, or that it does: one line.
+    pub why: String,
+    /// What Kueue itself says, while it holds the Workload back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kueue_says: Option<String>,
+    /// Checks of other controllers that are not Ready.
+    pub other_checks: Vec<OtherCheck>,
+    /// Where the gang is, and why; absent while Setu has not started on it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gang: Option<Explanation>,
+    /// Id of the trace of this admission.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace_id: Option<String>,
+    /// Its last transitions, newest last.
+    pub history: Vec<Step>,
+}
+
+/// How far Kueue has gone with a Workload.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// No quota is reserved.
+    Queued,
+    /// Quota is reserved, checks are open.
+    Reserved,
+    /// It runs.
+    Admitted,
+    /// It is being evicted.
+    Evicted,
+    /// `spec.active` is false.
+    Deactivated,
+    /// All its pods are done.
+    Finished,
+}
+
+/// A check of another controller.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+pub struct OtherCheck {
+    /// Its name.
+    pub name: String,
+    /// Its verdict.
+    pub verdict: Verdict,
+    /// What it says.
+    pub message: String,
+}
+
+impl GangReport {
+    /// The gang's state, or what stands for one before Setu has started on it.
+    pub fn state(&self) -> String {
+        match &self.gang {
+            Some(gang) => gang.state.to_string(),
+            None => format!("{:?}", self.standing),
+        }
+    }
+
+    /// How long it has waited with its quota reserved and does not run.
+    pub fn waiting(&self, now: Timestamp) -> Option<SignedDuration> {
+        (self.standing == Standing::Reserved).then(|| self.reserved.map(|t| now.duration_since(t)))?
+    }
+}
+
+/// Every gang of a snapshot, by namespace, Workload and check.
+pub fn gangs(snapshot: &Snapshot) -> Vec<GangReport> {
+    let mut all: Vec<GangReport> =
+        snapshot.workloads.iter().flat_map(|workload| gangs_of(snapshot, workload)).collect();
+    all.sort_by(|a, b| (&a.namespace, &a.workload, &a.check).cmp(&(&b.namespace, &b.workload, &b.check)));
+    all
+}
+
+/// The gangs of one Workload: one for each check of ours that it carries or has a journal of.
+pub fn gangs_of(snapshot: &Snapshot, workload: &Workload) -> Vec<GangReport> {
+    let listed = workload.checks().iter().map(|c| c.name.as_str()).filter(|c| is_ours(snapshot, c));
+    let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
+    let mut checks: Vec<&str> = listed.chain(journalled).collect();
+    checks.sort_unstable();
+    checks.dedup();
+    checks.into_iter().map(|check| report(snapshot, workload, check)).collect()
+}
+
+/// Whether a check is Setu's, as far as checks may be read.
+fn is_ours(snapshot: &Snapshot, check: &str) -> bool {
+    snapshot
+        .checks
+        .iter()
+        .flatten()
+        .any(|known| known.name_any() == check && known.spec.controller_name == snapshot.controller_name)
+}
+
+/// What is told of a Workload under one check; without a name, of a Workload that has none yet.
+pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangReport {
+    let entry = workload.check(check);
+    let journal = journal(snapshot, workload, check);
+    let gang = match &journal {
+        Some(Ok(journal)) => Some(explained(snapshot, workload, check, journal)),
+        _ => None,
+    };
+    let journal_fault = match &journal {
+        Some(Err(fault)) => Some(format!("its journal cannot be read: {fault}")),
+        _ => None,
+    };
+    let journal = journal.and_then(Result::ok);
+    let standing = standing(workload);
+    let reserved = workload.is("QuotaReserved");
+    let mut report = GangReport {
+        namespace: workload.namespace().unwrap_or_default(),
+        workload: workload.name_any(),
+        owner: workload.owner(),
+        queue: workload.spec.queue_name.clone(),
+        cluster_queue: workload.admission().map_or("", |a| &a.cluster_queue).to_owned(),
+        check: check.to_owned(),
+        verdict: entry.map(|c| c.state),
+        standing,
+        created: workload.metadata.creation_timestamp.as_ref().map_or(snapshot.now, |t| t.0),
+        reserved: condition::since(workload.conditions(), "QuotaReserved").filter(|_| reserved),
+        why: String::new(),
+        kueue_says: kueue_says(workload, standing),
+        other_checks: workload.checks().iter().filter(|c| is_foreign(snapshot, c)).map(other).collect(),
+        gang,
+        trace_id: journal.as_ref().and_then(|j| j.trace_id()).map(str::to_owned),
+        history: journal.map_or_else(Vec::new, |j| j.history),
+    };
+    report.why = journal_fault.unwrap_or_else(|| why(snapshot, &report));
+    report
+}
+
+fn is_foreign(snapshot: &Snapshot, check: &CheckState) -> bool {
+    check.state != Verdict::Ready && snapshot.checks.is_some() && !is_ours(snapshot, &check.name)
+}
+
+fn other(check: &CheckState) -> OtherCheck {
+    OtherCheck { name: check.name.clone(), verdict: check.state, message: check.message.clone() }
+}
+
+fn journal(
+    snapshot: &Snapshot,
+    workload: &Workload,
+    check: &str,
+) -> Option<Result<Journal, crate::gang::journal::JournalError>> {
+    let text = workload.annotations().get(&names::journal_key(check))?;
+    let created = workload.metadata.creation_timestamp.as_ref().map_or(snapshot.now, |t| t.0);
+    let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+    Some(Journal::decode(text, uid, created, snapshot.now))
+}
+
+fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Journal) -> Explanation {
+    let identity = GangIdentity {
+        namespace: workload.namespace().unwrap_or_default(),
+        workload: workload.name_any(),
+        uid: workload.uid().unwrap_or_default(),
+        check: check.to_owned(),
+    };
+    let id = identity.id();
+    let policy = policy(snapshot, check);
+    let own = |c: &&NodeClaim| c.label(names::GANG) == id;
+    let claims: Vec<NodeClaim> = snapshot.claims.iter().flatten().filter(own).cloned().collect();
+    let mut views: Vec<ClaimView> = claims
+        .iter()
+        .map(|claim| ClaimView::of(claim, node_of(snapshot, claim), &policy, snapshot.now))
+        .collect();
+    views.sort_by_key(|view| view.slot);
+    let reservation = Reservation::of(workload, check);
+    let facts = Facts {
+        now: snapshot.now,
+        fresh: false,
+        reservation: &reservation,
+        plan: None,
+        claims: &views,
+        losses: &BTreeMap::new(),
+        sight: Sight::Cached,
+        policy: &policy,
+    };
+    let mut explanation = Explanation::of(journal, &facts, &claims);
+    if snapshot.claims.is_none() {
+        explanation.nodes.clear();
+    }
+    let known = |at: &Timestamp| *at < snapshot.now + SignedDuration::from_hours(50 * 365 * 24);
+    explanation.nodes.iter_mut().for_each(|node| node.until = node.until.filter(known));
+    explanation.otherwise = explanation.otherwise.filter(|o| known(&o.at));
+    let needs_plan = match explanation.state {
+        StateName::Validating => true,
+        StateName::Approved => explanation.slots == 0,
+        _ => snapshot.claims.is_none(),
+    };
+    if needs_plan && let Some(word) = word_of_controller(workload, check) {
+        word.clone_into(&mut explanation.sentence);
+    }
+    explanation
+}
+
+/// What the controller last said: the check's message, or the line it left for people.
+fn word_of_controller<'w>(workload: &'w Workload, check: &str) -> Option<&'w str> {
+    let entry = workload.check(check).map(|c| c.message.as_str());
+    let note = || {
+        let line = workload.annotations().get(&names::state_key(check))?;
+        line.split_once(": ").map(|(_, words)| words)
+    };
+    entry.filter(|m| !m.is_empty()).or_else(note)
+}
+
+/// The deadlines that the check's parameters state; the others are in the controller's policy file.
+fn policy(snapshot: &Snapshot, check: &str) -> Policy {
+    let deadlines = Limits {
+        launch: NOT_KNOWN,
+        register: NOT_KNOWN,
+        initialize: NOT_KNOWN,
+        gang: NOT_KNOWN,
+        admit: NOT_KNOWN,
+    };
+    let unknown = Policy { deadlines, ..Policy::default() };
+    let named = snapshot.checks.iter().flatten().find(|c| c.name_any() == check);
+    let named = named.and_then(|c| c.spec.parameters.as_ref());
+    let stated = named.and_then(|named| snapshot.parameters.iter().find(|p| p.name_any() == named.name));
+    stated.map_or(unknown.clone(), |p| unknown.overlaid(&p.spec))
+}
+
+fn node_of<'s>(snapshot: &'s Snapshot, claim: &NodeClaim) -> Option<&'s Node> {
+    let name = claim.status.as_ref().map(|s| s.node_name.as_str()).filter(|n| !n.is_empty())?;
+    snapshot.nodes.iter().flatten().find(|node| node.metadata.name.as_deref() == Some(name))
+}
+
+fn standing(workload: &Workload) -> Standing {
+    if workload.is("Finished") {
+        Standing::Finished
+    } else if workload.spec.active == Some(false) {
+        Standing::Deactivated
+    } else if workload.is("Evicted") && workload.is("QuotaReserved") {
+        Standing::Evicted
+    } else if workload.is("Admitted") {
+        Standing::Admitted
+    } else if workload.is("QuotaReserved") {
+        Standing::Reserved
+    } else {
+        Standing::Queued
+    }
+}
+
+/// Kueue's own words for why it holds a Workload back.
+fn kueue_says(workload: &Workload, standing: Standing) -> Option<String> {
+    let words = |kind: &str| {
+        let found = condition::find(workload.conditions(), kind)?;
+        let text = if found.message.is_empty() { &found.reason } else { &found.message };
+        Some(text.trim_end_matches('.').to_owned()).filter(|t| !t.is_empty())
+    };
+    match standing {
+        Standing::Queued => words("QuotaReserved").or_else(|| words("Evicted")),
+        Standing::Evicted | Standing::Deactivated => words("Evicted"),
+        Standing::Finished => words("Finished"),
+        Standing::Reserved | Standing::Admitted => None,
+    }
+}
+
+fn why(snapshot: &Snapshot, report: &GangReport) -> String {
+    let said = |what: &str| match &report.kueue_says {
+        Some(words) => format!("{what}: {words}"),
+        None => what.to_owned(),
+    };
+    let holds = report.gang.as_ref().filter(|gang| gang.state != StateName::Released);
+    match (report.standing, holds) {
+        (Standing::Finished, None) => said("finished"),
+        (Standing::Deactivated, None) => said("deactivated, spec.active is false"),
+        (Standing::Queued, None) => said("quota is not reserved"),
+        (Standing::Admitted, Some(gang)) if gang.state == StateName::Approved => match gang.slots {
+            0 => format!("admitted; {}", gang.sentence),
+            nodes => format!("admitted; {nodes} nodes are held for it"),
+        },
+        (Standing::Reserved, Some(gang)) if gang.state == StateName::Approved => {
+            let open = report.other_checks.iter().map(|c| format!("{} ({:?})", c.name, c.verdict));
+            let open: Vec<String> = open.collect();
+            let sentence = &gang.sentence;
+            if open.is_empty() {
+                sentence.clone()
+            } else {
+                format!("{sentence}; waits for check {}", open.join(", "))
+            }
+        }
+        (_, Some(gang)) => gang.sentence.clone(),
+        (Standing::Evicted, None) => said("evicted"),
+        (Standing::Reserved | Standing::Admitted, None) => unanswered(snapshot, &report.check),
+    }
+}
+
+/// Quota is reserved and Setu has not started: the controller, or the check, is to blame.
+fn unanswered(snapshot: &Snapshot, check: &str) -> String {
+    let known = snapshot.checks.iter().flatten().find(|c| c.name_any() == check);
+    let active = known.and_then(|c| condition::find(c.conditions(), "Active"));
+    match active {
+        Some(active) if active.status != "True" => {
+            format!("AdmissionCheck {check} is not active: {} {}", active.reason, active.message)
+        }
+        _ => format!(
+            "nobody has answered check {check} yet; does `setu run` run, with this --controller-name?"
+        ),
+    }
+}

@@ -1,0 +1,45 @@
+//! `setu top`: what the gangs hold and waste, and which of them wait longest.
+
+use super::Failure;
+use super::cluster::Connection;
+use super::report;
+use crate::cli::render::{self, summary};
+
+/// Shows the nodes that gangs hold, how many of them are idle or wasted, and the slowest gangs.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:
+  setu top --slowest 20
+
+RUNNING carry an admitted gang; COMING are not ready yet; IDLE are ready and wait for the rest of their gang
+or for Kueue; WASTED serve nobody: they are being deleted, or left over. UNUSED TIME sums up, over idle and
+wasted nodes, how long they have been so.")]
+pub struct Args {
+    /// How many of the slowest gangs are listed.
+    #[arg(long, default_value_t = 10, value_name = "N")]
+    slowest: usize,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+impl Args {
+    /// Prints it.
+    pub async fn run(self) -> Result<(), Failure> {
+        let cluster = self.connection.connect(true).await?;
+        let snapshot = cluster.read().await?;
+        snapshot.notes.iter().for_each(|note| render::remark(note));
+        let gangs = report::gangs(&snapshot);
+        let summary = summary::summary(&snapshot, gangs, self.slowest);
+        let text = if self.json {
+            serde_json::to_string_pretty(&summary)
+                .map(|text| text + "\n")
+                .map_err(|e| Failure::Failed(format!("rendering the summary: {e}")))?
+        } else {
+            summary::top(&summary, snapshot.now, render::terminal_width())
+        };
+        render::show(&text);
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! Snapshots that follow the cluster, for `--watch`: the same watches that the controller has.
+
+use super::Failure;
+use super::cluster::{Cluster, Snapshot};
+use crate::api::{Node, NodeClaim, Workload};
+use crate::cluster::watch::{Gates, Watched, watch};
+use crate::names;
+use kube::Api;
+use kube::runtime::watcher::Config;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Changes that come together are shown together.
+const PACE: Duration = Duration::from_millis(300);
+/// On a terminal ages and waits are shown anew although nothing changed.
+const TICK: Duration = Duration::from_secs(5);
+
+/// Watches of everything that moves.
+pub struct Live {
+    workloads: Watched<Workload>,
+    claims: Watched<NodeClaim>,
+    nodes: Watched<Node>,
+    gates: Gates,
+    /// What does not move, and what may not be read.
+    base: Snapshot,
+}
+
+impl Live {
+    /// Starts them; `base` was read before.
+    pub fn start(cluster: &Cluster, base: Snapshot) -> Self {
+        let gates = Gates::default();
+        let client = || cluster.client.clone();
+        let ours = Config::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
+        let of_gangs = Config::default().labels(names::GANG);
+        let workloads = cluster.scope.workloads(&cluster.client);
+        Self {
+            workloads: watch("workloads", workloads, Config::default(), Some(&gates)),
+            claims: watch("nodeclaims", Api::all(client()), ours, base.claims.is_some().then_some(&gates)),
+            nodes: watch("nodes", Api::all(client()), of_gangs, base.nodes.is_some().then_some(&gates)),
+            gates,
+            base,
+        }
+    }
+
+    /// The next snapshot: after a change, or after a while.
+    pub async fn next(&mut self, cluster: &Cluster) -> Result<Snapshot, Failure> {
+        loop {
+            let change = async {
+                tokio::select! {
+                    Some(_) = self.workloads.touched.recv() => {}
+                    Some(_) = self.claims.touched.recv() => {}
+                    Some(_) = self.nodes.touched.recv() => {}
+                    else => std::future::pending().await,
+                }
+            };
+            // Either way there is something to show: a change, or time that went by.
+            let _ = tokio::time::timeout(TICK, change).await;
+            tokio::time::sleep(PACE).await;
+            while self.workloads.touched.try_recv().is_ok()
+                || self.claims.touched.try_recv().is_ok()
+                || self.nodes.touched.try_recv().is_ok()
+            {}
+            let closed = self.gates.closed();
+            if closed.is_empty() {
+                return Ok(self.snapshot(cluster));
+            }
+            if let Some((kind, why)) = closed.into_iter().find(|(_, why)| why.contains("grant")) {
+                return Err(Failure::Failed(format!("cannot watch {kind}: {why}")));
+            }
+        }
+    }
+
+    fn snapshot(&self, cluster: &Cluster) -> Snapshot {
+        fn all<K: Clone>(items: Vec<Arc<K>>) -> Vec<K> {
+            items.into_iter().map(Arc::unwrap_or_clone).collect()
+        }
+        Snapshot {
+            now: cluster.empty().now,
+            workloads: all(self.workloads.store.state()),
+            claims: self.base.claims.is_some().then(|| all(self.claims.store.state())),
+            nodes: self.base.nodes.is_some().then(|| all(self.nodes.store.state())),
+            ..self.base.clone()
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! What this replica knows of every gang, for people: `/debug/gangs`, the board page, gauges.
+//!
+//! Rule: written by the gangs' looks alone, read by everybody, and never decided upon except to know
+//! whom to wake. A gang that did not change keeps its revision, so that readers are told only news.
+
+use crate::api::Workload;
+use crate::gang::journal::Step;
+use crate::gang::{Explanation, Journal, StateName};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One gang.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct BoardEntry {
+    /// The gang's id.
+    pub gang: String,
+    /// `namespace/name` of the Workload.
+    pub workload: String,
+    /// `Kind/name` of what the Workload was made for; empty if nobody owns it.
+    pub owner: String,
+    /// The LocalQueue.
+    pub queue: String,
+    /// The AdmissionCheck.
+    pub check: String,
+    /// Where it is, why, and what comes next.
+    #[serde(flatten)]
+    pub explanation: Explanation,
+    /// Its last transitions, newest last.
+    pub history: Vec<Step>,
+    /// Id of the trace of this admission.
+    pub trace_id: String,
+    #[serde(skip)]
+    object: ObjectRef<Workload>,
+}
+
+impl BoardEntry {
+    /// The entry of a gang.
+    pub fn new(
+        gang: &str,
+        workload: &Workload,
+        check: &str,
+        journal: &Journal,
+        explanation: Explanation,
+    ) -> Self {
+        Self {
+            gang: gang.to_owned(),
+            workload: format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any()),
+            owner: workload.owner(),
+            queue: workload.spec.queue_name.clone(),
+            check: check.to_owned(),
+            explanation,
+            history: journal.history.clone(),
+            trace_id: journal.trace_id().unwrap_or_default().to_owned(),
+            object: ObjectRef::from_obj(workload),
+        }
+    }
+}
+
+/// A gang with the number of its last change.
+#[derive(Clone, Debug)]
+pub struct Noted {
+    /// Grows whenever the entry changes.
+    pub revision: u64,
+    /// The entry.
+    pub entry: Arc<BoardEntry>,
+}
+
+/// A NodePool that ran out of capacity lately.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Shortage {
+    /// The NodePool.
+    pub node_pool: String,
+    /// Until when it is remembered.
+    pub until: Timestamp,
+    /// The gang that tries there first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub turn: Option<String>,
+}
+
+/// Everything the board page shows, at one instant.
+#[derive(Clone, Debug)]
+pub struct BoardSnapshot {
+    /// The instant.
+    pub at: Timestamp,
+    /// Grows whenever any gang changes or goes.
+    pub revision: u64,
+    /// Every gang, by its id.
+    pub gangs: Arc<BTreeMap<String, Noted>>,
+    /// Where capacity is short.
+    pub shortages: Vec<Shortage>,
+}
+
+/// Every gang this replica has looked at, by gang id.
+#[derive(Debug, Default)]
+pub struct Board(Mutex<Pages>);
+
+#[derive(Debug, Default)]
+struct Pages {
+    revision: u64,
+    /// Shared with whoever reads it, and copied only when it changes meanwhile.
+    gangs: Arc<BTreeMap<String, Noted>>,
+}
+
+impl Board {
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes where a gang is.
+    pub fn note(&self, entry: BoardEntry) {
+        let mut pages = self.pages();
+        if pages.gangs.get(&entry.gang).is_some_and(|noted| *noted.entry == entry) {
+            return;
+        }
+        pages.revision += 1;
+        let noted = Noted { revision: pages.revision, entry: Arc::new(entry) };
+        Arc::make_mut(&mut pages.gangs).insert(noted.entry.gang.clone(), noted);
+    }
+
+    /// Forgets all gangs of a Workload that is gone.
+    pub fn forget(&self, workload: &ObjectRef<Workload>) -> Vec<String> {
+        let mut pages = self.pages();
+        let of_workload = |(_, noted): &(&String, &Noted)| noted.entry.object == *workload;
+        let gone: Vec<String> =
+            pages.gangs.iter().filter(of_workload).map(|(gang, _)| gang.clone()).collect();
+        if !gone.is_empty() {
+            pages.revision += 1;
+            Arc::make_mut(&mut pages.gangs).retain(|gang, _| !gone.contains(gang));
+        }
+        gone
+    }
+
+    /// The Workload of a gang.
+    pub fn workload(&self, gang: &str) -> Option<ObjectRef<Workload>> {
+        self.pages().gangs.get(gang).map(|noted| noted.entry.object.clone())
+    }
+
+    /// Workloads of the gangs in a state.
+    pub fn in_state(&self, state: StateName) -> Vec<ObjectRef<Workload>> {
+        let pages = self.pages();
+        let found = pages.gangs.values().filter(|noted| noted.entry.explanation.state == state);
+        found.map(|noted| noted.entry.object.clone()).collect()
+    }
+
+    /// Everything.
+    pub fn gangs(&self) -> Arc<BTreeMap<String, Noted>> {
+        Arc::clone(&self.pages().gangs)
+    }
+
+    /// Everything, with where capacity is short, at this instant.
+    pub fn snapshot(&self, at: Timestamp, shortages: Vec<Shortage>) -> BoardSnapshot {
+        let pages = self.pages();
+        BoardSnapshot { at, revision: pages.revision, gangs: Arc::clone(&pages.gangs), shortages }
+    }
+
+    /// How many gangs are in each state.
+    pub fn by_state(&self) -> BTreeMap<StateName, usize> {
+        let mut counts = BTreeMap::new();
+        for noted in self.pages().gangs.values() {
+            *counts.entry(noted.entry.explanation.state).or_default() += 1;
+        }
+        counts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::workload::WorkloadSpec;
+    use crate::gang::explain::Explanation;
+    use crate::gang::reservation::Epoch;
+    use crate::gang::{Facts, Reservation, Sight};
+    use crate::policy::Policy;
+
+    fn entry(name: &str, seconds: i64) -> BoardEntry {
+        let mut workload = Workload::new(name, WorkloadSpec::default());
+        workload.metadata.namespace = Some("team".into());
+        let now = Timestamp::from_second(seconds).unwrap();
+        let journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
+        let reservation = Reservation::Gone(crate::gang::reservation::Ending::Evicted);
+        let facts = Facts {
+            now,
+            fresh: false,
+            reservation: &reservation,
+            plan: None,
+            claims: &[],
+            losses: &BTreeMap::new(),
+            sight: Sight::Cached,
+            policy: &Policy::default(),
+        };
+        BoardEntry::new(name, &workload, "check", &journal, Explanation::of(&journal, &facts, &[]))
+    }
+
+    #[test]
+    fn only_a_change_gives_a_gang_a_new_revision() {
+        let board = Board::default();
+        board.note(entry("a", 1));
+        board.note(entry("b", 1));
+        let before = board.gangs();
+        board.note(entry("a", 1));
+        assert_eq!(board.gangs()["a"].revision, before["a"].revision);
+        board.note(entry("a", 2));
+        assert!(board.gangs()["a"].revision > before["b"].revision);
+    }
+
+    #[test]
+    fn a_workload_that_is_gone_takes_its_gangs_along() {
+        let board = Board::default();
+        board.note(entry("a", 1));
+        board.note(entry("b", 1));
+        let workload = board.workload("a").unwrap();
+        assert_eq!(board.forget(&workload), ["a"]);
+        assert_eq!(board.by_state(), [(StateName::Validating, 1)].into());
+        assert_eq!(board.in_state(StateName::Validating).len(), 1);
+    }
+}

@@ -1,0 +1,271 @@
+//! Why a gang waits: one answer for the check's message, the command line and the board.
+//!
+//! Rule: everything said to people about a gang is taken from here, from the same facts that the
+//! gang's next step is decided on, so that no two places tell different stories.
+
+use super::claims::{ClaimView, Health};
+use super::event::Standing;
+use super::failure::Failure;
+use super::journal::Journal;
+use super::message;
+use super::observe::{Facts, existing, ready};
+use super::reservation::Reservation;
+use super::state::{State, StateName, Then};
+use crate::api::NodeClaim;
+use crate::names;
+use crate::plan::Outcome;
+use jiff::Timestamp;
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most slots that are listed one by one. The journal's number is a tenant's word.
+const SLOTS_LISTED: u32 = 1024;
+
+/// Where a gang is, what it waits for, and what happens next.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Explanation {
+    /// Where it is.
+    pub state: StateName,
+    /// Since when.
+    pub since: Timestamp,
+    /// The current or last attempt.
+    pub attempt: u32,
+    /// Index of the tier the attempt uses.
+    pub tier: u32,
+    /// Nodes of the attempt.
+    pub slots: u32,
+    /// NodeClaims of the attempt that exist.
+    pub created: u32,
+    /// Nodes of the attempt that can run their pods.
+    pub ready: u32,
+    /// All of it in one sentence: the check's message.
+    pub sentence: String,
+    /// What happens once that has come.
+    pub next: String,
+    /// When, where that is known; for quota given back, the earliest time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub next_at: Option<Timestamp>,
+    /// What happens if it does not come in time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub otherwise: Option<Otherwise>,
+    /// Why the last attempt failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_failure: Option<Failure>,
+    /// Each node wanted, and each NodeClaim left over, by slot.
+    pub nodes: Vec<SlotView>,
+}
+
+/// What a point in time brings by itself.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+pub struct Otherwise {
+    /// The point in time.
+    pub at: Timestamp,
+    /// What happens then.
+    pub what: String,
+}
+
+/// One node of a gang on its way.
+#[derive(Serialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct SlotView {
+    /// Number within the gang.
+    pub slot: u32,
+    /// Attempt its NodeClaim belongs to.
+    pub attempt: u32,
+    /// How far it has come.
+    pub phase: Phase,
+    /// What it waits for or why it failed; empty when it is ready.
+    pub detail: String,
+    /// When that has taken too long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
+    /// Its NodeClaim; empty while there is none.
+    pub claim: String,
+    /// Its NodePool.
+    pub node_pool: String,
+    /// Its Node once registered.
+    pub node: String,
+    /// The instance type once known.
+    pub instance_type: String,
+    /// The zone once known.
+    pub zone: String,
+    /// When the NodeClaim was created.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub created: Option<Timestamp>,
+    /// When the instance was launched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub launched: Option<Timestamp>,
+    /// When the Node registered.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub registered: Option<Timestamp>,
+    /// When the Node was initialized.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub initialized: Option<Timestamp>,
+}
+
+/// How far a slot has come, in the order of a node's life.
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// It has no NodeClaim.
+    #[default]
+    Missing,
+    /// The provider is to launch the instance.
+    Launching,
+    /// The instance runs, its Node is to register.
+    Registering,
+    /// The Node is to be initialized, devices included.
+    Initializing,
+    /// Initialized, and something still keeps pods away.
+    Settling,
+    /// Its node can run its pods.
+    Ready,
+    /// It will not come any more.
+    Failed,
+    /// It is being deleted.
+    Going,
+}
+
+impl Explanation {
+    /// Explains a gang. `claims` are the NodeClaims that `facts.claims` were made of.
+    pub fn of(journal: &Journal, facts: &Facts<'_>, claims: &[NodeClaim]) -> Self {
+        let memory = &journal.memory;
+        Self {
+            state: journal.state.name(),
+            since: journal.entered_at,
+            attempt: memory.attempt,
+            tier: memory.tier,
+            slots: memory.slots,
+            created: count(existing(journal, facts)),
+            ready: count(ready(journal, facts)),
+            sentence: message::explain(journal, facts),
+            next: next(journal, facts),
+            next_at: match &journal.state {
+                State::BackingOff { until } => Some(*until),
+                State::Yielded => memory.not_before,
+                _ => None,
+            },
+            otherwise: otherwise(journal, facts),
+            last_failure: memory.last_failure.clone(),
+            nodes: slots(journal, facts, claims),
+        }
+    }
+}
+
+impl Explanation {
+    /// Whether nodes of the attempt are there, or are to come.
+    pub fn wants_nodes(&self) -> bool {
+        use StateName::{Approved, BackingOff, Provisioning, RollingBack, WaitingReady};
+        self.slots > 0
+            && matches!(self.state, Provisioning | WaitingReady | Approved | RollingBack | BackingOff)
+    }
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn after_rollback(then: Then) -> &'static str {
+    match then {
+        Then::BackingOff => "a short wait with the quota held, then the next attempt",
+        Then::Yielded => "the quota goes back to the queue, so that others may run meanwhile",
+        Then::Rejected => "the Workload is rejected",
+        Then::Released => "nothing more: the gang holds nothing",
+    }
+}
+
+fn next(journal: &Journal, facts: &Facts<'_>) -> String {
+    let attempt = journal.memory.attempt;
+    match &journal.state {
+        State::Validating => match facts.plan {
+            Some(Outcome::Wait(_)) => "it is looked at again as soon as that changes".to_owned(),
+            _ => "the NodeClaims of all nodes are created at once".to_owned(),
+        },
+        State::Provisioning => "the nodes come up".to_owned(),
+        State::WaitingReady => "once all nodes are ready Kueue is told Ready, and the pods start".to_owned(),
+        State::RollingBack { then } => after_rollback(*then).to_owned(),
+        State::BackingOff { .. } => format!("attempt {} starts", attempt.saturating_add(1)),
+        State::Approved => {
+            "Kueue admits the Workload once every check is Ready; then its pods start".to_owned()
+        }
+        State::Yielded => {
+            "Kueue reserves quota again when its turn comes; the next attempt starts then".to_owned()
+        }
+        State::Rejected => "nothing by itself: change the Job, delete it and create it again".to_owned(),
+        State::Released => "nothing, until quota is reserved again".to_owned(),
+    }
+}
+
+fn otherwise(journal: &Journal, facts: &Facts<'_>) -> Option<Otherwise> {
+    let at = |at: Option<Timestamp>, what: &str| at.map(|at| Otherwise { at, what: what.to_owned() });
+    let deadline = journal.memory.deadline;
+    match &journal.state {
+        State::Validating => at(deadline, "stops waiting and gives the quota back"),
+        State::Provisioning | State::WaitingReady => {
+            at(deadline, "gives this attempt up, deletes its nodes and tries again")
+        }
+        State::Approved if journal.memory.slots > 0 => {
+            let limit = journal.entered_at.checked_add(facts.policy.deadlines.admit.signed()).ok();
+            let waiting = matches!(facts.reservation, Reservation::Held { standing: Standing::Reserved, .. });
+            at(
+                limit.filter(|t| waiting && *t > facts.now),
+                "gives the nodes back if Kueue has not admitted by then",
+            )
+        }
+        _ => None,
+    }
+}
+
+/// Every slot of the attempt, and every other NodeClaim that is still there.
+fn slots(journal: &Journal, facts: &Facts<'_>, claims: &[NodeClaim]) -> Vec<SlotView> {
+    let memory = &journal.memory;
+    let wanted = if journal.state.wants_claims() { memory.slots.min(SLOTS_LISTED) } else { 0 };
+    let by_name: BTreeMap<Option<&str>, &NodeClaim> =
+        claims.iter().map(|c| (c.metadata.name.as_deref(), c)).collect();
+    let mut all: Vec<SlotView> =
+        facts.claims.iter().map(|view| slot(view, by_name.get(&Some(view.name.as_str())).copied())).collect();
+    let present: BTreeSet<u32> = all.iter().filter(|s| s.attempt == memory.attempt).map(|s| s.slot).collect();
+    all.extend((0..wanted).filter(|slot| !present.contains(slot)).map(|slot| SlotView {
+        slot,
+        attempt: memory.attempt,
+        detail: "its NodeClaim".to_owned(),
+        ..SlotView::default()
+    }));
+    all.sort_by_key(|s| (s.attempt, s.slot));
+    all
+}
+
+fn slot(view: &ClaimView, claim: Option<&NodeClaim>) -> SlotView {
+    let reached = |kind: &str| claim.filter(|c| c.is(kind)).and_then(|c| c.since(kind));
+    let label = |key: &str| claim.map_or("", |c| c.label(key)).to_owned();
+    let (phase, detail, until) = match &view.health {
+        _ if view.deleting => (Phase::Going, "its deletion".to_owned(), None),
+        Health::Ready { .. } => (Phase::Ready, String::new(), None),
+        Health::Failed(failure) => (Phase::Failed, failure.to_string(), None),
+        Health::Coming { waits_for, until } => {
+            let phases = [
+                ("Launched", Phase::Launching),
+                ("Registered", Phase::Registering),
+                ("Initialized", Phase::Initializing),
+            ];
+            let missing = phases.iter().find(|(kind, _)| claim.is_some_and(|c| !c.is(kind)));
+            (missing.map_or(Phase::Settling, |(_, phase)| *phase), waits_for.clone(), *until)
+        }
+    };
+    SlotView {
+        slot: view.slot,
+        attempt: view.attempt,
+        phase,
+        detail,
+        until,
+        claim: view.name.clone(),
+        node_pool: label(names::NODEPOOL),
+        node: claim.and_then(|c| c.status.as_ref()).map_or("", |s| &s.node_name).to_owned(),
+        instance_type: label(names::INSTANCE_TYPE),
+        zone: label(names::ZONE),
+        created: claim.and_then(|c| c.metadata.creation_timestamp.as_ref()).map(|t| t.0),
+        launched: reached("Launched"),
+        registered: reached("Registered"),
+        initialized: reached("Initialized"),
+    }
+}

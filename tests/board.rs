@@ -1,0 +1,352 @@
+//! The board page: what it serves, what it tells a viewer, and that a browser shows a gang's progress.
+//!
+//! The gangs here are made up and move by the clock, so that no cluster is needed.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+
+use jiff::{SignedDuration, Timestamp};
+use kube::api::ObjectMeta;
+use serde_json::json;
+use setu::api::Workload;
+use setu::app::board;
+use setu::controllers::board::{BoardEntry, BoardSnapshot, Noted, Shortage};
+use setu::gang::explain::{Explanation, Otherwise, Phase, SlotView};
+use setu::gang::reservation::Epoch;
+use setu::gang::{Failure, FailureClass, Journal, StateName};
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What a tenant might write in the hope that somebody's browser runs it.
+const HOSTILE: &str =
+    "</script><img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>";
+
+/// A stay in a state: from when, in seconds after the world began, and why it was entered.
+type Stay = (StateName, i64, &'static str);
+
+/// One made-up gang: it is always in the last state whose time has come.
+struct Fake {
+    workload: &'static str,
+    owner: &'static str,
+    slots: u32,
+    attempt: u32,
+    stays: Vec<Stay>,
+    /// Seconds after the world began at which the first slot is created; each phase takes `pace` more.
+    nodes: Option<(i64, i64)>,
+    says: String,
+    failure: Option<Failure>,
+}
+
+impl Fake {
+    fn new(workload: &'static str, owner: &'static str, slots: u32, stays: &[Stay]) -> Self {
+        let stays = stays.to_vec();
+        Self { workload, owner, slots, attempt: 1, stays, nodes: None, says: String::new(), failure: None }
+    }
+
+    /// With nodes that come up, the first created at this second, each phase this many seconds.
+    fn nodes(self, first: i64, pace: i64) -> Self {
+        Self { nodes: Some((first, pace)), ..self }
+    }
+
+    fn attempt(self, attempt: u32) -> Self {
+        Self { attempt, ..self }
+    }
+
+    fn says(self, says: impl Into<String>) -> Self {
+        Self { says: says.into(), ..self }
+    }
+
+    fn failed(self, class: FailureClass, message: &str) -> Self {
+        Self { failure: Some(Failure::new(class, message)), ..self }
+    }
+
+    fn slot(&self, slot: u32, world: Timestamp, now: Timestamp) -> Option<SlotView> {
+        let (first, pace) = self.nodes?;
+        // Later slots are slower, so that the gang fills up before the viewer's eyes.
+        let lag = i64::from(slot * 7 % 5);
+        let at = |phases: i64| {
+            world + SignedDuration::from_secs(first + phases * (pace + lag) - lag * i64::from(phases == 0))
+        };
+        let reached = |phases: i64| Some(at(phases)).filter(|time| *time <= now);
+        let phase = match (reached(1), reached(2), reached(3)) {
+            (None, ..) => Phase::Launching,
+            (_, None, _) => Phase::Registering,
+            (_, _, None) => Phase::Initializing,
+            _ => Phase::Ready,
+        };
+        let detail = match phase {
+            Phase::Launching => "launch".to_owned(),
+            Phase::Registering => "register".to_owned(),
+            Phase::Initializing => "initialize (ResourceNotRegistered nvidia.com/gpu)".to_owned(),
+            _ => String::new(),
+        };
+        Some(SlotView {
+            slot,
+            attempt: self.attempt,
+            phase,
+            detail,
+            until: (phase != Phase::Ready).then(|| at(0) + SignedDuration::from_mins(8)),
+            claim: format!("setu-{}-k3v9q2m1xd-{slot}", self.workload.split_once('/').unwrap().1),
+            node_pool: "gpu-h100".into(),
+            node: if reached(2).is_some() { format!("ip-10-0-{slot}-17") } else { String::new() },
+            instance_type: "p5.48xlarge".into(),
+            zone: "eu-central-1b".into(),
+            created: Some(at(0)),
+            launched: reached(1),
+            registered: reached(2),
+            initialized: reached(3),
+        })
+    }
+
+    fn entry(&self, world: Timestamp, now: Timestamp) -> BoardEntry {
+        let at = |seconds: i64| world + SignedDuration::from_secs(seconds);
+        let come: Vec<&Stay> = self.stays.iter().filter(|stay| at(stay.1) <= now).collect();
+        let (state, since, _) = **come.last().unwrap();
+        let steps: Vec<_> = (1..)
+            .zip(come.windows(2))
+            .map(|(seq, pair)| json!({"seq": seq, "from": pair[0].0, "to": pair[1].0, "at": at(pair[1].1).to_string(), "reason": pair[1].2}))
+            .collect();
+        let mut journal = Journal::new("uid", Epoch(self.workload.to_owned()), world, None);
+        journal.history = serde_json::from_value(json!(steps)).unwrap();
+        let wants = matches!(state, StateName::Provisioning | StateName::WaitingReady | StateName::Approved);
+        let nodes: Vec<SlotView> =
+            (0..self.slots).filter(|_| wants).filter_map(|slot| self.slot(slot, world, now)).collect();
+        let ready = u32::try_from(nodes.iter().filter(|n| n.phase == Phase::Ready).count()).unwrap();
+        let lag = nodes.iter().find(|n| n.phase != Phase::Ready);
+        let lag = lag.map_or_else(String::new, |n| format!("; slot {} waits for {}", n.slot, n.detail));
+        let said = match state {
+            StateName::WaitingReady => {
+                format!("{ready}/{} nodes ready{lag}; attempt {}", self.slots, self.attempt)
+            }
+            StateName::Approved => format!("all {} nodes are ready", self.slots),
+            StateName::Released => "released".to_owned(),
+            _ => {
+                let next = (at(since) + SignedDuration::from_secs(80)).round(jiff::Unit::Second).unwrap();
+                self.says.replace("{next}", &next.to_string())
+            }
+        };
+        let deadline = Otherwise {
+            at: at(since) + SignedDuration::from_mins(15),
+            what: "gives this attempt up, deletes its nodes and tries again".into(),
+        };
+        let explanation = Explanation {
+            state,
+            since: at(since),
+            attempt: self.attempt,
+            tier: 0,
+            slots: self.slots,
+            created: u32::try_from(nodes.len()).unwrap(),
+            ready,
+            sentence: said,
+            next: match state {
+                StateName::BackingOff => format!("attempt {} starts", self.attempt + 1),
+                StateName::Validating => "the NodeClaims of all nodes are created at once".into(),
+                StateName::WaitingReady => {
+                    "once all nodes are ready Kueue is told Ready, and the pods start".into()
+                }
+                StateName::Rejected => {
+                    "nothing by itself: change the Job, delete it and create it again".into()
+                }
+                _ => "Kueue admits the Workload once every check is Ready; then its pods start".into(),
+            },
+            next_at: (state == StateName::BackingOff).then(|| at(since) + SignedDuration::from_secs(80)),
+            otherwise: matches!(state, StateName::WaitingReady | StateName::Validating).then_some(deadline),
+            last_failure: self.failure.clone(),
+            nodes,
+        };
+        let (namespace, name) = self.workload.split_once('/').unwrap();
+        let mut workload = Workload::new(
+            name,
+            setu::api::workload::WorkloadSpec { queue_name: "research".into(), ..Default::default() },
+        );
+        workload.metadata = ObjectMeta { namespace: Some(namespace.into()), ..workload.metadata };
+        let mut entry =
+            BoardEntry::new(self.workload, &workload, "karpenter-provision", &journal, explanation);
+        self.owner.clone_into(&mut entry.owner);
+        entry
+    }
+}
+
+/// A cluster at work.
+fn gangs() -> Vec<Fake> {
+    use StateName::{
+        Approved, BackingOff, Provisioning, Rejected, Released, RollingBack, Validating, WaitingReady,
+        Yielded,
+    };
+    let life = |start: i64, ready: i64| {
+        [
+            (Validating, start, "Reserved"),
+            (Provisioning, start + 1, "PlanAccepted"),
+            (WaitingReady, start + 3, "AllCreated"),
+            (Approved, ready, "AllReady"),
+        ]
+    };
+    let done = |start: i64, end: i64| {
+        let mut stays = life(start, start + 60).to_vec();
+        stays.extend([(RollingBack, end, "Finished"), (Released, end + 12, "ClaimsGone")]);
+        stays
+    };
+    let shortage = "the provider has no capacity for slot 5 now";
+    let missed = [
+        (Validating, -190, "Reserved"),
+        (Provisioning, -189, "PlanAccepted"),
+        (WaitingReady, -186, "AllCreated"),
+        (RollingBack, -140, "InsufficientCapacity"),
+        (BackingOff, -128, "ClaimsGone"),
+    ];
+    let again = [
+        &missed[..],
+        &[
+            (Validating, -118, "WaitOver"),
+            (Provisioning, -117, "PlanAccepted"),
+            (WaitingReady, -114, "AllCreated"),
+            (RollingBack, -60, "InsufficientCapacity"),
+            (BackingOff, -46, "ClaimsGone"),
+        ],
+    ]
+    .concat();
+    vec![
+        Fake::new("vision/job-pretrain-vit-4c1d9", "Job/pretrain-vit", 8, &life(-24, 12)).nodes(-22, 7),
+        Fake::new("language/jobset-llm-70b-0-99e1f", "JobSet/llm-70b", 64, &life(-31, 900)).nodes(-29, 17),
+        Fake::new("genomics/job-align-batch-7-b02aa", "Job/align-batch-7", 4, &life(-9, 900)).nodes(-8, 14),
+        Fake::new("language/job-finetune-13b-0d8e2", "Job/finetune-13b", 16, &again).attempt(2)
+            .says("next attempt at {next}. Cause: InsufficientCapacity: the provider has no capacity for slot 5 now").failed(FailureClass::InsufficientCapacity, shortage),
+        Fake::new("vision/job-segment-sweep-31-77a0c", "Job/segment-sweep-31", 12, &[(Validating, -340, "Reserved")])
+            .says("LimitExceeded: NodePool gpu-h100 would hold 36 nodes, and its limit is 32 nodes. Goes on by itself once that is mended"),
+        Fake::new("robotics/job-sim-rollouts-5-e1b77", "Job/sim-rollouts-5", 6, &[(Validating, -95, "Reserved"), (Provisioning, -94, "PlanAccepted"), (WaitingReady, -92, "AllCreated"), (RollingBack, -8, "RegistrationTimeout")])
+            .says("rolling back attempt 1: 4 NodeClaims left, then tries again. Cause: RegistrationTimeout: slot 3 did not register within 8m")
+            .failed(FailureClass::RegistrationTimeout, "slot 3 did not register within 8m"),
+        Fake::new("genomics/job-variant-call-3f6d1", "Job/variant-call", 2, &life(-1900, -1830)).nodes(-1898, 20),
+        Fake::new("robotics/raycluster-policy-search-5a9c4", "RayCluster/policy-search", 10, &life(-5200, -5120)).nodes(-5190, 21),
+        Fake::new("speech/job-asr-eval-1b7e0", "Job/asr-eval", 3, &life(-700, -622)).nodes(-697, 23),
+        Fake::new("speech/job-tts-distill-c55d2", "Job/tts-distill", 8, &[(Validating, -900, "Reserved"), (Yielded, -30, "NotPlannable")])
+            .says("quota given back; next attempt not before {next}. Cause: NotPlannable: NodePool gpu-spot is not ready").attempt(5),
+        Fake::new("adversary/job-hostile-00000", "Job/hostile", 1, &[(Validating, -60, "Reserved"), (Rejected, -58, "Impossible")]).says(HOSTILE),
+        Fake::new("genomics/job-index-grch38-9dd10", "Job/index-grch38", 2, &done(-4000, -1200)),
+        Fake::new("vision/job-augment-11-60b3e", "Job/augment-11", 4, &done(-7000, -2500)),
+    ]
+}
+
+/// What the board is fed with: the made-up gangs as they are now.
+fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
+    let world = Timestamp::now();
+    let known: Arc<std::sync::Mutex<(u64, BTreeMap<String, Noted>)>> = Arc::default();
+    move || {
+        let now = Timestamp::now();
+        let mut known = known.lock().unwrap();
+        let (revision, known) = &mut *known;
+        for fake in gangs() {
+            let entry = fake.entry(world, now);
+            let old = known.get(&entry.gang);
+            if old.is_none_or(|noted| *noted.entry != entry) {
+                *revision += 1;
+                known.insert(entry.gang.clone(), Noted { revision: *revision, entry: Arc::new(entry) });
+            }
+        }
+        let shortages = vec![Shortage {
+            node_pool: "gpu-h100-spot".into(),
+            until: world + SignedDuration::from_secs(134),
+            turn: Some("language/job-finetune-13b-0d8e2".into()),
+        }];
+        BoardSnapshot { at: now, revision: *revision, gangs: Arc::new(known.clone()), shortages }
+    }
+}
+
+/// Serves the board; returns its address.
+async fn serve() -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move { axum::serve(listener, board::routes(source())).await });
+    address
+}
+
+/// Asks for a path and reads the answer until all of `words` have come.
+fn read(address: &str, path: &str, words: &[&str]) -> (TcpStream, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").unwrap();
+    let mut text = String::new();
+    while !words.iter().all(|word| text.contains(word)) {
+        text.push_str(&more(&mut stream));
+    }
+    (stream, text)
+}
+
+/// What comes next; the end of the answer is a failure.
+fn more(stream: &mut TcpStream) -> String {
+    let mut buffer = vec![0; 1 << 18];
+    let read = stream.read(&mut buffer).unwrap();
+    assert!(read > 0, "the answer ended");
+    String::from_utf8_lossy(&buffer[..read]).into_owned()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_may_load_and_run_nothing_but_itself() {
+    let address = serve().await;
+    let (_, text) = read(&address, "/board", &["</html>"]);
+    let policy = text.lines().find(|l| l.starts_with("content-security-policy: ")).unwrap();
+    for words in ["default-src 'none'", "script-src 'sha256-", "style-src 'sha256-", "connect-src 'self'"] {
+        assert!(policy.contains(words), "{policy}");
+    }
+    let page = text.split_once("\r\n\r\n").unwrap().1;
+    for outside in ["src=", "@import", "innerHTML", "insertAdjacentHTML", "document.write", "eval("] {
+        assert!(!page.contains(outside), "the page has {outside}");
+    }
+    let links =
+        page.match_indices("http").filter(|(at, _)| !page[*at..].starts_with("http://www.w3.org/2000/svg"));
+    assert_eq!(links.count(), 0, "the page names an address");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_viewer_is_told_everything_once_and_then_only_what_changes() {
+    let address = serve().await;
+    let (mut stream, text) =
+        read(&address, "/board/events", &["event: chart", "event: news", "gpu-h100-spot"]);
+    assert!(text.contains("content-type: text/event-stream"), "{text}");
+    let first = text.split("event: news\n").nth(1).unwrap();
+    for gang in gangs() {
+        assert!(first.contains(gang.workload), "{} is missing", gang.workload);
+    }
+    // The gang that fills up brings the next message; one that rests is not told of again.
+    let second = more(&mut stream);
+    assert!(second.contains("event: news"), "{second}");
+    assert!(!second.contains("job-hostile"), "{second}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_viewers_are_turned_away_until_one_leaves() {
+    let address = serve().await;
+    let mut open = Vec::new();
+    for _ in 0..32 {
+        open.push(read(&address, "/board/events", &["event: news"]));
+    }
+    read(&address, "/board/events", &["503 Service Unavailable", "too many boards"]);
+    drop(open);
+    let mut answer = String::new();
+    for _ in 0..200 {
+        answer = read(&address, "/board/events", &["HTTP/1.1 "]).1;
+        if answer.contains("200 OK") {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("no place became free: {answer}");
+}
+
+/// Needs `chromium` and `python3`. With `SETU_SCREENSHOTS=FOLDER` it leaves pictures there.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs chromium"]
+async fn a_browser_shows_a_gangs_progress_and_no_error() {
+    let address = serve().await;
+    let script: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/board/browser.py");
+    let url = format!("http://{address}/board");
+    let run = tokio::task::spawn_blocking(move || {
+        std::process::Command::new("python3").arg(script).arg(url).output().unwrap()
+    });
+    let output = run.await.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stdout));
+}

@@ -1,0 +1,360 @@
+//! What the reading commands print, for whole lives: objects as a cluster shows them, the text
+//! committed beside them.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use setu::cli::cluster::Snapshot;
+use setu::cli::find;
+use setu::cli::render::{explanation, summary, table, waterfall};
+use setu::cli::report::{self, GangReport};
+use setu::gang::GangIdentity;
+use std::path::Path;
+
+const CHECK: &str = "karpenter-provision";
+const SPLIT: &str = "----------------------------------------\n";
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_795_255_200 + seconds).unwrap()
+}
+
+/// Compares with the committed file; `SETU_REGENERATE=1` writes it anew.
+fn compare(name: &str, text: &str) {
+    let text = anstream::adapter::strip_str(text).to_string();
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/views").join(name);
+    if std::env::var_os("SETU_REGENERATE").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(
+        committed, text,
+        "{name} is not what is printed: run `just generate` and look at the difference"
+    );
+}
+
+/// One Workload with its gang.
+struct Gang {
+    name: &'static str,
+    workload: Value,
+    claims: Vec<Value>,
+    nodes: Vec<Value>,
+}
+
+fn condition(kind: &str, status: &str, since: i64, message: &str) -> Value {
+    json!({
+        "type": kind, "status": status, "reason": kind, "message": message,
+        "lastTransitionTime": at(since).to_string(),
+    })
+}
+
+impl Gang {
+    /// A Workload of a Job that was created at 0.
+    fn new(name: &'static str, conditions: &[Value]) -> Self {
+        let workload = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {
+                "name": format!("job-{name}-1a2b3"), "namespace": "team-a", "uid": format!("uid-{name}"),
+                "creationTimestamp": at(0).to_string(), "annotations": {},
+                "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": "j", "controller": true}],
+            },
+            "spec": {"queueName": "main", "podSets": []},
+            "status": {"conditions": conditions},
+        });
+        Self { name, workload, claims: Vec::new(), nodes: Vec::new() }
+    }
+
+    /// With quota reserved at 2 and our check answering.
+    fn reserved(name: &'static str, message: &str) -> Self {
+        let mut gang = Self::new(name, &[condition("QuotaReserved", "True", 2, "")]);
+        gang.workload["status"]["admission"] = json!({"clusterQueue": "gpu", "podSetAssignments": []});
+        gang.workload["status"]["admissionChecks"] = json!([{"name": CHECK, "state": "Pending", "message": message, "lastTransitionTime": at(3).to_string()}]);
+        gang
+    }
+
+    /// In this state since the last of its transitions `(from, to, seconds, reason)`.
+    fn journal(mut self, state: &Value, attempt: u32, slots: u32, steps: &[(&str, &str, i64, &str)]) -> Self {
+        let history: Vec<Value> = (1..)
+            .zip(steps)
+            .map(|(seq, (from, to, seconds, reason))| {
+                json!({"seq": seq, "from": from, "to": to, "at": at(*seconds).to_string(), "reason": reason})
+            })
+            .collect();
+        let mut journal = json!({
+            "version": 1, "workloadUid": format!("uid-{}", self.name), "seq": steps.len(),
+            "enteredAt": at(steps.last().map_or(2, |s| s.2)).to_string(), "epoch": "1-0-a",
+            "attempt": attempt, "slots": slots, "deadline": at(902).to_string(),
+            "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "history": history,
+        });
+        for (key, value) in state.as_object().unwrap() {
+            journal[key] = value.clone();
+        }
+        self.workload["metadata"]["annotations"][format!("gang.setu.kueue.x-k8s.io/{CHECK}")] =
+            json!(journal.to_string());
+        self
+    }
+
+    /// With a NodeClaim of attempt 1, created at 4, that reached these phases.
+    fn claim(mut self, slot: u32, reached: &[(&str, i64)]) -> Self {
+        let identity = GangIdentity {
+            namespace: "team-a".into(),
+            workload: format!("job-{}-1a2b3", self.name),
+            uid: format!("uid-{}", self.name),
+            check: CHECK.into(),
+        };
+        let node = format!("{}-node-{slot}", self.name);
+        let conditions: Vec<Value> =
+            reached.iter().map(|(kind, since)| condition(kind, "True", *since, "")).collect();
+        let registered = reached.iter().any(|(kind, _)| *kind == "Registered");
+        let gpus = json!({"cpu": "96", "nvidia.com/gpu": "8"});
+        self.claims.push(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {
+                "name": identity.claim_name(1, slot), "uid": format!("{}-{slot}", self.name),
+                "creationTimestamp": at(4).to_string(),
+                "labels": {
+                    "app.kubernetes.io/managed-by": "setu", "setu.kueue.x-k8s.io/gang": identity.id(),
+                    "setu.kueue.x-k8s.io/workload-uid": identity.uid, "setu.kueue.x-k8s.io/attempt": "1",
+                    "setu.kueue.x-k8s.io/slot": slot.to_string(), "karpenter.sh/nodepool": "gpu",
+                    "node.kubernetes.io/instance-type": "p5.48xlarge", "topology.kubernetes.io/zone": "eu-1b",
+                },
+            },
+            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}, "resources": {"requests": gpus}},
+            "status": {"nodeName": if registered { node.as_str() } else { "" }, "conditions": conditions},
+        }));
+        if registered {
+            self.nodes.push(json!({
+                "apiVersion": "v1", "kind": "Node", "metadata": {"name": node},
+                "spec": {}, "status": {"allocatable": gpus, "conditions": [{"type": "Ready", "status": "True"}]},
+            }));
+        }
+        self
+    }
+
+    fn edit(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+}
+
+const READY: [(&str, i64); 3] = [("Launched", 20), ("Registered", 48), ("Initialized", 63)];
+
+/// One gang in each situation a user may ask about.
+fn situations() -> Vec<Gang> {
+    let start = [
+        ("Validating", "Provisioning", 2, "PlanAccepted"),
+        ("Provisioning", "WaitingReady", 5, "AllCreated"),
+    ];
+    let waiting = Gang::reserved("waiting", "")
+        .journal(&json!({"state": "WaitingReady"}), 1, 4, &start)
+        .claim(0, &READY)
+        .claim(1, &READY)
+        .claim(2, &READY[..2])
+        .claim(3, &READY[..1])
+        .edit(|gang| {
+            gang.nodes[2]["spec"] =
+                json!({"taints": [{"key": "node.example/gpu-driver", "effect": "NoSchedule"}]});
+            gang.claims[2]["status"]["conditions"].as_array_mut().unwrap().push(json!({
+                "type": "Initialized", "status": "Unknown", "reason": "ResourceNotRegistered",
+                "message": "Resource \"nvidia.com/gpu\" was requested but not registered",
+                "lastTransitionTime": at(50).to_string(),
+            }));
+        });
+    let tainted = Gang::reserved("tainted", "")
+        .journal(&json!({"state": "WaitingReady"}), 1, 1, &start)
+        .claim(0, &READY)
+        .edit(|gang| {
+            gang.nodes[0]["spec"] =
+                json!({"taints": [{"key": "node.example/gpu-driver", "effect": "NoSchedule"}]});
+        });
+    let gate = "LimitExceeded: NodePool gpu would hold 12 nodes, and its limit is 8 nodes. Goes on by itself once that is mended";
+    let failure =
+        json!({"reason": "InsufficientCapacity", "message": "the provider has no capacity for slot 3 now"});
+    let back = [&start[..], &[("WaitingReady", "RollingBack", 30, "InsufficientCapacity")]].concat();
+    let off = [&back[..], &[("RollingBack", "BackingOff", 34, "ClaimsGone")]].concat();
+    let approved = [&start[..], &[("WaitingReady", "Approved", 64, "AllReady")]].concat();
+    let gone = [
+        &approved[..],
+        &[("Approved", "RollingBack", 70, "Finished"), ("RollingBack", "Released", 80, "ClaimsGone")],
+    ]
+    .concat();
+    vec![
+        Gang::new("queued", &[condition("QuotaReserved", "False", 1, "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu in flavor gpu, 8 more needed")])
+            .edit(|gang| gang.workload["status"]["admissionChecks"] = json!([{"name": CHECK, "state": "Pending"}])),
+        Gang::reserved("unanswered", ""),
+        Gang::reserved("gated", gate).journal(&json!({"state": "Validating"}), 0, 0, &[]),
+        waiting,
+        tainted,
+        Gang::reserved("retreating", "")
+            .journal(&json!({"state": "RollingBack", "then": "BackingOff", "lastFailure": failure}), 1, 2, &back)
+            .claim(0, &READY)
+            .edit(|gang| gang.claims[0]["metadata"]["deletionTimestamp"] = json!(at(31).to_string())),
+        Gang::reserved("short", "")
+            .journal(&json!({"state": "BackingOff", "until": at(110).to_string(), "lastFailure": failure}), 1, 4, &off),
+        Gang::reserved("running", "")
+            .journal(&json!({"state": "Approved"}), 1, 2, &approved)
+            .claim(0, &READY)
+            .claim(1, &READY)
+            .edit(|gang| {
+                gang.workload["status"]["admissionChecks"][0]["state"] = json!("Ready");
+                gang.workload["status"]["conditions"].as_array_mut().unwrap().push(condition("Admitted", "True", 65, ""));
+            }),
+        Gang::reserved("blocked", "")
+            .journal(&json!({"state": "Approved"}), 1, 1, &approved)
+            .claim(0, &READY)
+            .edit(|gang| gang.workload["status"]["admissionChecks"].as_array_mut().unwrap()
+                .push(json!({"name": "budget", "state": "Pending", "message": "waiting for an approval"}))),
+        Gang::new("done", &[condition("Finished", "True", 70, "Job finished successfully")])
+            .journal(&json!({"state": "Released"}), 1, 2, &gone),
+        Gang::reserved("newer", "").edit(|gang| {
+            gang.workload["metadata"]["annotations"][format!("gang.setu.kueue.x-k8s.io/{CHECK}")] = json!("{\"version\": 9}");
+        }),
+        Gang::reserved("hostile", "\u{1b}[2Jall good").journal(&json!({"state": "Validating"}), 0, 0, &[]),
+    ]
+}
+
+fn snapshot(gangs: &[Gang]) -> Snapshot {
+    let read = |value: &Value| value.clone();
+    let check = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": CHECK},
+        "spec": {"controllerName": "c", "parameters": {"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": "p"}},
+        "status": {"conditions": [condition("Active", "True", 0, "")]},
+    });
+    let parameters = json!({
+        "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters", "metadata": {"name": "p"},
+        "spec": {"deadlines": {"initialize": "10m", "register": "5m"}},
+    });
+    Snapshot {
+        now: at(90),
+        controller_name: "c".into(),
+        workloads: gangs.iter().map(|g| serde_json::from_value(read(&g.workload)).unwrap()).collect(),
+        checks: Some(vec![serde_json::from_value(check).unwrap()]),
+        claims: Some(
+            gangs.iter().flat_map(|g| &g.claims).map(|c| serde_json::from_value(read(c)).unwrap()).collect(),
+        ),
+        nodes: Some(
+            gangs.iter().flat_map(|g| &g.nodes).map(|n| serde_json::from_value(read(n)).unwrap()).collect(),
+        ),
+        parameters: vec![serde_json::from_value(parameters).unwrap()],
+        notes: Vec::new(),
+    }
+}
+
+fn of<'g>(gangs: &'g [GangReport], name: &str) -> &'g GangReport {
+    gangs.iter().find(|g| g.owner == format!("Job/{name}")).unwrap()
+}
+
+#[test]
+fn the_table_says_of_every_gang_where_it_is_and_why_it_waits() {
+    let snapshot = snapshot(&situations());
+    let gangs = report::gangs(&snapshot);
+    let wide = table::Layout { wide: true, namespaces: true, width: None };
+    let cut = table::Layout { width: Some(100), ..table::Layout::default() };
+    let tables =
+        [table::Layout::default(), wide, cut].map(|layout| table::gangs(&gangs, snapshot.now, layout));
+    compare("inspect.txt", &tables.join(SPLIT));
+    let longest =
+        anstream::adapter::strip_str(&tables[2]).to_string().lines().map(|l| l.chars().count()).max();
+    assert!(longest <= Some(100), "{longest:?}");
+}
+
+#[test]
+fn the_explanation_says_what_is_missing_and_what_comes_next_and_when() {
+    let snapshot = snapshot(&situations());
+    let texts: Vec<String> =
+        report::gangs(&snapshot).iter().map(|gang| explanation::explain(gang, snapshot.now)).collect();
+    compare("explain.txt", &texts.join(SPLIT));
+}
+
+#[test]
+fn the_waterfall_shows_states_and_nodes_on_one_scale() {
+    let snapshot = snapshot(&situations());
+    let gangs = report::gangs(&snapshot);
+    let layout = waterfall::Layout {
+        width: 140,
+        everything: false,
+        trace_url: Some("https://traces.example/trace/{traceId}?uiEmbed"),
+    };
+    let drawn = ["waiting", "short", "running", "done", "queued"]
+        .map(|name| waterfall::waterfall(of(&gangs, name), snapshot.now, layout));
+    compare("trace.txt", &drawn.join(SPLIT));
+}
+
+#[test]
+fn the_waterfall_begins_with_this_admission_unless_all_is_asked_for() {
+    let history = [
+        ("Validating", "Yielded", 3, "NotPlannable"),
+        ("Yielded", "Validating", 60, "Reserved"),
+        ("Validating", "Provisioning", 61, "PlanAccepted"),
+    ];
+    let gang = Gang::reserved("again", "").journal(&json!({"state": "Provisioning"}), 1, 2, &history);
+    let snapshot = snapshot(&[gang]);
+    let gangs = report::gangs(&snapshot);
+    let drawn = |everything| {
+        let layout = waterfall::Layout { width: 140, everything, trace_url: None };
+        waterfall::waterfall(&gangs[0], snapshot.now, layout)
+    };
+    assert!(
+        !drawn(false).contains("Yielded (NotPlannable)") && drawn(false).contains("29s"),
+        "{}",
+        drawn(false)
+    );
+    assert!(drawn(true).contains("Yielded (NotPlannable)"), "{}", drawn(true));
+}
+
+#[test]
+fn what_is_held_idle_and_wasted_is_counted_by_node_pool() {
+    let snapshot = snapshot(&situations());
+    let summary = summary::summary(&snapshot, report::gangs(&snapshot), 3);
+    let held = summary.pools["gpu"];
+    assert_eq!((held.nodes, held.running, held.coming, held.idle, held.wasted), (9, 2, 3, 3, 1));
+    assert_eq!(held.running + held.coming + held.idle + held.wasted, held.nodes);
+    compare("top.txt", &summary::top(&summary, snapshot.now, None));
+}
+
+#[test]
+fn without_the_right_to_read_node_claims_the_words_of_the_controller_are_shown() {
+    let said = "3/4 nodes ready; slot 3 waits for launch; attempt 1";
+    let gang = Gang::reserved("tenant", said).journal(&json!({"state": "WaitingReady"}), 1, 4, &[]);
+    let mut snapshot = snapshot(&[gang]);
+    (snapshot.claims, snapshot.nodes, snapshot.checks) = (None, None, None);
+    let gangs = report::gangs(&snapshot);
+    assert_eq!(gangs[0].why, said);
+    assert!(gangs[0].gang.as_ref().unwrap().nodes.is_empty());
+}
+
+#[test]
+fn a_workload_is_found_by_its_name_or_by_its_jobs_and_near_names_are_suggested() {
+    let workloads = snapshot(&situations()).workloads;
+    for wanted in
+        ["job-waiting-1a2b3", "workload/job-waiting-1a2b3", "waiting", "job/waiting", "Jobs/waiting"]
+    {
+        assert_eq!(find::matches(&workloads, wanted).len(), 1, "{wanted}");
+    }
+    for wanted in ["jobset/waiting", "waitin", "workload/waiting", ""] {
+        assert!(find::matches(&workloads, wanted).is_empty(), "{wanted}");
+    }
+    assert_eq!(find::similar(&workloads, "job/waitng")[0], "waiting");
+    assert!(find::similar(&workloads, "zzz").is_empty());
+    let line = |others: &[&str], near: &[&str]| {
+        let own = |names: &[&str]| names.iter().map(|n| (*n).to_owned()).collect::<Vec<_>>();
+        find::absent("x", "namespace a", &own(others), &own(near))
+    };
+    assert_eq!(line(&[], &["xx"]), "no Workload or Job x in namespace a; did you mean xx?");
+    assert_eq!(line(&["b"], &[]), "no Workload or Job x in namespace a, but there is one in b: add -n b");
+}
+
+#[test]
+fn a_workload_that_is_not_ours_is_told_apart_from_one_that_has_no_quota_yet() {
+    let foreign = Gang::reserved("foreign", "").edit(|gang| {
+        gang.workload["status"]["admissionChecks"][0]["name"] = json!("budget");
+    });
+    let queued =
+        Gang::new("early", &[condition("QuotaReserved", "False", 1, "LocalQueue main doesn't exist")]);
+    let snapshot = snapshot(&[foreign, queued]);
+    assert!(report::gangs(&snapshot).is_empty());
+    let foreign = find::early(&snapshot, &snapshot.workloads[0]).unwrap_err().to_string();
+    assert!(foreign.contains("only checks budget: none is of c"), "{foreign}");
+    let early = find::early(&snapshot, &snapshot.workloads[1]).unwrap();
+    assert_eq!(early.why, "quota is not reserved: LocalQueue main doesn't exist");
+}
