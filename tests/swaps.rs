@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use setu::clock::Clock;
 use setu::gang::{Journal, StateName};
 use setu::policy::PolicyFile;
-use setu::sim::api::{Status, User, kinds};
+use setu::sim::api::{Preconditions, Status, User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::scenario;
 use std::sync::Arc;
@@ -219,7 +219,7 @@ async fn parameters_are_followed_from_before_they_exist_until_after_they_are_gon
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(condition(&kinds::PROVISIONING_PARAMETERS, "late", "Valid").as_deref(), Some("False"));
     assert_eq!(condition(&kinds::ADMISSION_CHECK, ID, "Active").as_deref(), Some("False"));
-    stage.admin.delete(&kinds::PROVISIONING_PARAMETERS, "", "late", Default::default()).unwrap();
+    stage.admin.delete(&kinds::PROVISIONING_PARAMETERS, "", "late", Preconditions::default()).unwrap();
     let journal = stage.until(StateName::Approved).await;
     assert_eq!(journal.memory.attempt, 1, "an attempt in flight goes on: {:?}", stage.path());
 }

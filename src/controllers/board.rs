@@ -3,10 +3,10 @@
 //! Rule: written by the gangs' looks alone, read by everybody, and never decided upon except to know
 //! whom to wake. A gang that did not change keeps its revision, so that readers are told only news.
 
-use crate::plan::offering::Offering;
 use crate::api::Workload;
 use crate::gang::journal::Step;
 use crate::gang::{Explanation, Journal, StateName};
+use crate::plan::offering::Offering;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;

@@ -194,7 +194,11 @@ impl LedgerPages {
         };
         let lasting = self.short.iter().filter(|(_, until)| **until > now);
         lasting
-            .map(|(offering, until)| Shortage { offering: offering.clone(), until: *until, turn: turn(offering) })
+            .map(|(offering, until)| Shortage {
+                offering: offering.clone(),
+                until: *until,
+                turn: turn(offering),
+            })
             .collect()
     }
 

@@ -206,6 +206,7 @@ impl PolicyFile {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fmt::Write as _;
 
     const HEAD: &str = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
 
@@ -291,7 +292,8 @@ checks:
         let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
         for n in 1..20 {
             let before = n - 1;
-            text += &format!("a{n}: &a{n} [{}]\n", vec![format!("*a{before}"); 10].join(", "));
+            let ten = vec![format!("*a{before}"); 10].join(", ");
+            writeln!(text, "a{n}: &a{n} [{ten}]").unwrap();
         }
         assert!(PolicyFile::parse(&text).unwrap_err()[0].message.contains("more than 200000 values"));
         assert!(PolicyFile::parse("a: &a [*a]").is_err());

@@ -3,8 +3,8 @@
 use super::{Gang, Looked};
 use crate::api::Workload;
 use crate::api::workload::PodSetUpdate;
-use crate::controllers::ledger::LedgerPages;
 use crate::controllers::board::BoardEntry;
+use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
 use crate::gang::journal::Step;
 use crate::gang::observe::wake_at;
