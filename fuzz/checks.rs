@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use setu::gang::journal::{JournalError, WRITE_LIMIT};
 use setu::gang::{GangIdentity, Journal};
 use setu::plan::quantity::Amount;
-use setu::policy::PolicyFile;
+use setu::policy::{PolicyFile, Settings};
 
 /// A check of one kind of input.
 pub type Check = fn(&[u8]);
@@ -54,8 +54,8 @@ pub fn quantity(data: &[u8]) {
 /// A policy file is read or refused, and what is read gives every check a policy.
 pub fn policy(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
-    let Ok(file) = serde_yaml::from_str::<PolicyFile>(text) else { return };
-    let policy = file.policy("any", None);
+    let Ok(file) = PolicyFile::parse(text) else { return };
+    let policy = Settings::from(file).policy("any", None);
     assert!(policy.in_check.wait(u32::MAX) <= policy.in_check.max);
 }
 

@@ -12,6 +12,13 @@ pub const API_GROUP: &str = "setu.kueue.x-k8s.io";
 /// Kind of the parameters an AdmissionCheck may name.
 pub const PARAMETERS_KIND: &str = "ProvisioningParameters";
 
+/// The check that is meant where nobody names one, as the chart names it.
+pub const DEFAULT_CHECK: &str = "karpenter-provision";
+/// Kueue: label that names the LocalQueue of a Job.
+pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+/// Kubernetes: label of every Namespace that bears its name.
+pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+
 /// Prefix of the journal's annotation key on a Workload; the check's name follows.
 pub const JOURNAL_PREFIX: &str = "gang.setu.kueue.x-k8s.io/";
 /// Prefix of the annotation that states the gang's state for people; the check's name follows.
@@ -19,6 +26,10 @@ pub const STATE_PREFIX: &str = "state.setu.kueue.x-k8s.io/";
 
 /// Finalizer on a Workload whose nodes must be gone before it is.
 pub const FINALIZER: &str = "setu.kueue.x-k8s.io/nodeclaims";
+
+/// Prefix of the annotations, copied by Kueue from Job to Workload, by which a Job asks for what the
+/// policy opens under `jobOverrides`; the key follows.
+pub const JOB_OVERRIDE_PREFIX: &str = "provreq.kueue.x-k8s.io/setu-";
 
 /// Label on NodeClaim and Node: the gang's id. Also the key of the node selector and of the taint.
 pub const GANG: &str = "setu.kueue.x-k8s.io/gang";
@@ -78,6 +89,13 @@ pub const ARCH: &str = "kubernetes.io/arch";
 pub const OS: &str = "kubernetes.io/os";
 /// Kubernetes: Windows build of a node.
 pub const WINDOWS_BUILD: &str = "node.kubernetes.io/windows-build";
+
+/// Labels of providers that tell how many GPUs a machine has.
+pub const DEVICE_COUNTS: [&str; 3] = [
+    "karpenter.k8s.aws/instance-gpu-count",
+    "karpenter.azure.com/sku-gpu-count",
+    "karpenter.k8s.gcp/instance-gpu-count",
+];
 
 /// Key of the journal's annotation for a check.
 pub fn journal_key(check: &str) -> String {

@@ -13,6 +13,7 @@ use setu::controllers::board::{BoardEntry, BoardSnapshot, Noted, Shortage};
 use setu::gang::explain::{Explanation, Otherwise, Phase, SlotView};
 use setu::gang::reservation::Epoch;
 use setu::gang::{Failure, FailureClass, Journal, StateName};
+use setu::plan::offering::{Offering, What};
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -247,7 +248,11 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
             }
         }
         let shortages = vec![Shortage {
-            node_pool: "gpu-h100-spot".into(),
+            offering: Offering {
+                what: What::NodePool("gpu-h100-spot".into()),
+                zone: "any".into(),
+                capacity_type: "spot".into(),
+            },
             until: world + SignedDuration::from_secs(134),
             turn: Some("language/job-finetune-13b-0d8e2".into()),
         }];

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use setu::api::parameters::{OnExhausted, Pinning};
 use setu::gang::event::{Effect, Event, Standing};
 use setu::gang::reservation::{Ending, Epoch};
-use setu::gang::{Failure, FailureClass, Journal, Rules, State, StateName, decide, diagram};
+use setu::gang::state::Then;
+use setu::gang::{Failure, FailureClass, Journal, Rules, State, StateName, Way, decide, diagram};
 use setu::policy::Policy;
 use std::sync::LazyLock;
 
@@ -32,7 +33,12 @@ fn event() -> impl Strategy<Value = Event> {
         (epoch, standing).prop_map(|(epoch, standing)| Event::Reserved { epoch, standing }),
         ending.clone().prop_map(Event::Leaving),
         ending.prop_map(Event::Gone),
-        (1..9_u32).prop_map(|slots| Event::Planned { slots, plan: "p".into(), pinning: Pinning::Selector }),
+        (1..9_u32, 0..3_u32).prop_map(|(slots, choice)| Event::Planned {
+            slots,
+            plan: "p".into(),
+            pinning: Pinning::Selector,
+            way: Way { tier: choice, choice, choices: 3 },
+        }),
         Just(Event::NothingNeeded),
         Just(Event::Impossible("never".into())),
         Just(Event::ClaimsMissing(vec![0, 1])),
@@ -111,7 +117,7 @@ fn failed(journal: &Journal, step: i64, policy: &Policy) -> Journal {
     let failure = Failure::new(FailureClass::InsufficientCapacity, "none left");
     for event in [
         Event::WaitOver,
-        Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector },
+        Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, way: Way::default() },
         Event::Failed(failure),
         Event::ClaimsGone,
     ] {
@@ -158,4 +164,45 @@ fn an_admission_on_a_ready_of_an_earlier_reservation_gives_the_quota_back() {
     // An eviction would delete the user's own pods, so their nodes are provided late instead.
     let next = decide(&journal, &stale(Standing::AdmittedPods), &rules(0)).journal;
     assert_eq!(next.state.name(), StateName::Validating);
+}
+
+fn shortage() -> Event {
+    Event::Failed(Failure::new(FailureClass::InsufficientCapacity, "none left"))
+}
+
+#[test]
+fn falling_to_the_next_tier_is_one_rollback_that_keeps_quota_and_costs_no_try() {
+    let mut journal = new_journal();
+    let planned = |choice| Event::Planned {
+        slots: 4,
+        plan: "p".into(),
+        pinning: Pinning::Selector,
+        way: Way { tier: choice, choice, choices: 2 },
+    };
+    let mut take = |events: &[Event]| {
+        for event in events {
+            journal = decide(&journal, event, &rules(1)).journal;
+        }
+        (journal.state.clone(), journal.memory.tries, journal.memory.way)
+    };
+    let (state, tries, way) = take(&[planned(0), Event::ClaimsExist, shortage()]);
+    assert_eq!((state, tries), (State::RollingBack { then: Then::BackingOff }, 0));
+    assert_eq!((way.choice, way.tier), (1, 0));
+    let (state, ..) = take(&[Event::ClaimsGone]);
+    assert_eq!(state, State::BackingOff { until: rules(1).now }, "nothing has to be waited for");
+    let (state, tries, way) = take(&[Event::WaitOver, planned(1), Event::ClaimsExist]);
+    assert_eq!((state, tries, way.tier), (State::WaitingReady, 0, 1));
+    let (state, tries, way) = take(&[shortage(), Event::ClaimsGone]);
+    assert!(matches!(state, State::BackingOff { until } if until > rules(1).now), "{state:?}");
+    assert_eq!((tries, way.choice), (1, 0), "after the last tier the round is over");
+}
+
+#[test]
+fn tiers_that_are_closed_end_the_round_and_not_the_admission() {
+    let mut journal = new_journal();
+    journal.memory.way = Way { tier: 0, choice: 1, choices: 2 };
+    let closed = Event::Failed(Failure::new(FailureClass::NotPlannable, "at its limit"));
+    let next = decide(&journal, &closed, &rules(1)).journal;
+    assert_eq!((next.state.name(), next.memory.tries), (StateName::BackingOff, 1));
+    assert_eq!(decide(&new_journal(), &closed, &rules(1)).journal.state.name(), StateName::Yielded);
 }

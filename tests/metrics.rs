@@ -4,8 +4,9 @@
 
 use http::Method;
 use setu::gang::StateName;
+use setu::plan::gates::Gate;
 use setu::telemetry::metrics::catalog::{self, Kind, Metric};
-use setu::telemetry::metrics::{self, Counted, Gate, Reload, Unpublished, Unsent};
+use setu::telemetry::metrics::{self, Checked, Counted, Reload, Unpublished, Unsent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -37,8 +38,8 @@ fn record_all(gangs: u32) {
         }
         metrics::claim_failed(&pool, second * 300);
         metrics::wasted("InsufficientCapacity", 12);
-        metrics::capacity_checked(&pool, Gate::Passed);
-        metrics::quota_checked("research", Gate::Warned);
+        metrics::gate(Gate::Capacity, &pool, Checked::Passed);
+        metrics::gate(Gate::Quota, "research", Checked::Warned);
         metrics::api_request(&Method::PATCH, "workloads", Some(200));
         metrics::api_request(&Method::POST, "nodeclaims", None);
     }

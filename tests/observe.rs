@@ -98,6 +98,19 @@ fn initialized_alone_does_not_make_a_node_ready() {
 }
 
 #[test]
+fn a_node_that_is_too_small_for_its_pods_is_a_failure_with_the_figures_and_never_ready() {
+    let small = |claim_cpu: &str| {
+        let mut claim = initialized();
+        claim.spec.resources.requests.insert("cpu".into(), serde_json::from_value(json!(claim_cpu)).unwrap());
+        health(&claim, Some(&node(&json!({}), "8")), 10)
+    };
+    assert_eq!(small("16"), Health::Ready { since: at(5) });
+    let Health::Failed(failure) = small("17") else { panic!("not refused") };
+    assert_eq!(failure.reason, FailureClass::NodeTooSmall);
+    assert!(failure.message.contains("has too little cpu (16 of 17)"), "{}", failure.message);
+}
+
+#[test]
 fn the_buffer_time_counts_from_initialized() {
     let policy = Policy { buffer_time: setu::api::duration::Span::seconds(20), ..Policy::default() };
     let good = node(&json!({}), "8");
@@ -155,7 +168,15 @@ fn what_a_vanished_claim_died_of_is_pieced_together() {
 }
 
 fn view(slot: u32, health: Health) -> ClaimView {
-    ClaimView { name: format!("c{slot}"), uid: format!("u{slot}"), attempt: 1, slot, deleting: false, health }
+    ClaimView {
+        name: format!("c{slot}"),
+        uid: format!("u{slot}"),
+        attempt: 1,
+        slot,
+        deleting: false,
+        held_until: None,
+        health,
+    }
 }
 
 fn ready(slot: u32) -> ClaimView {

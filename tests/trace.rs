@@ -27,7 +27,7 @@ fn epoch(number: u32) -> Epoch {
 }
 
 fn planned() -> Event {
-    Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector }
+    Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, way: setu::gang::Way::default() }
 }
 
 fn shortage() -> Event {

@@ -15,7 +15,7 @@ use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
     State, StateName, decide, observe,
 };
-use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Slot};
+use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -65,7 +65,7 @@ fn observation() -> impl Strategy<Value = Observation> {
     let told = proptest::sample::select(vec![Verdict::Pending, Verdict::Pending, Verdict::Ready]);
     let claim = (any::<bool>(), 0..3_u32, any::<bool>(), 0..3_u8);
     let claims = proptest::collection::vec(claim, 0..4);
-    (0..2_000_i64, reservation, told, 0..8_u8, claims, any::<bool>(), any::<bool>()).prop_map(
+    (0..2_000_i64, reservation, told, 0..9_u8, claims, any::<bool>(), any::<bool>()).prop_map(
         |(after, reservation, told, plan, claims, quorum, lost)| Observation {
             after,
             reservation,
@@ -84,6 +84,7 @@ fn plan(kind: u8) -> Outcome {
         0 => Outcome::Wait(obstacle()),
         1 => Outcome::Never(obstacle()),
         2 => Outcome::NothingNeeded("none".into()),
+        3 => Outcome::Refuse(obstacle()),
         _ => {
             let template = serde_json::from_value(json!({
                 "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
@@ -92,14 +93,20 @@ fn plan(kind: u8) -> Outcome {
             let template = Arc::new(template.unwrap());
             let slot = |index| Slot {
                 index,
-                pod_set: "main".into(),
+                pods: Arc::from([Share { pod_set: "main".into(), pods: 1 }]),
                 node_pool: "gpu".into(),
                 template: Arc::clone(&template),
+                shape: None,
             };
             Outcome::Provision(Plan {
                 slots: (0..2).map(slot).collect(),
                 pinning: Pinning::Selector,
                 notes: Vec::new(),
+                tier: 0,
+                way: String::new(),
+                choice: 0,
+                choices: 1,
+                reports: Vec::new(),
             })
         }
     }
@@ -113,7 +120,7 @@ fn view(attempt: u32, (own, slot, deleting, health): (bool, u32, bool, u8)) -> C
     };
     let attempt = if own { attempt } else { attempt + 1 };
     let name = format!("{attempt}-{slot}");
-    ClaimView { uid: name.clone(), name, attempt, slot, deleting, health }
+    ClaimView { uid: name.clone(), name, attempt, slot, deleting, held_until: None, health }
 }
 
 /// What a look came to.

@@ -1,7 +1,7 @@
 //! A span of time as people write it in YAML: `90s`, `15m`, `1h30m`.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
 use std::fmt;
 
@@ -30,7 +30,19 @@ impl Span {
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        humantime::format_duration(self.0).fmt(f)
+        const UNITS: [(u64, &str); 3] = [(3_600, "h"), (60, "m"), (1, "s")];
+        let mut seconds = self.0.as_secs();
+        for (size, unit) in UNITS {
+            if seconds >= size {
+                write!(f, "{}{unit}", seconds / size)?;
+                seconds %= size;
+            }
+        }
+        match self.0.subsec_millis() {
+            0 if self.0.as_secs() == 0 => f.write_str("0s"),
+            0 => Ok(()),
+            millis => write!(f, "{millis}ms"),
+        }
     }
 }
 
@@ -50,8 +62,20 @@ impl Serialize for Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Cow::<str>::deserialize(deserializer)?;
-        text.parse().map_err(|e| D::Error::custom(format!("{text:?} is no duration such as 90s or 15m: {e}")))
+        struct SpanVisitor;
+        impl serde::de::Visitor<'_> for SpanVisitor {
+            type Value = Span;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a string with a duration such as 90s or 15m")
+            }
+
+            fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Span, E> {
+                let bad = |e| E::custom(format!("{text:?} is no duration such as 90s or 15m: {e}"));
+                text.parse().map_err(bad)
+            }
+        }
+        deserializer.deserialize_str(SpanVisitor)
     }
 }
 
@@ -61,6 +85,28 @@ impl JsonSchema for Span {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({ "type": "string", "pattern": "^([0-9]+(ms|s|m|h|d))+$" })
+        let units = "ms|msec|s|sec|seconds?|m|min|minutes?|h|hrs?|hours?|d|days?|w|weeks?";
+        json_schema!({ "type": "string", "pattern": format!("^([0-9]+ *({units}) *)+$") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_span_is_shown_in_hours_and_less_and_read_again() {
+        for (text, shown) in [
+            ("24h", "24h"),
+            ("1d 90s", "24h1m30s"),
+            ("15m", "15m"),
+            ("1500ms", "1s500ms"),
+            ("0s", "0s"),
+            ("250ms", "250ms"),
+        ] {
+            let span: Span = text.parse().unwrap();
+            assert_eq!(span.to_string(), shown);
+            assert_eq!(shown.parse::<Span>().unwrap(), span);
+        }
     }
 }

@@ -4,10 +4,12 @@
 //! are dropped while decoding and a new field upstream never breaks us. No I/O happens here.
 
 pub mod admission_check;
+pub mod amount;
 pub mod condition;
 pub mod daemon_set;
 pub mod duration;
 pub mod flavor;
+pub mod namespace;
 pub mod node;
 pub mod node_claim;
 pub mod node_pool;
@@ -19,9 +21,10 @@ pub mod workload;
 pub use admission_check::AdmissionCheck;
 pub use daemon_set::DaemonSet;
 pub use flavor::ResourceFlavor;
+pub use namespace::Namespace;
 pub use node::Node;
 pub use node_claim::NodeClaim;
 pub use node_pool::NodePool;
-pub use parameters::ProvisioningParameters;
-pub use queue::ClusterQueue;
+pub use parameters::{ProvisioningParameters, RawParameters};
+pub use queue::{ClusterQueue, Cohort, LocalQueue};
 pub use workload::Workload;

@@ -67,8 +67,9 @@ pub struct ResourceRequests {
     pub requests: ResourceList,
 }
 
-/// Reference to the provider's NodeClass. It has no version.
+/// Reference to the provider's NodeClass. It has no version. Parts that are left out are empty.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(default)]
 pub struct NodeClassRef {
     /// API group.
     pub group: String,
@@ -91,6 +92,9 @@ pub struct NodeClaimStatus {
     /// What the instance has in all.
     #[serde(default)]
     pub capacity: ResourceList,
+    /// What the provider expects pods to have of it, before its Node has said so.
+    #[serde(default)]
+    pub allocatable: ResourceList,
     /// Launched, Registered, Initialized and others.
     #[serde(default)]
     pub conditions: Vec<Condition>,

@@ -70,6 +70,7 @@ pub struct NodeClaimTemplateSpec {
     #[serde(default)]
     pub startup_taints: Vec<Taint>,
     /// The provider's part of the template.
+    #[serde(default)]
     pub node_class_ref: NodeClassRef,
     /// Age at which Karpenter replaces the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -1,6 +1,8 @@
 //! The part of a pod template that decides where its pods fit: resources, selectors, tolerations.
 
-use k8s_openapi::api::core::v1::{NodeAffinity, ResourceRequirements, Toleration};
+use k8s_openapi::api::core::v1::{
+    ContainerPort, NodeAffinity, PodAntiAffinity, ResourceRequirements, Toleration, TopologySpreadConstraint,
+};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -53,9 +55,12 @@ pub struct PodSpec {
     /// Node labels the pods ask for.
     #[serde(default)]
     pub node_selector: BTreeMap<String, String>,
-    /// Affinity, of which only the node's part matters here.
+    /// Affinity to nodes, and to other pods where it keeps them off the same node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
+    /// How the pods spread over nodes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
     /// Taints the pods tolerate.
     #[serde(default)]
     pub tolerations: Vec<Toleration>,
@@ -74,6 +79,9 @@ pub struct Container {
     /// What it requests and may use.
     #[serde(default)]
     pub resources: Option<ResourceRequirements>,
+    /// Ports; two pods with the same host port cannot share a node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<ContainerPort>,
     /// `Always` on an init container makes it a sidecar.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub restart_policy: Option<String>,
@@ -86,6 +94,9 @@ pub struct Affinity {
     /// Which nodes the pods may run on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_affinity: Option<NodeAffinity>,
+    /// Which other pods they shun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_anti_affinity: Option<PodAntiAffinity>,
 }
 
 /// One claim of dynamic resource allocation.

@@ -2,13 +2,13 @@
 
 use super::replica::Parts;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ProvisioningParameters,
-    ResourceFlavor, Workload,
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
+    RawParameters, ResourceFlavor, Workload,
 };
 use crate::cluster::lease::Leadership;
 use crate::cluster::watch::{Gates, watch};
 use crate::controllers::Context;
-use crate::controllers::context::{Stores, Wakers};
+use crate::controllers::context::{Optional, Stores, Wakers};
 use crate::controllers::queue::Key;
 use crate::gang::StateName;
 use crate::names;
@@ -32,6 +32,8 @@ pub struct Feeds {
     pub checks: Wakes,
     /// NodeClaims to look at.
     pub claims: Wakes,
+    /// ProvisioningParameters to look at.
+    pub parameters: Wakes,
 }
 
 impl Feeds {
@@ -53,8 +55,11 @@ impl Feeds {
         let daemon_sets = watch::<DaemonSet>("daemonsets", Api::all(client.clone()), all(), open);
         let limit_ranges = watch::<LimitRange>("limitranges", Api::all(client.clone()), all(), open);
         let runtime_classes = watch::<RuntimeClass>("runtimeclasses", Api::all(client.clone()), all(), open);
+        let local_queues = watch::<LocalQueue>("localqueues", Api::all(client.clone()), all(), None);
+        let cohorts = watch::<Cohort>("cohorts", Api::all(client.clone()), all(), None);
+        let namespaces = watch::<Namespace>("namespaces", Api::all(client.clone()), all(), None);
         let parameters =
-            watch::<ProvisioningParameters>("provisioningparameters", Api::all(client.clone()), all(), None);
+            watch::<RawParameters>("provisioningparameters", Api::all(client.clone()), all(), None);
         // Karpenter publishes the only word on a claim that found no capacity as an Event.
         let warnings = Config::default().fields("involvedObject.kind=NodeClaim,type=Warning");
         let warnings = watch::<Event>("events", Api::namespaced(client.clone(), "default"), warnings, open);
@@ -69,32 +74,46 @@ impl Feeds {
             daemon_sets: daemon_sets.store,
             limit_ranges: limit_ranges.store,
             runtime_classes: runtime_classes.store,
+            local_queues: Optional { store: local_queues.store, listed: local_queues.listed },
+            cohorts: Optional { store: cohorts.store, listed: cohorts.listed },
+            namespaces: Optional { store: namespaces.store, listed: namespaces.listed },
+            parameters: parameters.store,
         };
         let (wake_workload, wake_workloads) = unbounded_channel();
         let (wake_claim, wake_claims) = unbounded_channel();
         let (wake_check, wake_checks) = unbounded_channel();
-        let wake = Wakers { workload: wake_workload, claim: wake_claim, check: wake_check };
+        let (wake_parameter, wake_parameters) = unbounded_channel();
+        let wake = Wakers {
+            workload: wake_workload,
+            claim: wake_claim,
+            check: wake_check,
+            parameters: wake_parameter,
+        };
         let context = Arc::new(Context::new(parts, leadership, stores, (gates, wake)));
         spawn(queues.touched, &context, |context, _| plans_may_change(context));
         spawn(flavors.touched, &context, |context, _| plans_may_change(context));
         spawn(pools.touched, &context, |context, _| plans_may_change(context));
+        spawn(local_queues.touched, &context, |context, _| plans_may_change(context));
+        spawn(cohorts.touched, &context, |context, _| plans_may_change(context));
+        spawn(namespaces.touched, &context, |context, _| plans_may_change(context));
         spawn(daemon_sets.touched, &context, |_, _| {});
         spawn(limit_ranges.touched, &context, |_, _| {});
         spawn(runtime_classes.touched, &context, |_, _| {});
         spawn(nodes.touched, &context, |context, node| {
-            node_touched(context, node);
-        });
-        spawn(parameters.touched, &context, |context, parameters| {
-            parameters_touched(context, parameters);
+            context.node_touched(node);
         });
         spawn(warnings.touched, &context, |context, event| {
             warned(context, event);
         });
         let (of_workloads, of_claims) = (Arc::clone(&context), Arc::clone(&context));
+        let (of_checks, of_parameters) = (Arc::clone(&context), Arc::clone(&context));
         let feeds = Self {
             workloads: wakes(workloads.touched, wake_workloads, move |w| of_workloads.workload_touched(w)),
-            checks: wakes(checks.touched, wake_checks, |_| {}),
+            checks: wakes(checks.touched, wake_checks, move |_| of_checks.checks_touched()),
             claims: wakes(claims.touched, wake_claims, move |c| of_claims.claim_touched(c)),
+            parameters: wakes(parameters.touched, wake_parameters, move |p| {
+                parameters_touched(&of_parameters, p);
+            }),
         };
         (feeds, context)
     }
@@ -137,14 +156,7 @@ fn plans_may_change(context: &Context) {
     }
 }
 
-fn node_touched(context: &Context, node: &Node) {
-    let gang = node.metadata.labels.as_ref().and_then(|l| l.get(names::GANG));
-    if let Some(workload) = gang.and_then(|gang| context.board().workload(gang)) {
-        context.wake_workload(workload);
-    }
-}
-
-fn parameters_touched(context: &Context, parameters: &ProvisioningParameters) {
+fn parameters_touched(context: &Context, parameters: &RawParameters) {
     for check in context.stores.checks.state() {
         let named = check.spec.parameters.as_ref().map(|p| p.name.as_str());
         if named == parameters.metadata.name.as_deref() {

@@ -6,20 +6,22 @@
 
 pub mod board;
 mod feeds;
+mod reload;
 pub mod replica;
 mod server;
 pub mod uninstall;
 
 use crate::clock::Clock;
 use crate::cluster::client;
-use crate::cluster::lease::Settings;
+use crate::cluster::lease;
 use crate::controllers::Context;
-use crate::policy::PolicyFile;
+use crate::policy::Settings;
 use crate::telemetry::traces::{self, Exporting, Traces};
 use crate::telemetry::{Telemetry, metrics};
 use metrics_exporter_prometheus::PrometheusHandle;
 use replica::{Parts, Replica};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -29,12 +31,14 @@ const GAUGE_PERIOD: Duration = Duration::from_secs(5);
 
 /// Everything `setu run` was told.
 pub struct Config {
-    /// The policy.
-    pub policy: PolicyFile,
+    /// The policy: file and command line.
+    pub policy: Settings,
+    /// Where the policy file is, to see it change.
+    pub policy_file: Option<PathBuf>,
     /// `spec.controllerName` of the checks that are ours.
     pub controller_name: String,
     /// How this replica and others settle who acts; `None` for one that is alone.
-    pub election: Option<Settings>,
+    pub election: Option<lease::Settings>,
     /// Address of the metrics.
     pub metrics: SocketAddr,
     /// Address of the probes.
@@ -70,11 +74,16 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let client = client::connect(kube_config)
         .map_err(|e| AppError::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
     let (traces, exporting) = export(config.traces.as_ref())?;
+    let watched = config.policy_file.as_deref().map(reload::Watched::start).transpose()?;
+    let mut policy = config.policy;
+    if policy.cloud_provider().1.node_classes().len() > 1 {
+        policy.served_groups = reload::served_groups(&client).await;
+    }
     let replica = Replica::start(Parts {
         client,
         clock: Clock::wall(),
         controller_name: config.controller_name.clone(),
-        policy: config.policy,
+        policy,
         telemetry: Telemetry { instance: instance(), traces, events_on_job: config.events_on_job },
         election: config.election,
     });
@@ -91,6 +100,9 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         health = health.merge(board::router(Arc::clone(&context)));
     }
     tokio::spawn(server::serve(health_server, health, stop.clone()));
+    if let Some(watched) = watched {
+        tokio::spawn(reload::follow(watched, Arc::clone(&context), stop.clone()));
+    }
     tokio::spawn(gauges(context, handle));
     metrics::leader(true);
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");

@@ -5,7 +5,7 @@ use crate::cluster::lease::{Elector, Leadership};
 use crate::controllers::claims::{Suspects, Sweeper};
 pub use crate::controllers::context::Parts;
 use crate::controllers::queue::{self, Action, Key};
-use crate::controllers::{Context, admission_check, claims, workload};
+use crate::controllers::{Context, admission_check, claims, parameters, workload};
 use crate::telemetry::metrics;
 use futures::FutureExt;
 use std::sync::Arc;
@@ -71,14 +71,15 @@ async fn terms(context: &Context, idle: &CancellationToken) {
     }
 }
 
-/// Runs the three loops until they are told to stop.
+/// Runs the loops until they are told to stop.
 async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     let sweeper = Arc::new(Sweeper { context: Arc::clone(context), suspects: Suspects::default() });
     let workloads = queue::work(feeds.workloads, AT_ONCE, |key| look_at_workload(key, context), stop);
     let checks = queue::work(feeds.checks, 1, |key| look_at_check(key, context), stop);
     let claims = queue::work(feeds.claims, AT_ONCE, |key| look_at_claim(key, &sweeper), stop);
+    let named = queue::work(feeds.parameters, 1, |key| look_at_parameters(key, context), stop);
     // What came of each look is logged where it is taken.
-    tokio::join!(workloads, checks, claims);
+    tokio::join!(workloads, checks, claims, named);
 }
 
 async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {
@@ -105,6 +106,14 @@ async fn look_at_claim(key: Key, sweeper: &Arc<Sweeper>) -> Action {
     };
     let looked = claims::reconcile(claim, Arc::clone(sweeper)).await;
     looked.unwrap_or_else(|error| retry("NodeClaim", &key, &error))
+}
+
+async fn look_at_parameters(key: Key, context: &Arc<Context>) -> Action {
+    let Some(object) = context.stores.parameters.get(&key.object()) else {
+        return Action::await_change();
+    };
+    let looked = parameters::reconcile(object, Arc::clone(context)).await;
+    looked.unwrap_or_else(|error| retry("ProvisioningParameters", &key, &error))
 }
 
 fn retry(kind: &str, key: &Key, error: &crate::error::Error) -> Action {

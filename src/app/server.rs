@@ -38,7 +38,7 @@ pub fn metrics(handle: PrometheusHandle) -> Router {
     Router::new().route("/metrics", get(render))
 }
 
-/// `/healthz`, `/readyz` and `/debug/gangs`.
+/// `/healthz`, `/readyz`, `/debug/gangs` and `/debug/capacity`.
 pub fn health(context: Arc<Context>, stop: CancellationToken) -> Router {
     let for_ready = Arc::clone(&context);
     let ready = move || {
@@ -55,6 +55,11 @@ pub fn health(context: Arc<Context>, stop: CancellationToken) -> Router {
             (StatusCode::SERVICE_UNAVAILABLE, lines.concat())
         }
     };
+    let for_capacity = Arc::clone(&context);
+    let capacity = move || {
+        let context = Arc::clone(&for_capacity);
+        async move { Json(context.capacity()) }
+    };
     let gangs = move || {
         let context = Arc::clone(&context);
         async move {
@@ -66,4 +71,5 @@ pub fn health(context: Arc<Context>, stop: CancellationToken) -> Router {
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
         .route("/debug/gangs", get(gangs))
+        .route("/debug/capacity", get(capacity))
 }

@@ -16,13 +16,14 @@ pub struct Args {}
 impl Args {
     /// Prints them.
     pub fn run(self) -> Result<(), Failure> {
-        super::print(&text()?);
+        super::print(&yaml()?);
         Ok(())
     }
 }
 
-/// The CRDs in a form that every YAML parser reads alike.
-pub fn text() -> Result<String, Failure> {
+/// The CRDs in a form that every YAML parser reads alike: kubectl takes a bare `Off` for `false`, and would
+/// allow that instead.
+pub fn yaml() -> Result<String, Failure> {
     let crd = ProvisioningParameters::crd();
     let text = serde_yaml::to_string(&crd).map_err(|e| Failure::Failed(format!("rendering the CRD: {e}")))?;
     let lines: Vec<String> = text.lines().map(quoted).collect();
@@ -46,6 +47,6 @@ mod tests {
         assert_eq!(quoted("    - Off"), "    - \"Off\"");
         assert_eq!(quoted("default: on"), "default: \"on\"");
         assert_eq!(quoted("  description: turn it on"), "  description: turn it on");
-        assert!(text().unwrap().contains("- \"Off\"\n"));
+        assert!(yaml().unwrap().contains("- \"Off\"\n"));
     }
 }

@@ -8,6 +8,9 @@ mod election;
 pub mod explain;
 pub mod find;
 pub mod inspect;
+pub mod plan;
+pub mod policy;
+mod policy_flags;
 pub mod render;
 pub mod report;
 pub mod run;
@@ -33,6 +36,8 @@ pub struct Cli {
 enum Command {
     Run(Box<run::Args>),
     Demo(demo::Args),
+    Plan(Box<plan::Args>),
+    Policy(policy::Args),
     Inspect(Box<inspect::Args>),
     Explain(Box<explain::Args>),
     Trace(Box<trace::Args>),
@@ -77,6 +82,8 @@ impl Cli {
         match self.command {
             Command::Run(args) => args.run().await,
             Command::Demo(args) => args.run().await,
+            Command::Plan(args) => args.run().await,
+            Command::Policy(args) => args.run(),
             Command::Inspect(args) => args.run().await,
             Command::Explain(args) => args.run().await,
             Command::Trace(args) => args.run().await,

@@ -1,31 +1,22 @@
 //! `setu run`: the controller.
 
+use super::policy_flags::PolicyFlags;
 use super::{Failure, election};
-use crate::api::parameters::{Gate, Gates};
 use crate::app::{self, Config};
 use crate::names;
-use crate::policy::PolicyFile;
 use crate::telemetry::{logs, traces};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
 
 /// Runs the controller against KUBECONFIG or the cluster it runs in.
 ///
 /// Example: setu run --config policy.yaml --log-format json
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// Policy file; without it all defaults hold.
-    #[arg(long, env = "SETU_CONFIG")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    policy: PolicyFlags,
     /// `spec.controllerName` of the AdmissionChecks to answer.
     #[arg(long, env = "SETU_CONTROLLER_NAME", default_value = names::CONTROLLER_NAME)]
     controller_name: String,
-    /// Refuse to exceed NodePool limits. Karpenter does not check them for claims it did not make.
-    #[arg(long, env = "SETU_ENFORCE_CAPACITY", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
-    enforce_capacity: Option<bool>,
-    /// Wait while the NodeClass of the NodePool is not ready.
-    #[arg(long, env = "SETU_VALIDATE_NODE_CLASS", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
-    validate_node_class: Option<bool>,
     /// Address of /metrics, as :port or host:port.
     #[arg(long, env = "SETU_METRICS_BIND_ADDRESS", default_value = ":8080")]
     metrics_bind_address: String,
@@ -63,23 +54,9 @@ impl Args {
     }
 
     fn config(&self) -> Result<Config, Failure> {
-        let mut policy = match &self.config {
-            Some(path) => PolicyFile::read(path).map_err(|e| Failure::Invalid(e.to_string()))?,
-            None => PolicyFile::default(),
-        };
-        let gate = |enforce: bool| if enforce { Gate::Enforce } else { Gate::Warn };
-        let flags = Gates {
-            capacity: self.enforce_capacity.map(gate),
-            node_class: self.validate_node_class.map(gate),
-        };
-        // A flag wins over the file, for every check.
-        for spec in std::iter::once(&mut policy.defaults).chain(policy.checks.values_mut()) {
-            let gates = spec.gates.get_or_insert_default();
-            gates.capacity = flags.capacity.or(gates.capacity);
-            gates.node_class = flags.node_class.or(gates.node_class);
-        }
         Ok(Config {
-            policy,
+            policy: self.policy.settings()?,
+            policy_file: self.policy.file().cloned(),
             controller_name: self.controller_name.clone(),
             election: self.election.settings()?,
             metrics: address("--metrics-bind-address", &self.metrics_bind_address)?,

@@ -13,6 +13,7 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -22,6 +23,19 @@ pub struct Watched<K: Resource<DynamicType = ()> + 'static> {
     pub store: Store<K>,
     /// Every object that was added, changed or removed.
     pub touched: UnboundedReceiver<Arc<K>>,
+    /// Whether everything has been listed once.
+    pub listed: Listed,
+}
+
+/// Whether a kind has been listed once.
+#[derive(Clone, Debug, Default)]
+pub struct Listed(Arc<AtomicBool>);
+
+impl Listed {
+    /// Whether it has; before that, absence from the store says nothing.
+    pub fn is_done(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Which kinds have been listed once, and what keeps the others from it.
@@ -60,16 +74,16 @@ where
     if let Some(gates) = gates {
         gates.set(kind, Some("not listed yet".to_owned()));
     }
-    tokio::spawn(pump(kind, api, config, writer, told, gates.cloned()));
-    Watched { store, touched }
+    let listed = Listed::default();
+    tokio::spawn(pump(kind, api, config, (writer, told, listed.clone()), gates.cloned()));
+    Watched { store, touched, listed }
 }
 
 async fn pump<K>(
     kind: &'static str,
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
-    mut writer: Writer<K>,
-    told: UnboundedSender<Arc<K>>,
+    (mut writer, told, all_listed): (Writer<K>, UnboundedSender<Arc<K>>, Listed),
     gates: Option<Gates>,
 ) where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
@@ -86,6 +100,9 @@ async fn pump<K>(
                     if told.send(object).is_err() {
                         return;
                     }
+                }
+                if listed {
+                    all_listed.0.store(true, Ordering::Relaxed);
                 }
                 if let Some(gates) = gates.as_ref().filter(|_| listed) {
                     gates.set(kind, None);
@@ -154,7 +171,7 @@ fn advice(kind: &'static str, error: &watcher::Error) -> String {
 /// What brings a kind into a cluster.
 pub fn provider_of(kind: &str) -> &'static str {
     match kind {
-        "workloads" | "admissionchecks" | "clusterqueues" | "resourceflavors" => {
+        "workloads" | "admissionchecks" | "clusterqueues" | "localqueues" | "cohorts" | "resourceflavors" => {
             "Kueue (v1beta2, 0.16 or later)"
         }
         "nodeclaims" | "nodepools" => "Karpenter (v1)",

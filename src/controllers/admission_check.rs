@@ -1,18 +1,21 @@
 //! Reports on each of our AdmissionChecks whether it works, and reads its parameters.
 
-use super::context::{Context, Parameters};
+use super::context::Context;
+use super::parameters;
+use super::policies::Parameters;
 use super::queue::Action;
 use crate::api::admission_check::ParametersRef;
-use crate::api::{AdmissionCheck, ProvisioningParameters};
+use crate::api::{AdmissionCheck, RawParameters};
 use crate::effects::active::Active;
 use crate::effects::{active, call};
 use crate::error::Error;
 use crate::names;
-use kube::core::DeserializeGuard;
 use kube::{Api, ResourceExt};
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Where something is not known yet, it is looked at again after this.
+pub(super) const CATCH_UP: Duration = Duration::from_millis(500);
 /// How often a check is looked at again although nothing was seen to change.
 const SAFETY_NET: Duration = Duration::from_mins(10);
 
@@ -22,11 +25,11 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
         return Ok(Action::await_change());
     }
     let name = check.name_any();
-    let parameters = match &check.spec.parameters {
+    let found = match &check.spec.parameters {
         None => Ok(None),
         Some(reference) => read(&context, reference).await?,
     };
-    let active = match &parameters {
+    let active = match &found {
         Ok(_) => Active {
             works: true,
             reason: "Active",
@@ -34,9 +37,9 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
         },
         Err(why) => Active { works: false, reason: "BadParametersRef", message: why.clone() },
     };
-    let known = context.parameters(&name);
-    context.set_parameters(&name, parameters.clone());
-    if known.as_ref() != Some(&parameters) {
+    let known = context.policies.parameters(&name);
+    context.policies.set_parameters(&name, found.clone());
+    if known.as_ref() != Some(&found) {
         context.wake_all_of(&name);
     }
     if !context.leadership.leads() {
@@ -48,23 +51,24 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
 
 /// Reads a parameters object; what is wrong with it is the inner error, in words for the administrator.
 async fn read(context: &Context, reference: &ParametersRef) -> Result<Parameters, Error> {
-    let expected = (names::API_GROUP, names::PARAMETERS_KIND);
-    if (reference.api_group.as_str(), reference.kind.as_str()) != expected {
+    if !parameters::is_ours(reference) {
         return Ok(Err(format!(
             "spec.parameters names {}/{}; Setu understands {}/{} only",
-            reference.api_group, reference.kind, expected.0, expected.1
+            reference.api_group,
+            reference.kind,
+            names::API_GROUP,
+            names::PARAMETERS_KIND
         )));
     }
-    let api: Api<DeserializeGuard<ProvisioningParameters>> = Api::all(context.client.clone());
+    let api: Api<RawParameters> = Api::all(context.client.clone());
     let found = call("reading ProvisioningParameters", &reference.name, api.get_opt(&reference.name)).await?;
     Ok(match found {
         None => Err(format!(
             "ProvisioningParameters {} does not exist; create it (its CRD comes with Setu)",
             reference.name
         )),
-        Some(DeserializeGuard(Err(bad))) => {
-            Err(format!("ProvisioningParameters {} cannot be used: {}", reference.name, bad.error))
-        }
-        Some(DeserializeGuard(Ok(object))) => Ok(Some(object.spec)),
+        Some(object) => parameters::read(&object)
+            .map(Some)
+            .map_err(|fault| format!("ProvisioningParameters {} cannot be used: {fault}", reference.name)),
     })
 }

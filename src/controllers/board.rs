@@ -6,6 +6,7 @@
 use crate::api::Workload;
 use crate::gang::journal::Step;
 use crate::gang::{Explanation, Journal, StateName};
+use crate::plan::offering::Offering;
 use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -70,12 +71,13 @@ pub struct Noted {
     pub entry: Arc<BoardEntry>,
 }
 
-/// A NodePool that ran out of capacity lately.
+/// What ran out of capacity lately.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Shortage {
-    /// The NodePool.
-    pub node_pool: String,
+    /// What is short.
+    #[serde(flatten)]
+    pub offering: Offering,
     /// Until when it is remembered.
     pub until: Timestamp,
     /// The gang that tries there first.

@@ -1,30 +1,33 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::board::{Board, BoardSnapshot};
-use super::memory::{Ledger, LedgerPages, Necrology, OwnWrites};
+use super::ledger::{Ledger, LedgerPages, Remembered};
+use super::memory::{Necrology, OwnWrites};
 use super::meters::{Estimates, Stall};
+use super::policies::Policies;
 use super::seen::Seen;
-use crate::api::parameters::ParametersSpec;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, DaemonSet, Node, NodeClaim, NodePool, ResourceFlavor, Workload,
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
+    RawParameters, ResourceFlavor, Workload,
 };
 use crate::clock::Clock;
 use crate::cluster::fence::fenced;
-use crate::cluster::lease::{Leadership, Settings};
+use crate::cluster::lease::{self, Leadership};
 use crate::cluster::store::Store;
-use crate::cluster::watch::Gates;
+use crate::cluster::watch::{Gates, Listed};
 use crate::effects::events::Publisher;
 use crate::gang::trace::cut_off;
 use crate::names;
-use crate::policy::PolicyFile;
+use crate::plan::shapes::Shape;
+use crate::policy::Settings;
 use crate::telemetry::Telemetry;
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Client, ResourceExt};
+use kube::{Client, Resource, ResourceExt};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Every watched kind.
@@ -50,6 +53,30 @@ pub struct Stores {
     pub limit_ranges: Store<LimitRange>,
     /// RuntimeClasses.
     pub runtime_classes: Store<RuntimeClass>,
+    /// ProvisioningParameters; empty while their CRD is not installed.
+    pub parameters: Store<RawParameters>,
+    /// LocalQueues.
+    pub local_queues: Optional<LocalQueue>,
+    /// Cohorts.
+    pub cohorts: Optional<Cohort>,
+    /// Namespaces.
+    pub namespaces: Optional<Namespace>,
+}
+
+/// A kind that the controller can do without.
+#[derive(Clone)]
+pub struct Optional<K: Resource<DynamicType = ()> + 'static> {
+    /// Its objects, as far as they were read.
+    pub store: Store<K>,
+    /// Whether all were.
+    pub listed: Listed,
+}
+
+impl<K: Resource<DynamicType = ()> + Clone + 'static> Optional<K> {
+    /// Every object, or `None` where they cannot be read.
+    pub fn all(&self) -> Option<Vec<Arc<K>>> {
+        self.listed.is_done().then(|| self.store.state())
+    }
 }
 
 /// How loops wake each other.
@@ -61,10 +88,9 @@ pub struct Wakers {
     pub claim: UnboundedSender<ObjectRef<NodeClaim>>,
     /// Look at this AdmissionCheck.
     pub check: UnboundedSender<ObjectRef<AdmissionCheck>>,
+    /// Look at these ProvisioningParameters.
+    pub parameters: UnboundedSender<ObjectRef<RawParameters>>,
 }
-
-/// What a check's parameters came to.
-pub type Parameters = Result<Option<ParametersSpec>, String>;
 
 /// What a replica is made of.
 pub struct Parts {
@@ -74,12 +100,12 @@ pub struct Parts {
     pub clock: Clock,
     /// `spec.controllerName` of the checks that are ours.
     pub controller_name: String,
-    /// The policy file, or what stands for one that was not given.
-    pub policy: PolicyFile,
+    /// The policy: file and command line.
+    pub policy: Settings,
     /// How it is heard of.
     pub telemetry: Telemetry,
     /// How this replica and others settle who acts; `None` for one that is alone.
-    pub election: Option<Settings>,
+    pub election: Option<lease::Settings>,
 }
 
 /// What the controllers share.
@@ -92,8 +118,8 @@ pub struct Context {
     pub leadership: Leadership,
     /// `spec.controllerName` of the checks that are ours.
     pub controller_name: String,
-    /// The policy file, or what stands for one that was not given.
-    pub policy_file: PolicyFile,
+    /// Which policy holds.
+    pub policies: Policies,
     /// Watched kinds.
     pub stores: Stores,
     /// Which of them have been listed.
@@ -111,7 +137,6 @@ pub struct Context {
     pub(super) stall: Stall,
     pub(super) seen: Seen,
     pub(super) failures: Mutex<BTreeMap<String, u32>>,
-    parameters: Mutex<BTreeMap<String, Parameters>>,
     progress: Mutex<BTreeMap<String, Timestamp>>,
     board: Board,
 }
@@ -127,7 +152,7 @@ impl Context {
             clock: parts.clock,
             leadership,
             controller_name: parts.controller_name,
-            policy_file: parts.policy,
+            policies: Policies::new(parts.policy),
             stores,
             gates,
             wake,
@@ -138,7 +163,6 @@ impl Context {
             stall: Stall::default(),
             seen: Seen::default(),
             failures: Mutex::default(),
-            parameters: Mutex::default(),
             progress: Mutex::default(),
             board: Board::default(),
         }
@@ -165,16 +189,6 @@ impl Context {
     pub fn is_ours(&self, check: &str) -> bool {
         let found = self.stores.checks.get(&ObjectRef::new(check));
         found.is_some_and(|c| c.spec.controller_name == self.controller_name)
-    }
-
-    /// Notes what a check's parameters came to.
-    pub(super) fn set_parameters(&self, check: &str, parameters: Parameters) {
-        self.parameters.lock().unwrap_or_else(PoisonError::into_inner).insert(check.to_owned(), parameters);
-    }
-
-    /// What a check's parameters came to; `None` while they have not been read.
-    pub(super) fn parameters(&self, check: &str) -> Option<Parameters> {
-        self.parameters.lock().unwrap_or_else(PoisonError::into_inner).get(check).cloned()
     }
 
     /// When the next message that only tells of progress may be written; `None` means now, which is
@@ -217,8 +231,18 @@ impl Context {
         for workload in self.stores.workloads.state() {
             self.wake_workload(ObjectRef::from_obj(&*workload));
         }
+        for parameters in self.stores.parameters.state() {
+            let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
+        }
         for claim in self.stores.claims.state() {
+            self.learn_shape(&claim);
             let _ = self.wake.claim.send(ObjectRef::from_obj(&*claim));
+        }
+    }
+
+    fn learn_shape(&self, claim: &NodeClaim) {
+        if let Some(shape) = Shape::of_claim(claim, self.now()) {
+            self.ledger.open().learn(shape);
         }
     }
 
@@ -231,13 +255,45 @@ impl Context {
         }
     }
 
+    /// Checks were added, changed or removed: their parameters say by whom they are used.
+    pub fn checks_touched(&self) {
+        for parameters in self.stores.parameters.state() {
+            let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
+        }
+    }
+
+    /// The policy has changed: checks and whoever waits for a plan look again.
+    pub fn policy_changed(&self) {
+        for check in self.stores.checks.state() {
+            let _ = self.wake.check.send(ObjectRef::from_obj(&*check));
+        }
+        self.next_turn();
+    }
+
     /// A NodeClaim was touched: note it, and look at its Workload and at the claim itself.
     pub fn claim_touched(&self, claim: &NodeClaim) {
         self.necrology.saw(claim, self.now());
         self.measure(claim);
+        self.learn_shape(claim);
         if let Some(workload) = super::memory::workload_of(claim) {
             self.wake_workload(workload);
         }
+    }
+
+    /// A Node was touched: note its shape, and look at its gang.
+    pub fn node_touched(&self, node: &Node) {
+        if let Some(shape) = Shape::of_node(node, self.now()) {
+            self.ledger.open().learn(shape);
+        }
+        let gang = node.metadata.labels.as_ref().and_then(|l| l.get(names::GANG));
+        if let Some(workload) = gang.and_then(|gang| self.board.workload(gang)) {
+            self.wake_workload(workload);
+        }
+    }
+
+    /// What is remembered of capacity, for people.
+    pub fn capacity(&self) -> Remembered {
+        self.ledger.open().remembered(self.now())
     }
 
     /// A Warning event on a NodeClaim was seen.
@@ -256,13 +312,18 @@ impl Context {
         if !gone || !self.gates.closed().is_empty() {
             return;
         }
+        self.policies.forget_notices(&uid);
         for gang in self.board.forget(&object) {
             self.estimates.forget(&gang);
             if let Some((journal, subject)) = self.seen.forget(&gang) {
                 let spans = cut_off(&journal, self.now(), &subject, &self.telemetry.instance);
                 self.telemetry.traces.send(spans);
             }
-            if self.ledger.open().strike(&gang) {
+            self.policies.forget(&gang);
+            let mut pages = self.ledger.open();
+            pages.went_on(&gang, None);
+            if pages.strike(&gang) {
+                drop(pages);
                 self.next_turn();
             }
         }

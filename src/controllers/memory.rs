@@ -3,23 +3,21 @@
 //! Rule: nothing here decides alone. It fills the gaps of caches, or spreads what one gang learnt to
 //! the others; a new leader starts with none of it.
 
-use super::board::Shortage;
+use crate::api::node_claim::Requirement;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::claims::Obituary;
 use crate::names;
-use crate::plan::Reservation;
+use crate::plan::offering::Offering;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// How long a shortage of capacity is remembered, as long as AWS' own cache.
-const SHORTAGE: SignedDuration = SignedDuration::from_mins(3);
 /// How long what is known of a vanished claim is kept.
 const OBITUARY_LIFE: SignedDuration = SignedDuration::from_mins(30);
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -56,86 +54,6 @@ fn version(workload: &Workload) -> Option<u64> {
     workload.resource_version().and_then(|v| v.parse().ok())
 }
 
-/// What gangs are about to create, and where capacity was short lately. Plans are made and entered
-/// under one lock, so that two gangs never take the same room.
-#[derive(Debug, Default)]
-pub struct Ledger(Mutex<LedgerPages>);
-
-/// The inside of [`Ledger`].
-#[derive(Debug, Default)]
-pub struct LedgerPages {
-    reserved: BTreeMap<String, Vec<Reservation>>,
-    short_until: BTreeMap<String, Timestamp>,
-}
-
-impl Ledger {
-    /// Opens the ledger; nobody else plans until the guard is dropped.
-    pub fn open(&self) -> MutexGuard<'_, LedgerPages> {
-        lock(&self.0)
-    }
-}
-
-impl LedgerPages {
-    /// What all gangs but this one are about to create.
-    pub fn others(&self, gang: &str) -> Vec<Reservation> {
-        self.reserved.iter().filter(|(id, _)| *id != gang).flat_map(|(_, r)| r.clone()).collect()
-    }
-
-    /// Enters a plan.
-    pub fn enter(&mut self, gang: &str, plan: Vec<Reservation>) {
-        self.reserved.insert(gang.to_owned(), plan);
-    }
-
-    /// Strikes a gang out. Returns whether others may now have their turn.
-    pub fn strike(&mut self, gang: &str) -> bool {
-        self.reserved.remove(gang).is_some()
-    }
-
-    /// Notes that the NodePools of this gang ran out of capacity.
-    pub fn note_shortage(&mut self, gang: &str, now: Timestamp) {
-        let pools = self.reserved.get(gang).into_iter().flatten().map(|r| r.node_pool.clone());
-        for pool in pools.collect::<Vec<_>>() {
-            self.short_until.insert(pool, now + SHORTAGE);
-        }
-    }
-
-    /// NodePools that ran out of capacity lately, and whose turn it is there.
-    pub fn shortages(&self, now: Timestamp) -> Vec<Shortage> {
-        let holds = |pool: &str| {
-            self.reserved
-                .iter()
-                .find(|(_, r)| r.iter().any(|r| r.node_pool == pool))
-                .map(|(id, _)| id.clone())
-        };
-        self.short_until
-            .iter()
-            .filter(|(_, until)| **until > now)
-            .map(|(pool, until)| Shortage { node_pool: pool.clone(), until: *until, turn: holds(pool) })
-            .collect()
-    }
-
-    /// The gang that has its turn on one of these NodePools while capacity is short there.
-    ///
-    /// Without turns two gangs that each fit would take half of what is left from each other, again
-    /// and again.
-    pub fn whose_turn(&self, gang: &str, pools: &[Reservation], now: Timestamp) -> Option<(&str, &str)> {
-        pools
-            .iter()
-            .filter(|p| self.short_until.get(&p.node_pool).is_some_and(|until| *until > now))
-            .find_map(|pool| {
-                let (other, _) = self
-                    .reserved
-                    .iter()
-                    .find(|(id, r)| *id != gang && r.iter().any(|r| r.node_pool == pool.node_pool))?;
-                self.reserved
-                    .get(other)?
-                    .iter()
-                    .find(|r| r.node_pool == pool.node_pool)
-                    .map(|r| (other.as_str(), r.node_pool.as_str()))
-            })
-    }
-}
-
 /// What is known of claims that may be gone.
 #[derive(Debug, Default)]
 pub struct Necrology(Mutex<BTreeMap<String, Record>>);
@@ -144,6 +62,7 @@ pub struct Necrology(Mutex<BTreeMap<String, Record>>);
 struct Record {
     obituary: Obituary,
     node_pool: String,
+    requirements: Vec<Requirement>,
     workload: Option<ObjectRef<Workload>>,
     /// UID under which we have deleted it.
     deleted: Option<String>,
@@ -156,6 +75,7 @@ impl Necrology {
         self.with(&claim.name_any(), now, |record| {
             record.obituary.launched |= claim.is("Launched");
             claim.label(names::NODEPOOL).clone_into(&mut record.node_pool);
+            record.requirements.clone_from(&claim.spec.requirements);
             record.workload = workload_of(claim);
         });
     }
@@ -193,6 +113,12 @@ impl Necrology {
         })
     }
 
+    /// What a claim that is gone might have become.
+    pub fn offerings(&self, claim: &str) -> BTreeSet<Offering> {
+        let records = lock(&self.0);
+        records.get(claim).map(|r| Offering::among(&r.node_pool, &r.requirements)).unwrap_or_default()
+    }
+
     fn with<T>(&self, claim: &str, now: Timestamp, act: impl FnOnce(&mut Record) -> T) -> T {
         let mut records = lock(&self.0);
         if records.len() > 1_000 && records.len().is_multiple_of(500) {
@@ -208,28 +134,4 @@ impl Necrology {
 pub fn workload_of(claim: &NodeClaim) -> Option<ObjectRef<Workload>> {
     let (namespace, name) = claim.annotation(names::WORKLOAD).split_once('/')?;
     Some(ObjectRef::new(name).within(namespace))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn reservation(gang: &str) -> Reservation {
-        Reservation { gang: gang.into(), node_pool: "gpu".into(), nodes: 4, requests: BTreeMap::default() }
-    }
-
-    #[test]
-    fn while_capacity_is_short_one_gang_tries_and_the_others_wait() {
-        let now = Timestamp::UNIX_EPOCH;
-        let ledger = Ledger::default();
-        let mut pages = ledger.open();
-        pages.enter("a", vec![reservation("a")]);
-        assert_eq!(pages.whose_turn("b", &[reservation("b")], now), None);
-        pages.note_shortage("a", now);
-        assert_eq!(pages.whose_turn("b", &[reservation("b")], now), Some(("a", "gpu")));
-        assert_eq!(pages.whose_turn("a", &[reservation("a")], now), None);
-        assert_eq!(pages.whose_turn("b", &[reservation("b")], now + SHORTAGE), None);
-        assert!(pages.strike("a") && !pages.strike("a"));
-        assert_eq!(pages.whose_turn("b", &[reservation("b")], now), None);
-    }
 }

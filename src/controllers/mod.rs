@@ -9,11 +9,15 @@ pub mod board;
 pub mod claims;
 pub mod context;
 mod gang;
+mod ledger;
 mod memory;
 mod meters;
+pub mod parameters;
 mod plans;
+pub mod policies;
 pub mod queue;
 mod seen;
+mod traffic;
 pub mod workload;
 
 pub use context::Context;

@@ -1,46 +1,85 @@
 //! Makes the plan of a gang from the stores, under the ledger's lock.
 
 use super::context::Context;
-use super::memory::LedgerPages;
-use crate::api::parameters::Pinning;
+use super::ledger::LedgerPages;
+use super::traffic;
+use crate::api::parameters::{PackingMode, Pinning};
 use crate::api::workload::PodSetUpdate;
-use crate::api::{NodeClaim, Workload};
+use crate::api::{Namespace, NodeClaim, Workload};
+use crate::effects::events::Moment;
+use crate::gang::notice::Notice;
 use crate::names;
-use crate::plan::{self, Cluster, Obstacle, ObstacleReason, Outcome, Request};
-use crate::policy::Policy;
+use crate::plan::shapes::Shape;
+use crate::plan::{self, Cluster, Obstacle, ObstacleReason, Outcome, Request, Ways};
+use crate::policy::overrides::{self, Ignored};
+use crate::policy::{Limits, Policy};
 use k8s_openapi::api::core::v1::LimitRange;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The policy of a check, or why there is none that can be used.
-pub fn policy(context: &Context, check: &str) -> (Policy, Result<(), Obstacle>) {
-    let fallback = || context.policy_file.policy(check, None);
-    match context.parameters(check) {
-        Some(Ok(parameters)) => (context.policy_file.policy(check, parameters.as_ref()), Ok(())),
-        Some(Err(why)) => (fallback(), Err(Obstacle::new(ObstacleReason::NoPolicy, why))),
-        None => {
-            let why = format!("the parameters of check {check} have not been read yet");
-            (fallback(), Err(Obstacle::new(ObstacleReason::NoPolicy, why)))
+static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+
+/// The policy of a Workload's next attempt, or why there is none that can be used.
+pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, Result<(), Obstacle>) {
+    let settings = context.policies.settings();
+    let no_policy = |why| Err(Obstacle::new(ObstacleReason::NoPolicy, why));
+    let (parameters, fault) = match context.policies.parameters(check) {
+        Some(Ok(parameters)) => (parameters, Ok(())),
+        Some(Err(why)) => (None, no_policy(why)),
+        None => (None, no_policy(format!("the parameters of check {check} have not been read yet"))),
+    };
+    let policy = settings.policy(check, parameters.as_ref());
+    let (policy, ignored) = overrides::apply(policy, &settings.file.job_overrides, workload.annotations());
+    for Ignored { key, why } in ignored {
+        let note = format!("annotation {key} is ignored: {why}");
+        if context.policies.is_news(&workload.uid().unwrap_or_default(), &note) {
+            let moment = Moment { check, seq: 0, at: context.now() };
+            let notice =
+                Notice { reason: "JobOverrideIgnored", topic: note.clone(), warning: true, text: note };
+            context.events.publish(workload, moment, &notice);
         }
     }
+    (policy, fault)
 }
 
-/// NodePools whose limits count, and for which all live claims must therefore be known.
-pub fn limited_pools(context: &Context) -> Vec<String> {
+/// NodePools of which all live claims must be known: those with limits, and where shapes are learnt all.
+pub fn pools_to_read(context: &Context, policy: &Policy) -> Vec<String> {
+    let learns = policy.packing == PackingMode::Fill && policy.shapes.is_empty();
     let pools = context.stores.pools.state();
-    let limited = pools.iter().filter(|p| p.spec.limits.as_ref().is_some_and(|l| !l.is_empty()));
-    limited.map(|p| p.name_any()).collect()
+    let read = pools.iter().filter(|p| learns || p.spec.limits.as_ref().is_some_and(|l| !l.is_empty()));
+    read.map(|p| p.name_any()).collect()
+}
+
+/// The policy with the launch timeout of a tier.
+pub fn of_tier(policy: &Arc<Policy>, tier: u32) -> Arc<Policy> {
+    let stated =
+        usize::try_from(tier).ok().and_then(|tier| policy.tiers.get(tier)).and_then(|t| t.launch_timeout);
+    let Some(launch) = stated.filter(|launch| *launch != policy.deadlines.launch) else {
+        return Arc::clone(policy);
+    };
+    let deadlines = Limits { launch, ..policy.deadlines };
+    Arc::new(Policy { deadlines, ..(**policy).clone() })
 }
 
 /// Plans, with the turn on short NodePools respected.
 pub fn outcome(
     context: &Context,
     request: &Request<'_>,
-    pages: &LedgerPages,
+    pages: &mut LedgerPages,
     pool_claims: &[NodeClaim],
 ) -> Outcome {
     let workload = request.workload;
+    let now = context.now();
+    for claim in pool_claims {
+        if let Some(shape) = Shape::of_claim(claim, now) {
+            pages.learn(shape);
+        }
+    }
+    // While its claims are created, what is learnt meanwhile must not change the plan of a gang.
+    let shapes = pages.accepted(request.gang).map_or_else(|| pages.shapes(), |(_, shapes)| shapes);
+    let short = pages.short(now);
     let reserved = pages.others(request.gang);
     let counted: Vec<NodeClaim> = pool_claims
         .iter()
@@ -49,6 +88,10 @@ pub fn outcome(
         .collect();
     let queue =
         workload.admission().and_then(|a| context.stores.queues.get(&ObjectRef::new(&a.cluster_queue)));
+    let settings = context.policies.settings();
+    let traffic = traffic::of(context, workload, request.gang, pages, now);
+    let local_queues = context.stores.local_queues.all();
+    let namespace = namespace(context, workload);
     let cluster = Cluster {
         cluster_queue: queue.as_deref(),
         flavors: &context.stores.flavors.state(),
@@ -58,18 +101,23 @@ pub fn outcome(
         runtime_classes: &context.stores.runtime_classes.state(),
         pool_claims: &counted,
         reserved: &reserved,
+        shapes: &shapes,
+        short: Some(&short),
+        cluster_queues: &context.stores.queues.state(),
+        cohorts: &context.stores.cohorts.all().unwrap_or_default(),
+        local_queues: local_queues.as_deref(),
+        namespace_labels: namespace.as_deref().map(|n| n.metadata.labels.as_ref().unwrap_or(&NO_LABELS)),
+        guards: Some(&settings.file.guards),
+        traffic: Some(&traffic),
     };
     match plan::plan(&cluster, request) {
-        Outcome::Provision(plan) => {
-            let wanted = plan.reservations(request.gang);
-            match pages.whose_turn(request.gang, &wanted, context.now()) {
-                None => Outcome::Provision(plan),
-                Some((other, pool)) => Outcome::Wait(Obstacle::new(
-                    ObstacleReason::CapacityShort,
-                    format!("NodePool {pool} ran out of capacity lately, and gang {other} tries there first"),
-                )),
-            }
-        }
+        Outcome::Provision(plan) => match pages.whose_turn(request.gang, &plan, now) {
+            Some((other, offering)) if matches!(request.ways, Ways::From(_)) => Outcome::Wait(Obstacle::new(
+                ObstacleReason::CapacityShort,
+                format!("{offering} ran out of capacity lately, and gang {other} tries there first"),
+            )),
+            _ => Outcome::Provision(plan),
+        },
         other => other,
     }
 }
@@ -89,6 +137,12 @@ pub fn updates(
     let cluster = Cluster { flavors: &context.stores.flavors.state(), ..Cluster::default() };
     plan::merge::check(&cluster, request, &updates)?;
     Ok(updates)
+}
+
+/// The Workload's namespace, where namespaces can be read.
+fn namespace(context: &Context, workload: &Workload) -> Option<Arc<Namespace>> {
+    let name = workload.namespace()?;
+    context.stores.namespaces.store.get(&ObjectRef::new(&name))
 }
 
 fn limit_ranges(context: &Context, workload: &Workload) -> Vec<Arc<LimitRange>> {

@@ -1,4 +1,4 @@
-//! Publishes Kubernetes Events on the Workload, and on its Job where that is wanted.
+//! Publishes Kubernetes Events: on the Workload, on its Job where that is wanted, on AdmissionChecks.
 //!
 //! Rule: an Event's name follows from what it tells, so that whoever tells it again tells nothing new;
 //! publishing never waits, and never more is said of one Workload than its readers can bear.
@@ -39,7 +39,7 @@ const PACES_KEPT: usize = 4_096;
 pub struct Moment<'a> {
     /// The AdmissionCheck.
     pub check: &'a str,
-    /// Number of the transition after which it happened.
+    /// Number of the transition after which it happened; 0 where there is none.
     pub seq: u64,
     /// When.
     pub at: Timestamp,
@@ -76,23 +76,27 @@ impl Publisher {
 
     /// Publishes in the background. What is too much is dropped and counted.
     pub fn publish(&self, workload: &Workload, moment: Moment<'_>, notice: &Notice) {
-        let mut objects = vec![workload.object_ref(&())];
-        objects.extend(job_of(workload).filter(|_| self.on_job));
-        for object in objects {
-            let uid = object.uid.clone().unwrap_or_default();
-            let permit = Arc::clone(&self.room).try_acquire_owned();
-            let (true, Ok(permit)) = (self.takes(&uid, moment.at), permit) else {
-                metrics::event_unpublished(Unpublished::Limited);
-                continue;
-            };
-            let event = event(object, &self.instance, moment, notice);
-            let namespace = event.metadata.namespace.clone().unwrap_or_default();
-            let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-            tokio::spawn(async move {
-                send(&api, &event).await;
-                drop(permit);
-            });
+        self.publish_on(workload.object_ref(&()), moment, notice);
+        if let Some(job) = job_of(workload).filter(|_| self.on_job) {
+            self.publish_on(job, moment, notice);
         }
+    }
+
+    /// Publishes on any object in the background. What is too much is dropped and counted.
+    pub fn publish_on(&self, object: ObjectReference, moment: Moment<'_>, notice: &Notice) {
+        let uid = object.uid.clone().unwrap_or_default();
+        let permit = Arc::clone(&self.room).try_acquire_owned();
+        let (true, Ok(permit)) = (self.takes(&uid, moment.at), permit) else {
+            metrics::event_unpublished(Unpublished::Limited);
+            return;
+        };
+        let event = event(object, &self.instance, moment, notice);
+        let namespace = event.metadata.namespace.clone().unwrap_or_default();
+        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        tokio::spawn(async move {
+            send(&api, &event).await;
+            drop(permit);
+        });
     }
 
     /// Whether there is room for one more Event on this object.
@@ -155,7 +159,8 @@ fn event(object: ObjectReference, instance: &str, moment: Moment<'_>, notice: &N
     Event {
         metadata: ObjectMeta {
             name: Some(format!("{}.{told}", start.trim_end_matches(['-', '.']))),
-            namespace: object.namespace.clone(),
+            // Where the API server wants Events on objects without a namespace.
+            namespace: Some(object.namespace.clone().unwrap_or_else(|| "default".to_owned())),
             ..ObjectMeta::default()
         },
         action: Some("Provisioning".to_owned()),

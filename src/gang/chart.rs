@@ -26,8 +26,8 @@ impl GangChart {
     #[state(superstate = "unprovisioned")]
     fn validating(context: &mut Turn, event: &Event) -> Outcome<State> {
         match event {
-            Event::Planned { slots, plan, pinning } => {
-                context.begin_attempt(*slots, plan, *pinning);
+            Event::Planned { slots, plan, pinning, way } => {
+                context.begin_attempt(*slots, plan, *pinning, *way);
                 Transition(State::Provisioning)
             }
             Event::NothingNeeded | Event::AlreadyRunning => {
@@ -46,6 +46,11 @@ impl GangChart {
             Event::Impossible(message) => {
                 context.fail_for_good(message);
                 Transition(State::Rejected)
+            }
+            Event::Failed(failure) if context.memory.way.choice > 0 => {
+                // The tiers are through; the next round starts with the first.
+                let then = context.after(failure);
+                Transition(then.state(context))
             }
             Event::Failed(failure) => {
                 context.memory.last_failure = Some(failure.clone());

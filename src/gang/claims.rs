@@ -4,10 +4,11 @@
 //! the claim, the Node, its taints and its allocatable all say so.
 
 use super::failure::{Failure, FailureClass};
+use crate::api::parameters::{Allocatable, NodeConditionWanted};
 use crate::api::{Node, NodeClaim, condition};
 use crate::names;
 use crate::plan::resources;
-use crate::policy::Policy;
+use crate::policy::{Policy, Readiness};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long a launch error may stand before it counts: providers retry the transient ones.
@@ -30,6 +31,8 @@ pub struct ClaimView {
     pub slot: u32,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
+    /// Until when it is held for the gang; absent where it does not say.
+    pub held_until: Option<Timestamp>,
     /// How far it has come.
     pub health: Health,
 }
@@ -82,6 +85,7 @@ impl ClaimView {
             attempt: claim.label(names::ATTEMPT).parse().unwrap_or_default(),
             slot: claim.label(names::SLOT).parse().unwrap_or(u32::MAX),
             deleting: claim.metadata.deletion_timestamp.is_some(),
+            held_until: claim.annotation(names::HOLD_UNTIL).parse().ok(),
             health: health(claim, node, policy, now),
         }
     }
@@ -126,8 +130,18 @@ fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestam
     let Some(node) = node else {
         return Health::Coming { waits_for: "its Node to appear".into(), until: None };
     };
-    if let Some(lack) = lacks(claim, node) {
+    if let Some(lack) = lacks(claim, node, &policy.readiness) {
         return Health::Coming { waits_for: lack, until: None };
+    }
+    match lack(claim, node, policy.readiness.allocatable) {
+        Some((key, short)) if resources::is_device(&key) => {
+            // A device plugin may still be starting, or be starting again.
+            let waits_for =
+                format!("node {} to offer enough {short}", node.metadata.name.as_deref().unwrap_or_default());
+            return Health::Coming { waits_for, until: None };
+        }
+        Some((_, short)) => return Health::Failed(too_small(claim, node, &short)),
+        None => {}
     }
     let since = claim.since("Initialized").unwrap_or(now);
     match since.checked_add(policy.buffer_time.signed()) {
@@ -164,7 +178,7 @@ fn span_of(policy: &Policy, kind: &str) -> crate::api::duration::Span {
 }
 
 /// What a Node still lacks to run the pods of its claim.
-fn lacks(claim: &NodeClaim, node: &Node) -> Option<String> {
+fn lacks(claim: &NodeClaim, node: &Node, readiness: &Readiness) -> Option<String> {
     let name = node.metadata.name.as_deref().unwrap_or_default();
     if node.metadata.deletion_timestamp.is_some() {
         return Some(format!("node {name}, which is being deleted"));
@@ -181,8 +195,44 @@ fn lacks(claim: &NodeClaim, node: &Node) -> Option<String> {
     if let Some(taint) = node.spec.taints.iter().find(|t| t.effect != "PreferNoSchedule" && !own(t)) {
         return Some(format!("taint {} to leave node {name}", taint.key));
     }
-    resources::shortage(&claim.spec.resources.requests, &node.status.allocatable)
-        .map(|short| format!("node {name} to offer enough {short}"))
+    let labels = node.metadata.labels.as_ref();
+    let labelled = |key: &String, wanted: &String| {
+        labels.and_then(|l| l.get(key)).is_some_and(|value| wanted.is_empty() || value == wanted)
+    };
+    if let Some((key, value)) = readiness.node_labels.iter().find(|(key, value)| !labelled(key, value)) {
+        let equals = if value.is_empty() { "" } else { "=" };
+        return Some(format!("label {key}{equals}{value} on node {name}"));
+    }
+    let reported = |wanted: &NodeConditionWanted| {
+        node.status.conditions.iter().any(|c| c.kind == wanted.kind && c.status == wanted.status)
+    };
+    if let Some(wanted) = readiness.node_conditions.iter().find(|c| !reported(c)) {
+        return Some(format!("condition {}={} of node {name}", wanted.kind, wanted.status));
+    }
+    None
+}
+
+/// The resource of which a Node has less than its claim's pods and DaemonSets take, and the figures.
+fn lack(claim: &NodeClaim, node: &Node, compared: Allocatable) -> Option<(String, String)> {
+    let mut wanted = claim.spec.resources.requests.clone();
+    match compared {
+        Allocatable::Exact => {}
+        Allocatable::Devices => wanted.retain(|resource, _| resources::is_device(resource)),
+        Allocatable::None => wanted.clear(),
+    }
+    let key = resources::first_short(&wanted, &node.status.allocatable)?.to_owned();
+    Some((key, resources::shortage(&wanted, &node.status.allocatable)?))
+}
+
+/// The pods of the slot would never all start there, and a node does not grow.
+fn too_small(claim: &NodeClaim, node: &Node, short: &str) -> Failure {
+    let labels = node.metadata.labels.as_ref();
+    let instance_type = labels.and_then(|l| l.get(names::INSTANCE_TYPE)).map_or("unknown", String::as_str);
+    let message = format!(
+        "the node of slot {}, of type {instance_type}, has too little {short} for the pods planned on it",
+        claim.label(names::SLOT)
+    );
+    Failure::new(FailureClass::NodeTooSmall, message)
 }
 
 /// What a claim died of that is missing, or is being deleted although its gang wants it.

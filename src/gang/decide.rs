@@ -6,10 +6,10 @@
 use super::chart::GangChart;
 use super::event::{Effect, Event, Standing};
 use super::failure::{Failure, FailureClass};
-use super::journal::{Journal, Memory};
+use super::journal::{Journal, Memory, Way};
 use super::reservation::Epoch;
 use super::state::{State, Then};
-use crate::api::parameters::{OnExhausted, Pinning};
+use crate::api::parameters::{Compat, OnExhausted, Pinning};
 use crate::policy::{Pace, Policy};
 use jiff::Timestamp;
 use statig::Outcome;
@@ -30,6 +30,8 @@ pub struct Rules {
     pub yielding: Pace,
     /// What happens once both are used up.
     pub on_exhausted: OnExhausted,
+    /// The controller whose way of retrying is kept.
+    pub compat: Compat,
 }
 
 impl Rules {
@@ -37,11 +39,13 @@ impl Rules {
     pub fn new(policy: &Policy, now: Timestamp, jitter: f64) -> Self {
         Self {
             now,
-            jitter,
+            // The first Setu waited exactly as long as it said.
+            jitter: if policy.compat == Compat::Setu { 0.0 } else { jitter },
             gang_deadline: policy.deadlines.gang.signed(),
             in_check: policy.in_check,
             yielding: policy.yielding,
             on_exhausted: policy.on_exhausted,
+            compat: policy.compat,
         }
     }
 }
@@ -88,11 +92,12 @@ pub struct Turn {
 
 impl Turn {
     /// Starts a new attempt under a number that was never used.
-    pub(super) fn begin_attempt(&mut self, slots: u32, plan: &str, pinning: Pinning) {
+    pub(super) fn begin_attempt(&mut self, slots: u32, plan: &str, pinning: Pinning, way: Way) {
         self.memory.attempt = self.memory.attempt.saturating_add(1);
         self.memory.slots = slots;
         self.memory.plan = Some(plan.to_owned());
         self.memory.pinning = pinning;
+        self.memory.way = way;
         self.restart_clock();
     }
 
@@ -118,6 +123,7 @@ impl Turn {
     pub(super) fn begin_epoch(&mut self, epoch: &Epoch, standing: Standing) -> State {
         self.memory.epoch = epoch.clone();
         self.memory.tries = 0;
+        self.memory.way = Way::default();
         self.memory.slots = 0;
         self.memory.plan = None;
         self.restart_clock();
@@ -137,7 +143,17 @@ impl Turn {
     /// Notes a failed attempt and says where its rollback leads.
     pub(super) fn after(&mut self, failure: &Failure) -> Then {
         self.memory.last_failure = Some(failure.clone());
+        let next = self.memory.way.choice.saturating_add(1);
+        if failure.reason.is_shortage() && next < self.memory.way.choices {
+            // Another tier is no further try: the quota is held, and nothing has to be waited for.
+            self.memory.way.choice = next;
+            return Then::BackingOff;
+        }
+        self.memory.way.choice = 0;
         self.memory.tries = self.memory.tries.saturating_add(1);
+        if self.rules.compat == Compat::Setu && failure.reason == FailureClass::GangTimeout {
+            return Then::Rejected;
+        }
         let may_try_here = failure.reason != FailureClass::NotAdmitted;
         if may_try_here && self.memory.tries <= self.rules.in_check.limit {
             Then::BackingOff
@@ -171,6 +187,7 @@ impl Then {
     /// The state a rollback ends in, with its waits set.
     pub(super) fn state(self, turn: &mut Turn) -> State {
         match self {
+            Self::BackingOff if turn.memory.way.choice > 0 => State::BackingOff { until: turn.now },
             Self::BackingOff => {
                 State::BackingOff { until: turn.wait(turn.rules.in_check, turn.memory.tries) }
             }

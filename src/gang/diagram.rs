@@ -6,7 +6,7 @@
 use super::decide::{Rules, decide};
 use super::event::{Event, Standing};
 use super::failure::{Failure, FailureClass};
-use super::journal::Journal;
+use super::journal::{Journal, Way};
 use super::reservation::{Ending, Epoch};
 use super::state::{State, StateName, Then};
 use crate::api::parameters::{OnExhausted, Pinning};
@@ -56,7 +56,7 @@ fn states(now: Timestamp) -> Vec<State> {
 fn events() -> Vec<Event> {
     let standings = [Standing::Reserved, Standing::Admitted, Standing::Running, Standing::AdmittedPods];
     let mut events = vec![
-        Event::Planned { slots: 2, plan: "plan".into(), pinning: Pinning::Selector },
+        Event::Planned { slots: 2, plan: "plan".into(), pinning: Pinning::Selector, way: Way::default() },
         Event::NothingNeeded,
         Event::AlreadyRunning,
         Event::Impossible("never".into()),

@@ -4,6 +4,7 @@
 //! snapshot gives the same events, and an effect may be run twice without harm.
 
 use super::failure::{Failure, FailureClass};
+use super::journal::Way;
 use super::reservation::{Ending, Epoch};
 use crate::api::parameters::Pinning;
 use serde::{Deserialize, Serialize};
@@ -40,6 +41,8 @@ pub enum Event {
         plan: String,
         /// How pods will find their nodes.
         pinning: Pinning,
+        /// Which of the ways to get nodes it is.
+        way: Way,
     },
     /// No node is needed.
     NothingNeeded,

@@ -134,7 +134,7 @@ impl Explanation {
             state: journal.state.name(),
             since: journal.entered_at,
             attempt: memory.attempt,
-            tier: memory.tier,
+            tier: memory.way.tier,
             slots: memory.slots,
             created: count(existing(journal, facts)),
             ready: count(ready(journal, facts)),

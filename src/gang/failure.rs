@@ -24,6 +24,8 @@ pub enum FailureClass {
     GangTimeout,
     /// The API server refused a NodeClaim.
     Refused,
+    /// A node is there, and has less than its pods need.
+    NodeTooSmall,
     /// A node was there and went away.
     Interrupted,
     /// Somebody else deleted a NodeClaim.
@@ -46,7 +48,7 @@ impl fmt::Display for FailureClass {
 
 impl FailureClass {
     /// Every class, for walks and tables.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::InsufficientCapacity,
         Self::NodeClassNotReady,
         Self::NodeClassMissing,
@@ -56,6 +58,7 @@ impl FailureClass {
         Self::InitializationTimeout,
         Self::GangTimeout,
         Self::Refused,
+        Self::NodeTooSmall,
         Self::Interrupted,
         Self::DeletedByOther,
         Self::PlanChanged,
@@ -63,6 +66,20 @@ impl FailureClass {
         Self::NotAdmitted,
         Self::Unknown,
     ];
+}
+
+impl FailureClass {
+    /// Whether it says that the provider does not give these nodes now, so that another tier may.
+    pub fn is_shortage(self) -> bool {
+        matches!(
+            self,
+            Self::InsufficientCapacity
+                | Self::LaunchFailed
+                | Self::LaunchTimeout
+                | Self::NodeClassNotReady
+                | Self::NodeClassMissing
+        )
+    }
 }
 
 /// One failure, as kept in the journal.

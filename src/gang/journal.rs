@@ -65,9 +65,9 @@ pub struct Memory {
     pub epoch: Epoch,
     /// Number of the current or last attempt; only ever grows.
     pub attempt: u32,
-    /// Index of the tier the attempt uses.
-    #[serde(default)]
-    pub tier: u32,
+    /// Which of the ways to get nodes the attempt uses, or the next one is to start from.
+    #[serde(flatten)]
+    pub way: Way,
     /// Nodes of the attempt.
     pub slots: u32,
     /// When the current attempt, or the wait before it, has taken too long.
@@ -105,6 +105,20 @@ pub struct TraceStart {
     /// The epoch before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Epoch>,
+}
+
+/// One way to get the nodes of a gang among those its policy gives.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// Index of its tier in the policy.
+    #[serde(default)]
+    pub tier: u32,
+    /// Index among all ways.
+    #[serde(default)]
+    pub choice: u32,
+    /// How many ways there are.
+    #[serde(default)]
+    pub choices: u32,
 }
 
 /// One transition.
@@ -232,7 +246,7 @@ impl Journal {
             at: now,
             reason,
             attempt: self.memory.attempt,
-            tier: self.memory.tier,
+            tier: self.memory.way.tier,
             by: String::new(),
         });
         self.trim();

@@ -6,7 +6,7 @@
 use super::journal::Journal;
 use super::observe::{Facts, existing, laggard, last_ready, ready};
 use super::state::{State, Then};
-use crate::plan::Outcome;
+use crate::plan::{ObstacleReason, Outcome};
 use jiff::Timestamp;
 
 /// The sentence for the check's message.
@@ -14,6 +14,9 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
     let memory = &journal.memory;
     let text = match &journal.state {
         State::Validating => match facts.plan {
+            Some(Outcome::Wait(obstacle)) if obstacle.reason == ObstacleReason::DryRun => {
+                format!("{}: {}", obstacle.reason, obstacle.message)
+            }
             Some(Outcome::Wait(obstacle)) => {
                 format!("{}: {}. Goes on by itself once that is mended", obstacle.reason, obstacle.message)
             }
@@ -42,6 +45,7 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
         }
         State::RollingBack { then } => {
             let next = match then {
+                Then::BackingOff if memory.way.choice > 0 => "then tries the next tier",
                 Then::BackingOff => "then tries again",
                 Then::Yielded => "then gives the quota back",
                 Then::Rejected => "then rejects",
@@ -53,6 +57,9 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                 facts.claims.len(),
                 cause(journal)
             )
+        }
+        State::BackingOff { .. } if memory.way.choice > 0 => {
+            format!("the next tier is tried{}", cause(journal))
         }
         State::BackingOff { until } => {
             format!("next attempt at {}{}", clock(*until), cause(journal))
@@ -79,8 +86,11 @@ pub fn headline(journal: &Journal, facts: &Facts<'_>) -> String {
     format!("{}: {}", journal.state.name(), explain(journal, facts))
 }
 
+/// Which attempt it is, and what it is made of: the policy's own name for it, or the capacity type.
 fn attempt(journal: &Journal, facts: &Facts<'_>) -> String {
-    let tier = facts.outlook.tier.map_or_else(String::new, |tier| format!(", tier {tier}"));
+    let named = usize::try_from(journal.memory.way.tier).ok().and_then(|index| facts.policy.tiers.get(index));
+    let tier = named.map(|tier| tier.name.as_str()).or(facts.outlook.tier);
+    let tier = tier.map_or_else(String::new, |tier| format!(", tier {tier}"));
     format!("attempt {}{tier}", journal.memory.attempt)
 }
 

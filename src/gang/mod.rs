@@ -30,7 +30,7 @@ pub use event::{Effect, Event};
 pub use explain::{Explanation, SlotView};
 pub use failure::{Failure, FailureClass};
 pub use identity::GangIdentity;
-pub use journal::{Journal, Memory};
+pub use journal::{Journal, Memory, Way};
 pub use observe::{Facts, Outlook, Reading, Sight, observe};
 pub use reservation::Reservation;
 pub use state::{State, StateName, Then};

@@ -103,8 +103,12 @@ mod tests {
 
     #[test]
     fn a_failure_is_told_as_such_and_giving_back_is_not() {
-        let planned =
-            Event::Planned { slots: 2, plan: "p".into(), pinning: crate::api::parameters::Pinning::Selector };
+        let planned = Event::Planned {
+            slots: 2,
+            plan: "p".into(),
+            pinning: crate::api::parameters::Pinning::Selector,
+            way: crate::gang::Way::default(),
+        };
         let failed = Event::Failed(Failure::new(FailureClass::InsufficientCapacity, "none"));
         let start = [("GangValidated", false), ("GangProvisioning", false), ("GangWaiting", false)];
         let failure = told(&[planned.clone(), Event::ClaimsExist, failed, Event::ClaimsGone]);

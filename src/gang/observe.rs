@@ -6,7 +6,7 @@
 use super::claims::{ClaimView, Health, Loss};
 use super::event::{Event, Standing};
 use super::failure::{Failure, FailureClass};
-use super::journal::Journal;
+use super::journal::{Journal, Way};
 use super::reservation::Reservation;
 use super::state::{State, Then};
 use crate::api::workload::Verdict;
@@ -187,9 +187,15 @@ fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
             slots: u32::try_from(plan.slots.len()).unwrap_or(u32::MAX),
             plan: plan.hash(),
             pinning: plan.pinning,
+            way: Way { tier: plan.tier, choice: plan.choice, choices: plan.choices },
         },
         Outcome::Never(obstacle) => Event::Impossible(obstacle.message.clone()),
-        Outcome::Wait(obstacle) if expired(journal, facts) => {
+        Outcome::Refuse(obstacle) => {
+            Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message))
+        }
+        Outcome::Wait(obstacle) if obstacle.reason.may_last() => return None,
+        // What is left of the tiers is closed: that is the end of this round, not something to wait for.
+        Outcome::Wait(obstacle) if expired(journal, facts) || journal.memory.way.choice > 0 => {
             Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message))
         }
         Outcome::Wait(_) => return None,
@@ -225,7 +231,9 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
                 (true, false) => Some(Event::ClaimsMissing(missing)),
             }
         }
-        Outcome::Wait(obstacle) | Outcome::Never(obstacle) => changed(&obstacle.message),
+        Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) | Outcome::Never(obstacle) => {
+            changed(&obstacle.message)
+        }
         Outcome::NothingNeeded(why) => changed(why),
     }
 }
@@ -241,7 +249,7 @@ fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     if current(journal, facts).all(ClaimView::is_ready) && missing(journal, facts).is_empty() {
         return Some(if quorum { Reading::Events(vec![Event::NodesReady]) } else { Reading::LookAgain });
     }
-    expired(journal, facts).then(|| {
+    (expired(journal, facts) || hold_is_over(journal, facts)).then(|| {
         let message = match laggard(journal, facts) {
             Some((slot, what)) => format!("the gang was not ready in time: slot {slot} waits for {what}"),
             None => "the gang was not ready in time".to_owned(),
@@ -267,13 +275,18 @@ pub fn unfit(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
     if journal.state != State::Approved || !is_waiting(facts) || journal.memory.slots == 0 {
         return None;
     }
-    first_loss(journal, facts).or_else(|| {
-        let limit = facts.policy.deadlines.admit;
-        (journal.entered_at.checked_add(limit.signed()).is_ok_and(|t| t <= facts.now)).then(|| {
-            let message = format!("every node was ready, but the Workload was not admitted within {limit}");
-            Failure::new(FailureClass::NotAdmitted, message)
-        })
-    })
+    let late = || {
+        let message = if hold_is_over(journal, facts) {
+            "every node was ready, but the Workload was not admitted while they were held".to_owned()
+        } else {
+            let limit = facts.policy.deadlines.admit;
+            let end = journal.entered_at.checked_add(limit.signed());
+            end.ok().filter(|end| *end <= facts.now)?;
+            format!("every node was ready, but the Workload was not admitted within {limit}")
+        };
+        Some(Failure::new(FailureClass::NotAdmitted, message))
+    };
+    first_loss(journal, facts).or_else(late)
 }
 
 /// Whether every node of the attempt is there and ready, seen in a quorum read.
@@ -358,6 +371,15 @@ fn expired(journal: &Journal, facts: &Facts<'_>) -> bool {
     journal.memory.deadline.is_some_and(|deadline| deadline <= facts.now)
 }
 
+/// When the hold on the first of the attempt's nodes ends.
+fn hold_ends(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
+    current(journal, facts).filter_map(|c| c.held_until).min()
+}
+
+fn hold_is_over(journal: &Journal, facts: &Facts<'_>) -> bool {
+    hold_ends(journal, facts).is_some_and(|end| end <= facts.now)
+}
+
 /// When time alone may bring the next event.
 pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
     let claims = current(journal, facts).filter_map(|c| match &c.health {
@@ -369,14 +391,20 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
         Loss::Failed(_) => None,
     });
     match &journal.state {
-        State::Validating => journal.memory.deadline,
+        State::Validating => {
+            let Some(Outcome::Wait(obstacle)) = facts.plan else { return journal.memory.deadline };
+            let deadline = journal.memory.deadline.filter(|_| !obstacle.reason.may_last());
+            deadline.into_iter().chain(obstacle.until).min()
+        }
         State::BackingOff { until } => Some(*until),
         State::Provisioning | State::WaitingReady => {
-            journal.memory.deadline.into_iter().chain(claims).chain(losses).min()
+            let hold = hold_ends(journal, facts);
+            journal.memory.deadline.into_iter().chain(hold).chain(claims).chain(losses).min()
         }
         State::Approved => {
             let admit = journal.entered_at.checked_add(facts.policy.deadlines.admit.signed()).ok();
-            admit.filter(|t| *t > facts.now).into_iter().chain(losses).min()
+            let hold = hold_ends(journal, facts);
+            admit.into_iter().chain(hold).filter(|t| *t > facts.now).chain(losses).min()
         }
         State::RollingBack { .. } | State::Yielded | State::Rejected | State::Released => None,
     }

@@ -3,16 +3,15 @@
 //! So it is neither drifted nor invisible: template labels, annotations and hash are copied, every
 //! custom requirement key gets a concrete label, and the NodePool is its owner.
 
-use super::daemons::{gang_taint, overhead, tolerates};
+use super::daemons::{gang_taint, tolerates};
 use super::demand::PodSetDemand;
 use super::requirements::{
     Clash, Requirements, Values, is_label_value, is_reserved, is_well_known, normalized,
 };
-use super::resources::{self, Defaults};
-use super::{Cluster, Obstacle, ObstacleReason, Request};
+use super::{Obstacle, ObstacleReason, Request};
 use crate::api::node_claim::{NodeClaimSpec, Requirement, ResourceRequests};
-use crate::api::parameters::Pinning;
-use crate::api::pod::PodSpec;
+use crate::api::parameters::{Pinning, Tier};
+use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::{NodeClaim, NodePool};
 use crate::names;
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Taint};
@@ -30,8 +29,6 @@ pub struct Draft {
     pub node_pool: String,
     /// What the node must be.
     pub requirements: Requirements,
-    /// Taints of the NodePool.
-    pub taints: Vec<Taint>,
     /// What the administrator may want to know of it.
     pub notes: Vec<String>,
     /// Keys that NodePool, policy or flavor define, so that a node must have a label for them.
@@ -47,6 +44,7 @@ impl Draft {
     pub fn new(
         pool: &Arc<NodePool>,
         request: &Request<'_>,
+        tier: &Tier,
         wanted: &PodSetDemand<'_>,
     ) -> Result<Self, Obstacle> {
         let node_pool = pool.metadata.name.clone().unwrap_or_default();
@@ -63,13 +61,21 @@ impl Draft {
         let clash = |who: &str, c: &Clash| tell(ObstacleReason::RequirementsClash, who, c);
         let mut requirements = of_pool(pool).map_err(|c| clash("its own template", &c))?;
         requirements.add_all(&request.policy.requirements).map_err(|c| clash("the policy", &c))?;
+        let who_tier = format!("tier {}", tier.name);
+        requirements.add_all(&tier.requirements).map_err(|c| clash(&who_tier, &c))?;
+        let placement = request.policy.placement.zones.as_deref().unwrap_or_default();
+        for (who, zones) in [(who_tier.as_str(), tier.zones.as_slice()), ("gates.placement", placement)] {
+            if !zones.is_empty() {
+                requirements.add(names::ZONE, &Values::of(zones)).map_err(|c| clash(who, &c))?;
+            }
+        }
         for flavor in &wanted.flavors {
             let who = format!("ResourceFlavor {}", flavor.metadata.name.as_deref().unwrap_or_default());
             for (key, value) in &flavor.spec.node_labels {
                 let key = normalized(key);
                 // A pool that the administrator names may be given the flavor's labels; one that is
                 // only found must have them by itself.
-                let can_be_given = request.policy.node_pool.is_some() && !is_reserved(key);
+                let can_be_given = tier.node_pool_name.is_some() && !is_reserved(key);
                 if !is_well_known(key) && requirements.get(key).is_none() && !can_be_given {
                     return Err(tell(ObstacleReason::FlavorNotOffered, &who, &undefined(key, value)));
                 }
@@ -84,39 +90,62 @@ impl Draft {
         if let Some((key, value)) = requirements.bad_value() {
             return Err(bad_label(key, value));
         }
-        let taints = pool.spec.template.spec.taints.clone();
-        check_taints(&taints, wanted, &node_pool)?;
-        Ok(Self { node_pool, requirements, taints, notes: Vec::new(), defined, pool: Arc::clone(pool) })
+        check_taints(&pool.spec.template.spec.taints, wanted, &node_pool)?;
+        Ok(Self { node_pool, requirements, notes: Vec::new(), defined, pool: Arc::clone(pool) })
     }
 
-    /// The claim, without name and gang labels.
-    pub fn finish(
-        &self,
-        cluster: &Cluster<'_>,
-        wanted: &PodSetDemand<'_>,
-        gang: &str,
-        pinning: Pinning,
-    ) -> Result<NodeClaim, Obstacle> {
-        let mut taints = self.taints.clone();
+    /// The same draft with one label held to a value.
+    ///
+    /// # Errors
+    /// Where the nodes cannot have it.
+    pub fn held_to(&self, key: &str, value: &str) -> Result<Self, Obstacle> {
+        let mut held = self.clone();
+        held.requirements.add(key, &Values::one(value)).map_err(|c| {
+            Obstacle::new(
+                ObstacleReason::RequirementsClash,
+                format!(
+                    "colocation asks for {} {}, but NodePool {} offers {}",
+                    c.key, c.asked, self.node_pool, c.offered
+                ),
+            )
+        })?;
+        held.defined.insert(key.to_owned());
+        Ok(held)
+    }
+
+    /// Whether nodes made from both are alike.
+    pub fn is_like(&self, other: &Self) -> bool {
+        self.node_pool == other.node_pool
+            && self.requirements == other.requirements
+            && self.defined == other.defined
+    }
+
+    /// Taints of the nodes, the gang's own included where pods are held to their nodes by it.
+    pub fn taints(&self, gang: &str, pinning: Pinning) -> Vec<Taint> {
+        let mut taints = self.pool.spec.template.spec.taints.clone();
         if pinning == Pinning::SelectorAndTaint {
             taints.push(gang_taint(gang));
         }
-        let bad = |who: &str, e: &resources::BadQuantity| {
-            Obstacle::new(
-                ObstacleReason::BadQuantity,
-                format!("{who} requests {e}; write an amount such as 500m, 2 or 4Gi"),
-            )
-        };
-        let defaults =
-            Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: cluster.runtime_classes };
-        let pod = resources::of_pod(&wanted.pod_set.template.spec, defaults)
-            .map_err(|e| bad(&format!("pod set {}", wanted.pod_set.name), &e))?;
-        let daemons =
-            overhead(self, &taints, cluster).map_err(|(who, e)| bad(&format!("DaemonSet {who}"), &e))?;
+        taints
+    }
+
+    /// The claim, without name and gang labels, that asks for these amounts and, where any are given,
+    /// for one of these instance types.
+    pub fn claim(
+        &self,
+        requests: ResourceList,
+        taints: Vec<Taint>,
+        types: &[String],
+    ) -> Result<NodeClaim, Obstacle> {
+        let mut requirements = self.requirements.clone();
+        if !types.is_empty() {
+            // They were chosen among those that the requirements allow.
+            let _ = requirements.add(names::INSTANCE_TYPE, &Values::of(types));
+        }
         let template = &self.pool.spec.template;
         let spec = NodeClaimSpec {
-            requirements: self.requirements.render(),
-            resources: ResourceRequests { requests: resources::sum(&pod, &daemons) },
+            requirements: requirements.render(),
+            resources: ResourceRequests { requests },
             taints,
             startup_taints: template.spec.startup_taints.clone(),
             node_class_ref: template.spec.node_class_ref.clone(),

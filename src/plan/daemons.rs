@@ -4,10 +4,11 @@
 //! Rule: in doubt a DaemonSet counts as kept off, because a node without its device plugin never gets
 //! ready, and a node without the taint only risks a stranger's pod.
 
-use super::Cluster;
 use super::claim::{Draft, constrained};
 use super::requirements::{Values, is_reserved, is_well_known, normalized};
-use super::resources::{self, BadQuantity, Defaults};
+use super::resources::{self, Defaults};
+use super::{Cluster, Obstacle};
+use crate::api::parameters::Pinning;
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::{DaemonSet, NodePool};
 use crate::names;
@@ -71,15 +72,12 @@ pub fn kept_off_by_taint<'a>(
 ///
 /// # Errors
 /// The DaemonSet whose requests cannot be read, and which of them.
-pub fn overhead(
-    draft: &Draft,
-    taints: &[Taint],
-    cluster: &Cluster<'_>,
-) -> Result<ResourceList, (String, BadQuantity)> {
+pub fn overhead(draft: &Draft, taints: &[Taint], cluster: &Cluster<'_>) -> Result<ResourceList, Obstacle> {
     let defaults = Defaults { limit_ranges: &[], runtime_classes: cluster.runtime_classes };
     let mut total = ResourceList::new();
     for daemon in cluster.daemon_sets.iter().filter(|d| belongs(&d.spec.template.spec, draft, taints)) {
-        let pod = resources::of_pod(&daemon.spec.template.spec, defaults).map_err(|e| (name(daemon), e))?;
+        let pod = resources::of_pod(&daemon.spec.template.spec, defaults)
+            .map_err(|e| super::bad_quantity(&format!("DaemonSet {}", name(daemon)), &e))?;
         total = resources::sum(&total, &pod);
     }
     Ok(total)
@@ -108,11 +106,11 @@ fn may_belong(spec: &PodSpec, draft: &Draft, cluster: &Cluster<'_>) -> bool {
             let _ = later.requirements.add(key, &Values::any());
         }
     }
-    belongs(spec, &later, &draft.taints)
+    belongs(spec, &later, &draft.taints("", Pinning::None))
 }
 
 /// The label keys a pod asks about.
-fn keys(spec: &PodSpec) -> impl Iterator<Item = &str> {
+pub fn keys(spec: &PodSpec) -> impl Iterator<Item = &str> {
     let terms = spec
         .affinity
         .iter()

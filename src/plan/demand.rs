@@ -2,11 +2,16 @@
 //!
 //! Rule: counts come from the admission, never from `resourceUsage`, which covers quota alone.
 
+use super::claim::constrained;
+use super::daemons::keys;
+use super::requirements::{Requirements, Values};
+use super::resources::{self, Defaults};
 use super::{Cluster, Obstacle, ObstacleReason, Outcome, Request};
-use crate::api::pod::PodSpec;
+use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::queue::CheckRule;
 use crate::api::workload::PodSet;
 use crate::api::{ClusterQueue, ResourceFlavor, Workload};
+use crate::names;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -19,6 +24,10 @@ pub struct PodSetDemand<'a> {
     pub pods: u32,
     /// Flavors it was assigned, each once.
     pub flavors: Vec<&'a ResourceFlavor>,
+    /// What each pod takes from a node.
+    pub each: ResourceList,
+    /// Most of its pods that may share a node.
+    pub per_node: u32,
 }
 
 /// The needs of all pod sets that this check provides for, or why there is nothing to provide.
@@ -46,8 +55,13 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
                 ),
             )));
         }
+        if let Some(obstacle) = contradiction(pod_set) {
+            return Err(Outcome::Never(obstacle));
+        }
         let flavors = flavors(cluster.flavors, request.workload, &pod_set.name).map_err(Outcome::Wait)?;
-        needs.push(PodSetDemand { pod_set, pods, flavors });
+        let each = each(cluster, pod_set).map_err(Outcome::Wait)?;
+        let per_node = if shuns_itself(pod_set) { 1 } else { u32::MAX };
+        needs.push(PodSetDemand { pod_set, pods, flavors, each, per_node });
     }
     if needs.is_empty() {
         let managed = request.policy.managed_resources.join(", ");
@@ -132,6 +146,50 @@ fn pods(workload: &Workload, pod_set: &PodSet) -> u32 {
         .find(|r| r.name == pod_set.name)
         .map_or(0, |r| r.count);
     u32::try_from(granted.min(pod_set.count.saturating_sub(done))).unwrap_or(0)
+}
+
+/// What one pod takes.
+fn each(cluster: &Cluster<'_>, pod_set: &PodSet) -> Result<ResourceList, Obstacle> {
+    let defaults = Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: cluster.runtime_classes };
+    resources::of_pod(&pod_set.template.spec, defaults)
+        .map_err(|e| super::bad_quantity(&format!("pod set {}", pod_set.name), &e))
+}
+
+/// What no node can ever be: a selector and an affinity of the same pod that exclude each other.
+fn contradiction(pod_set: &PodSet) -> Option<Obstacle> {
+    let spec = &pod_set.template.spec;
+    let mut asked = Requirements::default();
+    for key in keys(spec) {
+        // A key that nothing is asked of yet can always be narrowed.
+        let _ = asked.add(key, &Values::any());
+    }
+    let clash = constrained(&asked, spec).err()?;
+    // Labels may be absent, so only a clash of values is one.
+    let values = spec.node_selector.get(&clash.key)?;
+    Some(Obstacle::new(
+        ObstacleReason::RequirementsClash,
+        format!(
+            "pod set {} contradicts itself: its nodeSelector wants {} {values}, and its node affinity {}; correct the pods",
+            pod_set.name, clash.key, clash.asked
+        ),
+    ))
+}
+
+/// Whether two pods of the set cannot run on one node: they spread over host names, shun each other
+/// there, or listen on the same port of the host.
+fn shuns_itself(pod_set: &PodSet) -> bool {
+    let spec = &pod_set.template.spec;
+    let on_host_name = |key: &str| key == names::HOSTNAME;
+    let spread = spec
+        .topology_spread_constraints
+        .iter()
+        .any(|c| on_host_name(&c.topology_key) && c.when_unsatisfiable == "DoNotSchedule");
+    let shunned = spec.affinity.iter().filter_map(|a| a.pod_anti_affinity.as_ref()).any(|a| {
+        let terms = a.required_during_scheduling_ignored_during_execution.iter().flatten();
+        terms.into_iter().any(|term| on_host_name(&term.topology_key))
+    });
+    let ports = spec.containers.iter().flat_map(|c| &c.ports).any(|p| p.host_port.is_some_and(|p| p > 0));
+    spread || shunned || ports
 }
 
 /// Whether the pods ask for one of these resources, in a request or a limit. No list means yes.

@@ -3,12 +3,17 @@
 //! Rule: everything fits as it stands, so that a test states only what it is about.
 
 use super::demand::{self, PodSetDemand};
-use super::{Cluster, Outcome, Request, Reservation};
-use crate::api::{ClusterQueue, DaemonSet, NodeClaim, NodePool, ResourceFlavor, Workload};
+use super::offering::Offering;
+use super::shapes::Shape;
+use super::{Cluster, Outcome, Request, Reservation, Ways};
+use crate::api::{
+    ClusterQueue, Cohort, DaemonSet, LocalQueue, NodeClaim, NodePool, ResourceFlavor, Workload,
+};
 use crate::names;
 use crate::policy::Policy;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Reads an object from JSON.
@@ -70,6 +75,13 @@ pub struct World {
     pub workload: Workload,
     pub checks: Vec<String>,
     pub policy: Policy,
+    pub queues: Vec<Arc<ClusterQueue>>,
+    pub cohorts: Vec<Arc<Cohort>>,
+    pub local_queues: Vec<Arc<LocalQueue>>,
+    pub namespace: BTreeMap<String, String>,
+    pub ways: Ways<'static>,
+    pub shapes: Vec<Shape>,
+    pub short: BTreeSet<Offering>,
 }
 
 impl World {
@@ -85,6 +97,13 @@ impl World {
             workload: object(workload()),
             checks: vec!["prov".to_owned()],
             policy: Policy::default(),
+            queues: Vec::new(),
+            cohorts: Vec::new(),
+            local_queues: vec![local_queue("lq", "q")],
+            namespace: BTreeMap::new(),
+            ways: Ways::From(0),
+            shapes: Vec::new(),
+            short: BTreeSet::new(),
         }
     }
 
@@ -109,6 +128,12 @@ impl World {
             daemon_sets: &self.daemon_sets,
             pool_claims: &self.claims,
             reserved: &self.reserved,
+            shapes: &self.shapes,
+            short: Some(&self.short),
+            cluster_queues: &self.queues,
+            cohorts: &self.cohorts,
+            local_queues: Some(&self.local_queues),
+            namespace_labels: Some(&self.namespace),
             ..Cluster::default()
         }
     }
@@ -120,6 +145,7 @@ impl World {
             our_checks: &self.checks,
             gang: "g1",
             policy: &self.policy,
+            ways: self.ways,
         }
     }
 
@@ -139,10 +165,10 @@ impl World {
         }
     }
 
-    /// The message of the obstacle, of which there must be one to wait for.
+    /// The obstacle that keeps the gang from its nodes for now; there must be one.
     pub fn obstacle(&self) -> (super::ObstacleReason, String) {
         match self.plan() {
-            Outcome::Wait(obstacle) => (obstacle.reason, obstacle.message),
+            Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) => (obstacle.reason, obstacle.message),
             other => panic!("{other:?}"),
         }
     }
@@ -151,8 +177,21 @@ impl World {
 /// A ClusterQueue with these checks.
 pub fn queue(checks: &Value) -> ClusterQueue {
     object(json!({
-        "metadata": {"name": "q"}, "spec": {"admissionChecksStrategy": {"admissionChecks": checks}},
+        "metadata": {"name": "q"},
+        "spec": {
+            "admissionChecksStrategy": {"admissionChecks": checks},
+            "resourceGroups": [{"flavors": [{"name": "gpu", "resources": [
+                {"name": "cpu", "nominalQuota": "100"}, {"name": "nvidia.com/gpu", "nominalQuota": "100"},
+            ]}]}],
+        },
     }))
+}
+
+/// A LocalQueue that leads to a ClusterQueue.
+pub fn local_queue(name: &str, leads_to: &str) -> Arc<LocalQueue> {
+    Arc::new(object(
+        json!({"metadata": {"name": name, "namespace": "ns"}, "spec": {"clusterQueue": leads_to}}),
+    ))
 }
 
 /// A flavor with these node labels.
@@ -179,7 +218,7 @@ pub fn pod_set(name: &str, count: i32) -> Value {
 fn workload() -> Value {
     json!({
         "metadata": {"name": "w", "namespace": "ns"},
-        "spec": {"podSets": [pod_set("main", 2)]},
+        "spec": {"queueName": "lq", "podSets": [pod_set("main", 2)]},
         "status": {"admission": {"clusterQueue": "q", "podSetAssignments": [
             {"name": "main", "flavors": {"cpu": "gpu", "nvidia.com/gpu": "gpu"}},
         ]}},

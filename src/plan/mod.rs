@@ -1,34 +1,49 @@
 //! From a Workload's admission to the NodeClaims it needs, as pure functions.
 //!
-//! Read in this order: `demand` (which pod sets, how many pods) → `pools` (from which NodePool) →
-//! `claim` (what the NodeClaim looks like; uses `requirements`, `resources`, `daemons`) → `gates`
-//! (may it be bought now) → `merge` (will Kueue be able to start the pods there).
+//! Read in this order: `outcome` (what planning comes to) → `demand` (which pod sets, how many pods) →
+//! `tiers` and `pools` (the ways to get nodes) → `claim` (what a NodeClaim looks like; uses
+//! `requirements`, `resources`, `daemons`) → `slots` (how many; uses `shapes`, `packing`) → `gates` (may
+//! it be bought now) → `merge` (will Kueue be able to start the pods there).
 //!
 //! Rule: sizes, shapes and pools come from the admission, the pod sets and the administrator's
 //! objects alone. Nothing a tenant annotates has a say.
 
 pub mod claim;
+pub mod cost;
 pub mod daemons;
 pub mod demand;
 pub mod gates;
 pub mod merge;
+pub mod offering;
+pub mod outcome;
+pub mod packing;
 pub mod pools;
 pub mod quantity;
 pub mod requirements;
 pub mod resources;
+pub mod shapes;
+pub mod slots;
+pub mod strategy;
+pub mod tiers;
 
 use crate::api::parameters::Pinning;
-use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
-use crate::api::{ClusterQueue, DaemonSet, NodeClaim, NodePool, ResourceFlavor, Workload};
-use crate::digest::hex_digest;
+use crate::api::{
+    ClusterQueue, Cohort, DaemonSet, LocalQueue, NodeClaim, NodePool, ResourceFlavor, Workload,
+};
 use crate::names;
 use crate::planted::planted;
 use crate::policy::Policy;
+use crate::policy::file::Guards;
+use gates::guards::Traffic;
 use k8s_openapi::api::core::v1::{LimitRange, Toleration};
 use k8s_openapi::api::node::v1::RuntimeClass;
-use std::fmt;
+use offering::Offering;
+pub use outcome::{Obstacle, ObstacleReason, Outcome, Plan, Reservation, Share, Slot};
+use shapes::Shape;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use tiers::Choice;
 
 /// What the planner may look at: a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,6 +64,22 @@ pub struct Cluster<'a> {
     pub pool_claims: &'a [NodeClaim],
     /// What other gangs are about to create.
     pub reserved: &'a [Reservation],
+    /// Shapes of nodes learnt from those seen.
+    pub shapes: &'a [Shape],
+    /// What was out of capacity lately.
+    pub short: Option<&'a BTreeSet<Offering>>,
+    /// Every ClusterQueue.
+    pub cluster_queues: &'a [Arc<ClusterQueue>],
+    /// Every Cohort.
+    pub cohorts: &'a [Arc<Cohort>],
+    /// LocalQueues, where they can be read.
+    pub local_queues: Option<&'a [Arc<LocalQueue>]>,
+    /// Labels of the Workload's namespace, where they can be read.
+    pub namespace_labels: Option<&'a BTreeMap<String, String>>,
+    /// Bounds of the whole controller.
+    pub guards: Option<&'a Guards>,
+    /// What these bounds are compared with.
+    pub traffic: Option<&'a Traffic>,
 }
 
 /// Whom to plan for.
@@ -64,139 +95,19 @@ pub struct Request<'a> {
     pub gang: &'a str,
     /// The gang's policy.
     pub policy: &'a Policy,
+    /// Which of the ways to get nodes may be taken.
+    pub ways: Ways<'a>,
 }
 
-/// What planning came to.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
-    /// These nodes.
-    Provision(Plan),
-    /// No node, because.
-    NothingNeeded(String),
-    /// Not now: something must change first.
-    Wait(Obstacle),
-    /// Never, as the Workload is.
-    Never(Obstacle),
-}
-
-/// What stands in the way.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle {
-    /// Its kind.
-    pub reason: ObstacleReason,
-    /// What is wrong and what to do about it, for the user.
-    pub message: String,
-}
-
-/// Kinds of obstacles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it, and the messages say more")]
-pub enum ObstacleReason {
-    NodePoolMissing,
-    NodePoolNotReady,
-    NoNodePoolFits,
-    RequirementsClash,
-    FlavorNotOffered,
-    TaintNotTolerated,
-    FlavorMissing,
-    QueueUnknown,
-    LimitExceeded,
-    TooManyNodes,
-    ResourceClaims,
-    BadQuantity,
-    UpdatesClash,
-    CapacityShort,
-    NoPolicy,
-}
-
-impl fmt::Display for ObstacleReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(self, f)
-    }
-}
-
-impl Obstacle {
-    /// An obstacle of this kind.
-    pub fn new(reason: ObstacleReason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into() }
-    }
-}
-
-/// Nodes of a gang, one slot each.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
-    /// The slots, numbered from 0 over the pod sets in their order.
-    pub slots: Vec<Slot>,
-    /// How the pods find their nodes; never `Auto`.
-    pub pinning: Pinning,
-    /// What the administrator may want to know.
-    pub notes: Vec<String>,
-}
-
-/// One node to be.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Slot {
-    /// Number within the gang.
-    pub index: u32,
-    /// Pod set whose pod it carries.
-    pub pod_set: String,
-    /// NodePool it comes from.
-    pub node_pool: String,
-    /// The claim without name and gang labels, shared by all slots of the pod set.
-    pub template: Arc<NodeClaim>,
-}
-
-/// What a gang is about to create in one NodePool.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Reservation {
-    /// The gang.
-    pub gang: String,
-    /// The NodePool.
-    pub node_pool: String,
-    /// Nodes.
-    pub nodes: u32,
-    /// Resources of all of them.
-    pub requests: ResourceList,
-}
-
-impl Plan {
-    /// 16 hexadecimal digits that change when what would be created changes.
-    pub fn hash(&self) -> String {
-        let shape = |s: &Slot| {
-            let shape = (&s.pod_set, &s.node_pool, &s.template.spec, &s.template.metadata.labels);
-            serde_json::to_string(&shape).unwrap_or_default()
-        };
-        let shapes: Vec<String> = self.slots.iter().map(shape).collect();
-        hex_digest(&shapes.iter().map(String::as_str).collect::<Vec<_>>(), 8)
-    }
-
-    /// What this plan takes from each NodePool.
-    pub fn reservations(&self, gang: &str) -> Vec<Reservation> {
-        let mut all: Vec<Reservation> = Vec::new();
-        for slot in &self.slots {
-            let requests = &slot.template.spec.resources.requests;
-            match all.iter_mut().find(|r| r.node_pool == slot.node_pool) {
-                Some(r) => {
-                    r.nodes = r.nodes.saturating_add(1);
-                    r.requests = resources::sum(&r.requests, requests);
-                }
-                None => all.push(Reservation {
-                    gang: gang.to_owned(),
-                    node_pool: slot.node_pool.clone(),
-                    nodes: 1,
-                    requests: requests.clone(),
-                }),
-            }
-        }
-        all
-    }
-
-    /// Names of the pod sets that get nodes.
-    pub fn pod_sets(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.slots.iter().map(|s| s.pod_set.clone()).collect();
-        names.dedup();
-        names
-    }
+/// Which of the ways to get nodes may be taken, by their index in [`tiers::choices`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ways<'a> {
+    /// The first from this one on that is open; one without capacity lately only if all are so.
+    From(u32),
+    /// This one, which was accepted before: no gate is asked again.
+    Accepted(u32),
+    /// The one that gives nodes like this, of which the gang has some already: no gate is asked again.
+    Like(&'a NodeClaim),
 }
 
 /// What Kueue is to add to the pods, so that they find their nodes and nobody else does.
@@ -229,58 +140,85 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
         Ok(demand) => demand,
         Err(stop) => return stop,
     };
-    match provision(cluster, request, &demand) {
-        Ok(plan) => Outcome::Provision(plan),
-        Err(obstacle) => Outcome::Wait(obstacle),
+    let choices = tiers::choices(cluster, request, &demand);
+    let first = match request.ways {
+        Ways::From(first) | Ways::Accepted(first) => first,
+        Ways::Like(_) => 0,
+    };
+    let last = u32::try_from(choices.len()).unwrap_or(u32::MAX).saturating_sub(1);
+    let mut short = None;
+    let mut closed = Vec::new();
+    for (index, choice) in (0..).zip(&choices).skip(usize::try_from(first.min(last)).unwrap_or(usize::MAX)) {
+        match way(cluster, request, &demand, choice) {
+            Ok(plan) => {
+                let plan = Plan { choice: index, choices: last.saturating_add(1), ..plan };
+                let taken = match request.ways {
+                    Ways::From(_) => !plan.is_short(cluster.short),
+                    Ways::Accepted(_) => true,
+                    Ways::Like(claim) => plan.has_like(claim),
+                };
+                if taken {
+                    return Outcome::Provision(plan);
+                }
+                short = short.or(Some(plan).filter(|_| matches!(request.ways, Ways::From(_))));
+            }
+            Err(obstacle) => closed.push((choice.name.as_str(), obstacle)),
+        }
+        if matches!(request.ways, Ways::Accepted(_)) {
+            break;
+        }
     }
+    short.map_or_else(|| outcome::closed(&closed), Outcome::Provision)
 }
 
-fn provision(
+/// One way to get the nodes of a gang, looked at whatever the gates say.
+#[derive(Clone, Debug)]
+pub struct Surveyed {
+    /// Tier, NodePool and place, as far as there is a choice of each.
+    pub name: String,
+    /// Its nodes, or why there are none.
+    pub plan: Result<Plan, Obstacle>,
+    /// What each gate says.
+    pub reports: Vec<gates::Report>,
+}
+
+/// Every way to get the nodes of a gang, with what each gate says.
+///
+/// # Errors
+/// What planning comes to where no way has to be looked for.
+pub fn survey(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Vec<Surveyed>, Outcome> {
+    let demand = demand::demand(cluster, request)?;
+    let look = |choice: Choice| {
+        let ungated = Request { ways: Ways::Accepted(0), ..*request };
+        let plan = way(cluster, &ungated, &demand, &choice);
+        let reports = plan.as_ref().map(|plan| gates::ask(cluster, request, plan)).unwrap_or_default();
+        Surveyed { name: choice.name, plan, reports }
+    };
+    Ok(tiers::choices(cluster, request, &demand).into_iter().map(look).collect())
+}
+
+/// The plan of one way, if every gate lets it pass.
+fn way(
     cluster: &Cluster<'_>,
     request: &Request<'_>,
     demand: &[demand::PodSetDemand<'_>],
+    choice: &Choice,
 ) -> Result<Plan, Obstacle> {
-    let nodes: u32 = demand.iter().map(|d| d.pods).fold(0, u32::saturating_add);
-    gates::size(nodes, request.policy)?;
-    let mut drafts = Vec::new();
-    for wanted in demand {
-        drafts.push((wanted, pools::choose(cluster, request, wanted)?));
-    }
-    let mut remarks: Vec<String> = drafts.iter().flat_map(|(_, draft)| draft.notes.clone()).collect();
-    remarks.dedup();
-    let excluded = daemons::kept_off_by_taint(drafts.iter().map(|(_, draft)| draft), cluster, request.gang);
-    let names = excluded.join(", ");
-    let pinning = match request.policy.pinning {
-        Pinning::Auto if excluded.is_empty() => Pinning::SelectorAndTaint,
-        Pinning::Auto => {
-            remarks.push(format!("the nodes get no taint: DaemonSets {names} would not run on them"));
-            Pinning::Selector
-        }
-        Pinning::SelectorAndTaint if !excluded.is_empty() => {
-            remarks.push(format!(
-                "DaemonSets {names} do not tolerate taint {} and stay off the nodes",
-                names::GANG
-            ));
-            Pinning::SelectorAndTaint
-        }
-        fixed => fixed,
-    };
-    let mut slots: Vec<Slot> = Vec::new();
-    for (wanted, draft) in &drafts {
-        let template = Arc::new(draft.finish(cluster, wanted, request.gang, pinning)?);
-        let first = u32::try_from(slots.len()).unwrap_or(u32::MAX);
-        slots.extend((0..wanted.pods).map(|n| Slot {
-            index: first.saturating_add(n),
-            pod_set: wanted.pod_set.name.clone(),
-            node_pool: draft.node_pool.clone(),
-            template: Arc::clone(&template),
-        }));
-    }
-    let plan = Plan { slots, pinning, notes: remarks };
+    let drafts = choice.drafts.as_deref().map_err(Clone::clone)?;
+    let plan = slots::plan(cluster, request, demand, drafts)?;
+    let plan = Plan { tier: choice.tier, way: choice.name.clone(), ..plan };
     let pinned = demand::pinned(cluster.cluster_queue, request);
-    let updates = pod_set_updates(&pinned, request.gang, pinning);
-    merge::check(cluster, request, &updates)?;
-    gates::limits(cluster, request, plan)
+    merge::check(cluster, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;
+    match request.ways {
+        Ways::Accepted(_) | Ways::Like(_) => Ok(plan),
+        Ways::From(_) => gates::pass(cluster, request, plan),
+    }
+}
+
+/// Requests that cannot be read.
+fn bad_quantity(who: &str, error: &resources::BadQuantity) -> Obstacle {
+    let message = format!("{who} requests {error}; write an amount such as 500m, 2 or 4Gi");
+    Obstacle::new(ObstacleReason::BadQuantity, message)
 }
 
 #[cfg(test)]
@@ -304,7 +242,8 @@ mod tests {
     #[test]
     fn slots_are_numbered_over_the_pod_sets_in_the_order_of_the_spec() {
         let plan = two_sets().provisioned();
-        let slots: Vec<(u32, &str)> = plan.slots.iter().map(|s| (s.index, s.pod_set.as_str())).collect();
+        let slots: Vec<(u32, &str)> =
+            plan.slots.iter().map(|s| (s.index, s.pods[0].pod_set.as_str())).collect();
         assert_eq!(slots, [(0, "lead"), (1, "main"), (2, "main")]);
         assert!(Arc::ptr_eq(&plan.slots[1].template, &plan.slots[2].template));
         assert_eq!(plan.pod_sets(), ["lead", "main"]);

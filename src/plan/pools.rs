@@ -1,42 +1,50 @@
 //! From which NodePool a pod set gets its nodes.
 //!
-//! The one the administrator named, or else every usable one that fits flavors and pods, by weight as
+//! The one that the tier names, or else every usable one that fits flavors and pods, by weight as
 //! Karpenter orders them. What does not fit is said of each candidate.
 
 use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::{Cluster, Obstacle, ObstacleReason, Request};
-use crate::api::parameters::Gate;
+use crate::api::parameters::{Gate, Tier};
 use crate::api::{NodePool, condition};
+use crate::policy::preset::asks_for_accelerator;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// Most candidates whose reasons are told one by one.
 const TOLD: usize = 4;
 
-/// The draft from the first NodePool that will do.
-pub fn choose(
+/// The drafts of all NodePools of a tier that will do, best first.
+///
+/// # Errors
+/// What is wrong with the nearest of them, if none will do.
+pub fn candidates(
     cluster: &Cluster<'_>,
     request: &Request<'_>,
+    tier: &Tier,
     wanted: &PodSetDemand<'_>,
-) -> Result<Draft, Obstacle> {
-    if let Some(name) = &request.policy.node_pool {
+) -> Result<Vec<Draft>, Obstacle> {
+    if let Some(name) = &tier.node_pool_name {
         let pool = cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(name)).ok_or_else(|| {
             Obstacle::new(
                 ObstacleReason::NodePoolMissing,
                 format!("NodePool {name} does not exist; create it, or name another one in the policy or parameters"),
             )
         })?;
-        return draft(pool, request, wanted);
+        return Ok(vec![draft(pool, request, tier, wanted)?]);
     }
     let mut pools: Vec<&Arc<NodePool>> = cluster.node_pools.iter().collect();
     pools.sort_by_key(|p| Reverse((p.spec.weight.unwrap_or_default(), p.metadata.name.clone())));
-    let mut reasons = Vec::new();
+    let (mut drafts, mut reasons) = (Vec::new(), Vec::new());
     for pool in &pools {
-        match draft(pool, request, wanted) {
-            Ok(draft) => return Ok(draft),
+        match draft(pool, request, tier, wanted) {
+            Ok(draft) => drafts.push(draft),
             Err(obstacle) => reasons.push(obstacle),
         }
+    }
+    if !drafts.is_empty() {
+        return Ok(drafts);
     }
     // Nearest first: a pool that fits but is not ready, then one of the right flavor, then the rest.
     let nearest = reasons.iter().map(distance).min();
@@ -68,8 +76,14 @@ fn none_fits(wanted: &PodSetDemand<'_>, reasons: &[Obstacle]) -> Obstacle {
 }
 
 /// The draft from one NodePool, if it fits and can be used.
-fn draft(pool: &Arc<NodePool>, request: &Request<'_>, wanted: &PodSetDemand<'_>) -> Result<Draft, Obstacle> {
-    let mut draft = Draft::new(pool, request, wanted)?;
+fn draft(
+    pool: &Arc<NodePool>,
+    request: &Request<'_>,
+    tier: &Tier,
+    wanted: &PodSetDemand<'_>,
+) -> Result<Draft, Obstacle> {
+    let pool = &completed(pool, request, wanted);
+    let mut draft = Draft::new(pool, request, tier, wanted)?;
     let Some(fault) = pool.unusable() else { return Ok(draft) };
     // A static pool will not do later either.
     if pool.spec.replicas.is_some() {
@@ -81,6 +95,23 @@ fn draft(pool: &Arc<NodePool>, request: &Request<'_>, wanted: &PodSetDemand<'_>)
         _ => return Err(Obstacle::new(ObstacleReason::NodePoolNotReady, fault)),
     }
     Ok(draft)
+}
+
+/// The NodePool with the parts of its nodeClassRef that it leaves out.
+fn completed(pool: &Arc<NodePool>, request: &Request<'_>, wanted: &PodSetDemand<'_>) -> Arc<NodePool> {
+    let own = &pool.spec.template.spec.node_class_ref;
+    if ![&own.group, &own.kind, &own.name].iter().any(|part| part.is_empty()) {
+        return Arc::clone(pool);
+    }
+    let spec = &wanted.pod_set.template.spec;
+    let containers = spec.containers.iter().chain(&spec.init_containers).filter_map(|c| c.resources.as_ref());
+    let lists = containers.chain(&spec.resources).flat_map(|r| [&r.requests, &r.limits]).flatten();
+    let managed = &request.policy.managed_resources;
+    let accelerated = lists.into_iter().any(|list| asks_for_accelerator(list, managed));
+    let mut pool = (**pool).clone();
+    pool.spec.template.spec.node_class_ref =
+        request.policy.node_class.complete(&pool.spec.template.spec.node_class_ref, accelerated);
+    Arc::new(pool)
 }
 
 fn only_the_class_is_not_ready(pool: &NodePool) -> bool {

@@ -34,6 +34,29 @@ impl Amount {
         Self(self.0.saturating_add(other.0))
     }
 
+    /// What is left; nothing if `other` is more.
+    #[must_use]
+    pub fn minus(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0).max(0))
+    }
+
+    /// So many of it.
+    #[must_use]
+    pub fn times(self, count: u32) -> Self {
+        Self(self.0.saturating_mul(i128::from(count)))
+    }
+
+    /// One of so many equal parts of it.
+    #[must_use]
+    pub fn part(self, of: u32) -> Self {
+        Self(self.0 / i128::from(of.max(1)))
+    }
+
+    /// The amount in billionths.
+    pub fn nanos(self) -> i128 {
+        self.0
+    }
+
     /// In the largest binary unit that divides it, such as `512Gi`; `None` if not even 1Ki does.
     pub fn in_binary_units(self) -> Option<String> {
         ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"].into_iter().find_map(|unit| {

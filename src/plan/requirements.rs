@@ -93,6 +93,11 @@ impl Values {
         Self { listed: [value.to_owned()].into(), ..Self::default() }
     }
 
+    /// One of these values.
+    pub fn of(values: &[String]) -> Self {
+        Self { listed: values.iter().cloned().collect(), ..Self::default() }
+    }
+
     /// Any value, but some value.
     pub fn any() -> Self {
         Self { complement: true, ..Self::default() }
@@ -115,6 +120,11 @@ impl Values {
         };
         read.at_least = min_values;
         Some(read)
+    }
+
+    /// The values that are allowed, where they are listed one by one.
+    pub fn listed(&self) -> Option<&BTreeSet<String>> {
+        (!self.complement).then_some(&self.listed)
     }
 
     /// Whether a label of this value satisfies it.

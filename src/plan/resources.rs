@@ -33,7 +33,8 @@ pub fn validate(list: &ResourceList) -> Result<(), BadQuantity> {
     }
 }
 
-fn amount(list: &ResourceList, key: &str) -> Amount {
+/// One amount of a list; nothing where it is absent or cannot be read.
+pub fn amount(list: &ResourceList, key: &str) -> Amount {
     list.get(key).and_then(parse).unwrap_or_default()
 }
 
@@ -55,6 +56,26 @@ pub fn max(a: &ResourceList, b: &ResourceList) -> ResourceList {
     merged(a, b, Ord::max)
 }
 
+/// What is left of `a` without `b`, for the resources of `a`.
+pub fn minus(a: &ResourceList, b: &ResourceList) -> ResourceList {
+    a.keys().map(|key| (key.clone(), amount(a, key).minus(amount(b, key)).into())).collect()
+}
+
+/// The list so many times.
+pub fn times(list: &ResourceList, count: u32) -> ResourceList {
+    list.keys().map(|key| (key.clone(), amount(list, key).times(count).into())).collect()
+}
+
+/// The smaller of both, for each resource that both state, and the rest as stated.
+pub fn min(a: &ResourceList, b: &ResourceList) -> ResourceList {
+    let mut all = a.clone();
+    all.extend(b.clone());
+    for key in a.keys().filter(|key| b.contains_key(*key)) {
+        all.insert(key.clone(), amount(a, key).min(amount(b, key)).into());
+    }
+    all
+}
+
 /// The first resource of which `offered` has less than `wanted`.
 pub fn first_short<'a>(wanted: &'a ResourceList, offered: &ResourceList) -> Option<&'a str> {
     wanted.keys().find(|key| amount(wanted, key) > amount(offered, key)).map(String::as_str)
@@ -71,6 +92,11 @@ pub fn shown(list: &ResourceList, key: &str) -> String {
     let bytes = key == "memory" || key.ends_with("storage") || key.starts_with("hugepages-");
     let whole = if bytes { amount(list, key).in_binary_units() } else { None };
     whole.unwrap_or_else(|| list.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone()))
+}
+
+/// Whether a resource is a device: an extended resource, under the name of its vendor.
+pub fn is_device(key: &str) -> bool {
+    key.contains('/')
 }
 
 /// Whether an amount is more than nothing.

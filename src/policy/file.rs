@@ -1,34 +1,46 @@
-//! The policy file: strict YAML, read once at start.
+//! The policy file: what may stand in it, and the policy it gives a check.
 //!
-//! An unknown key or a value of the wrong type is an error that names the place; nothing is guessed.
+//! Rule: an unknown key or a value of the wrong type is an error that names the place; nothing is
+//! guessed.
 
-use super::Policy;
-use crate::api::parameters::ParametersSpec;
-use serde::Deserialize;
+use super::decode::decode;
+use super::preset::CloudProvider;
+use super::tree::{self, Problem};
+use super::{Policy, check};
+use crate::api::duration::Span;
+use crate::api::parameters::ProvisioningParametersSpec;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A policy file as written.
-#[derive(Deserialize, Clone, Debug, Default, PartialEq)]
+/// The policy of a Setu controller.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct PolicyFile {
     /// Always `setu.kueue.x-k8s.io/v1alpha1`.
     pub api_version: ApiVersion,
     /// Always `Policy`.
     pub kind: Kind,
-    /// Bounds of the whole controller.
+    /// Preset of the NodeClass's group and kind, used where a NodePool does not say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cloud_provider: Option<CloudProvider>,
+    /// Bounds of the whole controller: a bug in retrying is a bill.
     #[serde(default)]
     pub guards: Guards,
+    /// What a Job may change by annotations `provreq.kueue.x-k8s.io/setu-<key>`, and within which bounds.
+    #[serde(default)]
+    pub job_overrides: JobOverrides,
     /// For every check.
     #[serde(default)]
-    pub defaults: ParametersSpec,
+    pub defaults: ProvisioningParametersSpec,
     /// For the check of that name, on top of `defaults`.
     #[serde(default)]
-    pub checks: BTreeMap<String, ParametersSpec>,
+    pub checks: BTreeMap<String, ProvisioningParametersSpec>,
 }
 
 /// The versions of the file that are understood.
-#[derive(Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ApiVersion {
     /// The first.
     #[default]
@@ -37,26 +49,107 @@ pub enum ApiVersion {
 }
 
 /// The kinds of file that are understood.
-#[derive(Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// A policy.
     #[default]
     Policy,
 }
 
-/// Bounds of the whole controller: a bug in retrying is a bill.
-#[derive(Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+/// Bounds of the whole controller: a bug in retrying is a bill. What is absent has its default.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Guards {
-    /// Most nodes one gang may have.
+    /// Most nodes one gang may have; 256 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang_nodes: Option<u32>,
+    /// Most NodeClaims that have been created and are not ready yet; 1000 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub claims_in_flight: Option<u32>,
+    /// Most NodeClaims created in a minute; 1200 by default.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creates_per_minute: Option<u32>,
+    /// Bounds of each LocalQueue.
+    #[serde(default)]
+    pub per_local_queue: QueueGuards,
+}
+
+/// Bounds of one LocalQueue. What is absent is unbounded.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct QueueGuards {
+    /// Most nodes held for its gangs at a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nodes: Option<u32>,
+    /// Most NodeClaims created for its gangs in an hour.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub creates_per_hour: Option<u32>,
+}
+
+/// Built-in bound of `guards.claimsInFlight`.
+const CLAIMS_IN_FLIGHT: u32 = 1_000;
+/// Built-in bound of `guards.createsPerMinute`.
+const CREATES_PER_MINUTE: u32 = 1_200;
+
+impl Guards {
+    /// Most NodeClaims that have been created and are not ready yet.
+    pub fn claims_in_flight(&self) -> u32 {
+        self.claims_in_flight.unwrap_or(CLAIMS_IN_FLIGHT)
+    }
+
+    /// Most NodeClaims created in a minute.
+    pub fn creates_per_minute(&self) -> u32 {
+        self.creates_per_minute.unwrap_or(CREATES_PER_MINUTE)
+    }
+
+    /// These guards with every bound that has a default.
+    #[must_use]
+    pub fn filled(&self) -> Self {
+        Self {
+            gang_nodes: self.gang_nodes.or(Some(Policy::default().gang_nodes)),
+            claims_in_flight: Some(self.claims_in_flight()),
+            creates_per_minute: Some(self.creates_per_minute()),
+            per_local_queue: self.per_local_queue.clone(),
+        }
+    }
+}
+
+/// What a Job may change, each within its bounds. A key that is absent is closed.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct JobOverrides {
+    /// How long one attempt, or one wait before it, may take: `deadlines.gang`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_wait: Option<SpanBounds>,
+    /// Capacity types to choose from, as a requirement on `karpenter.sh/capacity-type`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity_type: Option<ChoiceBounds>,
+    /// Zones to choose from, as a requirement on `topology.kubernetes.io/zone`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<ChoiceBounds>,
+}
+
+/// Bounds of a span of time.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct SpanBounds {
+    /// The longest that may be asked for.
+    pub max: Span,
+}
+
+/// Bounds of a choice.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct ChoiceBounds {
+    /// The values that may be asked for.
+    pub values: Vec<String>,
 }
 
 /// Why a policy file could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The file cannot be read.
-    #[error("reading the policy file {path}: {source}")]
+    #[error("reading the policy file {path}: {source}; check the path and its permissions")]
     Read {
         /// The file.
         path: PathBuf,
@@ -64,13 +157,19 @@ pub enum FileError {
         source: std::io::Error,
     },
     /// The file is no valid policy.
-    #[error("the policy file {path} is not valid: {source}")]
-    Parse {
+    #[error("the policy file {} cannot be used:\n{}", path.display(), told(path, problems))]
+    Invalid {
         /// The file.
         path: PathBuf,
-        /// Where and why.
-        source: serde_yaml::Error,
+        /// All that is wrong, in the order of the file.
+        problems: Vec<Problem>,
     },
+}
+
+/// One line per problem, as editors and terminals turn into links.
+fn told(path: &Path, problems: &[Problem]) -> String {
+    let lines: Vec<String> = problems.iter().map(|p| format!("{}:{p}", path.display())).collect();
+    lines.join("\n")
 }
 
 impl PolicyFile {
@@ -78,46 +177,135 @@ impl PolicyFile {
     pub fn read(path: &Path) -> Result<Self, FileError> {
         let text =
             std::fs::read_to_string(path).map_err(|source| FileError::Read { path: path.into(), source })?;
-        serde_yaml::from_str(&text).map_err(|source| FileError::Parse { path: path.into(), source })
+        Self::parse(&text).map_err(|problems| FileError::Invalid { path: path.into(), problems })
     }
 
-    /// The policy of one check: defaults, then this file, then the parameters the check names.
-    pub fn policy(&self, check: &str, parameters: Option<&ParametersSpec>) -> Policy {
-        let mut policy = Policy::default().overlaid(&self.defaults);
-        if let Some(gang_nodes) = self.guards.gang_nodes {
-            policy.gang_nodes = gang_nodes;
+    /// Reads and checks the text of a policy file; on failure all that is wrong, in the order of the text.
+    pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
+        let (root, mut problems) = tree::read(text);
+        let Some(mut root) = root else { return Err(problems) };
+        let (file, more) = decode::<Self>(&mut root);
+        problems.extend(more);
+        for (path, message) in file.iter().flat_map(check::file) {
+            let path = root.as_written(&path);
+            problems.push(Problem { place: root.place_of(&path), path, message });
         }
-        for spec in self.checks.get(check).into_iter().chain(parameters) {
-            policy = policy.overlaid(spec);
+        // What stands behind an alias is found once for each place it is used in.
+        problems.sort_by(|a, b| {
+            let key = |p: &Problem| (p.place, p.message.clone(), p.path.0.len());
+            key(a).cmp(&key(b)).then_with(|| a.path.cmp(&b.path))
+        });
+        problems.dedup_by(|b, a| (a.place, &a.message) == (b.place, &b.message));
+        match file {
+            Some(file) if problems.is_empty() => Ok(file),
+            _ => Err(problems),
         }
-        policy
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fmt::Write as _;
 
     const HEAD: &str = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
 
-    #[test]
-    fn a_check_wins_over_defaults_and_parameters_win_over_both() {
-        let file: PolicyFile = serde_yaml::from_str(&format!(
-            "{HEAD}guards: {{gangNodes: 8}}\ndefaults: {{nodePoolName: a, managedResources: [x]}}\nchecks: {{c: {{nodePoolName: b}}}}"
-        ))
-        .unwrap();
-        let parameters = ParametersSpec { node_pool_name: Some("p".into()), ..Default::default() };
-        assert_eq!(file.policy("other", None).node_pool.as_deref(), Some("a"));
-        assert_eq!(file.policy("c", None).node_pool.as_deref(), Some("b"));
-        let policy = file.policy("c", Some(&parameters));
-        assert_eq!(policy.node_pool.as_deref(), Some("p"));
-        assert_eq!((policy.managed_resources, policy.gang_nodes), (vec!["x".to_owned()], 8));
+    fn problems(body: &str) -> Vec<String> {
+        let problems = PolicyFile::parse(&format!("{HEAD}{body}")).unwrap_err();
+        problems.iter().map(ToString::to_string).collect()
+    }
+
+    fn parse(body: &str) -> PolicyFile {
+        PolicyFile::parse(&format!("{HEAD}{body}")).unwrap_or_else(|p| panic!("{}", told(Path::new(""), &p)))
     }
 
     #[test]
-    fn an_unknown_key_is_an_error_that_names_it() {
-        let error =
-            serde_yaml::from_str::<PolicyFile>(&format!("{HEAD}defaults: {{nodePool: a}}")).unwrap_err();
-        assert!(error.to_string().contains("nodePool"), "{error}");
+    fn all_that_is_wrong_is_told_at_once_each_with_its_place_and_what_was_meant() {
+        let text = "
+cloudProvider: asw
+gaurds: {gangNodes: 8}
+defaults:
+  deadlines: {lunch: 4m, register: soon, gang: 0s}
+  tiers:
+  - {nodePoolName: gpu}
+  - name: spot
+    launchTimeout: 90
+    requirements:
+    - {key: a, operator: Inn, values: [x]}
+    - {key: b, operator: In, value: [x]}
+    - {key: c, operator: In}
+  retry: {inCheck: {limit: many, base: 10s, max: 5s}}
+  gates: {budget: {maxHourlyCost: 98.32, maxResources: {nvidia.com/gpu: lots}}}
+checks:
+  c: [1]
+";
+        let expected = [
+            "4:16: cloudProvider: \"asw\" is not known; did you mean aws?",
+            "5:1: gaurds: unknown key; did you mean guards?",
+            "7:15: defaults.deadlines.lunch: unknown key; did you mean launch?",
+            "7:36: defaults.deadlines.register: \"soon\" is no duration such as 90s or 15m: expected number at 0",
+            "7:42: defaults.deadlines.gang: is no time at all; write one such as 90s",
+            "9:5: defaults.tiers[0]: key name is missing",
+            "11:20: defaults.tiers[1].launchTimeout: found 90, expected a string with a duration such as 90s or 15m; write it in quotes",
+            "13:26: defaults.tiers[1].requirements[0].operator: \"Inn\" is not known; did you mean In?",
+            "14:30: defaults.tiers[1].requirements[1].value: unknown key; did you mean values?",
+            "14:7: defaults.tiers[1].requirements[1]: operator In needs values",
+            "15:7: defaults.tiers[1].requirements[2]: operator In needs values",
+        ];
+        let told = problems(text);
+        for line in expected {
+            assert!(told.iter().any(|t| t == line), "{line} is not in\n{}", told.join("\n"));
+        }
+        assert_eq!(told.len(), 16, "{}", told.join("\n"));
+    }
+
+    #[test]
+    fn anchors_and_merge_keys_work_and_what_stands_behind_one_is_told_once() {
+        let file = parse(
+            "defaults: &spec\n  nodePoolName: gpu\n  managedResources: [x]\nchecks:\n  c: {<<: *spec, nodePoolName: other}\n",
+        );
+        assert_eq!(file.checks["c"].node_pool_name.as_deref(), Some("other"));
+        assert_eq!(file.checks["c"].managed_resources.as_deref(), Some(&["x".to_owned()][..]));
+        let told = problems("defaults: &spec {nodePool: gpu}\nchecks:\n  c: {<<: *spec}\n  d: *spec\n");
+        assert_eq!(told, ["3:18: defaults.nodePool: unknown key; did you mean nodePoolName?"]);
+    }
+
+    #[test]
+    fn what_is_no_policy_at_all_is_told_in_one_line() {
+        let one = |text: &str| {
+            let problems = PolicyFile::parse(text).unwrap_err();
+            assert_eq!(problems.len(), 1, "{problems:?}");
+            problems[0].to_string()
+        };
+        assert_eq!(one(""), "1:1: the file is empty");
+        assert!(one("a: [").contains("no YAML"));
+        assert_eq!(one("[]"), "1:1: found a list, expected a map");
+        assert_eq!(one(&format!("{HEAD}---\na: b")), "3:1: a second document; a policy is one document");
+        assert_eq!(one(&format!("{HEAD}kind: Policy")), "3:1: key kind stands here twice; remove one");
+        assert_eq!(one("kind: Policy"), "1:1: key apiVersion is missing");
+        let other = one("apiVersion: v1\nkind: Policy");
+        assert_eq!(other, "1:13: apiVersion: \"v1\" is not known; known is setu.kueue.x-k8s.io/v1alpha1");
+    }
+
+    #[test]
+    fn a_file_made_to_grow_without_end_is_refused() {
+        let mut text = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for n in 1..20 {
+            let before = n - 1;
+            let ten = vec![format!("*a{before}"); 10].join(", ");
+            writeln!(text, "a{n}: &a{n} [{ten}]").unwrap();
+        }
+        assert!(PolicyFile::parse(&text).unwrap_err()[0].message.contains("more than 200000 values"));
+        assert!(PolicyFile::parse("a: &a [*a]").is_err());
+        let deep = format!("{}{}", "[".repeat(100), "]".repeat(100));
+        let told = PolicyFile::parse(&deep).unwrap_err();
+        assert!(told[0].message.contains("levels deep"), "{told:?}");
+    }
+
+    #[test]
+    fn words_that_older_yaml_takes_for_booleans_are_words() {
+        let file = parse("defaults: {gates: {capacity: Off, quota: \"Off\"}, custody: {pinning: None}}");
+        let gates = file.defaults.gates.unwrap();
+        assert_eq!(gates.capacity, gates.quota);
     }
 }

@@ -1,27 +1,55 @@
-//! The policy that a gang is run by: built-in defaults, then the file, then the check's parameters.
+//! The policy that a gang is run by: built-in defaults, the file, the command line, the parameters.
 //!
-//! `file` reads and merges; this module holds the outcome, in which every value is present. Nothing
-//! a tenant can write reaches it.
+//! `file` is what the file may say (read by `tree` and `decode`, judged by `check`), `settings` knows the
+//! layers and `resolve` puts them over each other, `preset` knows the cloud providers, `show` tells where
+//! each value comes from. This module holds the outcome, in which every value is present. Nothing a
+//! tenant can write reaches it but through `overrides`, which lets pass what the policy opens.
 
+pub mod check;
+mod decode;
 pub mod file;
+pub mod overrides;
+pub mod preset;
+pub mod reference;
+mod resolve;
+pub mod schema;
+pub mod settings;
+pub mod show;
+pub mod tree;
 
 use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;
-use crate::api::parameters::{Backoff, Gate, OnExhausted, ParametersSpec, Pinning};
+use crate::api::parameters::{
+    Allocatable, Budget, ColocationMode, Compat, Gate, NodeConditionWanted, OnExhausted, OnNodeLost,
+    PackingMode, Pinning, Placement, Release, Shape, StrategyType, Tier,
+};
+use std::collections::BTreeMap;
 
 pub use file::{FileError, PolicyFile};
+pub use preset::NodeClassDefaults;
+pub use settings::Settings;
 
 /// Every value that decides how a gang is provisioned.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
-    /// NodePool named by the administrator, if any.
+    /// NodePool named by the administrator, if any; absent wherever `tiers` is not empty.
     pub node_pool: Option<String>,
+    /// Options tried in this order; empty means one without a name: `node_pool` and `requirements`.
+    pub tiers: Vec<Tier>,
     /// Requirements added to every NodeClaim.
     pub requirements: Vec<Requirement>,
+    /// When to provision.
+    pub strategy: StrategyType,
     /// How long every node must have been ready before the gang is.
     pub buffer_time: Span,
     /// Resources whose pod sets get nodes; empty means every pod set.
     pub managed_resources: Vec<String>,
+    /// How pods share nodes.
+    pub packing: PackingMode,
+    /// Shapes of nodes to pack into, in order of preference; empty means those learnt from nodes seen.
+    pub shapes: Vec<Shape>,
+    /// How near to each other the nodes of a gang are; `None` means it does not matter.
+    pub colocation: Option<Colocation>,
     /// Bounds of each phase.
     pub deadlines: Limits,
     /// Tries with the quota held.
@@ -30,16 +58,54 @@ pub struct Policy {
     pub yielding: Pace,
     /// What happens once both are used up.
     pub on_exhausted: OnExhausted,
+    /// The controller whose way of retrying is kept; the values above are already its.
+    pub compat: Compat,
+    /// What a node must show before it counts as ready.
+    pub readiness: Readiness,
     /// How pods find their nodes.
     pub pinning: Pinning,
+    /// What happens when a node of a ready gang goes away before the gang is admitted.
+    pub on_node_lost: OnNodeLost,
+    /// What becomes of the nodes once the gang is over.
+    pub release: Release,
+    /// How long nodes are kept with `Release::Warm`.
+    pub warm_for: Span,
     /// How long a hold on a node lasts at most.
     pub hold_limit: Span,
     /// NodePool limits.
     pub capacity_gate: Gate,
+    /// Quota of the ClusterQueue, which Kueue has reserved already.
+    pub quota_gate: Gate,
     /// NodeClass readiness.
     pub node_class_gate: Gate,
+    /// What one gang may cost.
+    pub budget: Budget,
+    /// Where gangs may run.
+    pub placement: Placement,
     /// Most nodes one gang may have.
     pub gang_nodes: u32,
+    /// What stands for the parts of a nodeClassRef that a NodePool leaves out.
+    pub node_class: NodeClassDefaults,
+}
+
+/// How near to each other the nodes of a gang are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Colocation {
+    /// Node label of which all nodes of a gang have the same value.
+    pub topology_key: String,
+    /// Whether it has to be so; never `None`.
+    pub mode: ColocationMode,
+}
+
+/// What a node must show before it counts as ready.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Readiness {
+    /// Labels with these values; an empty value asks for the label alone.
+    pub node_labels: BTreeMap<String, String>,
+    /// Conditions of the Node.
+    pub node_conditions: Vec<NodeConditionWanted>,
+    /// How allocatable amounts are compared with what was asked for.
+    pub allocatable: Allocatable,
 }
 
 /// Bounds of each phase of an attempt.
@@ -80,9 +146,14 @@ impl Default for Policy {
     fn default() -> Self {
         Self {
             node_pool: None,
+            tiers: Vec::new(),
             requirements: Vec::new(),
+            strategy: StrategyType::Proactive,
             buffer_time: Span::seconds(0),
             managed_resources: Vec::new(),
+            packing: PackingMode::PerPod,
+            shapes: Vec::new(),
+            colocation: None,
             deadlines: Limits {
                 launch: Span::minutes(4),
                 register: Span::minutes(8),
@@ -93,86 +164,20 @@ impl Default for Policy {
             in_check: Pace { limit: 5, base: Span::seconds(5), max: Span::seconds(80) },
             yielding: Pace { limit: 3, base: Span::minutes(1), max: Span::minutes(30) },
             on_exhausted: OnExhausted::Yield,
+            compat: Compat::None,
+            readiness: Readiness::default(),
             pinning: Pinning::Auto,
+            on_node_lost: OnNodeLost::Replace,
+            release: Release::Delete,
+            warm_for: Span::seconds(0),
             hold_limit: Span::minutes(24 * 60),
             capacity_gate: Gate::Enforce,
+            quota_gate: Gate::Warn,
             node_class_gate: Gate::Enforce,
+            budget: Budget::default(),
+            placement: Placement::default(),
             gang_nodes: 256,
+            node_class: NodeClassDefaults::default(),
         }
-    }
-}
-
-impl Policy {
-    /// This policy with every value that `spec` states replaced by it.
-    #[must_use]
-    pub fn overlaid(mut self, spec: &ParametersSpec) -> Self {
-        fn set<T: Clone>(value: &mut T, stated: Option<&T>) {
-            if let Some(stated) = stated {
-                *value = stated.clone();
-            }
-        }
-        fn pace(value: &mut Pace, stated: Option<&Backoff>) {
-            let Some(stated) = stated else { return };
-            set(&mut value.limit, stated.limit.as_ref());
-            set(&mut value.base, stated.base.as_ref());
-            set(&mut value.max, stated.max.as_ref());
-        }
-        if spec.node_pool_name.is_some() {
-            self.node_pool.clone_from(&spec.node_pool_name);
-        }
-        set(&mut self.requirements, spec.node_selector_requirements.as_ref());
-        set(&mut self.managed_resources, spec.managed_resources.as_ref());
-        set(&mut self.buffer_time, spec.strategy.as_ref().and_then(|s| s.buffer_time.as_ref()));
-        if let Some(stated) = &spec.deadlines {
-            set(&mut self.deadlines.launch, stated.launch.as_ref());
-            set(&mut self.deadlines.register, stated.register.as_ref());
-            set(&mut self.deadlines.initialize, stated.initialize.as_ref());
-            set(&mut self.deadlines.gang, stated.gang.as_ref());
-            set(&mut self.deadlines.admit, stated.admit.as_ref());
-        }
-        if let Some(stated) = &spec.retry {
-            pace(&mut self.in_check, stated.in_check.as_ref());
-            pace(&mut self.yielding, stated.yielding.as_ref());
-            set(&mut self.on_exhausted, stated.on_exhausted.as_ref());
-        }
-        if let Some(stated) = &spec.custody {
-            set(&mut self.pinning, stated.pinning.as_ref());
-            set(&mut self.hold_limit, stated.hold_limit.as_ref());
-        }
-        if let Some(stated) = &spec.gates {
-            set(&mut self.capacity_gate, stated.capacity.as_ref());
-            set(&mut self.node_class_gate, stated.node_class.as_ref());
-        }
-        self
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_wait_doubles_up_to_its_maximum_and_never_overflows() {
-        let pace = Policy::default().in_check;
-        let waits: Vec<u64> = (1..=7).map(|n| pace.wait(n).0.as_secs()).collect();
-        assert_eq!(waits, [5, 10, 20, 40, 80, 80, 80]);
-        assert_eq!(pace.wait(u32::MAX), pace.max);
-    }
-
-    #[test]
-    fn parameters_replace_only_what_they_state() {
-        let spec: ParametersSpec = serde_yaml::from_str(
-            "nodePoolName: gpu\nretry: {inCheck: {limit: 2}}\ndeadlines: {launch: 90s}\ncustody: {pinning: Selector}",
-        )
-        .unwrap();
-        let policy = Policy::default().overlaid(&spec);
-        let expected = Policy {
-            node_pool: Some("gpu".into()),
-            pinning: Pinning::Selector,
-            in_check: Pace { limit: 2, ..Policy::default().in_check },
-            deadlines: Limits { launch: Span::seconds(90), ..Policy::default().deadlines },
-            ..Policy::default()
-        };
-        assert_eq!(policy, expected);
     }
 }

@@ -111,7 +111,7 @@ impl Cluster {
             client,
             clock: self.clock.clone().skewed(start.skew),
             controller_name: self.controller_name.clone(),
-            policy: self.policy.clone(),
+            policy: self.policy.clone().into(),
             telemetry: Telemetry {
                 instance: format!("setu-{}", self.lives),
                 traces: self.traces.clone(),

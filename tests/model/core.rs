@@ -19,7 +19,7 @@ use setu::gang::{
     Rules, Sight, State, Then, decide, observe, verdict,
 };
 use setu::names;
-use setu::plan::{Outcome, Plan, Slot};
+use setu::plan::{Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -62,14 +62,20 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
     let template = Arc::new(template.unwrap());
     let slot = |index: u8| Slot {
         index: u32::from(index),
-        pod_set: "main".into(),
+        pods: Arc::from([Share { pod_set: "main".into(), pods: 1 }]),
         node_pool: "gpu".into(),
         template: Arc::clone(&template),
+        shape: None,
     };
     Outcome::Provision(Plan {
         slots: (0..SLOTS).map(slot).collect(),
         pinning: Pinning::Selector,
         notes: Vec::new(),
+        tier: 0,
+        way: String::new(),
+        choice: 0,
+        choices: 1,
+        reports: Vec::new(),
     })
 });
 
@@ -377,6 +383,7 @@ fn view(claim: &Claim, late: bool) -> ClaimView {
         attempt: u32::from(claim.attempt),
         slot: u32::from(claim.slot),
         deleting: claim.deleting,
+        held_until: None,
         health,
     }
 }

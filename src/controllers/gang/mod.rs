@@ -8,23 +8,26 @@ mod report;
 mod view;
 
 use super::context::Context;
-use super::memory::LedgerPages;
-use super::plans;
+use super::ledger::LedgerPages;
+use super::{plans, traffic};
 use crate::api::workload::CheckState;
 use crate::api::{Node, NodeClaim, Workload};
 use crate::effects::claims;
 use crate::error::Error;
+use crate::gang::claims::Loss;
 use crate::gang::journal::JournalError;
 use crate::gang::{
     Effect, Event, Failure, FailureClass, GangIdentity, Journal, Reading, Reservation, Rules, Sight, State,
     decide, observe,
 };
 use crate::names;
-use crate::plan::{Outcome, Request};
+use crate::plan::offering::Offering;
+use crate::plan::{Outcome, Request, Ways, strategy};
 use crate::policy::Policy;
 use jiff::Timestamp;
 use kube::ResourceExt;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Turns of one look. A gang needs five at most; the bound only ends what should not happen.
 const TURNS: usize = 16;
@@ -35,7 +38,7 @@ pub struct Gang<'a> {
     identity: GangIdentity,
     id: String,
     our_checks: &'a [String],
-    policy: Policy,
+    policy: Arc<Policy>,
     policy_fault: Option<crate::plan::Obstacle>,
     journal: Journal,
     /// The annotation as last read or written.
@@ -90,7 +93,7 @@ impl<'a> Gang<'a> {
             check: check.to_owned(),
         };
         let id = identity.id();
-        let (policy, fault) = plans::policy(context, check);
+        let (policy, fault) = plans::policy(context, workload, check);
         let stored = workload.annotations().get(&names::journal_key(check)).cloned();
         let created = workload.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
         let decoded = match &stored {
@@ -121,11 +124,14 @@ impl<'a> Gang<'a> {
         };
         let nodes = view::nodes_of(context, &claims);
         let tier = view::tier_of(&claims);
+        let mut journal = journal;
+        // The journal is the tenant's word too, so it does not say from which tier to buy.
+        journal.memory.way.choice = context.ledger.open().way(&id).map_or(0, |way| way.choice);
         Some(Self {
             context,
             id,
             our_checks,
-            policy,
+            policy: Arc::new(policy),
             policy_fault: fault.err(),
             journal,
             stored,
@@ -163,9 +169,16 @@ impl<'a> Gang<'a> {
     fn turn(&mut self, workload: &Workload) -> Turn {
         let context = self.context;
         let now = context.now();
+        self.settle_policy(workload);
         let mut pages = context.ledger.open();
-        self.plan = self.needs_plan().then(|| self.make_plan(workload, &pages));
-        let seen = match observe(&self.journal, &self.facts(&self.glance(workload))) {
+        self.plan = self.needs_plan().then(|| self.make_plan(workload, &mut pages));
+        if self.journal.state == State::Validating {
+            self.count_gates(workload, &mut pages);
+            // What has begun is carried through, whatever the other checks say by then.
+            self.plan = self.plan.take().map(|plan| strategy::timed(plan, &self.request(workload)));
+        }
+        let glance = self.glance(workload);
+        let seen = match observe(&self.journal, &self.facts(&glance)) {
             Reading::LookAgain => return Turn::LookAgain,
             Reading::Events(seen) => seen,
         };
@@ -177,16 +190,17 @@ impl<'a> Gang<'a> {
             moved |= decision.journal != self.journal;
             effects.extend(decision.effects);
             if self.take(decision.journal) {
-                if matches!(event, Event::Failed(Failure { reason: FailureClass::InsufficientCapacity, .. }))
-                {
-                    pages.note_shortage(&self.id, now);
+                if let Event::Failed(failure) = &event {
+                    pages.note_shortage(self.exhausted(failure, &glance.losses), now);
                 }
+                let way = (!self.journal.state.is_over()).then_some(self.journal.memory.way);
+                pages.went_on(&self.id, way);
                 break;
             }
         }
         let freed = match (&self.journal.state, &self.plan) {
             (State::Provisioning, Some(Outcome::Provision(plan))) => {
-                pages.enter(&self.id, plan.reservations(&self.id));
+                pages.enter(&self.id, &traffic::queue_of(workload), plan, now);
                 false
             }
             (State::Provisioning | State::WaitingReady, _) => false,
@@ -212,6 +226,28 @@ impl<'a> Gang<'a> {
         stepped
     }
 
+    /// An attempt is run by the policy it was started with, everything else by that of now.
+    fn settle_policy(&mut self, workload: &Workload) {
+        let policies = &self.context.policies;
+        let attempt = self.journal.memory.attempt;
+        let in_flight = matches!(
+            self.journal.state,
+            State::Provisioning | State::WaitingReady | State::Approved | State::RollingBack { .. }
+        );
+        if !in_flight {
+            policies.forget(&self.id);
+            let (policy, fault) = plans::policy(self.context, workload, &self.identity.check);
+            (self.policy, self.policy_fault) = (Arc::new(policy), fault.err());
+        } else if let Some(kept) = policies.kept(&self.id, attempt) {
+            (self.policy, self.policy_fault) = (kept, None);
+        } else if self.policy_fault.is_none() {
+            policies.keep(&self.id, attempt, &self.policy);
+        }
+        if in_flight {
+            self.policy = plans::of_tier(&self.policy, self.journal.memory.way.tier);
+        }
+    }
+
     fn needs_plan(&self) -> bool {
         match self.journal.state {
             State::Validating | State::Provisioning => true,
@@ -220,12 +256,38 @@ impl<'a> Gang<'a> {
         }
     }
 
-    fn make_plan(&self, workload: &Workload, pages: &LedgerPages) -> Outcome {
+    fn make_plan(&self, workload: &Workload, pages: &mut LedgerPages) -> Outcome {
         if let Some(fault) = &self.policy_fault {
             return Outcome::Wait(fault.clone());
         }
-        let request = self.request(workload);
+        let begun =
+            self.claims.iter().find(|c| c.label(names::ATTEMPT) == self.journal.memory.attempt.to_string());
+        let ways = match (&self.journal.state, pages.accepted(&self.id), begun) {
+            (State::Provisioning, Some((choice, _)), _) => Ways::Accepted(choice),
+            (State::Provisioning, None, Some(claim)) => Ways::Like(claim),
+            _ => Ways::From(self.journal.memory.way.choice),
+        };
+        let request = Request { ways, ..self.request(workload) };
         plans::outcome(self.context, &request, pages, &self.pool_claims)
+    }
+
+    /// What this failure shows to be out of capacity.
+    fn exhausted(&self, failure: &Failure, losses: &BTreeMap<u32, Loss>) -> BTreeSet<Offering> {
+        let attempt = self.journal.memory.attempt;
+        match failure.reason {
+            FailureClass::InsufficientCapacity => losses
+                .iter()
+                .filter(|(_, loss)| matches!(loss, Loss::Failed(f) if f.reason == failure.reason))
+                .flat_map(|(slot, _)| {
+                    self.context.necrology.offerings(&self.identity.claim_name(attempt, *slot))
+                })
+                .collect(),
+            FailureClass::LaunchTimeout => {
+                let late = self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
+                late.filter(|c| !c.is("Launched")).flat_map(Offering::of).collect()
+            }
+            _ => BTreeSet::new(),
+        }
     }
 
     fn request<'r>(&'r self, workload: &'r Workload) -> Request<'r> {
@@ -235,12 +297,15 @@ impl<'a> Gang<'a> {
             our_checks: self.our_checks,
             gang: &self.id,
             policy: &self.policy,
+            ways: Ways::From(0),
         }
     }
 
     async fn fetch_pool_claims(&mut self) -> Result<(), Error> {
-        if self.journal.state == State::Validating && self.pool_claims.is_empty() {
-            let pools = plans::limited_pools(self.context);
+        let planning = matches!(self.journal.state, State::Validating | State::Provisioning);
+        let accepted = self.context.ledger.open().accepted(&self.id).is_some();
+        if planning && !accepted && self.pool_claims.is_empty() {
+            let pools = plans::pools_to_read(self.context, &self.policy);
             if !pools.is_empty() {
                 self.pool_claims = claims::of_pools(&self.context.client, &pools).await?;
             }

@@ -4,6 +4,7 @@ use super::{Gang, Looked};
 use crate::api::workload::PodSetUpdate;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::board::BoardEntry;
+use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
 use crate::effects::events::Moment;
 use crate::gang::journal::Step;
@@ -11,8 +12,9 @@ use crate::gang::observe::wake_at;
 use crate::gang::trace::{Subject, cut_off, spans};
 use crate::gang::{Explanation, Journal, StateName, message, notice, verdict};
 use crate::names;
-use crate::plan::{Obstacle, Outcome};
-use crate::telemetry::metrics::{self, Counted};
+use crate::plan::gates::{Answer, Gate};
+use crate::plan::{Obstacle, ObstacleReason, Outcome};
+use crate::telemetry::metrics::{self, Checked, Counted};
 use jiff::{SignedDuration, Timestamp};
 use std::time::Duration;
 
@@ -63,8 +65,8 @@ impl Gang<'_> {
             (StateName::RollingBack | StateName::Validating, StateName::BackingOff) => {
                 metrics::attempt_retried("in_check", memory.tries);
             }
-            (_, StateName::Provisioning) if memory.tier > before.memory.tier => {
-                metrics::attempt_retried("tier", memory.tier);
+            (_, StateName::Provisioning) if memory.way.choice > before.memory.way.choice => {
+                metrics::attempt_retried("tier", memory.way.choice);
             }
             (_, StateName::Yielded) => metrics::attempt_retried("yield", memory.yields),
             (StateName::Provisioning | StateName::WaitingReady, StateName::RollingBack) => {
@@ -109,6 +111,35 @@ impl Gang<'_> {
 
     fn subject(&self, workload: &Workload) -> Subject {
         Subject::of(workload, &self.id, &self.identity.check)
+    }
+
+    /// Counts what the gates say of this gang, each time that it is something else.
+    pub(super) fn count_gates(&self, workload: &Workload, pages: &mut LedgerPages) {
+        let queue = workload.admission().map_or("", |a| a.cluster_queue.as_str());
+        match &self.plan {
+            Some(Outcome::Provision(plan)) if self.claims.is_empty() => {
+                pages.note_obstacle(&self.id, None);
+                for report in &plan.reports {
+                    let result =
+                        if report.answer == Answer::Warn { Checked::Warned } else { Checked::Passed };
+                    metrics::gate(report.gate, &report.subject, result);
+                }
+            }
+            Some(outcome @ (Outcome::Wait(obstacle) | Outcome::Refuse(obstacle)))
+                if pages.note_obstacle(&self.id, Some(obstacle.reason)) =>
+            {
+                let waits = matches!(outcome, Outcome::Wait(_));
+                let result = if waits { Checked::Waiting } else { Checked::Refused };
+                match &obstacle.gate {
+                    Some((gate, subject)) => metrics::gate(*gate, subject, result),
+                    None if obstacle.reason == ObstacleReason::QueueUnknown => {
+                        metrics::gate(Gate::Quota, queue, Checked::Unknown);
+                    }
+                    None => {}
+                }
+            }
+            _ => {}
+        }
     }
 
     /// What Kueue and the board are to be told.

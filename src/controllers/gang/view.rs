@@ -20,7 +20,7 @@ pub(super) struct Glance {
     reservation: Reservation,
     told: Verdict,
     views: Vec<ClaimView>,
-    losses: BTreeMap<u32, Loss>,
+    pub losses: BTreeMap<u32, Loss>,
 }
 
 impl Gang<'_> {

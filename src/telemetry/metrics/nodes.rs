@@ -2,28 +2,35 @@
 //! that a gang passes before any is bought.
 
 use super::catalog::{self, Metric};
+use crate::plan::gates::Gate;
 use metrics::{counter, gauge, histogram};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How a gate was passed, or not.
+/// What a gate said of a gang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
+pub enum Checked {
     /// There is room.
     Passed,
     /// There is no room, and the policy only warns.
     Warned,
-    /// There is no room.
+    /// There is no room now.
+    Waiting,
+    /// There will never be room.
     Refused,
+    /// There was nothing to compare with.
+    Unknown,
 }
 
-impl Gate {
+impl Checked {
     const fn label(self) -> &'static str {
         match self {
             Self::Passed => "passed",
             Self::Warned => "warned",
+            Self::Waiting => "waiting",
             Self::Refused => "refused",
+            Self::Unknown => "unknown",
         }
     }
 }
@@ -90,14 +97,14 @@ pub fn swept(reason: &'static str) {
     counter!(catalog::SWEPT.name, "reason" => reason).increment(1);
 }
 
-/// A gang's demand was compared with the limits of a NodePool.
-pub fn capacity_checked(node_pool: &str, result: Gate) {
-    counter!(catalog::CAPACITY.name, "nodepool" => node_pool.to_owned(), "result" => result.label())
-        .increment(1);
-}
-
-/// A gang's demand was compared with the quota of its ClusterQueue.
-pub fn quota_checked(cluster_queue: &str, result: Gate) {
-    counter!(catalog::QUOTA.name, "queue" => cluster_queue.to_owned(), "result" => result.label())
-        .increment(1);
+/// A gate said something about a NodePool or a ClusterQueue. Those that are about neither are not counted.
+pub fn gate(gate: Gate, subject: &str, result: Checked) {
+    let (subject, result) = (subject.to_owned(), result.label());
+    match gate {
+        Gate::Capacity => {
+            counter!(catalog::CAPACITY.name, "nodepool" => subject, "result" => result).increment(1);
+        }
+        Gate::Quota => counter!(catalog::QUOTA.name, "queue" => subject, "result" => result).increment(1),
+        Gate::Placement | Gate::Size | Gate::Budget | Gate::Guards => {}
+    }
 }

@@ -1,53 +1,37 @@
-//! Whether a plan may be bought now. Each gate allows, or says with figures what is in the way.
-//!
-//! Karpenter checks NodePool limits only for claims it makes itself, so they are checked here, with
+//! NodePool limits. Karpenter checks them only for claims it makes itself, so they are checked here, with
 //! everything counted that exists or is about to.
 
-use super::resources::{first_short, shown, sum};
-use super::{Cluster, Obstacle, ObstacleReason, Plan, Request, Reservation};
-use crate::api::parameters::Gate;
+use super::{Answer, Gate, Report};
 use crate::api::pod::ResourceList;
 use crate::api::{NodeClaim, NodePool};
 use crate::names;
-use crate::policy::Policy;
+use crate::plan::resources::{first_short, shown, sum};
+use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
 /// The key under which a NodePool limits the number of its nodes.
 const NODES: &str = "nodes";
 
-/// The gang is not larger than the administrator allows.
-pub fn size(nodes: u32, policy: &Policy) -> Result<(), Obstacle> {
-    if nodes <= policy.gang_nodes {
-        return Ok(());
-    }
-    Err(Obstacle::new(
-        ObstacleReason::TooManyNodes,
-        format!(
-            "the gang needs {nodes} nodes, and guards.gangNodes allows {}; ask the administrator",
-            policy.gang_nodes
-        ),
-    ))
+/// One report for each NodePool of the plan.
+pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
+    let pool = |name: &String| cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(name));
+    plan.reservations(request.gang)
+        .iter()
+        .filter_map(|wanted| {
+            let report = Report::of(Gate::Capacity, &wanted.node_pool);
+            Some(match over_limit(cluster, pool(&wanted.node_pool)?, wanted) {
+                Some(message) => report.answer(Answer::Wait, message).because(ObstacleReason::LimitExceeded),
+                None => report.allow(room(pool(&wanted.node_pool)?, wanted)),
+            })
+        })
+        .map(|report| report.with_force_of(request.policy.capacity_gate))
+        .collect()
 }
 
-/// No NodePool goes over its limits. With the gate at `Warn` the plan carries a note instead.
-pub fn limits(cluster: &Cluster<'_>, request: &Request<'_>, mut plan: Plan) -> Result<Plan, Obstacle> {
-    if request.policy.capacity_gate == Gate::Off {
-        return Ok(plan);
-    }
-    for wanted in plan.reservations(request.gang) {
-        let Some(pool) =
-            cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(&wanted.node_pool))
-        else {
-            continue;
-        };
-        if let Some(message) = over_limit(cluster, pool, &wanted) {
-            if request.policy.capacity_gate == Gate::Enforce {
-                return Err(Obstacle::new(ObstacleReason::LimitExceeded, message));
-            }
-            plan.notes.push(message);
-        }
-    }
-    Ok(plan)
+fn room(pool: &NodePool, wanted: &Reservation) -> String {
+    let limited = pool.spec.limits.as_ref().is_some_and(|l| !l.is_empty());
+    let kept = if limited { "within its limits" } else { "which has no limits" };
+    format!("{} more nodes of NodePool {}, {kept}", wanted.nodes, wanted.node_pool)
 }
 
 fn over_limit(cluster: &Cluster<'_>, pool: &NodePool, wanted: &Reservation) -> Option<String> {
@@ -94,8 +78,9 @@ fn with_nodes(list: &ResourceList, nodes: u32) -> ResourceList {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, object, pool};
     use super::*;
+    use crate::api::parameters;
+    use crate::plan::fixtures::{World, object, patched, pool};
     use serde_json::{Value, json};
 
     fn world(limits: &Value) -> World {
@@ -110,7 +95,7 @@ mod tests {
                 "resources": {"requests": {"nvidia.com/gpu": "1"}},
             },
         });
-        object(super::super::fixtures::patched(base, change))
+        object(patched(base, change))
     }
 
     #[test]
@@ -171,19 +156,9 @@ mod tests {
     #[test]
     fn a_gate_that_warns_lets_the_plan_pass_with_a_note_and_one_that_is_off_without() {
         let mut world = world(&json!({"memory": "1Gi", "nodes": "1"}));
-        world.policy.capacity_gate = Gate::Warn;
+        world.policy.capacity_gate = parameters::Gate::Warn;
         assert!(world.provisioned().notes[0].contains("limit of 1 nodes"));
-        world.policy.capacity_gate = Gate::Off;
+        world.policy.capacity_gate = parameters::Gate::Off;
         assert!(world.provisioned().notes.is_empty());
-    }
-
-    #[test]
-    fn a_gang_may_have_as_many_nodes_as_allowed_and_not_one_more() {
-        let mut world = World::new();
-        world.policy.gang_nodes = 2;
-        assert_eq!(world.provisioned().slots.len(), 2);
-        world.policy.gang_nodes = 1;
-        let expected = "the gang needs 2 nodes, and guards.gangNodes allows 1; ask the administrator";
-        assert_eq!(world.obstacle(), (ObstacleReason::TooManyNodes, expected.to_owned()));
     }
 }

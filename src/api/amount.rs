@@ -1,0 +1,141 @@
+//! Amounts as people write them in YAML: quantities that may be bare numbers, and money.
+
+use super::pod::ResourceList;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::de::{Error as _, Visitor};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Amounts by resource name; each may be written as `8` or as `"8Gi"`.
+pub type Amounts = ResourceList;
+
+/// A quantity or a whole number.
+struct Amount(String);
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct AmountVisitor;
+        impl Visitor<'_> for AmountVisitor {
+            type Value = Amount;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a quantity such as 8, 1500m or 2000Gi")
+            }
+
+            fn visit_u64<E>(self, number: u64) -> Result<Amount, E> {
+                Ok(Amount(number.to_string()))
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Amount, E> {
+                Ok(Amount(text.to_owned()))
+            }
+        }
+        deserializer.deserialize_any(AmountVisitor)
+    }
+}
+
+/// Reads amounts by resource name.
+pub fn amounts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Amounts, D::Error> {
+    let all = BTreeMap::<String, Amount>::deserialize(deserializer)?;
+    Ok(all.into_iter().map(|(name, amount)| (name, Quantity(amount.0))).collect())
+}
+
+/// Reads amounts that may be absent.
+pub fn some_amounts<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Amounts>, D::Error> {
+    let all = Option::<BTreeMap<String, Amount>>::deserialize(deserializer)?;
+    Ok(all.map(|all| all.into_iter().map(|(name, amount)| (name, Quantity(amount.0))).collect()))
+}
+
+/// The schema of amounts by resource name.
+pub fn amounts_schema(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "additionalProperties": {
+            "x-kubernetes-int-or-string": true,
+            "anyOf": [{ "type": "integer" }, { "type": "string" }],
+            "pattern": r"^([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+|[numkMGTPE]|[KMGTPE]i)?$",
+        },
+    })
+}
+
+/// An amount of money, exact to a millionth of its unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Price {
+    /// Millionths of the unit.
+    pub micros: u64,
+}
+
+const MICROS: u64 = 1_000_000;
+
+impl fmt::Display for Price {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, rest) = (self.micros / MICROS, self.micros % MICROS);
+        if rest == 0 {
+            return write!(f, "{whole}");
+        }
+        let rest = format!("{rest:06}");
+        let digits = rest.trim_end_matches('0');
+        write!(f, "{whole}.{digits:0<2}")
+    }
+}
+
+impl std::str::FromStr for Price {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let bad = || format!("{text:?} is no price such as \"98.32\"");
+        let (whole, rest) = text.split_once('.').unwrap_or((text, "0"));
+        let digits = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
+        if !digits(whole) || !digits(rest) || rest.len() > 6 {
+            return Err(bad());
+        }
+        let whole: u64 = whole.parse().map_err(|_| bad())?;
+        let rest: u64 = format!("{rest:0<6}").parse().map_err(|_| bad())?;
+        let micros = whole.checked_mul(MICROS).and_then(|m| m.checked_add(rest)).ok_or_else(bad)?;
+        Ok(Self { micros })
+    }
+}
+
+impl Serialize for Price {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Price {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        text.parse().map_err(D::Error::custom)
+    }
+}
+
+impl JsonSchema for Price {
+    fn schema_name() -> Cow<'static, str> {
+        "Price".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": r"^[0-9]+(\.[0-9]{1,6})?$" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_price_keeps_its_digits() {
+        for (text, shown, micros) in
+            [("98.32", "98.32", 98_320_000), ("2500", "2500", 2_500_000_000), ("0.5", "0.50", 500_000)]
+        {
+            let price: Price = text.parse().unwrap();
+            assert_eq!((price.to_string().as_str(), price.micros), (shown, micros));
+        }
+        for bad in ["", ".5", "5.", "-1", "1e3", "1.0000001", "99999999999999999999", "1,5"] {
+            assert!(bad.parse::<Price>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,13 @@
+//! The part of a Namespace that decides where gangs may run: its labels.
+
+use kube::Resource;
+use kube::api::ObjectMeta;
+use serde::{Deserialize, Serialize};
+
+/// A Namespace, slimmed.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Namespace")]
+pub struct Namespace {
+    /// Name and labels.
+    pub metadata: ObjectMeta,
+}

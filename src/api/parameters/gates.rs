@@ -1,0 +1,84 @@
+//! What is checked before anything is bought.
+
+use super::strict;
+use crate::api::amount::{self, Amounts, Price};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Price per hour, by instance type and capacity type.
+pub type Prices = BTreeMap<String, BTreeMap<String, Price>>;
+
+/// What is checked before anything is bought.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Gates {
+    /// NodePool limits, which Karpenter does not check for claims it did not make, with what other gangs
+    /// are about to create counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<Gate>,
+    /// Quota of the ClusterQueue. Kueue has reserved it already, so this only finds what does not add up.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Gate>,
+    /// Readiness of the NodeClass, as the NodePool reports it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_class: Option<Gate>,
+    /// What one gang may cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub budget: Option<Budget>,
+    /// Where gangs may run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<Placement>,
+}
+
+/// How strict a gate is. `Off` needs quotes in what kubectl applies, which takes the bare word for
+/// `false`.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gate {
+    /// Wait until it opens.
+    #[default]
+    Enforce,
+    /// Say so and go on.
+    Warn,
+    /// Do not look.
+    Off,
+}
+
+/// What one gang may cost. What is absent is unbounded.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Budget {
+    /// Most nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("format" = "int64"))]
+    pub max_nodes: Option<u32>,
+    /// Most of each resource, over all nodes.
+    #[serde(default, deserialize_with = "amount::some_amounts", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "amount::amounts_schema")]
+    pub max_resources: Option<Amounts>,
+    /// Most money per hour, over all nodes, in the currency of `prices`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_hourly_cost: Option<Price>,
+    /// Price of a node per hour, by instance type and capacity type (on-demand, spot, reserved).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prices: Option<Prices>,
+}
+
+/// Where gangs may run. What is absent or empty allows everything.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Placement {
+    /// Labels of the namespaces whose Workloads may be provisioned for.
+    #[serde(default, deserialize_with = "strict::some_selector", skip_serializing_if = "Option::is_none")]
+    #[schemars(with = "Option<strict::Selector>")]
+    pub namespaces: Option<LabelSelector>,
+    /// Zones that nodes may be in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub zones: Option<Vec<String>>,
+    /// ResourceFlavors that may be provisioned for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub flavors: Option<Vec<String>>,
+}

@@ -1,0 +1,184 @@
+//! Setu's own kind ProvisioningParameters (cluster-scoped): what an AdmissionCheck may tune.
+//!
+//! The same fields appear under `defaults` and `checks` of the policy file; `policy` merges them.
+//! Every field is optional: what is absent falls back to the file and then to the built-in default,
+//! which `policy::Policy::default` holds.
+
+mod custody;
+mod gates;
+mod nodes;
+mod retry;
+mod strict;
+
+pub use custody::{Allocatable, Custody, NodeConditionWanted, OnNodeLost, Pinning, Readiness, Release};
+pub use gates::{Budget, Gate, Gates, Placement, Prices};
+pub use nodes::{Colocation, ColocationMode, Packing, PackingMode, Shape, Tier};
+pub use retry::{Backoff, Compat, OnExhausted, Retry};
+
+use super::duration::Span;
+use super::node_claim::Requirement;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::api::ObjectMeta;
+use kube::{CustomResource, Resource};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// How the nodes of gangs are provisioned: everything a check, or all of them, may tune.
+#[derive(CustomResource, JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "setu.kueue.x-k8s.io",
+    version = "v1alpha1",
+    kind = "ProvisioningParameters",
+    plural = "provisioningparameters",
+    singular = "provisioningparameters",
+    shortname = "provparams",
+    category = "setu",
+    status = "ProvisioningParametersStatus",
+    derive = "PartialEq",
+    printcolumn(name = "NodePool", type_ = "string", json_path = ".spec.nodePoolName"),
+    printcolumn(name = "Strategy", type_ = "string", json_path = ".spec.strategy.type"),
+    printcolumn(
+        name = "Valid",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Valid\")].status"
+    ),
+    printcolumn(
+        name = "Used",
+        type_ = "string",
+        json_path = ".status.conditions[?(@.type==\"Used\")].status"
+    ),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[schemars(extend("x-kubernetes-validations" = [{
+    "rule": "!has(self.retry) || !has(self.retry.compat) || self.retry.compat != 'Setu' || !has(self.deadlines)",
+    "message": "retry.compat: Setu brings its own deadlines; take them out",
+}]))]
+#[allow(clippy::duplicated_attributes, reason = "every printcolumn has a type")]
+pub struct ProvisioningParametersSpec {
+    /// NodePool of the gang's nodes; short for one tier. Without it and without `tiers`, every ready
+    /// NodePool that fits the flavor, by weight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_pool_name: Option<String>,
+    /// Requirements added to every NodeClaim, on top of the NodePool's own.
+    #[serde(
+        default,
+        deserialize_with = "strict::some_requirements",
+        skip_serializing_if = "Option::is_none"
+    )]
+    #[schemars(with = "Option<Vec<strict::Requirement>>", length(max = 100))]
+    pub node_selector_requirements: Option<Vec<Requirement>>,
+    /// Options tried in this order, within the flavor Kueue admitted the gang on; instead of
+    /// `nodePoolName`, which does not count beside them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(max = 32),
+        extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
+    )]
+    pub tiers: Option<Vec<Tier>>,
+    /// When to provision.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub strategy: Option<Strategy>,
+    /// Resources whose pod sets get nodes from Setu; empty means every pod set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 100))]
+    pub managed_resources: Option<Vec<String>>,
+    /// How pods share nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub packing: Option<Packing>,
+    /// How near to each other the nodes of a gang are.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub colocation: Option<Colocation>,
+    /// How long each phase may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadlines: Option<Deadlines>,
+    /// How often and how fast to try again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<Retry>,
+    /// What a node must show before it counts as ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub readiness: Option<Readiness>,
+    /// How the nodes are kept for the gang, and what becomes of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub custody: Option<Custody>,
+    /// What is checked before anything is bought.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gates: Option<Gates>,
+}
+
+/// When to provision.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Strategy {
+    /// What has to have happened before.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    pub kind: Option<StrategyType>,
+    /// How long every node must have been ready before the gang is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub buffer_time: Option<Span>,
+}
+
+/// When to provision.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum StrategyType {
+    /// As soon as quota is reserved.
+    #[default]
+    Proactive,
+    /// Once every other check of the Workload is Ready.
+    LastCheck,
+    /// Never: the plan is worked out and reported, and nothing is created.
+    DryRun,
+}
+
+/// How long each phase may take: `launch`, `register` and `initialize` from the creation of the
+/// NodeClaim, `gang` and `admit` from the start of the state.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Deadlines {
+    /// Until the provider has launched the instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch: Option<Span>,
+    /// Until its Node has registered.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub register: Option<Span>,
+    /// Until the Node is initialized, devices included.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub initialize: Option<Span>,
+    /// For one attempt as a whole, and for waiting before an attempt can start.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang: Option<Span>,
+    /// From Ready until Kueue admits the Workload.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub admit: Option<Span>,
+}
+
+/// What Setu says of the parameters.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ProvisioningParametersStatus {
+    /// `Valid`: whether they can be used. `Used`: whether an AdmissionCheck names them, and which.
+    #[serde(default)]
+    #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
+    pub conditions: Vec<Condition>,
+}
+
+/// ProvisioningParameters as they come, so that also those that cannot be used are seen.
+#[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[resource(inherit = "ProvisioningParameters")]
+pub struct RawParameters {
+    /// Name, generation and the like.
+    pub metadata: ObjectMeta,
+    /// What stands for a [`ProvisioningParametersSpec`].
+    #[serde(default)]
+    pub spec: serde_json::Value,
+    /// What Setu said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<ProvisioningParametersStatus>,
+}
+
+impl RawParameters {
+    /// Conditions as last reported; empty before the first report.
+    pub fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |s| &s.conditions)
+    }
+}

@@ -1,0 +1,92 @@
+//! Which nodes are asked for: tiers to try in turn, shapes to pack pods into, and nearness.
+
+use super::strict;
+use crate::api::amount::{self, Amounts};
+use crate::api::duration::Span;
+use crate::api::node_claim::Requirement;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// One option to get the nodes of a gang from.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Tier {
+    /// Name in messages and metrics; unique among the tiers.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+    /// NodePool of the tier. Without it, every ready NodePool that fits the flavor, by weight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_pool_name: Option<String>,
+    /// Requirements added to the NodeClaims of this tier, on top of `nodeSelectorRequirements`.
+    #[serde(default, deserialize_with = "strict::requirements", skip_serializing_if = "Vec::is_empty")]
+    #[schemars(with = "Vec<strict::Requirement>", length(max = 100))]
+    pub requirements: Vec<Requirement>,
+    /// Until the provider has launched the instance, instead of `deadlines.launch`: then the next
+    /// tier is tried.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub launch_timeout: Option<Span>,
+    /// Zones of the tier; empty means every zone of the NodePool.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 64))]
+    pub zones: Vec<String>,
+}
+
+/// How pods share nodes.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Packing {
+    /// One pod per node, or as many as fit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<PackingMode>,
+    /// Shapes of nodes to pack into, in order of preference; empty means those learnt from nodes seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub shapes: Option<Vec<Shape>>,
+}
+
+/// How pods share nodes.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PackingMode {
+    /// One node per pod.
+    #[default]
+    PerPod,
+    /// As many pods on a node as its shape has room for, the largest first.
+    Fill,
+}
+
+/// What one instance type offers its pods.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Shape {
+    /// Value of label `node.kubernetes.io/instance-type`.
+    #[schemars(length(min = 1, max = 63))]
+    pub instance_type: String,
+    /// What its Node has allocatable, DaemonSets not yet taken off.
+    #[serde(deserialize_with = "amount::amounts")]
+    #[schemars(schema_with = "amount::amounts_schema")]
+    pub allocatable: Amounts,
+}
+
+/// How near to each other the nodes of a gang are.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Colocation {
+    /// Node label of which all nodes of a gang have the same value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology_key: Option<String>,
+    /// Whether it has to be so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<ColocationMode>,
+}
+
+/// Whether nodes have to be near each other.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ColocationMode {
+    /// Or the gang gets no nodes.
+    #[default]
+    Required,
+    /// Tried first, and given up where it cannot be had.
+    Preferred,
+    /// It does not matter; undoes what an earlier layer asked for.
+    None,
+}

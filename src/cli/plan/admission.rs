@@ -1,0 +1,163 @@
+//! The admission that a plan starts from: Kueue's own, or else the one that Kueue would likely give.
+//!
+//! Rule: what is made up is said. Of the flavors of a queue the first is taken whose labels and quota the
+//! pods fit, as Kueue does in an empty queue.
+
+use super::default_check;
+use super::objects::Objects;
+use crate::api::queue::ResourceGroup;
+use crate::api::workload::{Admission, PodSet, PodSetAssignment, WorkloadStatus};
+use crate::api::{ClusterQueue, ResourceFlavor, Workload};
+use crate::cli::Failure;
+use crate::plan::quantity::Amount;
+use crate::plan::resources::{self, Defaults};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What is planned for, admitted.
+pub struct Admitted {
+    pub workload: Workload,
+    pub check: String,
+    pub queue: ClusterQueue,
+    pub flavors: Vec<Arc<ResourceFlavor>>,
+    /// Whether no ClusterQueue was given, so that nothing can be said of quota.
+    pub queue_is_made_up: bool,
+    /// Whether the flavors are a guess, because Kueue has not reserved quota.
+    pub is_guess: bool,
+}
+
+/// Admits what is planned for, if Kueue has not done so.
+pub fn admit(objects: &Objects, check: Option<&str>, flavor: Option<&str>) -> Result<Admitted, Failure> {
+    let mut workload = objects.workload.clone().ok_or_else(|| {
+        Failure::Invalid(
+            "nothing to plan for: give a Workload, Job, JobSet or Pod with -f, or name a Workload".to_owned(),
+        )
+    })?;
+    let found = queue_of(objects, &workload)?;
+    let check = check.map_or_else(|| check_of(objects, found), str::to_owned);
+    let mut flavors = objects.flavors.clone();
+    if let Some(name) = flavor
+        && !flavors.iter().any(|f| f.metadata.name.as_deref() == Some(name))
+    {
+        return Err(Failure::Invalid(format!("there is no ResourceFlavor {name}; give it with -f")));
+    }
+    if flavors.is_empty() {
+        flavors.push(Arc::new(ResourceFlavor::new("any", crate::api::flavor::ResourceFlavorSpec::default())));
+    }
+    let queue = found.cloned().unwrap_or_else(|| made_up(&check));
+    let is_guess = workload.admission().is_none();
+    if is_guess {
+        let assignments: Result<Vec<PodSetAssignment>, Failure> = workload
+            .spec
+            .pod_sets
+            .iter()
+            .map(|set| {
+                let assigned = assign(objects, &queue.spec.resource_groups, &flavors, flavor, set)?;
+                Ok(PodSetAssignment { name: set.name.clone(), flavors: assigned, count: None })
+            })
+            .collect();
+        let cluster_queue = queue.metadata.name.clone().unwrap_or_default();
+        let admission = Admission { cluster_queue, pod_set_assignments: assignments? };
+        workload.status.get_or_insert_with(WorkloadStatus::default).admission = Some(admission);
+    }
+    Ok(Admitted { workload, check, queue, flavors, queue_is_made_up: found.is_none(), is_guess })
+}
+
+/// The ClusterQueue: of the admission, of the LocalQueue, or the only one.
+fn queue_of<'a>(objects: &'a Objects, workload: &Workload) -> Result<Option<&'a ClusterQueue>, Failure> {
+    let local = objects.local_queues.iter().find(|q| {
+        q.metadata.name.as_ref() == Some(&workload.spec.queue_name)
+            && q.metadata.namespace.as_ref().is_none_or(|n| Some(n) == workload.metadata.namespace.as_ref())
+    });
+    let named = workload.admission().map(|a| a.cluster_queue.as_str());
+    let Some(name) = named.or(local.map(|q| q.spec.cluster_queue.as_str())) else {
+        return match objects.cluster_queues.as_slice() {
+            [] => Ok(None),
+            [only] => Ok(Some(only)),
+            _ => Err(Failure::Invalid(format!(
+                "LocalQueue {:?} of the Workload is not to be found, so its ClusterQueue is not known; give it with -f, or \
+                 submit to one that exists",
+                workload.spec.queue_name
+            ))),
+        };
+    };
+    let found = objects.cluster_queues.iter().find(|q| q.metadata.name.as_deref() == Some(name));
+    found
+        .map(|q| Some(q.as_ref()))
+        .ok_or_else(|| Failure::Invalid(format!("there is no ClusterQueue {name}; give it with -f")))
+}
+
+/// The first check of the queue that is Setu's, as far as the checks are known.
+fn check_of(objects: &Objects, queue: Option<&ClusterQueue>) -> String {
+    let rules = queue
+        .and_then(|q| q.spec.admission_checks_strategy.as_ref())
+        .map_or(&[][..], |s| &s.admission_checks);
+    let ours = |name: &str| {
+        let check = objects.checks.iter().find(|c| c.metadata.name.as_deref() == Some(name));
+        check.is_none_or(|c| c.spec.controller_name == crate::names::CONTROLLER_NAME)
+    };
+    rules
+        .iter()
+        .map(|r| &r.name)
+        .find(|name| ours(name))
+        .cloned()
+        .unwrap_or_else(|| default_check().to_owned())
+}
+
+fn made_up(check: &str) -> ClusterQueue {
+    let strategy = json!({"admissionChecksStrategy": {"admissionChecks": [{"name": check}]}});
+    ClusterQueue::new("none", serde_json::from_value(strategy).unwrap_or_default())
+}
+
+/// A flavor for each resource that the pods request.
+fn assign(
+    objects: &Objects,
+    groups: &[ResourceGroup],
+    flavors: &[Arc<ResourceFlavor>],
+    named: Option<&str>,
+    set: &PodSet,
+) -> Result<BTreeMap<String, String>, Failure> {
+    let defaults =
+        Defaults { limit_ranges: &objects.limit_ranges, runtime_classes: &objects.runtime_classes };
+    let each = resources::of_pod(&set.template.spec, defaults)
+        .map_err(|e| Failure::Invalid(format!("pod set {}: {e}", set.name)))?;
+    let total = resources::times(&each, u32::try_from(set.count).unwrap_or(0));
+    let fits = |name: &str| {
+        let labels =
+            flavors.iter().find(|f| f.metadata.name.as_deref() == Some(name)).map(|f| &f.spec.node_labels);
+        let asked = &set.template.spec.node_selector;
+        labels
+            .is_some_and(|labels| asked.iter().all(|(key, value)| labels.get(key).is_none_or(|v| v == value)))
+    };
+    let mut assigned = BTreeMap::new();
+    if let Some(name) = named.or(if groups.is_empty() { first(flavors) } else { None }) {
+        assigned.extend(total.keys().filter(|key| *key != "pods").map(|key| (key.clone(), name.to_owned())));
+        return Ok(assigned);
+    }
+    for group in groups {
+        let enough = |flavor: &&crate::api::queue::FlavorQuotas| {
+            let quota =
+                |q: &crate::api::queue::ResourceQuota| Amount::parse(&q.nominal_quota.0).unwrap_or_default();
+            fits(&flavor.name)
+                && flavor.resources.iter().all(|q| resources::amount(&total, &q.name) <= quota(q))
+        };
+        let covered = group.flavors.iter().flat_map(|f| &f.resources).any(|q| total.contains_key(&q.name));
+        let Some(flavor) = group.flavors.iter().find(enough) else {
+            if covered {
+                return Err(Failure::Failed(format!(
+                    "pod set {} fits the labels and the nominal quota of no flavor of the ClusterQueue; choose one with --flavor",
+                    set.name
+                )));
+            }
+            continue;
+        };
+        let keys = flavor.resources.iter().map(|q| &q.name).filter(|key| total.contains_key(*key));
+        assigned.extend(keys.map(|key| (key.clone(), flavor.name.clone())));
+    }
+    Ok(assigned)
+}
+
+fn first(flavors: &[Arc<ResourceFlavor>]) -> Option<&str> {
+    flavors.first().and_then(|f| f.metadata.name.as_deref())
+}

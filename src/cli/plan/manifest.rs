@@ -1,0 +1,94 @@
+//! The Workload that Kueue would make of a Job, JobSet or Pod.
+
+use crate::api::Workload;
+use crate::names;
+use serde_json::{Value, json};
+
+/// Reads a Workload, or makes the one that Kueue would make.
+pub fn workload(manifest: Value) -> Result<Workload, String> {
+    let kind = manifest.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let read =
+        |value: Value| serde_json::from_value(value).map_err(|e| format!("{kind} cannot be read: {e}"));
+    let pod_sets = match kind.as_str() {
+        "Workload" => return read(manifest),
+        "Job" => vec![of_job("main", manifest.get("spec"), 1)?],
+        "JobSet" => manifest
+            .pointer("/spec/replicatedJobs")
+            .and_then(Value::as_array)
+            .ok_or("JobSet has no spec.replicatedJobs")?
+            .iter()
+            .map(|job| {
+                let name = job.get("name").and_then(Value::as_str).unwrap_or_default();
+                let replicas = job.get("replicas").and_then(Value::as_i64).unwrap_or(1);
+                of_job(name, job.pointer("/template/spec"), replicas)
+            })
+            .collect::<Result<_, _>>()?,
+        _ => vec![json!({"name": "main", "count": 1, "template": {
+            "metadata": manifest.get("metadata"), "spec": manifest.get("spec"),
+        }})],
+    };
+    let metadata = |key: &str| manifest.pointer(&format!("/metadata/{key}")).cloned();
+    let queue = manifest.pointer("/metadata/labels").and_then(|labels| labels.get(names::QUEUE)).cloned();
+    read(json!({
+        "metadata": {
+            "name": metadata("name").unwrap_or_else(|| json!("unnamed")),
+            "namespace": metadata("namespace").unwrap_or_else(|| json!("default")),
+        },
+        "spec": {"podSets": pod_sets, "queueName": queue.unwrap_or_else(|| json!(""))},
+    }))
+}
+
+/// The pod set of so many Jobs: as many pods as run at a time.
+fn of_job(name: &str, spec: Option<&Value>, replicas: i64) -> Result<Value, String> {
+    let spec = spec.ok_or_else(|| format!("the Job of pod set {name} has no spec"))?;
+    let template =
+        spec.get("template").ok_or_else(|| format!("the Job of pod set {name} has no template"))?;
+    let number = |key: &str| spec.get(key).and_then(Value::as_i64);
+    let parallelism = number("parallelism").unwrap_or(1);
+    let at_a_time = number("completions").map_or(parallelism, |completions| parallelism.min(completions));
+    Ok(json!({"name": name, "count": at_a_time.saturating_mul(replicas), "template": template}))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counts(manifest: Value) -> Vec<(String, i32)> {
+        workload(manifest).unwrap().spec.pod_sets.into_iter().map(|p| (p.name, p.count)).collect()
+    }
+
+    #[test]
+    fn each_kind_becomes_the_pod_sets_that_kueue_would_make() {
+        let template = json!({"spec": {"containers": []}});
+        let job = |parallelism: i64, completions: Option<i64>| {
+            json!({"kind": "Job", "spec": {
+                "parallelism": parallelism, "completions": completions, "template": template,
+            }})
+        };
+        assert_eq!(counts(job(4, Some(9))), [("main".to_owned(), 4)]);
+        assert_eq!(counts(job(4, Some(2))), [("main".to_owned(), 2)]);
+        assert_eq!(counts(job(4, None)), [("main".to_owned(), 4)]);
+        let set = json!({"kind": "JobSet", "spec": {"replicatedJobs": [
+            {"name": "lead", "template": job(1, None)},
+            {"name": "work", "replicas": 3, "template": job(2, None)},
+        ]}});
+        assert_eq!(counts(set), [("lead".to_owned(), 1), ("work".into(), 6)]);
+        let pod = json!({"kind": "Pod", "metadata": {"name": "p", "labels": {(names::QUEUE): "lq"}}, "spec": {"containers": []}});
+        assert_eq!(workload(pod.clone()).unwrap().spec.queue_name, "lq");
+        assert_eq!(counts(pod), [("main".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert_eq!(
+            workload(json!({"kind": "Job", "spec": {}})).unwrap_err(),
+            "the Job of pod set main has no template"
+        );
+        assert!(workload(json!({"kind": "JobSet"})).unwrap_err().contains("spec.replicatedJobs"));
+        assert!(
+            workload(json!({"kind": "Workload", "spec": 1}))
+                .unwrap_err()
+                .starts_with("Workload cannot be read")
+        );
+    }
+}

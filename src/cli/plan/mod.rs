@@ -1,0 +1,137 @@
+//! `setu plan`: what Setu would create for a Workload, and why; in the cluster's terms or from files alone.
+
+mod admission;
+mod manifest;
+mod objects;
+mod show;
+
+use super::{Failure, print};
+use crate::api::parameters::Gate;
+use crate::names;
+use crate::plan::{self, Cluster, Obstacle, Outcome, Request, Ways};
+use crate::policy::{PolicyFile, Settings};
+use clap::ValueEnum;
+use objects::Objects;
+use std::path::PathBuf;
+
+/// Shows what Setu would create for a Workload, Job, JobSet or Pod, and what would be in the way.
+///
+/// With NodePools among the files nothing is read from a cluster; else what the files do not hold comes
+/// from it.
+///
+/// Example: setu plan -f job.yaml -f nodepools.yaml -f queues.yaml --config policy.yaml
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    /// A Workload in the cluster, instead of one in a file.
+    workload: Option<String>,
+    /// Namespace of that Workload.
+    #[arg(short, long, default_value = "default")]
+    namespace: String,
+    /// YAML files: the Workload, Job, JobSet or Pod, and the NodePools, queues, flavors and the like.
+    #[arg(short, long = "file", value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// Policy file; without it all defaults hold.
+    #[arg(long, env = "SETU_CONFIG")]
+    config: Option<PathBuf>,
+    /// The AdmissionCheck to plan for, if the ClusterQueue has several.
+    #[arg(long)]
+    check: Option<String>,
+    /// The ResourceFlavor to plan for, where Kueue has not chosen one yet.
+    #[arg(long)]
+    flavor: Option<String>,
+    /// How to print it.
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+    /// Print the NodeClaims themselves, as YAML.
+    #[arg(long, conflicts_with = "output")]
+    node_claims: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Format {
+    #[default]
+    Table,
+    Json,
+}
+
+impl Args {
+    /// Plans and prints.
+    pub async fn run(self) -> Result<(), Failure> {
+        let file = match &self.config {
+            Some(path) => PolicyFile::read(path).map_err(|e| Failure::Invalid(e.to_string()))?,
+            None => PolicyFile::default(),
+        };
+        let mut objects = Objects::read(&self.files)?;
+        if objects.node_pools.is_empty() {
+            objects.complete(self.workload.as_deref(), &self.namespace).await?;
+        } else if self.workload.is_some() {
+            return Err(Failure::Invalid(
+                "a Workload of the cluster cannot be planned with NodePools from files: give its manifest with -f, or leave \
+                 the NodePools out"
+                    .to_owned(),
+            ));
+        }
+        let settings = Settings { file, ..Settings::default() };
+        let admitted = admission::admit(&objects, self.check.as_deref(), self.flavor.as_deref())?;
+        let parameters = objects.parameters_of(&admitted.check);
+        let mut policy = settings.policy(&admitted.check, parameters.as_ref());
+        if admitted.queue_is_made_up {
+            policy.quota_gate = Gate::Off;
+        }
+        let our_checks = [admitted.check.clone()];
+        let namespace = admitted.workload.metadata.namespace.clone().unwrap_or_default();
+        let labels = objects.labels_of(&namespace);
+        let pool_claims: Vec<_> = objects.node_claims.iter().map(|c| (**c).clone()).collect();
+        let shapes = objects.shapes();
+        let cluster = Cluster {
+            cluster_queue: Some(&admitted.queue),
+            flavors: &admitted.flavors,
+            node_pools: &objects.node_pools,
+            daemon_sets: &objects.daemon_sets,
+            limit_ranges: &objects.limit_ranges,
+            runtime_classes: &objects.runtime_classes,
+            pool_claims: &pool_claims,
+            shapes: &shapes,
+            cluster_queues: &objects.cluster_queues,
+            cohorts: &objects.cohorts,
+            local_queues: Some(&objects.local_queues),
+            namespace_labels: Some(&labels),
+            guards: Some(&settings.file.guards),
+            traffic: Some(&plan::gates::guards::Traffic::default()),
+            ..Cluster::default()
+        };
+        let request = Request {
+            workload: &admitted.workload,
+            check: &admitted.check,
+            our_checks: &our_checks,
+            gang: "0000000000000000",
+            policy: &policy,
+            ways: Ways::From(0),
+        };
+        let outcome = plan::plan(&cluster, &request);
+        let ways = plan::survey(&cluster, &request).unwrap_or_default();
+        if self.node_claims {
+            if let Outcome::Provision(plan) = &outcome {
+                print(&show::node_claims(plan)?);
+            }
+        } else {
+            let view = show::View::new(&admitted, &policy, &outcome, &ways);
+            print(&if self.output == Format::Json { view.json() } else { view.table() });
+        }
+        ending(outcome)
+    }
+}
+
+/// A plan that cannot be carried out is a failure of the command, with the sentence that helps.
+fn ending(outcome: Outcome) -> Result<(), Failure> {
+    let failed = |o: Obstacle| Err(Failure::Failed(format!("{}: {}", o.reason, o.message)));
+    match outcome {
+        Outcome::Provision(_) | Outcome::NothingNeeded(_) => Ok(()),
+        Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) | Outcome::Never(obstacle) => failed(obstacle),
+    }
+}
+
+/// The check that is meant where nobody names one.
+fn default_check() -> &'static str {
+    names::DEFAULT_CHECK
+}

@@ -1,0 +1,213 @@
+//! The objects a plan is made from: out of YAML files, or out of a cluster.
+//!
+//! Rule: an object that cannot be read is an error that names its file and place; kinds that plans are
+//! not made from are left out.
+
+use super::manifest;
+use crate::api::parameters::ProvisioningParametersSpec;
+use crate::api::{
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
+    ProvisioningParameters, ResourceFlavor, Workload,
+};
+use crate::cli::Failure;
+use crate::cluster::client;
+use crate::plan::shapes::Shape;
+use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
+use k8s_openapi::api::core::v1::LimitRange;
+use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::api::ListParams;
+use kube::{Api, Client, Resource};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Everything that a plan may depend on.
+#[derive(Default)]
+pub struct Objects {
+    /// What is to be planned for, as Kueue would see it.
+    pub workload: Option<Workload>,
+    pub node_pools: Vec<Arc<NodePool>>,
+    pub node_claims: Vec<Arc<NodeClaim>>,
+    pub nodes: Vec<Arc<Node>>,
+    pub flavors: Vec<Arc<ResourceFlavor>>,
+    pub cluster_queues: Vec<Arc<ClusterQueue>>,
+    pub local_queues: Vec<Arc<LocalQueue>>,
+    pub cohorts: Vec<Arc<Cohort>>,
+    pub checks: Vec<Arc<AdmissionCheck>>,
+    pub parameters: Vec<Arc<ProvisioningParameters>>,
+    pub daemon_sets: Vec<Arc<DaemonSet>>,
+    pub limit_ranges: Vec<Arc<LimitRange>>,
+    pub runtime_classes: Vec<Arc<RuntimeClass>>,
+    pub namespaces: Vec<Arc<Namespace>>,
+}
+
+impl Objects {
+    /// Reads YAML files.
+    pub fn read(files: &[PathBuf]) -> Result<Self, Failure> {
+        let mut objects = Self::default();
+        for path in files {
+            let text = std::fs::read_to_string(path)
+                .map_err(|e| Failure::Invalid(format!("reading {}: {e}", path.display())))?;
+            for (n, document) in (1..).zip(serde_yaml::Deserializer::from_str(&text)) {
+                let place = || format!("{}, document {n}", path.display());
+                let value = Value::deserialize(document)
+                    .map_err(|e| Failure::Invalid(format!("{}: {e}", place())))?;
+                objects.take(value, path).map_err(|e| Failure::Invalid(format!("{}: {e}", place())))?;
+            }
+        }
+        Ok(objects)
+    }
+
+    fn take(&mut self, mut value: Value, path: &Path) -> Result<(), String> {
+        let kind = value.get("kind").and_then(Value::as_str).unwrap_or_default().to_owned();
+        match kind.as_str() {
+            "List" => {
+                let items = value.get_mut("items").map(Value::take);
+                for item in items.iter().filter_map(Value::as_array).flatten() {
+                    self.take(item.clone(), path)?;
+                }
+            }
+            "Workload" | "Job" | "JobSet" | "Pod" => {
+                if self.workload.is_some() {
+                    return Err("there is more than one Workload, Job, JobSet or Pod; plan them one by one"
+                        .to_owned());
+                }
+                self.workload = Some(manifest::workload(value)?);
+            }
+            "NodePool" => {
+                assume_ready(&mut value);
+                push(&mut self.node_pools, value)?;
+            }
+            "NodeClaim" => push(&mut self.node_claims, value)?,
+            "Node" => push(&mut self.nodes, value)?,
+            "ResourceFlavor" => push(&mut self.flavors, value)?,
+            "ClusterQueue" => push(&mut self.cluster_queues, value)?,
+            "LocalQueue" => push(&mut self.local_queues, value)?,
+            "Cohort" => push(&mut self.cohorts, value)?,
+            "AdmissionCheck" => push(&mut self.checks, value)?,
+            "ProvisioningParameters" => push(&mut self.parameters, value)?,
+            "DaemonSet" => push(&mut self.daemon_sets, value)?,
+            "LimitRange" => push(&mut self.limit_ranges, value)?,
+            "RuntimeClass" => push(&mut self.runtime_classes, value)?,
+            "Namespace" => push(&mut self.namespaces, value)?,
+            "Policy" => return Err(format!("this is a policy; give it with --config {}", path.display())),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Reads from the cluster what the files do not hold.
+    pub async fn complete(&mut self, workload: Option<&str>, namespace: &str) -> Result<(), Failure> {
+        let config = kube::Config::infer().await.map_err(|e| {
+            Failure::Invalid(format!(
+                "no way to a cluster: {e}. Set KUBECONFIG to a kubeconfig file, or give NodePools, queues and flavors with -f"
+            ))
+        })?;
+        let client = client::connect(config)
+            .map_err(|e| Failure::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
+        if let Some(name) = workload {
+            let api: Api<Workload> = Api::namespaced(client.clone(), namespace);
+            let found = api.get_opt(name).await.map_err(|e| failed("Workload", &e))?;
+            let missing = || Failure::Invalid(format!("there is no Workload {namespace}/{name}"));
+            self.workload = Some(found.ok_or_else(missing)?);
+        }
+        let of = self.workload.as_ref().and_then(|w| w.metadata.namespace.clone());
+        list(&client, &mut self.node_pools).await?;
+        list(&client, &mut self.node_claims).await?;
+        list(&client, &mut self.nodes).await?;
+        list(&client, &mut self.flavors).await?;
+        list(&client, &mut self.cluster_queues).await?;
+        list(&client, &mut self.local_queues).await?;
+        list(&client, &mut self.cohorts).await?;
+        list(&client, &mut self.checks).await?;
+        list(&client, &mut self.daemon_sets).await?;
+        list(&client, &mut self.runtime_classes).await?;
+        list(&client, &mut self.namespaces).await?;
+        if self.parameters.is_empty() {
+            // Without the CRD there are none.
+            let _ = list(&client, &mut self.parameters).await;
+        }
+        if let Some(namespace) = of {
+            list_in(&client, &namespace, &mut self.limit_ranges).await?;
+        }
+        Ok(())
+    }
+
+    /// The parameters that a check names.
+    pub fn parameters_of(&self, check: &str) -> Option<ProvisioningParametersSpec> {
+        let check = self.checks.iter().find(|c| c.metadata.name.as_deref() == Some(check))?;
+        let name = &check.spec.parameters.as_ref()?.name;
+        self.parameters.iter().find(|p| p.metadata.name.as_ref() == Some(name)).map(|p| p.spec.clone())
+    }
+
+    /// Labels of a namespace. One that is in no file has the label that every namespace has.
+    pub fn labels_of(&self, namespace: &str) -> BTreeMap<String, String> {
+        let found = self.namespaces.iter().find(|n| n.metadata.name.as_deref() == Some(namespace));
+        let labels = found.and_then(|n| n.metadata.labels.clone());
+        labels.unwrap_or_else(|| [(crate::names::NAMESPACE_NAME.to_owned(), namespace.to_owned())].into())
+    }
+
+    /// Shapes of the nodes and claims that are there.
+    pub fn shapes(&self) -> Vec<Shape> {
+        let now = Timestamp::now();
+        let nodes = self.nodes.iter().filter_map(|n| Shape::of_node(n, now));
+        let claims = self.node_claims.iter().filter_map(|c| Shape::of_claim(c, now));
+        let mut shapes: BTreeMap<String, Shape> = BTreeMap::new();
+        for shape in nodes.chain(claims) {
+            let combined =
+                shapes.get(&shape.instance_type).map_or_else(|| shape.clone(), |s| s.combined(&shape));
+            shapes.insert(shape.instance_type.clone(), combined);
+        }
+        shapes.into_values().collect()
+    }
+}
+
+fn push<K: DeserializeOwned>(all: &mut Vec<Arc<K>>, value: Value) -> Result<(), String> {
+    let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    let named = format!("{} {name}", value.get("kind").and_then(Value::as_str).unwrap_or_default());
+    all.push(Arc::new(serde_json::from_value(value).map_err(|e| format!("{named} cannot be read: {e}"))?));
+    Ok(())
+}
+
+/// A NodePool that was never in a cluster has no status; it is taken for usable.
+fn assume_ready(pool: &mut Value) {
+    if pool.get("status").is_none()
+        && let Some(fields) = pool.as_object_mut()
+    {
+        let ready = json!({"type": "Ready", "status": "True", "reason": "Assumed", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z"});
+        fields.insert("status".to_owned(), json!({"conditions": [ready]}));
+    }
+}
+
+fn failed(what: &str, error: &kube::Error) -> Failure {
+    Failure::Failed(format!("reading {what}: {error}"))
+}
+
+async fn list<K>(client: &Client, all: &mut Vec<Arc<K>>) -> Result<(), Failure>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    if all.is_empty() {
+        let api: Api<K> = Api::all(client.clone());
+        let found = api.list(&ListParams::default()).await.map_err(|e| failed(&K::plural(&()), &e))?;
+        all.extend(found.items.into_iter().map(Arc::new));
+    }
+    Ok(())
+}
+
+async fn list_in<K>(client: &Client, namespace: &str, all: &mut Vec<Arc<K>>) -> Result<(), Failure>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug + DeserializeOwned,
+{
+    if all.is_empty() {
+        let api: Api<K> = Api::namespaced(client.clone(), namespace);
+        let found = api.list(&ListParams::default()).await.map_err(|e| failed(&K::plural(&()), &e))?;
+        all.extend(found.items.into_iter().map(Arc::new));
+    }
+    Ok(())
+}

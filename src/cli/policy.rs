@@ -1,0 +1,107 @@
+//! `setu policy`: checks policy files, prints their schema, and shows what a check is run by.
+
+use super::Failure;
+use super::policy_flags::PolicyFlags;
+use crate::api::RawParameters;
+use crate::api::parameters::ProvisioningParametersSpec;
+use crate::policy::{PolicyFile, reference, schema, show};
+use clap::{Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Checks policy files, prints their schema, and shows what a check is run by.
+///
+/// Example: setu policy check policy.yaml
+#[derive(clap::Args, Debug)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Checks policy files: tells all that is wrong, each with line, column and key.
+    ///
+    /// Example: setu policy check policy.yaml
+    Check {
+        /// The files.
+        #[arg(required = true, value_name = "FILE")]
+        files: Vec<PathBuf>,
+    },
+    /// Prints the JSON schema of the policy file, for editors, or its reference, for people.
+    ///
+    /// Example: setu policy schema > policy.schema.json
+    Schema {
+        /// What to print.
+        #[arg(long, value_enum, default_value_t = Format::Json)]
+        format: Format,
+    },
+    /// Prints the effective policy of a check as YAML, with the origin of each value.
+    ///
+    /// Example: setu policy show --check karpenter-provision --config policy.yaml
+    Show(Box<Show>),
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum Format {
+    Json,
+    Markdown,
+}
+
+#[derive(clap::Args, Debug)]
+struct Show {
+    /// Name of the AdmissionCheck.
+    #[arg(long, value_name = "NAME")]
+    check: String,
+    /// Manifest of the ProvisioningParameters that the check names.
+    #[arg(long, value_name = "FILE")]
+    parameters: Option<PathBuf>,
+    #[command(flatten)]
+    policy: PolicyFlags,
+}
+
+impl Args {
+    /// Does what was asked.
+    pub fn run(self) -> Result<(), Failure> {
+        match self.command {
+            Command::Check { files } => check(&files),
+            Command::Schema { format } => {
+                super::print(&match format {
+                    Format::Json => schema::json(),
+                    Format::Markdown => reference::markdown(),
+                });
+                Ok(())
+            }
+            Command::Show(show) => show.run(),
+        }
+    }
+}
+
+fn check(files: &[PathBuf]) -> Result<(), Failure> {
+    let mut wrong = Vec::new();
+    for path in files {
+        match PolicyFile::read(path) {
+            Ok(_) => super::print(&format!("{}: valid\n", path.display())),
+            Err(error) => wrong.push(error.to_string()),
+        }
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(Failure::Invalid(wrong.join("\n"))) }
+}
+
+impl Show {
+    fn run(self) -> Result<(), Failure> {
+        let settings = self.policy.settings()?;
+        let parameters = self.parameters.as_ref().map(parameters).transpose()?;
+        let named = parameters.as_ref().map(|(name, spec)| (name.as_str(), spec));
+        super::print(&show::show(&settings, &self.check, named));
+        Ok(())
+    }
+}
+
+/// Name and spec of the ProvisioningParameters in a file.
+fn parameters(path: &PathBuf) -> Result<(String, ProvisioningParametersSpec), Failure> {
+    let invalid = |why: String| Failure::Invalid(format!("{}: {why}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|e| invalid(e.to_string()))?;
+    let object: RawParameters = serde_yaml::from_str(&text).map_err(|e| invalid(e.to_string()))?;
+    let spec = crate::controllers::parameters::read(&object).map_err(invalid)?;
+    Ok((object.metadata.name.unwrap_or_default(), spec))
+}

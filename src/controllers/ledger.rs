@@ -1,0 +1,302 @@
+//! What gangs are about to create, what ran out lately, and which shapes nodes have had.
+//!
+//! Plans are made and entered under one lock, so that two gangs never take the same room. Rule: it may
+//! be lost at any time; then a gang starts again from its first tier, and nothing worse happens.
+
+use super::board::Shortage;
+use super::memory::lock;
+use crate::gang::Way;
+use crate::plan::gates::guards::Created;
+use crate::plan::offering::Offering;
+use crate::plan::shapes::Shape;
+use crate::plan::{ObstacleReason, Plan, Reservation};
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// How long a shortage of capacity is remembered, as long as AWS' own cache.
+const SHORTAGE: SignedDuration = SignedDuration::from_mins(3);
+
+/// How long creations are remembered: the longest span that a guard counts over.
+const LOG: SignedDuration = SignedDuration::from_hours(1);
+
+/// The ledger, closed.
+#[derive(Debug, Default)]
+pub struct Ledger(Mutex<LedgerPages>);
+
+/// The inside of [`Ledger`].
+#[derive(Debug, Default)]
+pub struct LedgerPages {
+    entries: BTreeMap<String, Entry>,
+    short: BTreeMap<Offering, Timestamp>,
+    ways: BTreeMap<String, Way>,
+    shapes: BTreeMap<String, Shape>,
+    /// When how many claims were created, and for which LocalQueue; the oldest first, for an hour.
+    created: Vec<(Timestamp, String, u32)>,
+    /// The obstacle of each gang that waits, as last counted.
+    obstacles: BTreeMap<String, ObstacleReason>,
+}
+
+/// A plan that was accepted and whose nodes do not all exist yet.
+#[derive(Debug)]
+struct Entry {
+    reservations: Vec<Reservation>,
+    offerings: BTreeSet<Offering>,
+    choice: u32,
+    shapes: Arc<[Shape]>,
+    queue: String,
+}
+
+/// What is remembered of capacity, for people.
+#[derive(Serialize, Debug)]
+pub struct Remembered {
+    /// What was out of capacity lately.
+    pub shortages: Vec<Shortage>,
+    /// What nodes of each instance type have offered.
+    pub shapes: Vec<Shape>,
+}
+
+impl Ledger {
+    /// Opens the ledger; nobody else plans until the guard is dropped.
+    pub fn open(&self) -> MutexGuard<'_, LedgerPages> {
+        lock(&self.0)
+    }
+}
+
+impl LedgerPages {
+    /// What all gangs but this one are about to create.
+    pub fn others(&self, gang: &str) -> Vec<Reservation> {
+        self.entries.iter().filter(|(id, _)| *id != gang).flat_map(|(_, e)| e.reservations.clone()).collect()
+    }
+
+    /// Enters a plan for a gang of this LocalQueue. One that stands is left as it is.
+    pub fn enter(&mut self, gang: &str, queue: &str, plan: &Plan, now: Timestamp) {
+        if self.is_entered(gang) {
+            return;
+        }
+        let entry = Entry {
+            reservations: plan.reservations(gang),
+            offerings: plan.offerings(),
+            choice: plan.choice,
+            shapes: self.shapes(),
+            queue: queue.to_owned(),
+        };
+        self.entries.insert(gang.to_owned(), entry);
+        self.created.retain(|(at, ..)| *at + LOG > now);
+        self.created.push((now, queue.to_owned(), plan.nodes()));
+    }
+
+    /// Whether a plan of this gang is entered.
+    pub fn is_entered(&self, gang: &str) -> bool {
+        self.entries.contains_key(gang)
+    }
+
+    /// Nodes entered by all gangs but this one, or by those of one LocalQueue.
+    pub fn nodes_of_others(&self, gang: &str, queue: Option<&str>) -> u32 {
+        let others =
+            self.entries.iter().filter(|(id, entry)| *id != gang && queue.is_none_or(|q| q == entry.queue));
+        others.flat_map(|(_, entry)| &entry.reservations).map(|r| r.nodes).fold(0, u32::saturating_add)
+    }
+
+    /// How many claims were created within a span, for all or for one LocalQueue.
+    pub fn created(&self, queue: Option<&str>, within: SignedDuration, now: Timestamp) -> Created {
+        let counts =
+            |(at, of, _): &&(Timestamp, String, u32)| *at + within > now && queue.is_none_or(|q| q == of);
+        let counted: Vec<_> = self.created.iter().filter(counts).collect();
+        Created {
+            claims: counted.iter().map(|(_, _, claims)| *claims).fold(0, u32::saturating_add),
+            frees_at: counted.first().map(|(at, ..)| *at + within),
+        }
+    }
+
+    /// Notes what a gang waits for, or that it waits for nothing. Returns whether that is new.
+    pub fn note_obstacle(&mut self, gang: &str, reason: Option<ObstacleReason>) -> bool {
+        let before = match reason {
+            Some(reason) => self.obstacles.insert(gang.to_owned(), reason),
+            None => self.obstacles.remove(gang),
+        };
+        before != reason
+    }
+
+    /// The way that was accepted for a gang, and the shapes its plan was made from.
+    pub fn accepted(&self, gang: &str) -> Option<(u32, Arc<[Shape]>)> {
+        self.entries.get(gang).map(|e| (e.choice, Arc::clone(&e.shapes)))
+    }
+
+    /// Strikes a gang out. Returns whether others may now have their turn.
+    pub fn strike(&mut self, gang: &str) -> bool {
+        self.entries.remove(gang).is_some()
+    }
+
+    /// Notes where among its ways a gang has come to, or that it is over.
+    pub fn went_on(&mut self, gang: &str, way: Option<Way>) {
+        if let Some(way) = way {
+            self.ways.insert(gang.to_owned(), way);
+        } else {
+            self.obstacles.remove(gang);
+            self.ways.remove(gang);
+        }
+    }
+
+    /// The way a gang has come to by decisions of this replica. Not the journal's word: a tenant can
+    /// write that.
+    pub fn way(&self, gang: &str) -> Option<Way> {
+        self.ways.get(gang).copied()
+    }
+
+    /// Notes what ran out of capacity.
+    pub fn note_shortage(&mut self, offerings: BTreeSet<Offering>, now: Timestamp) {
+        self.short.extend(offerings.into_iter().map(|offering| (offering, now + SHORTAGE)));
+    }
+
+    /// What is out of capacity, as far as is remembered.
+    pub fn short(&mut self, now: Timestamp) -> BTreeSet<Offering> {
+        self.short.retain(|_, until| *until > now);
+        self.short.keys().cloned().collect()
+    }
+
+    /// The gang that has its turn on something this plan wants and that is short.
+    ///
+    /// Without turns two gangs that each fit would take half of what is left from each other, again
+    /// and again.
+    pub fn whose_turn(&mut self, gang: &str, plan: &Plan, now: Timestamp) -> Option<(&str, Offering)> {
+        let short = self.short(now);
+        if short.is_empty() {
+            return None;
+        }
+        let wanted: BTreeSet<Offering> = plan.offerings().into_iter().filter(|o| o.is_in(&short)).collect();
+        self.entries.iter().filter(|(id, _)| *id != gang).find_map(|(id, entry)| {
+            entry.offerings.intersection(&wanted).next().map(|offering| (id.as_str(), offering.clone()))
+        })
+    }
+
+    /// Notes the shape of a node that was seen.
+    pub fn learn(&mut self, shape: Shape) {
+        match self.shapes.get_mut(&shape.instance_type) {
+            Some(known) => *known = known.combined(&shape),
+            None => {
+                self.shapes.insert(shape.instance_type.clone(), shape);
+            }
+        }
+    }
+
+    /// Every shape that was seen.
+    pub fn shapes(&self) -> Arc<[Shape]> {
+        self.shapes.values().cloned().collect()
+    }
+
+    /// What was out of capacity lately, and whose turn it is there.
+    pub fn shortages(&self, now: Timestamp) -> Vec<Shortage> {
+        let turn = |offering: &Offering| {
+            let entries = self.entries.iter().filter(|(_, entry)| entry.offerings.contains(offering));
+            entries.map(|(gang, _)| gang.clone()).next()
+        };
+        let lasting = self.short.iter().filter(|(_, until)| **until > now);
+        lasting
+            .map(|(offering, until)| Shortage {
+                offering: offering.clone(),
+                until: *until,
+                turn: turn(offering),
+            })
+            .collect()
+    }
+
+    /// Everything that is remembered of capacity, for people.
+    pub fn remembered(&self, now: Timestamp) -> Remembered {
+        Remembered { shortages: self.shortages(now), shapes: self.shapes.values().cloned().collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::NodeClaim;
+    use crate::api::parameters::Pinning;
+    use crate::plan::Slot;
+    use serde_json::json;
+
+    /// A plan of one node of this type.
+    fn plan(instance_type: &str) -> Plan {
+        let template: NodeClaim = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": ""},
+            "spec": {
+                "requirements": [{"key": crate::names::INSTANCE_TYPE, "operator": "In", "values": [instance_type]}],
+                "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},
+            },
+        }))
+        .unwrap();
+        let slot = Slot {
+            index: 0,
+            pods: Arc::from([]),
+            node_pool: "gpu".into(),
+            template: Arc::new(template),
+            shape: None,
+        };
+        Plan {
+            slots: vec![slot],
+            pinning: Pinning::Selector,
+            notes: Vec::new(),
+            tier: 0,
+            way: String::new(),
+            choice: 0,
+            choices: 1,
+            reports: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn while_capacity_is_short_one_gang_tries_and_the_others_wait() {
+        let now = Timestamp::UNIX_EPOCH;
+        let ledger = Ledger::default();
+        let mut pages = ledger.open();
+        pages.enter("a", "ns/lq", &plan("p5"), now);
+        assert_eq!(pages.whose_turn("b", &plan("p5"), now), None);
+        pages.note_shortage(plan("p5").offerings(), now);
+        let (other, offering) = pages.whose_turn("b", &plan("p5"), now).unwrap();
+        assert_eq!((other, offering), ("a", plan("p5").offerings().pop_first().unwrap()));
+        assert_eq!(pages.whose_turn("b", &plan("g5"), now), None, "what is not short needs no turn");
+        assert_eq!(pages.whose_turn("a", &plan("p5"), now), None);
+        assert_eq!(pages.whose_turn("b", &plan("p5"), now + SHORTAGE), None);
+        assert!(pages.strike("a") && !pages.strike("a"));
+    }
+
+    #[test]
+    fn a_shortage_is_shared_for_three_minutes_and_shown() {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut pages = LedgerPages::default();
+        pages.note_shortage(plan("p5").offerings(), now);
+        assert!(plan("p5").is_short(Some(&pages.short(now))));
+        let shown = serde_json::to_value(pages.remembered(now)).unwrap();
+        let expected = json!({"instanceType": "p5", "zone": "any", "capacityType": "any", "until": "1970-01-01T00:03:00Z"});
+        assert_eq!(shown["shortages"], json!([expected]));
+        assert!(!plan("p5").is_short(Some(&pages.short(now + SHORTAGE))));
+    }
+
+    #[test]
+    fn what_others_have_entered_and_created_is_counted_in_all_and_by_queue() {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut pages = LedgerPages::default();
+        pages.enter("a", "ns/one", &plan("p5"), now);
+        pages.enter("b", "ns/two", &plan("p5"), now + SignedDuration::from_secs(30));
+        pages.enter("b", "ns/two", &plan("p5"), now + SignedDuration::from_secs(31));
+        let nodes = |gang: &str, queue| pages.nodes_of_others(gang, queue);
+        assert_eq!((nodes("c", None), nodes("a", None), nodes("c", Some("ns/one"))), (2, 1, 1));
+        let minute = SignedDuration::from_mins(1);
+        let at = |seconds| now + SignedDuration::from_secs(seconds);
+        let all = pages.created(None, minute, at(59));
+        assert_eq!((all.claims, all.frees_at), (2, Some(at(60))));
+        assert_eq!(pages.created(None, minute, at(60)).claims, 1);
+        assert_eq!(pages.created(Some("ns/one"), LOG, at(60)).claims, 1);
+    }
+
+    #[test]
+    fn the_way_a_gang_has_come_to_is_forgotten_with_it() {
+        let mut pages = LedgerPages::default();
+        let way = Way { tier: 1, choice: 3, choices: 4 };
+        pages.went_on("a", Some(way));
+        assert_eq!((pages.way("a"), pages.way("b")), (Some(way), None));
+        pages.went_on("a", None);
+        assert_eq!(pages.way("a"), None);
+    }
+}

@@ -1,0 +1,55 @@
+//! Reports on each ProvisioningParameters whether it is valid and which of our checks use it.
+
+use super::context::Context;
+use super::queue::Action;
+use crate::api::RawParameters;
+use crate::api::admission_check::ParametersRef;
+use crate::api::parameters::ProvisioningParametersSpec;
+use crate::effects::parameters::{self, Report};
+use crate::error::Error;
+use crate::names;
+use crate::policy::check;
+use kube::ResourceExt;
+use std::sync::Arc;
+
+/// Whether a reference leads to an object of our kind.
+pub fn is_ours(reference: &ParametersRef) -> bool {
+    (reference.api_group.as_str(), reference.kind.as_str()) == (names::API_GROUP, names::PARAMETERS_KIND)
+}
+
+/// The spec of parameters, or what is wrong with it, in words for the administrator.
+pub fn read(parameters: &RawParameters) -> Result<ProvisioningParametersSpec, String> {
+    check::read_spec(&parameters.spec).map_err(|found| {
+        let told: Vec<String> = found.iter().map(|(path, message)| format!("{path}: {message}")).collect();
+        told.join("; ")
+    })
+}
+
+/// Names of our checks that name these parameters, sorted.
+pub fn used_by(context: &Context, name: &str) -> Vec<String> {
+    let checks = context.stores.checks.state();
+    let named = |reference: &ParametersRef| is_ours(reference) && reference.name == name;
+    let mut users: Vec<String> = checks
+        .iter()
+        .filter(|c| c.spec.controller_name == context.controller_name)
+        .filter(|c| c.spec.parameters.as_ref().is_some_and(named))
+        .map(|c| c.name_any())
+        .collect();
+    users.sort();
+    users
+}
+
+/// Looks at one object and reports.
+pub async fn reconcile(object: Arc<RawParameters>, context: Arc<Context>) -> Result<Action, Error> {
+    if !context.leadership.leads() {
+        return Ok(Action::await_change());
+    }
+    if !context.gates.closed().is_empty() {
+        // Which checks there are is not known yet.
+        return Ok(Action::requeue(super::admission_check::CATCH_UP));
+    }
+    let report = Report { fault: read(&object).err(), checks: used_by(&context, &object.name_any()) };
+    parameters::report(&context.client, &object.metadata, object.conditions(), &report, context.now())
+        .await?;
+    Ok(Action::await_change())
+}

@@ -1,0 +1,116 @@
+//! Which policy holds: for a check as of now, and for an attempt as of its start.
+//!
+//! Rule: a change reaches new attempts alone. What an attempt was started with is kept here until it is
+//! over; a replica that takes over a gang in flight keeps, from its first look on, the policy of then.
+
+use crate::api::parameters::ProvisioningParametersSpec;
+use crate::policy::{Policy, PolicyFile, Settings};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+/// What a check's parameters came to.
+pub type Parameters = Result<Option<ProvisioningParametersSpec>, String>;
+
+/// Most notices remembered; beyond, the oldest Workloads' may be repeated.
+const MOST_TOLD: usize = 100_000;
+
+/// A replica's policies.
+#[derive(Default)]
+pub struct Policies {
+    settings: RwLock<Arc<Settings>>,
+    parameters: Mutex<BTreeMap<String, Parameters>>,
+    attempts: Mutex<BTreeMap<String, (u32, Arc<Policy>)>>,
+    told: Mutex<BTreeSet<(String, String)>>,
+}
+
+fn open<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
+    lock.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Policies {
+    /// Starts with these settings.
+    pub fn new(settings: Settings) -> Self {
+        Self { settings: RwLock::new(Arc::new(settings)), ..Self::default() }
+    }
+
+    /// What the controller was told, as of now.
+    pub fn settings(&self) -> Arc<Settings> {
+        Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Puts another file in force, in a cluster that serves these API groups.
+    pub fn replace(&self, file: PolicyFile, served_groups: Vec<String>) {
+        let mut settings = self.settings.write().unwrap_or_else(PoisonError::into_inner);
+        let command_line = settings.command_line.clone();
+        *settings = Arc::new(Settings { file, command_line, served_groups });
+    }
+
+    /// Notes what a check's parameters came to.
+    pub fn set_parameters(&self, check: &str, parameters: Parameters) {
+        open(&self.parameters).insert(check.to_owned(), parameters);
+    }
+
+    /// What a check's parameters came to; `None` while they have not been read.
+    pub fn parameters(&self, check: &str) -> Option<Parameters> {
+        open(&self.parameters).get(check).cloned()
+    }
+
+    /// Keeps the policy that an attempt of a gang is run by.
+    pub fn keep(&self, gang: &str, attempt: u32, policy: &Arc<Policy>) {
+        open(&self.attempts).insert(gang.to_owned(), (attempt, Arc::clone(policy)));
+    }
+
+    /// The policy that an attempt of a gang is run by, if it is known here.
+    pub fn kept(&self, gang: &str, attempt: u32) -> Option<Arc<Policy>> {
+        let attempts = open(&self.attempts);
+        attempts.get(gang).filter(|(of, _)| *of == attempt).map(|(_, policy)| Arc::clone(policy))
+    }
+
+    /// Forgets a gang that has no attempt in flight.
+    pub fn forget(&self, gang: &str) {
+        open(&self.attempts).remove(gang);
+    }
+
+    /// Whether this is the first time that a Workload with this UID is to be told this.
+    pub fn is_news(&self, uid: &str, notice: &str) -> bool {
+        let mut told = open(&self.told);
+        if told.len() >= MOST_TOLD {
+            told.pop_first();
+        }
+        told.insert((uid.to_owned(), notice.to_owned()))
+    }
+
+    /// Forgets what a Workload that is gone was told.
+    pub fn forget_notices(&self, uid: &str) {
+        open(&self.told).retain(|(of, _)| of != uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_keeps_its_policy_and_the_next_one_takes_the_new() {
+        let policies = Policies::default();
+        let old = Arc::new(policies.settings().policy("c", None));
+        policies.keep("g", 1, &old);
+        let text =
+            "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {deadlines: {launch: 9s}}";
+        policies.replace(PolicyFile::parse(text).unwrap(), Vec::new());
+        assert_ne!(policies.settings().policy("c", None), *old);
+        assert_eq!(policies.kept("g", 1), Some(old));
+        assert_eq!((policies.kept("g", 2), policies.kept("h", 1)), (None, None));
+        policies.forget("g");
+        assert_eq!(policies.kept("g", 1), None);
+    }
+
+    #[test]
+    fn a_notice_is_told_once_for_each_workload() {
+        let policies = Policies::default();
+        assert!(policies.is_news("u1", "x") && policies.is_news("u2", "x") && policies.is_news("u1", "y"));
+        assert!(!policies.is_news("u1", "x"));
+        policies.forget_notices("u1");
+        assert!(policies.is_news("u1", "x") && !policies.is_news("u2", "x"));
+    }
+}

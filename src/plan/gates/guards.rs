@@ -1,0 +1,134 @@
+//! What the whole controller, and the gangs of one LocalQueue together, may do: a bug in retrying is a bill.
+
+use super::{Answer, Gate, Report};
+use crate::plan::{Cluster, ObstacleReason, Plan, Request};
+use crate::policy::file::Guards;
+use jiff::Timestamp;
+
+/// What is going on besides this gang.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Claims that exist or are about to, and whose nodes are not ready.
+    pub in_flight: u32,
+    /// When that is worth another look.
+    pub look_again: Option<Timestamp>,
+    /// Claims created within a minute.
+    pub last_minute: Created,
+    /// Nodes held for gangs of the same LocalQueue.
+    pub queue_nodes: u32,
+    /// Claims created for gangs of the same LocalQueue within an hour.
+    pub queue_last_hour: Created,
+}
+
+/// Claims created within a span of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Created {
+    /// How many.
+    pub claims: u32,
+    /// When the oldest of them does not count any more.
+    pub frees_at: Option<Timestamp>,
+}
+
+/// One report for each guard.
+pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
+    let (Some(guards), Some(traffic)) = (cluster.guards, cluster.traffic) else {
+        return Vec::new();
+    };
+    let queue = &request.workload.spec.queue_name;
+    let Guards { per_local_queue, .. } = guards;
+    let nodes = plan.nodes();
+    let guard = |key: &str, used: u32, most: u32, what: &str, until: Option<Timestamp>| {
+        let report = Report::of(Gate::Guards, "").because(ObstacleReason::Guarded).until(until);
+        if used.saturating_add(nodes) <= most {
+            return report.allow(format!("{used} NodeClaims {what} and {nodes} more, of {most}"));
+        }
+        let message = format!(
+            "guards.{key} allows {most} NodeClaims {what}: there are {used}, and the gang needs {nodes}"
+        );
+        if nodes > most {
+            let report = report.because(ObstacleReason::TooManyNodes);
+            return report.answer(Answer::Refuse, format!("{message}; ask the administrator to raise it"));
+        }
+        report.answer(Answer::Wait, message)
+    };
+    let mut reports = vec![
+        guard(
+            "claimsInFlight",
+            traffic.in_flight,
+            guards.claims_in_flight(),
+            "on their way",
+            traffic.look_again,
+        ),
+        guard(
+            "createsPerMinute",
+            traffic.last_minute.claims,
+            guards.creates_per_minute(),
+            "created within a minute",
+            traffic.last_minute.frees_at,
+        ),
+    ];
+    if let Some(most) = per_local_queue.nodes {
+        let what = format!("held for LocalQueue {queue}");
+        reports.push(guard("perLocalQueue.nodes", traffic.queue_nodes, most, &what, traffic.look_again));
+    }
+    if let Some(most) = per_local_queue.creates_per_hour {
+        let what = format!("created within an hour for LocalQueue {queue}");
+        let Created { claims, frees_at } = traffic.queue_last_hour;
+        reports.push(guard("perLocalQueue.createsPerHour", claims, most, &what, frees_at));
+    }
+    reports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::fixtures::World;
+    use crate::plan::{Outcome, plan};
+    use crate::policy::file::QueueGuards;
+
+    /// What planning comes to for a gang of two nodes.
+    fn outcome(guards: &Guards, traffic: &Traffic) -> Outcome {
+        let world = World::new();
+        plan(&Cluster { guards: Some(guards), traffic: Some(traffic), ..world.cluster() }, &world.request())
+    }
+
+    #[test]
+    fn each_guard_lets_pass_what_is_within_it_and_says_when_to_look_again() {
+        let later = Some(Timestamp::UNIX_EPOCH);
+        let created = |claims| Created { claims, frees_at: later };
+        let all = Guards {
+            claims_in_flight: Some(5),
+            creates_per_minute: Some(5),
+            per_local_queue: QueueGuards { nodes: Some(5), creates_per_hour: Some(5) },
+            ..Guards::default()
+        };
+        let full = |claims| Traffic {
+            in_flight: claims,
+            look_again: later,
+            last_minute: created(claims),
+            queue_nodes: claims,
+            queue_last_hour: created(claims),
+        };
+        assert!(matches!(outcome(&all, &full(3)), Outcome::Provision(_)));
+        for (traffic, key) in [
+            (Traffic { in_flight: 4, ..full(3) }, "guards.claimsInFlight allows 5"),
+            (Traffic { last_minute: created(4), ..full(3) }, "guards.createsPerMinute allows 5"),
+            (Traffic { queue_nodes: 4, ..full(3) }, "guards.perLocalQueue.nodes allows 5"),
+            (
+                Traffic { queue_last_hour: created(4), ..full(3) },
+                "guards.perLocalQueue.createsPerHour allows 5",
+            ),
+        ] {
+            let Outcome::Wait(obstacle) = outcome(&all, &traffic) else { panic!("{key}") };
+            assert!(obstacle.message.starts_with(key), "{}", obstacle.message);
+            assert_eq!(obstacle.until, later);
+        }
+    }
+
+    #[test]
+    fn a_gang_that_is_larger_than_a_guard_is_refused() {
+        let guards = Guards { creates_per_minute: Some(1), ..Guards::default() };
+        let Outcome::Refuse(obstacle) = outcome(&guards, &Traffic::default()) else { panic!("not refused") };
+        assert!(obstacle.message.ends_with("ask the administrator to raise it"), "{}", obstacle.message);
+    }
+}

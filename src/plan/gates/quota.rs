@@ -1,0 +1,330 @@
+//! Whether the quota that Kueue has reserved adds up: a diagnostic, for Kueue has decided already.
+//!
+//! Quota may be borrowed within a tree of cohorts, so what is over the nominal quota is looked for there.
+//! A LocalQueue that is gone, or has been moved to another ClusterQueue, is told too.
+
+use super::{Answer, Gate, Report};
+use crate::api::ClusterQueue;
+use crate::api::queue::{ResourceQuota, quota_of};
+use crate::plan::quantity::Amount;
+use crate::plan::resources::shown;
+use crate::plan::{Cluster, ObstacleReason, Request};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeSet;
+
+/// One report for the LocalQueue, and one for each resource of each flavor that the gang is admitted on.
+pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<Report> {
+    let Some(queue) = cluster.cluster_queue else {
+        return Vec::new();
+    };
+    let name = queue.metadata.name.as_deref().unwrap_or_default();
+    let report = || Report::of(Gate::Quota, name).because(ObstacleReason::QuotaExceeded);
+    let assignments = request.workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
+    let granted: BTreeSet<(&String, &String)> =
+        assignments.flat_map(|psa| &psa.flavors).map(|(resource, flavor)| (flavor, resource)).collect();
+    let mut reports = vec![of_local_queue(cluster, request, name, report())];
+    for (flavor, resource) in granted {
+        let what = format!("{resource} in ResourceFlavor {flavor}");
+        reports.push(match quota_of(&queue.spec.resource_groups, flavor, resource) {
+            None => report().answer(
+                Answer::Wait,
+                format!("ClusterQueue {name} has no quota of {what} any more; add it to spec.resourceGroups"),
+            ),
+            Some(quota) => of_resource(cluster, queue, (flavor, quota), &what, report()),
+        });
+    }
+    reports
+}
+
+fn of_local_queue(cluster: &Cluster<'_>, request: &Request<'_>, queue: &str, report: Report) -> Report {
+    let name = &request.workload.spec.queue_name;
+    let Some(known) = cluster.local_queues else {
+        return report
+            .answer(Answer::Warn, format!("LocalQueue {name} cannot be read, so it is not checked"));
+    };
+    let namespace = request.workload.metadata.namespace.as_ref();
+    let found = known
+        .iter()
+        .find(|q| q.metadata.name.as_ref() == Some(name) && q.metadata.namespace.as_ref() == namespace);
+    match found {
+        None => report.answer(
+            Answer::Wait,
+            format!("LocalQueue {name} does not exist, though quota was reserved through it; create it"),
+        ),
+        Some(found) if found.spec.cluster_queue != queue => report.answer(
+            Answer::Wait,
+            format!(
+                "LocalQueue {name} leads to ClusterQueue {}, but quota was reserved in {queue}",
+                found.spec.cluster_queue
+            ),
+        ),
+        Some(_) => report.allow(format!("LocalQueue {name} leads to ClusterQueue {queue}")),
+    }
+}
+
+fn of_resource(
+    cluster: &Cluster<'_>,
+    queue: &ClusterQueue,
+    (flavor, quota): (&str, &ResourceQuota),
+    what: &str,
+    report: Report,
+) -> Report {
+    let Some(reserved) = queue.reserved(flavor, &quota.name) else {
+        return report.allow(format!("Kueue has not told yet how much of {what} is reserved"));
+    };
+    let (total, nominal) = (amount(reserved), amount(&quota.nominal_quota));
+    let show = |amount: Amount| shown(&[(quota.name.clone(), amount.into())].into(), &quota.name);
+    let figures = format!("{} of {} {what} reserved", show(total), show(nominal));
+    let borrowed = total.minus(nominal);
+    if borrowed == Amount::default() {
+        return report.allow(figures);
+    }
+    let over = |why: String| format!("{figures}: {why}");
+    let cohort = &queue.spec.cohort_name;
+    if cohort.is_empty() {
+        return report.answer(
+            Answer::Wait,
+            over("more than its quota, and it has no cohort to borrow from".to_owned()),
+        );
+    }
+    if let Some(limit) = quota.borrowing_limit.as_ref().filter(|limit| borrowed > amount(limit)) {
+        let why = format!("{} borrowed, and its borrowingLimit is {}", show(borrowed), show(amount(limit)));
+        return report.answer(Answer::Wait, over(why));
+    }
+    let tree = Tree::of(cluster, cohort);
+    let (all, used) = tree.quota_and_use(cluster, flavor, &quota.name);
+    if used > all {
+        let why =
+            format!("the cohort {} as a whole has {} and {} are reserved", tree.root, show(all), show(used));
+        return report.answer(Answer::Wait, over(why));
+    }
+    let lendable = tree.lendable_to(cluster, queue, flavor, &quota.name);
+    if borrowed > lendable {
+        let why = format!(
+            "{} borrowed, and the others in cohort {} lend {} at most",
+            show(borrowed),
+            tree.root,
+            show(lendable)
+        );
+        return report.answer(Answer::Wait, over(why));
+    }
+    report.allow(format!("{figures}, {} of it borrowed in cohort {}", show(borrowed), tree.root))
+}
+
+fn amount(quantity: &Quantity) -> Amount {
+    Amount::parse(&quantity.0).unwrap_or_default()
+}
+
+/// All cohorts that share quota with each other.
+struct Tree {
+    root: String,
+    cohorts: BTreeSet<String>,
+}
+
+impl Tree {
+    fn of(cluster: &Cluster<'_>, cohort: &str) -> Self {
+        let root = root(cluster, cohort);
+        let named = cluster.cohorts.iter().filter_map(|c| c.metadata.name.clone());
+        let mut cohorts: BTreeSet<String> = named.filter(|name| self::root(cluster, name) == root).collect();
+        cohorts.insert(root.clone());
+        cohorts.insert(cohort.to_owned());
+        Self { root, cohorts }
+    }
+
+    fn members<'a>(&'a self, cluster: &'a Cluster<'_>) -> impl Iterator<Item = &'a ClusterQueue> {
+        let queues = cluster.cluster_queues.iter().map(AsRef::as_ref);
+        queues.filter(|q| self.cohorts.contains(&q.spec.cohort_name))
+    }
+
+    /// Quota of the cohorts themselves.
+    fn own(&self, cluster: &Cluster<'_>, flavor: &str, resource: &str) -> Amount {
+        let cohorts = cluster
+            .cohorts
+            .iter()
+            .filter(|c| c.metadata.name.as_ref().is_some_and(|n| self.cohorts.contains(n)));
+        let quotas = cohorts.filter_map(|c| quota_of(&c.spec.resource_groups, flavor, resource));
+        quotas.map(|q| amount(&q.nominal_quota)).fold(Amount::default(), Amount::plus)
+    }
+
+    fn quota_and_use(&self, cluster: &Cluster<'_>, flavor: &str, resource: &str) -> (Amount, Amount) {
+        let mut sums = (self.own(cluster, flavor, resource), Amount::default());
+        for queue in self.members(cluster) {
+            if let Some(quota) = quota_of(&queue.spec.resource_groups, flavor, resource) {
+                sums.0 = sums.0.plus(amount(&quota.nominal_quota));
+            }
+            sums.1 = sums.1.plus(queue.reserved(flavor, resource).map(amount).unwrap_or_default());
+        }
+        sums
+    }
+
+    /// What a queue can borrow at most: what the others do not use, as far as they lend it.
+    fn lendable_to(&self, cluster: &Cluster<'_>, to: &ClusterQueue, flavor: &str, resource: &str) -> Amount {
+        let others = self.members(cluster).filter(|q| q.metadata.name != to.metadata.name);
+        let lent = others.filter_map(|queue| {
+            let quota = quota_of(&queue.spec.resource_groups, flavor, resource)?;
+            let unused = amount(&quota.nominal_quota)
+                .minus(queue.reserved(flavor, resource).map(amount).unwrap_or_default());
+            Some(quota.lending_limit.as_ref().map_or(unused, |limit| unused.min(amount(limit))))
+        });
+        lent.fold(self.own(cluster, flavor, resource), Amount::plus)
+    }
+}
+
+/// The cohort at the top of the tree; a cohort need not have an object.
+fn root(cluster: &Cluster<'_>, cohort: &str) -> String {
+    let mut seen = BTreeSet::new();
+    let mut at = cohort.to_owned();
+    while seen.insert(at.clone()) {
+        let parent = cluster
+            .cohorts
+            .iter()
+            .find(|c| c.metadata.name.as_ref() == Some(&at))
+            .map(|c| &c.spec.parent_name);
+        match parent.filter(|p| !p.is_empty()) {
+            Some(parent) => at.clone_from(parent),
+            None => break,
+        }
+    }
+    at
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Cohort;
+    use crate::api::parameters;
+    use crate::plan::fixtures::{World, object};
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    /// A queue with this quota of GPUs and this much of it reserved.
+    fn queue(name: &str, cohort: &str, quota: &Value, reserved: &str) -> ClusterQueue {
+        let mut resource = quota.clone();
+        resource["name"] = json!("nvidia.com/gpu");
+        object(json!({
+            "metadata": {"name": name},
+            "spec": {
+                "cohortName": cohort,
+                "admissionChecksStrategy": {"admissionChecks": [{"name": "prov"}]},
+                "resourceGroups": [{"flavors": [{"name": "gpu", "resources": [
+                    resource, {"name": "cpu", "nominalQuota": "100"},
+                ]}]}],
+            },
+            "status": {"flavorsReservation": [{"name": "gpu", "resources": [
+                {"name": "nvidia.com/gpu", "total": reserved}, {"name": "cpu", "total": "4"},
+            ]}]},
+        }))
+    }
+
+    fn world(queues: Vec<ClusterQueue>) -> World {
+        let mut world = World::new();
+        world.queue = queues.first().cloned();
+        world.queues = queues.into_iter().map(Arc::new).collect();
+        world.policy.quota_gate = parameters::Gate::Enforce;
+        world
+    }
+
+    fn nominal(amount: &str) -> Value {
+        json!({"nominalQuota": amount})
+    }
+
+    fn gpus(world: &World) -> Report {
+        let reports = ask(&world.cluster(), &world.request());
+        reports.into_iter().find(|r| r.message.contains("nvidia.com/gpu")).unwrap()
+    }
+
+    #[test]
+    fn what_is_within_the_nominal_quota_is_fine() {
+        let report = gpus(&world(vec![queue("q", "", &nominal("8"), "8")]));
+        assert_eq!(report.answer, Answer::Allow);
+        assert_eq!(report.message, "8 of 8 nvidia.com/gpu in ResourceFlavor gpu reserved");
+    }
+
+    #[test]
+    fn what_is_over_it_must_be_borrowed_from_somebody_who_lends() {
+        let own = |quota: &Value| queue("q", "c", quota, "12");
+        let other = |quota: &Value, used: &str| queue("other", "c", quota, used);
+        for (queues, answer, words) in [
+            (vec![queue("q", "", &nominal("8"), "12")], Answer::Wait, "no cohort to borrow from"),
+            (
+                vec![own(&nominal("8")), other(&nominal("4"), "0")],
+                Answer::Allow,
+                "4 of it borrowed in cohort c",
+            ),
+            (
+                vec![own(&nominal("8")), other(&nominal("4"), "2")],
+                Answer::Wait,
+                "as a whole has 12 and 14 are reserved",
+            ),
+            (
+                vec![own(&json!({"nominalQuota": "8", "borrowingLimit": "3"})), other(&nominal("99"), "0")],
+                Answer::Wait,
+                "4 borrowed, and its borrowingLimit is 3",
+            ),
+            (
+                vec![own(&nominal("8")), other(&json!({"nominalQuota": "99", "lendingLimit": "1"}), "0")],
+                Answer::Wait,
+                "4 borrowed, and the others in cohort c lend 1 at most",
+            ),
+        ] {
+            let report = gpus(&world(queues));
+            assert_eq!(report.answer, answer, "{}", report.message);
+            assert!(report.message.contains(words), "{}", report.message);
+        }
+    }
+
+    #[test]
+    fn cohorts_of_one_tree_share_their_quota_and_have_their_own() {
+        let mut world =
+            world(vec![queue("q", "left", &nominal("8"), "12"), queue("other", "right", &nominal("2"), "0")]);
+        let cohort = |name: &str, parent: &str, quota: &str| -> Arc<Cohort> {
+            Arc::new(object(json!({"metadata": {"name": name}, "spec": {
+                "parentName": parent,
+                "resourceGroups": [{"flavors": [{"name": "gpu", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": quota}]}]}],
+            }})))
+        };
+        assert_eq!(gpus(&world).answer, Answer::Wait, "strangers do not lend");
+        world.cohorts = vec![cohort("left", "top", "0"), cohort("right", "top", "0"), cohort("top", "", "2")];
+        let report = gpus(&world);
+        assert_eq!(
+            (report.answer, report.message.contains("cohort top")),
+            (Answer::Allow, true),
+            "{}",
+            report.message
+        );
+        world.cohorts[2] = cohort("top", "left", "2");
+        assert_eq!(gpus(&world).gate, Gate::Quota, "a ring of cohorts ends too");
+    }
+
+    #[test]
+    fn a_local_queue_that_is_gone_or_was_moved_is_told() {
+        let mut world = world(vec![queue("q", "", &nominal("8"), "8")]);
+        assert_eq!(world.provisioned().slots.len(), 2);
+        world.local_queues = Vec::new();
+        let (reason, message) = world.obstacle();
+        assert_eq!(reason, ObstacleReason::QuotaExceeded);
+        assert_eq!(message, "LocalQueue lq does not exist, though quota was reserved through it; create it");
+        world.local_queues = vec![crate::plan::fixtures::local_queue("lq", "elsewhere")];
+        assert!(world.obstacle().1.contains("leads to ClusterQueue elsewhere"));
+        world.policy.quota_gate = parameters::Gate::Warn;
+        assert!(world.provisioned().notes[0].contains("elsewhere"));
+    }
+
+    #[test]
+    fn quota_that_was_taken_away_is_told() {
+        let mut world = world(vec![queue("q", "", &nominal("8"), "8")]);
+        world.flavors.push(crate::plan::fixtures::flavor("old", &json!({})));
+        world.workload = object(json!({
+            "metadata": {"name": "w", "namespace": "ns"},
+            "spec": {"queueName": "lq", "podSets": [crate::plan::fixtures::pod_set("main", 2)]},
+            "status": {"admission": {"clusterQueue": "q", "podSetAssignments": [
+                {"name": "main", "flavors": {"nvidia.com/gpu": "old"}}]}},
+        }));
+        assert!(
+            world
+                .obstacle()
+                .1
+                .starts_with("ClusterQueue q has no quota of nvidia.com/gpu in ResourceFlavor old any more")
+        );
+    }
+}

@@ -1,0 +1,287 @@
+//! What planning comes to: the slots of a gang, or what stands in the way.
+
+use super::cost::{self, Cost};
+use super::gates::{Gate, Report};
+use super::offering::{Offering, is_short};
+use super::resources;
+use super::shapes::Shape;
+use crate::api::NodeClaim;
+use crate::api::parameters::{Budget, Pinning};
+use crate::api::pod::ResourceList;
+use crate::digest::hex_digest;
+use crate::names;
+use jiff::Timestamp;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// Most ways whose obstacles are told one by one.
+const TOLD: usize = 4;
+
+/// What planning came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// These nodes.
+    Provision(Plan),
+    /// No node, because.
+    NothingNeeded(String),
+    /// Not now: something must change first.
+    Wait(Obstacle),
+    /// Not as policy and Workload are: nobody else's leaving would help.
+    Refuse(Obstacle),
+    /// Never, as the Workload is.
+    Never(Obstacle),
+}
+
+/// What stands in the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle {
+    /// Its kind.
+    pub reason: ObstacleReason,
+    /// What is wrong and what to do about it, for the user.
+    pub message: String,
+    /// When time alone may clear it.
+    pub until: Option<Timestamp>,
+    /// The gate that is closed, and for what, if it is one.
+    pub gate: Option<(Gate, String)>,
+}
+
+/// Kinds of obstacles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it, and the messages say more")]
+pub enum ObstacleReason {
+    NodePoolMissing,
+    NodePoolNotReady,
+    NoNodePoolFits,
+    RequirementsClash,
+    FlavorNotOffered,
+    TaintNotTolerated,
+    FlavorMissing,
+    QueueUnknown,
+    LimitExceeded,
+    TooManyNodes,
+    TooLarge,
+    ResourceClaims,
+    BadQuantity,
+    UpdatesClash,
+    CapacityShort,
+    BudgetExceeded,
+    PlacementForbidden,
+    QuotaExceeded,
+    Guarded,
+    NotAllowed,
+    NoPolicy,
+    OtherChecks,
+    DryRun,
+}
+
+impl fmt::Display for ObstacleReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+impl ObstacleReason {
+    /// Whether it is waited for as long as it lasts, with no deadline of the gang's running out.
+    pub fn may_last(self) -> bool {
+        matches!(self, Self::OtherChecks | Self::DryRun)
+    }
+
+    /// Whether only another policy or another Workload helps, so that quota need not be held for it.
+    fn is_refusal(self) -> bool {
+        matches!(self, Self::TooManyNodes | Self::TooLarge | Self::BudgetExceeded | Self::PlacementForbidden)
+    }
+}
+
+impl Obstacle {
+    /// An obstacle of this kind.
+    pub fn new(reason: ObstacleReason, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into(), until: None, gate: None }
+    }
+}
+
+/// The outcome where every way is closed: what is said of each, and refused only if all are.
+pub fn closed(ways: &[(&str, Obstacle)]) -> Outcome {
+    let Some((_, first)) = ways.iter().find(|(_, o)| !o.reason.is_refusal()).or(ways.first()) else {
+        return Outcome::Wait(Obstacle::new(ObstacleReason::CapacityShort, "no tier is left to try"));
+    };
+    let refused = first.reason.is_refusal();
+    let mut obstacle = first.clone();
+    obstacle.until = ways.iter().filter_map(|(_, o)| o.until).min();
+    if ways.iter().any(|(_, o)| o.message != first.message) {
+        let told: Vec<String> =
+            ways.iter().take(TOLD).map(|(name, o)| format!("{name}: {}", o.message)).collect();
+        let more = ways.len().saturating_sub(TOLD);
+        let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+        obstacle.message = format!("no tier will do: {}{more}", told.join("; "));
+    }
+    if refused { Outcome::Refuse(obstacle) } else { Outcome::Wait(obstacle) }
+}
+
+/// Nodes of a gang, one slot each.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Plan {
+    /// The slots, numbered from 0 over the pod sets in their order.
+    pub slots: Vec<Slot>,
+    /// How the pods find their nodes; never `Auto`.
+    pub pinning: Pinning,
+    /// What the administrator may want to know.
+    pub notes: Vec<String>,
+    /// Index of the tier in the policy.
+    pub tier: u32,
+    /// Tier, NodePool and place, as far as there was a choice of each; for people.
+    pub way: String,
+    /// Index of the way among all ways.
+    pub choice: u32,
+    /// How many ways there are.
+    pub choices: u32,
+    /// What the gates said.
+    pub reports: Vec<Report>,
+}
+
+/// One node to be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Slot {
+    /// Number within the gang.
+    pub index: u32,
+    /// Pods it carries.
+    pub pods: Arc<[Share]>,
+    /// NodePool it comes from.
+    pub node_pool: String,
+    /// The claim without name and gang labels, shared by all slots that are alike.
+    pub template: Arc<NodeClaim>,
+    /// The shape it was packed into, if one was known.
+    pub shape: Option<Arc<Shape>>,
+}
+
+/// Pods of one pod set on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Share {
+    /// Name of the pod set.
+    pub pod_set: String,
+    /// How many.
+    pub pods: u32,
+}
+
+/// What a gang is about to create in one NodePool.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reservation {
+    /// The gang.
+    pub gang: String,
+    /// The NodePool.
+    pub node_pool: String,
+    /// Nodes.
+    pub nodes: u32,
+    /// Resources of all of them.
+    pub requests: ResourceList,
+}
+
+impl Plan {
+    /// Nodes by NodePool and shape, with the tier and what they cost, in one line.
+    pub fn summary(&self, budget: &Budget) -> String {
+        let mut groups: Vec<(String, u32)> = Vec::new();
+        for (slot, count) in self.groups() {
+            let shape = slot.shape.as_ref().map_or_else(String::new, |s| format!(" as {}", s.instance_type));
+            let what = format!("from NodePool {}{shape}", slot.node_pool);
+            match groups.iter_mut().find(|(known, _)| *known == what) {
+                Some((_, nodes)) => *nodes = nodes.saturating_add(count),
+                None => groups.push((what, count)),
+            }
+        }
+        let groups: Vec<String> = groups.iter().map(|(what, count)| format!("{count} {what}")).collect();
+        let way = if self.way.is_empty() { String::new() } else { format!(", {}", self.way) };
+        let cost = match cost::of_plan(budget, self) {
+            Cost { unpriced: 0, at_most } if self.nodes() > 0 => format!(", at most {at_most} an hour"),
+            _ => String::new(),
+        };
+        let s = if self.nodes() == 1 { "" } else { "s" };
+        format!("{} node{s}: {}{way}{cost}", self.nodes(), groups.join(", "))
+    }
+
+    /// How many nodes it has.
+    pub fn nodes(&self) -> u32 {
+        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Slots that are alike, and how many.
+    pub fn groups(&self) -> Vec<(&Slot, u32)> {
+        let mut groups: Vec<(&Slot, u32)> = Vec::new();
+        for slot in &self.slots {
+            match groups.last_mut() {
+                Some((last, count)) if Arc::ptr_eq(&last.template, &slot.template) => {
+                    *count = count.saturating_add(1);
+                }
+                _ => groups.push((slot, 1)),
+            }
+        }
+        groups
+    }
+
+    /// 16 hexadecimal digits that change when what would be created changes.
+    pub fn hash(&self) -> String {
+        let shape = |(slot, count): &(&Slot, u32)| {
+            let pods: Vec<_> = slot.pods.iter().map(|share| (&share.pod_set, share.pods)).collect();
+            let labels = &slot.template.metadata.labels;
+            let shape = (pods, &slot.node_pool, &slot.template.spec, labels, count);
+            serde_json::to_string(&shape).unwrap_or_default()
+        };
+        let shapes: Vec<String> = self.groups().iter().map(shape).collect();
+        hex_digest(&shapes.iter().map(String::as_str).collect::<Vec<_>>(), 8)
+    }
+
+    /// What this plan takes from each NodePool.
+    pub fn reservations(&self, gang: &str) -> Vec<Reservation> {
+        let mut all: Vec<Reservation> = Vec::new();
+        for (slot, count) in self.groups() {
+            // A node counts with all it has, where its shape is known.
+            let requests = &slot.template.spec.resources.requests;
+            let whole = slot.shape.as_ref().map(|shape| resources::max(requests, &shape.allocatable));
+            let requests = resources::times(whole.as_ref().unwrap_or(requests), count);
+            match all.iter_mut().find(|r| r.node_pool == slot.node_pool) {
+                Some(r) => {
+                    r.nodes = r.nodes.saturating_add(count);
+                    r.requests = resources::sum(&r.requests, &requests);
+                }
+                None => all.push(Reservation {
+                    gang: gang.to_owned(),
+                    node_pool: slot.node_pool.clone(),
+                    nodes: count,
+                    requests,
+                }),
+            }
+        }
+        all
+    }
+
+    /// Names of the pod sets that get nodes.
+    pub fn pod_sets(&self) -> Vec<String> {
+        let mut names: Vec<String> = Vec::new();
+        for share in self.groups().iter().flat_map(|(slot, _)| slot.pods.iter()) {
+            if !names.contains(&share.pod_set) {
+                names.push(share.pod_set.clone());
+            }
+        }
+        names
+    }
+
+    /// Whether it has nodes that are asked for as this claim is.
+    pub fn has_like(&self, claim: &NodeClaim) -> bool {
+        let like = |slot: &Slot| {
+            let spec = &slot.template.spec;
+            slot.node_pool == claim.label(names::NODEPOOL)
+                && spec.requirements == claim.spec.requirements
+                && resources::first_short(&spec.resources.requests, &claim.spec.resources.requests).is_none()
+        };
+        self.groups().iter().any(|(slot, _)| like(slot))
+    }
+
+    /// Every combination of machine, zone and capacity type that one of its nodes may become.
+    pub fn offerings(&self) -> BTreeSet<Offering> {
+        self.groups().iter().flat_map(|(slot, _)| Offering::of(&slot.template)).collect()
+    }
+
+    /// Whether one of its nodes has no capacity anywhere, as far as is remembered.
+    pub fn is_short(&self, short: Option<&BTreeSet<Offering>>) -> bool {
+        short.is_some_and(|short| self.groups().iter().any(|(slot, _)| is_short(&slot.template, short)))
+    }
+}

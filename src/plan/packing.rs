@@ -1,0 +1,318 @@
+//! Pods into nodes: first-fit-decreasing over every resource at once.
+//!
+//! Called by `slots` with the room that nodes of each kind have for pods. Rule: no node is ever filled
+//! beyond its room in any resource, and every pod is placed exactly once. Like pods and like nodes are
+//! handled in one step, so that the work grows with the kinds of pods, not with their number.
+
+use crate::api::amount::Price;
+use crate::api::pod::ResourceList;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
+/// Like pods.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Batch {
+    /// How many.
+    pub pods: u32,
+    /// What each takes.
+    pub needs: ResourceList,
+    /// Most of them that may share a node.
+    pub per_node: u32,
+}
+
+/// A kind of node that may be bought.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kind {
+    /// What it has for these pods, after the system and its DaemonSets.
+    pub room: ResourceList,
+    /// What one costs an hour, where that is known.
+    pub price: Option<Price>,
+}
+
+/// Nodes that are filled alike.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Filled {
+    /// Index of the kind.
+    pub kind: usize,
+    /// How many such nodes.
+    pub nodes: u32,
+    /// Pods of each batch on each of them.
+    pub pods: Vec<u32>,
+}
+
+/// A batch whose pod fits no kind of node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// Index of the batch.
+    pub batch: usize,
+}
+
+/// Packs all pods into as few nodes as first-fit-decreasing finds, at the lowest price among equals.
+///
+/// Every kind takes a turn as the one that is bought by default, and the pods are ordered by their
+/// largest share of it and by the sum of their shares; the best outcome is kept, and then each node
+/// becomes the cheapest kind that holds its pods.
+///
+/// # Errors
+/// The first batch whose pod fits nowhere.
+pub fn pack(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
+    let problem = Problem::new(batches, kinds);
+    if let Some(batch) = problem.misfit() {
+        return Err(Misfit { batch });
+    }
+    let mut best: Option<(Score, Vec<Bin>)> = None;
+    let mut mains: Vec<(u64, usize)> = (0..kinds.len()).map(|kind| (problem.bound(kind), kind)).collect();
+    mains.sort_unstable();
+    for (bound, main) in mains {
+        if best.as_ref().is_some_and(|(least, _)| bound > least.0) {
+            break;
+        }
+        let mut orders = [problem.order(main, Measure::Largest), problem.order(main, Measure::Sum)].to_vec();
+        orders.dedup();
+        for order in orders {
+            let mut bins = problem.fill(main, &order);
+            for bin in &mut bins {
+                problem.shrink(bin);
+            }
+            let score = problem.score(&bins);
+            if best.as_ref().is_none_or(|(least, _)| score < *least) {
+                best = Some((score, bins));
+            }
+        }
+    }
+    let bins = best.map(|(_, bins)| bins).unwrap_or_default();
+    let pods = |bin: &Bin| (0..batches.len()).map(|batch| bin.there(batch)).collect();
+    Ok(bins.iter().map(|bin| Filled { kind: bin.kind, nodes: bin.nodes, pods: pods(bin) }).collect())
+}
+
+/// Nodes, price, size: the less the better, in this order.
+type Score = (u64, i128, i128);
+
+/// How the size of a pod is measured.
+#[derive(Clone, Copy)]
+enum Measure {
+    Largest,
+    Sum,
+}
+
+/// Amounts in billionths, one column for each resource that a pod asks for.
+type Row = Vec<i128>;
+
+/// One part of a node counts as this many.
+const WHOLE: i128 = 1_000_000;
+
+struct Problem {
+    needs: Vec<Row>,
+    limits: Vec<(u32, u32)>,
+    rooms: Vec<Row>,
+    prices: Option<Vec<i128>>,
+    sizes: Vec<i128>,
+}
+
+/// Like nodes in the making.
+#[derive(Clone, Default)]
+struct Bin {
+    kind: usize,
+    nodes: u32,
+    free: Row,
+    /// Pods of a batch on each, for the batches that have some, in the order they came.
+    pods: Vec<(usize, u32)>,
+}
+
+impl Bin {
+    fn there(&self, batch: usize) -> u32 {
+        self.pods.iter().rev().find(|(of, _)| *of == batch).map_or(0, |(_, pods)| *pods)
+    }
+}
+
+impl Problem {
+    fn new(batches: &[Batch], kinds: &[Kind]) -> Self {
+        let keys: BTreeSet<&String> = batches.iter().flat_map(|b| b.needs.keys()).collect();
+        let row = |list: &ResourceList| -> Row {
+            keys.iter().map(|key| super::resources::amount(list, key).nanos()).collect()
+        };
+        let rooms: Vec<Row> = kinds.iter().map(|k| row(&k.room)).collect();
+        let most: Row = (0..keys.len()).map(|d| rooms.iter().map(|r| at(r, d)).max().unwrap_or(0)).collect();
+        let sizes = rooms.iter().map(|room| shares(room, &most).sum()).collect();
+        Self {
+            needs: batches.iter().map(|b| row(&b.needs)).collect(),
+            limits: batches.iter().map(|b| (b.pods, b.per_node.max(1))).collect(),
+            prices: kinds.iter().map(|k| k.price.map(|p| i128::from(p.micros))).collect(),
+            rooms,
+            sizes,
+        }
+    }
+
+    fn misfit(&self) -> Option<usize> {
+        let fits_somewhere = |batch: usize| self.rooms.iter().any(|room| self.fit(batch, room, 1) > 0);
+        (0..self.needs.len()).find(|batch| self.pods(*batch) > 0 && !fits_somewhere(*batch))
+    }
+
+    fn pods(&self, batch: usize) -> u32 {
+        self.limits.get(batch).map_or(0, |(pods, _)| *pods)
+    }
+
+    /// How many more pods of a batch, at most `wanted`, fit into what is free.
+    fn fit(&self, batch: usize, free: &[i128], wanted: u32) -> u32 {
+        let needs = self.needs.get(batch).map_or(&[][..], Vec::as_slice);
+        if needs.iter().zip(free).any(|(need, free)| need > free) {
+            return 0;
+        }
+        if wanted <= 1 {
+            return wanted;
+        }
+        let by_room =
+            needs.iter().zip(free).filter(|(need, _)| **need > 0).map(|(need, free)| free / need).min();
+        by_room.map_or(wanted, |n| u32::try_from(n).unwrap_or(u32::MAX).min(wanted))
+    }
+
+    /// How many nodes of a kind it takes at least, were all pods to run on that kind.
+    fn bound(&self, kind: usize) -> u64 {
+        let room = self.rooms.get(kind).map_or(&[][..], Vec::as_slice);
+        let totals = (0..room.len()).map(|d| -> i128 {
+            self.needs
+                .iter()
+                .zip(&self.limits)
+                .map(|(needs, (pods, _))| at(needs, d) * i128::from(*pods))
+                .sum()
+        });
+        let nodes = totals.zip(room).filter(|(total, _)| *total > 0).map(|(total, room)| {
+            if *room > 0 { u64::try_from((total + room - 1) / room).unwrap_or(u64::MAX) } else { u64::MAX }
+        });
+        nodes.max().unwrap_or(0)
+    }
+
+    fn may_share(&self, batch: usize) -> u32 {
+        self.limits.get(batch).map_or(0, |(_, per_node)| *per_node)
+    }
+
+    /// The batches, largest pod first.
+    fn order(&self, main: usize, measure: Measure) -> Vec<usize> {
+        let room = self.rooms.get(main).map_or(&[][..], Vec::as_slice);
+        let size = |batch: &usize| {
+            let needs = self.needs.get(*batch).map_or(&[][..], Vec::as_slice);
+            match measure {
+                Measure::Largest => shares(needs, room).max().unwrap_or(0),
+                Measure::Sum => shares(needs, room).sum(),
+            }
+        };
+        let mut order: Vec<usize> = (0..self.needs.len()).collect();
+        order.sort_by_key(|batch| Reverse(size(batch)));
+        order
+    }
+
+    fn fill(&self, main: usize, order: &[usize]) -> Vec<Bin> {
+        let mut bins: Vec<Bin> = Vec::new();
+        for &batch in order {
+            let mut left = self.pods(batch);
+            let share = self.may_share(batch);
+            let mut n = 0;
+            while left > 0 && n < bins.len() {
+                if let Some(bin) = bins.get_mut(n) {
+                    let may = if share == u32::MAX { share } else { share.saturating_sub(bin.there(batch)) };
+                    let fit = self.fit(batch, &bin.free, may.min(left));
+                    let rest = self.place(batch, bin, fit, &mut left);
+                    n += 1;
+                    bins.splice(n..n, rest);
+                }
+            }
+            while left > 0
+                && let Some(kind) = self.kind_for(batch, main)
+            {
+                let room = self.rooms.get(kind).cloned().unwrap_or_default();
+                let fit = self.fit(batch, &room, share.min(left));
+                let mut bin = Bin { kind, nodes: (left / fit.max(1)).max(1), free: room, pods: Vec::new() };
+                self.place(batch, &mut bin, fit, &mut left);
+                bins.push(bin);
+            }
+        }
+        bins
+    }
+
+    /// Puts up to `fit` pods into each of these like nodes; those that get fewer are split off.
+    fn place(&self, batch: usize, bin: &mut Bin, fit: u32, left: &mut u32) -> Vec<Bin> {
+        if fit == 0 {
+            return Vec::new();
+        }
+        let full = bin.nodes.min(*left / fit);
+        let rest = if full < bin.nodes { *left - full.saturating_mul(fit) } else { 0 };
+        *left = left.saturating_sub(full.saturating_mul(fit)).saturating_sub(rest);
+        let partly = u32::from(rest > 0);
+        let shares = [(full, fit), (partly, rest), (bin.nodes - full - partly, 0)];
+        let mut parts = shares.into_iter().filter(|(nodes, _)| *nodes > 0);
+        let first = parts.next();
+        let others = parts.map(|(nodes, pods)| self.with(batch, bin.clone(), nodes, pods)).collect();
+        if let Some((nodes, pods)) = first {
+            *bin = self.with(batch, std::mem::take(bin), nodes, pods);
+        }
+        others
+    }
+
+    fn with(&self, batch: usize, mut bin: Bin, nodes: u32, pods: u32) -> Bin {
+        bin.nodes = nodes;
+        if pods == 0 {
+            return bin;
+        }
+        let needs = self.needs.get(batch).map_or(&[][..], Vec::as_slice);
+        for (free, need) in bin.free.iter_mut().zip(needs) {
+            *free -= need * i128::from(pods);
+        }
+        match bin.pods.last_mut() {
+            Some((of, there)) if *of == batch => *there += pods,
+            _ => bin.pods.push((batch, pods)),
+        }
+        bin
+    }
+
+    /// The kind to open for a batch: the main one, or else the one that takes most of its pods.
+    fn kind_for(&self, batch: usize, main: usize) -> Option<usize> {
+        let most = self.may_share(batch).min(self.pods(batch));
+        let fit = |kind: usize| self.rooms.get(kind).map_or(0, |room| self.fit(batch, room, most));
+        if fit(main) > 0 {
+            return Some(main);
+        }
+        (0..self.rooms.len())
+            .filter(|kind| fit(*kind) > 0)
+            .max_by_key(|kind| (fit(*kind), Reverse(self.cost(*kind))))
+    }
+
+    /// What a kind costs: its price, or its size where prices are not known of all.
+    fn cost(&self, kind: usize) -> i128 {
+        self.prices.as_ref().unwrap_or(&self.sizes).get(kind).copied().unwrap_or(0)
+    }
+
+    /// Turns nodes into the cheapest kind that holds their pods.
+    fn shrink(&self, bin: &mut Bin) {
+        let used: Row = (0..bin.free.len())
+            .map(|d| self.rooms.get(bin.kind).map_or(0, |room| at(room, d)) - at(&bin.free, d))
+            .collect();
+        let holds = |kind: &usize| {
+            self.rooms.get(*kind).is_some_and(|room| room.iter().zip(&used).all(|(room, used)| room >= used))
+        };
+        let cheapest = (0..self.rooms.len()).filter(holds).min_by_key(|kind| self.cost(*kind));
+        if let Some(kind) = cheapest.filter(|kind| self.cost(*kind) < self.cost(bin.kind)) {
+            bin.kind = kind;
+            bin.free = (0..used.len())
+                .map(|d| self.rooms.get(kind).map_or(0, |room| at(room, d)) - at(&used, d))
+                .collect();
+        }
+    }
+
+    fn score(&self, bins: &[Bin]) -> Score {
+        let total = |each: &dyn Fn(&Bin) -> i128| bins.iter().map(|b| each(b) * i128::from(b.nodes)).sum();
+        let size = |bin: &Bin| self.sizes.get(bin.kind).copied().unwrap_or(0);
+        (bins.iter().map(|b| u64::from(b.nodes)).sum(), total(&|bin| self.cost(bin.kind)), total(&size))
+    }
+}
+
+fn at(row: &[i128], column: usize) -> i128 {
+    row.get(column).copied().unwrap_or(0)
+}
+
+/// The share of each resource, in parts of [`WHOLE`].
+fn shares<'a>(part: &'a [i128], whole: &'a [i128]) -> impl Iterator<Item = i128> + 'a {
+    part.iter()
+        .zip(whole)
+        .filter(|(part, _)| **part > 0)
+        .map(|(part, whole)| if *whole > 0 { part.saturating_mul(WHOLE) / whole } else { WHOLE })
+}

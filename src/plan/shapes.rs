@@ -1,0 +1,270 @@
+//! What nodes of an instance type offer: stated by the policy, or learnt from nodes that were seen.
+//!
+//! No API object lists instance types. Rule: what a Node has shown wins over what was said of it, and
+//! among several that were seen the least counts.
+
+use super::requirements::{Requirements, is_well_known};
+use super::resources;
+use crate::api::parameters;
+use crate::api::pod::ResourceList;
+use crate::api::{Node, NodeClaim};
+use crate::names;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Pods that a node takes whose shape does not say, the kubelet's own default.
+const PODS: u32 = 110;
+/// The part of the memory that is left free where only the provider's estimate is known.
+const ESTIMATE_MARGIN: u32 = 20;
+
+/// What nodes of an instance type offer.
+#[derive(Serialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Shape {
+    /// The instance type.
+    pub instance_type: String,
+    /// What pods may use, DaemonSets not yet taken off.
+    pub allocatable: ResourceList,
+    /// Labels that come with the machine.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
+    /// Where this is known from.
+    pub source: Source,
+}
+
+/// Where a shape is known from.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum Source {
+    /// The administrator states it.
+    Policy,
+    /// A Node had it.
+    Node {
+        /// Its name.
+        name: String,
+        /// When it was seen.
+        seen: Timestamp,
+    },
+    /// The provider expected it of a NodeClaim.
+    NodeClaim {
+        /// Its name.
+        name: String,
+        /// When it was seen.
+        seen: Timestamp,
+    },
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = |seen: &Timestamp| seen.round(jiff::Unit::Second).unwrap_or(*seen);
+        match self {
+            Self::Policy => f.write_str("the policy"),
+            Self::Node { name, seen } => write!(f, "Node {name}, seen {}", at(seen)),
+            Self::NodeClaim { name, seen } => write!(f, "NodeClaim {name}, seen {}", at(seen)),
+        }
+    }
+}
+
+impl Shape {
+    /// What a Node shows of its instance type, once it is ready.
+    pub fn of_node(node: &Node, seen: Timestamp) -> Option<Self> {
+        let labels = node.metadata.labels.as_ref()?;
+        let source = Source::Node { name: node.metadata.name.clone()?, seen };
+        let shown = node.is_ready() && labels.get(names::INITIALIZED).is_some_and(|v| v == "true");
+        shown.then(|| Self::seen(labels, &node.status.allocatable, source)).flatten()
+    }
+
+    /// What the provider expects of a NodeClaim's instance type, with a margin for what it cannot know.
+    pub fn of_claim(claim: &NodeClaim, seen: Timestamp) -> Option<Self> {
+        let labels = claim.metadata.labels.as_ref()?;
+        let source = Source::NodeClaim { name: claim.metadata.name.clone()?, seen };
+        let mut allocatable = claim.status.as_ref()?.allocatable.clone();
+        let memory = resources::amount(&allocatable, "memory");
+        if allocatable.contains_key("memory") {
+            allocatable.insert("memory".to_owned(), memory.minus(memory.part(ESTIMATE_MARGIN)).into());
+        }
+        Self::seen(labels, &allocatable, source)
+    }
+
+    fn seen(labels: &BTreeMap<String, String>, allocatable: &ResourceList, source: Source) -> Option<Self> {
+        let instance_type = labels.get(names::INSTANCE_TYPE).filter(|t| !t.is_empty())?.clone();
+        if allocatable.is_empty() {
+            return None;
+        }
+        let labels = labels.iter().filter(|(key, _)| is_of_machine(key)).map(|(k, v)| (k.clone(), v.clone()));
+        Some(Self { instance_type, allocatable: allocatable.clone(), labels: labels.collect(), source })
+    }
+
+    /// Both as one: the newer, with the least that either showed; a Node counts more than an estimate.
+    #[must_use]
+    pub fn combined(&self, newer: &Self) -> Self {
+        match (&self.source, &newer.source) {
+            (Source::Node { .. }, Source::NodeClaim { .. }) => self.clone(),
+            (Source::NodeClaim { .. }, Source::Node { .. }) => newer.clone(),
+            _ => Self { allocatable: resources::min(&self.allocatable, &newer.allocatable), ..newer.clone() },
+        }
+    }
+
+    /// What is left for pods besides these DaemonSets.
+    pub fn room(&self, daemons: &ResourceList) -> ResourceList {
+        let mut allocatable = self.allocatable.clone();
+        allocatable.entry("pods".to_owned()).or_insert_with(|| Quantity(PODS.to_string()));
+        resources::minus(&allocatable, daemons)
+    }
+
+    /// Whether a node that is to meet these requirements may be of this type: it is listed there, or its
+    /// labels say so. Of a type that is not listed everything that is asked of a machine must be known.
+    fn may_be(&self, requirements: &Requirements) -> bool {
+        let listed = requirements.get(names::INSTANCE_TYPE).is_some_and(|v| v.listed().is_some());
+        let type_fits = requirements.get(names::INSTANCE_TYPE).is_none_or(|v| v.allows(&self.instance_type));
+        let of_machine = requirements.iter().filter(|(key, _)| is_of_machine(key));
+        type_fits
+            && of_machine.filter(|(key, _)| *key != names::INSTANCE_TYPE).all(|(key, values)| {
+                match self.labels.get(key) {
+                    Some(value) => values.allows(value),
+                    None => listed || [names::ARCH, names::OS].contains(&key.as_str()),
+                }
+            })
+    }
+}
+
+/// Whether a label tells what a machine is, rather than where it is or what has asked for it.
+fn is_of_machine(key: &str) -> bool {
+    is_well_known(key) && !OF_PLACE.contains(&key) && !key.ends_with("nodeclass")
+}
+
+/// Well-known labels that say where or how a machine is bought, not what it is.
+const OF_PLACE: [&str; 4] = [names::ZONE, names::REGION, names::CAPACITY_TYPE, names::NODEPOOL];
+
+/// What is known of the types that a node with these requirements may be of.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// One shape for each type.
+    pub shapes: Vec<Shape>,
+    /// Whether a type is possible of which nothing is known.
+    pub others: bool,
+}
+
+/// The shapes that a node with these requirements may have: those of the policy, else those learnt.
+pub fn known(stated: &[parameters::Shape], learnt: &[Shape], requirements: &Requirements) -> Known {
+    let stated = stated.iter().map(|shape| Shape {
+        instance_type: shape.instance_type.clone(),
+        allocatable: shape.allocatable.clone(),
+        labels: BTreeMap::new(),
+        source: Source::Policy,
+    });
+    let mut all: Vec<Shape> = stated.collect();
+    for shape in learnt {
+        match all.iter_mut().find(|s| s.instance_type == shape.instance_type) {
+            Some(known) => {
+                // What is stated holds, but for what a Node has shown to be less.
+                if matches!(shape.source, Source::Node { .. }) {
+                    let shown =
+                        shape.allocatable.iter().filter(|(key, _)| known.allocatable.contains_key(*key));
+                    let shown: ResourceList = shown.map(|(k, v)| (k.clone(), v.clone())).collect();
+                    if resources::first_short(&known.allocatable, &resources::min(&known.allocatable, &shown))
+                        .is_some()
+                    {
+                        known.allocatable = resources::min(&known.allocatable, &shown);
+                        known.source = shape.source.clone();
+                    }
+                }
+                known.labels.clone_from(&shape.labels);
+            }
+            None => all.push(shape.clone()),
+        }
+    }
+    all.retain(|shape| shape.may_be(requirements));
+    let listed = requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
+    let others = listed.is_none_or(|types| types.iter().any(|t| !all.iter().any(|s| s.instance_type == *t)));
+    Known { shapes: all, others }
+}
+
+/// How many devices each node has, where the requirements of its type say so.
+pub fn devices_per_node(requirements: &Requirements) -> Option<u32> {
+    let count = |key: &&str| {
+        let values = requirements.get(key)?.listed()?;
+        values.iter().filter_map(|v| v.parse::<u32>().ok()).filter(|n| *n > 0).min()
+    };
+    names::DEVICE_COUNTS.iter().find_map(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn stated(instance_type: &str) -> Vec<parameters::Shape> {
+        serde_json::from_value(json!([{"instanceType": instance_type, "allocatable": {"cpu": 8}}])).unwrap()
+    }
+
+    fn requirements(list: &Value) -> Requirements {
+        let list: Vec<crate::api::node_claim::Requirement> = serde_json::from_value(list.clone()).unwrap();
+        let mut requirements = Requirements::default();
+        requirements.add_all(&list).unwrap();
+        requirements
+    }
+
+    fn is(key: &str, value: &str) -> Value {
+        json!({"key": key, "operator": "In", "values": [value]})
+    }
+
+    fn node(name: &str, cpu: &str, seconds: i64) -> Shape {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": {
+                (names::INSTANCE_TYPE): "m5", (names::INITIALIZED): "true", (names::ARCH): "amd64",
+                (names::ZONE): "a", "karpenter.k8s.aws/instance-family": "m", "karpenter.k8s.aws/ec2nodeclass": "x",
+            }},
+            "status": {"allocatable": {"cpu": cpu}, "conditions": [{"type": "Ready", "status": "True"}]},
+        }))
+        .unwrap();
+        Shape::of_node(&node, Timestamp::from_second(seconds).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_shape_holds_for_nodes_that_may_be_of_its_type() {
+        let family = "karpenter.k8s.aws/instance-family";
+        let class = is("karpenter.k8s.aws/ec2nodeclass", "gpu");
+        for (asked, learnt, expected) in [
+            (json!([class]), vec![], 1),
+            (json!([is(names::INSTANCE_TYPE, "m5"), is(family, "m")]), vec![], 1),
+            (json!([is(names::INSTANCE_TYPE, "other")]), vec![], 0),
+            (json!([is(family, "m")]), vec![], 0),
+            (json!([is(family, "m"), is(names::ZONE, "b")]), vec![node("n", "8", 1)], 1),
+            (json!([is(family, "p")]), vec![node("n", "8", 1)], 0),
+            (json!([is(names::ARCH, "arm64")]), vec![node("n", "8", 1)], 0),
+        ] {
+            let found = known(&stated("m5"), &learnt, &requirements(&asked));
+            assert_eq!(found.shapes.len(), expected, "{asked}");
+        }
+    }
+
+    #[test]
+    fn the_least_of_what_was_seen_counts_and_a_node_more_than_an_estimate() {
+        let seen = node("n1", "8", 1).combined(&node("n2", "7", 2)).combined(&node("n3", "9", 3));
+        assert_eq!(seen.allocatable["cpu"].0, "7");
+        assert_eq!(seen.source.to_string(), "Node n3, seen 1970-01-01T00:00:03Z");
+        let claim: NodeClaim = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": "c", "labels": {(names::INSTANCE_TYPE): "m5"}},
+            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+            "status": {"allocatable": {"cpu": "6", "memory": "100"}},
+        }))
+        .unwrap();
+        let estimate = Shape::of_claim(&claim, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(estimate.allocatable["memory"].0, "95");
+        assert_eq!(seen.combined(&estimate), seen);
+        assert_eq!(estimate.combined(&seen), seen);
+    }
+
+    #[test]
+    fn whether_other_types_are_possible_is_known_only_where_they_are_listed() {
+        let others = |asked: Value| known(&stated("m5"), &[], &requirements(&asked)).others;
+        assert!(others(json!([])));
+        assert!(!others(json!([is(names::INSTANCE_TYPE, "m5")])));
+        assert!(others(json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["m5", "m6"]}])));
+    }
+}

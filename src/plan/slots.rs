@@ -1,0 +1,511 @@
+//! From pod sets and their drafts to slots: one pod on each node, or as many as its shape has room for.
+//!
+//! Rule: pods of several sets share a node only if the nodes asked for are alike in everything.
+
+use super::claim::Draft;
+use super::demand::PodSetDemand;
+use super::packing::{Batch, Filled, Kind, Misfit, pack};
+use super::shapes::{Known, Shape, devices_per_node, known};
+use super::{Cluster, Obstacle, ObstacleReason, Plan, Request, Share, Slot, cost, daemons, resources};
+use crate::api::parameters::{PackingMode, Pinning};
+use crate::api::pod::ResourceList;
+use crate::names;
+use k8s_openapi::api::core::v1::Taint;
+use std::sync::Arc;
+
+/// Plans the slots of all pod sets, each with its draft.
+pub fn plan(
+    cluster: &Cluster<'_>,
+    request: &Request<'_>,
+    demand: &[PodSetDemand<'_>],
+    drafts: &[Draft],
+) -> Result<Plan, Obstacle> {
+    let mut notes: Vec<String> = drafts.iter().flat_map(|draft| draft.notes.clone()).collect();
+    let pinning = pinning(cluster, request, drafts, &mut notes);
+    let mut slots = Vec::new();
+    for family in families(request.policy.packing, demand, drafts) {
+        let taints = family.draft.taints(request.gang, pinning);
+        let daemons = daemons::overhead(family.draft, &taints, cluster)?;
+        let site = Site { cluster, request, family: &family, taints, daemons };
+        let more = match request.policy.packing {
+            PackingMode::PerPod => site.one_each()?,
+            PackingMode::Fill => site.filled(&mut notes)?,
+        };
+        slots.extend(more);
+    }
+    for (index, slot) in (0..).zip(&mut slots) {
+        slot.index = index;
+    }
+    notes.dedup();
+    Ok(Plan {
+        slots,
+        pinning,
+        notes,
+        tier: 0,
+        way: String::new(),
+        choice: 0,
+        choices: 1,
+        reports: Vec::new(),
+    })
+}
+
+fn pinning(
+    cluster: &Cluster<'_>,
+    request: &Request<'_>,
+    drafts: &[Draft],
+    notes: &mut Vec<String>,
+) -> Pinning {
+    let excluded = daemons::kept_off_by_taint(drafts.iter(), cluster, request.gang);
+    let names = excluded.join(", ");
+    match request.policy.pinning {
+        Pinning::Auto if excluded.is_empty() => Pinning::SelectorAndTaint,
+        Pinning::Auto => {
+            notes.push(format!("the nodes get no taint: DaemonSets {names} would not run on them"));
+            Pinning::Selector
+        }
+        Pinning::SelectorAndTaint if !excluded.is_empty() => {
+            notes.push(format!(
+                "DaemonSets {names} do not tolerate taint {} and stay off the nodes",
+                names::GANG
+            ));
+            Pinning::SelectorAndTaint
+        }
+        fixed => fixed,
+    }
+}
+
+/// Pod sets whose nodes are alike.
+struct Family<'a> {
+    draft: &'a Draft,
+    sets: Vec<&'a PodSetDemand<'a>>,
+}
+
+fn families<'a>(mode: PackingMode, demand: &'a [PodSetDemand<'a>], drafts: &'a [Draft]) -> Vec<Family<'a>> {
+    let mut families: Vec<Family<'a>> = Vec::new();
+    for (wanted, draft) in demand.iter().zip(drafts) {
+        let alike = |f: &&mut Family<'a>| mode == PackingMode::Fill && f.draft.is_like(draft);
+        match families.iter_mut().find(alike) {
+            Some(family) => family.sets.push(wanted),
+            None => families.push(Family { draft, sets: vec![wanted] }),
+        }
+    }
+    families
+}
+
+/// Everything that the nodes of one family are planned from.
+struct Site<'a> {
+    cluster: &'a Cluster<'a>,
+    request: &'a Request<'a>,
+    family: &'a Family<'a>,
+    taints: Vec<Taint>,
+    daemons: ResourceList,
+}
+
+impl Site<'_> {
+    fn known(&self) -> Known {
+        known(&self.request.policy.shapes, self.cluster.shapes, &self.family.draft.requirements)
+    }
+
+    /// One node for each pod. The provider picks the type, so only what no type can hold is refused.
+    fn one_each(&self) -> Result<Vec<Slot>, Obstacle> {
+        let Known { shapes, others } = self.known();
+        let mut slots = Vec::new();
+        for (index, set) in self.family.sets.iter().enumerate() {
+            let fits = |s: &Shape| resources::first_short(&set.each, &s.room(&self.daemons)).is_none();
+            if !others && !shapes.iter().any(fits) {
+                return Err(self.too_large(set, &shapes));
+            }
+            let pods = self.shares(|n| u32::from(n == index));
+            let shape = shapes.iter().find(|s| fits(s)).filter(|_| shapes.len() == 1 && !others);
+            slots.extend(self.alike(pods, set.pods, &[], shape)?);
+        }
+        Ok(slots)
+    }
+
+    /// As many pods on each node as its shape has room for.
+    fn filled(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
+        let Known { shapes, others } = self.known();
+        if shapes.is_empty() {
+            return self.by_devices(notes);
+        }
+        let mut batches = self.batches();
+        let kinds: Vec<Kind> = shapes.iter().map(|shape| self.kind(shape)).collect();
+        let mut alone = Vec::new();
+        let filled = loop {
+            match pack(&batches, &kinds) {
+                Ok(filled) => break filled,
+                Err(Misfit { batch }) => {
+                    let set = self.family.sets.get(batch).ok_or_else(|| self.too_large_for_all())?;
+                    if !others {
+                        return Err(self.too_large(set, &shapes));
+                    }
+                    notes.push(format!(
+                        "no known shape holds a pod of pod set {}, so each gets a node of its own",
+                        set.pod_set.name
+                    ));
+                    alone.push(batch);
+                    batches.iter_mut().enumerate().filter(|(n, _)| *n == batch).for_each(|(_, b)| b.pods = 0);
+                }
+            }
+        };
+        notes.extend(shapes.iter().filter(|shape| used(&filled, &shapes, shape)).map(|shape| {
+            format!("packed into shape {} as known from {}", shape.instance_type, shape.source)
+        }));
+        let mut slots = self.of(&filled, &batches, &shapes)?;
+        for batch in alone {
+            let pods = self.family.sets.get(batch).map_or(0, |set| set.pods);
+            slots.extend(self.alike(self.shares(|n| u32::from(n == batch)), pods, &[], None)?);
+        }
+        Ok(slots)
+    }
+
+    fn of(&self, filled: &[Filled], batches: &[Batch], shapes: &[Shape]) -> Result<Vec<Slot>, Obstacle> {
+        let mut slots = Vec::new();
+        for node in filled {
+            let content = content(batches, &node.pods);
+            let holds = |s: &&Shape| resources::first_short(&content, &s.room(&self.daemons)).is_none();
+            let types: Vec<String> = shapes.iter().filter(holds).map(|s| s.instance_type.clone()).collect();
+            let pods = self.shares(|n| node.pods.get(n).copied().unwrap_or(0));
+            slots.extend(self.alike(pods, node.nodes, &types, shapes.get(node.kind))?);
+        }
+        Ok(slots)
+    }
+
+    /// Where no shape is known: by the devices of a node, if the requirements tell how many it has.
+    fn by_devices(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
+        let devices = devices_per_node(&self.family.draft.requirements);
+        let pool = &self.family.draft.node_pool;
+        let key =
+            self.family.sets.iter().find_map(|set| set.each.keys().find(|key| resources::is_device(key)));
+        let (Some(devices), Some(key)) = (devices, key) else {
+            notes.push(format!(
+                "no shape of NodePool {pool} is known yet, so each pod gets a node of its own; state shapes under packing.shapes"
+            ));
+            return self.one_each();
+        };
+        let only = |list: &ResourceList| {
+            list.iter().filter(|(k, _)| *k == key).map(|(k, v)| (k.clone(), v.clone())).collect()
+        };
+        let batches: Vec<Batch> = self
+            .batches()
+            .into_iter()
+            .map(|batch| {
+                let needs: ResourceList = only(&batch.needs);
+                // Pods without the device say nothing of how many of them fit.
+                let per_node = if needs.is_empty() { 1 } else { batch.per_node };
+                Batch { needs, per_node, ..batch }
+            })
+            .collect();
+        let room =
+            [(key.clone(), k8s_openapi::apimachinery::pkg::api::resource::Quantity(devices.to_string()))]
+                .into();
+        let kinds = [Kind { room, price: None }];
+        notes.push(format!(
+            "no shape of NodePool {pool} is known yet: packed by its {devices} {key} per node alone, so the sum of CPU and memory may be more than a node has"
+        ));
+        let filled = pack(&batches, &kinds).map_err(|Misfit { batch }| {
+            let name = self.family.sets.get(batch).map_or("", |set| &set.pod_set.name);
+            Obstacle::new(
+                ObstacleReason::TooLarge,
+                format!("a pod of pod set {name} requests more {key} than the {devices} of a node of NodePool {pool}; request fewer per pod"),
+            )
+        })?;
+        let mut slots = Vec::new();
+        for node in &filled {
+            let pods = self.shares(|n| node.pods.get(n).copied().unwrap_or(0));
+            slots.extend(self.alike(pods, node.nodes, &[], None)?);
+        }
+        Ok(slots)
+    }
+
+    fn batches(&self) -> Vec<Batch> {
+        let batch = |set: &&PodSetDemand<'_>| Batch {
+            pods: set.pods,
+            needs: set.each.clone(),
+            per_node: set.per_node,
+        };
+        self.family.sets.iter().map(batch).collect()
+    }
+
+    fn kind(&self, shape: &Shape) -> Kind {
+        let price = cost::cheapest(
+            &self.request.policy.budget,
+            &shape.instance_type,
+            &self.family.draft.requirements,
+        );
+        Kind { room: shape.room(&self.daemons), price }
+    }
+
+    fn shares(&self, pods: impl Fn(usize) -> u32) -> Vec<Share> {
+        let sets = self.family.sets.iter().enumerate();
+        sets.map(|(n, set)| Share { pod_set: set.pod_set.name.clone(), pods: pods(n) })
+            .filter(|s| s.pods > 0)
+            .collect()
+    }
+
+    /// So many nodes with these pods on each, of one of these types if any are given.
+    fn alike(
+        &self,
+        pods: Vec<Share>,
+        nodes: u32,
+        types: &[String],
+        shape: Option<&Shape>,
+    ) -> Result<Vec<Slot>, Obstacle> {
+        let mut requests = self.daemons.clone();
+        for share in &pods {
+            if let Some(set) = self.family.sets.iter().find(|set| set.pod_set.name == share.pod_set) {
+                requests = resources::sum(&requests, &resources::times(&set.each, share.pods));
+            }
+        }
+        let template = Arc::new(self.family.draft.claim(requests, self.taints.clone(), types)?);
+        let pods: Arc<[Share]> = pods.into();
+        let shape = shape.cloned().map(Arc::new);
+        let slot = |_| Slot {
+            index: 0,
+            pods: Arc::clone(&pods),
+            node_pool: self.family.draft.node_pool.clone(),
+            template: Arc::clone(&template),
+            shape: shape.clone(),
+        };
+        Ok((0..nodes).map(slot).collect())
+    }
+
+    fn too_large_for_all(&self) -> Obstacle {
+        Obstacle::new(
+            ObstacleReason::TooLarge,
+            format!("no shape of NodePool {} holds the pods", self.family.draft.node_pool),
+        )
+    }
+
+    /// The sentence for a pod that no shape holds: what the nearest lacks.
+    fn too_large(&self, set: &PodSetDemand<'_>, shapes: &[Shape]) -> Obstacle {
+        let name = &set.pod_set.name;
+        let pool = &self.family.draft.node_pool;
+        let rooms: Vec<ResourceList> = shapes.iter().map(|s| s.room(&self.daemons)).collect();
+        let unknown = set.each.keys().find(|key| rooms.iter().all(|room| !room.contains_key(*key)));
+        let types = shapes.iter().map(|s| s.instance_type.as_str()).collect::<Vec<_>>().join(", ");
+        if let Some(key) = unknown {
+            let message = format!(
+                "pod set {name} requests {key}, which no node shape of NodePool {pool} has ({types}); correct the request, or \
+                 state the resource under packing.shapes"
+            );
+            return Obstacle::new(ObstacleReason::TooLarge, message);
+        }
+        let most = rooms.iter().fold(ResourceList::new(), |most, room| resources::max(&most, room));
+        let lack =
+            resources::shortage(&set.each, &most).unwrap_or_else(|| "all of it on one node".to_owned());
+        Obstacle::new(
+            ObstacleReason::TooLarge,
+            format!(
+                "a pod of pod set {name} fits on no node shape of NodePool {pool} ({types}): of {lack} is there at most, \
+                 DaemonSets taken off; request less per pod or name a larger NodePool"
+            ),
+        )
+    }
+}
+
+fn used(filled: &[Filled], shapes: &[Shape], shape: &Shape) -> bool {
+    filled.iter().any(|node| shapes.get(node.kind).is_some_and(|s| s.instance_type == shape.instance_type))
+}
+
+/// What these pods take together.
+fn content(batches: &[Batch], pods: &[u32]) -> ResourceList {
+    let each = batches.iter().zip(pods).map(|(batch, pods)| resources::times(&batch.needs, *pods));
+    each.fold(ResourceList::new(), |sum, more| resources::sum(&sum, &more))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{World, daemon_set, object, pod_set, pool};
+    use super::super::shapes::Source;
+    use super::*;
+    use crate::api::parameters;
+    use serde_json::{Value, json};
+
+    fn stated(list: &Value) -> Vec<parameters::Shape> {
+        serde_json::from_value(list.clone()).unwrap()
+    }
+
+    fn typed(types: &[&str]) -> Value {
+        json!({"spec": {"template": {"spec": {"requirements":
+            [{"key": names::INSTANCE_TYPE, "operator": "In", "values": types}]}}}})
+    }
+
+    /// These pod sets on a NodePool of these types, packed.
+    fn filled(sets: &[Value], types: &[&str], shapes: &Value) -> World {
+        let assigned: Vec<Value> =
+            sets.iter().map(|s| json!({"name": s["name"], "flavors": {"cpu": "gpu"}})).collect();
+        let mut world = World::new().workload(&json!({
+            "spec": {"podSets": sets}, "status": {"admission": {"podSetAssignments": assigned}},
+        }));
+        world.pools = vec![pool("gpu", &typed(types))];
+        world.policy.packing = PackingMode::Fill;
+        world.policy.shapes = stated(shapes);
+        world
+    }
+
+    fn pods(plan: &Plan) -> Vec<Vec<(&str, u32)>> {
+        plan.slots.iter().map(|s| s.pods.iter().map(|p| (p.pod_set.as_str(), p.pods)).collect()).collect()
+    }
+
+    fn eight() -> Value {
+        json!([{"instanceType": "p5", "allocatable": {"cpu": 190, "memory": "2000Gi", "nvidia.com/gpu": 8}}])
+    }
+
+    #[test]
+    fn four_gpu_pods_share_one_node_of_eight_or_get_four_nodes() {
+        let mut world = filled(&[pod_set("main", 4)], &["p5"], &eight());
+        let plan = world.provisioned();
+        assert_eq!(pods(&plan), [[("main", 4)]]);
+        let requests = &plan.slots[0].template.spec.resources.requests;
+        assert_eq!(
+            ["cpu", "nvidia.com/gpu", "pods"].map(|key| requests[key].0.as_str()),
+            ["8", "4", "4"],
+            "the claim asks for the sum of its pods"
+        );
+        world.policy.packing = PackingMode::PerPod;
+        assert_eq!(world.provisioned().slots.len(), 4);
+    }
+
+    #[test]
+    fn pod_sets_share_nodes_that_are_alike_and_no_others() {
+        let sets = [pod_set("lead", 1), pod_set("main", 7)];
+        let mut world = filled(&sets, &["p5"], &eight());
+        let plan = world.provisioned();
+        assert_eq!(pods(&plan), [[("lead", 1), ("main", 7)]]);
+        assert_eq!(plan.pod_sets(), ["lead", "main"]);
+        let zoned = json!({"template": {"spec": {"nodeSelector": {(names::ZONE): "a"}}}});
+        let sets = [super::super::fixtures::patched(pod_set("lead", 1), &zoned), pod_set("main", 7)];
+        world.workload = filled(&sets, &["p5"], &eight()).workload;
+        assert_eq!(pods(&world.provisioned()), [[("lead", 1)], [("main", 7)]]);
+    }
+
+    #[test]
+    fn daemon_sets_are_taken_off_each_node_before_it_is_filled() {
+        let shapes = json!([{"instanceType": "p5", "allocatable": {"cpu": 8, "nvidia.com/gpu": 8}}]);
+        let mut world = filled(&[pod_set("main", 4)], &["p5"], &shapes);
+        assert_eq!(world.provisioned().slots.len(), 1);
+        world.daemon_sets = vec![daemon_set("logs", &json!({"tolerations": [{"operator": "Exists"}]}))];
+        assert_eq!(pods(&world.provisioned()), [[("main", 3)], [("main", 1)]]);
+    }
+
+    #[test]
+    fn a_claim_lists_every_known_type_that_holds_its_pods_and_no_other() {
+        let shapes = json!([
+            {"instanceType": "small", "allocatable": {"cpu": 8, "nvidia.com/gpu": 1}},
+            {"instanceType": "large", "allocatable": {"cpu": 64, "nvidia.com/gpu": 4}},
+            {"instanceType": "huge", "allocatable": {"cpu": 96, "nvidia.com/gpu": 8}},
+            {"instanceType": "elsewhere", "allocatable": {"cpu": 960, "nvidia.com/gpu": 80}},
+        ]);
+        let world = filled(&[pod_set("main", 4)], &["small", "large", "huge"], &shapes);
+        let plan = world.provisioned();
+        let requirement =
+            plan.slots[0].template.spec.requirements.iter().find(|r| r.key == names::INSTANCE_TYPE).unwrap();
+        assert_eq!(
+            (plan.slots.len(), requirement.values.clone()),
+            (1, vec!["huge".to_owned(), "large".into()])
+        );
+        assert_eq!(
+            plan.slots[0].shape.as_ref().unwrap().instance_type,
+            "large",
+            "the smallest that holds them"
+        );
+    }
+
+    #[test]
+    fn pods_that_shun_each_other_get_a_node_each() {
+        let apart = json!({"template": {"spec": {"affinity": {"podAntiAffinity":
+            {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": names::HOSTNAME}]}}}}});
+        let set = super::super::fixtures::patched(pod_set("main", 3), &apart);
+        assert_eq!(filled(&[set], &["p5"], &eight()).provisioned().slots.len(), 3);
+    }
+
+    fn learnt(instance_type: &str, gpus: u32) -> Shape {
+        Shape {
+            instance_type: instance_type.into(),
+            allocatable: object(
+                json!({"cpu": "64", "memory": "256Gi", "pods": "58", "nvidia.com/gpu": gpus.to_string()}),
+            ),
+            labels: std::collections::BTreeMap::new(),
+            source: Source::Node { name: "n1".into(), seen: jiff::Timestamp::UNIX_EPOCH },
+        }
+    }
+
+    #[test]
+    fn a_shape_is_learnt_from_a_node_and_the_plan_says_from_which_and_when() {
+        let mut world = filled(&[pod_set("main", 8)], &["g5"], &json!([]));
+        assert_eq!(world.provisioned().slots.len(), 8);
+        let note = &world.provisioned().notes[0];
+        assert!(note.contains("no shape of NodePool gpu is known yet, so each pod gets a node"), "{note}");
+        world.shapes = vec![learnt("g5", 4)];
+        let plan = world.provisioned();
+        assert_eq!(plan.slots.len(), 2);
+        assert_eq!(plan.notes, ["packed into shape g5 as known from Node n1, seen 1970-01-01T00:00:00Z"]);
+    }
+
+    #[test]
+    fn a_node_that_showed_less_than_the_policy_states_is_believed() {
+        let mut world = filled(&[pod_set("main", 8)], &["p5"], &eight());
+        world.shapes = vec![learnt("p5", 6)];
+        let plan = world.provisioned();
+        assert_eq!(pods(&plan), [[("main", 6)], [("main", 2)]]);
+        assert!(plan.notes[0].contains("Node n1"), "{:?}", plan.notes);
+    }
+
+    #[test]
+    fn without_a_shape_the_devices_of_a_node_say_how_many_pods_it_takes() {
+        let mut world = filled(&[pod_set("main", 9)], &["p5"], &json!([]));
+        let counted = json!({"spec": {"template": {"spec": {"requirements":
+            [{"key": names::DEVICE_COUNTS[0], "operator": "In", "values": ["4"]}]}}}});
+        world.pools = vec![pool("gpu", &counted)];
+        let plan = world.provisioned();
+        assert_eq!(pods(&plan), [[("main", 4)], [("main", 4)], [("main", 1)]]);
+        assert!(plan.notes[0].contains("packed by its 4 nvidia.com/gpu per node alone"), "{:?}", plan.notes);
+    }
+
+    #[test]
+    fn what_no_shape_holds_is_refused_with_the_figures_in_both_modes() {
+        let big =
+            json!({"template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "400"}}}]}}});
+        let odd = json!({"template": {"spec": {"containers": [{"resources": {"requests": {"example.com/fpga": "1"}}}]}}});
+        for mode in [PackingMode::Fill, PackingMode::PerPod] {
+            for (change, words) in [
+                (&big, "cpu (190 of 400) is there at most"),
+                (&odd, "requests example.com/fpga, which no node shape of NodePool gpu has (p5)"),
+            ] {
+                let set = super::super::fixtures::patched(pod_set("main", 2), change);
+                let mut world = filled(&[set], &["p5"], &eight());
+                world.policy.packing = mode;
+                let (reason, message) = world.obstacle();
+                assert_eq!(reason, ObstacleReason::TooLarge);
+                assert!(message.contains(words), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_type_of_which_nothing_is_known_may_still_hold_what_the_known_ones_do_not() {
+        let big =
+            json!({"template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "400"}}}]}}});
+        let sets = [super::super::fixtures::patched(pod_set("big", 2), &big), pod_set("main", 8)];
+        let plan = filled(&sets, &["p5", "unheard-of"], &eight()).provisioned();
+        assert_eq!(pods(&plan), [vec![("main", 8)], vec![("big", 1)], vec![("big", 1)]]);
+        assert!(plan.notes[0].contains("no known shape holds a pod of pod set big"), "{:?}", plan.notes);
+    }
+
+    #[test]
+    fn the_cheaper_of_two_types_that_do_is_what_the_plan_counts_on() {
+        let shapes = json!([
+            {"instanceType": "old", "allocatable": {"cpu": 96, "nvidia.com/gpu": 8}},
+            {"instanceType": "new", "allocatable": {"cpu": 190, "nvidia.com/gpu": 8}},
+        ]);
+        let mut world = filled(&[pod_set("main", 8)], &["old", "new"], &shapes);
+        world.policy.budget = serde_json::from_value(json!({"prices": {
+            "old": {"on-demand": "32.77", "spot": "13"}, "new": {"on-demand": "98.32", "spot": "12"},
+        }}))
+        .unwrap();
+        assert_eq!(world.provisioned().slots[0].shape.as_ref().unwrap().instance_type, "new");
+        let cost = cost::of_plan(&world.policy.budget, &world.provisioned());
+        assert_eq!((cost.at_most.to_string().as_str(), cost.unpriced), ("98.32", 0));
+    }
+}

@@ -1,0 +1,70 @@
+//! When a plan may be carried out: at once, after all other checks, or never.
+
+use super::{Obstacle, ObstacleReason, Outcome, Request};
+use crate::api::parameters::StrategyType;
+use crate::api::workload::Verdict;
+
+/// The outcome as the strategy lets it pass.
+pub fn timed(outcome: Outcome, request: &Request<'_>) -> Outcome {
+    let Outcome::Provision(plan) = outcome else { return outcome };
+    match request.policy.strategy {
+        StrategyType::Proactive => Outcome::Provision(plan),
+        StrategyType::LastCheck => match others(request).as_slice() {
+            [] => Outcome::Provision(plan),
+            others => {
+                let message = format!(
+                    "{}; they wait until check {} is Ready",
+                    plan.summary(&request.policy.budget),
+                    others.join(", ")
+                );
+                Outcome::Wait(Obstacle::new(ObstacleReason::OtherChecks, message))
+            }
+        },
+        StrategyType::DryRun => {
+            let message = format!(
+                "{}; they would be created; strategy DryRun creates nothing",
+                plan.summary(&request.policy.budget)
+            );
+            Outcome::Wait(Obstacle::new(ObstacleReason::DryRun, message))
+        }
+    }
+}
+
+/// Checks of other controllers that are not Ready.
+fn others<'w>(request: &Request<'w>) -> Vec<&'w str> {
+    let checks = request.workload.checks().iter();
+    let open = checks.filter(|c| !request.our_checks.contains(&c.name) && c.state != Verdict::Ready);
+    open.map(|c| c.name.as_str()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::World;
+    use super::*;
+    use serde_json::json;
+
+    fn outcome(strategy: StrategyType, other: &str) -> Outcome {
+        let entry = |name: &str, state: &str| json!({"name": name, "state": state, "lastTransitionTime": "2026-01-01T00:00:00Z", "message": ""});
+        let mut world = World::new().workload(&json!({
+            "status": {"admissionChecks": [entry("prov", "Pending"), entry("other", other)]},
+        }));
+        world.policy.strategy = strategy;
+        timed(world.plan(), &world.request())
+    }
+
+    #[test]
+    fn proactive_goes_ahead_last_check_waits_for_the_others_and_a_dry_run_only_tells() {
+        let waits = |outcome: Outcome| match outcome {
+            Outcome::Wait(obstacle) => Some((obstacle.reason, obstacle.message)),
+            _ => None,
+        };
+        assert_eq!(waits(outcome(StrategyType::Proactive, "Pending")), None);
+        assert_eq!(waits(outcome(StrategyType::LastCheck, "Ready")), None);
+        let (reason, message) = waits(outcome(StrategyType::LastCheck, "Pending")).unwrap();
+        assert_eq!(reason, ObstacleReason::OtherChecks);
+        assert_eq!(message, "2 nodes: 2 from NodePool gpu; they wait until check other is Ready");
+        let (reason, message) = waits(outcome(StrategyType::DryRun, "Ready")).unwrap();
+        assert_eq!(reason, ObstacleReason::DryRun);
+        assert!(message.starts_with("2 nodes: 2 from NodePool gpu; they would be created"), "{message}");
+    }
+}

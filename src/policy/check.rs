@@ -1,0 +1,256 @@
+//! What the types cannot see: values that contradict each other or can never work.
+//!
+//! Every rule of the CRD's CEL is here too, so that a file and an object are judged alike.
+
+use super::decode::decode;
+use super::file::PolicyFile;
+use super::tree::{self, Path};
+use crate::api::duration::Span;
+use crate::api::node_claim::Requirement;
+use crate::api::parameters::{Backoff, Compat, Custody, Gates, ProvisioningParametersSpec, Release, Tier};
+use crate::api::pod::ResourceList;
+use crate::names;
+use crate::plan::quantity::Amount;
+use crate::plan::requirements::{self, Values};
+
+/// Shortest first wait of a retry: less would be a storm.
+const LEAST_WAIT: Span = Span::seconds(1);
+/// Capacity types that Karpenter knows.
+const CAPACITY_TYPES: [&str; 3] = ["on-demand", "reserved", "spot"];
+
+/// A value that cannot be used, and why.
+pub type Finding = (Path, String);
+
+/// What is wrong with a whole file.
+pub fn file(file: &PolicyFile) -> Vec<Finding> {
+    let mut found = Findings::default();
+    let root = Path::default();
+    found.spec(&root.key("defaults"), &file.defaults);
+    for (name, spec) in &file.checks {
+        found.spec(&root.key("checks").key(name), spec);
+    }
+    let overrides = root.key("jobOverrides");
+    if let Some(bounds) = &file.job_overrides.max_wait {
+        found.positive(&overrides.key("maxWait").key("max"), Some(bounds.max));
+    }
+    for (key, bounds) in
+        [("capacityType", &file.job_overrides.capacity_type), ("zone", &file.job_overrides.zone)]
+    {
+        let Some(bounds) = bounds else { continue };
+        let values = overrides.key(key).key("values");
+        if bounds.values.is_empty() {
+            found.say(&values, "lists nothing that may be asked for; name values, or take the key out");
+        }
+        for (index, value) in bounds.values.iter().enumerate() {
+            if key == "capacityType" {
+                found.capacity_type(&values.index(index), value);
+            }
+        }
+    }
+    found.0
+}
+
+/// Reads the `spec` of ProvisioningParameters; on failure all that is wrong with it.
+pub fn read_spec(spec: &serde_json::Value) -> Result<ProvisioningParametersSpec, Vec<Finding>> {
+    let at = Path::default().key("spec");
+    // JSON is YAML, and objects are read as strictly as files.
+    let (root, problems) = tree::read(&spec.to_string());
+    let mut found: Vec<Finding> = problems.into_iter().map(|p| (at.clone(), p.message)).collect();
+    let mut root = root.ok_or_else(|| found.clone())?;
+    let (read, problems) = decode::<ProvisioningParametersSpec>(&mut root);
+    found.extend(problems.into_iter().map(|p| (at.join(&p.path), p.message)));
+    let Some(read) = read else { return Err(found) };
+    let mut findings = Findings(found);
+    findings.spec(&at, &read);
+    if findings.0.is_empty() { Ok(read) } else { Err(findings.0) }
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn say(&mut self, at: &Path, message: impl Into<String>) {
+        self.0.push((at.clone(), message.into()));
+    }
+
+    fn spec(&mut self, at: &Path, spec: &ProvisioningParametersSpec) {
+        if let Some(name) = &spec.node_pool_name {
+            self.object_name(&at.key("nodePoolName"), name);
+        }
+        self.requirements(
+            &at.key("nodeSelectorRequirements"),
+            spec.node_selector_requirements.iter().flatten(),
+        );
+        self.tiers(&at.key("tiers"), spec.tiers.as_deref().unwrap_or_default());
+        for (index, name) in spec.managed_resources.iter().flatten().enumerate() {
+            if name.is_empty() || name.contains(char::is_whitespace) {
+                let at = at.key("managedResources").index(index);
+                self.say(&at, format!("{name:?} is no resource such as nvidia.com/gpu"));
+            }
+        }
+        self.shapes(at, spec);
+        self.times(at, spec);
+        if let Some(custody) = &spec.custody {
+            self.custody(&at.key("custody"), custody);
+        }
+        if let Some(gates) = &spec.gates {
+            self.gates(&at.key("gates"), gates);
+        }
+    }
+
+    fn tiers(&mut self, at: &Path, tiers: &[Tier]) {
+        for (index, tier) in tiers.iter().enumerate() {
+            let at = at.index(index);
+            if tier.name.is_empty() || !requirements::is_label_value(&tier.name) {
+                let words = format!("{:?} is no name of letters, digits, - and _", tier.name);
+                self.say(&at.key("name"), words);
+            }
+            if tiers.iter().take(index).any(|t| t.name == tier.name) {
+                self.say(&at.key("name"), format!("a second tier of the name {}", tier.name));
+            }
+            if let Some(name) = &tier.node_pool_name {
+                self.object_name(&at.key("nodePoolName"), name);
+            }
+            self.requirements(&at.key("requirements"), tier.requirements.iter());
+            self.positive(&at.key("launchTimeout"), tier.launch_timeout);
+        }
+    }
+
+    fn requirements<'r>(&mut self, at: &Path, all: impl Iterator<Item = &'r Requirement>) {
+        for (index, requirement) in all.enumerate() {
+            let at = at.index(index);
+            let Requirement { key, operator, values, min_values } = requirement;
+            if key.is_empty() {
+                self.say(&at.key("key"), "is empty; write a label key");
+            }
+            if requirements::is_reserved(requirements::normalized(key)) {
+                self.say(
+                    &at.key("key"),
+                    format!("no NodeClaim may ask for {key}, which Karpenter sets itself"),
+                );
+            }
+            let wrong = match operator.as_str() {
+                "In" | "NotIn" if values.is_empty() => Some("needs values"),
+                "Exists" | "DoesNotExist" if !values.is_empty() => Some("takes no values"),
+                "Gt" | "Lt" | "Gte" | "Lte" if values.len() != 1 => Some("needs one whole number"),
+                _ if Values::read(operator, values, *min_values).is_none() => Some("needs one whole number"),
+                _ => None,
+            };
+            if let Some(wrong) = wrong {
+                self.say(&at, format!("operator {operator} {wrong}"));
+            }
+            for (nth, value) in values.iter().enumerate().filter(|(_, v)| !requirements::is_label_value(v)) {
+                self.say(&at.key("values").index(nth), format!("{value:?} cannot be the value of a label"));
+            }
+        }
+    }
+
+    fn shapes(&mut self, at: &Path, spec: &ProvisioningParametersSpec) {
+        let shapes = spec.packing.iter().flat_map(|p| &p.shapes).flatten();
+        for (index, shape) in shapes.enumerate() {
+            let at = at.key("packing").key("shapes").index(index).key("allocatable");
+            if shape.allocatable.is_empty() {
+                self.say(&at, "lists nothing that the instance offers");
+            }
+            self.amounts(&at, &shape.allocatable);
+        }
+        let key = spec.colocation.as_ref().and_then(|c| c.topology_key.as_ref());
+        if key.is_some_and(String::is_empty) {
+            self.say(&at.key("colocation").key("topologyKey"), "is empty; write a label key of nodes");
+        }
+    }
+
+    fn times(&mut self, at: &Path, spec: &ProvisioningParametersSpec) {
+        let limits = spec.deadlines.clone().unwrap_or_default();
+        for (key, span) in [
+            ("launch", limits.launch),
+            ("register", limits.register),
+            ("initialize", limits.initialize),
+            ("gang", limits.gang),
+            ("admit", limits.admit),
+        ] {
+            self.positive(&at.key("deadlines").key(key), span);
+        }
+        let Some(retry) = &spec.retry else { return };
+        let at_retry = at.key("retry");
+        for (key, pace) in [("inCheck", &retry.in_check), ("yield", &retry.yielding)] {
+            if let Some(pace) = pace {
+                self.pace(&at_retry.key(key), pace);
+            }
+        }
+        if retry.compat != Some(Compat::Setu) {
+            return;
+        }
+        for (stated, at) in [
+            (retry.in_check.is_some(), at_retry.key("inCheck")),
+            (retry.yielding.is_some(), at_retry.key("yield")),
+            (retry.on_exhausted.is_some(), at_retry.key("onExhausted")),
+            (spec.deadlines.is_some(), at.key("deadlines")),
+        ] {
+            if stated {
+                self.say(&at, "stands beside retry.compat: Setu, which brings its own; take it out");
+            }
+        }
+    }
+
+    fn pace(&mut self, at: &Path, pace: &Backoff) {
+        if pace.base.is_some_and(|base| base < LEAST_WAIT) {
+            self.say(&at.key("base"), format!("is shorter than {LEAST_WAIT}, the least wait between tries"));
+        }
+        if let (Some(base), Some(max)) = (pace.base, pace.max)
+            && max < base
+        {
+            self.say(&at.key("max"), format!("{max} is shorter than base, {base}"));
+        }
+    }
+
+    fn custody(&mut self, at: &Path, custody: &Custody) {
+        self.positive(&at.key("holdLimit"), custody.hold_limit);
+        let kept = custody.warm_for.is_some_and(|span| span != Span::default());
+        if kept && custody.release.is_some_and(|r| r != Release::Warm) {
+            self.say(&at.key("warmFor"), "needs release: Warm");
+        }
+    }
+
+    fn gates(&mut self, at: &Path, gates: &Gates) {
+        let Some(budget) = &gates.budget else { return };
+        let at = at.key("budget");
+        if let Some(amounts) = &budget.max_resources {
+            self.amounts(&at.key("maxResources"), amounts);
+        }
+        for (instance, prices) in budget.prices.iter().flatten() {
+            for capacity_type in prices.keys() {
+                self.capacity_type(&at.key("prices").key(instance).key(capacity_type), capacity_type);
+            }
+        }
+    }
+
+    fn amounts(&mut self, at: &Path, amounts: &ResourceList) {
+        for (name, amount) in amounts {
+            if Amount::parse(&amount.0).is_none_or(|a| a < Amount::default()) {
+                let words = format!("{:?} is no amount such as 8, 1500m or 2000Gi", amount.0);
+                self.say(&at.key(name), words);
+            }
+        }
+    }
+
+    fn capacity_type(&mut self, at: &Path, value: &str) {
+        if !CAPACITY_TYPES.contains(&value) {
+            let known = CAPACITY_TYPES.join(", ");
+            self.say(at, format!("{value:?} is no value of {}: {known}", names::CAPACITY_TYPE));
+        }
+    }
+
+    fn object_name(&mut self, at: &Path, name: &str) {
+        let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+        if name.is_empty() || name.len() > 253 || !name.chars().all(good) {
+            self.say(at, format!("{name:?} is no name of an object: lower case letters, digits, - and ."));
+        }
+    }
+
+    fn positive(&mut self, at: &Path, span: Option<Span>) {
+        if span == Some(Span::default()) {
+            self.say(at, "is no time at all; write one such as 90s");
+        }
+    }
+}

@@ -1,0 +1,319 @@
+//! Puts layers of a policy over each other, and states a policy as one layer.
+//!
+//! Rule: merged field by field, the later layer wins; lists and maps are replaced as a whole. A layer
+//! that names `tiers` puts an earlier `nodePoolName` out of force, and the other way round.
+
+use super::{Colocation, Limits, Pace, Policy, Readiness};
+use crate::api::duration::Span;
+use crate::api::parameters::{
+    self, Backoff, Budget, ColocationMode, Compat, Custody, Deadlines, Gates, OnExhausted, Packing,
+    Placement, ProvisioningParametersSpec, Retry, Strategy,
+};
+
+/// Paths of the maps that are replaced as a whole: their keys are the administrator's, not fields.
+pub const ATOMIC: [&str; 4] = [
+    "readiness.nodeLabels",
+    "gates.budget.maxResources",
+    "gates.budget.prices",
+    "gates.placement.namespaces",
+];
+
+fn set<T: Clone>(value: &mut T, stated: Option<&T>) {
+    if let Some(stated) = stated {
+        value.clone_from(stated);
+    }
+}
+
+fn set_some<T: Clone>(value: &mut Option<T>, stated: Option<&T>) {
+    if let Some(stated) = stated {
+        *value = Some(stated.clone());
+    }
+}
+
+impl Policy {
+    /// This policy with every value that `spec` states replaced by it.
+    #[must_use]
+    pub fn overlaid(mut self, spec: &ProvisioningParametersSpec) -> Self {
+        if spec.node_pool_name.is_some() {
+            self.node_pool.clone_from(&spec.node_pool_name);
+            self.tiers.clear();
+        }
+        if let Some(tiers) = &spec.tiers {
+            self.tiers.clone_from(tiers);
+            if !tiers.is_empty() {
+                self.node_pool = None;
+            }
+        }
+        set(&mut self.requirements, spec.node_selector_requirements.as_ref());
+        set(&mut self.managed_resources, spec.managed_resources.as_ref());
+        if let Some(stated) = &spec.strategy {
+            set(&mut self.strategy, stated.kind.as_ref());
+            set(&mut self.buffer_time, stated.buffer_time.as_ref());
+        }
+        if let Some(stated) = &spec.packing {
+            set(&mut self.packing, stated.mode.as_ref());
+            set(&mut self.shapes, stated.shapes.as_ref());
+        }
+        if let Some(stated) = &spec.colocation {
+            self.colocate(stated);
+        }
+        if let Some(stated) = &spec.deadlines {
+            self.deadlines.overlay(stated);
+        }
+        if let Some(stated) = &spec.retry {
+            self.retry(stated);
+        }
+        if let Some(stated) = &spec.readiness {
+            set(&mut self.readiness.node_labels, stated.node_labels.as_ref());
+            set(&mut self.readiness.node_conditions, stated.node_conditions.as_ref());
+            set(&mut self.readiness.allocatable, stated.allocatable.as_ref());
+        }
+        if let Some(stated) = &spec.custody {
+            set(&mut self.pinning, stated.pinning.as_ref());
+            set(&mut self.on_node_lost, stated.on_node_lost.as_ref());
+            set(&mut self.release, stated.release.as_ref());
+            set(&mut self.warm_for, stated.warm_for.as_ref());
+            set(&mut self.hold_limit, stated.hold_limit.as_ref());
+        }
+        if let Some(stated) = &spec.gates {
+            self.gates(stated);
+        }
+        self
+    }
+
+    fn colocate(&mut self, stated: &parameters::Colocation) {
+        let old = self.colocation.take();
+        let mode = stated.mode.or(old.as_ref().map(|c| c.mode)).unwrap_or_default();
+        let key = stated.topology_key.clone().or(old.map(|c| c.topology_key));
+        self.colocation = key
+            .filter(|_| mode != ColocationMode::None)
+            .map(|topology_key| Colocation { topology_key, mode });
+    }
+
+    fn retry(&mut self, stated: &Retry) {
+        self.in_check.overlay(stated.in_check.as_ref());
+        self.yielding.overlay(stated.yielding.as_ref());
+        set(&mut self.on_exhausted, stated.on_exhausted.as_ref());
+        set(&mut self.compat, stated.compat.as_ref());
+    }
+
+    fn gates(&mut self, stated: &Gates) {
+        set(&mut self.capacity_gate, stated.capacity.as_ref());
+        set(&mut self.quota_gate, stated.quota.as_ref());
+        set(&mut self.node_class_gate, stated.node_class.as_ref());
+        if let Some(budget) = &stated.budget {
+            set_some(&mut self.budget.max_nodes, budget.max_nodes.as_ref());
+            set_some(&mut self.budget.max_resources, budget.max_resources.as_ref());
+            set_some(&mut self.budget.max_hourly_cost, budget.max_hourly_cost.as_ref());
+            set_some(&mut self.budget.prices, budget.prices.as_ref());
+        }
+        if let Some(placement) = &stated.placement {
+            set_some(&mut self.placement.namespaces, placement.namespaces.as_ref());
+            set_some(&mut self.placement.zones, placement.zones.as_ref());
+            set_some(&mut self.placement.flavors, placement.flavors.as_ref());
+        }
+    }
+
+    /// This policy with what `compat` asks for put in force.
+    #[must_use]
+    pub fn in_force(mut self) -> Self {
+        if self.compat == Compat::Setu {
+            self.in_check = Pace { limit: 5, base: Span::seconds(5), max: Span::seconds(80) };
+            self.yielding.limit = 0;
+            self.on_exhausted = OnExhausted::Reject;
+            // One deadline for all: those of the phases are never reached.
+            self.deadlines = Limits {
+                launch: Span::minutes(15),
+                register: Span::minutes(15),
+                initialize: Span::minutes(15),
+                gang: Span::minutes(10),
+                admit: self.hold_limit,
+            };
+        }
+        self
+    }
+
+    /// The layer that states every value of this policy.
+    pub fn stated(&self) -> ProvisioningParametersSpec {
+        let named = self.tiers.is_empty();
+        let colocation = self.colocation.as_ref();
+        ProvisioningParametersSpec {
+            node_pool_name: self.node_pool.clone().filter(|_| named),
+            node_selector_requirements: Some(self.requirements.clone()),
+            tiers: Some(self.tiers.clone()).filter(|_| !named),
+            strategy: Some(Strategy { kind: Some(self.strategy), buffer_time: Some(self.buffer_time) }),
+            managed_resources: Some(self.managed_resources.clone()),
+            packing: Some(Packing { mode: Some(self.packing), shapes: Some(self.shapes.clone()) }),
+            colocation: Some(parameters::Colocation {
+                topology_key: colocation.map(|c| c.topology_key.clone()),
+                mode: Some(colocation.map_or(ColocationMode::None, |c| c.mode)),
+            }),
+            deadlines: Some(self.deadlines.stated()),
+            retry: Some(Retry {
+                in_check: Some(self.in_check.stated()),
+                yielding: Some(self.yielding.stated()),
+                on_exhausted: Some(self.on_exhausted),
+                compat: Some(self.compat),
+            }),
+            readiness: Some(self.readiness.stated()),
+            custody: Some(Custody {
+                pinning: Some(self.pinning),
+                on_node_lost: Some(self.on_node_lost),
+                release: Some(self.release),
+                warm_for: Some(self.warm_for),
+                hold_limit: Some(self.hold_limit),
+            }),
+            gates: Some(Gates {
+                capacity: Some(self.capacity_gate),
+                quota: Some(self.quota_gate),
+                node_class: Some(self.node_class_gate),
+                budget: Some(self.budget.clone()).filter(|b| *b != Budget::default()),
+                placement: Some(self.placement.clone()).filter(|p| *p != Placement::default()),
+            }),
+        }
+    }
+}
+
+impl Limits {
+    fn overlay(&mut self, stated: &Deadlines) {
+        set(&mut self.launch, stated.launch.as_ref());
+        set(&mut self.register, stated.register.as_ref());
+        set(&mut self.initialize, stated.initialize.as_ref());
+        set(&mut self.gang, stated.gang.as_ref());
+        set(&mut self.admit, stated.admit.as_ref());
+    }
+
+    fn stated(&self) -> Deadlines {
+        Deadlines {
+            launch: Some(self.launch),
+            register: Some(self.register),
+            initialize: Some(self.initialize),
+            gang: Some(self.gang),
+            admit: Some(self.admit),
+        }
+    }
+}
+
+impl Pace {
+    fn overlay(&mut self, stated: Option<&Backoff>) {
+        let Some(stated) = stated else { return };
+        set(&mut self.limit, stated.limit.as_ref());
+        set(&mut self.base, stated.base.as_ref());
+        set(&mut self.max, stated.max.as_ref());
+    }
+
+    fn stated(&self) -> Backoff {
+        Backoff { limit: Some(self.limit), base: Some(self.base), max: Some(self.max) }
+    }
+}
+
+impl Readiness {
+    fn stated(&self) -> parameters::Readiness {
+        parameters::Readiness {
+            node_labels: Some(self.node_labels.clone()),
+            node_conditions: Some(self.node_conditions.clone()),
+            allocatable: Some(self.allocatable),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::parameters::Pinning;
+
+    fn spec(yaml: &str) -> ProvisioningParametersSpec {
+        serde_yaml::from_str(yaml).unwrap()
+    }
+
+    #[test]
+    fn the_wait_doubles_up_to_its_maximum_and_never_overflows() {
+        let pace = Policy::default().in_check;
+        let waits: Vec<u64> = (1..=7).map(|n| pace.wait(n).0.as_secs()).collect();
+        assert_eq!(waits, [5, 10, 20, 40, 80, 80, 80]);
+        assert_eq!(pace.wait(u32::MAX), pace.max);
+    }
+
+    #[test]
+    fn parameters_replace_only_what_they_state() {
+        let policy = Policy::default().overlaid(&spec(
+            "nodePoolName: gpu\nretry: {inCheck: {limit: 2}}\ndeadlines: {launch: 90s}\ncustody: {pinning: Selector}",
+        ));
+        let expected = Policy {
+            node_pool: Some("gpu".into()),
+            pinning: Pinning::Selector,
+            in_check: Pace { limit: 2, ..Policy::default().in_check },
+            deadlines: Limits { launch: Span::seconds(90), ..Policy::default().deadlines },
+            ..Policy::default()
+        };
+        assert_eq!(policy, expected);
+    }
+
+    /// Every field of the vocabulary with a value that is not its default.
+    pub const EVERYTHING: &str = "
+tiers:
+- {name: reserved, nodePoolName: gpu-reserved, zones: [a]}
+- {name: spot, nodePoolName: gpu, requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [spot]}], launchTimeout: 90s}
+nodeSelectorRequirements: [{key: example.com/x, operator: Exists}]
+strategy: {type: LastCheck, bufferTime: 15s}
+managedResources: [nvidia.com/gpu]
+packing: {mode: Fill, shapes: [{instanceType: p5.48xlarge, allocatable: {cpu: 190, memory: 2000Gi, nvidia.com/gpu: 8}}]}
+colocation: {topologyKey: topology.kubernetes.io/zone, mode: Preferred}
+deadlines: {launch: 1m, register: 2m, initialize: 3m, gang: 4m, admit: 5m}
+retry: {inCheck: {limit: 1, base: 1s, max: 2s}, yield: {limit: 2, base: 3s, max: 4s}, onExhausted: Reject, compat: Setu}
+readiness: {nodeLabels: {a: b}, nodeConditions: [{type: Good}], allocatable: Devices}
+custody: {pinning: None, onNodeLost: Ignore, release: Warm, warmFor: 10m, holdLimit: 1h}
+gates:
+  capacity: Off
+  quota: Enforce
+  nodeClass: Warn
+  budget: {maxNodes: 64, maxResources: {nvidia.com/gpu: 512}, maxHourlyCost: '2500', prices: {p5.48xlarge: {spot: '39.33'}}}
+  placement: {namespaces: {matchLabels: {team: ml}}, zones: [a], flavors: [gpu]}
+";
+
+    #[test]
+    fn a_policy_that_is_stated_and_read_again_is_the_same() {
+        let everything = Policy::default().overlaid(&spec(EVERYTHING));
+        for policy in [Policy::default(), everything.clone()] {
+            assert_eq!(Policy::default().overlaid(&policy.stated()), policy);
+            assert_eq!(everything.clone().overlaid(&policy.stated()).stated().retry, policy.stated().retry);
+        }
+    }
+
+    #[test]
+    fn every_field_that_can_be_written_reaches_the_policy() {
+        let written = serde_json::to_value(spec(EVERYTHING)).unwrap();
+        let stated = serde_json::to_value(Policy::default().overlaid(&spec(EVERYTHING)).stated()).unwrap();
+        assert_eq!(written, stated);
+    }
+
+    #[test]
+    fn tiers_put_an_earlier_node_pool_out_of_force_and_the_other_way_round() {
+        let named = Policy::default().overlaid(&spec("nodePoolName: a"));
+        let tiered = named.overlaid(&spec("tiers: [{name: t}]"));
+        assert_eq!((tiered.node_pool.as_deref(), tiered.tiers.len()), (None, 1));
+        let named = tiered.overlaid(&spec("nodePoolName: b"));
+        assert_eq!((named.node_pool.as_deref(), named.tiers.len()), (Some("b"), 0));
+        assert_eq!(named.overlaid(&spec("tiers: []")).node_pool.as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn a_later_layer_can_undo_what_an_earlier_one_asked_for() {
+        let near = Policy::default().overlaid(&spec("colocation: {topologyKey: zone}"));
+        assert_eq!(near.colocation.as_ref().map(|c| c.mode), Some(ColocationMode::Required));
+        let preferred = near.overlaid(&spec("colocation: {mode: Preferred}"));
+        assert_eq!(preferred.colocation.as_ref().map(|c| c.topology_key.as_str()), Some("zone"));
+        assert_eq!(preferred.overlaid(&spec("colocation: {mode: None}")).colocation, None);
+    }
+
+    #[test]
+    fn the_way_of_the_first_setu_is_five_retries_ten_minutes_and_then_rejected() {
+        let policy =
+            Policy::default().overlaid(&spec("retry: {compat: Setu, inCheck: {limit: 9}}")).in_force();
+        let waits: Vec<u64> =
+            (1..=policy.in_check.limit).map(|n| policy.in_check.wait(n).0.as_secs()).collect();
+        assert_eq!(waits, [5, 10, 20, 40, 80]);
+        assert_eq!(policy.deadlines.gang, Span::minutes(10));
+        assert_eq!((policy.yielding.limit, policy.on_exhausted), (0, OnExhausted::Reject));
+    }
+}

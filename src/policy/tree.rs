@@ -1,0 +1,391 @@
+//! YAML as a tree in which every node knows its place, so that an error can name line and column.
+//!
+//! Anchors, aliases and merge keys (`<<`) are resolved here; scalars are read by the core schema of
+//! YAML 1.2, in which `on`, `off`, `yes` and `no` are words. Rule: whatever the text, it ends, within
+//! bounds of depth and size.
+
+use saphyr_parser::{Event, Parser, ScalarStyle, Span as Range, Tag};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::rc::Rc;
+
+/// Most nodes of a file with all aliases written out: far more than any policy, far less than memory.
+const MOST_NODES: usize = 200_000;
+/// Deepest nesting.
+const DEEPEST: usize = 64;
+
+/// Where something stands in a file; both count from 1.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// Line.
+    pub line: usize,
+    /// Column, in characters.
+    pub column: usize,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.line, self.column)
+    }
+}
+
+impl From<Range> for Place {
+    fn from(range: Range) -> Self {
+        Self { line: range.start.line(), column: range.start.col() + 1 }
+    }
+}
+
+/// One step of a path.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Into a map.
+    Key(String),
+    /// Into a list.
+    Index(usize),
+}
+
+/// The way from the root to a value.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Path(pub Vec<Step>);
+
+impl Path {
+    /// This path with one more key.
+    #[must_use]
+    pub fn key(&self, key: &str) -> Self {
+        self.step(Step::Key(key.to_owned()))
+    }
+
+    /// This path with one more index.
+    #[must_use]
+    pub fn index(&self, index: usize) -> Self {
+        self.step(Step::Index(index))
+    }
+
+    /// This path with another one behind it.
+    #[must_use]
+    pub fn join(&self, other: &Self) -> Self {
+        Self(self.0.iter().chain(&other.0).cloned().collect())
+    }
+
+    fn step(&self, step: Step) -> Self {
+        let mut steps = self.0.clone();
+        steps.push(step);
+        Self(steps)
+    }
+}
+
+impl fmt::Display for Path {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plain = |key: &str| key.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c));
+        for (nth, step) in self.0.iter().enumerate() {
+            match step {
+                Step::Key(key) if plain(key) && nth == 0 => f.write_str(key)?,
+                Step::Key(key) if plain(key) => write!(f, ".{key}")?,
+                Step::Key(key) => write!(f, "[{key:?}]")?,
+                Step::Index(index) => write!(f, "[{index}]")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Something wrong in a file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Problem {
+    /// Where.
+    pub place: Place,
+    /// At which key; empty for the file as a whole.
+    pub path: Path,
+    /// What, and what to do.
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let colon = if self.path.0.is_empty() { "" } else { ": " };
+        write!(f, "{}: {}{colon}{}", self.place, self.path, self.message)
+    }
+}
+
+/// A value and its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Node {
+    /// Where it begins.
+    pub place: Place,
+    /// What it is.
+    pub value: Value,
+}
+
+/// What a node holds.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Nothing.
+    Null,
+    /// `true` or `false`.
+    Bool(bool),
+    /// A whole number.
+    Integer(i64),
+    /// Another number.
+    Float(f64),
+    /// Text.
+    Text(String),
+    /// A list; each item keeps its index when others are taken out.
+    List(Vec<(usize, Rc<Node>)>),
+    /// A map, in the order written.
+    Map(Vec<Entry>),
+}
+
+/// One entry of a map.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// Its key.
+    pub key: String,
+    /// Where the key stands.
+    pub place: Place,
+    /// Its value.
+    pub node: Rc<Node>,
+}
+
+impl Node {
+    /// The place of what a path leads to, or of the nearest thing on the way there that exists. Of a map's
+    /// entry it is the key's.
+    pub fn place_of(&self, path: &Path) -> Place {
+        let (mut node, mut place) = (self, self.place);
+        for step in &path.0 {
+            let next = match (&node.value, step) {
+                (Value::Map(entries), Step::Key(key)) => {
+                    entries.iter().find(|e| e.key == *key).map(|e| (&e.node, e.place))
+                }
+                (Value::List(items), Step::Index(index)) => {
+                    items.iter().find(|(i, _)| i == index).map(|(_, n)| (n, n.place))
+                }
+                _ => None,
+            };
+            let Some((found, at)) = next else { break };
+            (node, place) = (found, at);
+        }
+        place
+    }
+
+    /// A path counted over what is left of the lists, as one that counts what was written.
+    pub fn as_written(&self, path: &Path) -> Path {
+        let mut node = Some(self);
+        let step = |step: &Step| {
+            let (next, step) = match (node.map(|n| &n.value), step) {
+                (Some(Value::Map(entries)), Step::Key(key)) => {
+                    (entries.iter().find(|e| e.key == *key).map(|e| &*e.node), step.clone())
+                }
+                (Some(Value::List(items)), Step::Index(index)) => match items.get(*index) {
+                    Some((written, item)) => (Some(&**item), Step::Index(*written)),
+                    None => (None, step.clone()),
+                },
+                _ => (None, step.clone()),
+            };
+            node = next;
+            step
+        };
+        Path(path.0.iter().map(step).collect())
+    }
+
+    /// Takes out what a path leads to.
+    pub fn remove(&mut self, path: &[Step]) {
+        match (&mut self.value, path) {
+            (Value::Map(entries), [Step::Key(key)]) => entries.retain(|e| e.key != *key),
+            (Value::List(items), [Step::Index(index)]) => items.retain(|(i, _)| i != index),
+            (Value::Map(entries), [Step::Key(key), rest @ ..]) => {
+                if let Some(entry) = entries.iter_mut().find(|e| e.key == *key) {
+                    Rc::make_mut(&mut entry.node).remove(rest);
+                }
+            }
+            (Value::List(items), [Step::Index(index), rest @ ..]) => {
+                if let Some((_, item)) = items.iter_mut().find(|(i, _)| i == index) {
+                    Rc::make_mut(item).remove(rest);
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Reads a text. The tree is there unless the text is no YAML at all; what else is wrong with it, such
+/// as a key that stands twice, comes beside it.
+pub fn read(text: &str) -> (Option<Node>, Vec<Problem>) {
+    let mut reader = Reader::new(text);
+    let node = match reader.document() {
+        Ok(node) => node,
+        Err(problem) => {
+            reader.problems.push(problem);
+            None
+        }
+    };
+    (node.map(|n| (*n).clone()), reader.problems)
+}
+
+struct Reader<'t> {
+    parser: Parser<'t, saphyr_parser::StrInput<'t>>,
+    anchors: BTreeMap<usize, (Rc<Node>, usize)>,
+    nodes: usize,
+    problems: Vec<Problem>,
+}
+
+type Read<T> = Result<T, Problem>;
+
+fn problem(place: Place, message: impl Into<String>) -> Problem {
+    Problem { place, path: Path::default(), message: message.into() }
+}
+
+impl<'t> Reader<'t> {
+    fn new(text: &'t str) -> Self {
+        Self { parser: Parser::new_from_str(text), anchors: BTreeMap::new(), nodes: 0, problems: Vec::new() }
+    }
+
+    fn next(&mut self) -> Read<(Event<'t>, Range)> {
+        match self.parser.next_event() {
+            Some(Ok(event)) => Ok(event),
+            Some(Err(error)) => {
+                let place = Place { line: error.marker().line(), column: error.marker().col() + 1 };
+                Err(problem(place, format!("no YAML: {}", error.info())))
+            }
+            None => Err(problem(Place { line: 1, column: 1 }, "no YAML: it ends too early")),
+        }
+    }
+
+    fn document(&mut self) -> Read<Option<Rc<Node>>> {
+        let mut found = None;
+        loop {
+            let (event, range) = self.next()?;
+            match event {
+                Event::StreamEnd => break,
+                Event::StreamStart | Event::DocumentEnd | Event::Nothing => {}
+                Event::DocumentStart(_) if found.is_some() => {
+                    return Err(problem(range.into(), "a second document; a policy is one document"));
+                }
+                Event::DocumentStart(_) => {
+                    let first = self.next()?;
+                    found = Some(self.node(first, 0)?);
+                }
+                _ => return Err(problem(range.into(), "no YAML: something stands outside the document")),
+            }
+        }
+        if found.is_none() {
+            self.problems.push(problem(Place { line: 1, column: 1 }, "the file is empty"));
+        }
+        Ok(found)
+    }
+
+    fn node(&mut self, (event, range): (Event<'t>, Range), depth: usize) -> Read<Rc<Node>> {
+        let place = Place::from(range);
+        if depth > DEEPEST {
+            return Err(problem(place, format!("nested more than {DEEPEST} levels deep")));
+        }
+        let before = self.nodes;
+        self.count(1, place)?;
+        let (value, anchor) = match event {
+            Event::Alias(anchor) => {
+                let Some((node, size)) = self.anchors.get(&anchor).cloned() else {
+                    return Err(problem(place, "an alias inside the very thing it stands for"));
+                };
+                self.count(size, place)?;
+                return Ok(node);
+            }
+            Event::Scalar(text, style, anchor, tag) => (scalar(&text, style, tag.as_deref()), anchor),
+            Event::SequenceStart(anchor, _) => (self.list(depth)?, anchor),
+            Event::MappingStart(anchor, _) => (self.map(depth)?, anchor),
+            _ => return Err(problem(place, "no YAML: a value is missing")),
+        };
+        let node = Rc::new(Node { place, value });
+        if anchor > 0 {
+            self.anchors.insert(anchor, (Rc::clone(&node), self.nodes - before));
+        }
+        Ok(node)
+    }
+
+    fn count(&mut self, more: usize, place: Place) -> Read<()> {
+        self.nodes = self.nodes.saturating_add(more);
+        if self.nodes > MOST_NODES {
+            return Err(problem(
+                place,
+                format!("more than {MOST_NODES} values, with all aliases written out"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn list(&mut self, depth: usize) -> Read<Value> {
+        let mut items = Vec::new();
+        loop {
+            match self.next()? {
+                (Event::SequenceEnd, _) => return Ok(Value::List(items)),
+                item => items.push((items.len(), self.node(item, depth + 1)?)),
+            }
+        }
+    }
+
+    fn map(&mut self, depth: usize) -> Read<Value> {
+        let mut own: Vec<Entry> = Vec::new();
+        let mut merged: Vec<Entry> = Vec::new();
+        loop {
+            let (event, range) = self.next()?;
+            let place = Place::from(range);
+            let (key, is_merge) = match event {
+                Event::MappingEnd => break,
+                Event::Scalar(text, style, ..) => {
+                    let is_merge = text == "<<" && style == ScalarStyle::Plain;
+                    (text.into_owned(), is_merge)
+                }
+                _ => return Err(problem(place, "a key has to be text")),
+            };
+            let next = self.next()?;
+            let node = self.node(next, depth + 1)?;
+            if is_merge {
+                self.merge(&node, place, &mut merged);
+            } else if own.iter().any(|e| e.key == key) {
+                self.problems.push(problem(place, format!("key {key} stands here twice; remove one")));
+            } else {
+                own.push(Entry { key, place, node });
+            }
+        }
+        for entry in merged {
+            if !own.iter().any(|e| e.key == entry.key) {
+                own.push(entry);
+            }
+        }
+        Ok(Value::Map(own))
+    }
+
+    /// What a merge key brings in: of several maps the first that has a key gives it.
+    fn merge(&mut self, node: &Node, place: Place, merged: &mut Vec<Entry>) {
+        match &node.value {
+            Value::Map(entries) => merged.extend(entries.iter().cloned()),
+            Value::List(items) if items.iter().all(|(_, i)| matches!(i.value, Value::Map(_))) => {
+                for (_, item) in items {
+                    self.merge(item, place, merged);
+                }
+            }
+            _ => self.problems.push(problem(place, "<< needs a map, such as *spec, or a list of maps")),
+        }
+    }
+}
+
+/// A scalar by the core schema of YAML 1.2.
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
+    let is_text = tag.is_some_and(|t| t.is_yaml_core_schema() && t.suffix == "str");
+    if style != ScalarStyle::Plain || is_text {
+        return Value::Text(text.to_owned());
+    }
+    match text {
+        "" | "~" | "null" | "Null" | "NULL" => return Value::Null,
+        "true" | "True" | "TRUE" => return Value::Bool(true),
+        "false" | "False" | "FALSE" => return Value::Bool(false),
+        _ => {}
+    }
+    if let Ok(number) = text.parse() {
+        return Value::Integer(number);
+    }
+    let numeric = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c))
+        && text.chars().all(|c| c.is_ascii_digit() || "+-.eE".contains(c));
+    match text.parse() {
+        Ok(number) if numeric => Value::Float(number),
+        _ => Value::Text(text.to_owned()),
+    }
+}

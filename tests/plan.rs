@@ -1,0 +1,170 @@
+//! `setu plan` from files alone: what it shows, and what it says where there is nothing to show.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+use serde_json::Value;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+fn example(name: &str) -> String {
+    format!("{}/examples/packing/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Plans the example's Job with these arguments added.
+fn plan(arguments: &[&str]) -> Output {
+    let files = ["nodepools.yaml", "flavors.yaml"].map(example);
+    Command::new(env!("CARGO_BIN_EXE_setu"))
+        .args(["plan", "-f", &files[0], "-f", &files[1]])
+        .args(arguments)
+        .env("KUBECONFIG", "/nowhere/kubeconfig")
+        .output()
+        .unwrap()
+}
+
+fn printed(output: &Output) -> String {
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+fn json(policy: &str) -> Value {
+    let output = plan(&["-f", &example("job.yaml"), "--config", &example(policy), "-o", "json"]);
+    serde_json::from_str(&printed(&output)).unwrap()
+}
+
+/// A file with this text, which is removed in the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("setu-plan-{}-{name}.yaml", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// The example's Job with one passage replaced.
+fn changed(name: &str, from: &str, to: &str) -> Scratch {
+    let text = std::fs::read_to_string(example("job.yaml")).unwrap();
+    assert!(text.contains(from));
+    Scratch::new(name, &text.replace(from, to))
+}
+
+#[test]
+fn four_gpu_pods_take_one_node_of_eight_filled_and_four_with_one_pod_each() {
+    let filled = json("fill.yaml");
+    assert_eq!((filled["slots"].as_array().unwrap().len(), &filled["slots"][0]["nodes"]), (1, &1.into()));
+    assert_eq!(filled["slots"][0]["pods"][0], "4×main");
+    assert_eq!(filled["costPerHour"], "16.39");
+    assert_eq!(filled["slots"][0]["unused"]["nvidia.com/gpu"], 50);
+    assert_eq!(json("per-pod.yaml")["slots"][0]["nodes"], 4);
+}
+
+#[test]
+fn the_table_shows_slots_gates_and_every_tier() {
+    let output = plan(&["-f", &example("job.yaml"), "--config", &example("fill.yaml")]);
+    let table = printed(&output);
+    for words in [
+        "1 node: 1 from NodePool gpu-nodepool as p4d.24xlarge, spot, at most 16.39 an hour",
+        "4×main",
+        "capacity  allow",
+        "*  spot",
+        "on-demand, at most 40.97 an hour",
+        "packed into shape p4d.24xlarge as known from the policy",
+    ] {
+        assert!(table.contains(words), "{words}\n{table}");
+    }
+}
+
+#[test]
+fn node_claims_are_printed_as_kubectl_takes_them() {
+    let arguments = ["-f", &example("job.yaml"), "--config", &example("per-pod.yaml"), "--node-claims"];
+    let text = printed(&plan(&arguments));
+    let claims = text.split("---\n").filter(|part| !part.is_empty());
+    let claims: Vec<setu::api::NodeClaim> = claims.map(|part| serde_yaml::from_str(part).unwrap()).collect();
+    assert_eq!(claims.len(), 4);
+    assert_eq!(claims[3].metadata.name.as_deref(), Some("setu-plan-3"));
+    assert_eq!(claims[0].spec.resources.requests["nvidia.com/gpu"].0, "1");
+}
+
+#[test]
+fn what_can_never_be_bought_is_refused_with_the_sentence_that_helps() {
+    let huge = changed("huge", "cpu: \"8\"", "cpu: \"800\"");
+    let odd = changed("odd", "cpu: \"8\"", "cpu: \"8\", example.com/fpga: 1");
+    let torn = changed(
+        "torn",
+        "      restartPolicy: Never",
+        "      restartPolicy: Never\n      nodeSelector: {topology.kubernetes.io/zone: us-east-1a}\n      affinity: {nodeAffinity: \
+         {requiredDuringSchedulingIgnoredDuringExecution: {nodeSelectorTerms: [{matchExpressions: [{key: topology.kubernetes.io/zone, \
+         operator: In, values: [us-east-1b]}]}]}}}",
+    );
+    let claims = changed(
+        "dra",
+        "      restartPolicy: Never",
+        "      restartPolicy: Never\n      resourceClaims: [{name: gpu}]",
+    );
+    for (job, words) in [
+        (&huge, "choose one with --flavor"),
+        (&odd, "requests example.com/fpga, which no node shape of NodePool gpu-nodepool has"),
+        (&torn, "pod set main contradicts itself"),
+        (&claims, "uses resourceClaims, whose devices no NodeClaim can ask for"),
+    ] {
+        let output = plan(&["-f", job.path(), "--config", &example("fill.yaml")]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+    let output = plan(&["-f", huge.path(), "--config", &example("fill.yaml"), "--flavor", "gpu"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("TooLarge") && said.contains("is there at most"), "{said}");
+}
+
+#[test]
+fn a_static_node_pool_and_one_over_its_limit_are_told() {
+    let pools = std::fs::read_to_string(example("nodepools.yaml")).unwrap();
+    let fixed = Scratch::new("static", &pools.replace("limits: {nvidia.com/gpu: 64}", "replicas: 2"));
+    let full = Scratch::new("full", &pools.replace("nvidia.com/gpu: 64", "nvidia.com/gpu: 4"));
+    for (pools, words) in [(&fixed, "is static (spec.replicas)"), (&full, "has a limit of 4 nvidia.com/gpu")]
+    {
+        let output = Command::new(env!("CARGO_BIN_EXE_setu"))
+            .args(["plan", "-f", pools.path(), "-f", &example("flavors.yaml"), "-f", &example("job.yaml")])
+            .args(["--config", &example("fill.yaml")])
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn wrong_input_is_named_with_its_file_and_ends_with_two() {
+    let broken = Scratch::new("broken", "kind: NodePool\nmetadata: {name: x}\nspec: 7\n");
+    let torn = Scratch::new("yaml", "kind: [\n");
+    let policy = example("fill.yaml");
+    let job = example("job.yaml");
+    for (arguments, words) in [
+        (vec!["-f", "/nowhere.yaml"], "reading /nowhere.yaml"),
+        (vec!["-f", broken.path()], "document 1: NodePool x cannot be read"),
+        (vec!["-f", torn.path()], "document 1"),
+        (vec!["-f", &policy], "give it with --config"),
+        (vec!["-f", &job, "-f", &job], "more than one Workload"),
+        (vec!["-f", &job, "--flavor", "none"], "there is no ResourceFlavor none"),
+        (vec!["some-workload"], "give its manifest with -f"),
+        (vec![], "nothing to plan for"),
+    ] {
+        let output = plan(&arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
+        assert!(said.contains(words), "{said}");
+    }
+}

@@ -1,0 +1,248 @@
+//! The policy is swapped while a gang is in each of its states, on the embedded cluster: an attempt is
+//! carried through by the policy it began with, and the next one takes the new. So it is with parameters.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+use serde_json::{Value, json};
+use setu::clock::Clock;
+use setu::gang::{Journal, StateName};
+use setu::policy::PolicyFile;
+use setu::sim::api::{Preconditions, Status, User, kinds};
+use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::scenario;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+const ID: &str = "swap";
+
+/// One gang of two nodes in a cluster of its own, in virtual time.
+struct Stage {
+    cluster: Cluster,
+    setu: Setu,
+    admin: User,
+}
+
+fn file(defaults: &str) -> PolicyFile {
+    let open = "jobOverrides: {maxWait: {max: 30m}}";
+    let text =
+        format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n{open}\ndefaults: {defaults}");
+    PolicyFile::parse(&text).unwrap()
+}
+
+impl Stage {
+    fn new(defaults: &str, rules: &Value) -> Self {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+        let mut cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), file(defaults));
+        let admin = cluster.server.user("admin");
+        for object in scenario::objects(ID, 100).unwrap() {
+            let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
+            admin.create(kind, object).unwrap();
+        }
+        let weather = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"namespace": "kube-system", "name": "weather"},
+            "data": {"swap": json!({"rules": rules}).to_string()},
+        });
+        admin.create(&kinds::CONFIG_MAP, weather).unwrap();
+        let setu = cluster.start_setu(&Start::default());
+        Self { cluster, setu, admin }
+    }
+
+    fn submit(&self) {
+        self.submit_with(&json!({}));
+    }
+
+    /// Submits the gang's Job with these annotations.
+    fn submit_with(&self, annotations: &Value) {
+        let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+        let job = json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {
+                "namespace": ID, "name": "gang", "annotations": annotations,
+                "labels": {"kueue.x-k8s.io/queue-name": "queue"},
+            },
+            "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {
+                "metadata": {"annotations": {"e2e.setu/run-for": "60s"}},
+                "spec": {"restartPolicy": "Never", "containers": [
+                    {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
+                ]},
+            }},
+        });
+        self.admin.create(&kinds::JOB, job).unwrap();
+    }
+
+    fn journal(&self) -> Option<Journal> {
+        let workloads = self.admin.list(&kinds::WORKLOAD);
+        let workload = workloads.first()?;
+        let text = workload["metadata"]["annotations"][format!("gang.setu.kueue.x-k8s.io/{ID}")].as_str()?;
+        let uid = workload["metadata"]["uid"].as_str().unwrap();
+        Some(Journal::decode(text, uid, jiff::Timestamp::MIN, self.cluster.clock.now()).unwrap())
+    }
+
+    /// Waits until the gang is in this state, at most half an hour of virtual time.
+    async fn until(&self, state: StateName) -> Journal {
+        for _ in 0..18_000 {
+            if let Some(journal) = self.journal().filter(|j| j.state.name() == state) {
+                return journal;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("the gang never was {state}: {:#?}", self.journal());
+    }
+
+    fn swap(&self, defaults: &str) {
+        self.setu.context.policies.replace(file(defaults), Vec::new());
+        self.setu.context.policy_changed();
+    }
+
+    /// States the gang has left, in order.
+    fn path(&self) -> Vec<StateName> {
+        self.journal().unwrap().history.iter().map(|s| s.to).collect()
+    }
+
+    /// Whether any claim asks for this label key.
+    fn claims_ask_for(&self, key: &str) -> bool {
+        let asks = |claim: &Arc<Value>| {
+            claim["spec"]["requirements"].as_array().unwrap().iter().any(|r| r["key"] == key)
+        };
+        let claims = self.admin.list(&kinds::NODE_CLAIM);
+        assert_eq!(claims.len(), 2);
+        claims.iter().any(asks)
+    }
+}
+
+/// A policy under which nothing can be planned.
+const NO_POOL: &str = "{nodePoolName: nowhere}";
+const AMD64: &str = "{nodeSelectorRequirements: [{key: kubernetes.io/arch, operator: In, values: [amd64]}]}";
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_waits_for_a_plan_takes_the_new_policy() {
+    let stage = Stage::new(NO_POOL, &json!([]));
+    stage.submit();
+    stage.until(StateName::Validating).await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(stage.until(StateName::Validating).await.memory.attempt, 0);
+    stage.swap("{}");
+    let journal = stage.until(StateName::Approved).await;
+    assert_eq!(journal.memory.attempt, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_whose_claims_are_being_created_keeps_its_plan() {
+    let stage = Stage::new("{}", &json!([]));
+    let broken = Arc::new(AtomicBool::new(true));
+    let rule = Arc::clone(&broken);
+    stage.cluster.server.deny(Box::new(move |attempt| {
+        let claim = attempt.kind.kind == "NodeClaim" && attempt.verb == "CREATE";
+        (claim && rule.load(Ordering::Relaxed)).then(|| Status::webhook("nodeclaims"))
+    }));
+    stage.submit();
+    stage.until(StateName::Provisioning).await;
+    stage.swap(AMD64);
+    broken.store(false, Ordering::Relaxed);
+    let journal = stage.until(StateName::Approved).await;
+    assert_eq!(journal.memory.attempt, 1, "{:?}", stage.path());
+    assert!(!stage.claims_ask_for("kubernetes.io/arch"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_whose_nodes_are_coming_up_keeps_its_deadlines() {
+    let slow = json!([{"registrationDelay": "30s"}]);
+    let impatient = "{deadlines: {register: 5s}, retry: {inCheck: {limit: 0}}}";
+    let stage = Stage::new("{}", &slow);
+    stage.submit();
+    stage.until(StateName::WaitingReady).await;
+    stage.swap(impatient);
+    let journal = stage.until(StateName::Approved).await;
+    assert_eq!(journal.memory.attempt, 1, "{:?}", stage.path());
+    // From the start, the same policy ends the attempt.
+    let stage = Stage::new(impatient, &slow);
+    stage.submit();
+    stage.until(StateName::RollingBack).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_is_rolled_back_and_waits_takes_the_new_policy_for_its_next_attempt() {
+    for state in [StateName::RollingBack, StateName::BackingOff] {
+        let stage = Stage::new("{retry: {inCheck: {base: 20s}}}", &json!([{"capacity": 1}]));
+        stage.submit();
+        stage.until(state).await;
+        stage.swap(AMD64);
+        let weather = json!({"data": {"swap": json!({"rules": []}).to_string()}});
+        stage.admin.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &weather).unwrap();
+        let journal = stage.until(StateName::Approved).await;
+        assert!(journal.memory.attempt > 1, "{:?}", stage.path());
+        assert!(stage.claims_ask_for("kubernetes.io/arch"), "swapped in {state}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_runs_is_left_alone() {
+    let stage = Stage::new("{}", &json!([]));
+    stage.submit();
+    stage.until(StateName::Approved).await;
+    stage.swap(NO_POOL);
+    let journal = stage.until(StateName::Released).await;
+    assert_eq!(journal.memory.attempt, 1, "{:?}", stage.path());
+    let jobs = stage.admin.list(&kinds::JOB);
+    assert_eq!(jobs[0]["status"]["conditions"][0]["type"], "Complete", "{}", jobs[0]["status"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn parameters_are_followed_from_before_they_exist_until_after_they_are_gone() {
+    let stage = Stage::new("{}", &json!([{"registrationDelay": "30s"}]));
+    let reference =
+        json!({"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": "late"});
+    stage.admin.merge(&kinds::ADMISSION_CHECK, "", ID, &json!({"spec": {"parameters": reference}})).unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let condition = |kind: &'static kinds::Kind, name: &str, of: &str| {
+        let object = stage.admin.get(kind, "", name).unwrap();
+        let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.iter().find(|c| c["type"] == of).map(|c| c["status"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(condition(&kinds::ADMISSION_CHECK, ID, "Active").as_deref(), Some("False"));
+    let parameters = json!({
+        "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters",
+        "metadata": {"name": "late"}, "spec": {"nodePoolName": ID},
+    });
+    stage.admin.create(&kinds::PROVISIONING_PARAMETERS, parameters).unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(condition(&kinds::ADMISSION_CHECK, ID, "Active").as_deref(), Some("True"));
+    for of in ["Valid", "Used"] {
+        assert_eq!(condition(&kinds::PROVISIONING_PARAMETERS, "late", of).as_deref(), Some("True"), "{of}");
+    }
+    stage.submit();
+    stage.until(StateName::WaitingReady).await;
+    let broken = json!({"spec": {"deadlines": {"gang": "0s"}}});
+    stage.admin.merge(&kinds::PROVISIONING_PARAMETERS, "", "late", &broken).unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(condition(&kinds::PROVISIONING_PARAMETERS, "late", "Valid").as_deref(), Some("False"));
+    assert_eq!(condition(&kinds::ADMISSION_CHECK, ID, "Active").as_deref(), Some("False"));
+    stage.admin.delete(&kinds::PROVISIONING_PARAMETERS, "", "late", Preconditions::default()).unwrap();
+    let journal = stage.until(StateName::Approved).await;
+    assert_eq!(journal.memory.attempt, 1, "an attempt in flight goes on: {:?}", stage.path());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_gets_what_the_policy_opens_and_is_told_once_of_what_it_does_not() {
+    let hasty = "{deadlines: {gang: 1m}}";
+    let slow = json!([{"registrationDelay": "2m"}]);
+    for (wait, ends_in) in [("30m", StateName::Approved), ("31m", StateName::RollingBack)] {
+        let stage = Stage::new(hasty, &slow);
+        stage.submit_with(&json!({
+            "provreq.kueue.x-k8s.io/setu-maxWait": wait, "provreq.kueue.x-k8s.io/setu-nodePoolName": "best",
+        }));
+        assert_eq!(stage.until(ends_in).await.memory.attempt, 1);
+        let notes: Vec<String> = stage
+            .admin
+            .list(&kinds::EVENT)
+            .iter()
+            .filter(|e| e["reason"] == "JobOverrideIgnored")
+            .map(|e| e["note"].as_str().or(e["message"].as_str()).unwrap().to_owned())
+            .collect();
+        let told = |key: &str| notes.iter().filter(|n| n.contains(key)).count();
+        let ignored = usize::from(ends_in == StateName::RollingBack);
+        assert_eq!((told("setu-maxWait"), told("setu-nodePoolName")), (ignored, 1), "{notes:#?}");
+    }
+}
