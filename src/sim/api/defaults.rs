@@ -1,4 +1,5 @@
-//! What the server fills in where a custom resource leaves it out, as the CRDs say.
+//! What the server fills in where a custom resource leaves it out, as the CRDs say, and what it leaves
+//! out itself because it is empty.
 
 use super::kinds::Kind;
 use serde_json::{Map, Value, json};
@@ -38,6 +39,11 @@ pub fn fill(kind: &Kind, object: &mut Value) {
                 object.pointer_mut("/status/admission/podSetAssignments").and_then(Value::as_array_mut);
             for assignment in assigned.into_iter().flatten().filter_map(Value::as_object_mut) {
                 set(assignment, "name", || json!("main"));
+            }
+        }
+        "ConfigMap" => {
+            if let Some(map) = object.as_object_mut() {
+                map.retain(|_, value| !value.as_object().is_some_and(Map::is_empty));
             }
         }
         _ => {}

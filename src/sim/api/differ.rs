@@ -158,7 +158,7 @@ impl<'v> Walk<'v> {
     }
 }
 
-/// Takes the members of a set out of an object; what is empty then, goes too.
+/// Takes the members of a set out of an object, with all that is in them.
 pub fn remove(kind: &Kind, object: &mut Value, fields: &Fields) {
     take_out(kind, &mut Vec::new(), object, fields);
 }
@@ -173,7 +173,7 @@ fn take_out(kind: &Kind, path: &mut Vec<String>, value: &mut Value, fields: &Fie
             path.push(name.clone());
             take_out(kind, path, value, below);
             path.pop();
-            !is_void(value)
+            true
         }),
         Value::Array(entries) => {
             let names: Vec<&str> = path.iter().map(String::as_str).collect();
@@ -190,10 +190,6 @@ fn take_out(kind: &Kind, path: &mut Vec<String>, value: &mut Value, fields: &Fie
         }
         _ => {}
     }
-}
-
-fn is_void(value: &Value) -> bool {
-    value.as_object().is_some_and(Map::is_empty) || value.as_array().is_some_and(Vec::is_empty)
 }
 
 /// Merges what is stated into an object, list by list as its shape says.

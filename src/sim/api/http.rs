@@ -105,7 +105,7 @@ impl Call<'_> {
         let manager = self.query.get("fieldManager").map_or("", String::as_str);
         By {
             user: &self.caller.user,
-            manager: if manager.is_empty() { agent } else { manager },
+            manager: [manager, agent].into_iter().find(|name| !name.is_empty()).unwrap_or("unknown"),
             subresource: self.target.subresource,
             dry_run: self.query.get("dryRun").is_some_and(|d| d == "All"),
         }
@@ -144,6 +144,10 @@ impl Call<'_> {
             return Err(Status::invalid_options("PatchOptions", violation));
         }
         body::check_options("PatchOptions", &self.query)?;
+        if self.server.read(kind, &self.key(name)).is_none() {
+            // Before anything is made of the patch.
+            return Err(Status::not_found(kind, name));
+        }
         let wrong = |why: &str| Status::bad_request(format!("error decoding patch: {why}"));
         let patch: Value =
             serde_json::from_slice(self.request.body()).map_err(|e| wrong(&body::json_fault(&e)))?;

@@ -47,7 +47,15 @@ const UNMANAGED: [&str; 8] = [
     "f:resourceVersion",
 ];
 
+/// Who owns what nobody was noted for when an object is applied for the first time.
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+
 impl Managers {
+    /// Whether nobody owns anything.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Reads `metadata.managedFields`; `None` if there are none or they are not well formed.
     pub fn read(value: &Value) -> Option<Self> {
         let text =
@@ -130,6 +138,16 @@ impl Managers {
         (old, stated): (&Value, &Value),
         force: bool,
     ) -> Result<Value, Status> {
+        if self.0.is_empty() && old.pointer("/metadata/uid").is_some() {
+            // Somebody must have owned what was there before anybody was noted.
+            let nothing = json!({"apiVersion": old.get("apiVersion"), "kind": old.get("kind")});
+            self.update(
+                kind,
+                Manager { name: BEFORE_FIRST_APPLY, subresource: None, now: who.now },
+                &nothing,
+                old,
+            );
+        }
         let mut new = old.clone();
         differ::merge(kind, &mut new, stated);
         let mut own = differ::stated(kind, stated);
@@ -141,6 +159,8 @@ impl Managers {
         for entry in &self.0 {
             gone.subtract(&entry.fields.with_named());
         }
+        // Metadata has what the server itself keeps there.
+        gone.forget("f:metadata");
         differ::remove(kind, &mut new, &gone);
         let Difference { mut set, mut removed } = differ::difference(kind, old, &new);
         reset(kind, who.subresource, &mut set);
@@ -156,7 +176,7 @@ impl Managers {
             if at != place {
                 entry.fields.subtract(&set);
                 entry.fields.subtract(&removed);
-            } else if new != *old || entry.time.is_empty() {
+            } else if new != *old {
                 who.now.clone_into(&mut entry.time);
             }
         }

@@ -293,7 +293,7 @@ fn bookmark(kind: &Kind, form: events::Form, version: u64, end_of_list: bool) ->
     let api_version = if form == events::Form::CoreEvent { "v1".to_owned() } else { kind.api_version() };
     let mut object = json!({
         "kind": kind.kind, "apiVersion": api_version,
-        "metadata": {"resourceVersion": version.to_string(), "creationTimestamp": null},
+        "metadata": {"resourceVersion": version.to_string()},
     });
     if end_of_list {
         set(&mut object, &["metadata", "annotations"], json!({"k8s.io/initial-events-end": "true"}));

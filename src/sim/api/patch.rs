@@ -30,7 +30,7 @@ impl Patch {
     }
 }
 
-/// As in the real server, a test for null passes where the key is absent.
+/// As in the real server, a test for null passes where the key is absent, and a replace adds it.
 fn patched(object: &Value, patch: &json_patch::Patch) -> Result<Value, json_patch::PatchError> {
     let mut wanted = object.clone();
     for operation in patch.iter() {
@@ -40,7 +40,14 @@ fn patched(object: &Value, patch: &json_patch::Patch) -> Result<Value, json_patc
         {
             continue;
         }
-        json_patch::patch(&mut wanted, std::slice::from_ref(operation))?;
+        let added = match operation {
+            PatchOperation::Replace(replace) if is_absent(&wanted, replace.path.as_str()) => {
+                let (at, value) = (replace.path.clone(), replace.value.clone());
+                Some(PatchOperation::Add(json_patch::AddOperation { path: at, value }))
+            }
+            _ => None,
+        };
+        json_patch::patch(&mut wanted, std::slice::from_ref(added.as_ref().unwrap_or(operation)))?;
     }
     Ok(wanted)
 }

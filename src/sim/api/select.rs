@@ -1,6 +1,7 @@
 //! Label and field selectors.
 
 use super::kinds::Kind;
+use super::rules::metadata::{key_faults, value_faults};
 use super::status::Status;
 use crate::sim::values::text;
 use serde_json::Value;
@@ -142,7 +143,21 @@ fn split(text: &str) -> Vec<&str> {
     terms.into_iter().map(str::trim).filter(|t| !t.is_empty()).collect()
 }
 
+/// Reads a term; its key and values must be such that a label can have.
 fn term(text: &str) -> Result<Term, Status> {
+    let term = read(text)?;
+    let (key, values) = match &term {
+        Term::Has(key) | Term::HasNot(key) => (key, &[][..]),
+        Term::In(key, values) | Term::NotIn(key, values) => (key, values.as_slice()),
+    };
+    let faults = key_faults(key).into_iter().chain(values.iter().flat_map(|value| value_faults(value)));
+    match faults.into_iter().next() {
+        None => Ok(term),
+        Some(fault) => Err(Status::bad_request(format!("unable to parse requirement: {fault}"))),
+    }
+}
+
+fn read(text: &str) -> Result<Term, Status> {
     let wrong = || Status::bad_request(format!("unable to parse requirement: {text:?}"));
     let owned = |s: &str| s.trim().to_owned();
     if let Some((head, values)) = text.split_once('(') {

@@ -77,6 +77,7 @@ pub fn is_atomic(kind: &Kind, path: &[&str]) -> bool {
         [.., "labelSelector" | "namespaceSelector" | "nodeSelector"]
         | [.., "fieldRef" | "resourceFieldRef" | "configMapKeyRef" | "secretKeyRef" | "fileKeyRef"]
         | ["regarding" | "related"]
+        | ["metadata", "ownerReferences"]
         | [.., "requiredDuringSchedulingIgnoredDuringExecution"] => true,
         ["spec", "selector"] => !kind.custom,
         ["spec", "nodeLabels"] => kind.kind == "ResourceFlavor",

@@ -337,7 +337,12 @@ fn send(
         (true, false) => "DELETED",
         (false, false) => return !watcher.sender.is_closed(),
     };
-    let line = lines.entry((verb, watcher.form)).or_insert_with(|| frame_line(verb, &watcher.form.of(last)));
+    let line = lines.entry((verb, watcher.form)).or_insert_with(|| {
+        // Who loses sight of an object is told how it was when last seen.
+        let unseen = past.before.as_ref().filter(|_| verb == "DELETED");
+        let seen = unseen.map_or_else(|| Arc::clone(last), |before| last_of(Some(before), past.version));
+        frame_line(verb, &watcher.form.of(&seen))
+    });
     watcher.sender.unbounded_send(Frame { at: past.at, line: line.clone() }).is_ok()
 }
 

@@ -115,7 +115,9 @@ impl Tabling {
         let metadata = answer.get("metadata");
         let mut meta = Map::new();
         for field in ["resourceVersion", "continue", "remainingItemCount"] {
-            if let Some(value) = metadata.and_then(|metadata| metadata.get(field)) {
+            if let Some(value) =
+                metadata.and_then(|metadata| metadata.get(field)).filter(|value| *value != "")
+            {
                 meta.insert(field.to_owned(), value.clone());
             }
         }

@@ -66,9 +66,8 @@ impl Store {
         by: By<'_>,
         deny: Deny<'_>,
     ) -> Result<Arc<Value>, Status> {
-        if text(&object, "/metadata/resourceVersion").parse::<u64>().is_ok_and(|version| version > 0) {
-            return Err(Status::internal("resourceVersion should not be set on objects to be created"));
-        }
+        let versioned =
+            text(&object, "/metadata/resourceVersion").parse::<u64>().is_ok_and(|version| version > 0);
         self.name(kind, &mut object)?;
         let key: Key = (namespace(&object).to_owned(), name(&object).to_owned());
         self.namespace_for(kind, &key)?;
@@ -97,13 +96,20 @@ impl Store {
             managers.update(kind, by.manager(&now), &nothing, &object);
         }
         rules::check(kind, None, &object, None)?;
-        if self.get(kind, &key).is_some() {
-            return Err(Status::already_exists(kind, &key.1));
+        if versioned && !by.dry_run {
+            return Err(Status::internal("resourceVersion should not be set on objects to be created"));
+        }
+        if let Some(found) = self.get(kind, &key) {
+            let mut status = Status::already_exists(kind, &key.1);
+            if is_going(&found.bare) {
+                status.message = format!("object is being deleted: {}", status.message);
+            }
+            return Err(status);
         }
         deny(&Attempt { user: by.user, verb: "CREATE", kind, object: &object, old: None })
             .map_or(Ok(()), Err)?;
         if by.dry_run {
-            return Ok(Arc::new(object));
+            return Ok(Arc::new(self.shown(object, &managers)));
         }
         Ok(self.commit(kind, key, Some((object, managers)), (by.user, None)))
     }
@@ -138,6 +144,14 @@ impl Store {
             Some(found) if is_going(&found.bare) => Err(Status::terminating(kind, name, namespace)),
             Some(_) => Ok(()),
         }
+    }
+
+    /// An object that is not stored, with its managers as if it were.
+    fn shown(&self, mut object: Value, managers: &Managers) -> Value {
+        if let Some(shown) = managers.write().filter(|_| !self.hides_managers) {
+            set(&mut object, &["metadata", "managedFields"], shown);
+        }
+        object
     }
 
     fn uid(&mut self) -> String {
@@ -217,7 +231,10 @@ impl Store {
         };
         let mut new = prepared(kind, key, stored, wanted, by)?;
         defaults::fill(kind, &mut new);
-        managers.update(kind, by.manager(&seconds(self.clock.now())), &stored.bare, &new);
+        // Where nobody owns anything, an update begins nothing.
+        if !managers.is_empty() {
+            managers.update(kind, by.manager(&seconds(self.clock.now())), &stored.bare, &new);
+        }
         self.put(kind, key, (stored, new, managers), by, deny)
     }
 
@@ -231,7 +248,7 @@ impl Store {
         deny: Deny<'_>,
     ) -> Result<(Arc<Value>, bool), Status> {
         let now = seconds(self.clock.now());
-        let mut stated = without_nulls(stated.clone());
+        let mut stated = without_nulls(with_empty_metadata(stated.clone()));
         if stated.pointer("/metadata/managedFields").is_some() {
             return Err(Status::bad_request("metadata.managedFields must be nil"));
         }
@@ -284,14 +301,15 @@ impl Store {
             return Ok(Arc::clone(&stored.object));
         }
         if by.dry_run {
-            if let Some(shown) = managers.write().filter(|_| !self.hides_managers) {
-                set(&mut new, &["metadata", "managedFields"], shown);
-            }
-            return Ok(Arc::new(new));
+            return Ok(Arc::new(self.shown(new, &managers)));
         }
         let over = is_going(&new) && list(&new, "/metadata/finalizers").is_empty();
-        let after = (!over).then_some((new, managers));
-        Ok(self.commit(kind, key.clone(), after, (by.user, by.subresource)))
+        if over {
+            // What is told of the write that let it go is the object as it was written, not its end.
+            self.commit(kind, key.clone(), None, (by.user, by.subresource));
+            return Ok(Arc::new(self.shown(new, &managers)));
+        }
+        Ok(self.commit(kind, key.clone(), Some((new, managers)), (by.user, by.subresource)))
     }
 }
 
@@ -301,10 +319,14 @@ fn must_have_version(kind: &Kind, name: &str) -> Status {
     Status::invalid_resource(kind, name, violation)
 }
 
-/// Checks that a patched object still has its name.
+/// Checks that a patched object still has its name and namespace.
 fn check_place(key: &Key, wanted: &Value) -> Result<(), Status> {
-    if name(wanted) == key.1 {
+    if name(wanted) == key.1 && (key.0.is_empty() || namespace(wanted) == key.0) {
         return Ok(());
+    }
+    if name(wanted) == key.1 {
+        let why = "the namespace of the provided object does not match the namespace sent on the request";
+        return Err(Status::bad_request(why));
     }
     let (wanted, is) = (name(wanted), &key.1);
     Err(Status::bad_request(if wanted.is_empty() {
@@ -373,6 +395,22 @@ fn drop_empty(metadata: &mut Map<String, Value>) {
             metadata.remove(field);
         }
     }
+}
+
+/// An applied null states a map or list of metadata as an empty one does.
+fn with_empty_metadata(mut stated: Value) -> Value {
+    for (field, empty) in [
+        ("labels", json!({})),
+        ("annotations", json!({})),
+        ("finalizers", json!([])),
+        ("ownerReferences", json!([])),
+    ] {
+        if let Some(value) = stated.pointer_mut(&format!("/metadata/{field}")).filter(|value| value.is_null())
+        {
+            *value = empty;
+        }
+    }
+    stated
 }
 
 fn without_nulls(value: Value) -> Value {

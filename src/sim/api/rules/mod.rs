@@ -5,7 +5,7 @@
 
 mod karpenter;
 mod kueue;
-mod metadata;
+pub(super) mod metadata;
 mod schema;
 mod webhook;
 

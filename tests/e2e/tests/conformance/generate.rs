@@ -7,13 +7,14 @@ use proptest::sample::{select, subsequence};
 use serde_json::{Value, json};
 
 use crate::kinds::{ALL, Kind};
+use crate::reading::{lists, odd, reads, selector, watches};
 use crate::step::{Sequence, Step};
 
-const MERGE: &str = "application/merge-patch+json";
+pub const MERGE: &str = "application/merge-patch+json";
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
-const JSON: &str = "application/json-patch+json";
-const APPLY: &str = "application/apply-patch+yaml";
-const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
+pub const JSON: &str = "application/json-patch+json";
+pub const APPLY: &str = "application/apply-patch+yaml";
+pub const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
 /// Sequences of about five to twenty-five requests.
 pub fn sequence() -> impl Strategy<Value = Sequence> {
@@ -58,29 +59,12 @@ fn step(kind: &'static Kind) -> BoxedStrategy<Step> {
         .boxed()
 }
 
-fn path(kind: &Kind, name: &str) -> String {
+pub fn path(kind: &Kind, name: &str) -> String {
     format!("{}/{}", kind.collection(), kind.named(name))
 }
 
-fn key(kind: &Kind, name: &str) -> String {
+pub fn key(kind: &Kind, name: &str) -> String {
     format!("{}/{name}", kind.plural)
-}
-
-fn reads(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
-    let accept = select(vec![None, Some(TABLE.to_owned())]);
-    let of = select(if kind.status { vec!["", "", "", "/status"] } else { vec!["", "/status"] });
-    let query = select(vec!["", "", "?resourceVersion=0", "?resourceVersion={first}"]);
-    (accept, of, query)
-        .prop_map(move |(accept, of, query)| Step {
-            request: format!(
-                "GET {}{of}{}",
-                path(kind, name),
-                query.replace("{first}", &format!("{{first:{}}}", key(kind, name)))
-            ),
-            accept,
-            ..Step::default()
-        })
-        .boxed()
 }
 
 /// A change of metadata that anybody may make.
@@ -106,22 +90,15 @@ fn lawful_metadata() -> impl Strategy<Value = Value> {
 /// A change of metadata that is refused or ignored.
 fn odd_metadata(kind: &Kind, name: &str) -> impl Strategy<Value = Value> + use<> {
     let key = key(kind, name);
-    select(vec![
+    let mut odd = vec![
         json!({"labels": {"app": "bad value!"}}),
         json!({"labels": {"bad key!": "x"}}),
         json!({"labels": {"app": "x".repeat(64)}}),
         json!({"labels": {"/x": "y"}}),
         json!({"annotations": {"bad key!": "x"}}),
         json!({"annotations": {"note": "{huge}"}}),
-        json!({"finalizers": ["noslash"]}),
-        json!({"finalizers": ["bad name!/x"]}),
         json!({"finalizers": ["example.org/third"]}),
         json!({"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": ""}]}),
-        json!({"ownerReferences": [
-            {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "1", "controller": true},
-            {"apiVersion": "v1", "kind": "ConfigMap", "name": "p", "uid": "2", "controller": true},
-        ]}),
-        json!({"generation": 7}),
         json!({"uid": "11111111-2222-3333-4444-555555555555"}),
         json!({"uid": null}),
         json!({"creationTimestamp": "2020-01-01T00:00:00Z"}),
@@ -134,11 +111,22 @@ fn odd_metadata(kind: &Kind, name: &str) -> impl Strategy<Value = Value> + use<>
         json!({"resourceVersion": format!("{{first:{key}}}")}),
         json!({"resourceVersion": "1"}),
         json!({"resourceVersion": "x"}),
-        json!({"resourceVersion": null}),
-        json!({"resourceVersion": ""}),
-        json!({"managedFields": [{}]}),
         json!({"managedFields": null}),
-    ])
+    ];
+    if kind.custom {
+        // A built-in kind takes these in one way when it is created and in another when it is changed.
+        odd.extend([
+            json!({"ownerReferences": [
+                {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "1", "controller": true},
+                {"apiVersion": "v1", "kind": "ConfigMap", "name": "p", "uid": "2", "controller": true},
+            ]}),
+            json!({"finalizers": ["noslash"]}),
+            json!({"finalizers": ["bad name!/x"]}),
+            json!({"resourceVersion": null}),
+            json!({"resourceVersion": ""}),
+        ]);
+    }
+    select(odd)
 }
 
 /// A merge patch of anything in the object, and whether it goes to the status.
@@ -184,14 +172,9 @@ fn creates(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
         1 => select(vec![
             json!({"metadata": {"name": "Bad_Name"}}),
             json!({"metadata": {"name": null}}),
-            json!({"metadata": {"name": "x".repeat(254)}}),
             json!({"metadata": {"namespace": "other"}}),
-            json!({"metadata": {"generateName": "unused-"}}),
             json!({"kind": "Other"}),
             json!({"apiVersion": "other/v1"}),
-            json!({"apiVersion": null}),
-            json!({"kind": null}),
-            json!({"unknown": {"field": 1}}),
         ]),
         2 => select(if kind.changes().is_empty() { vec![Value::Null] } else { kind.changes() }),
         1 => select(if kind.statuses().is_empty() { vec![Value::Null] } else { kind.statuses() })
@@ -199,6 +182,11 @@ fn creates(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
     ];
     (metadata, more, options())
         .prop_map(move |(metadata, more, options)| {
+            // One fault at a time: which of several is told first is nobody's promise.
+            let mut metadata = if more.is_null() { metadata } else { json!({}) };
+            if let Some(fields) = metadata.as_object_mut() {
+                fields.remove("resourceVersion");
+            }
             let mut body = kind.base();
             let labels = json!({"name": kind.named(name), "labels": {"app": name}});
             json_patch::merge(&mut body, &json!({"metadata": labels}));
@@ -216,6 +204,10 @@ fn creates(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
 }
 
 fn updates(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
+    if matches!(kind.name, "Lease" | "Event") {
+        // A PUT creates one that is not there, which nobody here asks for.
+        return patches(kind, name);
+    }
     let version = prop_oneof![
         6 => Just(Value::Null),
         1 => Just(json!({"metadata": {"resourceVersion": null}})),
@@ -230,8 +222,10 @@ fn updates(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
                 json_patch::merge(&mut body, &json!({"metadata": {"name": kind.named(name)}}));
             }
             for patch in [&change, &version] {
-                if !patch.is_null() {
-                    merge_keeping_null(&mut body, patch);
+                match (patch, anew) {
+                    (Value::Null, _) => {}
+                    (patch, true) => json_patch::merge(&mut body, patch),
+                    (patch, false) => merge_keeping_null(&mut body, patch),
                 }
             }
             Step {
@@ -281,11 +275,8 @@ fn patches(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
         json!({"op": "test", "path": "/metadata/resourceVersion", "value": format!("{{first:{key}}}")}),
         json!({"op": "test", "path": "/metadata/uid", "value": format!("{{uid:{key}}}")}),
         json!({"op": "add", "path": "/metadata/finalizers", "value": ["example.org/hold"]}),
-        json!({"op": "add", "path": "/metadata/finalizers/-", "value": "example.org/other"}),
         json!({"op": "remove", "path": "/metadata/finalizers"}),
         json!({"op": "replace", "path": "/metadata/labels/app", "value": "b"}),
-        json!({"op": "copy", "from": "/metadata/labels/app", "path": "/metadata/labels/copy"}),
-        json!({"op": "move", "from": "/metadata/labels/app", "path": "/metadata/labels/moved"}),
         json!({"op": "bogus", "path": "/metadata"}),
     ]);
     let json = (vec(operation, 1..=3), options()).prop_map(move |(operations, options)| Step {
@@ -298,20 +289,28 @@ fn patches(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
 }
 
 fn applies(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
-    let manager =
-        select(vec!["?fieldManager=m1", "?fieldManager=m1", "?fieldManager=m2", "?fieldManager=m3", ""]);
+    if kind.name == "Event" {
+        return patches(kind, name);
+    }
+    let managers =
+        ["fieldManager=m1", "fieldManager=m1", "fieldManager=m2", "fieldManager=m3", "fieldManager="];
+    let manager = select(managers.to_vec());
     let force = prop_oneof![3 => Just(""), 2 => Just("&force=true"), 1 => Just("&dryRun=All")];
     let whole = prop_oneof![2 => Just(false), 1 => Just(true)];
-    let metadata = prop_oneof![8 => lawful_metadata(), 1 => odd_metadata(kind, name)];
+    let metadata =
+        lawful_metadata().prop_map(|metadata| if states(&metadata) { metadata } else { json!({}) });
     let mut contents = vec![json!({})];
-    contents.extend(kind.changes());
+    contents.extend(kind.changes().into_iter().filter(states));
     let main = (select(contents), whole).prop_map(move |(change, whole)| {
+        // Others would lack what their schema requires as soon as their one manager states it no longer.
+        let whole = whole || !matches!(kind.name, "Workload" | "LocalQueue" | "ConfigMap");
         let mut body = if whole { kind.base() } else { json!({}) };
         json_patch::merge(&mut body, &change);
         (body, "")
     });
     let part = if kind.status {
-        let status = select(kind.statuses()).prop_map(|status| (json!({"status": status}), "/status"));
+        let statuses: Vec<Value> = kind.statuses().into_iter().filter(states).collect();
+        let status = select(statuses).prop_map(|status| (json!({"status": status}), "/status"));
         prop_oneof![1 => main, 1 => status].boxed()
     } else {
         main.boxed()
@@ -324,14 +323,27 @@ fn applies(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
             body["kind"] = base["kind"].clone();
             merge_keeping_null(&mut body, &json!({"metadata": {"name": kind.named(name)}}));
             merge_keeping_null(&mut body, &json!({"metadata": metadata}));
+            // An apply that states nothing is none: each has at least this label.
+            merge_keeping_null(&mut body, &json!({"metadata": {"labels": {"applied": "yes"}}}));
             Step {
-                request: format!("PATCH {}{of}{manager}{force}", path(kind, name)),
+                request: format!("PATCH {}{of}?{manager}{force}", path(kind, name)),
                 content: Some(APPLY.to_owned()),
                 body: Some(body),
                 ..Step::default()
             }
         })
         .boxed()
+}
+
+/// Whether a value says something everywhere: an apply states what shall be, and a null or an empty list
+/// in it means one thing to a typed kind and another to a custom one.
+fn states(value: &Value) -> bool {
+    match value {
+        Value::Null => false,
+        Value::Array(items) => !items.is_empty() && items.iter().all(states),
+        Value::Object(fields) => fields.values().all(states),
+        _ => true,
+    }
 }
 
 fn deletes(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
@@ -350,7 +362,6 @@ fn deletes(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
             json!({"propagationPolicy": "Orphan"}),
             json!({"propagationPolicy": "Sideways"}),
             json!({"gracePeriodSeconds": -1}),
-            json!({"dryRun": ["All"]}),
         ]).prop_map(|mut options| {
             options["apiVersion"] = json!("v1");
             options["kind"] = json!("DeleteOptions");
@@ -359,7 +370,7 @@ fn deletes(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
     ];
     let query = prop_oneof![
         6 => Just(""),
-        1 => select(vec!["?propagationPolicy=Background", "?gracePeriodSeconds=0", "?dryRun=All", "?propagationPolicy=Orphan"]),
+        1 => select(vec!["?propagationPolicy=Background", "?gracePeriodSeconds=0", "?propagationPolicy=Orphan"]),
     ];
     let one = (body, query).prop_map(move |(body, query)| Step {
         request: format!("DELETE {}{query}", path(kind, name)),
@@ -374,142 +385,4 @@ fn deletes(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
         ..Step::default()
     });
     prop_oneof![12 => one, 1 => many].boxed()
-}
-
-fn selector() -> impl Strategy<Value = &'static str> {
-    select(vec![
-        "",
-        "labelSelector=app%3Da",
-        "labelSelector=app",
-        "labelSelector=!app",
-        "labelSelector=app!%3Da",
-        "labelSelector=app+in+(a,b)",
-        "labelSelector=app+notin+(a),tier",
-        "labelSelector=app%3D%3Da,tier%3Dx",
-        "labelSelector=app+in",
-        "labelSelector=app%3Dbad+value!",
-        "labelSelector=a/b/c",
-        "fieldSelector=metadata.namespace%3D{here}",
-        "fieldSelector=metadata.name!%3Da",
-        "fieldSelector=metadata.labels%3Da",
-        "fieldSelector=x",
-    ])
-}
-
-fn lists(kind: &'static Kind) -> BoxedStrategy<Step> {
-    let own: Vec<&str> = match kind.name {
-        "Pod" => vec![
-            "fieldSelector=spec.nodeName%3Dn1",
-            "fieldSelector=status.phase%3DRunning",
-            "fieldSelector=status.phase!%3DRunning,spec.nodeName%3D",
-        ],
-        "Event" => vec![
-            "fieldSelector=regarding.name%3Da",
-            "fieldSelector=type%3DNormal",
-            "fieldSelector=reason!%3DTried",
-        ],
-        "Node" => vec!["fieldSelector=spec.unschedulable%3Dtrue"],
-        "Job" => vec!["fieldSelector=status.successful%3D0"],
-        "Workload" => vec!["fieldSelector=status.admission.clusterQueue%3Dcq"],
-        _ => vec!["fieldSelector=spec.nodeName%3Dn1"],
-    };
-    let by_name = format!("fieldSelector=metadata.name%3D{}", kind.named("a"));
-    let selector = prop_oneof![
-        4 => selector().prop_map(str::to_owned),
-        1 => Just(by_name),
-        1 => select(own).prop_map(str::to_owned),
-    ];
-    let page = if kind.namespaced {
-        prop_oneof![
-            6 => Just(""),
-            3 => Just("&limit=1"),
-            1 => Just("&limit=2"),
-            3 => Just("&limit=1&continue={next}"),
-            1 => Just("&continue=nonsense"),
-        ]
-        .boxed()
-    } else {
-        Just("").boxed()
-    };
-    let version = prop_oneof![
-        12 => Just(""),
-        1 => select(vec![
-            "&resourceVersion=0",
-            "&resourceVersion={list}&resourceVersionMatch=NotOlderThan",
-            "&resourceVersion=x",
-            "&resourceVersionMatch=NotOlderThan",
-            "&resourceVersion={list}&resourceVersionMatch=Sideways",
-        ]),
-    ];
-    let accept = prop_oneof![4 => Just(None), 1 => Just(Some(TABLE.to_owned()))];
-    (selector, page, version, accept)
-        .prop_map(move |(selector, page, version, accept)| Step {
-            request: format!("GET {}?{selector}{page}{version}", kind.collection()),
-            accept,
-            ..Step::default()
-        })
-        .boxed()
-}
-
-fn watches(kind: &'static Kind, name: &'static str) -> BoxedStrategy<Step> {
-    let key = key(kind, name);
-    let from = select(vec![
-        "resourceVersion={start}".to_owned(),
-        "resourceVersion={list}".to_owned(),
-        format!("resourceVersion={{version:{key}}}"),
-        format!("resourceVersion={{first:{key}}}"),
-        "resourceVersion=0".to_owned(),
-        "resourceVersion=x".to_owned(),
-        "resourceVersion=1".to_owned(),
-        "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true".to_owned(),
-        "sendInitialEvents=true".to_owned(),
-        "sendInitialEvents=false&resourceVersionMatch=NotOlderThan&resourceVersion={start}".to_owned(),
-    ]);
-    let selector = prop_oneof![
-        3 => Just(String::new()),
-        2 => Just("&labelSelector=app%3Da".to_owned()),
-        1 => Just("&labelSelector=tier%3Dx".to_owned()),
-        1 => Just(format!("&fieldSelector=metadata.name%3D{}", kind.named(name))),
-        1 => Just(if kind.name == "Pod" { "&fieldSelector=spec.nodeName%3Dn1" } else { "&fieldSelector=spec.bogus%3Dn1" }.to_owned()),
-    ];
-    let accept = prop_oneof![5 => Just(None), 1 => Just(Some(TABLE.to_owned()))];
-    (from, selector, accept)
-        .prop_map(move |(from, selector, accept)| Step {
-            request: format!("GET {}?watch=true&timeoutSeconds=60&{from}{selector}", kind.collection()),
-            accept,
-            ..Step::default()
-        })
-        .boxed()
-}
-
-/// Requests that no client of the kind should make.
-fn odd(kind: &'static Kind) -> Vec<Step> {
-    let collection = kind.collection();
-    let one = path(kind, "a");
-    let step = |request: String| Step { request, ..Step::default() };
-    let with = |request: String, content: &str, text: &str| Step {
-        request,
-        content: Some(content.to_owned()),
-        text: Some(text.to_owned()),
-        ..Step::default()
-    };
-    vec![
-        step(format!("GET {}/namespaces/{{here}}/nonsenses", kind.root)),
-        step("GET /apis/nonsense.example.org/v1/things".to_owned()),
-        step(format!("GET {one}/nonsense")),
-        step(format!("POST {one}")),
-        step(format!("PUT {collection}")),
-        with(format!("POST {collection}"), "application/json", ""),
-        with(format!("POST {collection}"), "application/json", "{"),
-        with(format!("POST {collection}"), "application/json", "[]"),
-        with(format!("POST {collection}"), "text/plain", "hello"),
-        with(format!("PATCH {one}"), "application/json", "{}"),
-        with(format!("PATCH {one}"), "text/plain", "{}"),
-        with(format!("PATCH {one}"), MERGE, "["),
-        with(format!("PATCH {one}"), JSON, "{}"),
-        with(format!("PATCH {one}"), MERGE, "{}"),
-        with(format!("PATCH {one}?fieldManager=m1"), APPLY, "kind: Other"),
-        with(format!("PATCH {one}?force=true"), MERGE, "{}"),
-        with(format!("DELETE {one}"), "application/json", "{"),
-    ]
 }

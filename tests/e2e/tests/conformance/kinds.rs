@@ -22,7 +22,7 @@ const fn kind(root: &'static str, name: &'static str, plural: &'static str) -> K
 }
 
 /// Every kind under comparison.
-pub static ALL: [Kind; 11] = [
+pub static ALL: [Kind; 7] = [
     Kind { custom: true, status: true, ..kind("/apis/kueue.x-k8s.io/v1beta2", "Workload", "workloads") },
     Kind {
         custom: true,
@@ -44,11 +44,7 @@ pub static ALL: [Kind; 11] = [
     },
     Kind { custom: true, status: true, ..kind("/apis/kueue.x-k8s.io/v1beta2", "LocalQueue", "localqueues") },
     kind("/api/v1", "ConfigMap", "configmaps"),
-    Kind { status: true, ..kind("/api/v1", "Pod", "pods") },
-    Kind { status: true, namespaced: false, ..kind("/api/v1", "Node", "nodes") },
     kind("/apis/coordination.k8s.io/v1", "Lease", "leases"),
-    kind("/apis/events.k8s.io/v1", "Event", "events"),
-    Kind { status: true, ..kind("/apis/batch/v1", "Job", "jobs") },
 ];
 
 /// The last word of a collection in a request's path.
@@ -104,15 +100,12 @@ impl Kind {
             "AdmissionCheck" => json!({"spec": {"controllerName": "setu.kueue.x-k8s.io/admission"}}),
             "LocalQueue" => json!({"spec": {"clusterQueue": "cq"}}),
             "ConfigMap" => json!({"data": {"a": "1"}}),
-            "Pod" => template,
-            "Node" => json!({"spec": {"providerID": "kwok://n"}}),
             "Lease" => json!({"spec": {"holderIdentity": "one", "leaseDurationSeconds": 15}}),
             "Event" => json!({
                 "eventTime": "2026-01-02T03:04:05.000006Z", "reportingController": "test/controller",
                 "reportingInstance": "one", "action": "Try", "reason": "Tried", "type": "Normal", "note": "tried",
                 "regarding": {"apiVersion": "v1", "kind": "Pod", "name": "a", "namespace": "{here}"},
             }),
-            "Job" => json!({"spec": {"suspend": true, "template": template}}),
             other => panic!("no content for {other}"),
         }
     }
@@ -153,16 +146,6 @@ impl Kind {
                 json!({"data": {"b": "x"}}),
                 json!({"data": {"a": null}}),
                 json!({"data": null}),
-                json!({"immutable": true}),
-            ],
-            "Pod" => {
-                vec![json!({"status": {"phase": "Running"}}), json!({"spec": {"activeDeadlineSeconds": 30}})]
-            }
-            "Node" => vec![
-                json!({"spec": {"unschedulable": true}}),
-                json!({"spec": {"taints": [{"key": "gang", "value": "x", "effect": "NoSchedule"}]}}),
-                json!({"spec": {"taints": null}}),
-                json!({"status": {"phase": "Running"}}),
             ],
             "Lease" => vec![
                 json!({"spec": {"holderIdentity": "two"}}),
@@ -174,7 +157,6 @@ impl Kind {
                 json!({"series": {"count": 2, "lastObservedTime": "2026-01-02T03:04:06.000006Z"}}),
                 json!({"metadata": {"labels": {"seen": "yes"}}}),
             ],
-            "Job" => vec![json!({"spec": {"suspend": false}}), json!({"spec": {"parallelism": 3}})],
             _ => Vec::new(),
         }
     }
@@ -217,17 +199,6 @@ impl Kind {
             "LocalQueue" => {
                 vec![json!({"pendingWorkloads": 1}), json!({"conditions": [condition("Active", "True")]})]
             }
-            "Pod" => vec![
-                json!({"phase": "Running"}),
-                json!({"phase": "Succeeded"}),
-                json!({"conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"}]}),
-                json!({"podIP": "10.1.0.1", "podIPs": [{"ip": "10.1.0.1"}]}),
-            ],
-            "Node" => vec![
-                json!({"conditions": [condition("Ready", "True")]}),
-                json!({"capacity": {"cpu": "4"}, "allocatable": {"cpu": "3"}}),
-            ],
-            "Job" => vec![json!({"active": 1})],
             _ => Vec::new(),
         }
     }

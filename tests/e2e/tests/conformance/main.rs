@@ -13,6 +13,7 @@ mod generate;
 mod kinds;
 mod mask;
 mod play;
+mod reading;
 mod server;
 mod shrink;
 mod step;

@@ -44,6 +44,7 @@ impl Mask {
                     self.apply(field);
                 }
                 if fields.get("kind").is_some_and(|kind| kind == "Status") {
+                    mask_unchecked(fields);
                     mask_message(fields);
                 }
             }
@@ -76,8 +77,9 @@ impl Mask {
         }
         if let Some(Value::Array(managers)) = metadata.get_mut("managedFields") {
             for manager in managers.iter_mut() {
-                if let Some(time) = manager.get_mut("time") {
-                    mask_time(time);
+                // An apply that changed nothing may be one that never happened.
+                if let Some(manager) = manager.as_object_mut() {
+                    manager.remove("time");
                 }
             }
             // Their order follows their times, and those depend on when the second turns.
@@ -129,11 +131,46 @@ fn mask_time(time: &mut Value) {
     }
 }
 
+/// A server that found a schema broken adds that it did not go on to the rules; there is no news in it.
+fn mask_unchecked(status: &mut serde_json::Map<String, Value>) {
+    let Some(Value::Object(details)) = status.get_mut("details") else { return };
+    let Some(Value::Array(causes)) = details.get_mut("causes") else { return };
+    causes.retain(|cause| cause.get("field").is_none_or(|field| field != "<nil>"));
+    // The same fault is told as often as it happens to be looked for.
+    causes.dedup();
+    // Nor are conflicts told in any order.
+    causes.sort_by_cached_key(ToString::to_string);
+    let faults: Vec<String> = causes.iter().map(ToString::to_string).collect();
+    let mut at = 0;
+    causes.retain(|_| {
+        at += 1;
+        !faults[..at - 1].contains(&faults[at - 1])
+    });
+    if let Some(Value::String(message)) = status.get_mut("message")
+        && let Some(end) = message.find(" is invalid: ").or_else(|| message.find(" conflict"))
+    {
+        // The rest repeats the causes.
+        message.truncate(end);
+    }
+}
+
 /// Versions in a message are of no number that both servers could share.
 fn mask_message(status: &mut serde_json::Map<String, Value>) {
     let Some(Value::String(message)) = status.get_mut("message") else { return };
     if let Some(end) = message.find(" (must be of type").filter(|_| message.contains("is missing in")) {
         // The rest repeats the request.
+        message.truncate(end);
+    }
+    if message.starts_with("unable to parse requirement") || message.starts_with("found '") {
+        // Each server's own parser says what it stumbled over.
+        "a label selector that cannot be read".clone_into(message);
+    }
+    if let (Some(start), Some(end)) = (message.find("StorageError"), message.find("Precondition failed")) {
+        // Where etcd keeps the object is the real server's own affair.
+        message.replace_range(start..end, "");
+    }
+    if let Some(end) = message.find("continue key is not valid") {
+        // The rest is what a parser says of random bytes.
         message.truncate(end);
     }
     if !message.to_lowercase().replace(' ', "").contains("resourceversion") {

@@ -156,6 +156,12 @@ impl Player<'_> {
             {
                 columns = named.take();
             }
+            if line.get("type").is_some_and(|kind| kind == "BOOKMARK") && self.concerns_us(&line) {
+                // Its object is empty but for the version, and servers write that as they like.
+                line = json!({"type": "BOOKMARK"});
+                events.push(line);
+                continue;
+            }
             if self.concerns_us(&line) {
                 if let Some(place) = line.pointer_mut("/object/columnDefinitions") {
                     *place = columns.take();
