@@ -16,6 +16,8 @@ pub const PARAMETERS_KIND: &str = "ProvisioningParameters";
 pub const DEFAULT_CHECK: &str = "karpenter-provision";
 /// Kueue: label that names the LocalQueue of a Job.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+/// Kueue: `spec.controllerName` of the checks that send a Workload's pods to another cluster.
+pub const MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";
 /// Kubernetes: label of every Namespace that bears its name.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 
@@ -39,6 +41,9 @@ pub const WORKLOAD_UID: &str = "setu.kueue.x-k8s.io/workload-uid";
 pub const ATTEMPT: &str = "setu.kueue.x-k8s.io/attempt";
 /// Label on NodeClaim and Node: index of the slot within the gang.
 pub const SLOT: &str = "setu.kueue.x-k8s.io/slot";
+/// Label on NodeClaim and Node: number of the replacement the claim was made in; absent on those of the
+/// attempt's start.
+pub const GENERATION: &str = "setu.kueue.x-k8s.io/generation";
 /// Annotation on a NodeClaim: `namespace/name` of its Workload.
 pub const WORKLOAD: &str = "setu.kueue.x-k8s.io/workload";
 /// Annotation on a NodeClaim: the AdmissionCheck it was made for.

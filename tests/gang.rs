@@ -30,9 +30,11 @@ fn event() -> impl Strategy<Value = Event> {
     let epoch = prop_oneof![Just("1-0-a"), Just("2-0-a"), Just("3-1-b")].prop_map(|e| Epoch(e.to_owned()));
     let ending = proptest::sample::select(&Ending::ALL[..]);
     prop_oneof![
-        (epoch, standing).prop_map(|(epoch, standing)| Event::Reserved { epoch, standing }),
+        (epoch, standing.clone()).prop_map(|(epoch, standing)| Event::Reserved { epoch, standing }),
         ending.clone().prop_map(Event::Leaving),
         ending.prop_map(Event::Gone),
+        (proptest::sample::select(&FailureClass::ALL[..]), standing)
+            .prop_map(|(c, standing)| Event::Lost { failure: Failure::new(c, "f"), standing }),
         (1..9_u32, 0..3_u32).prop_map(|(slots, choice)| Event::Planned {
             slots,
             plan: "p".into(),
@@ -70,14 +72,15 @@ proptest! {
     }
 
     #[test]
-    fn claims_are_created_in_provisioning_only_and_an_attempt_is_never_reused(events in proptest::collection::vec(event(), 0..80)) {
+    fn claims_are_created_in_provisioning_or_to_mend_and_an_attempt_is_never_reused(events in proptest::collection::vec(event(), 0..80)) {
         let mut journal = new_journal();
         let mut rolled_back = 0;
         for (step, event) in (0_i64..).zip(&events) {
             let decision = decide(&journal, event, &rules(step));
             for effect in &decision.effects {
                 if let Effect::CreateClaims(_) = effect {
-                    prop_assert_eq!(journal.state.name(), StateName::Provisioning);
+                    let mends = journal.state == State::Approved && journal.memory.mending;
+                    prop_assert!(mends || journal.state == State::Provisioning);
                     prop_assert!(journal.memory.attempt > rolled_back);
                 }
             }
@@ -98,6 +101,7 @@ proptest! {
         if next.state.name() == StateName::RollingBack {
             let lawful = match &event {
                 Event::Gone(_) | Event::Failed(_) => true,
+                Event::Lost { standing, .. } => *standing == Standing::Reserved,
                 Event::Reserved { epoch, .. } => !epoch.same_shape(&journal.memory.epoch),
                 _ => false,
             };

@@ -173,6 +173,7 @@ fn view(slot: u32, health: Health) -> ClaimView {
         uid: format!("u{slot}"),
         attempt: 1,
         slot,
+        generation: 0,
         deleting: false,
         held_until: None,
         health,
@@ -238,7 +239,7 @@ fn readiness_and_loss_are_decided_on_a_quorum_read_alone() {
     let losses = BTreeMap::from([(1, Loss::Failed(lost.clone()))]);
     assert_eq!(read(&waiting, &reserved, &both[..1], Sight::Cached, &losses), Reading::LookAgain);
     let seen = read(&waiting, &reserved, &both[..1], Sight::Quorum, &losses);
-    assert_eq!(seen, Reading::Events(vec![Event::Failed(lost)]));
+    assert_eq!(seen, Reading::Events(vec![Event::Lost { failure: lost, standing: Standing::Reserved }]));
     let back = journal(State::RollingBack { then: setu::gang::Then::Yielded });
     assert_eq!(read(&back, &reserved, &[], Sight::Cached, &none), Reading::LookAgain);
     assert_eq!(read(&back, &reserved, &[], Sight::Quorum, &none), Reading::Events(vec![Event::ClaimsGone]));
@@ -335,7 +336,7 @@ fn a_ready_that_stands_is_taken_back_before_the_nodes_are() {
     let desired = desired(&approved, &facts(Verdict::Ready), &said, Ok(update("x"))).unwrap();
     assert_eq!((desired.state, desired.updates.len()), (Verdict::Pending, 0));
     let next = observe(&approved, &facts(Verdict::Pending));
-    assert_eq!(next, Reading::Events(vec![Event::Failed(lost)]));
+    assert_eq!(next, Reading::Events(vec![Event::Lost { failure: lost, standing: Standing::Reserved }]));
 }
 
 fn entry(state: Verdict, updates: &[PodSetUpdate]) -> CheckState {
@@ -370,6 +371,27 @@ fn told(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(
         outlook: Outlook::default(),
     };
     desired(&journal(state), &facts, entry, Ok(update("x"))).map(|d| (d.state, d.updates.len()))
+}
+
+#[test]
+fn pods_that_an_eviction_would_delete_are_never_evicted_and_get_their_nodes_late() {
+    let pods = held(Standing::AdmittedPods);
+    let said_ready = entry(Verdict::Ready, &update("x"));
+    for state in [
+        State::Yielded,
+        State::Rejected,
+        State::RollingBack { then: setu::gang::Then::Yielded },
+        State::BackingOff { until: at(99) },
+        State::Released,
+    ] {
+        assert_eq!(told(state.clone(), &pods, &said_ready), None, "{state:?}");
+    }
+    // The same of a Job, whose pods are made again.
+    let job = told(State::Yielded, &held(Standing::Admitted), &said_ready);
+    assert_eq!(job, Some((Verdict::Retry, 0)));
+    let again = read(&journal(State::Yielded), &pods, &[], Sight::Quorum, &BTreeMap::new());
+    let standing = Standing::AdmittedPods;
+    assert_eq!(again, Reading::Events(vec![Event::Reserved { epoch: epoch(), standing }]));
 }
 
 #[test]

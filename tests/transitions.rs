@@ -13,7 +13,7 @@ use setu::gang::journal::WRITE_LIMIT;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
-    State, StateName, decide, observe,
+    State, decide, observe,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
@@ -120,7 +120,7 @@ fn view(attempt: u32, (own, slot, deleting, health): (bool, u32, bool, u8)) -> C
     };
     let attempt = if own { attempt } else { attempt + 1 };
     let name = format!("{attempt}-{slot}");
-    ClaimView { uid: name.clone(), name, attempt, slot, deleting, held_until: None, health }
+    ClaimView { uid: name.clone(), name, attempt, slot, generation: 0, deleting, held_until: None, health }
 }
 
 /// What a look came to.
@@ -147,7 +147,8 @@ fn look(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestam
     let mut sight = if seen.quorum { Sight::Quorum } else { Sight::Cached };
     while look.turns < TURNS {
         look.turns += 1;
-        let needs_plan = matches!(look.journal.state, State::Validating | State::Provisioning);
+        let needs_plan = matches!(look.journal.state, State::Validating | State::Provisioning)
+            || look.journal.memory.mending;
         let facts = Facts {
             now,
             fresh: false,
@@ -269,12 +270,13 @@ proptest! {
     }
 
     #[test]
-    fn claims_are_made_in_provisioning_alone_and_only_what_nobody_wants_is_deleted(seen in observations()) {
+    fn claims_are_made_in_provisioning_or_to_mend_and_only_what_nobody_wants_is_deleted(seen in observations()) {
         walk(&seen, |_, _, look, _| {
             for (journal, effect) in &look.effects {
                 match effect {
                     Effect::CreateClaims(slots) => {
-                        prop_assert_eq!(journal.state.name(), StateName::Provisioning);
+                        let mends = journal.state == State::Approved && journal.memory.mending;
+                        prop_assert!(mends || journal.state == State::Provisioning);
                         prop_assert!(slots.iter().all(|s| *s < journal.memory.slots));
                     }
                     Effect::DeleteClaims(names) => for name in names {

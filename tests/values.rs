@@ -113,6 +113,23 @@ fn what_a_node_must_show_is_the_policys_to_say() {
     assert!(!is_ready(&policy("readiness: {allocatable: Devices}"), &node("1", "7"), 20));
 }
 
+#[test]
+fn a_node_that_went_away_for_a_while_is_waited_for_and_begins_its_buffer_time_anew() {
+    let seen = |status: &str, changed: i64, now: i64| {
+        let mut node = node("16", "8");
+        node.status.conditions[0].status = status.into();
+        node.status.conditions[0].last_transition_time = Some(at(changed));
+        let policy = policy("strategy: {bufferTime: 20s}");
+        ClaimView::of(&claim("Initialized"), Some(&node), &policy, at(now)).health
+    };
+    assert!(matches!(seen("True", 0, 100), Health::Ready { .. }));
+    assert!(matches!(seen("Unknown", 90, 500), Health::Coming { .. }), "it is no failure");
+    assert!(matches!(seen("True", 90, 109), Health::Coming { .. }));
+    assert_eq!(seen("True", 90, 110), Health::Ready { since: at(90) });
+    // A clock that is ahead of ours holds up nothing.
+    assert!(matches!(seen("True", 9_000, 100), Health::Ready { .. }));
+}
+
 /// Takes a gang through attempts that all fail, each at once, with a new admission after each yield, and
 /// tells how long it waited before each try and where it ended.
 fn retries(policy: &Policy, jitter: f64, class: FailureClass) -> (Vec<i64>, StateName) {

@@ -26,5 +26,6 @@ pub use node::Node;
 pub use node_claim::NodeClaim;
 pub use node_pool::NodePool;
 pub use parameters::{ProvisioningParameters, RawParameters};
+pub use pod::Pod;
 pub use queue::{ClusterQueue, Cohort, LocalQueue};
 pub use workload::Workload;

@@ -1,6 +1,7 @@
 //! The part of a Node that decides whether it can run pods.
 
 use super::pod::ResourceList;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use kube::Resource;
 use kube::api::ObjectMeta;
@@ -50,9 +51,17 @@ pub struct NodeCondition {
     pub kind: String,
     /// True, False or Unknown.
     pub status: String,
+    /// When the status last changed.
+    #[serde(default, rename = "lastTransitionTime", skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<Timestamp>,
 }
 
 impl Node {
+    /// When it last became Ready or stopped being so; `None` if it does not say.
+    pub fn ready_since(&self) -> Option<Timestamp> {
+        self.status.conditions.iter().find(|c| c.kind == "Ready")?.last_transition_time
+    }
+
     /// Whether the kubelet reports it Ready.
     pub fn is_ready(&self) -> bool {
         self.status.conditions.iter().any(|c| c.kind == "Ready" && c.status == "True")

@@ -64,6 +64,9 @@ pub struct PodSpec {
     /// Taints the pods tolerate.
     #[serde(default)]
     pub tolerations: Vec<Toleration>,
+    /// How long each pod may run at most, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub active_deadline_seconds: Option<i64>,
     /// Claims of dynamic resource allocation; only their presence matters.
     #[serde(default)]
     pub resource_claims: Vec<ResourceClaim>,
@@ -106,4 +109,50 @@ pub struct ResourceClaim {
     /// Name within the pod.
     #[serde(default)]
     pub name: String,
+}
+
+/// A pod, slimmed.
+#[derive(kube::Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
+pub struct Pod {
+    /// Name, owners and the like.
+    pub metadata: kube::api::ObjectMeta,
+    /// What it asks for and where it runs.
+    #[serde(default)]
+    pub spec: BoundSpec,
+    /// How far it has come.
+    #[serde(default)]
+    pub status: PodStatus,
+}
+
+/// `spec` of a pod, slimmed.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct BoundSpec {
+    /// Node it is bound to.
+    #[serde(default)]
+    pub node_name: String,
+    /// What a template has too.
+    #[serde(flatten)]
+    pub pod: PodSpec,
+}
+
+/// `status` of a pod, slimmed.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+pub struct PodStatus {
+    /// Pending, Running, Succeeded, Failed or Unknown.
+    #[serde(default)]
+    pub phase: String,
+}
+
+impl Pod {
+    /// Whether it takes nothing from its node any more.
+    pub fn is_over(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+
+    /// Whether an owner of this kind made it.
+    pub fn is_of(&self, kind: &str) -> bool {
+        self.metadata.owner_references.iter().flatten().any(|o| o.kind == kind)
+    }
 }

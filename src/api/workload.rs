@@ -29,6 +29,9 @@ pub struct WorkloadSpec {
     /// LocalQueue it was submitted to.
     #[serde(default)]
     pub queue_name: String,
+    /// How long it may run at most, in seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub maximum_execution_time_seconds: Option<u32>,
     /// `false` deactivates it: evicted and never queued.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,

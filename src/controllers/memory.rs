@@ -105,6 +105,11 @@ impl Necrology {
         records.get(&claim.name_any()).is_some_and(|r| r.deleted.is_some() && r.deleted == claim.uid())
     }
 
+    /// Whether anything is known of a claim.
+    pub fn knows(&self, claim: &str) -> bool {
+        lock(&self.0).contains_key(claim)
+    }
+
     /// What is known of a claim that is missing or going, and its NodePool.
     pub fn missed(&self, claim: &str, now: Timestamp) -> (Obituary, String) {
         self.with(claim, now, |record| {

@@ -94,6 +94,7 @@ pub fn outcome(
     let namespace = namespace(context, workload);
     let cluster = Cluster {
         cluster_queue: queue.as_deref(),
+        checks: &context.stores.checks.state(),
         flavors: &context.stores.flavors.state(),
         node_pools: &context.stores.pools.state(),
         daemon_sets: &context.stores.daemon_sets.state(),

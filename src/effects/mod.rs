@@ -8,6 +8,7 @@ pub mod events;
 pub mod handover;
 pub mod journal;
 pub mod parameters;
+pub mod pods;
 pub mod verdict;
 
 use crate::error::Error;

@@ -34,8 +34,8 @@ impl GangChart {
                 context.memory.slots = 0;
                 Transition(State::Approved)
             }
-            Event::Found { attempt, slots, standing } => {
-                context.adopt(*attempt, *slots);
+            Event::Found { attempt, generation, slots, standing } => {
+                context.adopt(*attempt, *generation, *slots);
                 match standing {
                     Standing::Reserved => Transition(State::Provisioning),
                     Standing::Admitted | Standing::Running | Standing::AdmittedPods => {
@@ -94,9 +94,10 @@ impl GangChart {
     }
 
     #[state(superstate = "attempting")]
-    fn waiting_ready(event: &Event) -> Outcome<State> {
+    fn waiting_ready(context: &mut Turn, event: &Event) -> Outcome<State> {
         match event {
             Event::NodesReady => Transition(State::Approved),
+            Event::Lost { failure, .. } => context.lose(failure).map_or(Handled, Transition),
             _ => Super,
         }
     }
@@ -128,6 +129,24 @@ impl GangChart {
                 let then = context.after(failure);
                 Transition(State::RollingBack { then })
             }
+            Event::Lost { .. } if context.memory.slots == 0 => Handled,
+            Event::Lost { failure, standing: Standing::Reserved } => {
+                context.lose(failure).map_or(Handled, Transition)
+            }
+            Event::Lost { failure, .. } => context.mend(failure).map_or(Handled, Transition),
+            Event::ClaimsMissing(slots) if context.memory.mending => {
+                context.effects.push(Effect::CreateClaims(slots.clone()));
+                Handled
+            }
+            Event::ClaimsExist => {
+                context.memory.mending = false;
+                Handled
+            }
+            Event::NodesReady => {
+                // Whole again: the next loss is another one.
+                context.memory.tries = 0;
+                Handled
+            }
             Event::Reserved { epoch, standing } => {
                 let same = context.memory.epoch.same_shape(epoch);
                 match standing {
@@ -139,6 +158,7 @@ impl GangChart {
                     _ if same => {
                         context.memory.epoch = epoch.clone();
                         context.restart_clock();
+                        context.memory.mending = false;
                         Transition(State::WaitingReady)
                     }
                     _ => Transition(State::RollingBack { then: Then::Released }),

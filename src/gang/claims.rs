@@ -29,6 +29,8 @@ pub struct ClaimView {
     pub attempt: u32,
     /// Slot it fills.
     pub slot: u32,
+    /// Replacement it was made in; 0 for the start of the attempt.
+    pub generation: u32,
     /// Whether it has a deletion timestamp.
     pub deleting: bool,
     /// Until when it is held for the gang; absent where it does not say.
@@ -84,6 +86,7 @@ impl ClaimView {
             uid: claim.metadata.uid.clone().unwrap_or_default(),
             attempt: claim.label(names::ATTEMPT).parse().unwrap_or_default(),
             slot: claim.label(names::SLOT).parse().unwrap_or(u32::MAX),
+            generation: generation(claim),
             deleting: claim.metadata.deletion_timestamp.is_some(),
             held_until: claim.annotation(names::HOLD_UNTIL).parse().ok(),
             health: health(claim, node, policy, now),
@@ -94,6 +97,11 @@ impl ClaimView {
     pub fn is_ready(&self) -> bool {
         !self.deleting && matches!(self.health, Health::Ready { .. })
     }
+}
+
+/// Number of the replacement that a claim was made in; 0 for the start of its attempt.
+pub fn generation(claim: &NodeClaim) -> u32 {
+    claim.label(names::GENERATION).parse().unwrap_or_default()
 }
 
 fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestamp) -> Health {
@@ -143,7 +151,10 @@ fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestam
         Some((_, short)) => return Health::Failed(too_small(claim, node, &short)),
         None => {}
     }
-    let since = claim.since("Initialized").unwrap_or(now);
+    // A node that went away for a while and came back begins its buffer time anew.
+    // Its own clock may be ahead of ours.
+    let back = node.ready_since().filter(|t| *t <= now);
+    let since = claim.since("Initialized").into_iter().chain(back).max().unwrap_or(now);
     match since.checked_add(policy.buffer_time.signed()) {
         Ok(settled) if settled > now => {
             Health::Coming { waits_for: "the buffer time".into(), until: Some(settled) }

@@ -9,7 +9,7 @@ use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, Memory, Way};
 use super::reservation::Epoch;
 use super::state::{State, Then};
-use crate::api::parameters::{Compat, OnExhausted, Pinning};
+use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Pinning};
 use crate::policy::{Pace, Policy};
 use jiff::Timestamp;
 use statig::Outcome;
@@ -30,6 +30,8 @@ pub struct Rules {
     pub yielding: Pace,
     /// What happens once both are used up.
     pub on_exhausted: OnExhausted,
+    /// What happens when a node is lost before the gang runs.
+    pub on_node_lost: OnNodeLost,
     /// The controller whose way of retrying is kept.
     pub compat: Compat,
 }
@@ -45,6 +47,7 @@ impl Rules {
             in_check: policy.in_check,
             yielding: policy.yielding,
             on_exhausted: policy.on_exhausted,
+            on_node_lost: policy.on_node_lost,
             compat: policy.compat,
         }
     }
@@ -94,6 +97,7 @@ impl Turn {
     /// Starts a new attempt under a number that was never used.
     pub(super) fn begin_attempt(&mut self, slots: u32, plan: &str, pinning: Pinning, way: Way) {
         self.memory.attempt = self.memory.attempt.saturating_add(1);
+        (self.memory.generation, self.memory.mending) = (0, false);
         self.memory.slots = slots;
         self.memory.plan = Some(plan.to_owned());
         self.memory.pinning = pinning;
@@ -102,8 +106,9 @@ impl Turn {
     }
 
     /// Takes over an attempt whose claims exist but whose journal is lost.
-    pub(super) fn adopt(&mut self, attempt: u32, slots: u32) {
+    pub(super) fn adopt(&mut self, attempt: u32, generation: u32, slots: u32) {
         self.memory.attempt = attempt;
+        (self.memory.generation, self.memory.mending) = (generation, false);
         self.memory.slots = slots;
         self.memory.plan = None;
         self.restart_clock();
@@ -160,6 +165,44 @@ impl Turn {
         } else {
             self.give_up()
         }
+    }
+
+    /// Where a gang goes that lost a node before it was admitted; `None` if it stays.
+    pub(super) fn lose(&mut self, failure: &Failure) -> Option<State> {
+        let then = match self.rules.on_node_lost {
+            OnNodeLost::Ignore => return None,
+            OnNodeLost::Replace => {
+                if self.replaces(failure) {
+                    self.restart_clock();
+                    return Some(State::Provisioning);
+                }
+                self.after(failure)
+            }
+            OnNodeLost::Yield => Then::Yielded,
+            OnNodeLost::Reject => Then::Rejected,
+        };
+        self.memory.last_failure = Some(failure.clone());
+        Some(State::RollingBack { then })
+    }
+
+    /// Where a gang goes that lost a node after it was admitted, so that its pods may run on the others;
+    /// `None` if nothing is done about it.
+    pub(super) fn mend(&mut self, failure: &Failure) -> Option<State> {
+        let replaces = self.rules.on_node_lost == OnNodeLost::Replace && self.replaces(failure);
+        self.memory.mending |= replaces;
+        replaces.then_some(State::Approved)
+    }
+
+    /// Begins a replacement under a number that was never used, if there is a try left for it.
+    fn replaces(&mut self, failure: &Failure) -> bool {
+        if self.memory.tries >= self.rules.in_check.limit {
+            return false;
+        }
+        self.memory.tries = self.memory.tries.saturating_add(1);
+        self.memory.generation = self.memory.generation.saturating_add(1);
+        self.memory.mending = false;
+        self.memory.last_failure = Some(failure.clone());
+        true
     }
 
     /// Where a gang goes that has used up its tries under this admission.

@@ -9,7 +9,7 @@ use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, Way};
 use super::reservation::{Ending, Epoch};
 use super::state::{State, StateName, Then};
-use crate::api::parameters::{OnExhausted, Pinning};
+use crate::api::parameters::{OnExhausted, OnNodeLost, Pinning};
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,8 +24,8 @@ pub fn edges() -> Edges {
     let mut edges = Edges::new();
     for state in states(now) {
         for event in events() {
-            for (tries, yields, slots, on_exhausted) in circumstances() {
-                let policy = Policy { on_exhausted, ..Policy::default() };
+            for (tries, yields, slots, on_exhausted, on_node_lost) in circumstances() {
+                let policy = Policy { on_exhausted, on_node_lost, ..Policy::default() };
                 let rules = Rules::new(&policy, now, 0.5);
                 let mut journal = Journal::new("uid", Epoch("1-0-same".into()), now, None);
                 journal.state = state.clone();
@@ -68,7 +68,10 @@ fn events() -> Vec<Event> {
         Event::WaitOver,
     ];
     for standing in standings {
-        events.push(Event::Found { attempt: 1, slots: 2, standing });
+        events.push(Event::Found { attempt: 1, generation: 0, slots: 2, standing });
+        for class in FailureClass::ALL {
+            events.push(Event::Lost { failure: Failure::new(class, ""), standing });
+        }
         for epoch in ["2-0-same", "2-1-other"] {
             events.push(Event::Reserved { epoch: Epoch(epoch.into()), standing });
         }
@@ -80,13 +83,15 @@ fn events() -> Vec<Event> {
     events
 }
 
-fn circumstances() -> Vec<(u32, u32, u32, OnExhausted)> {
+fn circumstances() -> Vec<(u32, u32, u32, OnExhausted, OnNodeLost)> {
     let mut all = Vec::new();
     for tries in [0, 99] {
         for yields in [0, 99] {
             for slots in [0, 2] {
                 for on_exhausted in [OnExhausted::Yield, OnExhausted::Reject] {
-                    all.push((tries, yields, slots, on_exhausted));
+                    for lost in [OnNodeLost::Replace, OnNodeLost::Yield, OnNodeLost::Reject] {
+                        all.push((tries, yields, slots, on_exhausted, lost));
+                    }
                 }
             }
         }

@@ -28,7 +28,9 @@ pub enum Event {
     Found {
         /// Their attempt, from their labels.
         attempt: u32,
-        /// How many there are.
+        /// The last of their replacements.
+        generation: u32,
+        /// How many slots they fill.
         slots: u32,
         /// How far Kueue has gone.
         standing: Standing,
@@ -56,6 +58,13 @@ pub enum Event {
     ClaimsExist,
     /// A claim failed for good, or a phase ran out of time.
     Failed(Failure),
+    /// A node of the attempt was there and is lost, seen in a quorum read.
+    Lost {
+        /// What became of it.
+        failure: Failure,
+        /// How far Kueue has gone.
+        standing: Standing,
+    },
     /// Every node can run its pods, seen in a quorum read.
     NodesReady,
     /// Claims exist that no state of this gang wants.
@@ -144,7 +153,7 @@ impl Event {
             Self::NothingNeeded => Reason::Progress(Progress::NothingNeeded),
             Self::Impossible(_) => Reason::Progress(Progress::Impossible),
             Self::ClaimsMissing(_) | Self::ClaimsExist => Reason::Progress(Progress::AllCreated),
-            Self::Failed(failure) => Reason::Failed(failure.reason),
+            Self::Failed(failure) | Self::Lost { failure, .. } => Reason::Failed(failure.reason),
             Self::NodesReady => Reason::Progress(Progress::AllReady),
             Self::Strays(_) | Self::ClaimsGone => Reason::Progress(Progress::ClaimsGone),
             Self::WaitOver => Reason::Progress(Progress::WaitOver),

@@ -69,6 +69,11 @@ impl FailureClass {
 }
 
 impl FailureClass {
+    /// Whether it says that a node was there and is gone, which another node in its place mends.
+    pub fn is_node_loss(self) -> bool {
+        matches!(self, Self::Interrupted | Self::DeletedByOther)
+    }
+
     /// Whether it says that the provider does not give these nodes now, so that another tier may.
     pub fn is_shortage(self) -> bool {
         matches!(

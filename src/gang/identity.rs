@@ -29,10 +29,25 @@ impl GangIdentity {
         digest(&[&self.uid, &self.check], 16)
     }
 
-    /// Name of the NodeClaim of one slot. A name is never used by two attempts.
+    /// Name of the NodeClaim that a slot of an attempt starts with. A name is never used by two attempts.
     pub fn claim_name(&self, attempt: u32, slot: u32) -> String {
+        self.name_of(&[&attempt.to_string()], slot)
+    }
+
+    /// Name of the NodeClaim that takes the place of a lost one in the attempt's replacement of this
+    /// number; with 0 the one the slot started with.
+    pub fn replacement_name(&self, attempt: u32, generation: u32, slot: u32) -> String {
+        match generation {
+            0 => self.claim_name(attempt, slot),
+            _ => self.name_of(&[&attempt.to_string(), &generation.to_string()], slot),
+        }
+    }
+
+    fn name_of(&self, parts: &[&str], slot: u32) -> String {
         let owner = if planted!(NameWithoutUid) { &self.workload } else { &self.uid };
-        let hash = digest(&[owner, &self.check, &attempt.to_string()], 10);
+        let mut hashed = vec![owner.as_str(), self.check.as_str()];
+        hashed.extend(parts);
+        let hash = digest(&hashed, 10);
         #[cfg(feature = "planted-bugs")]
         let hash = if planted!(RandomClaimNames) { format!("{:010}", crate::planted::salt()) } else { hash };
         let tail = format!("-{hash}-{slot}");
@@ -98,10 +113,19 @@ mod tests {
     fn no_two_gangs_attempts_or_slots_share_a_claim_name() {
         let one = gang("a-b", "c", "uid-1");
         let other = gang("a", "b-c", "uid-2");
-        let names =
-            [one.claim_name(1, 0), one.claim_name(1, 1), one.claim_name(2, 0), other.claim_name(1, 0)];
+        let names = [
+            one.claim_name(1, 0),
+            one.claim_name(1, 1),
+            one.claim_name(2, 0),
+            other.claim_name(1, 0),
+            one.replacement_name(1, 1, 0),
+            one.replacement_name(1, 2, 0),
+            one.replacement_name(1, 2, 1),
+            one.replacement_name(2, 1, 0),
+        ];
         let distinct: std::collections::BTreeSet<_> = names.iter().collect();
         assert_eq!(distinct.len(), names.len());
+        assert_eq!(one.replacement_name(1, 0, 0), one.claim_name(1, 0));
     }
 
     #[test]

@@ -68,6 +68,12 @@ pub struct Memory {
     /// Which of the ways to get nodes the attempt uses, or the next one is to start from.
     #[serde(flatten)]
     pub way: Way,
+    /// Number of the attempt's last replacement of lost nodes; 0 if there was none.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub generation: u32,
+    /// Whether NodeClaims of that replacement are still to be created for a gang that was admitted.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub mending: bool,
     /// Nodes of the attempt.
     pub slots: u32,
     /// When the current attempt, or the wait before it, has taken too long.
@@ -143,6 +149,11 @@ pub struct Step {
     /// The replica that took it.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub by: String,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
@@ -301,7 +312,7 @@ impl Journal {
     /// Whether its last step takes back what was approved. Another replica may be telling Kueue Ready
     /// at that moment, and Kueue may be admitting on it, so this is decided on the current Workload only.
     pub fn revokes(&self) -> bool {
-        matches!(self.state, State::RollingBack { .. })
+        matches!(self.state, State::RollingBack { .. } | State::Provisioning)
             && self.history.last().is_some_and(|step| step.from == StateName::Approved)
     }
 

@@ -3,9 +3,11 @@
 //! Rule: no time that passes by itself is in it, only points in time, so that a message is written
 //! again only when something happened.
 
+use super::custody;
 use super::journal::Journal;
 use super::observe::{Facts, existing, laggard, last_ready, ready};
 use super::state::{State, Then};
+use crate::api::parameters::OnNodeLost;
 use crate::plan::{ObstacleReason, Outcome};
 use jiff::Timestamp;
 
@@ -68,6 +70,14 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
             Some(Outcome::NothingNeeded(why)) => format!("no node is needed: {why}"),
             _ => "no node is needed".to_owned(),
         },
+        State::Approved if custody::is_broken(journal, facts) => {
+            let next = if facts.policy.on_node_lost == OnNodeLost::Replace {
+                "; what is lost is replaced"
+            } else {
+                ""
+            };
+            format!("{}/{} nodes are left{next}{}", existing(journal, facts), memory.slots, cause(journal))
+        }
         State::Approved => format!("all {} nodes are ready", memory.slots),
         State::Yielded => {
             let next = memory

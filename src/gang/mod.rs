@@ -9,6 +9,7 @@
 
 mod chart;
 pub mod claims;
+pub mod custody;
 pub mod decide;
 pub mod diagram;
 pub mod event;
@@ -21,6 +22,7 @@ pub mod notice;
 pub mod observe;
 pub mod reservation;
 pub mod state;
+pub mod strangers;
 pub mod trace;
 pub mod verdict;
 

@@ -47,6 +47,12 @@ pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
             ),
             Notice::new("GangProvisioning", text),
         ],
+        (StateName::WaitingReady | StateName::Approved, StateName::Provisioning)
+        | (StateName::Approved, StateName::Approved)
+            if let Some(failure) = failure =>
+        {
+            vec![Notice::warning("NodeLost", failure.to_string()), Notice::new("NodeReplaced", text)]
+        }
         (_, StateName::Provisioning) => vec![Notice::new("GangProvisioning", text)],
         (_, StateName::WaitingReady) => vec![Notice::new("GangWaiting", text)],
         (_, StateName::Approved) => vec![Notice::new("GangReady", text)],

@@ -4,11 +4,13 @@
 //! not enough to decide, the reading says so instead of guessing.
 
 use super::claims::{ClaimView, Health, Loss};
+use super::custody::{self, empty, first_loss, live, missing};
 use super::event::{Event, Standing};
 use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, Way};
 use super::reservation::Reservation;
 use super::state::{State, Then};
+use crate::api::parameters::OnNodeLost;
 use crate::api::workload::Verdict;
 use crate::plan::Outcome;
 use crate::planted::planted;
@@ -87,7 +89,7 @@ pub fn observe(journal: &Journal, facts: &Facts<'_>) -> Reading {
     match by_state(journal, facts) {
         // Kueue may admit at any time on a Ready that stands: that is taken back before the nodes are.
         Some(Reading::Events(more)) if ready_stands(facts) => {
-            events.extend(more.into_iter().filter(|e| !matches!(e, Event::Failed(_))));
+            events.extend(more.into_iter().filter(|e| !matches!(e, Event::Failed(_) | Event::Lost { .. })));
         }
         Some(Reading::Events(more)) => events.extend(more),
         Some(Reading::LookAgain) if events.is_empty() => return Reading::LookAgain,
@@ -101,7 +103,7 @@ fn ready_stands(facts: &Facts<'_>) -> bool {
 }
 
 /// Whether quota is reserved and Kueue has not admitted yet.
-fn is_waiting(facts: &Facts<'_>) -> bool {
+pub(super) fn is_waiting(facts: &Facts<'_>) -> bool {
     matches!(facts.reservation, Reservation::Held { standing: Standing::Reserved, .. })
 }
 
@@ -121,9 +123,11 @@ fn reservation_event(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
             let stands_again = journal.state == State::Released
                 && *standing == Standing::Reserved
                 && !planted!(ReleasedForGood);
+            // Pods that an eviction would delete are provided for late, whatever was given up before.
+            let ungated = *standing == Standing::AdmittedPods && journal.state == State::Yielded;
             let runs_already =
                 journal.state != State::Approved && *standing == Standing::Running && !facts.fresh;
-            (*epoch != journal.memory.epoch || stands_again || runs_already)
+            (*epoch != journal.memory.epoch || stands_again || runs_already || ungated)
                 .then(|| Event::Reserved { epoch: epoch.clone(), standing: *standing })
         }
     }
@@ -138,10 +142,12 @@ fn first_sight(facts: &Facts<'_>) -> Option<Event> {
     let attempt = known.iter().filter(|c| !c.deleting).map(|c| c.attempt).max();
     match (attempt, standing) {
         (Some(attempt), standing) => {
-            let slots = facts.claims.iter().filter(|c| c.attempt == attempt && !c.deleting).count();
+            let own = || facts.claims.iter().filter(|c| c.attempt == attempt);
             Some(Event::Found {
                 attempt,
-                slots: u32::try_from(slots).unwrap_or(u32::MAX),
+                generation: own().map(|c| c.generation).max().unwrap_or_default(),
+                // A slot whose claim is lost is a slot all the same.
+                slots: own().map(|c| c.slot.saturating_add(1)).max().unwrap_or_default(),
                 standing: *standing,
             })
         }
@@ -158,6 +164,7 @@ fn strays(journal: &Journal, facts: &Facts<'_>) -> Vec<String> {
         journal.state.wants_claims()
             && claim.attempt == journal.memory.attempt
             && claim.slot < journal.memory.slots
+            && !custody::is_superseded(claim, journal, facts)
     };
     facts.claims.iter().filter(|c| !c.deleting && !wanted(c)).map(|c| c.name.clone()).collect()
 }
@@ -165,7 +172,7 @@ fn strays(journal: &Journal, facts: &Facts<'_>) -> Vec<String> {
 fn by_state(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     let event = match &journal.state {
         State::Validating => return validating(journal, facts),
-        State::Provisioning => return provisioning(journal, facts).map(|e| Reading::Events(vec![e])),
+        State::Provisioning => return provisioning(journal, facts),
         State::WaitingReady => return waiting_ready(journal, facts),
         State::Approved => return approved(journal, facts),
         State::RollingBack { .. } => return rolling_back(facts),
@@ -203,34 +210,33 @@ fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     Some(Reading::Events(vec![event]))
 }
 
-fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
+fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
+    let event = |event| Some(Reading::Events(vec![event]));
     if let Some(failure) = first_failure(journal, facts) {
-        return Some(Event::Failed(failure));
+        return event(Event::Failed(failure));
     }
     let missing = missing(journal, facts);
     if missing.is_empty() && journal.memory.plan.is_some() {
-        return Some(Event::ClaimsExist);
+        return event(Event::ClaimsExist);
     }
     if expired(journal, facts) {
         let message =
             format!("{} of {} NodeClaims could not be created in time", missing.len(), journal.memory.slots);
-        return Some(Event::Failed(Failure::new(FailureClass::GangTimeout, message)));
+        return event(Event::Failed(Failure::new(FailureClass::GangTimeout, message)));
     }
-    let changed = |message: &str| Some(Event::Failed(Failure::new(FailureClass::PlanChanged, message)));
+    let changed = |message: &str| event(Event::Failed(Failure::new(FailureClass::PlanChanged, message)));
     match facts.plan? {
-        Outcome::Provision(plan) => {
-            let same = match &journal.memory.plan {
-                Some(hash) => *hash == plan.hash(),
-                None => u32::try_from(plan.slots.len()) == Ok(journal.memory.slots),
-            };
-            match (same, missing.is_empty()) {
-                (false, _) => {
-                    changed("NodePool, flavor or policy changed while the NodeClaims were being created")
-                }
-                (true, true) => Some(Event::ClaimsExist),
-                (true, false) => Some(Event::ClaimsMissing(missing)),
+        Outcome::Provision(plan) => match (custody::is_same(journal, plan), missing.is_empty()) {
+            (false, _) => {
+                changed("NodePool, flavor or policy changed while the NodeClaims were being created")
             }
-        }
+            (true, true) => event(Event::ClaimsExist),
+            // A replacement has another name, so it must be sure that the first claim is gone.
+            (true, false) if journal.memory.generation > 0 && facts.sight == Sight::Cached => {
+                Some(Reading::LookAgain)
+            }
+            (true, false) => event(Event::ClaimsMissing(missing)),
+        },
         Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) | Outcome::Never(obstacle) => {
             changed(&obstacle.message)
         }
@@ -241,12 +247,22 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
 fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     let quorum = facts.sight == Sight::Quorum || planted!(ReadyBeforeGate);
     if let Some(failure) = first_failure(journal, facts) {
-        return Some(Reading::Events(vec![Event::Failed(failure)]));
+        let lost = failure.reason.is_node_loss();
+        let ignored = lost && facts.policy.on_node_lost == OnNodeLost::Ignore;
+        if lost && !ignored && !quorum {
+            return Some(Reading::LookAgain);
+        }
+        if !ignored {
+            let standing = Standing::Reserved;
+            let event = if lost { Event::Lost { failure, standing } } else { Event::Failed(failure) };
+            return Some(Reading::Events(vec![event]));
+        }
     }
-    if !missing(journal, facts).is_empty() && !quorum {
+    let empty = empty(journal, facts);
+    if !empty.is_empty() && !quorum {
         return Some(Reading::LookAgain);
     }
-    if current(journal, facts).all(ClaimView::is_ready) && missing(journal, facts).is_empty() {
+    if empty.is_empty() && live(journal, facts).all(ClaimView::is_ready) {
         return Some(if quorum { Reading::Events(vec![Event::NodesReady]) } else { Reading::LookAgain });
     }
     (expired(journal, facts) || hold_is_over(journal, facts)).then(|| {
@@ -259,15 +275,23 @@ fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
 }
 
 fn approved(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
-    if !is_waiting(facts) || journal.memory.slots == 0 {
+    if journal.memory.slots == 0 {
         return None;
+    }
+    if !is_waiting(facts) {
+        return custody::mend(journal, facts);
+    }
+    let cached = facts.sight == Sight::Cached;
+    if let Some(failure) = custody::regretted(journal, facts) {
+        let standing = Standing::Reserved;
+        let lost = Reading::Events(vec![Event::Lost { failure, standing }]);
+        return Some(if cached { Reading::LookAgain } else { lost });
     }
     if let Some(failure) = unfit(journal, facts) {
         return Some(Reading::Events(vec![Event::Failed(failure)]));
     }
     let unsure = facts.told != Verdict::Ready && !planted!(ReadyFromJournalAlone);
-    let cached = facts.sight == Sight::Cached;
-    (cached && (unsure || !missing(journal, facts).is_empty())).then_some(Reading::LookAgain)
+    (cached && (unsure || !empty(journal, facts).is_empty())).then_some(Reading::LookAgain)
 }
 
 /// Why a gang that was approved, and is not admitted yet, must not run after all.
@@ -286,7 +310,7 @@ pub fn unfit(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
         };
         Some(Failure::new(FailureClass::NotAdmitted, message))
     };
-    first_loss(journal, facts).or_else(late)
+    custody::regretted(journal, facts).or_else(late)
 }
 
 /// Whether every node of the attempt is there and ready, seen in a quorum read.
@@ -305,43 +329,22 @@ fn rolling_back(facts: &Facts<'_>) -> Option<Reading> {
     })
 }
 
-/// Claims of the current attempt.
-fn current<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a ClaimView> {
-    facts.claims.iter().filter(|c| c.attempt == journal.memory.attempt && c.slot < journal.memory.slots)
-}
-
-/// Slots of the current attempt without a claim.
-fn missing(journal: &Journal, facts: &Facts<'_>) -> Vec<u32> {
-    let present: std::collections::BTreeSet<u32> = current(journal, facts).map(|c| c.slot).collect();
-    (0..journal.memory.slots).filter(|slot| !present.contains(slot)).collect()
-}
-
+/// What ends the attempt as it stands: a claim that will not come before one that is lost, because a
+/// replacement mends the second alone.
 fn first_failure(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
-    first_loss(journal, facts).or_else(|| {
-        current(journal, facts).find_map(|c| match &c.health {
-            Health::Failed(failure) if !c.deleting => Some(failure.clone()),
-            _ => None,
-        })
-    })
-}
-
-/// The first slot whose claim is lost. A missing claim counts only in a quorum read.
-fn first_loss(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
-    let going: Vec<u32> = current(journal, facts).filter(|c| c.deleting).map(|c| c.slot).collect();
-    let gone = match (facts.sight, &journal.state) {
-        // While claims are still being created, a missing one is simply not there yet.
-        (_, State::Provisioning) | (Sight::Cached, _) => Vec::new(),
-        (Sight::Quorum, _) => missing(journal, facts),
-    };
-    going.iter().chain(&gone).find_map(|slot| match facts.losses.get(slot) {
-        Some(Loss::Failed(failure)) => Some(failure.clone()),
+    let failed = live(journal, facts).find_map(|c| match &c.health {
+        Health::Failed(failure) => Some(failure.clone()),
         _ => None,
-    })
+    });
+    match first_loss(journal, facts) {
+        Some(failure) if !failure.reason.is_node_loss() => Some(failure),
+        lost => failed.or(lost),
+    }
 }
 
 /// The slot that is furthest behind, and what it waits for.
 pub fn laggard<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> Option<(u32, &'a str)> {
-    current(journal, facts).find_map(|c| match &c.health {
+    live(journal, facts).find_map(|c| match &c.health {
         Health::Coming { waits_for, .. } => Some((c.slot, waits_for.as_str())),
         Health::Failed(failure) => Some((c.slot, failure.message.as_str())),
         Health::Ready { .. } => None,
@@ -350,12 +353,12 @@ pub fn laggard<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> Option<(u32, &
 
 /// How many nodes of the current attempt are ready.
 pub fn ready(journal: &Journal, facts: &Facts<'_>) -> usize {
-    current(journal, facts).filter(|c| c.is_ready()).count()
+    live(journal, facts).filter(|c| c.is_ready()).count()
 }
 
 /// When a node of the current attempt last became ready, if any did.
 pub fn last_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
-    let since = current(journal, facts).filter_map(|c| match &c.health {
+    let since = live(journal, facts).filter_map(|c| match &c.health {
         Health::Ready { since } => Some(*since),
         _ => None,
     });
@@ -364,7 +367,7 @@ pub fn last_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
 
 /// How many claims of the current attempt exist.
 pub fn existing(journal: &Journal, facts: &Facts<'_>) -> usize {
-    current(journal, facts).filter(|c| !c.deleting).count()
+    live(journal, facts).count()
 }
 
 fn expired(journal: &Journal, facts: &Facts<'_>) -> bool {
@@ -373,7 +376,7 @@ fn expired(journal: &Journal, facts: &Facts<'_>) -> bool {
 
 /// When the hold on the first of the attempt's nodes ends.
 fn hold_ends(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
-    current(journal, facts).filter_map(|c| c.held_until).min()
+    live(journal, facts).filter_map(|c| c.held_until).min()
 }
 
 fn hold_is_over(journal: &Journal, facts: &Facts<'_>) -> bool {
@@ -382,7 +385,7 @@ fn hold_is_over(journal: &Journal, facts: &Facts<'_>) -> bool {
 
 /// When time alone may bring the next event.
 pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
-    let claims = current(journal, facts).filter_map(|c| match &c.health {
+    let claims = live(journal, facts).filter_map(|c| match &c.health {
         Health::Coming { until, .. } => *until,
         Health::Ready { .. } | Health::Failed(_) => None,
     });
@@ -404,7 +407,8 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
         State::Approved => {
             let admit = journal.entered_at.checked_add(facts.policy.deadlines.admit.signed()).ok();
             let hold = hold_ends(journal, facts);
-            admit.into_iter().chain(hold).filter(|t| *t > facts.now).chain(losses).min()
+            let mends = custody::mends_at(journal, facts);
+            admit.into_iter().chain(hold).chain(mends).filter(|t| *t > facts.now).chain(losses).min()
         }
         State::RollingBack { .. } | State::Yielded | State::Rejected | State::Released => None,
     }

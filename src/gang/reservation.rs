@@ -123,8 +123,8 @@ impl Reservation {
 
 fn standing(workload: &Workload, told: Verdict) -> Standing {
     match (workload.is("Admitted"), workload.is_plain_pods()) {
+        (true, _) if told == Verdict::Pending => Standing::Running,
         (true, true) => Standing::AdmittedPods,
-        (true, false) if told == Verdict::Pending => Standing::Running,
         (true, false) => Standing::Admitted,
         (false, _) => Standing::Reserved,
     }

@@ -55,6 +55,10 @@ pub fn desired(
         // Its pods run without us: nothing decided for another time may stop them.
         return None;
     }
+    if *standing == Standing::AdmittedPods && journal.state != State::Approved {
+        // They are ungated: an eviction would delete them for good, so they get their nodes late instead.
+        return None;
+    }
     let text = message::explain(journal, facts);
     match journal.state {
         State::Approved => {

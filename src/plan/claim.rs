@@ -113,6 +113,11 @@ impl Draft {
         Ok(held)
     }
 
+    /// Age at which Karpenter takes the nodes away, whatever runs there; `Never` for none.
+    pub fn expire_after(&self) -> &str {
+        self.pool.spec.template.spec.expire_after.as_deref().unwrap_or(DEFAULT_EXPIRY)
+    }
+
     /// Whether nodes made from both are alike.
     pub fn is_like(&self, other: &Self) -> bool {
         self.node_pool == other.node_pool
@@ -149,9 +154,7 @@ impl Draft {
             taints,
             startup_taints: template.spec.startup_taints.clone(),
             node_class_ref: template.spec.node_class_ref.clone(),
-            expire_after: Some(
-                template.spec.expire_after.clone().unwrap_or_else(|| DEFAULT_EXPIRY.to_owned()),
-            ),
+            expire_after: Some(self.expire_after().to_owned()),
             termination_grace_period: template.spec.termination_grace_period.clone(),
         };
         let mut claim = NodeClaim::new("", spec);

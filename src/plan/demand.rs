@@ -33,6 +33,10 @@ pub struct PodSetDemand<'a> {
 /// The needs of all pod sets that this check provides for, or why there is nothing to provide.
 pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<PodSetDemand<'a>>, Outcome> {
     let queue = queue(cluster, request).map_err(Outcome::Wait)?;
+    if let Some(check) = sent_away(cluster, queue, request.workload) {
+        let why = format!("check {check} sends the pods to another cluster, where their nodes are made");
+        return Err(Outcome::NothingNeeded(why));
+    }
     let covered = covered(Some(queue), request.workload, request.check, request.our_checks);
     let mut needs = Vec::new();
     let mut unmanaged = 0;
@@ -88,6 +92,17 @@ fn queue<'a>(cluster: &Cluster<'a>, request: &Request<'_>) -> Result<&'a Cluster
     let lists = |rule: &CheckRule| rule.name == request.check;
     let listed = queue.spec.admission_checks_strategy.iter().flat_map(|s| &s.admission_checks).any(lists);
     if listed { Ok(queue) } else { Err(unknown(&format!("does not list check {}", request.check))) }
+}
+
+/// Name of the check by which MultiKueue takes the Workload to another cluster: here its pods never run.
+fn sent_away(cluster: &Cluster<'_>, queue: &ClusterQueue, workload: &Workload) -> Option<String> {
+    let flavors = || {
+        let assignments = workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
+        assignments.flat_map(|psa| psa.flavors.values())
+    };
+    let sends = cluster.checks.iter().filter(|c| c.spec.controller_name == names::MULTIKUEUE);
+    let mut names = sends.filter_map(|c| c.metadata.name.clone());
+    names.find(|check| flavors().any(|flavor| queue.check_covers(check, flavor)))
 }
 
 /// Why a check has no pod set although it is on the queue.
@@ -268,6 +283,28 @@ mod tests {
             let world = World::new().workload(&change);
             assert_eq!(needs(&world), [("main".to_owned(), expected)], "{granted} {done}");
         }
+    }
+
+    #[test]
+    fn a_workload_that_another_cluster_runs_needs_no_node_here() {
+        let mut world = World::new();
+        world.queue = Some(queue(&json!([{"name": "prov"}, {"name": "away"}])));
+        let check = |controller: &str| {
+            let check = json!({"metadata": {"name": "away"}, "spec": {"controllerName": controller}});
+            vec![Arc::new(serde_json::from_value(check).unwrap())]
+        };
+        world.all_checks = check("example.com/other");
+        assert_eq!(needs(&world), [("main".to_owned(), 2)]);
+        world.all_checks = check(names::MULTIKUEUE);
+        assert_eq!(
+            nothing(&world),
+            "check away sends the pods to another cluster, where their nodes are made"
+        );
+        // Here it is on no queue, or on flavors that the Workload was not given.
+        world.queue = Some(queue(&json!([{"name": "prov"}, {"name": "away", "onFlavors": ["remote"]}])));
+        assert_eq!(needs(&world).len(), 1);
+        world.queue = Some(queue(&json!([{"name": "prov"}])));
+        assert_eq!(needs(&world).len(), 1);
     }
 
     #[test]

@@ -7,7 +7,8 @@ use super::offering::Offering;
 use super::shapes::Shape;
 use super::{Cluster, Outcome, Request, Reservation, Ways};
 use crate::api::{
-    ClusterQueue, Cohort, DaemonSet, LocalQueue, NodeClaim, NodePool, ResourceFlavor, Workload,
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, NodeClaim, NodePool, ResourceFlavor,
+    Workload,
 };
 use crate::names;
 use crate::policy::Policy;
@@ -67,6 +68,7 @@ pub fn condition(kind: &str, status: &str) -> Value {
 /// Everything the planner looks at, owned.
 pub struct World {
     pub queue: Option<ClusterQueue>,
+    pub all_checks: Vec<Arc<AdmissionCheck>>,
     pub flavors: Vec<Arc<ResourceFlavor>>,
     pub pools: Vec<Arc<NodePool>>,
     pub daemon_sets: Vec<Arc<DaemonSet>>,
@@ -89,6 +91,7 @@ impl World {
     pub fn new() -> Self {
         Self {
             queue: Some(queue(&json!([{"name": "prov"}]))),
+            all_checks: Vec::new(),
             flavors: vec![flavor("gpu", &json!({}))],
             pools: vec![pool("gpu", &json!({}))],
             daemon_sets: Vec::new(),
@@ -123,6 +126,7 @@ impl World {
     pub fn cluster(&self) -> Cluster<'_> {
         Cluster {
             cluster_queue: self.queue.as_ref(),
+            checks: &self.all_checks,
             flavors: &self.flavors,
             node_pools: &self.pools,
             daemon_sets: &self.daemon_sets,

@@ -13,6 +13,7 @@ pub mod cost;
 pub mod daemons;
 pub mod demand;
 pub mod gates;
+pub mod lifetime;
 pub mod merge;
 pub mod offering;
 pub mod outcome;
@@ -29,7 +30,8 @@ pub mod tiers;
 use crate::api::parameters::Pinning;
 use crate::api::workload::PodSetUpdate;
 use crate::api::{
-    ClusterQueue, Cohort, DaemonSet, LocalQueue, NodeClaim, NodePool, ResourceFlavor, Workload,
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, NodeClaim, NodePool, ResourceFlavor,
+    Workload,
 };
 use crate::names;
 use crate::planted::planted;
@@ -50,6 +52,8 @@ use tiers::Choice;
 pub struct Cluster<'a> {
     /// The queue that granted the quota.
     pub cluster_queue: Option<&'a ClusterQueue>,
+    /// Every AdmissionCheck.
+    pub checks: &'a [Arc<AdmissionCheck>],
     /// Every ResourceFlavor.
     pub flavors: &'a [Arc<ResourceFlavor>],
     /// Every NodePool.

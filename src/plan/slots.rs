@@ -6,7 +6,9 @@ use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::packing::{Batch, Filled, Kind, Misfit, pack};
 use super::shapes::{Known, Shape, devices_per_node, known};
-use super::{Cluster, Obstacle, ObstacleReason, Plan, Request, Share, Slot, cost, daemons, resources};
+use super::{
+    Cluster, Obstacle, ObstacleReason, Plan, Request, Share, Slot, cost, daemons, lifetime, resources,
+};
 use crate::api::parameters::{PackingMode, Pinning};
 use crate::api::pod::ResourceList;
 use crate::names;
@@ -21,6 +23,7 @@ pub fn plan(
     drafts: &[Draft],
 ) -> Result<Plan, Obstacle> {
     let mut notes: Vec<String> = drafts.iter().flat_map(|draft| draft.notes.clone()).collect();
+    notes.extend(lifetime::notes(request.workload, demand, drafts));
     let pinning = pinning(cluster, request, drafts, &mut notes);
     let mut slots = Vec::new();
     for family in families(request.policy.packing, demand, drafts) {

@@ -64,7 +64,7 @@ pub struct Policy {
     pub readiness: Readiness,
     /// How pods find their nodes.
     pub pinning: Pinning,
-    /// What happens when a node of a ready gang goes away before the gang is admitted.
+    /// What happens when a node that was there goes away.
     pub on_node_lost: OnNodeLost,
     /// What becomes of the nodes once the gang is over.
     pub release: Release,

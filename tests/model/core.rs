@@ -106,11 +106,14 @@ pub enum Place {
 }
 
 /// A journal without what decides nothing: history, times, texts.
+#[allow(clippy::struct_excessive_bools, reason = "it mirrors the journal's fields")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kept {
     pub place: Place,
     pub epoch: u8,
     pub attempt: u8,
+    pub generation: u8,
+    mending: bool,
     pub slots: u8,
     tries: u8,
     yields: u8,
@@ -137,6 +140,8 @@ impl Kept {
             },
             epoch: number(&memory.epoch),
             attempt: small(memory.attempt),
+            generation: small(memory.generation),
+            mending: memory.mending,
             slots: small(memory.slots),
             tries: small(memory.tries),
             yields: small(memory.yields),
@@ -163,6 +168,8 @@ impl Kept {
         };
         journal.seq = if self.begun { 7 } else { 0 };
         journal.memory.attempt = u32::from(self.attempt);
+        journal.memory.generation = u32::from(self.generation);
+        journal.memory.mending = self.mending;
         journal.memory.slots = u32::from(self.slots);
         journal.memory.tries = u32::from(self.tries);
         journal.memory.yields = u32::from(self.yields);
@@ -182,11 +189,17 @@ impl Kept {
         self.begun || self.place == Place::Validating
     }
 
-    /// Whether this claim is wanted.
-    pub fn wants(self, claim: &Claim) -> bool {
+    /// Whether a node that is lost after admission is to be replaced.
+    pub fn may_mend(self) -> bool {
+        self.slots > 0 && u32::from(self.tries) < POLICY.in_check.limit
+    }
+
+    /// Whether this claim is wanted beside these.
+    pub fn wants(self, claim: &Claim, all: &[Claim]) -> bool {
         matches!(self.place, Place::Provisioning | Place::WaitingReady | Place::Approved)
             && claim.attempt == self.attempt
             && claim.slot < self.slots
+            && !claim.is_superseded(all)
     }
 }
 
@@ -204,7 +217,7 @@ pub struct Sighting {
 /// One write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Write {
-    Create { attempt: u8, slot: u8 },
+    Create { attempt: u8, slot: u8, generation: u8 },
     Delete(Claim),
 }
 
@@ -312,6 +325,7 @@ fn work_out(seen: &Sighting) -> Turn {
                 Effect::CreateClaims(slots) => writes.extend(slots.into_iter().map(|slot| Write::Create {
                     attempt: u8::try_from(journal.memory.attempt).unwrap(),
                     slot: u8::try_from(slot).unwrap(),
+                    generation: u8::try_from(journal.memory.generation).unwrap(),
                 })),
                 Effect::DeleteClaims(names) => {
                     let meant = seen.claims.iter().filter(|c| names.contains(&name(c)));
@@ -336,7 +350,8 @@ impl Sighting {
         let mut views: Vec<ClaimView> = self.claims.iter().map(|c| view(c, self.late)).collect();
         views.sort_by_key(|v| v.slot);
         let losses = self.losses(journal);
-        let needs_plan = matches!(journal.state, State::Validating | State::Provisioning);
+        let needs_plan =
+            matches!(journal.state, State::Validating | State::Provisioning) || journal.memory.mending;
         then(&Facts {
             now: now(self.late),
             fresh: self.fresh,
@@ -355,13 +370,16 @@ impl Sighting {
         if !journal.state.wants_claims() {
             return BTreeMap::new();
         }
+        let creating = journal.state == State::Provisioning || journal.memory.mending;
         let lost = |slot: u32| {
             let own =
                 |c: &&Claim| u32::from(c.attempt) == journal.memory.attempt && u32::from(c.slot) == slot;
-            match self.claims.iter().find(own) {
-                Some(claim) if !claim.deleting => return None,
-                None if journal.state == State::Provisioning => return None,
-                _ => {}
+            if self.claims.iter().filter(own).any(|c| !c.deleting) {
+                return None;
+            }
+            let latest = |c: &Claim| u32::from(c.generation) >= journal.memory.generation;
+            if creating && !self.claims.iter().filter(own).any(latest) {
+                return None;
             }
             let failure = Failure::new(FailureClass::Interrupted, "lost");
             let soon = start() + SignedDuration::from_mins(1);
@@ -382,6 +400,7 @@ fn view(claim: &Claim, late: bool) -> ClaimView {
         uid: format!("{claim:?}"),
         attempt: u32::from(claim.attempt),
         slot: u32::from(claim.slot),
+        generation: u32::from(claim.generation),
         deleting: claim.deleting,
         held_until: None,
         health,
@@ -390,7 +409,7 @@ fn view(claim: &Claim, late: bool) -> ClaimView {
 
 /// The name of a claim as a view shows it; claims that share a name differ in their make.
 fn name(claim: &Claim) -> String {
-    format!("{}-{}-{}", claim.attempt, claim.slot, claim.make)
+    format!("{}-{}-{}-{}", claim.attempt, claim.slot, claim.generation, claim.make)
 }
 
 /// Whether the same claim bears the same name whenever it is asked for.

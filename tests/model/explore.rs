@@ -186,7 +186,9 @@ impl Model for Gangs {
         self.plant();
         let mut world = last.clone();
         Self::apply(&mut world, action)?;
-        if world.is_still() && !world.claims.iter().all(|c| world.work.journal.is_some_and(|j| j.wants(c))) {
+        if world.is_still()
+            && !world.claims.iter().all(|c| world.work.journal.is_some_and(|j| j.wants(c, &world.claims)))
+        {
             world.breaks(Broken::Orphan);
         }
         let world = ordered(world);

@@ -207,7 +207,7 @@ impl Look {
     }
 
     fn revokes(&self) -> bool {
-        matches!(self.seen.journal.place, Place::RollingBack(_))
+        matches!(self.seen.journal.place, Place::RollingBack(_) | Place::Provisioning)
             && self.stored.is_some_and(|s| s.place == Place::Approved)
     }
 
@@ -232,7 +232,7 @@ impl Look {
             self.next = Request::Run { writes, failed: false };
             return Some(self);
         }
-        if written == Some(false) && self.revokes() && core::is_held(&self.seen.work) {
+        if written == Some(false) && core::is_held(&self.seen.work) {
             return None;
         }
         writes.retain(|w| matches!(w, Write::Delete(_)));
@@ -273,7 +273,7 @@ impl Look {
 
     fn write(&mut self, world: &mut World, write: Write) {
         match write {
-            Write::Create { attempt, slot } => self.create(world, attempt, slot),
+            Write::Create { attempt, slot, generation } => self.create(world, (attempt, slot, generation)),
             Write::Delete(claim) => self.delete(world, claim),
         }
     }
@@ -283,28 +283,29 @@ impl Look {
         matches!(&self.next, Request::Run { writes, .. } if writes.len() > 1)
     }
 
-    fn create(&mut self, world: &mut World, attempt: u8, slot: u8) {
+    fn create(&mut self, world: &mut World, name: (u8, u8, u8)) {
+        let (attempt, slot, generation) = name;
         if !self.current {
             world.breaks(Broken::UnfencedCreate);
         }
         if attempt > world.announced {
             world.breaks(Broken::Unannounced);
         }
-        let there = world.claims.iter().find(|c| (c.attempt, c.slot) == (attempt, slot)).copied();
+        let there = world.claims.iter().find(|c| c.name() == name).copied();
         let claim = match there {
             Some(claim) if core::names_are_stable() => claim,
             _ => {
                 if there.is_some_and(|c| !c.deleting) {
                     world.breaks(Broken::DoubleSlot);
                 }
-                let make = world.next_make(attempt, slot);
-                let claim = Claim { attempt, slot, make, ready: false, deleting: false };
+                let make = world.next_make(attempt, slot, generation);
+                let claim = Claim { attempt, slot, generation, make, ready: false, deleting: false };
                 world.claims.push(claim);
                 world.claims.sort_unstable();
                 claim
             }
         };
-        self.seen.claims.retain(|c| (c.attempt, c.slot) != (attempt, slot));
+        self.seen.claims.retain(|c| c.name() != name);
         self.seen.claims.push(claim);
         self.seen.claims.sort_unstable();
     }
@@ -313,21 +314,22 @@ impl Look {
         if !self.current {
             world.breaks(Broken::UnfencedDelete);
         }
-        let same = |c: &Claim| (c.attempt, c.slot, c.make) == (meant.attempt, meant.slot, meant.make);
-        let hit = |c: &Claim| {
-            same(c) || planted!(DeleteWithoutUid) && (c.attempt, c.slot) == (meant.attempt, meant.slot)
-        };
+        let same = |c: &Claim| (c.name(), c.make) == (meant.name(), meant.make);
+        let hit = |c: &Claim| same(c) || planted!(DeleteWithoutUid) && c.name() == meant.name();
+        let wanted = !meant.is_superseded(&world.claims);
         let approved = world.work.journal.is_some_and(|j| {
-            j.place == Place::Approved && j.wants(&meant) && j.epoch == core::epoch(&world.work)
+            j.place == Place::Approved
+                && j.wants(&meant, &world.claims)
+                && j.epoch == core::epoch(&world.work)
         });
-        let pods_run = world.pods_run() && (approved || world.home == Some(meant.attempt));
+        let pods_run = world.pods_run() && (approved || wanted && world.home == Some(meant.attempt));
         match world.claims.iter_mut().find(|c| hit(c)) {
             Some(claim) => {
                 let (stranger, first) = (!same(claim), !claim.deleting);
                 claim.deleting = true;
                 if stranger {
                     world.breaks(Broken::WrongVictim);
-                } else if pods_run && first {
+                } else if pods_run && first && !world.erased {
                     world.breaks(Broken::Kill);
                 }
                 for seen in self.seen.claims.iter_mut().filter(|c| same(c)) {

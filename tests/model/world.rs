@@ -43,10 +43,25 @@ pub struct Work {
 pub struct Claim {
     pub attempt: u8,
     pub slot: u8,
+    /// Replacement it was made in.
+    pub generation: u8,
     /// Stands for its UID: differs between objects that bear the same name one after the other.
     pub make: u8,
     pub ready: bool,
     pub deleting: bool,
+}
+
+impl Claim {
+    /// What a create of this name finds.
+    pub fn name(self) -> (u8, u8, u8) {
+        (self.attempt, self.slot, self.generation)
+    }
+
+    /// Whether a later claim has taken its place.
+    pub fn is_superseded(self, all: &[Self]) -> bool {
+        let later = |c: &Self| !c.deleting && c.generation > self.generation;
+        all.iter().any(|c| (c.attempt, c.slot) == (self.attempt, self.slot) && later(c))
+    }
 }
 
 /// A snapshot that a cache may still show.
@@ -104,7 +119,7 @@ impl Broken {
     pub const ALL: [(Self, &'static str); 14] = [
         (Self::DishonestReady, "Ready is told only after all nodes were seen ready in the same look"),
         (Self::OldReady, "Ready is never told for an admission that is over"),
-        (Self::DoubleSlot, "a slot never has two claims"),
+        (Self::DoubleSlot, "a slot never has two claims of one generation"),
         (Self::Overlap, "an attempt starts only after no claim was seen to be left"),
         (Self::Unannounced, "a claim is created only after its attempt is in the journal"),
         (Self::UnfencedCreate, "no look that began after the rollback of an attempt creates a claim of it"),
@@ -133,12 +148,14 @@ pub struct World {
     evictions_before: u8,
     /// Attempt whose nodes Kueue was told of under this reservation.
     pub home: Option<u8>,
+    /// Whether a tenant has deleted the journal, and with it what was decided of the gang's own nodes.
+    pub erased: bool,
     /// Whether Kueue admitted while our check was off the Workload.
     pub without_us: bool,
     /// The last attempt that was ever in a journal.
     pub announced: u8,
     /// How many objects have borne each name.
-    makes: [[u8; SLOTS as usize]; 8],
+    makes: [[[u8; 4]; SLOTS as usize]; 8],
     pub broken: Option<Broken>,
 }
 
@@ -201,6 +218,7 @@ impl World {
             reservation: 0,
             evictions_before: 0,
             home: None,
+            erased: false,
             without_us: false,
             announced: 0,
             makes: Default::default(),
@@ -294,6 +312,7 @@ impl World {
             }
             Move::EraseJournal => {
                 self.budget.erasures -= 1;
+                self.erased = true;
                 self.work.journal = None;
             }
             Move::Launch(n) => self.claims[n].ready = true,
@@ -323,8 +342,8 @@ impl World {
     }
 
     /// A number for an object that is about to bear this name.
-    pub fn next_make(&mut self, attempt: u8, slot: u8) -> u8 {
-        let makes = &mut self.makes[usize::from(attempt)][usize::from(slot)];
+    pub fn next_make(&mut self, attempt: u8, slot: u8, generation: u8) -> u8 {
+        let makes = &mut self.makes[usize::from(attempt)][usize::from(slot)][usize::from(generation)];
         *makes += 1;
         *makes
     }
@@ -342,9 +361,12 @@ impl World {
     /// The attempt of which every slot has a node that is ready.
     pub fn ready_attempt(&self) -> Option<u8> {
         let ready = |attempt: u8| {
-            self.claims.iter().filter(|c| c.attempt == attempt && c.ready && !c.deleting).count()
+            (0..SLOTS).all(|slot| {
+                let up = |c: &Claim| (c.attempt, c.slot) == (attempt, slot) && c.ready && !c.deleting;
+                self.claims.iter().any(up)
+            })
         };
-        self.claims.iter().map(|c| c.attempt).find(|attempt| ready(*attempt) == usize::from(SLOTS))
+        self.claims.iter().map(|c| c.attempt).find(|attempt| ready(*attempt))
     }
 
     pub fn breaks(&mut self, broken: Broken) {
@@ -373,7 +395,10 @@ impl World {
             Phase::Admitted => match (self.work.entry, self.work.journal) {
                 (None, _) => true,
                 (Some(Verdict::Ready), Some(journal)) => {
-                    journal.place == Place::Approved && journal.epoch == core::epoch(&self.work)
+                    let whole = self.ready_attempt() == Some(journal.attempt);
+                    journal.place == Place::Approved
+                        && journal.epoch == core::epoch(&self.work)
+                        && (whole || !journal.may_mend())
                 }
                 _ => false,
             },

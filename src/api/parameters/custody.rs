@@ -63,7 +63,8 @@ pub struct Custody {
     /// How pods find their nodes and strangers are kept off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pinning: Option<Pinning>,
-    /// What happens when a node of a ready gang goes away before the gang is admitted.
+    /// What happens when a node that was there goes away before the gang is admitted. Afterwards only
+    /// `Replace` acts, and all else is left to the Job.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_node_lost: Option<OnNodeLost>,
     /// What becomes of the nodes once the gang is over.
@@ -91,10 +92,10 @@ pub enum Pinning {
     SelectorAndTaint,
 }
 
-/// What happens when a node of a ready gang goes away before the gang is admitted.
+/// What happens when a node that was there goes away before the gang is admitted.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNodeLost {
-    /// Another one is made in its place.
+    /// Another one is made in its place, as often as `retry.inCheck` gives tries.
     #[default]
     Replace,
     /// Everything is given back, and so is the quota.

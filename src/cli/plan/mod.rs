@@ -85,6 +85,7 @@ impl Args {
         let shapes = objects.shapes();
         let cluster = Cluster {
             cluster_queue: Some(&admitted.queue),
+            checks: &objects.checks,
             flavors: &admitted.flavors,
             node_pools: &objects.node_pools,
             daemon_sets: &objects.daemon_sets,

@@ -6,7 +6,8 @@ use crate::effects::journal::Guard;
 use crate::effects::{claims, journal as journal_write};
 use crate::error::Error;
 use crate::gang::{
-    Effect, Event, Failure, FailureClass, GangIdentity, Reservation, Rules, Sight, State, decide, message,
+    Effect, Event, Failure, FailureClass, GangIdentity, Memory, Reservation, Rules, Sight, State, decide,
+    message,
 };
 use crate::names;
 use crate::plan::{Outcome, Plan};
@@ -33,8 +34,8 @@ impl Gang<'_> {
             return committed;
         }
         let held = matches!(Reservation::of(workload, &self.identity.check), Reservation::Held { .. });
-        if committed.is_err() && held && self.journal.revokes() {
-            // While it is not durable, another replica may still tell Kueue Ready.
+        if committed.is_err() && held {
+            // While it is not durable, another replica may decide otherwise and tell Kueue Ready.
             return committed;
         }
         let skips = planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal);
@@ -58,9 +59,9 @@ impl Gang<'_> {
             return Ok(());
         };
         let hold = self.context.now().checked_add(self.policy.hold_limit.signed()).unwrap_or(Timestamp::MAX);
-        let attempt = self.journal.memory.attempt;
+        let memory = &self.journal.memory;
         let wanted =
-            slots.iter().filter_map(|slot| claim(plan, &self.identity, attempt, *slot, hold)).collect();
+            slots.iter().filter_map(|slot| claim(plan, &self.identity, memory, *slot, hold)).collect();
         let created = claims::create(&self.context.client, wanted).await;
         for claim in created.claims {
             self.context.necrology.saw(&claim, self.context.now());
@@ -70,6 +71,11 @@ impl Gang<'_> {
         self.tier = super::view::tier_of(&self.claims);
         if let Some(error) = created.refused {
             tracing::warn!(workload = self.identity.workload_ref(), error = %error, "a NodeClaim was refused");
+            if self.journal.state == State::Approved {
+                // Pods may run on the other nodes.
+                return Ok(());
+            }
+            let attempt = self.journal.memory.attempt;
             let message = format!("the API server refused a NodeClaim: {}", reason_of(&error));
             let rules = Rules::new(&self.policy, self.context.now(), self.identity.jitter(attempt));
             let event = Event::Failed(Failure::new(FailureClass::Refused, message));
@@ -141,21 +147,24 @@ impl Gang<'_> {
 fn claim(
     plan: &Plan,
     identity: &GangIdentity,
-    attempt: u32,
+    memory: &Memory,
     slot: u32,
     hold: Timestamp,
 ) -> Option<NodeClaim> {
     let mut claim = plan.slots.iter().find(|s| s.index == slot).map(|s| (*s.template).clone())?;
-    claim.metadata.name = Some(identity.claim_name(attempt, slot));
+    claim.metadata.name = Some(identity.replacement_name(memory.attempt, memory.generation, slot));
     let labels = claim.metadata.labels.get_or_insert_default();
     for (key, value) in [
         (names::MANAGED_BY, names::SETU.to_owned()),
         (names::GANG, identity.id()),
         (names::WORKLOAD_UID, identity.uid.clone()),
-        (names::ATTEMPT, attempt.to_string()),
+        (names::ATTEMPT, memory.attempt.to_string()),
         (names::SLOT, slot.to_string()),
     ] {
         labels.insert(key.to_owned(), value);
+    }
+    if memory.generation > 0 {
+        labels.insert(names::GENERATION.to_owned(), memory.generation.to_string());
     }
     let annotations = claim.metadata.annotations.get_or_insert_default();
     annotations.insert(names::WORKLOAD.to_owned(), identity.workload_ref());

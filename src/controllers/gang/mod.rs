@@ -10,15 +10,17 @@ mod view;
 use super::context::Context;
 use super::ledger::LedgerPages;
 use super::{plans, traffic};
-use crate::api::workload::CheckState;
+use crate::api::parameters::Pinning;
+use crate::api::pod::ResourceList;
+use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Workload};
-use crate::effects::claims;
+use crate::effects::{claims, pods};
 use crate::error::Error;
 use crate::gang::claims::Loss;
 use crate::gang::journal::JournalError;
 use crate::gang::{
     Effect, Event, Failure, FailureClass, GangIdentity, Journal, Reading, Reservation, Rules, Sight, State,
-    decide, observe,
+    decide, observe, strangers,
 };
 use crate::names;
 use crate::plan::offering::Offering;
@@ -47,6 +49,8 @@ pub struct Gang<'a> {
     claims: Vec<NodeClaim>,
     nodes: BTreeMap<String, Node>,
     sight: Sight,
+    /// What others than the gang take from its nodes, as of the last look past the caches.
+    taken: BTreeMap<String, ResourceList>,
     pool_claims: Vec<NodeClaim>,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.
     untold: Vec<(Journal, Journal)>,
@@ -139,6 +143,7 @@ impl<'a> Gang<'a> {
             claims,
             nodes,
             sight: Sight::Cached,
+            taken: BTreeMap::new(),
             pool_claims: Vec::new(),
             untold: Vec::new(),
             tier,
@@ -157,7 +162,7 @@ impl<'a> Gang<'a> {
             self.fetch_pool_claims().await?;
             match self.turn(workload) {
                 Turn::Still => break,
-                Turn::LookAgain => self.look_again().await?,
+                Turn::LookAgain => self.look_again(workload).await?,
                 Turn::Moved(effects) => self.commit_and_act(workload, effects).await?,
             }
         }
@@ -190,7 +195,7 @@ impl<'a> Gang<'a> {
             moved |= decision.journal != self.journal;
             effects.extend(decision.effects);
             if self.take(decision.journal) {
-                if let Event::Failed(failure) = &event {
+                if let Event::Failed(failure) | Event::Lost { failure, .. } = &event {
                     pages.note_shortage(self.exhausted(failure, &glance.losses), now);
                 }
                 let way = (!self.journal.state.is_over()).then_some(self.journal.memory.way);
@@ -251,7 +256,7 @@ impl<'a> Gang<'a> {
     fn needs_plan(&self) -> bool {
         match self.journal.state {
             State::Validating | State::Provisioning => true,
-            State::Approved => self.journal.memory.slots == 0,
+            State::Approved => self.journal.memory.slots == 0 || self.journal.memory.mending,
             _ => false,
         }
     }
@@ -268,7 +273,27 @@ impl<'a> Gang<'a> {
             _ => Ways::From(self.journal.memory.way.choice),
         };
         let request = Request { ways, ..self.request(workload) };
-        plans::outcome(self.context, &request, pages, &self.pool_claims)
+        let plan = plans::outcome(self.context, &request, pages, &self.pool_claims);
+        if !self.journal.memory.mending || !self.is_short_of(&plan) {
+            return plan;
+        }
+        // Pods that are done have moved the slots of the others: only all of them give the first plan.
+        let mut all = workload.clone();
+        if let Some(status) = &mut all.status {
+            status.reclaimable_pods.clear();
+        }
+        plans::outcome(self.context, &Request { workload: &all, ..request }, pages, &self.pool_claims)
+    }
+
+    /// Whether a gang whose pods need these nodes now has fewer, and the plan is not the one it began with.
+    fn is_short_of(&self, plan: &Outcome) -> bool {
+        let Outcome::Provision(plan) = plan else { return false };
+        let memory = &self.journal.memory;
+        let attempt = memory.attempt.to_string();
+        let stays =
+            |c: &&NodeClaim| c.metadata.deletion_timestamp.is_none() && c.label(names::ATTEMPT) == attempt;
+        let left = self.claims.iter().filter(stays).count();
+        memory.plan.as_ref() != Some(&plan.hash()) && plan.slots.len() > left
     }
 
     /// What this failure shows to be out of capacity.
@@ -278,9 +303,7 @@ impl<'a> Gang<'a> {
             FailureClass::InsufficientCapacity => losses
                 .iter()
                 .filter(|(_, loss)| matches!(loss, Loss::Failed(f) if f.reason == failure.reason))
-                .flat_map(|(slot, _)| {
-                    self.context.necrology.offerings(&self.identity.claim_name(attempt, *slot))
-                })
+                .flat_map(|(slot, _)| self.context.necrology.offerings(&self.last_name(*slot)))
                 .collect(),
             FailureClass::LaunchTimeout => {
                 let late = self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
@@ -313,12 +336,34 @@ impl<'a> Gang<'a> {
         Ok(())
     }
 
-    async fn look_again(&mut self) -> Result<(), Error> {
+    async fn look_again(&mut self, workload: &Workload) -> Result<(), Error> {
         let (claims, nodes) = claims::read(&self.context.client, &self.id).await?;
         self.tier = view::tier_of(&claims);
         self.claims = claims;
         self.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();
         self.sight = Sight::Quorum;
+        self.look_for_strangers(workload).await
+    }
+
+    /// Looks who else is on the nodes of a gang that is about to be told to run, where no taint keeps
+    /// others off them.
+    async fn look_for_strangers(&mut self, workload: &Workload) -> Result<(), Error> {
+        self.taken.clear();
+        let memory = &self.journal.memory;
+        let untainted = matches!(memory.pinning, Pinning::Selector | Pinning::None);
+        let waits = matches!(self.journal.state, State::WaitingReady | State::Approved);
+        let told = workload.check(&self.identity.check).is_some_and(|c| c.state == Verdict::Ready);
+        let complete = u32::try_from(self.nodes.len()).is_ok_and(|nodes| nodes >= memory.slots);
+        if !untainted || !waits || told || !complete {
+            return Ok(());
+        }
+        match pods::on_nodes(&self.context.client, self.nodes.keys().cloned().collect()).await {
+            Ok(pods) => self.taken = strangers::taken(&pods),
+            Err(error) if error.code() == Some(403) => {
+                tracing::warn!(error = %error, "could not look for other pods on a gang's nodes");
+            }
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 }

@@ -5,7 +5,8 @@ use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Workload, condition};
 use crate::controllers::Context;
 use crate::controllers::meters::capacity_type;
-use crate::gang::claims::{Loss, loss};
+use crate::gang::claims::{Loss, generation, loss};
+use crate::gang::strangers::crowd;
 use crate::gang::{ClaimView, Facts, Outlook, Reservation, State};
 use crate::names;
 use jiff::Timestamp;
@@ -13,6 +14,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::BTreeMap;
+
+/// How many replacements back the last claim of a slot is looked for.
+const REPLACEMENTS_REMEMBERED: usize = 32;
 
 /// A gang at one instant, which its [`Facts`] are borrowed from.
 pub(super) struct Glance {
@@ -64,8 +68,16 @@ impl Gang<'_> {
 
     fn views(&self, now: Timestamp) -> Vec<ClaimView> {
         let node = |c: &NodeClaim| c.status.as_ref().and_then(|s| self.nodes.get(&s.node_name));
-        let mut views: Vec<ClaimView> =
-            self.claims.iter().map(|c| ClaimView::of(c, node(c), &self.policy, now)).collect();
+        let view = |claim: &NodeClaim| {
+            let node = node(claim);
+            let mut view = ClaimView::of(claim, node, &self.policy, now);
+            let taken = node.and_then(|n| self.taken.get(n.metadata.name.as_deref().unwrap_or_default()));
+            if let (Some(node), Some(taken)) = (node, taken) {
+                crowd(&mut view, claim, node, taken, now);
+            }
+            view
+        };
+        let mut views: Vec<ClaimView> = self.claims.iter().map(view).collect();
         views.sort_by_key(|v| v.slot);
         views
     }
@@ -75,20 +87,39 @@ impl Gang<'_> {
         if !matches!(self.journal.state, State::Provisioning | State::WaitingReady | State::Approved) {
             return BTreeMap::new();
         }
-        let attempt = self.journal.memory.attempt;
+        let memory = &self.journal.memory;
+        let creating = self.journal.state == State::Provisioning || memory.mending;
+        let attempt = memory.attempt.to_string();
+        let mut by_slot: BTreeMap<&str, &NodeClaim> = BTreeMap::new();
+        for claim in self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt) {
+            let rank = |c: &NodeClaim| (c.metadata.deletion_timestamp.is_none(), generation(c));
+            let of_slot = by_slot.entry(claim.label(names::SLOT)).or_insert(claim);
+            if rank(claim) > rank(of_slot) {
+                *of_slot = claim;
+            }
+        }
         let lost = |slot: &u32| {
-            let name = self.identity.claim_name(attempt, *slot);
-            let claim = self.claims.iter().find(|c| c.name_any() == name);
+            let claim = by_slot.get(slot.to_string().as_str()).copied();
             if claim.is_some_and(|c| c.metadata.deletion_timestamp.is_none()) {
                 return None;
             }
-            if claim.is_none() && self.journal.state == State::Provisioning {
+            if creating && claim.is_none_or(|c| generation(c) < memory.generation) {
                 return None;
             }
+            let name = claim.map_or_else(|| self.last_name(*slot), ResourceExt::name_any);
             let (obituary, pool) = self.context.necrology.missed(&name, now);
             Some((*slot, loss(*slot, claim, &obituary, self.pool_fault(&pool).as_deref(), now)))
         };
-        (0..self.journal.memory.slots).filter_map(|slot| lost(&slot)).collect()
+        (0..memory.slots).filter_map(|slot| lost(&slot)).collect()
+    }
+
+    /// Name of the last claim of a slot, as far as is known here; else the one its loss is noted under.
+    pub(super) fn last_name(&self, slot: u32) -> String {
+        let memory = &self.journal.memory;
+        let name = |generation| self.identity.replacement_name(memory.attempt, generation, slot);
+        let recent = (0..=memory.generation).rev().take(REPLACEMENTS_REMEMBERED);
+        let known = recent.map(name).find(|name| self.context.necrology.knows(name));
+        known.unwrap_or_else(|| name(memory.generation))
     }
 
     fn pool_fault(&self, pool: &str) -> Option<String> {

@@ -168,8 +168,10 @@ fn nodes_are_up(sight: &mut Sight, workload: &Workload, journal: &Journal, check
         check: check.to_owned(),
     };
     for slot in 0..journal.memory.slots {
-        let claim = identity.claim_name(journal.memory.attempt, slot);
-        let last = sight.claims_book.last_up(&claim);
+        let memory = &journal.memory;
+        let names = (0..=memory.generation).map(|g| identity.replacement_name(memory.attempt, g, slot));
+        let last = names.filter_map(|name| sight.claims_book.last_up(&name)).max();
+        let claim = identity.claim_name(memory.attempt, slot);
         if last.and_then(|t| t.checked_add(ON_ITS_WAY).ok().or(Some(t))).is_none_or(|t| t < sight.now) {
             let what = format!(
                 "{} is told Ready while the node of {claim} is not up (last: {last:?})",

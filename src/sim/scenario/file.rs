@@ -100,6 +100,9 @@ pub struct Job {
     pub gpus: u32,
     /// How long each pod runs; for ever if absent.
     pub run_for: Option<String>,
+    /// How many of its pods may be lost before it fails.
+    #[serde(default)]
+    pub restarts: u32,
     /// Whether it may preempt others.
     #[serde(default)]
     pub high_priority: bool,

@@ -180,7 +180,7 @@ impl<T: Theatre> World<T> {
             "apiVersion": "batch/v1", "kind": "Job",
             "metadata": {"name": job.name, "labels": labels},
             "spec": {
-                "parallelism": job.pods, "completions": job.pods, "suspend": true, "backoffLimit": 0,
+                "parallelism": job.pods, "completions": job.pods, "suspend": true, "backoffLimit": job.restarts,
                 "template": {
                     "metadata": {"annotations": run_for(job.run_for.as_deref())},
                     "spec": {

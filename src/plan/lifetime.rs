@@ -1,0 +1,71 @@
+//! Whether nodes live as long as the pods on them may run.
+//!
+//! Rule: only told, never refused. Karpenter takes a node of that age away whatever runs there, but a
+//! job may end long before it has to.
+
+use super::claim::Draft;
+use super::demand::PodSetDemand;
+use crate::api::Workload;
+use crate::api::duration::Span;
+
+/// One note for each pod set that may run longer than its nodes live.
+pub fn notes(workload: &Workload, demand: &[PodSetDemand<'_>], drafts: &[Draft]) -> Vec<String> {
+    let note = |(set, draft): (&PodSetDemand<'_>, &Draft)| {
+        // `Never` is no span.
+        let life: Span = draft.expire_after().parse().ok()?;
+        let runs = longest(workload, set)?;
+        (runs > life).then(|| {
+            format!(
+                "pod set {} may run for {runs}, and Karpenter takes nodes of NodePool {} away after {life}, whatever \
+                 runs there; raise its expireAfter",
+                set.pod_set.name, draft.node_pool
+            )
+        })
+    };
+    demand.iter().zip(drafts).filter_map(note).collect()
+}
+
+/// How long a pod of this set may run; `None` where nothing bounds it.
+fn longest(workload: &Workload, set: &PodSetDemand<'_>) -> Option<Span> {
+    let whole = workload.spec.maximum_execution_time_seconds.map(u64::from);
+    let each = set.pod_set.template.spec.active_deadline_seconds.and_then(|s| u64::try_from(s).ok());
+    whole.into_iter().chain(each).min().map(Span::seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{World, patched, pool};
+    use crate::api::Workload;
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    fn notes(expire_after: &Value, maximum: &Value, deadline: &Value) -> Vec<String> {
+        let mut world = World::new();
+        let mut workload = serde_json::to_value(&world.workload).unwrap();
+        workload = patched(workload, &json!({"spec": {"maximumExecutionTimeSeconds": maximum}}));
+        let mut workload: Workload = serde_json::from_value(workload).unwrap();
+        for set in &mut workload.spec.pod_sets {
+            set.template.spec.active_deadline_seconds = deadline.as_i64();
+        }
+        world.workload = workload;
+        let expiry = json!({"spec": {"template": {"spec": {"expireAfter": expire_after}}}});
+        world.pools = vec![Arc::clone(&pool("gpu", &expiry))];
+        world.provisioned().notes
+    }
+
+    #[test]
+    fn a_job_that_may_outlive_its_nodes_is_told_of() {
+        let day = json!("24h");
+        let told = notes(&day, &json!(90_000), &json!(null));
+        let note = "pod set main may run for 25h, and Karpenter takes nodes of NodePool gpu away after 24h, whatever runs \
+                    there; raise its expireAfter";
+        assert_eq!(told, [note]);
+        assert_eq!(notes(&day, &json!(null), &json!(90_000)).len(), 1);
+        // What ends it first counts, and what nothing bounds is not guessed at.
+        assert!(notes(&day, &json!(90_000), &json!(600)).is_empty());
+        assert!(notes(&day, &json!(86_400), &json!(null)).is_empty());
+        assert!(notes(&day, &json!(null), &json!(null)).is_empty());
+        assert!(notes(&json!("Never"), &json!(90_000_000), &json!(null)).is_empty());
+        assert_eq!(notes(&json!(null), &json!(2_600_000), &json!(null)).len(), 1, "Karpenter's own default");
+    }
+}

@@ -1,0 +1,371 @@
+//! What is done about a node that is lost: while the gang waits, once it is ready, and after Kueue has
+//! admitted it. Pure: journals, snapshots and decisions alone.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::json;
+use setu::api::parameters::{OnNodeLost, Pinning};
+use setu::api::workload::{CheckState, Verdict};
+use setu::gang::claims::Loss;
+use setu::gang::event::{Effect, Event, Standing};
+use setu::gang::message::explain;
+use setu::gang::observe::{unfit, wake_at};
+use setu::gang::reservation::Epoch;
+use setu::gang::verdict::desired;
+use setu::gang::{
+    ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
+    State, StateName, Then, decide, observe,
+};
+use setu::plan::{Outcome, Plan, Share, Slot};
+use setu::policy::Policy;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_second(1_800_000_000 + seconds).unwrap()
+}
+
+fn plan(slots: u32) -> Plan {
+    let template = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
+        "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+    });
+    let template = Arc::new(serde_json::from_value(template).unwrap());
+    let slot = |index| Slot {
+        index,
+        pods: Arc::from([Share { pod_set: "main".into(), pods: 1 }]),
+        node_pool: "gpu".into(),
+        template: Arc::clone(&template),
+        shape: None,
+    };
+    Plan {
+        slots: (0..slots).map(slot).collect(),
+        pinning: Pinning::SelectorAndTaint,
+        notes: Vec::new(),
+        tier: 0,
+        way: String::new(),
+        choice: 0,
+        choices: 1,
+        reports: Vec::new(),
+    }
+}
+
+/// A gang of two and what is seen of it at one instant.
+struct Seen {
+    journal: Journal,
+    policy: Policy,
+    standing: Standing,
+    told: Verdict,
+    plan: Outcome,
+    claims: Vec<ClaimView>,
+    losses: BTreeMap<u32, Loss>,
+    sight: Sight,
+    now: i64,
+}
+
+fn ready(slot: u32, generation: u32) -> ClaimView {
+    ClaimView {
+        name: format!("c{slot}-{generation}"),
+        uid: format!("u{slot}-{generation}"),
+        attempt: 1,
+        slot,
+        generation,
+        deleting: false,
+        held_until: None,
+        health: Health::Ready { since: at(0) },
+    }
+}
+
+fn going(slot: u32, generation: u32) -> ClaimView {
+    ClaimView { deleting: true, ..ready(slot, generation) }
+}
+
+fn lost(reason: FailureClass) -> Failure {
+    Failure::new(reason, "the node of slot 1 went away")
+}
+
+impl Seen {
+    /// Slot 1 was interrupted and its claim is going, in a quorum read.
+    fn new(state: State, standing: Standing) -> Self {
+        let mut journal = Journal::new("uid", Epoch("1-0-a".into()), at(0), Some(at(900)));
+        journal.state = state;
+        journal.seq = 3;
+        journal.memory.attempt = 1;
+        journal.memory.slots = 2;
+        journal.memory.plan = Some(plan(2).hash());
+        journal.memory.pinning = Pinning::SelectorAndTaint;
+        Self {
+            journal,
+            policy: Policy::default(),
+            standing,
+            told: if standing == Standing::Reserved { Verdict::Pending } else { Verdict::Ready },
+            plan: Outcome::Provision(plan(2)),
+            claims: vec![ready(0, 0), going(1, 0)],
+            losses: BTreeMap::from([(1, Loss::Failed(lost(FailureClass::Interrupted)))]),
+            sight: Sight::Quorum,
+            now: 10,
+        }
+    }
+
+    fn with<T>(&self, act: impl FnOnce(&Facts<'_>) -> T) -> T {
+        let reservation = Reservation::Held { epoch: Epoch("1-0-a".into()), standing: self.standing };
+        act(&Facts {
+            now: at(self.now),
+            fresh: false,
+            reservation: &reservation,
+            told: self.told,
+            plan: Some(&self.plan),
+            claims: &self.claims,
+            losses: &self.losses,
+            sight: self.sight,
+            policy: &self.policy,
+            outlook: Outlook::default(),
+        })
+    }
+
+    fn read(&self) -> Reading {
+        self.with(|facts| observe(&self.journal, facts))
+    }
+
+    fn events(&self) -> Vec<Event> {
+        match self.read() {
+            Reading::Events(events) => events,
+            Reading::LookAgain => panic!("looks again"),
+        }
+    }
+
+    /// Takes what is seen as far as one event leads; returns the slots that are created.
+    fn step(&mut self) -> Vec<u32> {
+        let mut created = Vec::new();
+        let rules = Rules::new(&self.policy, at(self.now), 0.0);
+        for event in self.events() {
+            let decision = decide(&self.journal, &event, &rules);
+            self.journal = decision.journal;
+            for effect in decision.effects {
+                match effect {
+                    Effect::CreateClaims(slots) => created.extend(slots),
+                    Effect::DeleteClaims(names) => panic!("deletes {names:?}"),
+                }
+            }
+        }
+        created
+    }
+
+    fn state(&self) -> StateName {
+        self.journal.state.name()
+    }
+}
+
+#[test]
+fn a_lost_node_is_replaced_under_a_new_name_while_all_else_of_the_attempt_stays() {
+    for state in [State::WaitingReady, State::Approved] {
+        let mut seen = Seen::new(state, Standing::Reserved);
+        assert_eq!(seen.step(), Vec::<u32>::new());
+        let memory = &seen.journal.memory;
+        assert_eq!(seen.state(), StateName::Provisioning);
+        assert_eq!((memory.attempt, memory.generation, memory.slots), (1, 1, 2));
+        assert_eq!(memory.pinning, Pinning::SelectorAndTaint);
+        assert_eq!(memory.last_failure.as_ref().unwrap().reason, FailureClass::Interrupted);
+        // The one that goes may take its time: its successor does not wait for it.
+        assert_eq!(seen.step(), [1]);
+        seen.claims.push(ClaimView {
+            health: Health::Coming { waits_for: "launch".into(), until: None },
+            ..ready(1, 1)
+        });
+        seen.losses.clear();
+        seen.step();
+        assert_eq!(seen.state(), StateName::WaitingReady);
+        assert_eq!(seen.events(), []);
+        seen.claims.pop();
+        seen.claims.push(ready(1, 1));
+        seen.step();
+        assert_eq!(seen.state(), StateName::Approved);
+    }
+}
+
+#[test]
+fn a_replacement_is_created_on_a_quorum_read_alone() {
+    let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
+    seen.sight = Sight::Cached;
+    assert_eq!(seen.read(), Reading::LookAgain);
+    seen.sight = Sight::Quorum;
+    seen.step();
+    seen.sight = Sight::Cached;
+    assert_eq!(
+        seen.read(),
+        Reading::LookAgain,
+        "a cache may not show the first claim, which has another name"
+    );
+    seen.sight = Sight::Quorum;
+    assert_eq!(seen.events(), [Event::ClaimsMissing(vec![1])]);
+}
+
+#[test]
+fn the_policy_says_what_a_lost_node_leads_to() {
+    let rolling_back = |then| State::RollingBack { then };
+    for state in [State::WaitingReady, State::Approved] {
+        for (on_node_lost, end) in [
+            (OnNodeLost::Replace, State::Provisioning),
+            (OnNodeLost::Yield, rolling_back(Then::Yielded)),
+            (OnNodeLost::Reject, rolling_back(Then::Rejected)),
+            (OnNodeLost::Ignore, state.clone()),
+        ] {
+            let mut seen = Seen::new(state.clone(), Standing::Reserved);
+            seen.policy.on_node_lost = on_node_lost;
+            seen.step();
+            assert_eq!(seen.journal.state, end, "{on_node_lost:?} in {state:?}");
+        }
+    }
+}
+
+#[test]
+fn capacity_that_is_not_to_be_had_is_no_node_that_was_lost() {
+    let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
+    seen.losses = BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
+    seen.step();
+    assert_eq!(seen.journal.state, State::RollingBack { then: Then::BackingOff });
+    // Of both at once the worse counts: a replacement would not mend it.
+    let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
+    let failed = Failure::new(FailureClass::LaunchTimeout, "late");
+    seen.claims = vec![ClaimView { health: Health::Failed(failed), ..ready(0, 0) }, going(1, 0)];
+    seen.step();
+    assert_eq!(seen.journal.state, State::RollingBack { then: Then::BackingOff });
+}
+
+#[test]
+fn replacements_are_tries_and_used_up_like_them() {
+    let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
+    seen.policy.in_check.limit = 2;
+    for generation in 0..2 {
+        seen.claims = vec![ready(0, 0), going(1, generation)];
+        seen.step();
+        assert_eq!((seen.state(), seen.journal.memory.generation), (StateName::Provisioning, generation + 1));
+        seen.journal.state = State::WaitingReady;
+    }
+    seen.claims = vec![ready(0, 0), going(1, 2)];
+    seen.step();
+    assert_eq!(seen.journal.state, State::RollingBack { then: Then::Yielded });
+}
+
+#[test]
+fn a_replacement_that_is_lost_while_the_others_are_created_ends_the_attempt() {
+    let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
+    seen.step();
+    seen.claims = vec![ready(0, 0), going(1, 1)];
+    seen.step();
+    assert_eq!(seen.journal.state, State::RollingBack { then: Then::BackingOff });
+}
+
+#[test]
+fn ready_is_taken_back_first_and_stays_told_where_losses_are_ignored() {
+    let entry = CheckState {
+        name: "c".into(),
+        state: Verdict::Ready,
+        last_transition_time: at(0),
+        message: String::new(),
+        requeue_after_seconds: None,
+        pod_set_updates: Vec::new(),
+    };
+    let mut seen = Seen::new(State::Approved, Standing::Reserved);
+    seen.told = Verdict::Ready;
+    assert_eq!(seen.events(), []);
+    let verdict =
+        |seen: &Seen| seen.with(|f| desired(&seen.journal, f, &entry, Ok(Vec::new()))).map(|d| d.state);
+    assert_eq!(verdict(&seen), Some(Verdict::Pending));
+    seen.policy.on_node_lost = OnNodeLost::Ignore;
+    assert_eq!(verdict(&seen), None);
+    assert_eq!(seen.with(|f| unfit(&seen.journal, f)), None);
+}
+
+#[test]
+fn an_admitted_gang_is_mended_where_it_stands() {
+    for standing in [Standing::Admitted, Standing::AdmittedPods] {
+        let mut seen = Seen::new(State::Approved, standing);
+        assert_eq!(seen.step(), Vec::<u32>::new());
+        assert_eq!((seen.state(), seen.journal.memory.generation), (StateName::Approved, 1));
+        let told = seen.with(|f| explain(&seen.journal, f));
+        assert!(told.starts_with("1/2 nodes are left; what is lost is replaced"), "{told}");
+        assert_eq!(seen.step(), [1]);
+        seen.claims.push(ready(1, 1));
+        seen.losses.clear();
+        seen.step();
+        assert!(!seen.journal.memory.mending);
+        // Whole again, it has all its tries again.
+        assert_eq!((seen.journal.memory.tries, seen.events()), (1, vec![Event::NodesReady]));
+        seen.step();
+        assert_eq!((seen.journal.memory.tries, seen.events()), (0, vec![]));
+    }
+}
+
+#[test]
+fn after_admission_the_job_decides_unless_the_policy_replaces() {
+    for on_node_lost in [OnNodeLost::Yield, OnNodeLost::Reject, OnNodeLost::Ignore] {
+        let mut seen = Seen::new(State::Approved, Standing::Admitted);
+        seen.policy.on_node_lost = on_node_lost;
+        assert_eq!(seen.events(), []);
+    }
+    // Pods that ran before the check came have no nodes of ours to lose.
+    assert_eq!(Seen::new(State::Approved, Standing::Running).events(), []);
+}
+
+#[test]
+fn replacements_for_a_running_gang_are_paced_and_bounded() {
+    let mut seen = Seen::new(State::Approved, Standing::Admitted);
+    seen.step();
+    seen.journal.memory.mending = false;
+    seen.claims = vec![ready(0, 0), going(1, 1)];
+    let due = at(10) + SignedDuration::from_secs(5);
+    assert_eq!(seen.events(), []);
+    assert_eq!(seen.with(|f| wake_at(&seen.journal, f)), Some(due));
+    seen.now = 15;
+    seen.step();
+    assert_eq!(seen.journal.memory.generation, 2);
+    seen.journal.memory.mending = false;
+    seen.journal.memory.tries = seen.policy.in_check.limit;
+    seen.claims = vec![ready(0, 0), going(1, 2)];
+    seen.now = 9_999;
+    assert_eq!(seen.events(), []);
+}
+
+#[test]
+fn a_plan_that_has_changed_mends_nothing_under_running_pods() {
+    let mut seen = Seen::new(State::Approved, Standing::Admitted);
+    seen.step();
+    seen.plan = Outcome::Provision(plan(3));
+    assert_eq!(seen.step(), Vec::<u32>::new());
+    assert_eq!(seen.state(), StateName::Approved);
+}
+
+#[test]
+fn of_two_claims_for_one_slot_the_later_stays() {
+    let mut seen = Seen::new(State::Approved, Standing::Admitted);
+    seen.journal.memory.generation = 1;
+    seen.losses.clear();
+    seen.claims = vec![ready(0, 0), ready(1, 0), ready(1, 1)];
+    assert_eq!(seen.events(), [Event::Strays(vec!["c1-0".into()])]);
+    // One that goes has no successor by itself.
+    seen.claims = vec![ready(0, 0), ready(1, 0), going(1, 1)];
+    assert_eq!(seen.events(), []);
+}
+
+#[test]
+fn claims_without_a_journal_tell_of_their_replacements_and_of_lost_slots() {
+    let mut seen = Seen::new(State::Validating, Standing::Admitted);
+    seen.journal.seq = 0;
+    seen.claims = vec![going(0, 0), ready(1, 0), ready(2, 3)];
+    let found = seen.with(|facts| observe(&seen.journal, &Facts { fresh: true, ..*facts }));
+    let expected = Event::Found { attempt: 1, generation: 3, slots: 3, standing: Standing::Admitted };
+    assert_eq!(found, Reading::Events(vec![expected]));
+}
+
+#[test]
+fn a_journal_from_before_replacements_is_read_and_one_without_them_says_nothing_of_them() {
+    let seen = Seen::new(State::Approved, Standing::Reserved);
+    let text = seen.journal.encode();
+    assert!(!text.contains("generation") && !text.contains("mending"), "{text}");
+    assert_eq!(Journal::decode(&text, "uid", at(0), at(20)).unwrap(), seen.journal);
+    let mut mended = seen.journal;
+    (mended.memory.generation, mended.memory.mending) = (7, true);
+    assert_eq!(Journal::decode(&mended.encode(), "uid", at(0), at(20)).unwrap(), mended);
+}
