@@ -22,7 +22,7 @@ const READ_LIMIT: usize = 2 * WRITE_LIMIT;
 /// Longest name of a replica in the history.
 const BY_LIMIT: usize = 63;
 /// Most nodes a journal may name: each of them is looked for, and the number is a tenant's word.
-const SLOTS_LIMIT: u32 = 16 * 1024;
+pub(super) const SLOTS_LIMIT: u32 = 16 * 1024;
 /// Most history entries kept; the oldest go first.
 const HISTORY_LIMIT: usize = 32;
 

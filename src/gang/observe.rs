@@ -7,7 +7,7 @@ use super::claims::{ClaimView, Health, Loss};
 use super::custody::{self, empty, first_loss, live, missing};
 use super::event::{Event, Standing};
 use super::failure::{Failure, FailureClass};
-use super::journal::{Journal, Way};
+use super::journal::{Journal, SLOTS_LIMIT, Way};
 use super::reservation::Reservation;
 use super::state::{State, Then};
 use crate::api::parameters::OnNodeLost;
@@ -142,7 +142,7 @@ fn first_sight(facts: &Facts<'_>) -> Option<Event> {
     let attempt = known.iter().filter(|c| !c.deleting).map(|c| c.attempt).max();
     match (attempt, standing) {
         (Some(attempt), standing) => {
-            let own = || facts.claims.iter().filter(|c| c.attempt == attempt);
+            let own = || facts.claims.iter().filter(|c| c.attempt == attempt && c.slot < SLOTS_LIMIT);
             Some(Event::Found {
                 attempt,
                 generation: own().map(|c| c.generation).max().unwrap_or_default(),

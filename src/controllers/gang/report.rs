@@ -7,6 +7,7 @@ use crate::controllers::board::BoardEntry;
 use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
 use crate::effects::events::Moment;
+use crate::gang::claims::generation;
 use crate::gang::journal::Step;
 use crate::gang::observe::wake_at;
 use crate::gang::trace::{Subject, cut_off, spans};
@@ -180,7 +181,9 @@ impl Gang<'_> {
     }
 
     pub(super) fn count_ready(&self) {
-        for claim in &self.claims {
+        // The others were counted when they became ready.
+        let latest = self.journal.memory.generation;
+        for claim in self.claims.iter().filter(|c| generation(c) == latest) {
             if let Some(ready) = claim.since("Initialized") {
                 let took = elapsed(created(claim, ready), ready);
                 metrics::claim_ready(claim.label(names::NODEPOOL), took);

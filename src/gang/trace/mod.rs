@@ -253,7 +253,7 @@ fn state(journal: &Journal, step: &Step, entered: Timestamp, subject: &Subject) 
 fn events(step: &Step, attempt_before: Option<&Step>) -> Vec<Moment> {
     let moment = |name, key, value| Moment { name, at: step.at, attributes: vec![(key, value)] };
     let verdict = match step.to {
-        StateName::Approved => Some("Ready"),
+        StateName::Approved if step.from != StateName::Approved => Some("Ready"),
         StateName::Yielded => Some("Retry"),
         StateName::Rejected => Some("Rejected"),
         _ => None,
