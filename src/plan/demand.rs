@@ -37,7 +37,7 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
     let mut needs = Vec::new();
     let mut unmanaged = 0;
     for pod_set in request.workload.spec.pod_sets.iter().filter(|p| covered.contains(&p.name)) {
-        let pods = pods(request.workload, pod_set);
+        let pods = pods(request.workload, pod_set).saturating_sub(placed(cluster, &pod_set.name));
         if pods == 0 {
             continue;
         }
@@ -146,6 +146,15 @@ fn pods(workload: &Workload, pod_set: &PodSet) -> u32 {
         .find(|r| r.name == pod_set.name)
         .map_or(0, |r| r.count);
     u32::try_from(granted.min(pod_set.count.saturating_sub(done))).unwrap_or(0)
+}
+
+/// Pods of a pod set that have their places from the slice before.
+fn placed(cluster: &Cluster<'_>, pod_set: &str) -> u32 {
+    let of = |slice: &Workload| {
+        let same = slice.spec.pod_sets.iter().find(|p| p.name == pod_set);
+        same.map_or(0, |same| pods(slice, same))
+    };
+    cluster.predecessor.map_or(0, of)
 }
 
 /// What one pod takes.

@@ -174,10 +174,9 @@ fn meaning(field: &Value, kind: &Value) -> String {
 }
 
 /// Keys that are read, checked and merged, and that nothing acts on yet, with all below them.
-const IDLE: [&str; 12] = [
+const IDLE: [&str; 11] = [
     "colocation",
     "custody.onNodeLost",
-    "custody.release",
     "custody.warmFor",
     "gates.budget",
     "gates.placement",
