@@ -142,6 +142,7 @@ mod tests {
 
     #[test]
     fn it_says_what_stands_there_and_what_would() {
+        let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
         let workload: Workload = serde_json::from_value(json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
             "metadata": {
@@ -151,9 +152,7 @@ mod tests {
             "spec": {},
             "status": {
                 "admission": {"clusterQueue": "q"}, "admissionChecks": [{"name": "c", "state": "Ready"}],
-                "conditions": ["QuotaReserved", "Admitted"].map(|kind| json!({
-                    "type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-                })),
+                "conditions": [condition("QuotaReserved"), condition("Admitted")],
             },
         }))
         .unwrap();

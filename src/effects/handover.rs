@@ -48,7 +48,7 @@ async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
             there(call("handing back Node", node, api.patch(node, &params(), &Patch::Merge(&patch))).await)?;
         }
     }
-    let patch = json!({"metadata": unmarked(claim.uid())});
+    let patch = json!({"metadata": unmarked(claim.metadata.uid.as_deref())});
     let api: Api<NodeClaim> = Api::all(client.clone());
     there(call("handing back NodeClaim", &name, api.patch(&name, &params(), &Patch::Merge(&patch))).await)?;
     tracing::info!(nodeclaim = name, "handed a NodeClaim back to Karpenter");
@@ -56,22 +56,26 @@ async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
 }
 
 /// Metadata that takes everything of ours off an object of this UID.
-fn unmarked(uid: Option<String>) -> Value {
+fn unmarked(uid: Option<&str>) -> Map<String, Value> {
     let labels = [names::MANAGED_BY, names::GANG, names::WORKLOAD_UID, names::ATTEMPT, names::SLOT];
     let annotations = [names::DO_NOT_DISRUPT, names::HOLD_UNTIL, names::WORKLOAD, names::CHECK];
-    let without = |keys: &[&str]| -> Map<String, Value> {
-        keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect()
+    let without = |keys: &[&str]| -> Value {
+        Value::Object(keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect())
     };
-    json!({"uid": uid, "labels": without(&labels), "annotations": without(&annotations)})
+    Map::from_iter([
+        ("uid".to_owned(), json!(uid)),
+        ("labels".to_owned(), without(&labels)),
+        ("annotations".to_owned(), without(&annotations)),
+    ])
 }
 
 /// A list of taints can only be replaced as a whole, so the Node must be as it was read.
 fn node_without_ours(node: &Node) -> Value {
-    let mut metadata = unmarked(node.uid());
+    let mut metadata = unmarked(node.metadata.uid.as_deref());
     if !node.spec.taints.iter().any(|taint| taint.key == names::GANG) {
         return json!({"metadata": metadata});
     }
-    metadata["resourceVersion"] = json!(node.resource_version());
+    metadata.insert("resourceVersion".to_owned(), json!(node.metadata.resource_version));
     let others: Vec<&Taint> = node.spec.taints.iter().filter(|taint| taint.key != names::GANG).collect();
     json!({"metadata": metadata, "spec": {"taints": others}})
 }

@@ -365,4 +365,37 @@ mod tests {
             (ObstacleReason::FlavorMissing, "ResourceFlavor gpu does not exist; create it".into())
         );
     }
+
+    #[test]
+    fn a_slice_gets_nodes_for_the_pods_that_the_one_before_it_has_not() {
+        let slice = |count: i32, more: &Value| {
+            let mut change = json!({
+                "metadata": {
+                    "uid": format!("u{count}"), "annotations": {(names::ELASTIC_JOB): "true"},
+                    "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "job", "controller": true}],
+                },
+                "spec": {"podSets": [super::super::fixtures::pod_set("main", count)]},
+            });
+            change["metadata"]["annotations"][names::SLICE_REPLACES] = more.clone();
+            World::new().workload(&change)
+        };
+        let before = slice(2, &Value::Null).workload;
+        let mut world = slice(5, &json!("ns/before"));
+        // The template of a running Job has what was added to the pods of the first slice.
+        let spec = &mut world.workload.spec.pod_sets[0].template.spec;
+        spec.node_selector.insert(names::GANG.to_owned(), "g1".to_owned());
+        let plan = |predecessor| {
+            let cluster = Cluster { predecessor, ..world.cluster() };
+            match super::super::plan(&cluster, &world.request()) {
+                Outcome::Provision(plan) => plan,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(plan(Some(&before)).slots.len(), 3);
+        assert_eq!(plan(None).slots.len(), 5);
+        // Kueue adds no toleration to pods that come later.
+        assert_eq!(plan(None).pinning, crate::api::parameters::Pinning::Selector);
+        let pins = [&before, &world.workload].map(|w| crate::gang::identity::pin(w, "prov"));
+        assert_eq!(pins[0], pins[1]);
+    }
 }
