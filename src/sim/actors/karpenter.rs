@@ -1,6 +1,7 @@
 //! Karpenter: launches, registers, initializes and ends NodeClaims, as its contract says, in the
 //! weather that a test makes. The kubelet of its Nodes is played here too.
 
+use super::machines::has_ended;
 use super::{Actor, Stage, Touched};
 use crate::names;
 use crate::sim::api::kinds::{self, Kind};
@@ -14,6 +15,7 @@ use crate::sim::weather::{Place, Weather};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The finalizer on every NodeClaim.
@@ -314,7 +316,8 @@ impl Karpenter {
 
     fn terminate(&mut self, user: &User, claim: &Value) {
         let node = name(claim);
-        for pod in user.list(&kinds::POD).iter().filter(|p| text(p, "/spec/nodeName") == node) {
+        let drained = |p: &&Arc<Value>| text(p, "/spec/nodeName") == node && !has_ended(p);
+        for pod in user.list(&kinds::POD).iter().filter(drained) {
             let _ = user.delete(
                 &kinds::POD,
                 text(pod, "/metadata/namespace"),

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How long a pod runs, as an annotation on it; without it for ever.
 pub const RUN_FOR: &str = "e2e.setu/run-for";
@@ -31,9 +32,14 @@ pub enum Look {
     End(String, String, String),
     /// Objects whose owner is gone.
     Garbage,
-    /// A Node is gone: pods on it go too.
+    /// A Node is gone: pods that ran on it go too.
     NodeGone(String),
+    /// A Node has been gone for a while: what ended there is cleared away.
+    Leftovers(String),
 }
+
+/// How long pods that have ended stay after their Node.
+const LEFTOVERS_KEPT: Duration = Duration::from_mins(1);
 
 /// The actor.
 #[derive(Default)]
@@ -112,12 +118,26 @@ impl Actor for Machines {
             }
             Look::Garbage => stage.server.collect_garbage(),
             Look::NodeGone(node) => {
-                for pod in user.list(&kinds::POD).iter().filter(|p| text(p, "/spec/nodeName") == node) {
+                let on_it = |p: &&Arc<Value>| text(p, "/spec/nodeName") == node;
+                for pod in user.list(&kinds::POD).iter().filter(on_it).filter(|p| !has_ended(p)) {
                     delete(&user, pod);
+                }
+                stage.after(LEFTOVERS_KEPT, Look::Leftovers(node));
+            }
+            Look::Leftovers(node) => {
+                if user.get(&kinds::NODE, "", &node).is_none() {
+                    for pod in user.list(&kinds::POD).iter().filter(|p| text(p, "/spec/nodeName") == node) {
+                        delete(&user, pod);
+                    }
                 }
             }
         }
     }
+}
+
+/// Whether no container of a pod will run again.
+pub fn has_ended(pod: &Value) -> bool {
+    matches!(text(pod, "/status/phase"), "Succeeded" | "Failed")
 }
 
 fn delete(user: &User, pod: &Value) {
@@ -192,15 +212,17 @@ fn schedule(user: &User) -> Vec<Arc<Value>> {
     }
     let nodes = user.list(&kinds::NODE);
     let mut taken: BTreeMap<&str, BTreeMap<String, Amount>> = BTreeMap::new();
-    for pod in pods.iter().filter(|p| !matches!(text(p, "/status/phase"), "Succeeded" | "Failed")) {
+    for pod in pods.iter().filter(|p| !has_ended(p)) {
         add(taken.entry(text(pod, "/spec/nodeName")).or_default(), &requests(pod));
     }
     let mut bound = Vec::new();
     for pod in waiting {
         let wanted = requests(pod);
-        let found =
-            nodes.iter().find(|node| takes(node, pod) && has_room(node, &wanted, taken.get(name(node))));
-        if let Some(node) = found {
+        let carries = |node: &Value| taken.get(name(node)).and_then(|used| used.get("pods")).copied();
+        let fits = |node: &&Arc<Value>| takes(node, pod) && has_room(node, &wanted, taken.get(name(node)));
+        // The real scheduler spreads, too.
+        let emptiest = nodes.iter().filter(fits).min_by_key(|node| carries(node).unwrap_or_default());
+        if let Some(node) = emptiest {
             add(taken.entry(name(node)).or_default(), &wanted);
             let bind = json!({"spec": {"nodeName": name(node)}});
             let patched = user.merge(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &bind);

@@ -15,6 +15,8 @@ use std::sync::Arc;
 const MAIN: &str = "main";
 /// The label that names a pod's group.
 pub const GROUP: &str = "kueue.x-k8s.io/pod-group-name";
+/// Annotation of a group's Workload.
+pub const IS_GROUP: &str = "kueue.x-k8s.io/is-group-workload";
 /// How many pods the group has in all.
 const TOTAL: &str = "kueue.x-k8s.io/pod-group-total-count";
 /// The gate that keeps a pod from being scheduled before it is admitted.
@@ -242,7 +244,7 @@ fn make_group_workload(user: &User, namespace: &str, name: &str, pods: &[Arc<Val
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
         "metadata": {
             "namespace": namespace, "name": name, "finalizers": [FINALIZER], "ownerReferences": owners,
-            "annotations": {"kueue.x-k8s.io/is-group-workload": "true"},
+            "annotations": {IS_GROUP: "true"},
         },
         "spec": {"queueName": queue, "active": true, "priority": 0, "podSets": pod_sets},
     });

@@ -9,7 +9,7 @@ use super::{Actor, Stage, Touched};
 use crate::sim::api::User;
 use crate::sim::api::kinds;
 use crate::sim::values::{
-    flag, is, is_going, label, list, name, namespace, number, since, text, with_condition,
+    annotation, flag, is, is_going, label, list, name, namespace, number, since, text, with_condition,
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
@@ -60,6 +60,9 @@ impl Actor for Kueue {
         match touched.kind.kind {
             "Workload" => {
                 let (namespace, name) = key();
+                if !annotation(object, jobs::IS_GROUP).is_empty() {
+                    self.look(Look::Group(namespace.clone(), name.clone()), stage);
+                }
                 self.look(Look::Workload(namespace.clone(), name), stage);
                 for owner in list(object, "/metadata/ownerReferences") {
                     let owned = (namespace.clone(), text(owner, "/name").to_owned());
