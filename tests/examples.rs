@@ -53,7 +53,8 @@ fn text<'v>(value: &'v Value, path: &str) -> &'v str {
 fn apply(admin: &User, file: &str) {
     for object in documents(&folder().join(file)) {
         let (kind, name) = (text(&object, "/kind"), text(&object, "/metadata/name"));
-        let kind = kinds::ALL.iter().find(|k| k.kind == kind).unwrap_or_else(|| panic!("{file}: no kind {kind}"));
+        let kind =
+            kinds::ALL.iter().find(|k| k.kind == kind).unwrap_or_else(|| panic!("{file}: no kind {kind}"));
         if let Err(refusal) = admin.create(kind, object.clone()) {
             panic!("{file}: {} {name}: {refusal}", kind.kind);
         }
@@ -98,7 +99,8 @@ fn has_ended(gang: &str, end: &End, seen: &Seen, spectator: &Spectator) -> bool 
         End::Runs(nodes, labels) => {
             if seen.finished {
                 assert_eq!(seen.nodes.len(), *nodes, "{gang} ran on {:?}", seen.nodes);
-                for (node, (key, value)) in seen.nodes.iter().flat_map(|n| labels.iter().map(move |l| (n, l))) {
+                for (node, (key, value)) in seen.nodes.iter().flat_map(|n| labels.iter().map(move |l| (n, l)))
+                {
                     assert_eq!(node.get(*key), Some(&json!(value)), "a node of {gang} is {node}");
                 }
             }
@@ -177,7 +179,11 @@ fn every_example_comes_to_its_end_in_the_embedded_cluster() {
     let fair = json!([]);
     let plays = [
         (on("gang-of-four.yaml"), fair.clone(), vec![("gang-of-four", End::Runs(4, &[GPU, ON_DEMAND]))]),
-        (on("cpu-gang.yaml"), fair.clone(), vec![("cpu-gang", End::Runs(3, &[("karpenter.sh/nodepool", "cpu")]))]),
+        (
+            on("cpu-gang.yaml"),
+            fair.clone(),
+            vec![("cpu-gang", End::Runs(3, &[("karpenter.sh/nodepool", "cpu")]))],
+        ),
         (on("pod-group.yaml"), fair.clone(), vec![("ray", End::Runs(4, &[]))]),
         (
             alone("spot-then-on-demand.yaml"),
@@ -202,14 +208,18 @@ fn every_example_comes_to_its_end_in_the_embedded_cluster() {
             fair.clone(),
             vec![
                 ("cleared", End::Runs(2, &[ZONE_B])),
-                ("elsewhere", End::Waits("does not have the labels that gates.placement.namespaces asks for")),
+                (
+                    "elsewhere",
+                    End::Waits("does not have the labels that gates.placement.namespaces asks for"),
+                ),
             ],
         ),
         (alone("jupyterhub.yaml"), fair, vec![("jupyter-user", End::Runs(1, &[GPU]))]),
     ];
     let mut played = BTreeSet::new();
     for (files, weather, gangs) in plays {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         played.extend(files.iter().copied());
         runtime.block_on(play(&Play { files, weather, gangs }));
     }

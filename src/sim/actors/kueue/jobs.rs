@@ -184,12 +184,9 @@ pub fn sync_group(user: &User, namespace: &str, group_name: &str, now: Timestamp
     }
 }
 
-/// One look at a pod that is a job by itself; one of a group is looked at with its group.
+/// One look at a pod that is a job by itself.
 pub fn sync_pod(user: &User, namespace: &str, name: &str, now: Timestamp) {
     let Some(pod) = user.get(&kinds::POD, namespace, name).filter(|p| !is_going(p)) else { return };
-    if !label(&pod, GROUP).is_empty() {
-        return sync_group(user, namespace, label(&pod, GROUP), now);
-    }
     let ended = matches!(text(&pod, "/status/phase"), "Succeeded" | "Failed");
     let Some(workload) = workload_of(user, namespace, uid(&pod)) else {
         if !ended && text(&pod, "/spec/nodeName").is_empty() {
@@ -198,8 +195,7 @@ pub fn sync_pod(user: &User, namespace: &str, name: &str, now: Timestamp) {
             if let Some(spec) = spec.as_object_mut() {
                 spec.remove("schedulingGates");
             }
-            let pod_set =
-                json!({"name": MAIN, "count": 1, "template": {"metadata": {}, "spec": spec}});
+            let pod_set = json!({"name": MAIN, "count": 1, "template": {"metadata": {}, "spec": spec}});
             create(user, &pod, ("v1", "Pod", "pod"), 0, &[pod_set]);
         }
         return;

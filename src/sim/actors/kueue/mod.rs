@@ -30,7 +30,7 @@ pub enum Look {
     Job(String, String),
     /// The pods of a group.
     Group(String, String),
-    /// A pod that is a job by itself, or one of a group.
+    /// A pod that is a job by itself.
     Pod(String, String),
     /// All ClusterQueues and what waits in them.
     Queues,
@@ -68,7 +68,7 @@ impl Actor for Kueue {
                     let owned = (namespace.clone(), text(owner, "/name").to_owned());
                     match text(owner, "/kind") {
                         "Job" => self.look(Look::Job(owned.0, owned.1), stage),
-                        "Pod" => self.look(Look::Pod(owned.0, owned.1), stage),
+                        "Pod" if flag(owner, "/controller") => self.look(Look::Pod(owned.0, owned.1), stage),
                         _ => {}
                     }
                 }
