@@ -174,20 +174,7 @@ fn meaning(field: &Value, kind: &Value) -> String {
 }
 
 /// Keys that are read, checked and merged, and that nothing acts on yet, with all below them.
-const IDLE: [&str; 12] = [
-    "colocation",
-    "custody.onNodeLost",
-    "custody.release",
-    "custody.warmFor",
-    "gates.budget",
-    "gates.placement",
-    "gates.quota",
-    "guards.claimsInFlight",
-    "guards.createsPerMinute",
-    "guards.perLocalQueue",
-    "packing",
-    "tiers",
-];
+const IDLE: [&str; 3] = ["custody.onNodeLost", "custody.release", "custody.warmFor"];
 
 fn is_idle(path: &str) -> bool {
     IDLE.iter().any(|idle| {
