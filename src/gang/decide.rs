@@ -9,6 +9,7 @@ use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, Memory, Way};
 use super::reservation::Epoch;
 use super::state::{State, Then};
+use crate::api::Workload;
 use crate::api::parameters::{Compat, OnExhausted, Pinning};
 use crate::policy::{Pace, Policy};
 use jiff::{SignedDuration, Timestamp};
@@ -34,6 +35,18 @@ pub struct Rules {
     pub on_exhausted: OnExhausted,
     /// The controller whose way of retrying is kept.
     pub compat: Compat,
+    /// Whether the Workload may be evicted to give its quota back.
+    pub eviction: Eviction,
+}
+
+/// Whether a Workload may be evicted to give its quota back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Eviction {
+    /// It may: nothing of it runs, or what runs is made anew.
+    #[default]
+    Harmless,
+    /// It never may: pods of the slice it replaces would be stopped with it.
+    StopsOthers,
 }
 
 impl Rules {
@@ -49,7 +62,15 @@ impl Rules {
             longest_wait: policy.longest_wait(),
             on_exhausted: policy.on_exhausted,
             compat: policy.compat,
+            eviction: Eviction::default(),
         }
+    }
+
+    /// The same for this Workload.
+    #[must_use]
+    pub fn of(self, workload: &Workload) -> Self {
+        let replaces = workload.replaces().is_some();
+        Self { eviction: if replaces { Eviction::StopsOthers } else { Eviction::Harmless }, ..self }
     }
 }
 
@@ -160,7 +181,8 @@ impl Turn {
         }
         self.memory.way.choice = 0;
         self.memory.tries = self.memory.tries.saturating_add(1);
-        if self.rules.compat == Compat::Setu && failure.reason == FailureClass::GangTimeout {
+        let may_evict = self.rules.eviction == Eviction::Harmless;
+        if self.rules.compat == Compat::Setu && failure.reason == FailureClass::GangTimeout && may_evict {
             return Then::Rejected;
         }
         let may_try_here = failure.reason != FailureClass::NotAdmitted;
@@ -173,6 +195,9 @@ impl Turn {
 
     /// Where a gang goes that has used up its tries under this admission.
     pub(super) fn give_up(&mut self) -> Then {
+        if self.rules.eviction == Eviction::StopsOthers {
+            return Then::BackingOff;
+        }
         let exhausted = self.memory.yields >= self.rules.yielding.limit;
         match self.rules.on_exhausted {
             OnExhausted::Reject if exhausted => Then::Rejected,

@@ -3,7 +3,7 @@
 //! Called by `setu statechart` and by the test that compares `statecharts/`. Rule: drawn from
 //! `decide`, never by hand, so that the picture cannot differ from the code.
 
-use super::decide::{Rules, decide};
+use super::decide::{Eviction, Rules, decide};
 use super::event::{Event, Standing};
 use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, Way};
@@ -31,9 +31,9 @@ fn walk() -> Edges {
     let mut edges = Edges::new();
     for state in states(now) {
         for event in events() {
-            for (tries, yields, slots, on_exhausted) in circumstances() {
+            for (tries, yields, slots, on_exhausted, eviction) in circumstances() {
                 let policy = Policy { on_exhausted, ..Policy::default() };
-                let rules = Rules::new(&policy, now, 0.5);
+                let rules = Rules { eviction, ..Rules::new(&policy, now, 0.5) };
                 let mut journal = Journal::new("uid", Epoch("1-0-same".into()), now, None);
                 journal.state = state.clone();
                 journal.memory.tries = tries;
@@ -87,13 +87,15 @@ fn events() -> Vec<Event> {
     events
 }
 
-fn circumstances() -> Vec<(u32, u32, u32, OnExhausted)> {
+fn circumstances() -> Vec<(u32, u32, u32, OnExhausted, Eviction)> {
     let mut all = Vec::new();
     for tries in [0, 99] {
         for yields in [0, 99] {
             for slots in [0, 2] {
                 for on_exhausted in [OnExhausted::Yield, OnExhausted::Reject] {
-                    all.push((tries, yields, slots, on_exhausted));
+                    for eviction in [Eviction::Harmless, Eviction::StopsOthers] {
+                        all.push((tries, yields, slots, on_exhausted, eviction));
+                    }
                 }
             }
         }

@@ -9,6 +9,7 @@
 
 mod chart;
 pub mod claims;
+pub mod custody;
 pub mod decide;
 pub mod diagram;
 pub mod event;
@@ -19,13 +20,14 @@ pub mod journal;
 pub mod message;
 pub mod notice;
 pub mod observe;
+pub mod repair;
 pub mod reservation;
 pub mod state;
 pub mod trace;
 pub mod verdict;
 
 pub use claims::{ClaimView, Health};
-pub use decide::{Rules, decide};
+pub use decide::{Eviction, Rules, decide};
 pub use event::{Effect, Event};
 pub use explain::{Explanation, SlotView};
 pub use failure::{Failure, FailureClass};

@@ -69,7 +69,7 @@ pub struct Policy {
     pub on_node_lost: OnNodeLost,
     /// What becomes of the nodes once the gang is over.
     pub release: Release,
-    /// How long nodes are kept with `Release::Warm`.
+    /// How long nodes would be kept with `Release::Warm`, which is refused.
     pub warm_for: Span,
     /// How long a hold on a node lasts at most.
     pub hold_limit: Span,

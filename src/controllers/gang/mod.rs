@@ -15,6 +15,7 @@ use crate::api::{Node, NodeClaim, Workload};
 use crate::effects::claims;
 use crate::error::Error;
 use crate::gang::claims::Loss;
+use crate::gang::identity::pin;
 use crate::gang::journal::JournalError;
 use crate::gang::{
     Effect, Event, Failure, FailureClass, GangIdentity, Journal, Reading, Reservation, Rules, Sight, State,
@@ -37,6 +38,8 @@ pub struct Gang<'a> {
     context: &'a Context,
     identity: GangIdentity,
     id: String,
+    /// Value of the gang's label on its nodes.
+    pin: String,
     our_checks: &'a [String],
     policy: Arc<Policy>,
     policy_fault: Option<crate::plan::Obstacle>,
@@ -63,6 +66,8 @@ pub struct Looked {
     pub progress: bool,
     /// Whether the gang was approved in this look.
     pub approved: bool,
+    /// Whether it has nodes, or is about to.
+    pub holds: bool,
     /// When time alone may bring something new.
     pub wake: Option<Timestamp>,
 }
@@ -111,7 +116,7 @@ impl<'a> Gang<'a> {
                 None
             }
         };
-        let claims = view::claims_of(context, &id, now);
+        let claims = view::claims_of(context, &identity, now);
         let fresh = known.is_none();
         let journal = match (known, Reservation::of(workload, check)) {
             (Some(journal), _) => journal,
@@ -130,6 +135,7 @@ impl<'a> Gang<'a> {
         Some(Self {
             context,
             id,
+            pin: pin(workload, check),
             our_checks,
             policy: Arc::new(policy),
             policy_fault: fault.err(),
@@ -182,7 +188,7 @@ impl<'a> Gang<'a> {
             Reading::LookAgain => return Turn::LookAgain,
             Reading::Events(seen) => seen,
         };
-        let rules = Rules::new(&self.policy, now, self.identity.jitter(self.journal.memory.attempt));
+        let rules = self.rules(workload);
         let mut effects = Vec::new();
         let mut moved = false;
         for event in seen {
@@ -211,6 +217,11 @@ impl<'a> Gang<'a> {
             context.next_turn();
         }
         if moved || !effects.is_empty() { Turn::Moved(effects) } else { Turn::Still }
+    }
+
+    fn rules(&self, workload: &Workload) -> Rules {
+        let jitter = self.identity.jitter(self.journal.memory.attempt);
+        Rules::new(&self.policy, self.context.now(), jitter).of(workload)
     }
 
     /// Goes where a decision leads. Returns whether that is another state.
@@ -245,6 +256,7 @@ impl<'a> Gang<'a> {
         }
         if in_flight {
             self.policy = plans::of_tier(&self.policy, self.journal.memory.way.tier);
+            self.policy = plans::of_topology(self.context, &self.policy, workload, &self.pin);
         }
     }
 
@@ -268,7 +280,7 @@ impl<'a> Gang<'a> {
             _ => Ways::From(self.journal.memory.way.choice),
         };
         let request = Request { ways, ..self.request(workload) };
-        plans::outcome(self.context, &request, pages, &self.pool_claims)
+        plans::outcome(self.context, &request, &self.id, pages, &self.pool_claims)
     }
 
     /// What this failure shows to be out of capacity.
@@ -295,7 +307,7 @@ impl<'a> Gang<'a> {
             workload,
             check: &self.identity.check,
             our_checks: self.our_checks,
-            gang: &self.id,
+            gang: &self.pin,
             policy: &self.policy,
             ways: Ways::From(0),
         }
@@ -314,7 +326,7 @@ impl<'a> Gang<'a> {
     }
 
     async fn look_again(&mut self) -> Result<(), Error> {
-        let (claims, nodes) = claims::read(&self.context.client, &self.id).await?;
+        let (claims, nodes) = claims::read(&self.context.client, &self.identity).await?;
         self.tier = view::tier_of(&claims);
         self.claims = claims;
         self.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();
