@@ -12,7 +12,7 @@ use super::state::{State, Then};
 use crate::api::Workload;
 use crate::api::parameters::{Compat, OnExhausted, Pinning};
 use crate::policy::{Pace, Policy};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use statig::Outcome;
 use statig::blocking::StateExt as _;
 
@@ -24,11 +24,13 @@ pub struct Rules {
     /// A number in `0.0..1.0` that spreads the waits of different gangs.
     pub jitter: f64,
     /// Bound of one attempt, and of one wait before it.
-    pub gang_deadline: jiff::SignedDuration,
+    pub gang_deadline: SignedDuration,
     /// Tries with the quota held.
     pub in_check: Pace,
     /// Tries with the quota given back.
     pub yielding: Pace,
+    /// Longest time that can come of either.
+    pub longest_wait: SignedDuration,
     /// What happens once both are used up.
     pub on_exhausted: OnExhausted,
     /// The controller whose way of retrying is kept.
@@ -57,6 +59,7 @@ impl Rules {
             gang_deadline: policy.deadlines.gang.signed(),
             in_check: policy.in_check,
             yielding: policy.yielding,
+            longest_wait: policy.longest_wait(),
             on_exhausted: policy.on_exhausted,
             compat: policy.compat,
             eviction: Eviction::default(),
@@ -156,7 +159,13 @@ impl Turn {
             return Then::Yielded.state(self);
         }
         match self.memory.not_before {
-            Some(until) if until > self.now => State::BackingOff { until },
+            // A time that lies further ahead than any wait was not written by a clock that is right.
+            Some(until)
+                if until > self.now
+                    && later(self.now, self.rules.longest_wait).is_none_or(|bound| until <= bound) =>
+            {
+                State::BackingOff { until }
+            }
             _ => State::Validating,
         }
     }

@@ -14,12 +14,19 @@ use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 /// One edge, with every reason it is taken for.
 pub type Edges = BTreeMap<(StateName, StateName), BTreeSet<String>>;
 
+/// Every edge of the chart.
+pub fn edges() -> &'static Edges {
+    static EDGES: LazyLock<Edges> = LazyLock::new(walk);
+    &EDGES
+}
+
 /// Walks every state × event × circumstance and collects the edges.
-pub fn edges() -> Edges {
+fn walk() -> Edges {
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1_000);
     let mut edges = Edges::new();
     for state in states(now) {
@@ -119,7 +126,7 @@ pub fn label(reasons: &BTreeSet<String>) -> String {
 pub fn mermaid() -> String {
     let mut text = String::from("stateDiagram-v2\n    [*] --> Validating\n");
     for ((from, to), reasons) in edges() {
-        let _ = writeln!(text, "    {from} --> {to}: {}", label(&reasons));
+        let _ = writeln!(text, "    {from} --> {to}: {}", label(reasons));
     }
     text
 }
@@ -128,7 +135,7 @@ pub fn mermaid() -> String {
 pub fn dot() -> String {
     let mut text = String::from("digraph gang {\n    rankdir=LR;\n    node [shape=box, style=rounded];\n");
     for ((from, to), reasons) in edges() {
-        let _ = writeln!(text, "    {from} -> {to} [label=\"{}\"];", label(&reasons).replace(", ", "\\n"));
+        let _ = writeln!(text, "    {from} -> {to} [label=\"{}\"];", label(reasons).replace(", ", "\\n"));
     }
     text.push_str("}\n");
     text
@@ -143,7 +150,7 @@ pub fn scxml() -> String {
     );
     for state in StateName::ALL {
         let _ = writeln!(text, "  <state id=\"{state}\">");
-        for ((from, to), reasons) in &edges {
+        for ((from, to), reasons) in edges {
             for reason in reasons.iter().filter(|_| *from == state) {
                 let _ = writeln!(text, "    <transition event=\"{reason}\" target=\"{to}\"/>");
             }

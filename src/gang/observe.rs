@@ -169,7 +169,11 @@ fn by_state(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         State::WaitingReady => return waiting_ready(journal, facts),
         State::Approved => return approved(journal, facts),
         State::RollingBack { .. } => return rolling_back(facts),
-        State::BackingOff { until } => (*until <= facts.now).then_some(Event::WaitOver),
+        // No wait is longer than the policy's longest: whoever wrote another time was wrong.
+        State::BackingOff { until } => {
+            let bound = facts.now.checked_add(facts.policy.longest_wait());
+            (*until <= facts.now || bound.is_ok_and(|bound| *until > bound)).then_some(Event::WaitOver)
+        }
         State::Yielded | State::Rejected | State::Released => None,
     };
     event.map(|e| Reading::Events(vec![e]))
@@ -259,11 +263,14 @@ fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
 }
 
 fn approved(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
-    if !is_waiting(facts) || journal.memory.slots == 0 {
+    if !is_waiting(facts) {
         return None;
     }
     if let Some(failure) = unfit(journal, facts) {
         return Some(Reading::Events(vec![Event::Failed(failure)]));
+    }
+    if journal.memory.slots == 0 {
+        return None;
     }
     let unsure = facts.told != Verdict::Ready && !planted!(ReadyFromJournalAlone);
     let cached = facts.sight == Sight::Cached;
@@ -272,8 +279,14 @@ fn approved(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
 
 /// Why a gang that was approved, and is not admitted yet, must not run after all.
 pub fn unfit(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
-    if journal.state != State::Approved || !is_waiting(facts) || journal.memory.slots == 0 {
+    if journal.state != State::Approved || !is_waiting(facts) {
         return None;
+    }
+    if journal.memory.slots == 0 {
+        let needed =
+            matches!(facts.plan, Some(Outcome::Provision(_) | Outcome::Refuse(_) | Outcome::Never(_)));
+        let message = "the gang was approved without nodes, and needs some";
+        return needed.then(|| Failure::new(FailureClass::PlanChanged, message));
     }
     let late = || {
         let message = if hold_is_over(journal, facts) {
@@ -287,6 +300,11 @@ pub fn unfit(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
         Some(Failure::new(FailureClass::NotAdmitted, message))
     };
     first_loss(journal, facts).or_else(late)
+}
+
+/// Whether the plan is known to be that no node is needed.
+pub fn needs_nothing(facts: &Facts<'_>) -> bool {
+    matches!(facts.plan, Some(Outcome::NothingNeeded(_)))
 }
 
 /// Whether every node of the attempt is there and ready, seen in a quorum read.

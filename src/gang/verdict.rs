@@ -66,8 +66,11 @@ pub fn desired(
             if let Some(failure) = observe::unfit(journal, facts) {
                 return pending(format!("takes Ready back: {failure}"));
             }
-            let promises = journal.memory.slots > 0 && entry.state != Verdict::Ready && !admitted;
-            if promises && !observe::is_proven(journal, facts) {
+            let promises = entry.state != Verdict::Ready && !admitted;
+            if promises && journal.memory.slots == 0 && !observe::needs_nothing(facts) {
+                return pending("working out whether nodes are needed".to_owned());
+            }
+            if promises && journal.memory.slots > 0 && !observe::is_proven(journal, facts) {
                 let ready = observe::ready(journal, facts);
                 return pending(format!("{ready}/{} nodes still ready", journal.memory.slots));
             }

@@ -23,6 +23,7 @@ use crate::api::parameters::{
     Allocatable, Budget, ColocationMode, Compat, Gate, NodeConditionWanted, OnExhausted, OnNodeLost,
     PackingMode, Pinning, Placement, Release, Shape, StrategyType, Tier,
 };
+use jiff::SignedDuration;
 use std::collections::BTreeMap;
 
 pub use file::{FileError, PolicyFile};
@@ -132,6 +133,13 @@ pub struct Pace {
     pub base: Span,
     /// Longest wait.
     pub max: Span,
+}
+
+impl Policy {
+    /// The longest time for which a gang may be put off, with what spreads the waits of many.
+    pub fn longest_wait(&self) -> SignedDuration {
+        self.in_check.max.max(self.yielding.max).signed().saturating_mul(3) / 2
+    }
 }
 
 impl Pace {

@@ -112,7 +112,7 @@ impl Cluster {
         let client = self.link("setu", start.api_replica, self.clock.clone(), Arc::clone(&wire)).client();
         let replica = Replica::start(Parts {
             client,
-            clock: self.clock.clone().skewed(start.skew),
+            clock: self.clock.skewed(start.skew),
             controller_name: self.controller_name.clone(),
             options: start.options,
             policy: self.policy.clone().into(),

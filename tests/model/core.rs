@@ -291,7 +291,7 @@ pub fn epoch(work: &Work) -> u8 {
 }
 
 fn work_out(seen: &Sighting) -> Turn {
-    static EDGES: LazyLock<Edges> = LazyLock::new(diagram::edges);
+    let edges = diagram::edges();
     let workload = workload(&seen.work);
     let mut journal = seen.journal.journal();
     let events = match seen.with_facts(&workload, &journal, |facts| observe(&journal, facts)) {
