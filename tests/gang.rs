@@ -10,7 +10,6 @@ use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::state::Then;
 use setu::gang::{Failure, FailureClass, Journal, Rules, State, StateName, Way, decide, diagram};
 use setu::policy::Policy;
-use std::sync::LazyLock;
 
 fn start() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()

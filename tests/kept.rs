@@ -103,7 +103,7 @@ impl Stage {
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        let states: Vec<String> = self.admin.list(&kinds::WORKLOAD).iter().map(|w| w.to_string()).collect();
+        let states: Vec<String> = self.admin.list(&kinds::WORKLOAD).iter().map(ToString::to_string).collect();
         panic!("not within {seconds} s: {what}; {} claims; {states:#?}", self.claims().len());
     }
 
@@ -322,7 +322,7 @@ async fn checks_of_kueues_own_controller_are_answered_on_request_and_nodes_show_
             }]}});
             stage.admin.merge_status(&kinds::ADMISSION_CHECK, "", ID, &active).unwrap();
             stage.until("it has its quota", 60, |s| s.is("gang", "QuotaReserved")).await;
-            tokio::time::sleep(Duration::from_secs(60)).await;
+            tokio::time::sleep(Duration::from_mins(1)).await;
             assert!(stage.claims().is_empty());
             continue;
         }
