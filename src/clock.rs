@@ -1,31 +1,40 @@
 //! The time, from one place: the wall's, or a virtual one that follows tokio's clock.
+//!
+//! Deadlines are told by times that the API server gave to objects, so where this machine's clock
+//! disagrees with the API server's, the latter is followed.
 
 use jiff::{SignedDuration, Timestamp};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use tokio::time::Instant;
 
-/// Where the time comes from.
+/// How finely the API server tells its time.
+const GRAIN: SignedDuration = SignedDuration::from_secs(1);
+
+/// Where the time comes from. Clones share what is learnt of the API server's time.
 #[derive(Clone, Debug)]
 pub struct Clock {
     origin: Option<(Timestamp, Instant)>,
     skew: SignedDuration,
+    /// Milliseconds by which this machine's clock is behind the API server's.
+    behind: Arc<AtomicI64>,
 }
 
 impl Clock {
     /// The machine's clock.
-    pub const fn wall() -> Self {
-        Self { origin: None, skew: SignedDuration::ZERO }
+    pub fn wall() -> Self {
+        Self { origin: None, skew: SignedDuration::ZERO, behind: Arc::default() }
     }
 
     /// A clock that shows `origin` now and then goes as tokio's does, which tests may pause.
     pub fn starting_at(origin: Timestamp) -> Self {
-        Self { origin: Some((origin, Instant::now())), skew: SignedDuration::ZERO }
+        Self { origin: Some((origin, Instant::now())), ..Self::wall() }
     }
 
-    /// The same clock, wrong by `skew`.
+    /// Another machine's clock, wrong by `skew`.
     #[must_use]
-    pub const fn skewed(mut self, skew: SignedDuration) -> Self {
-        self.skew = skew;
-        self
+    pub fn skewed(&self, skew: SignedDuration) -> Self {
+        Self { origin: self.origin, skew, behind: Arc::default() }
     }
 
     /// The time.
@@ -37,7 +46,25 @@ impl Clock {
                 origin.checked_add(elapsed).unwrap_or(Timestamp::MAX)
             }
         };
-        now.checked_add(self.skew).unwrap_or(Timestamp::MAX)
+        let wrong = self.skew + SignedDuration::from_millis(self.behind.load(Ordering::Relaxed));
+        now.checked_add(wrong).unwrap_or(Timestamp::MAX)
+    }
+
+    /// Learns from an answer that was asked for and came in at these times of this clock and says that
+    /// it was given within the second after `date`. Returns by how much the clock is put right.
+    pub fn heard(&self, asked: Timestamp, date: Timestamp, received: Timestamp) -> SignedDuration {
+        let late = date.duration_since(received);
+        let early = asked.duration_since(date) - GRAIN;
+        let step = if late.is_positive() {
+            late
+        } else if early.is_positive() {
+            -early
+        } else {
+            return SignedDuration::ZERO;
+        };
+        let millis = i64::try_from(step.as_millis()).unwrap_or_default();
+        self.behind.fetch_add(millis, Ordering::Relaxed);
+        step
     }
 }
 
@@ -46,13 +73,40 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
+    fn origin() -> Timestamp {
+        "2026-01-01T00:00:00Z".parse().unwrap()
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_virtual_clock_goes_as_tokios_does() {
-        let origin: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let clock = Clock::starting_at(origin);
-        let late = clock.clone().skewed(SignedDuration::from_hours(-1));
+        let clock = Clock::starting_at(origin());
+        let late = clock.skewed(SignedDuration::from_hours(-1));
         tokio::time::advance(Duration::from_secs(90)).await;
-        assert_eq!(clock.now(), origin + SignedDuration::from_secs(90));
-        assert_eq!(late.now(), origin + SignedDuration::from_secs(90 - 3600));
+        assert_eq!(clock.now(), origin() + SignedDuration::from_secs(90));
+        assert_eq!(late.now(), origin() + SignedDuration::from_secs(90 - 3600));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_disagrees_with_the_api_server_is_put_right_and_stays_so() {
+        for skew in [-3_600, -2, 2, 3_600] {
+            let clock = Clock::starting_at(origin()).skewed(SignedDuration::from_secs(skew));
+            let copy = clock.clone();
+            let asked = clock.now();
+            assert!(!clock.heard(asked, origin(), clock.now()).is_zero());
+            let off = copy.now().duration_since(origin()).abs();
+            assert!(off <= GRAIN, "{skew}: {off:?}");
+            assert!(clock.heard(clock.now(), origin(), clock.now()).is_zero());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_answer_and_a_clock_that_is_right_to_the_second_change_nothing() {
+        let clock = Clock::starting_at(origin());
+        tokio::time::advance(Duration::from_millis(999)).await;
+        assert!(clock.heard(clock.now(), origin(), clock.now()).is_zero());
+        let asked = clock.now();
+        tokio::time::advance(Duration::from_secs(40)).await;
+        let given = origin() + SignedDuration::from_secs(30);
+        assert!(clock.heard(asked, given, clock.now()).is_zero());
     }
 }

@@ -5,6 +5,11 @@
 
 /// Default `spec.controllerName` of the AdmissionChecks that Setu serves.
 pub const CONTROLLER_NAME: &str = "setu.kueue.x-k8s.io/provisioning";
+/// `spec.controllerName` of Kueue's own provisioning check, for which alone Kueue puts off the placement of
+/// pods by topology until the nodes are there.
+pub const PROVISIONING_REQUEST: &str = "kueue.x-k8s.io/provisioning-request";
+/// API group in which ProvisioningRequests are served.
+pub const AUTOSCALING_GROUP: &str = "autoscaling.x-k8s.io";
 /// Field manager of every write Setu makes.
 pub const FIELD_MANAGER: &str = "setu";
 /// API group of Setu's own kinds.
@@ -18,6 +23,12 @@ pub const DEFAULT_CHECK: &str = "karpenter-provision";
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 /// Kueue: `spec.controllerName` of the checks that send a Workload's pods to another cluster.
 pub const MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";
+/// Kueue: annotation of every Workload that it made for a Job which may grow and shrink while it runs.
+pub const ELASTIC_JOB: &str = "kueue.x-k8s.io/elastic-job";
+/// Kueue: annotation of a Workload that takes another's place when such a Job grows: `namespace/name`.
+pub const SLICE_REPLACES: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
+/// Kueue: its own finalizer on Workloads, taken off once their pods are stopped.
+pub const KUEUE_FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
 /// Kubernetes: label of every Namespace that bears its name.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
 

@@ -10,7 +10,6 @@ use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::state::Then;
 use setu::gang::{Failure, FailureClass, Journal, Rules, State, StateName, Way, decide, diagram};
 use setu::policy::Policy;
-use std::sync::LazyLock;
 
 fn start() -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap()
@@ -56,14 +55,13 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #[test]
     fn every_step_is_an_edge_of_the_chart_and_counts_one(events in proptest::collection::vec(event(), 0..60)) {
-        static EDGES: LazyLock<diagram::Edges> = LazyLock::new(diagram::edges);
         let mut journal = new_journal();
         for (step, event) in (0_i64..).zip(&events) {
             let next = decide(&journal, event, &rules(step)).journal;
             prop_assert!(next.seq - journal.seq <= 1);
             if next.seq > journal.seq {
                 let edge = (journal.state.name(), next.state.name());
-                prop_assert!(EDGES.contains_key(&edge), "{edge:?} by {event:?}");
+                prop_assert!(diagram::edges().contains_key(&edge), "{edge:?} by {event:?}");
             } else {
                 prop_assert_eq!(next.state.name(), journal.state.name());
             }

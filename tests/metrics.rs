@@ -4,6 +4,7 @@
 
 use http::Method;
 use setu::gang::StateName;
+use setu::gang::custody::Orphaned;
 use setu::plan::gates::Gate;
 use setu::telemetry::metrics::catalog::{self, Kind, Metric};
 use setu::telemetry::metrics::{self, Checked, Counted, Reload, Unpublished, Unsent};
@@ -48,7 +49,7 @@ fn record_all(gangs: u32) {
     metrics::held_nodes(&counts);
     metrics::gangs(&BTreeMap::from([(StateName::Approved, (7, second))]));
     metrics::karpenter_stalled(4);
-    metrics::swept("workload_gone");
+    Orphaned::ALL.into_iter().for_each(metrics::swept);
     metrics::watch_error("nodes");
     metrics::policy_reload(Reload::Refused);
     metrics::leader(true);

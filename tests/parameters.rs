@@ -58,7 +58,7 @@ nodeSelectorRequirements:
         "nodeSelectorRequirements: [{key: a, operator: Exists}, {key: b, operator: Gt, values: ['4']}]",
         "retry: {compat: Setu}",
         "retry: {compat: None, inCheck: {limit: 1}}\ndeadlines: {launch: 1m}",
-        "custody: {release: Warm, warmFor: 10m}",
+        "custody: {release: HandBack}",
         "custody: {release: Delete, warmFor: 0s}",
     ] {
         let spec = yaml(text);
@@ -79,6 +79,8 @@ fn what_can_never_work_is_refused_by_the_rules_and_by_setu_alike() {
         ("retry: {compat: Setu, onExhausted: Yield}", "brings its own"),
         ("retry: {compat: Setu}\ndeadlines: {gang: 1m}", "brings its own"),
         ("custody: {release: Delete, warmFor: 10m}", "release: Warm"),
+        ("custody: {release: Warm}", "write Delete or HandBack"),
+        ("custody: {release: Warm, warmFor: 10m}", "write Delete or HandBack"),
     ] {
         let spec = yaml(text);
         let told = by_rules(&spec).unwrap_err();

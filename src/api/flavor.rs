@@ -1,4 +1,5 @@
-//! Kueue's ResourceFlavor (cluster-scoped): what the nodes behind a quota look like.
+//! Kueue's ResourceFlavor and Topology (cluster-scoped): what the nodes behind a quota look like, and where
+//! they are.
 
 use k8s_openapi::api::core::v1::Toleration;
 use kube::CustomResource;
@@ -26,4 +27,29 @@ pub struct ResourceFlavorSpec {
     /// Topology, if this flavor is scheduled topology-aware.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology_name: Option<String>,
+}
+
+/// `spec` of a Topology.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    group = "kueue.x-k8s.io",
+    version = "v1beta2",
+    kind = "Topology",
+    plural = "topologies",
+    schema = "disabled",
+    derive = "PartialEq"
+)]
+pub struct TopologySpec {
+    /// Its levels, the widest first.
+    #[serde(default)]
+    pub levels: Vec<TopologyLevel>,
+}
+
+/// One level of a Topology.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct TopologyLevel {
+    /// The label whose values are the places of this level. A node without it is in no place.
+    #[serde(default)]
+    pub node_label: String,
 }

@@ -20,7 +20,7 @@ pub mod workload;
 
 pub use admission_check::AdmissionCheck;
 pub use daemon_set::DaemonSet;
-pub use flavor::ResourceFlavor;
+pub use flavor::{ResourceFlavor, Topology};
 pub use namespace::Namespace;
 pub use node::Node;
 pub use node_claim::NodeClaim;

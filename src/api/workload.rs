@@ -2,6 +2,7 @@
 
 use super::condition;
 use super::pod::PodTemplate;
+use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Toleration;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -223,6 +224,38 @@ impl Workload {
     pub fn owner(&self) -> String {
         let owner = self.metadata.owner_references.iter().flatten().next();
         owner.map_or_else(String::new, |o| format!("{}/{}", o.kind, o.name))
+    }
+
+    /// What it has in common with every other Workload of the same elastic Job, its slices; else its own
+    /// UID. No two namespaces share one.
+    pub fn line(&self) -> String {
+        let owner = self.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
+        match owner.filter(|_| self.is_elastic()) {
+            Some(owner) => {
+                format!("{}/{}", self.metadata.namespace.as_deref().unwrap_or_default(), owner.uid)
+            }
+            None => self.metadata.uid.clone().unwrap_or_default(),
+        }
+    }
+
+    /// Name of the Workload in the same namespace whose place it takes while the pods of that one run on.
+    /// An eviction of such a slice would stop the whole Job (KEP-77).
+    pub fn replaces(&self) -> Option<&str> {
+        let annotations = self.metadata.annotations.as_ref()?;
+        let (namespace, name) = annotations.get(names::SLICE_REPLACES)?.split_once('/')?;
+        let here = self.metadata.namespace.as_deref() == Some(namespace);
+        (here && self.is_elastic()).then_some(name)
+    }
+
+    /// Whether another slice has taken its place: it counts as finished, and its pods run on.
+    pub fn is_replaced(&self) -> bool {
+        let finished = condition::find(self.conditions(), "Finished").filter(|c| c.status == "True");
+        finished.is_some_and(|c| c.reason == "WorkloadSliceReplaced")
+    }
+
+    fn is_elastic(&self) -> bool {
+        let annotation = self.metadata.annotations.as_ref().and_then(|a| a.get(names::ELASTIC_JOB));
+        annotation.is_some_and(|value| value == "true")
     }
 
     /// Whether its pods exist already and are only gated, so that an eviction would delete them.

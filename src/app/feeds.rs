@@ -3,7 +3,7 @@
 use super::replica::Parts;
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
-    RawParameters, ResourceFlavor, Workload,
+    RawParameters, ResourceFlavor, Topology, Workload,
 };
 use crate::cluster::lease::Leadership;
 use crate::cluster::watch::{Gates, watch};
@@ -49,6 +49,11 @@ impl Feeds {
         let checks = watch::<AdmissionCheck>("admissionchecks", Api::all(client.clone()), all(), open);
         let queues = watch::<ClusterQueue>("clusterqueues", Api::all(client.clone()), all(), open);
         let flavors = watch::<ResourceFlavor>("resourceflavors", Api::all(client.clone()), all(), open);
+        // Without the permission to read them nothing starts, so they are read only where they count.
+        let topologies = parts
+            .options
+            .tas_compat
+            .then(|| watch::<Topology>("topologies", Api::all(client.clone()), all(), open));
         let pools = watch::<NodePool>("nodepools", Api::all(client.clone()), all(), open);
         let claims = watch::<NodeClaim>("nodeclaims", Api::all(client.clone()), ours(), open);
         let nodes = watch::<Node>("nodes", Api::all(client.clone()), of_gangs(), open);
@@ -68,6 +73,7 @@ impl Feeds {
             checks: checks.store,
             queues: queues.store,
             flavors: flavors.store,
+            topologies: topologies.as_ref().map(|watched| watched.store.clone()).unwrap_or_default(),
             pools: pools.store,
             claims: claims.store,
             nodes: nodes.store,
@@ -96,6 +102,9 @@ impl Feeds {
         spawn(local_queues.touched, &context, |context, _| plans_may_change(context));
         spawn(cohorts.touched, &context, |context, _| plans_may_change(context));
         spawn(namespaces.touched, &context, |context, _| plans_may_change(context));
+        if let Some(topologies) = topologies {
+            spawn(topologies.touched, &context, |_, _| {});
+        }
         spawn(daemon_sets.touched, &context, |_, _| {});
         spawn(limit_ranges.touched, &context, |_, _| {});
         spawn(runtime_classes.touched, &context, |_, _| {});

@@ -5,6 +5,7 @@
 //! A second signal ends the process at once.
 
 pub mod board;
+pub mod compat;
 mod feeds;
 mod reload;
 pub mod replica;
@@ -15,6 +16,7 @@ use crate::clock::Clock;
 use crate::cluster::client;
 use crate::cluster::lease;
 use crate::controllers::Context;
+use crate::controllers::context::Options;
 use crate::policy::Settings;
 use crate::telemetry::traces::{self, Exporting, Traces};
 use crate::telemetry::{Telemetry, metrics};
@@ -37,6 +39,8 @@ pub struct Config {
     pub policy_file: Option<PathBuf>,
     /// `spec.controllerName` of the checks that are ours.
     pub controller_name: String,
+    /// What is done only where it is asked for.
+    pub options: Options,
     /// How this replica and others settle who acts; `None` for one that is alone.
     pub election: Option<lease::Settings>,
     /// Address of the metrics.
@@ -73,6 +77,9 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     })?;
     let client = client::connect(kube_config)
         .map_err(|e| AppError::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
+    if config.options.tas_compat {
+        compat::refuse_two_writers(&client).await?;
+    }
     let (traces, exporting) = export(config.traces.as_ref())?;
     let watched = config.policy_file.as_deref().map(reload::Watched::start).transpose()?;
     let mut policy = config.policy;
@@ -83,6 +90,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         client,
         clock: Clock::wall(),
         controller_name: config.controller_name.clone(),
+        options: config.options,
         policy,
         telemetry: Telemetry { instance: instance(), traces, events_on_job: config.events_on_job },
         election: config.election,

@@ -108,7 +108,7 @@ async fn take_over(context: &Context, read: Result<PolicyFile, FileError>) {
     let now = context.now();
     let notice = Notice { reason, topic: now.to_string(), warning, text };
     for check in context.stores.checks.state() {
-        if check.spec.controller_name == context.controller_name {
+        if context.answers(&check) {
             let moment = Moment { check: &check.name_any(), seq: 0, at: now };
             context.events.publish_on(check.object_ref(&()), moment, &notice);
         }

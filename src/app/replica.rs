@@ -2,6 +2,7 @@
 
 use super::feeds::Feeds;
 use crate::cluster::lease::{Elector, Leadership};
+use crate::cluster::time::timed;
 use crate::controllers::claims::{Suspects, Sweeper};
 pub use crate::controllers::context::Parts;
 use crate::controllers::queue::{self, Action, Key};
@@ -27,6 +28,7 @@ pub struct Replica {
 impl Replica {
     /// Starts the watches. Nothing is decided before [`Replica::work`].
     pub fn start(mut parts: Parts) -> Self {
+        parts.client = timed(&parts.client, &parts.clock);
         let (elector, leadership) = match parts.election.take() {
             None => (None, Leadership::sole()),
             Some(settings) => {

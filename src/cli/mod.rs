@@ -12,6 +12,7 @@ pub mod plan;
 pub mod policy;
 mod policy_flags;
 pub mod render;
+pub mod repair;
 pub mod report;
 pub mod run;
 pub mod statechart;
@@ -45,6 +46,7 @@ enum Command {
     Statechart(statechart::Args),
     Crds(crds::Args),
     Completions(completions::Args),
+    Repair(Box<repair::Args>),
     Uninstall(uninstall::Args),
 }
 
@@ -91,6 +93,7 @@ impl Cli {
             Command::Statechart(args) => args.run(),
             Command::Crds(args) => args.run(),
             Command::Completions(args) => args.run(),
+            Command::Repair(args) => args.run().await,
             Command::Uninstall(args) => args.run().await,
         }
     }

@@ -20,7 +20,7 @@ struct Typed {
     /// Preset of the NodeClass's group and kind, used where a NodePool does not say it.
     #[arg(long, env = "SETU_CLOUD_PROVIDER", value_enum)]
     cloud_provider: Option<CloudProvider>,
-    /// Sets gates.quota to Enforce, or to Warn if false. That gate does not act yet.
+    /// Wait while the quota that Kueue reserved does not add up, instead of only saying so.
     #[arg(long, env = "SETU_ENFORCE_QUOTA", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     enforce_quota: Option<bool>,
     /// Refuse to exceed NodePool limits. Karpenter does not check them for claims it did not make.

@@ -197,9 +197,8 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         uid: workload.uid().unwrap_or_default(),
         check: check.to_owned(),
     };
-    let id = identity.id();
     let policy = policy(snapshot, check);
-    let own = |c: &&NodeClaim| c.label(names::GANG) == id;
+    let own = |c: &&NodeClaim| identity.made(c);
     let claims: Vec<NodeClaim> = snapshot.claims.iter().flatten().filter(own).cloned().collect();
     let mut views: Vec<ClaimView> = claims
         .iter()

@@ -3,6 +3,7 @@
 use super::policy_flags::PolicyFlags;
 use super::{Failure, election};
 use crate::app::{self, Config};
+use crate::controllers::context::Options;
 use crate::names;
 use crate::telemetry::{logs, traces};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
@@ -30,6 +31,8 @@ pub struct Args {
     /// Tell the steps of a gang by Events on the Job too, not only on its Workload.
     #[arg(long, env = "SETU_EVENTS_ON_JOB", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     events_on_job: bool,
+    #[command(flatten)]
+    on_request: OnRequest,
     /// Serve a read-only page of all gangs as /board on the same address as the probes.
     #[arg(long, env = "SETU_BOARD")]
     board: bool,
@@ -41,6 +44,25 @@ pub struct Args {
     log_level: String,
     #[command(flatten)]
     election: election::Args,
+}
+
+/// What is done only where it is asked for.
+#[derive(clap::Args, Debug)]
+struct OnRequest {
+    /// Keep Workloads that have nodes until their nodes are gone, so that their last transition is recorded.
+    /// A Job made anew under the same name meanwhile waits for that.
+    #[arg(long, env = "SETU_WORKLOAD_FINALIZER")]
+    workload_finalizer: bool,
+    /// Answer AdmissionChecks of kueue.x-k8s.io/provisioning-request too, for which alone Kueue puts off the
+    /// placement of pods by topology until their nodes are there. Only where ProvisioningRequests are not served.
+    #[arg(long, env = "SETU_TAS_COMPAT")]
+    tas_compat: bool,
+}
+
+impl OnRequest {
+    fn options(&self) -> Options {
+        Options { workload_finalizer: self.workload_finalizer, tas_compat: self.tas_compat }
+    }
 }
 
 impl Args {
@@ -63,6 +85,7 @@ impl Args {
             health: address("--health-probe-bind-address", &self.health_probe_bind_address)?,
             traces: traces::Settings::read(self.otlp_endpoint.as_deref(), |name| std::env::var(name).ok())
                 .map_err(|e| Failure::Invalid(e.to_string()))?,
+            options: self.on_request.options(),
             events_on_job: self.events_on_job,
             board: self.board,
         })

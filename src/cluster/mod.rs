@@ -4,4 +4,5 @@ pub mod client;
 pub mod fence;
 pub mod lease;
 pub mod store;
+pub mod time;
 pub mod watch;

@@ -21,7 +21,7 @@ const SAFETY_NET: Duration = Duration::from_mins(10);
 
 /// Reads the parameters of one check, tells its Workloads and reports.
 pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Result<Action, Error> {
-    if check.spec.controller_name != context.controller_name {
+    if !context.answers(&check) {
         return Ok(Action::await_change());
     }
     let name = check.name_any();

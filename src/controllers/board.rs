@@ -145,11 +145,6 @@ impl Board {
         pages.gangs = Arc::default();
     }
 
-    /// The Workload of a gang.
-    pub fn workload(&self, gang: &str) -> Option<ObjectRef<Workload>> {
-        self.pages().gangs.get(gang).map(|noted| noted.entry.object.clone())
-    }
-
     /// Workloads of the gangs in a state.
     pub fn in_state(&self, state: StateName) -> Vec<ObjectRef<Workload>> {
         let pages = self.pages();
@@ -225,8 +220,7 @@ mod tests {
         let board = Board::default();
         board.note(entry("a", 1));
         board.note(entry("b", 1));
-        let workload = board.workload("a").unwrap();
-        assert_eq!(board.forget(&workload), ["a"]);
+        assert_eq!(board.forget(&entry("a", 1).object), ["a"]);
         assert_eq!(board.by_state(), [(StateName::Validating, 1)].into());
         assert_eq!(board.in_state(StateName::Validating).len(), 1);
     }

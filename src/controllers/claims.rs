@@ -1,8 +1,8 @@
 //! Asks of every NodeClaim of ours whether somebody still wants it: the guarantee that none outlives
-//! its Workload, whatever was missed meanwhile.
+//! its Workload or its hold, whatever was missed meanwhile and whoever is gone.
 //!
-//! Rule: the Workload is read from the API server, compared by UID, and found gone twice before a
-//! claim is deleted. Claims of living Workloads are the business of their gang.
+//! Rule: what speaks for a claim is read from the API server, compared by UID, and found missing twice
+//! before the claim is deleted. Claims that are wanted are the business of their gang.
 
 use super::context::Context;
 use super::memory::workload_of;
@@ -10,10 +10,14 @@ use super::queue::Action;
 use crate::api::{NodeClaim, Workload};
 use crate::effects::{call, claims};
 use crate::error::Error;
+use crate::gang::custody::{Kin, Orphaned, hold_ends, orphaned};
+use crate::gang::identity::{gang_of, pin};
 use crate::names;
 use crate::planted::planted;
 use crate::telemetry::metrics;
-use kube::api::PartialObjectMeta;
+use jiff::Timestamp;
+use kube::api::ListParams;
+use kube::core::DeserializeGuard;
 use kube::{Api, ResourceExt};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +28,7 @@ const SWEEP: Duration = Duration::from_mins(5);
 /// Time between the two looks.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
-/// Claims whose Workload was found gone once.
+/// Claims that were found unwanted once.
 #[derive(Debug, Default)]
 pub struct Suspects(Mutex<BTreeSet<String>>);
 
@@ -43,7 +47,7 @@ impl Suspects {
 pub struct Sweeper {
     /// What the controllers share.
     pub context: Arc<Context>,
-    /// Claims found ownerless once.
+    /// Claims found unwanted once.
     pub suspects: Suspects,
 }
 
@@ -54,37 +58,92 @@ pub async fn reconcile(claim: Arc<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<A
         return Ok(Action::await_change());
     }
     let (name, uid) = (claim.name_any(), claim.uid().unwrap_or_default());
-    if claim.metadata.deletion_timestamp.is_some() || claim.label(names::MANAGED_BY) != names::SETU {
+    if claim.metadata.deletion_timestamp.is_some() || !is_ours(&claim) {
         return Ok(Action::await_change());
     }
-    if lives(context, &claim).await? {
+    let now = context.now();
+    if orphaned_now(context, &claim, now).await?.is_none() {
         sweeper.suspects.clear(&uid);
-        return Ok(Action::requeue(SWEEP));
+        return Ok(Action::requeue(next_look(&claim, now)));
     }
     if !sweeper.suspects.again(&uid) {
         return Ok(Action::requeue(SECOND_LOOK));
     }
-    tracing::info!(nodeclaim = name, workload = claim.annotation(names::WORKLOAD), "its Workload is gone");
-    claims::delete(&context.client, &name, &uid).await?;
     sweeper.suspects.clear(&uid);
-    metrics::swept("workload_gone");
+    // It may have been handed back since it was seen last.
+    let current = claims::current(&context.client, &name).await?;
+    let Some(current) = current.filter(|c| c.metadata.uid == claim.metadata.uid && is_ours(c)) else {
+        return Ok(Action::await_change());
+    };
+    let Some(reason) = orphaned_now(context, &current, now).await? else {
+        return Ok(Action::requeue(SWEEP));
+    };
+    tracing::info!(
+        nodeclaim = name,
+        workload = claim.annotation(names::WORKLOAD),
+        reason = reason.name(),
+        "nobody wants a NodeClaim any more"
+    );
+    claims::delete(&context.client, &name, &uid).await?;
+    metrics::swept(reason);
     Ok(Action::await_change())
 }
 
-/// Whether the Workload of a claim exists. A claim that names none belongs to nobody.
-async fn lives(context: &Context, claim: &NodeClaim) -> Result<bool, Error> {
+fn is_ours(claim: &NodeClaim) -> bool {
+    claim.label(names::MANAGED_BY) == names::SETU
+}
+
+fn next_look(claim: &NodeClaim, now: Timestamp) -> Duration {
+    let due = hold_ends(claim).and_then(|end| Duration::try_from(end.duration_since(now)).ok());
+    due.map_or(SWEEP, |due| due.clamp(SECOND_LOOK, SWEEP))
+}
+
+/// Why nobody wants a claim any more. One that names no Workload belongs to nobody.
+async fn orphaned_now(
+    context: &Context,
+    claim: &NodeClaim,
+    now: Timestamp,
+) -> Result<Option<Orphaned>, Error> {
     let Some(object) = workload_of(claim) else {
-        return Ok(false);
+        return Ok(Some(Orphaned::WorkloadGone));
     };
-    let wanted = claim.label(names::WORKLOAD_UID);
-    if context.stores.workloads.get(&object).is_some_and(|w| w.uid().is_some_and(|uid| uid == wanted)) {
-        return Ok(true);
-    }
-    if planted!(SweepBeforeStores) {
-        return Ok(false);
+    let is_meant = |w: &Workload| w.metadata.uid.as_deref() == Some(claim.label(names::WORKLOAD_UID));
+    let alone = |workload| Kin { workload, slice_lives: false };
+    let cached = context.stores.workloads.get(&object).filter(|w| is_meant(w));
+    let judged = orphaned(claim, alone(cached.as_deref()), now);
+    if judged.is_none() || planted!(SweepBeforeStores) {
+        return Ok(judged);
     }
     let namespace = object.namespace.as_deref().unwrap_or_default();
-    let api: Api<PartialObjectMeta<Workload>> = Api::namespaced(context.client.clone(), namespace);
-    let found = call("reading Workload", &object.name, api.get_metadata_opt(&object.name)).await?;
-    Ok(found.is_some_and(|w| w.uid().is_some_and(|uid| uid == wanted)))
+    let api: Api<DeserializeGuard<Workload>> = Api::namespaced(context.client.clone(), namespace);
+    let found = match call("reading Workload", &object.name, api.get_opt(&object.name)).await? {
+        // It exists, and what it says cannot be read.
+        Some(DeserializeGuard(Err(_))) => return Ok(None),
+        Some(DeserializeGuard(Ok(found))) => Some(found).filter(is_meant),
+        None => None,
+    };
+    let kin = Kin { workload: found.as_ref(), slice_lives: false };
+    match orphaned(claim, kin, now) {
+        Some(Orphaned::WorkloadGone | Orphaned::SlicesOver) if shares_its_pin(claim) => {
+            let kin = Kin { slice_lives: slice_lives(&api, claim).await?, ..kin };
+            Ok(orphaned(claim, kin, now))
+        }
+        judged => Ok(judged),
+    }
+}
+
+/// Whether the gang's label says that the claim was made for a slice of an elastic Job.
+fn shares_its_pin(claim: &NodeClaim) -> bool {
+    claim.label(names::GANG) != gang_of(claim)
+}
+
+/// Whether a slice of the same elastic Job is not over yet.
+async fn slice_lives(api: &Api<DeserializeGuard<Workload>>, claim: &NodeClaim) -> Result<bool, Error> {
+    let of = claim.annotation(names::WORKLOAD);
+    let all = call("listing the slices of Workload", of, api.list(&ListParams::default())).await?;
+    let (label, check) = (claim.label(names::GANG), claim.annotation(names::CHECK));
+    Ok(all.items.into_iter().any(|found| match found.0 {
+        Ok(workload) => !workload.is("Finished") && pin(&workload, check) == label,
+        Err(_) => false,
+    }))
 }

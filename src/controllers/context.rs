@@ -8,7 +8,7 @@ use super::policies::Policies;
 use super::seen::Seen;
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
-    RawParameters, ResourceFlavor, Workload,
+    RawParameters, ResourceFlavor, Topology, Workload,
 };
 use crate::clock::Clock;
 use crate::cluster::fence::fenced;
@@ -16,6 +16,7 @@ use crate::cluster::lease::{self, Leadership};
 use crate::cluster::store::Store;
 use crate::cluster::watch::{Gates, Listed};
 use crate::effects::events::Publisher;
+use crate::gang::identity::pin;
 use crate::gang::trace::cut_off;
 use crate::names;
 use crate::plan::shapes::Shape;
@@ -41,6 +42,8 @@ pub struct Stores {
     pub queues: Store<ClusterQueue>,
     /// ResourceFlavors.
     pub flavors: Store<ResourceFlavor>,
+    /// Topologies of flavors; empty without [`Options::tas_compat`].
+    pub topologies: Store<Topology>,
     /// NodePools.
     pub pools: Store<NodePool>,
     /// NodeClaims of ours.
@@ -92,6 +95,15 @@ pub struct Wakers {
     pub parameters: UnboundedSender<ObjectRef<RawParameters>>,
 }
 
+/// What a replica does only where it is asked to.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Workloads that have nodes stay until their nodes are gone and their last transition is recorded.
+    pub workload_finalizer: bool,
+    /// Checks that name Kueue's own provisioning controller are answered too.
+    pub tas_compat: bool,
+}
+
 /// What a replica is made of.
 pub struct Parts {
     /// The way to the API server.
@@ -100,6 +112,8 @@ pub struct Parts {
     pub clock: Clock,
     /// `spec.controllerName` of the checks that are ours.
     pub controller_name: String,
+    /// What it does only where it is asked to.
+    pub options: Options,
     /// The policy: file and command line.
     pub policy: Settings,
     /// How it is heard of.
@@ -117,7 +131,9 @@ pub struct Context {
     /// Whether this replica leads.
     pub leadership: Leadership,
     /// `spec.controllerName` of the checks that are ours.
-    pub controller_name: String,
+    controller_name: String,
+    /// What is done only where it is asked for.
+    pub options: Options,
     /// Which policy holds.
     pub policies: Policies,
     /// Watched kinds.
@@ -152,6 +168,7 @@ impl Context {
             clock: parts.clock,
             leadership,
             controller_name: parts.controller_name,
+            options: parts.options,
             policies: Policies::new(parts.policy),
             stores,
             gates,
@@ -188,7 +205,13 @@ impl Context {
     /// Whether a check is answered by this controller.
     pub fn is_ours(&self, check: &str) -> bool {
         let found = self.stores.checks.get(&ObjectRef::new(check));
-        found.is_some_and(|c| c.spec.controller_name == self.controller_name)
+        found.is_some_and(|c| self.answers(&c))
+    }
+
+    /// Whether this is a check that we answer.
+    pub fn answers(&self, check: &AdmissionCheck) -> bool {
+        let name = &check.spec.controller_name;
+        *name == self.controller_name || (self.options.tas_compat && name == names::PROVISIONING_REQUEST)
     }
 
     /// When the next message that only tells of progress may be written; `None` means now, which is
@@ -285,9 +308,9 @@ impl Context {
         if let Some(shape) = Shape::of_node(node, self.now()) {
             self.ledger.open().learn(shape);
         }
-        let gang = node.metadata.labels.as_ref().and_then(|l| l.get(names::GANG));
-        if let Some(workload) = gang.and_then(|gang| self.board.workload(gang)) {
-            self.wake_workload(workload);
+        let annotation = node.metadata.annotations.as_ref().and_then(|a| a.get(names::WORKLOAD));
+        if let Some((namespace, name)) = annotation.and_then(|a| a.split_once('/')) {
+            self.wake_workload(ObjectRef::new(name).within(namespace));
         }
     }
 
@@ -307,6 +330,9 @@ impl Context {
     pub fn workload_touched(&self, workload: &Workload) {
         let object = ObjectRef::from_obj(workload);
         let uid = workload.uid().unwrap_or_default();
+        if workload.line() != uid {
+            self.wake_claims_of_slices(workload);
+        }
         let gone =
             self.stores.workloads.get(&object).is_none_or(|current| current.uid().unwrap_or_default() != uid);
         if !gone || !self.gates.closed().is_empty() {
@@ -328,6 +354,15 @@ impl Context {
             }
         }
         for claim in self.stores.claims.state().iter().filter(|c| c.label(names::WORKLOAD_UID) == uid) {
+            let _ = self.wake.claim.send(ObjectRef::from_obj(&**claim));
+        }
+    }
+
+    /// An elastic Job may be over, and with it what the nodes of its earlier slices were kept for.
+    fn wake_claims_of_slices(&self, workload: &Workload) {
+        let pins: Vec<String> = workload.checks().iter().map(|c| pin(workload, &c.name)).collect();
+        let of_slices = |c: &&Arc<NodeClaim>| pins.iter().any(|pin| pin == c.label(names::GANG));
+        for claim in self.stores.claims.state().iter().filter(of_slices) {
             let _ = self.wake.claim.send(ObjectRef::from_obj(&**claim));
         }
     }

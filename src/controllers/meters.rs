@@ -6,6 +6,7 @@
 use super::context::Context;
 use crate::api::NodeClaim;
 use crate::gang::StateName;
+use crate::gang::identity::gang_of;
 use crate::names;
 use crate::telemetry::metrics;
 use jiff::{SignedDuration, Timestamp};
@@ -165,7 +166,7 @@ impl Context {
             let node_pool = claim.label(names::NODEPOOL).to_owned();
             let phase = phase(&claim);
             if phase == "ready" {
-                let standing = gangs.get(claim.label(names::GANG));
+                let standing = gangs.get(&gang_of(&claim));
                 let state = standing.map_or("unknown", |(state, workload)| self.use_of(*state, workload));
                 *held.entry((node_pool.clone(), state)).or_default() += 1;
             }

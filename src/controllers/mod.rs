@@ -9,6 +9,7 @@ pub mod board;
 pub mod claims;
 pub mod context;
 mod gang;
+mod hold;
 mod ledger;
 mod memory;
 mod meters;

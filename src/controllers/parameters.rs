@@ -31,7 +31,7 @@ pub fn used_by(context: &Context, name: &str) -> Vec<String> {
     let named = |reference: &ParametersRef| is_ours(reference) && reference.name == name;
     let mut users: Vec<String> = checks
         .iter()
-        .filter(|c| c.spec.controller_name == context.controller_name)
+        .filter(|c| context.answers(c))
         .filter(|c| c.spec.parameters.as_ref().is_some_and(named))
         .map(|c| c.name_any())
         .collect();

@@ -19,6 +19,9 @@ use kube::runtime::reflector::ObjectRef;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// Most slices of one Job that are looked back over.
+const SLICES: usize = 64;
+
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
 /// The policy of a Workload's next attempt, or why there is none that can be used.
@@ -63,10 +66,37 @@ pub fn of_tier(policy: &Arc<Policy>, tier: u32) -> Arc<Policy> {
     Arc::new(Policy { deadlines, ..(**policy).clone() })
 }
 
-/// Plans, with the turn on short NodePools respected.
+/// The policy with what Kueue demands of nodes before it places pods on them by topology: without any of
+/// these labels a node that is ready is not used.
+pub fn of_topology(context: &Context, policy: &Arc<Policy>, workload: &Workload, pin: &str) -> Arc<Policy> {
+    if !context.options.tas_compat {
+        return Arc::clone(policy);
+    }
+    let assigned = workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
+    let levels: Vec<String> = assigned
+        .flat_map(|psa| psa.flavors.values())
+        .filter_map(|flavor| context.stores.flavors.get(&ObjectRef::new(flavor))?.spec.topology_name.clone())
+        .filter_map(|topology| context.stores.topologies.get(&ObjectRef::new(&topology)))
+        .flat_map(|topology| topology.spec.levels.iter().map(|l| l.node_label.clone()).collect::<Vec<_>>())
+        .collect();
+    if levels.is_empty() {
+        return Arc::clone(policy);
+    }
+    let mut policy = (**policy).clone();
+    let labels = &mut policy.readiness.node_labels;
+    labels.insert(names::GANG.to_owned(), pin.to_owned());
+    for level in levels {
+        // Any value will do.
+        labels.entry(level).or_default();
+    }
+    Arc::new(policy)
+}
+
+/// Plans for the gang of this id, with the turn on short NodePools respected.
 pub fn outcome(
     context: &Context,
     request: &Request<'_>,
+    gang: &str,
     pages: &mut LedgerPages,
     pool_claims: &[NodeClaim],
 ) -> Outcome {
@@ -78,9 +108,9 @@ pub fn outcome(
         }
     }
     // While its claims are created, what is learnt meanwhile must not change the plan of a gang.
-    let shapes = pages.accepted(request.gang).map_or_else(|| pages.shapes(), |(_, shapes)| shapes);
+    let shapes = pages.accepted(gang).map_or_else(|| pages.shapes(), |(_, shapes)| shapes);
     let short = pages.short(now);
-    let reserved = pages.others(request.gang);
+    let reserved = pages.others(gang);
     let counted: Vec<NodeClaim> = pool_claims
         .iter()
         .filter(|c| !reserved.iter().any(|r| r.gang == c.label(names::GANG)))
@@ -89,9 +119,10 @@ pub fn outcome(
     let queue =
         workload.admission().and_then(|a| context.stores.queues.get(&ObjectRef::new(&a.cluster_queue)));
     let settings = context.policies.settings();
-    let traffic = traffic::of(context, workload, request.gang, pages, now);
+    let traffic = traffic::of(context, workload, gang, pages, now);
     let local_queues = context.stores.local_queues.all();
     let namespace = namespace(context, workload);
+    let predecessor = predecessor(context, workload);
     let cluster = Cluster {
         cluster_queue: queue.as_deref(),
         checks: &context.stores.checks.state(),
@@ -110,9 +141,10 @@ pub fn outcome(
         namespace_labels: namespace.as_deref().map(|n| n.metadata.labels.as_ref().unwrap_or(&NO_LABELS)),
         guards: Some(&settings.file.guards),
         traffic: Some(&traffic),
+        predecessor: predecessor.as_deref(),
     };
     match plan::plan(&cluster, request) {
-        Outcome::Provision(plan) => match pages.whose_turn(request.gang, &plan, now) {
+        Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, now) {
             Some((other, offering)) if matches!(request.ways, Ways::From(_)) => Outcome::Wait(Obstacle::new(
                 ObstacleReason::CapacityShort,
                 format!("{offering} ran out of capacity lately, and gang {other} tries there first"),
@@ -138,6 +170,17 @@ pub fn updates(
     let cluster = Cluster { flavors: &context.stores.flavors.state(), ..Cluster::default() };
     plan::merge::check(&cluster, request, &updates)?;
     Ok(updates)
+}
+
+/// The slice that this one takes the place of, and whose pods run: the nearest that was admitted.
+fn predecessor(context: &Context, workload: &Workload) -> Option<Arc<Workload>> {
+    let namespace = workload.namespace()?;
+    let before = |slice: &Workload| {
+        let object = ObjectRef::new(slice.replaces()?).within(&namespace);
+        context.stores.workloads.get(&object).filter(|found| found.line() == workload.line())
+    };
+    let line = std::iter::successors(before(workload), |slice| before(slice));
+    line.take(SLICES).find(|slice| slice.is("Admitted"))
 }
 
 /// The Workload's namespace, where namespaces can be read.

@@ -4,6 +4,7 @@
 
 use crate::api::{NodeClaim, Workload};
 use crate::gang::event::Reason;
+use crate::gang::identity::gang_of;
 use crate::gang::trace::Subject;
 use crate::gang::{Journal, StateName};
 use crate::names;
@@ -62,7 +63,7 @@ impl Seen {
     /// Why the attempt that a claim was made for was taken back before a pod could run.
     pub fn taken_back(&self, claim: &NodeClaim) -> Option<Reason> {
         let attempt = claim.label(names::ATTEMPT).parse().ok()?;
-        self.gangs().get(claim.label(names::GANG))?.journal.taken_back(attempt)
+        self.gangs().get(&gang_of(claim))?.journal.taken_back(attempt)
     }
 
     /// State and Workload of every gang.

@@ -3,6 +3,7 @@
 
 use super::context::Context;
 use super::gang::{Gang, Looked};
+use super::hold;
 use super::queue::Action;
 use crate::api::workload::CheckState;
 use crate::api::{Workload, condition};
@@ -38,23 +39,26 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
         return Ok(Action::requeue(CATCH_UP));
     }
     let checks = our_checks(&workload, &context);
+    let mut looks = Vec::new();
     if checks.is_empty() {
+        hold::let_go(&context, &workload, &looks).await?;
         return Ok(Action::await_change());
     }
     let mut workload = (*workload).clone();
-    let mut looks = Vec::new();
+    hold::take(&context, &mut workload).await?;
     for check in &checks {
         if let Some(gang) = Gang::open(&context, &workload, check, &checks) {
             looks.push(gang.look(&mut workload).await?);
         }
     }
     let later = tell(&context, &mut workload, &looks, started).await?;
+    let let_go = hold::let_go(&context, &workload, &looks).await?;
     context
         .failures
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .remove(&workload.uid().unwrap_or_default());
-    Ok(next_look(&context, &looks, later))
+    Ok(next_look(&context, &looks, later.into_iter().chain(let_go).min()))
 }
 
 /// Checks of ours that the Workload carries or has a journal of, sorted.

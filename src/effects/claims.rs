@@ -6,6 +6,7 @@
 use crate::api::{Node, NodeClaim};
 use crate::effects::call;
 use crate::error::{Class, Error};
+use crate::gang::GangIdentity;
 use crate::names;
 use crate::planted::planted;
 use crate::telemetry::metrics;
@@ -120,15 +121,24 @@ pub async fn delete_all(client: &Client, claims: Vec<(String, String)>) -> (Vec<
 }
 
 /// The claims and Nodes of a gang as they are now, read from the API server and not from a cache.
-pub async fn read(client: &Client, gang: &str) -> Result<(Vec<NodeClaim>, Vec<Node>), Error> {
-    let params = ListParams::default().labels(&format!("{}={gang}", names::GANG));
+pub async fn read(client: &Client, gang: &GangIdentity) -> Result<(Vec<NodeClaim>, Vec<Node>), Error> {
+    let selector = format!("{}={},{}={}", names::MANAGED_BY, names::SETU, names::WORKLOAD_UID, gang.uid);
+    let params = ListParams::default().labels(&selector);
     let claims: Api<DeserializeGuard<NodeClaim>> = Api::all(client.clone());
     let nodes: Api<Node> = Api::all(client.clone());
+    let of = gang.workload_ref();
     let (claims, nodes) = tokio::try_join!(
-        call("listing NodeClaims of gang", gang, claims.list(&params)),
-        call("listing Nodes of gang", gang, nodes.list(&params)),
+        call("listing NodeClaims of gang", &of, claims.list(&params)),
+        call("listing Nodes of gang", &of, nodes.list(&params)),
     )?;
-    Ok((claims.items.into_iter().filter_map(|guard| guard.0.ok()).collect(), nodes.items))
+    let claims = claims.items.into_iter().filter_map(|guard| guard.0.ok());
+    Ok((claims.filter(|claim| gang.made(claim)).collect(), nodes.items))
+}
+
+/// One claim as it is now; `None` if there is none of that name.
+pub async fn current(client: &Client, name: &str) -> Result<Option<NodeClaim>, Error> {
+    let api: Api<NodeClaim> = Api::all(client.clone());
+    call("reading NodeClaim", name, api.get_opt(name)).await
 }
 
 /// Every live claim of these NodePools, whoever made it.

@@ -1,13 +1,18 @@
-//! Lets go of what Setu holds in a cluster it is leaving: nodes go back to Karpenter, Workloads lose
-//! what only Setu would ever take away.
+//! Lets go of what Setu holds: nodes go back to Karpenter, Workloads lose what only Setu would ever take
+//! away. And takes hold of Workloads, where that is asked for.
 
 use crate::api::{Node, NodeClaim, Workload};
 use crate::effects::call;
 use crate::error::Error;
 use crate::names;
+use futures::{StreamExt, stream};
+use k8s_openapi::api::core::v1::Taint;
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
+
+/// Most claims of one gang that are handed back at the same time.
+const PARALLEL: usize = 32;
 
 /// Lets Karpenter disrupt a claim and its Node again. Neither need exist any more.
 pub async fn release_node(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
@@ -20,6 +25,59 @@ pub async fn release_node(client: &Client, claim: &NodeClaim) -> Result<(), Erro
     };
     let api: Api<Node> = Api::all(client.clone());
     there(call("releasing Node", node, api.patch(node, &params(), &Patch::Merge(&patch))).await)
+}
+
+/// Makes these claims and their Nodes Karpenter's own, in parallel: nothing on them is ours any more.
+///
+/// # Errors
+/// The first; the others are handed back all the same, and the rest by the next try.
+pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> Result<(), Error> {
+    let answers = stream::iter(claims)
+        .map(|claim| async move { hand_back(client, &claim).await })
+        .buffer_unordered(PARALLEL);
+    answers.fold(Ok(()), |first, answer| async { first.and(answer) }).await
+}
+
+/// The Node goes first: as long as the claim bears our label, there is something left to do.
+async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
+    let name = claim.name_any();
+    if let Some(node) = claim.status.as_ref().map(|s| &s.node_name).filter(|n| !n.is_empty()) {
+        let api: Api<Node> = Api::all(client.clone());
+        if let Some(found) = call("reading Node", node, api.get_opt(node)).await? {
+            let patch = node_without_ours(&found);
+            there(call("handing back Node", node, api.patch(node, &params(), &Patch::Merge(&patch))).await)?;
+        }
+    }
+    let patch = json!({"metadata": unmarked(claim.metadata.uid.as_deref())});
+    let api: Api<NodeClaim> = Api::all(client.clone());
+    there(call("handing back NodeClaim", &name, api.patch(&name, &params(), &Patch::Merge(&patch))).await)?;
+    tracing::info!(nodeclaim = name, "handed a NodeClaim back to Karpenter");
+    Ok(())
+}
+
+/// Metadata that takes everything of ours off an object of this UID.
+fn unmarked(uid: Option<&str>) -> Map<String, Value> {
+    let labels = [names::MANAGED_BY, names::GANG, names::WORKLOAD_UID, names::ATTEMPT, names::SLOT];
+    let annotations = [names::DO_NOT_DISRUPT, names::HOLD_UNTIL, names::WORKLOAD, names::CHECK];
+    let without = |keys: &[&str]| -> Value {
+        Value::Object(keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect())
+    };
+    Map::from_iter([
+        ("uid".to_owned(), json!(uid)),
+        ("labels".to_owned(), without(&labels)),
+        ("annotations".to_owned(), without(&annotations)),
+    ])
+}
+
+/// A list of taints can only be replaced as a whole, so the Node must be as it was read.
+fn node_without_ours(node: &Node) -> Value {
+    let mut metadata = unmarked(node.metadata.uid.as_deref());
+    if !node.spec.taints.iter().any(|taint| taint.key == names::GANG) {
+        return json!({"metadata": metadata});
+    }
+    metadata.insert("resourceVersion".to_owned(), json!(node.metadata.resource_version));
+    let others: Vec<&Taint> = node.spec.taints.iter().filter(|taint| taint.key != names::GANG).collect();
+    json!({"metadata": metadata, "spec": {"taints": others}})
 }
 
 /// Takes Setu's finalizer off a Workload and, if asked to, its annotations. Returns whether there was
@@ -39,6 +97,21 @@ pub async fn release_workload(
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     there(call("releasing Workload", &name, api.patch(&name, &params(), &Patch::Merge(&patch))).await)?;
     Ok(true)
+}
+
+/// Puts Setu's finalizer on a Workload and returns the Workload as it is afterwards.
+///
+/// # Errors
+/// [`Error::Conflict`] if the Workload has changed since it was read.
+pub async fn hold_workload(client: &Client, workload: &Workload) -> Result<Workload, Error> {
+    let mut finalizers = workload.finalizers().to_vec();
+    finalizers.push(names::FINALIZER.to_owned());
+    let patch = json!({
+        "metadata": {"resourceVersion": workload.resource_version(), "finalizers": finalizers},
+    });
+    let name = workload.name_any();
+    let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
+    call("holding Workload", &name, api.patch(&name, &params(), &Patch::Merge(&patch))).await
 }
 
 /// What becomes of the journals on Workloads.
@@ -85,6 +158,30 @@ fn there<T>(answer: Result<T, Error>) -> Result<(), Error> {
 mod tests {
     use super::*;
     use crate::api::workload::WorkloadSpec;
+
+    #[test]
+    fn a_node_that_is_handed_back_keeps_what_is_not_ours() {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "n", "uid": "u", "resourceVersion": "7"},
+            "spec": {"taints": [
+                {"key": "dedicated", "value": "ml", "effect": "NoSchedule"},
+                {"key": names::GANG, "value": "g", "effect": "NoSchedule"},
+            ]},
+        }))
+        .unwrap();
+        let patch = node_without_ours(&node);
+        assert_eq!(
+            patch["spec"]["taints"],
+            json!([{"key": "dedicated", "value": "ml", "effect": "NoSchedule"}])
+        );
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        assert_eq!(patch["metadata"]["labels"][names::GANG], Value::Null);
+        assert_eq!(patch["metadata"]["annotations"][names::DO_NOT_DISRUPT], Value::Null);
+        assert_eq!(patch["metadata"]["labels"].as_object().unwrap().len(), 5);
+        let untainted = node_without_ours(&Node::default());
+        assert_eq!(untainted.get("spec"), None);
+        assert_eq!(untainted["metadata"].get("resourceVersion"), None);
+    }
 
     #[test]
     fn only_what_is_ours_is_taken_off_a_workload() {

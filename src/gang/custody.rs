@@ -1,142 +1,210 @@
-//! Which slots of an attempt have their node, which have lost it, and what is to be done about that.
+//! What becomes of nodes that a gang is done with, and of those that nobody looks after any more.
 //!
-//! Called by `observe`. Rule: that a claim is gone counts in a quorum read alone, and a slot gets another
-//! claim only under a generation that is in the journal already, so that no name is used twice.
+//! Rule: a node on which pods of an admitted Workload may run is nobody's to take. Everything else
+//! ends: when its Workload is gone, or when its hold runs out.
 
-use super::claims::{ClaimView, Loss};
-use super::event::{Event, Standing};
-use super::failure::Failure;
+use super::claims::ClaimView;
 use super::journal::Journal;
-use super::observe::{Facts, Reading, Sight, is_waiting};
-use super::reservation::Reservation;
-use super::state::State;
-use crate::api::parameters::OnNodeLost;
-use crate::plan::{Outcome, Plan};
-use jiff::Timestamp;
-use std::collections::BTreeSet;
+use super::reservation::{Ending, Reservation};
+use super::state::{State, Then};
+use crate::api::parameters::Release;
+use crate::api::{NodeClaim, Workload};
+use crate::names;
+use crate::policy::Policy;
+use jiff::{SignedDuration, Timestamp};
 
-/// Claims of the current attempt, those that are going included.
-fn current<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a ClaimView> {
-    facts.claims.iter().filter(|c| c.attempt == journal.memory.attempt && c.slot < journal.memory.slots)
+/// How long after the end of a hold nobody but the gang itself ends it.
+const GRACE: SignedDuration = SignedDuration::from_mins(1);
+
+/// Why nobody wants a node any more: the labels of `setu_orphans_swept_total`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Orphaned {
+    /// Its Workload does not exist.
+    WorkloadGone,
+    /// Its hold ran out before its gang was admitted.
+    HoldExpired,
+    /// Every slice of its elastic Job is over.
+    SlicesOver,
 }
 
-/// Claims of the current attempt that are to stay.
-pub(super) fn live<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a ClaimView> {
-    current(journal, facts).filter(|c| !c.deleting && !is_superseded(c, journal, facts))
-}
+impl Orphaned {
+    /// Every reason.
+    pub const ALL: [Self; 3] = [Self::WorkloadGone, Self::HoldExpired, Self::SlicesOver];
 
-/// Whether a later claim has taken its place: a create that was long on its way may come after all.
-pub(super) fn is_superseded(claim: &ClaimView, journal: &Journal, facts: &Facts<'_>) -> bool {
-    let later = |other: &ClaimView| {
-        !other.deleting
-            && (other.attempt, other.slot) == (claim.attempt, claim.slot)
-            && other.generation > claim.generation
-    };
-    claim.generation < journal.memory.generation && facts.claims.iter().any(later)
-}
-
-/// Slots that no claim fills which is to stay.
-pub(super) fn empty(journal: &Journal, facts: &Facts<'_>) -> Vec<u32> {
-    let filled: BTreeSet<u32> = live(journal, facts).map(|c| c.slot).collect();
-    (0..journal.memory.slots).filter(|slot| !filled.contains(slot)).collect()
-}
-
-/// Whether a node of the attempt is lost and nothing has taken its place yet.
-pub(super) fn is_broken(journal: &Journal, facts: &Facts<'_>) -> bool {
-    journal.memory.mending || current(journal, facts).any(|c| c.deleting) && !empty(journal, facts).is_empty()
-}
-
-/// Empty slots that have had no claim of the current generation yet, as far as can be seen.
-pub(super) fn missing(journal: &Journal, facts: &Facts<'_>) -> Vec<u32> {
-    let latest = journal.memory.generation;
-    let had: BTreeSet<u32> =
-        current(journal, facts).filter(|c| c.generation >= latest).map(|c| c.slot).collect();
-    empty(journal, facts).into_iter().filter(|slot| !had.contains(slot)).collect()
-}
-
-/// What became of the first slot that lost its claim. A missing claim counts only in a quorum read.
-pub(super) fn first_loss(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
-    let empty = empty(journal, facts);
-    let creating = journal.state == State::Provisioning || (journal.memory.mending && !is_waiting(facts));
-    let latest = journal.memory.generation;
-    let going = |slot: &u32| {
-        current(journal, facts).any(|c| c.slot == *slot && (!creating || c.generation >= latest))
-    };
-    // While claims are still being created, a missing one is simply not there yet.
-    let known = |slot: &&u32| going(slot) || (facts.sight == Sight::Quorum && !creating);
-    empty.iter().filter(known).find_map(|slot| match facts.losses.get(slot) {
-        Some(Loss::Failed(failure)) => Some(failure.clone()),
-        _ => None,
-    })
-}
-
-/// The loss for which a gang that was approved, and is not admitted yet, must not be.
-pub(super) fn regretted(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
-    let minds = journal.state == State::Approved
-        && is_waiting(facts)
-        && facts.policy.on_node_lost != OnNodeLost::Ignore;
-    minds.then(|| first_loss(journal, facts))?
-}
-
-/// Whether a plan gives the nodes that the attempt was started with.
-pub(super) fn is_same(journal: &Journal, plan: &Plan) -> bool {
-    match &journal.memory.plan {
-        Some(hash) => *hash == plan.hash(),
-        None => u32::try_from(plan.slots.len()) == Ok(journal.memory.slots),
-    }
-}
-
-/// What an admitted gang needs that lost nodes: nobody but us can give its pods others, because they
-/// ask for the gang's own label.
-pub(super) fn mend(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
-    let Reservation::Held { standing, .. } = facts.reservation else {
-        return None;
-    };
-    let ours = matches!(standing, Standing::Admitted | Standing::AdmittedPods);
-    if !ours || facts.policy.on_node_lost != OnNodeLost::Replace {
-        return None;
-    }
-    let event = |event| Some(Reading::Events(vec![event]));
-    let memory = &journal.memory;
-    let empty = empty(journal, facts);
-    if empty.is_empty() {
-        let whole = memory.tries > 0 && live(journal, facts).all(ClaimView::is_ready);
-        return match (memory.mending, whole) {
-            (true, _) => event(Event::ClaimsExist),
-            (false, true) => event(Event::NodesReady),
-            (false, false) => None,
-        };
-    }
-    let rests = mends_at(journal, facts).is_none_or(|at| at > facts.now);
-    if !memory.mending && rests {
-        return None;
-    }
-    if facts.sight == Sight::Cached {
-        return Some(Reading::LookAgain);
-    }
-    let missing = missing(journal, facts);
-    match facts.plan {
-        _ if !memory.mending || missing.is_empty() => {}
-        Some(Outcome::Provision(plan)) if is_same(journal, plan) => {
-            return event(Event::ClaimsMissing(missing));
+    /// Its name, as a label.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::WorkloadGone => "workload_gone",
+            Self::HoldExpired => "hold_expired",
+            Self::SlicesOver => "slices_over",
         }
-        // What it was given is no longer to be had like that; its pods decide what comes of it.
-        _ => return None,
     }
-    if rests {
-        return None;
-    }
-    event(Event::Lost { failure: first_loss(journal, facts)?, standing: *standing })
 }
 
-/// When the next replacement for an admitted gang may begin: the first at once, the others paced like
-/// tries. `None` if none is due, or all tries are used up.
-pub(super) fn mends_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
-    let pace = facts.policy.in_check;
-    match journal.memory.tries {
-        _ if empty(journal, facts).is_empty() => None,
-        tries if tries >= pace.limit => None,
-        0 => Some(journal.entered_at),
-        tries => journal.entered_at.checked_add(pace.wait(tries).signed()).ok(),
+/// Who may still want a node, read from the API server.
+#[derive(Clone, Copy, Debug)]
+pub struct Kin<'a> {
+    /// The very Workload it was made for.
+    pub workload: Option<&'a Workload>,
+    /// Whether another slice of the same elastic Job is not finished.
+    pub slice_lives: bool,
+}
+
+/// Why a NodeClaim of ours is nobody's any more; `None` while somebody wants it.
+pub fn orphaned(claim: &NodeClaim, kin: Kin<'_>, now: Timestamp) -> Option<Orphaned> {
+    let Some(workload) = kin.workload else {
+        return (!kin.slice_lives).then_some(Orphaned::WorkloadGone);
+    };
+    if workload.is("Admitted") {
+        return (workload.is_replaced() && !kin.slice_lives).then_some(Orphaned::SlicesOver);
+    }
+    // One that does not say is held for as long as its Workload is there.
+    hold_ends(claim).is_some_and(|end| end <= now).then_some(Orphaned::HoldExpired)
+}
+
+/// When a claim is nobody's any more unless its gang was admitted: when its hold has ended, and whoever
+/// looks after the gang has had the time to take back what Kueue was told.
+pub fn hold_ends(claim: &NodeClaim) -> Option<Timestamp> {
+    let end: Timestamp = claim.annotation(names::HOLD_UNTIL).parse().ok()?;
+    end.checked_add(GRACE).ok()
+}
+
+/// How a gang parts with a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Parting {
+    /// It is deleted.
+    Delete,
+    /// It is Karpenter's from now on, to be used by others or consolidated.
+    HandBack,
+}
+
+/// How a gang parts with this claim, which it does not want any more.
+///
+/// Only what a gang has finished on is handed back: what failed or came to nothing is of use to nobody.
+pub fn parting(
+    journal: &Journal,
+    reservation: &Reservation,
+    claim: Option<&ClaimView>,
+    policy: &Policy,
+) -> Parting {
+    let finished = *reservation == Reservation::Gone(Ending::Finished);
+    let over = matches!(journal.state, State::RollingBack { then: Then::Released });
+    let used = over && finished && journal.revokes() && claim.is_some_and(ClaimView::is_ready);
+    let current = claim.is_some_and(|c| c.attempt == journal.memory.attempt);
+    if policy.release == Release::HandBack && used && current { Parting::HandBack } else { Parting::Delete }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::claims::Health;
+    use crate::gang::event::Event;
+    use crate::gang::reservation::Epoch;
+    use crate::gang::{Rules, decide};
+    use serde_json::{Value, json};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn claim(held_until: Option<Timestamp>) -> NodeClaim {
+        let annotations: Value =
+            held_until.map_or_else(|| json!({}), |end| json!({(names::HOLD_UNTIL): end.to_string()}));
+        serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": "c", "annotations": annotations},
+            "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+        }))
+        .unwrap()
+    }
+
+    fn workload(conditions: &[(&str, &str, &str)]) -> Workload {
+        let conditions: Vec<Value> = conditions
+            .iter()
+            .map(|(kind, status, reason)| {
+                json!({"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": at(0).to_string()})
+            })
+            .collect();
+        serde_json::from_value(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": {"name": "w", "uid": "u"},
+            "spec": {}, "status": {"conditions": conditions},
+        }))
+        .unwrap()
+    }
+
+    fn of(workload: Option<&Workload>, slice_lives: bool, held_until: Option<i64>) -> Option<Orphaned> {
+        orphaned(&claim(held_until.map(at)), Kin { workload, slice_lives }, at(100) + GRACE)
+    }
+
+    #[test]
+    fn a_hold_ends_what_was_never_admitted_and_nothing_that_runs() {
+        let reserved = workload(&[("QuotaReserved", "True", "QuotaReserved")]);
+        let queued = workload(&[("Admitted", "False", "Evicted"), ("Evicted", "True", "Preempted")]);
+        for waiting in [&reserved, &queued] {
+            assert_eq!(of(Some(waiting), false, Some(100)), Some(Orphaned::HoldExpired));
+            assert_eq!(of(Some(waiting), false, Some(101)), None, "it is held still");
+            assert_eq!(of(Some(waiting), false, None), None, "it names no end");
+        }
+        let runs = workload(&[("QuotaReserved", "True", "QuotaReserved"), ("Admitted", "True", "Admitted")]);
+        let evicted = workload(&[("Admitted", "True", "Admitted"), ("Evicted", "True", "Preempted")]);
+        let finished = workload(&[("Admitted", "True", "Admitted"), ("Finished", "True", "Succeeded")]);
+        for admitted in [&runs, &evicted, &finished] {
+            assert_eq!(of(Some(admitted), false, Some(0)), None, "pods may run on it, or its gang ends it");
+        }
+        assert_eq!(of(None, false, Some(101)), Some(Orphaned::WorkloadGone));
+    }
+
+    #[test]
+    fn nodes_of_a_replaced_slice_stay_while_another_slice_lives() {
+        let replaced =
+            workload(&[("Admitted", "True", "Admitted"), ("Finished", "True", "WorkloadSliceReplaced")]);
+        assert_eq!(of(Some(&replaced), true, Some(0)), None);
+        assert_eq!(of(None, true, Some(0)), None, "the slice they were made for may be deleted before");
+        assert_eq!(of(Some(&replaced), false, None), Some(Orphaned::SlicesOver));
+        assert_eq!(of(None, false, None), Some(Orphaned::WorkloadGone));
+        let never = workload(&[("Finished", "True", "WorkloadSliceReplaced")]);
+        assert_eq!(of(Some(&never), false, Some(0)), Some(Orphaned::HoldExpired));
+    }
+
+    fn view(attempt: u32, health: Health) -> ClaimView {
+        ClaimView {
+            name: "c".into(),
+            uid: "u".into(),
+            attempt,
+            slot: 0,
+            generation: 0,
+            deleting: false,
+            held_until: None,
+            health,
+        }
+    }
+
+    /// A gang of attempt 1 in `state`, after the end of its reservation was seen.
+    fn ended(state: State, ending: Ending) -> Journal {
+        let mut journal = Journal::new("uid", Epoch("1-0-a".into()), at(0), None);
+        journal.state = state;
+        (journal.memory.attempt, journal.memory.slots) = (1, 1);
+        decide(&journal, &Event::Gone(ending), &Rules::new(&Policy::default(), at(1), 0.0)).journal
+    }
+
+    #[test]
+    fn only_ready_nodes_of_a_gang_that_has_finished_are_handed_back_and_only_where_the_policy_says_so() {
+        let policy = Policy { release: Release::HandBack, ..Policy::default() };
+        let ready = || view(1, Health::Ready { since: at(0) });
+        let coming = view(1, Health::Coming { waits_for: String::new(), until: None });
+        let part = |state: State, ending, claim: &ClaimView, policy: &Policy| {
+            parting(&ended(state, ending), &Reservation::Gone(ending), Some(claim), policy)
+        };
+        assert_eq!(part(State::Approved, Ending::Finished, &ready(), &policy), Parting::HandBack);
+        assert_eq!(part(State::Approved, Ending::Finished, &ready(), &Policy::default()), Parting::Delete);
+        assert_eq!(part(State::Approved, Ending::Finished, &coming, &policy), Parting::Delete);
+        assert_eq!(part(State::WaitingReady, Ending::Finished, &ready(), &policy), Parting::Delete);
+        let stray = view(2, Health::Ready { since: at(0) });
+        assert_eq!(part(State::Approved, Ending::Finished, &stray, &policy), Parting::Delete);
+        for ending in Ending::ALL.into_iter().filter(|e| *e != Ending::Finished) {
+            assert_eq!(part(State::Approved, ending, &ready(), &policy), Parting::Delete, "{ending:?}");
+        }
+        let gone = ended(State::Approved, Ending::Finished);
+        assert_eq!(parting(&gone, &Reservation::Gone(Ending::Finished), None, &policy), Parting::Delete);
     }
 }

@@ -9,9 +9,10 @@ use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, Memory, Way};
 use super::reservation::Epoch;
 use super::state::{State, Then};
+use crate::api::Workload;
 use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Pinning};
 use crate::policy::{Pace, Policy};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use statig::Outcome;
 use statig::blocking::StateExt as _;
 
@@ -23,17 +24,31 @@ pub struct Rules {
     /// A number in `0.0..1.0` that spreads the waits of different gangs.
     pub jitter: f64,
     /// Bound of one attempt, and of one wait before it.
-    pub gang_deadline: jiff::SignedDuration,
+    pub gang_deadline: SignedDuration,
     /// Tries with the quota held.
     pub in_check: Pace,
     /// Tries with the quota given back.
     pub yielding: Pace,
+    /// Longest time that can come of either.
+    pub longest_wait: SignedDuration,
     /// What happens once both are used up.
     pub on_exhausted: OnExhausted,
     /// What happens when a node is lost before the gang runs.
     pub on_node_lost: OnNodeLost,
     /// The controller whose way of retrying is kept.
     pub compat: Compat,
+    /// Whether the Workload may be evicted to give its quota back.
+    pub eviction: Eviction,
+}
+
+/// Whether a Workload may be evicted to give its quota back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Eviction {
+    /// It may: nothing of it runs, or what runs is made anew.
+    #[default]
+    Harmless,
+    /// It never may: pods of the slice it replaces would be stopped with it.
+    StopsOthers,
 }
 
 impl Rules {
@@ -46,10 +61,19 @@ impl Rules {
             gang_deadline: policy.deadlines.gang.signed(),
             in_check: policy.in_check,
             yielding: policy.yielding,
+            longest_wait: policy.longest_wait(),
             on_exhausted: policy.on_exhausted,
             on_node_lost: policy.on_node_lost,
             compat: policy.compat,
+            eviction: Eviction::default(),
         }
+    }
+
+    /// The same for this Workload.
+    #[must_use]
+    pub fn of(self, workload: &Workload) -> Self {
+        let replaces = workload.replaces().is_some();
+        Self { eviction: if replaces { Eviction::StopsOthers } else { Eviction::Harmless }, ..self }
     }
 }
 
@@ -140,7 +164,13 @@ impl Turn {
             return Then::Yielded.state(self);
         }
         match self.memory.not_before {
-            Some(until) if until > self.now => State::BackingOff { until },
+            // A time that lies further ahead than any wait was not written by a clock that is right.
+            Some(until)
+                if until > self.now
+                    && later(self.now, self.rules.longest_wait).is_none_or(|bound| until <= bound) =>
+            {
+                State::BackingOff { until }
+            }
             _ => State::Validating,
         }
     }
@@ -156,7 +186,8 @@ impl Turn {
         }
         self.memory.way.choice = 0;
         self.memory.tries = self.memory.tries.saturating_add(1);
-        if self.rules.compat == Compat::Setu && failure.reason == FailureClass::GangTimeout {
+        let may_evict = self.rules.eviction == Eviction::Harmless;
+        if self.rules.compat == Compat::Setu && failure.reason == FailureClass::GangTimeout && may_evict {
             return Then::Rejected;
         }
         let may_try_here = failure.reason != FailureClass::NotAdmitted;
@@ -176,6 +207,10 @@ impl Turn {
                     self.restart_clock();
                     return Some(State::Provisioning);
                 }
+                self.after(failure)
+            }
+            // Either would evict, and that would stop the slice that this one replaces.
+            OnNodeLost::Yield | OnNodeLost::Reject if self.rules.eviction == Eviction::StopsOthers => {
                 self.after(failure)
             }
             OnNodeLost::Yield => Then::Yielded,
@@ -207,6 +242,9 @@ impl Turn {
 
     /// Where a gang goes that has used up its tries under this admission.
     pub(super) fn give_up(&mut self) -> Then {
+        if self.rules.eviction == Eviction::StopsOthers {
+            return Then::BackingOff;
+        }
         let exhausted = self.memory.yields >= self.rules.yielding.limit;
         match self.rules.on_exhausted {
             OnExhausted::Reject if exhausted => Then::Rejected,

@@ -3,7 +3,7 @@
 //! Called by `setu statechart` and by the test that compares `statecharts/`. Rule: drawn from
 //! `decide`, never by hand, so that the picture cannot differ from the code.
 
-use super::decide::{Rules, decide};
+use super::decide::{Eviction, Rules, decide};
 use super::event::{Event, Standing};
 use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, Way};
@@ -14,19 +14,26 @@ use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::sync::LazyLock;
 
 /// One edge, with every reason it is taken for.
 pub type Edges = BTreeMap<(StateName, StateName), BTreeSet<String>>;
 
+/// Every edge of the chart.
+pub fn edges() -> &'static Edges {
+    static EDGES: LazyLock<Edges> = LazyLock::new(walk);
+    &EDGES
+}
+
 /// Walks every state × event × circumstance and collects the edges.
-pub fn edges() -> Edges {
+fn walk() -> Edges {
     let now = Timestamp::UNIX_EPOCH + SignedDuration::from_hours(1_000);
     let mut edges = Edges::new();
     for state in states(now) {
         for event in events() {
-            for (tries, yields, slots, on_exhausted, on_node_lost) in circumstances() {
+            for (tries, yields, slots, on_exhausted, on_node_lost, eviction) in circumstances() {
                 let policy = Policy { on_exhausted, on_node_lost, ..Policy::default() };
-                let rules = Rules::new(&policy, now, 0.5);
+                let rules = Rules { eviction, ..Rules::new(&policy, now, 0.5) };
                 let mut journal = Journal::new("uid", Epoch("1-0-same".into()), now, None);
                 journal.state = state.clone();
                 journal.memory.tries = tries;
@@ -83,14 +90,16 @@ fn events() -> Vec<Event> {
     events
 }
 
-fn circumstances() -> Vec<(u32, u32, u32, OnExhausted, OnNodeLost)> {
+fn circumstances() -> Vec<(u32, u32, u32, OnExhausted, OnNodeLost, Eviction)> {
     let mut all = Vec::new();
     for tries in [0, 99] {
         for yields in [0, 99] {
             for slots in [0, 2] {
                 for on_exhausted in [OnExhausted::Yield, OnExhausted::Reject] {
                     for lost in [OnNodeLost::Replace, OnNodeLost::Yield, OnNodeLost::Reject] {
-                        all.push((tries, yields, slots, on_exhausted, lost));
+                        for eviction in [Eviction::Harmless, Eviction::StopsOthers] {
+                            all.push((tries, yields, slots, on_exhausted, lost, eviction));
+                        }
                     }
                 }
             }
@@ -122,7 +131,7 @@ pub fn label(reasons: &BTreeSet<String>) -> String {
 pub fn mermaid() -> String {
     let mut text = String::from("stateDiagram-v2\n    [*] --> Validating\n");
     for ((from, to), reasons) in edges() {
-        let _ = writeln!(text, "    {from} --> {to}: {}", label(&reasons));
+        let _ = writeln!(text, "    {from} --> {to}: {}", label(reasons));
     }
     text
 }
@@ -131,7 +140,7 @@ pub fn mermaid() -> String {
 pub fn dot() -> String {
     let mut text = String::from("digraph gang {\n    rankdir=LR;\n    node [shape=box, style=rounded];\n");
     for ((from, to), reasons) in edges() {
-        let _ = writeln!(text, "    {from} -> {to} [label=\"{}\"];", label(&reasons).replace(", ", "\\n"));
+        let _ = writeln!(text, "    {from} -> {to} [label=\"{}\"];", label(reasons).replace(", ", "\\n"));
     }
     text.push_str("}\n");
     text
@@ -146,7 +155,7 @@ pub fn scxml() -> String {
     );
     for state in StateName::ALL {
         let _ = writeln!(text, "  <state id=\"{state}\">");
-        for ((from, to), reasons) in &edges {
+        for ((from, to), reasons) in edges {
             for reason in reasons.iter().filter(|_| *from == state) {
                 let _ = writeln!(text, "    <transition event=\"{reason}\" target=\"{to}\"/>");
             }

@@ -84,7 +84,7 @@ pub enum Standing {
     Admitted,
     /// Admitted while our entry was Pending: the check came when the pods ran already.
     Running,
-    /// Admitted, and its pods are not re-created after an eviction.
+    /// Admitted, and an eviction would take pods that nobody makes anew, or that another slice brought.
     AdmittedPods,
 }
 

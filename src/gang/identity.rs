@@ -3,7 +3,9 @@
 //! Rule: names are derived, never read back from the journal, so that nobody can point Setu at an
 //! object that is not the gang's own.
 
+use crate::api::{NodeClaim, Workload};
 use crate::digest::{digest, hash};
+use crate::names;
 use crate::planted::planted;
 
 /// Longest name of a NodeClaim that every provider takes.
@@ -26,7 +28,7 @@ impl GangIdentity {
     /// The gang's id: 16 characters that fit a label value, the same over all attempts, so that the
     /// pods' node selector stays right when nodes are replaced.
     pub fn id(&self) -> String {
-        digest(&[&self.uid, &self.check], 16)
+        gang_id(&self.uid, &self.check)
     }
 
     /// Name of the NodeClaim that a slot of an attempt starts with. A name is never used by two attempts.
@@ -55,6 +57,11 @@ impl GangIdentity {
         format!("setu-{}{tail}", dns_label(&self.workload, room))
     }
 
+    /// Whether a claim was made for this gang.
+    pub fn made(&self, claim: &NodeClaim) -> bool {
+        claim.label(names::WORKLOAD_UID) == self.uid && claim.annotation(names::CHECK) == self.check
+    }
+
     /// `namespace/name` of the Workload.
     pub fn workload_ref(&self) -> String {
         format!("{}/{}", self.namespace, self.workload)
@@ -65,6 +72,22 @@ impl GangIdentity {
         let byte = hash(&[&self.uid, &self.check, &draw.to_string()]).next().unwrap_or_default();
         f64::from(byte) / 256.0
     }
+}
+
+/// Id of the gang of the Workload of this UID under this check.
+pub fn gang_id(uid: &str, check: &str) -> String {
+    digest(&[uid, check], 16)
+}
+
+/// Id of the gang that a claim was made for.
+pub fn gang_of(claim: &NodeClaim) -> String {
+    gang_id(claim.label(names::WORKLOAD_UID), claim.annotation(names::CHECK))
+}
+
+/// Value of the gang's label on its nodes, by which its pods find them: the gang's id. The slices of an
+/// elastic Job have one in common, because the pods of a later slice carry the selector of the first.
+pub fn pin(workload: &Workload, check: &str) -> String {
+    digest(&[&workload.line(), check], 16)
 }
 
 /// The start of `name` as part of a DNS label: at most `room` characters, no dash at its end.

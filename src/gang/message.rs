@@ -3,8 +3,8 @@
 //! Rule: no time that passes by itself is in it, only points in time, so that a message is written
 //! again only when something happened.
 
-use super::custody;
 use super::journal::Journal;
+use super::losses;
 use super::observe::{Facts, existing, laggard, last_ready, ready};
 use super::state::{State, Then};
 use crate::api::parameters::OnNodeLost;
@@ -70,7 +70,7 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
             Some(Outcome::NothingNeeded(why)) => format!("no node is needed: {why}"),
             _ => "no node is needed".to_owned(),
         },
-        State::Approved if custody::is_broken(journal, facts) => {
+        State::Approved if losses::is_broken(journal, facts) => {
             let next = if facts.policy.on_node_lost == OnNodeLost::Replace {
                 "; what is lost is replaced"
             } else {

@@ -4,10 +4,10 @@
 //! not enough to decide, the reading says so instead of guessing.
 
 use super::claims::{ClaimView, Health, Loss};
-use super::custody::{self, empty, first_loss, live, missing};
 use super::event::{Event, Standing};
 use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, SLOTS_LIMIT, Way};
+use super::losses::{self, empty, first_failure, live, missing};
 use super::reservation::Reservation;
 use super::state::{State, Then};
 use crate::api::parameters::OnNodeLost;
@@ -164,7 +164,7 @@ fn strays(journal: &Journal, facts: &Facts<'_>) -> Vec<String> {
         journal.state.wants_claims()
             && claim.attempt == journal.memory.attempt
             && claim.slot < journal.memory.slots
-            && !custody::is_superseded(claim, journal, facts)
+            && !losses::is_superseded(claim, journal, facts)
     };
     facts.claims.iter().filter(|c| !c.deleting && !wanted(c)).map(|c| c.name.clone()).collect()
 }
@@ -176,7 +176,11 @@ fn by_state(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         State::WaitingReady => return waiting_ready(journal, facts),
         State::Approved => return approved(journal, facts),
         State::RollingBack { .. } => return rolling_back(facts),
-        State::BackingOff { until } => (*until <= facts.now).then_some(Event::WaitOver),
+        // No wait is longer than the policy's longest: whoever wrote another time was wrong.
+        State::BackingOff { until } => {
+            let bound = facts.now.checked_add(facts.policy.longest_wait());
+            (*until <= facts.now || bound.is_ok_and(|bound| *until > bound)).then_some(Event::WaitOver)
+        }
         State::Yielded | State::Rejected | State::Released => None,
     };
     event.map(|e| Reading::Events(vec![e]))
@@ -226,7 +230,7 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     }
     let changed = |message: &str| event(Event::Failed(Failure::new(FailureClass::PlanChanged, message)));
     match facts.plan? {
-        Outcome::Provision(plan) => match (custody::is_same(journal, plan), missing.is_empty()) {
+        Outcome::Provision(plan) => match (losses::is_same(journal, plan), missing.is_empty()) {
             (false, _) => {
                 changed("NodePool, flavor or policy changed while the NodeClaims were being created")
             }
@@ -275,14 +279,11 @@ fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
 }
 
 fn approved(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
-    if journal.memory.slots == 0 {
-        return None;
-    }
     if !is_waiting(facts) {
-        return custody::mend(journal, facts);
+        return losses::mend(journal, facts);
     }
     let cached = facts.sight == Sight::Cached;
-    if let Some(failure) = custody::regretted(journal, facts) {
+    if let Some(failure) = losses::regretted(journal, facts) {
         let standing = Standing::Reserved;
         let lost = Reading::Events(vec![Event::Lost { failure, standing }]);
         return Some(if cached { Reading::LookAgain } else { lost });
@@ -290,14 +291,23 @@ fn approved(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     if let Some(failure) = unfit(journal, facts) {
         return Some(Reading::Events(vec![Event::Failed(failure)]));
     }
+    if journal.memory.slots == 0 {
+        return None;
+    }
     let unsure = facts.told != Verdict::Ready && !planted!(ReadyFromJournalAlone);
     (cached && (unsure || !empty(journal, facts).is_empty())).then_some(Reading::LookAgain)
 }
 
 /// Why a gang that was approved, and is not admitted yet, must not run after all.
 pub fn unfit(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
-    if journal.state != State::Approved || !is_waiting(facts) || journal.memory.slots == 0 {
+    if journal.state != State::Approved || !is_waiting(facts) {
         return None;
+    }
+    if journal.memory.slots == 0 {
+        let needed =
+            matches!(facts.plan, Some(Outcome::Provision(_) | Outcome::Refuse(_) | Outcome::Never(_)));
+        let message = "the gang was approved without nodes, and needs some";
+        return needed.then(|| Failure::new(FailureClass::PlanChanged, message));
     }
     let late = || {
         let message = if hold_is_over(journal, facts) {
@@ -310,7 +320,12 @@ pub fn unfit(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
         };
         Some(Failure::new(FailureClass::NotAdmitted, message))
     };
-    custody::regretted(journal, facts).or_else(late)
+    losses::regretted(journal, facts).or_else(late)
+}
+
+/// Whether the plan is known to be that no node is needed.
+pub fn needs_nothing(facts: &Facts<'_>) -> bool {
+    matches!(facts.plan, Some(Outcome::NothingNeeded(_)))
 }
 
 /// Whether every node of the attempt is there and ready, seen in a quorum read.
@@ -327,19 +342,6 @@ fn rolling_back(facts: &Facts<'_>) -> Option<Reading> {
         Sight::Quorum => Reading::Events(vec![Event::ClaimsGone]),
         Sight::Cached => Reading::LookAgain,
     })
-}
-
-/// What ends the attempt as it stands: a claim that will not come before one that is lost, because a
-/// replacement mends the second alone.
-fn first_failure(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
-    let failed = live(journal, facts).find_map(|c| match &c.health {
-        Health::Failed(failure) => Some(failure.clone()),
-        _ => None,
-    });
-    match first_loss(journal, facts) {
-        Some(failure) if !failure.reason.is_node_loss() => Some(failure),
-        lost => failed.or(lost),
-    }
 }
 
 /// The slot that is furthest behind, and what it waits for.
@@ -407,7 +409,7 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
         State::Approved => {
             let admit = journal.entered_at.checked_add(facts.policy.deadlines.admit.signed()).ok();
             let hold = hold_ends(journal, facts);
-            let mends = custody::mends_at(journal, facts);
+            let mends = losses::mends_at(journal, facts);
             admit.into_iter().chain(hold).chain(mends).filter(|t| *t > facts.now).chain(losses).min()
         }
         State::RollingBack { .. } | State::Yielded | State::Rejected | State::Released => None,

@@ -7,6 +7,7 @@ use super::event::Standing;
 use crate::api::workload::Verdict;
 use crate::api::{Workload, condition};
 use crate::digest::digest;
+use crate::names;
 use crate::planted::planted;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -47,6 +48,8 @@ impl fmt::Display for Epoch {
 pub enum Ending {
     /// All pods are done.
     Finished,
+    /// Another slice of its elastic Job took its place, and its pods run on.
+    Replaced,
     /// Kueue evicted it.
     Evicted,
     /// `spec.active` is false.
@@ -63,8 +66,9 @@ pub enum Ending {
 
 impl Ending {
     /// Every ending, for walks and tables.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Finished,
+        Self::Replaced,
         Self::Evicted,
         Self::Deactivated,
         Self::QuotaLost,
@@ -93,12 +97,22 @@ pub enum Reservation {
 impl Reservation {
     /// Reads the reservation of `workload` from the point of view of `check`.
     pub fn of(workload: &Workload, check: &str) -> Self {
+        if workload.is_replaced() {
+            // What never ran has nothing to hand over.
+            let ran = workload.is("Admitted");
+            return if ran { Self::Leaving(Ending::Replaced) } else { Self::Gone(Ending::Replaced) };
+        }
         // Finished is first: a finished Workload keeps its admission and QuotaReserved=True.
         if workload.is("Finished") {
             return Self::Gone(Ending::Finished);
         }
         let reserved = workload.is("QuotaReserved") && workload.admission().is_some();
+        let stopped = !workload.metadata.finalizers.iter().flatten().any(|f| f == names::KUEUE_FINALIZER);
         let ending = if workload.metadata.deletion_timestamp.is_some() {
+            if stopped {
+                // Only another finalizer keeps it, such as our own.
+                return Self::Gone(Ending::Deleted);
+            }
             Some(Ending::Deleted)
         } else if workload.spec.active == Some(false) {
             Some(Ending::Deactivated)
@@ -122,8 +136,10 @@ impl Reservation {
 }
 
 fn standing(workload: &Workload, told: Verdict) -> Standing {
-    match (workload.is("Admitted"), workload.is_plain_pods()) {
-        (true, _) if told == Verdict::Pending => Standing::Running,
+    let slice = workload.replaces().is_some();
+    let keeps_pods = workload.is_plain_pods() || slice;
+    match (workload.is("Admitted"), keeps_pods) {
+        (true, _) if told == Verdict::Pending && !slice => Standing::Running,
         (true, true) => Standing::AdmittedPods,
         (true, false) => Standing::Admitted,
         (false, _) => Standing::Reserved,

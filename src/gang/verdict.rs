@@ -10,6 +10,7 @@ use super::message;
 use super::observe::{self, Facts};
 use super::reservation::{Ending, Reservation};
 use super::state::{State, Then};
+use crate::api::Workload;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
 use crate::plan::Obstacle;
 use crate::planted::planted;
@@ -69,8 +70,11 @@ pub fn desired(
             if let Some(failure) = observe::unfit(journal, facts) {
                 return pending(format!("takes Ready back: {failure}"));
             }
-            let promises = journal.memory.slots > 0 && entry.state != Verdict::Ready && !admitted;
-            if promises && !observe::is_proven(journal, facts) {
+            let promises = entry.state != Verdict::Ready && !admitted;
+            if promises && journal.memory.slots == 0 && !observe::needs_nothing(facts) {
+                return pending("working out whether nodes are needed".to_owned());
+            }
+            if promises && journal.memory.slots > 0 && !observe::is_proven(journal, facts) {
                 let ready = observe::ready(journal, facts);
                 return pending(format!("{ready}/{} nodes still ready", journal.memory.slots));
             }
@@ -98,6 +102,18 @@ pub fn desired(
 }
 
 impl Desired {
+    /// The same for this Workload: where an eviction would stop pods of the slice it replaces, Kueue is
+    /// told to wait instead.
+    #[must_use]
+    pub fn of(self, workload: &Workload) -> Self {
+        match self.state {
+            Verdict::Retry | Verdict::Rejected if workload.replaces().is_some() => {
+                Self { state: Verdict::Pending, updates: Vec::new(), ..self }
+            }
+            _ => self,
+        }
+    }
+
     /// The entry to write in place of `old`, or `None` if it says the same already.
     pub fn entry(&self, old: &CheckState, now: Timestamp) -> Option<CheckState> {
         let same = old.state == self.state

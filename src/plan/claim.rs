@@ -16,6 +16,7 @@ use crate::api::{NodeClaim, NodePool};
 use crate::names;
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Taint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -86,7 +87,7 @@ impl Draft {
         }
         let defined = requirements.iter().map(|(key, _)| key.clone()).collect();
         let requirements =
-            constrained(&requirements, &wanted.pod_set.template.spec).map_err(|c| clash(&who, &c))?;
+            constrained(&requirements, &without_pin(request, wanted)).map_err(|c| clash(&who, &c))?;
         if let Some((key, value)) = requirements.bad_value() {
             return Err(bad_label(key, value));
         }
@@ -256,6 +257,18 @@ pub fn constrained(node: &Requirements, spec: &PodSpec) -> Result<Requirements, 
         }
     }
     first_clash.map_or(Ok(node), Err)
+}
+
+/// What the pods ask of their nodes, without the gang's own label: the template of a Job that runs has it.
+fn without_pin<'a>(request: &Request<'_>, wanted: &PodSetDemand<'a>) -> Cow<'a, PodSpec> {
+    let spec = &wanted.pod_set.template.spec;
+    let pinned = spec.node_selector.get(names::GANG).is_some_and(|value| value == request.gang);
+    if !pinned || request.workload.replaces().is_none() {
+        return Cow::Borrowed(spec);
+    }
+    let mut spec = spec.clone();
+    spec.node_selector.remove(names::GANG);
+    Cow::Owned(spec)
 }
 
 fn with_term(node: &Requirements, term: &[NodeSelectorRequirement]) -> Result<Requirements, Clash> {

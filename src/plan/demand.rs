@@ -41,7 +41,7 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
     let mut needs = Vec::new();
     let mut unmanaged = 0;
     for pod_set in request.workload.spec.pod_sets.iter().filter(|p| covered.contains(&p.name)) {
-        let pods = pods(request.workload, pod_set);
+        let pods = pods(request.workload, pod_set).saturating_sub(placed(cluster, &pod_set.name));
         if pods == 0 {
             continue;
         }
@@ -161,6 +161,15 @@ fn pods(workload: &Workload, pod_set: &PodSet) -> u32 {
         .find(|r| r.name == pod_set.name)
         .map_or(0, |r| r.count);
     u32::try_from(granted.min(pod_set.count.saturating_sub(done))).unwrap_or(0)
+}
+
+/// Pods of a pod set that have their places from the slice before.
+fn placed(cluster: &Cluster<'_>, pod_set: &str) -> u32 {
+    let of = |slice: &Workload| {
+        let same = slice.spec.pod_sets.iter().find(|p| p.name == pod_set);
+        same.map_or(0, |same| pods(slice, same))
+    };
+    cluster.predecessor.map_or(0, of)
 }
 
 /// What one pod takes.
@@ -392,5 +401,38 @@ mod tests {
             world.obstacle(),
             (ObstacleReason::FlavorMissing, "ResourceFlavor gpu does not exist; create it".into())
         );
+    }
+
+    #[test]
+    fn a_slice_gets_nodes_for_the_pods_that_the_one_before_it_has_not() {
+        let slice = |count: i32, more: &Value| {
+            let mut change = json!({
+                "metadata": {
+                    "uid": format!("u{count}"), "annotations": {(names::ELASTIC_JOB): "true"},
+                    "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "job", "controller": true}],
+                },
+                "spec": {"podSets": [super::super::fixtures::pod_set("main", count)]},
+            });
+            change["metadata"]["annotations"][names::SLICE_REPLACES] = more.clone();
+            World::new().workload(&change)
+        };
+        let before = slice(2, &Value::Null).workload;
+        let mut world = slice(5, &json!("ns/before"));
+        // The template of a running Job has what was added to the pods of the first slice.
+        let spec = &mut world.workload.spec.pod_sets[0].template.spec;
+        spec.node_selector.insert(names::GANG.to_owned(), "g1".to_owned());
+        let plan = |predecessor| {
+            let cluster = Cluster { predecessor, ..world.cluster() };
+            match super::super::plan(&cluster, &world.request()) {
+                Outcome::Provision(plan) => plan,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(plan(Some(&before)).slots.len(), 3);
+        assert_eq!(plan(None).slots.len(), 5);
+        // Kueue adds no toleration to pods that come later.
+        assert_eq!(plan(None).pinning, crate::api::parameters::Pinning::Selector);
+        let pins = [&before, &world.workload].map(|w| crate::gang::identity::pin(w, "prov"));
+        assert_eq!(pins[0], pins[1]);
     }
 }

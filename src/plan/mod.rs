@@ -84,6 +84,8 @@ pub struct Cluster<'a> {
     pub guards: Option<&'a Guards>,
     /// What these bounds are compared with.
     pub traffic: Option<&'a Traffic>,
+    /// The slice of an elastic Job that this one takes the place of, and whose pods have their nodes.
+    pub predecessor: Option<&'a Workload>,
 }
 
 /// Whom to plan for.
@@ -95,7 +97,7 @@ pub struct Request<'a> {
     pub check: &'a str,
     /// Every check of ours on this Workload, sorted.
     pub our_checks: &'a [String],
-    /// The gang's id.
+    /// Value of the gang's label on its nodes.
     pub gang: &'a str,
     /// The gang's policy.
     pub policy: &'a Policy,

@@ -61,6 +61,10 @@ fn pinning(
     let excluded = daemons::kept_off_by_taint(drafts.iter(), cluster, request.gang);
     let names = excluded.join(", ");
     match request.policy.pinning {
+        // Kueue adds the selector alone to the pods that an elastic Job gets while it runs.
+        Pinning::Auto | Pinning::SelectorAndTaint if request.workload.replaces().is_some() => {
+            Pinning::Selector
+        }
         Pinning::Auto if excluded.is_empty() => Pinning::SelectorAndTaint,
         Pinning::Auto => {
             notes.push(format!("the nodes get no taint: DaemonSets {names} would not run on them"));

@@ -68,6 +68,10 @@ pub fn read_spec(spec: &serde_json::Value) -> Result<ProvisioningParametersSpec,
 #[derive(Default)]
 struct Findings(Vec<Finding>);
 
+/// Why nodes are not kept for the next gang.
+const NOT_WARM: &str =
+    "Warm is not supported by this release, which keeps no nodes between gangs; write Delete or HandBack";
+
 impl Findings {
     fn say(&mut self, at: &Path, message: impl Into<String>) {
         self.0.push((at.clone(), message.into()));
@@ -209,6 +213,9 @@ impl Findings {
         let kept = custody.warm_for.is_some_and(|span| span != Span::default());
         if kept && custody.release.is_some_and(|r| r != Release::Warm) {
             self.say(&at.key("warmFor"), "needs release: Warm");
+        }
+        if custody.release == Some(Release::Warm) {
+            self.say(&at.key("release"), NOT_WARM);
         }
     }
 

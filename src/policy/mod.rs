@@ -23,6 +23,7 @@ use crate::api::parameters::{
     Allocatable, Budget, ColocationMode, Compat, Gate, NodeConditionWanted, OnExhausted, OnNodeLost,
     PackingMode, Pinning, Placement, Release, Shape, StrategyType, Tier,
 };
+use jiff::SignedDuration;
 use std::collections::BTreeMap;
 
 pub use file::{FileError, PolicyFile};
@@ -68,7 +69,7 @@ pub struct Policy {
     pub on_node_lost: OnNodeLost,
     /// What becomes of the nodes once the gang is over.
     pub release: Release,
-    /// How long nodes are kept with `Release::Warm`.
+    /// How long nodes would be kept with `Release::Warm`, which is refused.
     pub warm_for: Span,
     /// How long a hold on a node lasts at most.
     pub hold_limit: Span,
@@ -132,6 +133,13 @@ pub struct Pace {
     pub base: Span,
     /// Longest wait.
     pub max: Span,
+}
+
+impl Policy {
+    /// The longest time for which a gang may be put off, with what spreads the waits of many.
+    pub fn longest_wait(&self) -> SignedDuration {
+        self.in_check.max.max(self.yielding.max).signed().saturating_mul(3) / 2
+    }
 }
 
 impl Pace {

@@ -174,19 +174,7 @@ fn meaning(field: &Value, kind: &Value) -> String {
 }
 
 /// Keys that are read, checked and merged, and that nothing acts on yet, with all below them.
-const IDLE: [&str; 11] = [
-    "colocation",
-    "custody.release",
-    "custody.warmFor",
-    "gates.budget",
-    "gates.placement",
-    "gates.quota",
-    "guards.claimsInFlight",
-    "guards.createsPerMinute",
-    "guards.perLocalQueue",
-    "packing",
-    "tiers",
-];
+const IDLE: [&str; 1] = ["custody.warmFor"];
 
 fn is_idle(path: &str) -> bool {
     IDLE.iter().any(|idle| {

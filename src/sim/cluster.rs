@@ -1,13 +1,14 @@
 //! The embedded cluster put together: server, actors, and replicas of Setu that live and die in it.
 
 use super::actors::{self, karpenter::Karpenter, kueue::Kueue, machines::Machines};
-use super::api::{ApiServer, Caller, Options};
+use super::api::{self, ApiServer, Caller};
 use super::chance::Chance;
 use super::faults::{Fault, Line, Rates, Wire};
 use super::transport::Link;
 use crate::app::replica::{Parts, Replica};
 use crate::clock::Clock;
 use crate::controllers::Context;
+use crate::controllers::context::Options;
 use crate::policy::PolicyFile;
 use crate::telemetry::Telemetry;
 use crate::telemetry::traces::Traces;
@@ -61,12 +62,14 @@ pub struct Start {
     pub skew: SignedDuration,
     /// Which replica of the API server answers it.
     pub api_replica: usize,
+    /// What it does only where it is asked to.
+    pub options: Options,
 }
 
 impl Cluster {
     /// A cluster in which the actors act. Must be called within a tokio runtime.
     pub fn start(seed: u64, clock: &Clock, controller_name: &str, policy: PolicyFile) -> Self {
-        let options = Options { seed, clock: clock.clone(), replicas: API_REPLICAS, history: HISTORY };
+        let options = api::Options { seed, clock: clock.clone(), replicas: API_REPLICAS, history: HISTORY };
         let server = ApiServer::new(options);
         actors::start(Kueue::default(), &server, clock, seed);
         actors::start(Karpenter::default(), &server, clock, seed);
@@ -109,8 +112,9 @@ impl Cluster {
         let client = self.link("setu", start.api_replica, self.clock.clone(), Arc::clone(&wire)).client();
         let replica = Replica::start(Parts {
             client,
-            clock: self.clock.clone().skewed(start.skew),
+            clock: self.clock.skewed(start.skew),
             controller_name: self.controller_name.clone(),
+            options: start.options,
             policy: self.policy.clone().into(),
             telemetry: Telemetry {
                 instance: format!("setu-{}", self.lives),

@@ -7,8 +7,10 @@ use crate::clock::Clock;
 use axum::body::{Body as AnswerBody, Bytes};
 use futures::future::BoxFuture;
 use futures::{Stream, StreamExt, stream};
-use http::{Method, Request, Response, StatusCode};
-use jiff::SignedDuration;
+use http::header::DATE;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
+use jiff::fmt::rfc2822::DateTimePrinter;
+use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use kube::client::Body;
 use serde_json::json;
@@ -74,6 +76,7 @@ impl Link {
         if self.down.load(Ordering::Relaxed) {
             return Err(broken());
         }
+        let date = http_date(self.clock.now());
         let mut answer = self.server.handle(&self.caller, &request);
         if fault == Some(Fault::AppliedTwice) {
             answer = self.server.handle(&self.caller, &request);
@@ -87,7 +90,11 @@ impl Link {
         tokio::time::sleep(wire.latency()).await;
         wire.up().await;
         Ok(match answer {
-            Answer::Whole(response) => response.map(AnswerBody::from),
+            Answer::Whole(response) => {
+                let mut response = response.map(AnswerBody::from);
+                response.headers_mut().extend(date.map(|date| (DATE, date)));
+                response
+            }
             Answer::Watch(watch) => {
                 let limit = timeout(&request).unwrap_or(WATCH_LIMIT);
                 Response::new(AnswerBody::from_stream(self.told(watch, limit).map(Ok::<Bytes, io::Error>)))
@@ -134,6 +141,12 @@ impl Link {
         tokio::time::sleep(Duration::try_from(at.duration_since(self.clock.now())).unwrap_or_default()).await;
         self.wire.up().await;
     }
+}
+
+/// A time as HTTP tells it: to the second.
+fn http_date(time: Timestamp) -> Option<HeaderValue> {
+    let text = DateTimePrinter::new().timestamp_to_rfc9110_string(&time).ok()?;
+    HeaderValue::from_str(&text).ok()
 }
 
 impl Service<Request<Body>> for Link {

@@ -11,7 +11,7 @@ use setu::api::Workload;
 use setu::api::parameters::{OnExhausted, Pinning};
 use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu::gang::claims::Loss;
-use setu::gang::diagram::{self, Edges};
+use setu::gang::diagram;
 use setu::gang::event::Effect;
 use setu::gang::reservation::Epoch;
 use setu::gang::{
@@ -304,7 +304,7 @@ pub fn epoch(work: &Work) -> u8 {
 }
 
 fn work_out(seen: &Sighting) -> Turn {
-    static EDGES: LazyLock<Edges> = LazyLock::new(diagram::edges);
+    let edges = diagram::edges();
     let workload = workload(&seen.work);
     let mut journal = seen.journal.journal();
     let events = match seen.with_facts(&workload, &journal, |facts| observe(&journal, facts)) {
@@ -317,7 +317,7 @@ fn work_out(seen: &Sighting) -> Turn {
         let decision = decide(&journal, &event, &rules);
         let steps = decision.journal.seq - journal.seq;
         let edge = (journal.state.name(), decision.journal.state.name());
-        lawful &= if steps == 1 { EDGES.contains_key(&edge) } else { steps == 0 && edge.0 == edge.1 };
+        lawful &= if steps == 1 { edges.contains_key(&edge) } else { steps == 0 && edge.0 == edge.1 };
         moved |= decision.journal != journal;
         journal = decision.journal;
         for effect in decision.effects {

@@ -58,6 +58,9 @@ pub enum Allocatable {
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "!has(self.warmFor) || !has(self.release) || self.release == 'Warm' || self.warmFor.matches('^0+[a-z]+$')",
     "message": "warmFor needs release: Warm",
+}, {
+    "rule": "!has(self.release) || self.release != 'Warm'",
+    "message": "Warm is not supported by this release, which keeps no nodes between gangs; write Delete or HandBack",
 }]))]
 pub struct Custody {
     /// How pods find their nodes and strangers are kept off.
@@ -70,7 +73,7 @@ pub struct Custody {
     /// What becomes of the nodes once the gang is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<Release>,
-    /// How long nodes are kept for the next gang; only with `release: Warm`.
+    /// How long nodes would be kept for the next gang; only with `release: Warm`, which is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_for: Option<Span>,
     /// How long a hold on a node lasts at most.
@@ -112,8 +115,10 @@ pub enum Release {
     /// They are deleted.
     #[default]
     Delete,
-    /// The hold is taken off, and Karpenter consolidates them as its own.
+    /// Those of a gang that has finished are Karpenter's from then on: it gives them to other pods or
+    /// consolidates them. All others are deleted.
     HandBack,
-    /// They are kept for the next gang of the same LocalQueue and shape, for `warmFor`.
+    /// They would be kept for the next gang of the same LocalQueue and shape, for `warmFor`. Refused: this
+    /// release keeps no nodes between gangs.
     Warm,
 }

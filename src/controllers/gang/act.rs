@@ -1,14 +1,13 @@
 //! Makes a gang's decisions real: the journal first, then its claims.
 
 use super::Gang;
+use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
 use crate::effects::journal::Guard;
-use crate::effects::{claims, journal as journal_write};
+use crate::effects::{claims, handover, journal as journal_write};
 use crate::error::Error;
-use crate::gang::{
-    Effect, Event, Failure, FailureClass, GangIdentity, Memory, Reservation, Rules, Sight, State, decide,
-    message,
-};
+use crate::gang::custody::{Parting, parting};
+use crate::gang::{Effect, Event, Failure, FailureClass, Reservation, Sight, State, decide, message};
 use crate::names;
 use crate::plan::{Outcome, Plan};
 use crate::planted::planted;
@@ -46,22 +45,20 @@ impl Gang<'_> {
         self.sight = Sight::Cached;
         for effect in effects {
             match effect {
-                Effect::CreateClaims(slots) if committed.is_ok() => self.create(&slots).await?,
+                Effect::CreateClaims(slots) if committed.is_ok() => self.create(workload, &slots).await?,
                 Effect::CreateClaims(_) => {}
-                Effect::DeleteClaims(names) => self.delete(&names).await?,
+                Effect::DeleteClaims(names) => self.part(workload, &names).await?,
             }
         }
         committed
     }
 
-    pub(super) async fn create(&mut self, slots: &[u32]) -> Result<(), Error> {
+    pub(super) async fn create(&mut self, workload: &Workload, slots: &[u32]) -> Result<(), Error> {
         let Some(Outcome::Provision(plan)) = &self.plan else {
             return Ok(());
         };
         let hold = self.context.now().checked_add(self.policy.hold_limit.signed()).unwrap_or(Timestamp::MAX);
-        let memory = &self.journal.memory;
-        let wanted =
-            slots.iter().filter_map(|slot| claim(plan, &self.identity, memory, *slot, hold)).collect();
+        let wanted = slots.iter().filter_map(|slot| self.claim(plan, *slot, hold)).collect();
         let created = claims::create(&self.context.client, wanted).await;
         for claim in created.claims {
             self.context.necrology.saw(&claim, self.context.now());
@@ -75,9 +72,8 @@ impl Gang<'_> {
                 // Pods may run on the other nodes.
                 return Ok(());
             }
-            let attempt = self.journal.memory.attempt;
             let message = format!("the API server refused a NodeClaim: {}", reason_of(&error));
-            let rules = Rules::new(&self.policy, self.context.now(), self.identity.jitter(attempt));
+            let rules = self.rules(workload);
             let event = Event::Failed(Failure::new(FailureClass::Refused, message));
             let next = decide(&self.journal, &event, &rules).journal;
             self.take(next);
@@ -86,10 +82,36 @@ impl Gang<'_> {
         created.later.map_or(Ok(()), Err)
     }
 
-    pub(super) async fn delete(&mut self, names: &[String]) -> Result<(), Error> {
-        let uid = |c: &NodeClaim| (c.name_any(), c.uid().unwrap_or_default());
-        let targets: Vec<(String, String)> =
-            self.claims.iter().filter(|c| names.contains(&c.name_any()) && self.owns(c)).map(uid).collect();
+    /// Parts with the claims of these names, in the way that the policy says.
+    async fn part(&mut self, workload: &Workload, names: &[String]) -> Result<(), Error> {
+        if self.policy.release == Release::HandBack {
+            // A cache may still show as the gang's what was handed back, and is another's by now.
+            self.look_again(workload).await?;
+            self.sight = Sight::Cached;
+        }
+        let glance = self.glance(workload);
+        let facts = self.facts(&glance);
+        let goes_back = |claim: &&NodeClaim| {
+            let view = facts.claims.iter().find(|v| v.uid == claim.uid().unwrap_or_default());
+            parting(&self.journal, facts.reservation, view, facts.policy) == Parting::HandBack
+        };
+        let meant = |c: &&NodeClaim| names.contains(&c.name_any()) && self.owns(c);
+        let (back, gone): (Vec<&NodeClaim>, Vec<&NodeClaim>) =
+            self.claims.iter().filter(meant).partition(goes_back);
+        let back: Vec<NodeClaim> = back.into_iter().cloned().collect();
+        let gone = gone.into_iter().map(|c| (c.name_any(), c.uid().unwrap_or_default())).collect();
+        self.hand_back(back).await?;
+        self.delete(names, gone).await
+    }
+
+    async fn hand_back(&mut self, claims: Vec<NodeClaim>) -> Result<(), Error> {
+        let handed: Vec<Option<String>> = claims.iter().map(ResourceExt::uid).collect();
+        handover::hand_back_all(&self.context.client, claims).await?;
+        self.claims.retain(|c| !handed.contains(&c.uid()));
+        Ok(())
+    }
+
+    async fn delete(&mut self, names: &[String], targets: Vec<(String, String)>) -> Result<(), Error> {
         let (gone, error) = claims::delete_all(&self.context.client, targets.clone()).await;
         if let Some(error) = error {
             return Err(error);
@@ -103,6 +125,32 @@ impl Gang<'_> {
             claim.metadata.deletion_timestamp.get_or_insert(Time(now));
         }
         Ok(())
+    }
+
+    /// The NodeClaim of one slot.
+    fn claim(&self, plan: &Plan, slot: u32, hold: Timestamp) -> Option<NodeClaim> {
+        let (identity, memory) = (&self.identity, &self.journal.memory);
+        let mut claim = plan.slots.iter().find(|s| s.index == slot).map(|s| (*s.template).clone())?;
+        claim.metadata.name = Some(identity.replacement_name(memory.attempt, memory.generation, slot));
+        let labels = claim.metadata.labels.get_or_insert_default();
+        for (key, value) in [
+            (names::MANAGED_BY, names::SETU.to_owned()),
+            (names::GANG, self.pin.clone()),
+            (names::WORKLOAD_UID, identity.uid.clone()),
+            (names::ATTEMPT, memory.attempt.to_string()),
+            (names::SLOT, slot.to_string()),
+        ] {
+            labels.insert(key.to_owned(), value);
+        }
+        if memory.generation > 0 {
+            labels.insert(names::GENERATION.to_owned(), memory.generation.to_string());
+        }
+        let annotations = claim.metadata.annotations.get_or_insert_default();
+        annotations.insert(names::WORKLOAD.to_owned(), identity.workload_ref());
+        annotations.insert(names::CHECK.to_owned(), identity.check.clone());
+        let hold = hold.round(jiff::Unit::Second).unwrap_or(hold);
+        annotations.insert(names::HOLD_UNTIL.to_owned(), hold.to_string());
+        Some(claim)
     }
 
     /// Whether a claim was made for this very Workload. Nothing else is ever deleted.
@@ -141,37 +189,6 @@ impl Gang<'_> {
         self.tell(workload, &headline);
         Ok(())
     }
-}
-
-/// The NodeClaim of one slot.
-fn claim(
-    plan: &Plan,
-    identity: &GangIdentity,
-    memory: &Memory,
-    slot: u32,
-    hold: Timestamp,
-) -> Option<NodeClaim> {
-    let mut claim = plan.slots.iter().find(|s| s.index == slot).map(|s| (*s.template).clone())?;
-    claim.metadata.name = Some(identity.replacement_name(memory.attempt, memory.generation, slot));
-    let labels = claim.metadata.labels.get_or_insert_default();
-    for (key, value) in [
-        (names::MANAGED_BY, names::SETU.to_owned()),
-        (names::GANG, identity.id()),
-        (names::WORKLOAD_UID, identity.uid.clone()),
-        (names::ATTEMPT, memory.attempt.to_string()),
-        (names::SLOT, slot.to_string()),
-    ] {
-        labels.insert(key.to_owned(), value);
-    }
-    if memory.generation > 0 {
-        labels.insert(names::GENERATION.to_owned(), memory.generation.to_string());
-    }
-    let annotations = claim.metadata.annotations.get_or_insert_default();
-    annotations.insert(names::WORKLOAD.to_owned(), identity.workload_ref());
-    annotations.insert(names::CHECK.to_owned(), identity.check.clone());
-    annotations
-        .insert(names::HOLD_UNTIL.to_owned(), hold.round(jiff::Unit::Second).unwrap_or(hold).to_string());
-    Some(claim)
 }
 
 /// The reason that the API server gave. Its words may be another's, and stay in the log.

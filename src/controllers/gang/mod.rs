@@ -17,6 +17,7 @@ use crate::api::{Node, NodeClaim, Workload};
 use crate::effects::{claims, pods};
 use crate::error::Error;
 use crate::gang::claims::Loss;
+use crate::gang::identity::pin;
 use crate::gang::journal::JournalError;
 use crate::gang::{
     Effect, Event, Failure, FailureClass, GangIdentity, Journal, Reading, Reservation, Rules, Sight, State,
@@ -39,6 +40,8 @@ pub struct Gang<'a> {
     context: &'a Context,
     identity: GangIdentity,
     id: String,
+    /// Value of the gang's label on its nodes.
+    pin: String,
     our_checks: &'a [String],
     policy: Arc<Policy>,
     policy_fault: Option<crate::plan::Obstacle>,
@@ -67,6 +70,8 @@ pub struct Looked {
     pub progress: bool,
     /// Whether the gang was approved in this look.
     pub approved: bool,
+    /// Whether it has nodes, or is about to.
+    pub holds: bool,
     /// When time alone may bring something new.
     pub wake: Option<Timestamp>,
 }
@@ -115,7 +120,7 @@ impl<'a> Gang<'a> {
                 None
             }
         };
-        let claims = view::claims_of(context, &id, now);
+        let claims = view::claims_of(context, &identity, now);
         let fresh = known.is_none();
         let journal = match (known, Reservation::of(workload, check)) {
             (Some(journal), _) => journal,
@@ -134,6 +139,7 @@ impl<'a> Gang<'a> {
         Some(Self {
             context,
             id,
+            pin: pin(workload, check),
             our_checks,
             policy: Arc::new(policy),
             policy_fault: fault.err(),
@@ -187,7 +193,7 @@ impl<'a> Gang<'a> {
             Reading::LookAgain => return Turn::LookAgain,
             Reading::Events(seen) => seen,
         };
-        let rules = Rules::new(&self.policy, now, self.identity.jitter(self.journal.memory.attempt));
+        let rules = self.rules(workload);
         let mut effects = Vec::new();
         let mut moved = false;
         for event in seen {
@@ -216,6 +222,11 @@ impl<'a> Gang<'a> {
             context.next_turn();
         }
         if moved || !effects.is_empty() { Turn::Moved(effects) } else { Turn::Still }
+    }
+
+    fn rules(&self, workload: &Workload) -> Rules {
+        let jitter = self.identity.jitter(self.journal.memory.attempt);
+        Rules::new(&self.policy, self.context.now(), jitter).of(workload)
     }
 
     /// Goes where a decision leads. Returns whether that is another state.
@@ -250,6 +261,7 @@ impl<'a> Gang<'a> {
         }
         if in_flight {
             self.policy = plans::of_tier(&self.policy, self.journal.memory.way.tier);
+            self.policy = plans::of_topology(self.context, &self.policy, workload, &self.pin);
         }
     }
 
@@ -273,7 +285,7 @@ impl<'a> Gang<'a> {
             _ => Ways::From(self.journal.memory.way.choice),
         };
         let request = Request { ways, ..self.request(workload) };
-        let plan = plans::outcome(self.context, &request, pages, &self.pool_claims);
+        let plan = plans::outcome(self.context, &request, &self.id, pages, &self.pool_claims);
         if !self.journal.memory.mending || !self.is_short_of(&plan) {
             return plan;
         }
@@ -282,7 +294,13 @@ impl<'a> Gang<'a> {
         if let Some(status) = &mut all.status {
             status.reclaimable_pods.clear();
         }
-        plans::outcome(self.context, &Request { workload: &all, ..request }, pages, &self.pool_claims)
+        plans::outcome(
+            self.context,
+            &Request { workload: &all, ..request },
+            &self.id,
+            pages,
+            &self.pool_claims,
+        )
     }
 
     /// Whether a gang whose pods need these nodes now has fewer, and the plan is not the one it began with.
@@ -318,7 +336,7 @@ impl<'a> Gang<'a> {
             workload,
             check: &self.identity.check,
             our_checks: self.our_checks,
-            gang: &self.id,
+            gang: &self.pin,
             policy: &self.policy,
             ways: Ways::From(0),
         }
@@ -337,7 +355,7 @@ impl<'a> Gang<'a> {
     }
 
     async fn look_again(&mut self, workload: &Workload) -> Result<(), Error> {
-        let (claims, nodes) = claims::read(&self.context.client, &self.id).await?;
+        let (claims, nodes) = claims::read(&self.context.client, &self.identity).await?;
         self.tier = view::tier_of(&claims);
         self.claims = claims;
         self.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();

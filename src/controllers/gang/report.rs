@@ -163,13 +163,16 @@ impl Gang<'_> {
         if approved {
             self.count_ready();
         }
-        let looked = Looked { entry: None, progress: false, approved, wake: wake_at(&self.journal, &facts) };
+        let holds = !self.journal.state.is_over() || !self.claims.is_empty();
+        let wake = wake_at(&self.journal, &facts);
+        let looked = Looked { entry: None, progress: false, approved, holds, wake };
         let Some(old) = workload.check(&self.identity.check) else {
             return looked;
         };
         let Some(desired) = verdict::desired(&self.journal, &facts, old, self.updates(workload)) else {
             return looked;
         };
+        let desired = desired.of(workload);
         Looked { progress: desired.is_progress(old), entry: desired.entry(old, glance.now), ..looked }
     }
 

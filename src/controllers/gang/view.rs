@@ -7,7 +7,7 @@ use crate::controllers::Context;
 use crate::controllers::meters::capacity_type;
 use crate::gang::claims::{Loss, generation, loss};
 use crate::gang::strangers::crowd;
-use crate::gang::{ClaimView, Facts, Outlook, Reservation, State};
+use crate::gang::{ClaimView, Facts, GangIdentity, Outlook, Reservation, State};
 use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -138,9 +138,9 @@ pub(super) fn tier_of(claims: &[NodeClaim]) -> String {
 }
 
 /// Claims of a gang as the cache shows them, less what we know better: those that we have deleted.
-pub(super) fn claims_of(context: &Context, gang: &str, now: Timestamp) -> Vec<NodeClaim> {
+pub(super) fn claims_of(context: &Context, gang: &GangIdentity, now: Timestamp) -> Vec<NodeClaim> {
     let all = context.stores.claims.state();
-    let own = all.iter().filter(|c| c.label(names::GANG) == gang);
+    let own = all.iter().filter(|c| gang.made(c));
     own.map(|claim| {
         let mut claim = (**claim).clone();
         if context.necrology.is_deleted(&claim) {

@@ -3,7 +3,7 @@
 
 use super::{Answer, Gate, Report};
 use crate::api::pod::ResourceList;
-use crate::api::{NodeClaim, NodePool};
+use crate::api::{NodeClaim, NodePool, Workload};
 use crate::names;
 use crate::plan::resources::{first_short, shown, sum};
 use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation};
@@ -19,7 +19,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
         .iter()
         .filter_map(|wanted| {
             let report = Report::of(Gate::Capacity, &wanted.node_pool);
-            Some(match over_limit(cluster, pool(&wanted.node_pool)?, wanted) {
+            Some(match over_limit(cluster, pool(&wanted.node_pool)?, wanted, request.workload) {
                 Some(message) => report.answer(Answer::Wait, message).because(ObstacleReason::LimitExceeded),
                 None => report.allow(room(pool(&wanted.node_pool)?, wanted)),
             })
@@ -34,10 +34,16 @@ fn room(pool: &NodePool, wanted: &Reservation) -> String {
     format!("{} more nodes of NodePool {}, {kept}", wanted.nodes, wanted.node_pool)
 }
 
-fn over_limit(cluster: &Cluster<'_>, pool: &NodePool, wanted: &Reservation) -> Option<String> {
+fn over_limit(
+    cluster: &Cluster<'_>,
+    pool: &NodePool,
+    wanted: &Reservation,
+    workload: &Workload,
+) -> Option<String> {
+    let uid = workload.metadata.uid.as_deref().unwrap_or_default();
     let limits = pool.spec.limits.as_ref().filter(|l| !l.is_empty())?;
     let mut used = ResourceList::new();
-    for claim in cluster.pool_claims.iter().filter(|c| counts(c, wanted)) {
+    for claim in cluster.pool_claims.iter().filter(|c| counts(c, wanted, uid)) {
         used = sum(&used, &with_nodes(capacity(claim), 1));
     }
     for other in cluster.reserved.iter().filter(|r| r.node_pool == wanted.node_pool && r.gang != wanted.gang)
@@ -58,10 +64,11 @@ fn over_limit(cluster: &Cluster<'_>, pool: &NodePool, wanted: &Reservation) -> O
     ))
 }
 
-fn counts(claim: &NodeClaim, wanted: &Reservation) -> bool {
+/// Whether a claim is another's than that of the gang of this Workload: slices share a gang's label.
+fn counts(claim: &NodeClaim, wanted: &Reservation, uid: &str) -> bool {
     claim.metadata.deletion_timestamp.is_none()
         && claim.label(names::NODEPOOL) == wanted.node_pool
-        && claim.label(names::GANG) != wanted.gang
+        && (claim.label(names::GANG) != wanted.gang || claim.label(names::WORKLOAD_UID) != uid)
 }
 
 /// What a claim's node has in all; before launch, what it asks for.

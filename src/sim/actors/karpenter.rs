@@ -367,7 +367,11 @@ fn initialize(user: &User, claim: &Value, stage: &mut Stage<Due>) {
 fn idle(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     let Some(node) = user.get(&kinds::NODE, "", name(claim)) else { return };
     let protected = annotation(&node, names::DO_NOT_DISRUPT) == "true";
-    let busy = user.list(&kinds::POD).iter().any(|p| text(p, "/spec/nodeName") == name(claim));
+    let runs = |p: &std::sync::Arc<Value>| {
+        text(p, "/spec/nodeName") == name(claim)
+            && !matches!(text(p, "/status/phase"), "Succeeded" | "Failed")
+    };
+    let busy = user.list(&kinds::POD).iter().any(runs);
     if protected || busy {
         stage.after(IDLE_LIMIT, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Idle));
     } else {

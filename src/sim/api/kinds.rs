@@ -106,6 +106,9 @@ pub static RESOURCE_FLAVOR: Kind = without_status(custom(
     &["flavor", "flavors", "rf"],
     false,
 ));
+/// Kueue's Topology.
+pub static TOPOLOGY: Kind =
+    without_status(custom(KUEUE, ("Topology", "topologies", "topology"), &["topo"], false));
 /// Kueue's AdmissionCheck.
 pub static ADMISSION_CHECK: Kind =
     custom(KUEUE, ("AdmissionCheck", "admissionchecks", "admissioncheck"), &["ac"], false);
@@ -191,6 +194,7 @@ pub static ALL: &[&Kind] = &[
     &LOCAL_QUEUE,
     &CLUSTER_QUEUE,
     &RESOURCE_FLAVOR,
+    &TOPOLOGY,
     &ADMISSION_CHECK,
     &WORKLOAD_PRIORITY_CLASS,
     &NODE_POOL,

@@ -158,6 +158,7 @@ impl<'d> Director<'d> {
             plan,
             skew: SignedDuration::from_secs(skew),
             api_replica: usize::from(!first),
+            ..Start::default()
         };
         let setu = self.cluster.start_setu(&start);
         if let Some(place) = self.stage.get_mut(replica) {

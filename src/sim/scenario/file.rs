@@ -199,6 +199,8 @@ pub struct Expect {
     pub event: Option<String>,
     /// NodeClaims of the whole scenario.
     pub all_claims: Option<usize>,
+    /// Nodes of the scenario's NodePools, whosever they are.
+    pub nodes: Option<usize>,
     /// Status and reason of the check's Active condition.
     pub active: Option<String>,
 }

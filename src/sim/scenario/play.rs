@@ -120,6 +120,12 @@ async fn lacks<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<Opti
     {
         return Ok(Some(format!("{} NodeClaims in all, not {wanted}", claims.len())));
     }
+    if let Some(wanted) = expect.nodes {
+        let nodes = nodes(world).await?.len();
+        if nodes != wanted {
+            return Ok(Some(format!("{nodes} Nodes of the scenario's NodePools, not {wanted}")));
+        }
+    }
     if let Some(wanted) = &expect.active {
         let is = active(world).await?;
         if is != *wanted {
@@ -237,10 +243,7 @@ pub async fn nothing_is_left<T: Theatre>(world: &mut World<T>) -> Result<()> {
     loop {
         world.theatre.revive_setu()?;
         let claims = world.claims().await?;
-        let pools = format!("{} in ({1}, {1}-cpu)", names::NODEPOOL, world.id);
-        let nodes: Api<Node> = Api::all(world.client.clone());
-        let nodes = nodes.list(&ListParams::default().labels(&pools)).await?.items;
-        let nodes: Vec<String> = nodes.iter().map(ResourceExt::name_any).collect();
+        let nodes = nodes(world).await?;
         let workloads = world.workloads().await?;
         for workload in &workloads {
             world.journal(workload);
@@ -258,6 +261,14 @@ pub async fn nothing_is_left<T: Theatre>(world: &mut World<T>) -> Result<()> {
         }
         tokio::time::sleep(LOOK).await;
     }
+}
+
+/// Names of the Nodes of the scenario's NodePools.
+async fn nodes<T: Theatre>(world: &World<T>) -> Result<Vec<String>> {
+    let pools = format!("{} in ({1}, {1}-cpu)", names::NODEPOOL, world.id);
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let nodes = nodes.list(&ListParams::default().labels(&pools)).await?.items;
+    Ok(nodes.iter().map(ResourceExt::name_any).collect())
 }
 
 /// Every history that was seen is a path of the published chart.

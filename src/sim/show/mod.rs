@@ -183,15 +183,10 @@ impl Gang {
             let (before, entered) = self.state.unwrap_or((step.from, step.at));
             self.path.push((before, step.at.duration_since(entered)));
             self.state = Some((step.to, step.at));
-            let why = if step.to == StateName::RollingBack {
-                journal
-                    .memory
-                    .last_failure
-                    .as_ref()
-                    .map_or_else(|| step.reason.to_string(), ToString::to_string)
-            } else {
-                step.reason.to_string()
-            };
+            let told = journal.memory.last_failure.as_ref();
+            // A gang that has ended well still remembers what failed before.
+            let failure = told.filter(|f| step.reason.to_string() == f.reason.to_string());
+            let why = failure.map_or_else(|| step.reason.to_string(), ToString::to_string);
             news.push((step.at, format!("{}: {} → {} ({why})", self.job, step.from, step.to)));
         }
         self.last_step = journal.seq;

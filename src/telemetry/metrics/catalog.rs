@@ -90,7 +90,7 @@ catalogue! {
     WASTED = counter("setu_wasted_node_seconds_total", &["reason"],
         "Seconds that launched nodes lived in attempts that were taken back before a pod could run");
     SWEPT = counter("setu_orphans_swept_total", &["reason"],
-        "NodeClaims deleted because nobody wants them");
+        "NodeClaims deleted because nobody wants them: their Workload or their elastic Job is gone, or their hold ran out");
     CAPACITY = counter("setu_capacity_validation_total", &["nodepool", "result"],
         "Comparisons of a gang's demand with the limits of a NodePool");
     QUOTA = counter("setu_quota_check_total", &["queue", "result"],

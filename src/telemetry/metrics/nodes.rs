@@ -2,6 +2,7 @@
 //! that a gang passes before any is bought.
 
 use super::catalog::{self, Metric};
+use crate::gang::custody::Orphaned;
 use crate::plan::gates::Gate;
 use metrics::{counter, gauge, histogram};
 use std::collections::BTreeMap;
@@ -93,8 +94,8 @@ pub fn wasted(reason: &str, seconds: u64) {
 }
 
 /// A NodeClaim that nobody wants was deleted.
-pub fn swept(reason: &'static str) {
-    counter!(catalog::SWEPT.name, "reason" => reason).increment(1);
+pub fn swept(reason: Orphaned) {
+    counter!(catalog::SWEPT.name, "reason" => reason.name()).increment(1);
 }
 
 /// A gate said something about a NodePool or a ClusterQueue. Those that are about neither are not counted.

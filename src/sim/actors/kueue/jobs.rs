@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The pod set of what has only one.
+const MAIN: &str = "main";
 /// The label that names a pod's group.
 pub const GROUP: &str = "kueue.x-k8s.io/pod-group-name";
 /// Annotation of a group's Workload.
@@ -58,7 +60,7 @@ fn make_workload(user: &User, job: &Value) {
     let priority = user.get(&kinds::WORKLOAD_PRIORITY_CLASS, "", label(job, PRIORITY_CLASS));
     let template = job.pointer("/spec/template").cloned().unwrap_or_default();
     let count = number(job, "/spec/parallelism").max(1);
-    let pod_set = json!({"name": "main", "count": count, "template": template});
+    let pod_set = json!({"name": MAIN, "count": count, "template": template});
     create(user, job, ("batch/v1", "Job", "job"), priority.map_or(0, |p| number(&p, "/value")), &[pod_set]);
 }
 
@@ -118,7 +120,7 @@ fn additions(user: &User, workload: &Value, pod_set: &str) -> (BTreeMap<String, 
 
 fn start_job(user: &User, job: &Value, workload: &Value) {
     let template = job.pointer("/spec/template").cloned().unwrap_or_default();
-    let (selector, mut tolerations) = additions(user, workload, "main");
+    let (selector, mut tolerations) = additions(user, workload, MAIN);
     let mut all = map(&template, "/spec/nodeSelector");
     all.extend(selector);
     tolerations.splice(0..0, list(&template, "/spec/tolerations").iter().cloned());
@@ -157,10 +159,7 @@ pub fn sync_group(user: &User, namespace: &str, group_name: &str, now: Timestamp
     for pod in
         pods.iter().filter(|p| annotation(p, ORIGINAL).is_empty() && text(p, "/spec/nodeName").is_empty())
     {
-        let gated = json!({
-            "metadata": {"annotations": {ORIGINAL: "gated"}}, "spec": {"schedulingGates": [{"name": GATE}]},
-        });
-        let _ = user.merge(&kinds::POD, namespace, name(pod), &gated);
+        gate(user, pod);
     }
     let total: usize = pods.first().map_or(0, |p| annotation(p, TOTAL).parse().unwrap_or_default());
     let workload = user.get(&kinds::WORKLOAD, namespace, group_name);
@@ -177,11 +176,38 @@ pub fn sync_group(user: &User, namespace: &str, group_name: &str, now: Timestamp
         }
     } else if is(&workload, "Admitted") && !is(&workload, "Evicted") {
         for pod in pods.iter().filter(|p| !list(p, "/spec/schedulingGates").is_empty()) {
-            ungate(user, pod, &workload);
+            ungate(user, pod, &workload, &role(pod));
         }
     }
     if pods.is_empty() {
         let _ = user.delete(&kinds::WORKLOAD, namespace, group_name, Preconditions::default());
+    }
+}
+
+/// One look at a pod that is a job by itself.
+pub fn sync_pod(user: &User, namespace: &str, name: &str, now: Timestamp) {
+    let Some(pod) = user.get(&kinds::POD, namespace, name).filter(|p| !is_going(p)) else { return };
+    let ended = matches!(text(&pod, "/status/phase"), "Succeeded" | "Failed");
+    let Some(workload) = workload_of(user, namespace, uid(&pod)) else {
+        if !ended && text(&pod, "/spec/nodeName").is_empty() {
+            gate(user, &pod);
+            let mut spec = pod.get("spec").cloned().unwrap_or_default();
+            if let Some(spec) = spec.as_object_mut() {
+                spec.remove("schedulingGates");
+            }
+            let pod_set = json!({"name": MAIN, "count": 1, "template": {"metadata": {}, "spec": spec}});
+            create(user, &pod, ("v1", "Pod", "pod"), 0, &[pod_set]);
+        }
+        return;
+    };
+    if ended && !is(&workload, "Finished") {
+        let set = [("Finished", "True", "Succeeded", "Pod succeeded")];
+        set_status(user, &workload, &json!({"conditions": conditions(&workload, &set, now)}));
+    } else if is(&workload, "Admitted")
+        && !is(&workload, "Evicted")
+        && !list(&pod, "/spec/schedulingGates").is_empty()
+    {
+        ungate(user, &pod, &workload, MAIN);
     }
 }
 
@@ -221,8 +247,16 @@ fn make_group_workload(user: &User, namespace: &str, name: &str, pods: &[Arc<Val
     let _ = user.create(&kinds::WORKLOAD, workload);
 }
 
-fn ungate(user: &User, pod: &Value, workload: &Value) {
-    let (selector, mut tolerations) = additions(user, workload, &role(pod));
+/// Keeps a pod from being scheduled.
+fn gate(user: &User, pod: &Value) {
+    let gated = json!({
+        "metadata": {"annotations": {ORIGINAL: "gated"}}, "spec": {"schedulingGates": [{"name": GATE}]},
+    });
+    let _ = user.merge(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &gated);
+}
+
+fn ungate(user: &User, pod: &Value, workload: &Value, pod_set: &str) {
+    let (selector, mut tolerations) = additions(user, workload, pod_set);
     let mut all = map(pod, "/spec/nodeSelector");
     all.extend(selector);
     tolerations.splice(0..0, list(pod, "/spec/tolerations").iter().cloned());
@@ -252,7 +286,7 @@ pub fn stop(user: &User, workload: &Value, _now: Timestamp) {
             suspend(user, &job);
         }
     }
-    for pod in pods(user, workload).iter().filter(|p| !label(p, GROUP).is_empty()) {
+    for pod in pods(user, workload).iter().filter(|p| !annotation(p, ORIGINAL).is_empty()) {
         let phase = text(pod, "/status/phase");
         if list(pod, "/spec/schedulingGates").is_empty() && !matches!(phase, "Succeeded" | "Failed") {
             let _ = user.delete(&kinds::POD, namespace, name(pod), Preconditions::default());

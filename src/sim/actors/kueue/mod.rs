@@ -30,6 +30,8 @@ pub enum Look {
     Job(String, String),
     /// The pods of a group.
     Group(String, String),
+    /// A pod that is a job by itself.
+    Pod(String, String),
     /// All ClusterQueues and what waits in them.
     Queues,
 }
@@ -62,10 +64,13 @@ impl Actor for Kueue {
                     self.look(Look::Group(namespace.clone(), name.clone()), stage);
                 }
                 self.look(Look::Workload(namespace.clone(), name), stage);
-                for owner in
-                    list(object, "/metadata/ownerReferences").iter().filter(|o| text(o, "/kind") == "Job")
-                {
-                    self.look(Look::Job(namespace.clone(), text(owner, "/name").to_owned()), stage);
+                for owner in list(object, "/metadata/ownerReferences") {
+                    let owned = (namespace.clone(), text(owner, "/name").to_owned());
+                    match text(owner, "/kind") {
+                        "Job" => self.look(Look::Job(owned.0, owned.1), stage),
+                        "Pod" if flag(owner, "/controller") => self.look(Look::Pod(owned.0, owned.1), stage),
+                        _ => {}
+                    }
                 }
                 if touched.gone {
                     self.look(Look::Queues, stage);
@@ -78,6 +83,10 @@ impl Actor for Kueue {
             "Pod" if !label(object, jobs::GROUP).is_empty() => {
                 let (namespace, _) = key();
                 self.look(Look::Group(namespace, label(object, jobs::GROUP).to_owned()), stage);
+            }
+            "Pod" if !label(object, QUEUE).is_empty() => {
+                let (namespace, name) = key();
+                self.look(Look::Pod(namespace, name), stage);
             }
             "Pod" => {
                 for owner in
@@ -111,6 +120,7 @@ impl Actor for Kueue {
             }
             Look::Job(namespace, name) => jobs::sync_job(&user, &namespace, &name, now),
             Look::Group(namespace, name) => jobs::sync_group(&user, &namespace, &name, now),
+            Look::Pod(namespace, name) => jobs::sync_pod(&user, &namespace, &name, now),
             Look::Queues => {
                 for queue in user.list(&kinds::CLUSTER_QUEUE) {
                     quota::queue_conditions(&user, &queue, now);

@@ -1,0 +1,184 @@
+//! `setu repair`: makes a gang's journal anew from what exists.
+
+use super::cluster::{Connection, Snapshot};
+use super::{Failure, find, report};
+use crate::api::Workload;
+use crate::effects::journal::{Entry, Guard, commit};
+use crate::gang::repair::rebuilt;
+use crate::gang::{ClaimView, GangIdentity, Journal};
+use crate::names;
+use crate::policy::Policy;
+use crate::telemetry::logs;
+use kube::{Client, ResourceExt};
+
+/// Makes the journal of a gang anew from the labels of its NodeClaims and the state of its Workload.
+///
+/// For a journal that was written by another release, or by somebody else. The controller takes the gang
+/// from there; nothing but the annotation is written, and only if nobody writes it meanwhile. Where the
+/// chart's admission policies are installed, only the groups they name may do this.
+#[derive(clap::Args, Debug)]
+#[command(after_help = "Example:
+  setu repair job/train -n team-a --yes")]
+pub struct Args {
+    /// Name of a Workload or of the Job it was made for, as NAME or KIND/NAME.
+    workload: String,
+    /// Do it, instead of saying what would be done.
+    #[arg(long)]
+    yes: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// One journal, as it is and as it would be.
+#[derive(Debug)]
+struct Repair {
+    check: String,
+    /// The annotation.
+    old: Option<String>,
+    /// What it says.
+    says: String,
+    /// What it should say, or why that cannot be told now.
+    new: Result<Journal, String>,
+}
+
+impl Args {
+    /// Says what would be done, or does it.
+    pub async fn run(self) -> Result<(), Failure> {
+        logs::init(logs::Format::default(), "warn").map_err(|e| Failure::Invalid(e.to_string()))?;
+        let cluster = self.connection.connect(false).await?;
+        let snapshot = cluster.read().await?;
+        if snapshot.claims.is_none() {
+            return Err(Failure::Failed(
+                "you may not list nodeclaims, and a journal cannot be made anew without them".to_owned(),
+            ));
+        }
+        // Says what to type instead where there is no such gang.
+        find::gangs(&cluster, &snapshot, &self.workload).await?;
+        for workload in find::matches(&snapshot.workloads, &self.workload) {
+            let repairs: Vec<Repair> = report::gangs_of(&snapshot, workload)
+                .iter()
+                .map(|gang| repair(&snapshot, workload, &gang.check))
+                .collect();
+            super::print(&told(workload, &repairs, self.yes));
+            if self.yes {
+                write(&cluster.client, workload, repairs).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn repair(snapshot: &Snapshot, workload: &Workload, check: &str) -> Repair {
+    let identity = GangIdentity {
+        namespace: workload.namespace().unwrap_or_default(),
+        workload: workload.name_any(),
+        uid: workload.uid().unwrap_or_default(),
+        check: check.to_owned(),
+    };
+    let policy = Policy::default();
+    let own = snapshot.claims.iter().flatten().filter(|c| identity.made(c));
+    let claims: Vec<ClaimView> = own.map(|c| ClaimView::of(c, None, &policy, snapshot.now)).collect();
+    let old = workload.annotations().get(&names::journal_key(check)).cloned();
+    let created = workload.metadata.creation_timestamp.as_ref().map_or(snapshot.now, |t| t.0);
+    let read = old.as_deref().map(|text| Journal::decode(text, &identity.uid, created, snapshot.now));
+    let says = match &read {
+        None => "there is none".to_owned(),
+        Some(Ok(journal)) => gist(journal),
+        Some(Err(error)) => format!("it cannot be read: {error}"),
+    };
+    let known = read.and_then(Result::ok);
+    let new = rebuilt(workload, &identity, &claims, known.as_ref(), snapshot.now).map_err(|ending| {
+        format!("Kueue is taking the Workload down ({ending:?}); try again when its pods are gone")
+    });
+    Repair { check: check.to_owned(), old, says, new }
+}
+
+fn gist(journal: &Journal) -> String {
+    let memory = &journal.memory;
+    format!("{}, attempt {}, {} nodes", journal.state.name(), memory.attempt, memory.slots)
+}
+
+fn told(workload: &Workload, repairs: &[Repair], doing: bool) -> String {
+    let of = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any());
+    let mut lines: Vec<String> = Vec::new();
+    for Repair { check, says, new, .. } in repairs {
+        lines.push(format!("journal of {of} under check {check}"));
+        lines.push(format!("  now:  {says}"));
+        lines.push(match new {
+            Ok(journal) => format!("  anew: {}", gist(journal)),
+            Err(why) => format!("  left as it is: {why}"),
+        });
+    }
+    if !doing && repairs.iter().any(|r| r.new.is_ok()) {
+        lines.push("nothing was changed: add --yes to do this".to_owned());
+    }
+    lines.join("\n") + "\n"
+}
+
+async fn write(client: &Client, workload: &Workload, repairs: Vec<Repair>) -> Result<(), Failure> {
+    for Repair { check, old, new, .. } in repairs {
+        let Ok(journal) = new else { continue };
+        let headline = format!("{}: the journal was made anew", journal.state.name());
+        let text = journal.encode();
+        let entry = Entry {
+            check: &check,
+            old: old.as_deref(),
+            journal: &text,
+            headline: &headline,
+            guard: Guard::Journal,
+        };
+        let failed =
+            |e| Failure::Failed(format!("{e}. Run the command again if somebody else has written it"));
+        commit(client, workload, &entry).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::NodeClaim;
+    use serde_json::json;
+
+    #[test]
+    fn it_says_what_stands_there_and_what_would() {
+        let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let workload: Workload = serde_json::from_value(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {
+                "namespace": "ns", "name": "w", "uid": "u",
+                "annotations": {(names::journal_key("c")): "{\"version\":99}"},
+            },
+            "spec": {},
+            "status": {
+                "admission": {"clusterQueue": "q"}, "admissionChecks": [{"name": "c", "state": "Ready"}],
+                "conditions": [condition("QuotaReserved"), condition("Admitted")],
+            },
+        }))
+        .unwrap();
+        let claim = |uid: &str, slot: &str| -> NodeClaim {
+            serde_json::from_value(json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+                "metadata": {
+                    "name": slot, "annotations": {(names::CHECK): "c"},
+                    "labels": {(names::WORKLOAD_UID): uid, (names::ATTEMPT): "4", (names::SLOT): slot},
+                },
+                "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+            }))
+            .unwrap()
+        };
+        let snapshot = Snapshot {
+            claims: Some(vec![claim("u", "0"), claim("u", "1"), claim("other", "2")]),
+            ..Snapshot::default()
+        };
+        let repairs = [repair(&snapshot, &workload, "c")];
+        assert_eq!(
+            told(&workload, &repairs, false),
+            "journal of ns/w under check c\n  \
+             now:  it cannot be read: it has version 99, and this release of Setu understands version 1 only\n  \
+             anew: Approved, attempt 4, 2 nodes\n\
+             nothing was changed: add --yes to do this\n"
+        );
+        assert!(!told(&workload, &repairs, true).contains("--yes"));
+    }
+}

@@ -1,0 +1,66 @@
+//! Follows the API server's time: a client that puts the clock right by the `Date` of every answer.
+
+use crate::clock::Clock;
+use http::Request;
+use http::header::DATE;
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use kube::client::Body;
+use tower::service_fn;
+
+/// A correction of which the administrator should know.
+const WORTH_TELLING: SignedDuration = SignedDuration::from_secs(5);
+
+/// The same client, from whose answers the clock learns.
+pub fn timed(client: &Client, clock: &Clock) -> Client {
+    let (inner, clock) = (client.clone(), clock.clone());
+    let namespace = client.default_namespace().to_owned();
+    let send = move |request: Request<Body>| {
+        let (inner, clock) = (inner.clone(), clock.clone());
+        async move {
+            let asked = clock.now();
+            let answer = inner.send(request).await?;
+            let date = answer.headers().get(DATE).and_then(|date| date.to_str().ok());
+            if let Some(date) = date.and_then(parsed) {
+                let step = clock.heard(asked, date, clock.now());
+                if step.abs() > WORTH_TELLING {
+                    tracing::warn!(
+                        seconds = step.as_secs(),
+                        "this machine's clock disagrees with the API server's, which is followed"
+                    );
+                }
+            }
+            Ok::<_, kube::Error>(answer)
+        }
+    };
+    Client::new(service_fn(send), namespace)
+}
+
+/// A time as HTTP tells it.
+fn parsed(date: &str) -> Option<Timestamp> {
+    jiff::fmt::rfc2822::parse(date).ok().map(|zoned| zoned.timestamp())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_date_of_an_answer_is_read() {
+        assert_eq!(parsed("Thu, 01 Jan 2026 00:00:07 GMT"), "2026-01-01T00:00:07Z".parse().ok());
+        assert_eq!(parsed("yesterday"), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_is_wrong_is_right_after_the_first_answer() {
+        let true_time: Timestamp = "2026-01-01T00:00:07Z".parse().unwrap();
+        let server = service_fn(|_: Request<Body>| async {
+            let answer = http::Response::builder().header(DATE, "Thu, 01 Jan 2026 00:00:07 GMT");
+            Ok::<_, std::convert::Infallible>(answer.body(Body::empty()).unwrap())
+        });
+        let clock = Clock::starting_at(true_time).skewed(SignedDuration::from_hours(1));
+        let client = timed(&Client::new(server, "default"), &clock);
+        client.send(Request::new(Body::empty())).await.unwrap();
+        assert!(clock.now().duration_since(true_time).abs() <= SignedDuration::from_secs(1));
+    }
+}

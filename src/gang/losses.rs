@@ -1,0 +1,155 @@
+//! Which slots of an attempt have their node, which have lost it, and what is to be done about that.
+//!
+//! Called by `observe`. Rule: that a claim is gone counts in a quorum read alone, and a slot gets another
+//! claim only under a generation that is in the journal already, so that no name is used twice.
+
+use super::claims::{ClaimView, Health, Loss};
+use super::event::{Event, Standing};
+use super::failure::Failure;
+use super::journal::Journal;
+use super::observe::{Facts, Reading, Sight, is_waiting};
+use super::reservation::Reservation;
+use super::state::State;
+use crate::api::parameters::OnNodeLost;
+use crate::plan::{Outcome, Plan};
+use jiff::Timestamp;
+use std::collections::BTreeSet;
+
+/// Claims of the current attempt, those that are going included.
+fn current<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a ClaimView> {
+    facts.claims.iter().filter(|c| c.attempt == journal.memory.attempt && c.slot < journal.memory.slots)
+}
+
+/// Claims of the current attempt that are to stay.
+pub(super) fn live<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a ClaimView> {
+    current(journal, facts).filter(|c| !c.deleting && !is_superseded(c, journal, facts))
+}
+
+/// Whether a later claim has taken its place: a create that was long on its way may come after all.
+pub(super) fn is_superseded(claim: &ClaimView, journal: &Journal, facts: &Facts<'_>) -> bool {
+    let later = |other: &ClaimView| {
+        !other.deleting
+            && (other.attempt, other.slot) == (claim.attempt, claim.slot)
+            && other.generation > claim.generation
+    };
+    claim.generation < journal.memory.generation && facts.claims.iter().any(later)
+}
+
+/// Slots that no claim fills which is to stay.
+pub(super) fn empty(journal: &Journal, facts: &Facts<'_>) -> Vec<u32> {
+    let filled: BTreeSet<u32> = live(journal, facts).map(|c| c.slot).collect();
+    (0..journal.memory.slots).filter(|slot| !filled.contains(slot)).collect()
+}
+
+/// Whether a node of the attempt is lost and nothing has taken its place yet.
+pub(super) fn is_broken(journal: &Journal, facts: &Facts<'_>) -> bool {
+    journal.memory.mending || current(journal, facts).any(|c| c.deleting) && !empty(journal, facts).is_empty()
+}
+
+/// Empty slots that have had no claim of the current generation yet, as far as can be seen.
+pub(super) fn missing(journal: &Journal, facts: &Facts<'_>) -> Vec<u32> {
+    let latest = journal.memory.generation;
+    let had: BTreeSet<u32> =
+        current(journal, facts).filter(|c| c.generation >= latest).map(|c| c.slot).collect();
+    empty(journal, facts).into_iter().filter(|slot| !had.contains(slot)).collect()
+}
+
+/// What became of the first slot that lost its claim. A missing claim counts only in a quorum read.
+pub(super) fn first_loss(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
+    let empty = empty(journal, facts);
+    let creating = journal.state == State::Provisioning || (journal.memory.mending && !is_waiting(facts));
+    let latest = journal.memory.generation;
+    let going = |slot: &u32| {
+        current(journal, facts).any(|c| c.slot == *slot && (!creating || c.generation >= latest))
+    };
+    // While claims are still being created, a missing one is simply not there yet.
+    let known = |slot: &&u32| going(slot) || (facts.sight == Sight::Quorum && !creating);
+    empty.iter().filter(known).find_map(|slot| match facts.losses.get(slot) {
+        Some(Loss::Failed(failure)) => Some(failure.clone()),
+        _ => None,
+    })
+}
+
+/// What ends the attempt as it stands: a claim that will not come before one that is lost, because a
+/// replacement mends the second alone.
+pub(super) fn first_failure(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
+    let failed = live(journal, facts).find_map(|c| match &c.health {
+        Health::Failed(failure) => Some(failure.clone()),
+        _ => None,
+    });
+    match first_loss(journal, facts) {
+        Some(failure) if !failure.reason.is_node_loss() => Some(failure),
+        lost => failed.or(lost),
+    }
+}
+
+/// The loss for which a gang that was approved, and is not admitted yet, must not be.
+pub(super) fn regretted(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
+    let minds = journal.state == State::Approved
+        && is_waiting(facts)
+        && facts.policy.on_node_lost != OnNodeLost::Ignore;
+    minds.then(|| first_loss(journal, facts))?
+}
+
+/// Whether a plan gives the nodes that the attempt was started with.
+pub(super) fn is_same(journal: &Journal, plan: &Plan) -> bool {
+    match &journal.memory.plan {
+        Some(hash) => *hash == plan.hash(),
+        None => u32::try_from(plan.slots.len()) == Ok(journal.memory.slots),
+    }
+}
+
+/// What an admitted gang needs that lost nodes: nobody but us can give its pods others, because they
+/// ask for the gang's own label.
+pub(super) fn mend(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
+    let Reservation::Held { standing, .. } = facts.reservation else {
+        return None;
+    };
+    let ours = matches!(standing, Standing::Admitted | Standing::AdmittedPods);
+    if !ours || journal.memory.slots == 0 || facts.policy.on_node_lost != OnNodeLost::Replace {
+        return None;
+    }
+    let event = |event| Some(Reading::Events(vec![event]));
+    let memory = &journal.memory;
+    let empty = empty(journal, facts);
+    if empty.is_empty() {
+        let whole = memory.tries > 0 && live(journal, facts).all(ClaimView::is_ready);
+        return match (memory.mending, whole) {
+            (true, _) => event(Event::ClaimsExist),
+            (false, true) => event(Event::NodesReady),
+            (false, false) => None,
+        };
+    }
+    let rests = mends_at(journal, facts).is_none_or(|at| at > facts.now);
+    if !memory.mending && rests {
+        return None;
+    }
+    if facts.sight == Sight::Cached {
+        return Some(Reading::LookAgain);
+    }
+    let missing = missing(journal, facts);
+    match facts.plan {
+        _ if !memory.mending || missing.is_empty() => {}
+        Some(Outcome::Provision(plan)) if is_same(journal, plan) => {
+            return event(Event::ClaimsMissing(missing));
+        }
+        // What it was given is no longer to be had like that; its pods decide what comes of it.
+        _ => return None,
+    }
+    if rests {
+        return None;
+    }
+    event(Event::Lost { failure: first_loss(journal, facts)?, standing: *standing })
+}
+
+/// When the next replacement for an admitted gang may begin: the first at once, the others paced like
+/// tries. `None` if none is due, or all tries are used up.
+pub(super) fn mends_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
+    let pace = facts.policy.in_check;
+    match journal.memory.tries {
+        _ if empty(journal, facts).is_empty() => None,
+        tries if tries >= pace.limit => None,
+        0 => Some(journal.entered_at),
+        tries => journal.entered_at.checked_add(pace.wait(tries).signed()).ok(),
+    }
+}

@@ -1,0 +1,151 @@
+//! A gang's journal made anew from what exists: its Workload, and the labels of its NodeClaims.
+//!
+//! Called by `setu repair` for a journal that the controller leaves alone or that somebody has written.
+//! Rule: it goes where the controller itself would go that finds no journal at all.
+
+use super::claims::ClaimView;
+use super::decide::{Rules, decide};
+use super::identity::GangIdentity;
+use super::journal::Journal;
+use super::observe::{Facts, Outlook, Reading, Sight, observe};
+use super::reservation::{Ending, Reservation};
+use crate::api::Workload;
+use crate::policy::Policy;
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+
+/// The journal that fits what exists.
+///
+/// `old` is the journal as it stands, if it can be read: the numbers of its attempts and of the times that
+/// quota was given back go on, so that no name of a NodeClaim is used twice.
+///
+/// # Errors
+/// The ending, where Kueue is taking the Workload down and its pods may still run: nothing is to be
+/// decided then.
+pub fn rebuilt(
+    workload: &Workload,
+    identity: &GangIdentity,
+    claims: &[ClaimView],
+    old: Option<&Journal>,
+    now: Timestamp,
+) -> Result<Journal, Ending> {
+    let policy = Policy::default();
+    let reservation = Reservation::of(workload, &identity.check);
+    let mut journal = match &reservation {
+        Reservation::Leaving(ending) => return Err(*ending),
+        Reservation::Gone(_) => Journal::released(&identity.uid, now),
+        Reservation::Held { epoch, .. } => {
+            let deadline = now.checked_add(policy.deadlines.gang.signed()).ok();
+            Journal::new(&identity.uid, epoch.clone(), now, deadline)
+        }
+    };
+    let attempts = claims.iter().map(|c| c.attempt).chain(old.map(|o| o.memory.attempt));
+    journal.memory.attempt = attempts.max().unwrap_or_default();
+    if let Some(old) = old {
+        journal.memory.yields = old.memory.yields;
+        journal.memory.not_before = old.memory.not_before;
+    }
+    let facts = Facts {
+        now,
+        fresh: true,
+        reservation: &reservation,
+        told: workload.check(&identity.check).map(|c| c.state).unwrap_or_default(),
+        plan: None,
+        claims,
+        losses: &BTreeMap::new(),
+        sight: Sight::Quorum,
+        policy: &policy,
+        outlook: Outlook::default(),
+    };
+    let rules = Rules::new(&policy, now, 0.0).of(workload);
+    if matches!(reservation, Reservation::Held { .. })
+        && let Reading::Events(events) = observe(&journal, &facts)
+        && let Some(event) = events.first()
+    {
+        journal = decide(&journal, event, &rules).journal;
+    }
+    if let Some(old) = old.filter(|old| old.memory.attempt == journal.memory.attempt) {
+        journal.memory.generation = journal.memory.generation.max(old.memory.generation);
+    }
+    Ok(journal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::StateName;
+    use crate::gang::claims::Health;
+    use serde_json::{Value, json};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn workload(conditions: &[&str], told: &str) -> Workload {
+        let conditions: Vec<Value> = conditions
+            .iter()
+            .map(|kind| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": at(0).to_string()}))
+            .collect();
+        serde_json::from_value(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {"namespace": "ns", "name": "w", "uid": "u"}, "spec": {},
+            "status": {
+                "conditions": conditions, "admissionChecks": [{"name": "c", "state": told}],
+                "admission": {"clusterQueue": "q", "podSetAssignments": []},
+            },
+        }))
+        .unwrap()
+    }
+
+    fn claims(attempt: u32) -> Vec<ClaimView> {
+        let claim = |slot: u32| ClaimView {
+            name: format!("c-{slot}"),
+            uid: slot.to_string(),
+            attempt,
+            slot,
+            generation: 0,
+            deleting: false,
+            held_until: None,
+            health: Health::Ready { since: at(0) },
+        };
+        (0..2).map(claim).collect()
+    }
+
+    fn of(workload: &Workload, claims: &[ClaimView], old: Option<&Journal>) -> Result<Journal, Ending> {
+        let identity =
+            GangIdentity { namespace: "ns".into(), workload: "w".into(), uid: "u".into(), check: "c".into() };
+        rebuilt(workload, &identity, claims, old, at(10))
+    }
+
+    fn gist(journal: &Journal) -> (StateName, u32, u32) {
+        (journal.state.name(), journal.memory.attempt, journal.memory.slots)
+    }
+
+    #[test]
+    fn what_exists_says_where_the_gang_is() {
+        let reserved = workload(&["QuotaReserved"], "Pending");
+        assert_eq!(gist(&of(&reserved, &[], None).unwrap()), (StateName::Validating, 0, 0));
+        assert_eq!(gist(&of(&reserved, &claims(3), None).unwrap()), (StateName::Provisioning, 3, 2));
+        let runs = workload(&["QuotaReserved", "Admitted"], "Ready");
+        assert_eq!(gist(&of(&runs, &claims(2), None).unwrap()), (StateName::Approved, 2, 2));
+        assert_eq!(gist(&of(&runs, &[], None).unwrap()), (StateName::Approved, 0, 0));
+        let finished = workload(&["QuotaReserved", "Admitted", "Finished"], "Ready");
+        assert_eq!(gist(&of(&finished, &claims(2), None).unwrap()), (StateName::Released, 2, 0));
+    }
+
+    #[test]
+    fn nothing_is_decided_while_pods_may_still_be_stopped() {
+        let evicted = workload(&["QuotaReserved", "Admitted", "Evicted"], "Ready");
+        assert_eq!(of(&evicted, &claims(1), None), Err(Ending::Evicted));
+    }
+
+    #[test]
+    fn numbers_that_were_used_are_not_used_again() {
+        let reserved = workload(&["QuotaReserved"], "Pending");
+        let mut old = of(&reserved, &[], None).unwrap();
+        (old.memory.attempt, old.memory.yields) = (7, 2);
+        let journal = of(&reserved, &[], Some(&old)).unwrap();
+        assert_eq!((journal.memory.attempt, journal.memory.yields), (7, 2));
+        assert_eq!(Journal::decode(&journal.encode(), "u", at(0), at(20)), Ok(journal));
+    }
+}

@@ -1,0 +1,396 @@
+//! What the documents say is so: links lead somewhere, commands parse and run, policies are valid, and tests,
+//! reasons and flags that are named exist.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+
+use clap::CommandFactory as _;
+use serde::Deserialize as _;
+use serde_json::Value;
+use setu::api::parameters::ProvisioningParametersSpec;
+use setu::cli::Cli;
+use setu::gang::FailureClass;
+use setu::policy::PolicyFile;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn read(file: &str) -> String {
+    std::fs::read_to_string(root().join(file)).unwrap_or_else(|e| panic!("{file}: {e}"))
+}
+
+/// Every file below a folder with this extension, as paths from the root of the repository.
+fn files(folder: &str, extension: &str) -> Vec<String> {
+    let mut folders = vec![root().join(folder)];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
+            let name = path.file_name().unwrap().to_str().unwrap();
+            if path.is_dir() {
+                folders.extend((!["target", ".git", "node_modules"].contains(&name)).then_some(path));
+            } else if path.extension().is_some_and(|e| e == extension) {
+                found.push(path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned());
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn documents() -> Vec<String> {
+    let all = files(".", "md");
+    assert!(all.len() > 15, "{all:?}");
+    all
+}
+
+/// The blocks between fences, each with the word behind its first one, and the text outside of them.
+fn blocks(text: &str) -> (Vec<(String, String)>, String) {
+    let (mut blocks, mut prose, mut open) = (Vec::new(), String::new(), None::<(String, String)>);
+    for line in text.lines() {
+        match (line.trim_start().strip_prefix("```"), &mut open) {
+            (Some(word), None) => open = Some((word.trim().to_owned(), String::new())),
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (None, Some((_, body))) => body.extend([line, "\n"]),
+            (None, None) => prose.extend([line, "\n"]),
+        }
+    }
+    assert!(open.is_none(), "a fence is not closed: {open:?}");
+    (blocks, prose)
+}
+
+/// What stands between `start` and `end`, wherever it does.
+fn between<'t>(text: &'t str, start: &str, end: &str) -> Vec<&'t str> {
+    let mut rest = text;
+    std::iter::from_fn(|| {
+        let (found, behind) = rest.split_once(start)?.1.split_once(end)?;
+        rest = behind;
+        Some(found)
+    })
+    .collect()
+}
+
+/// Anchors of a document's headings, as GitHub makes them.
+fn anchors(text: &str) -> BTreeSet<String> {
+    let (_, prose) = blocks(text);
+    let headings = prose.lines().filter(|l| l.starts_with('#')).map(|l| l.trim_start_matches('#').trim());
+    let kept = |c: &char| c.is_alphanumeric() || ['-', '_', ' '].contains(c);
+    headings.map(|h| h.to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-")).collect()
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading_that_exist() {
+    let mut checked = 0;
+    for document in documents() {
+        let text = read(&document);
+        let (_, prose) = blocks(&text);
+        let attributes = ["src=\"", "srcset=\"", "href=\""];
+        let mut links = between(&prose, "](", ")");
+        links.extend(attributes.iter().flat_map(|attribute| between(&prose, attribute, "\"")));
+        for link in links.into_iter().filter(|l| !l.contains("://")) {
+            let (path, anchor) = link.split_once('#').map_or((link, None), |(p, a)| (p, Some(a)));
+            let target = root().join(&document).parent().unwrap().join(path);
+            let target = if path.is_empty() { root().join(&document) } else { target };
+            assert!(target.exists(), "{document}: {link} leads nowhere");
+            if let Some(anchor) = anchor {
+                let known = anchors(&std::fs::read_to_string(&target).unwrap());
+                assert!(known.contains(anchor), "{document}: {link} is none of {known:?}");
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 80, "{checked} links");
+}
+
+/// The words of a command line, as a shell takes them; what follows a `#` is a comment.
+fn words(line: &str) -> Vec<String> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None::<char>);
+    for c in line.chars() {
+        match (c, quote) {
+            (c, Some(q)) if c == q => quote = None,
+            ('\'' | '"', None) => (quote, word) = (Some(c), Some(word.unwrap_or_default())),
+            (' ', None) => words.extend(word.take()),
+            ('#', None) if word.is_none() => break,
+            (c, _) => word.get_or_insert_default().push(c),
+        }
+    }
+    words.extend(word);
+    words
+}
+
+/// The command lines of a document's shell blocks.
+fn commands(text: &str) -> Vec<Vec<String>> {
+    let (blocks, _) = blocks(text);
+    let mut all = Vec::new();
+    for (kind, body) in blocks.into_iter().filter(|(kind, _)| ["sh", "console"].contains(&kind.as_str())) {
+        let prompt = if kind == "console" { "$ " } else { "" };
+        all.extend(body.replace("\\\n", " ").lines().filter_map(|l| Some(words(l.strip_prefix(prompt)?))));
+    }
+    all
+}
+
+/// What is given to Setu by a command line, if it calls Setu.
+fn of_setu(words: &[String]) -> Option<Vec<String>> {
+    let at = |n: usize| words.get(n).map_or("", String::as_str);
+    let rest = match (at(0), at(1)) {
+        ("setu", _) => &words[1..],
+        ("kubectl", "setu") => &words[2..],
+        ("cargo", "run") if !words.contains(&"-p".to_owned()) => {
+            &words[words.iter().position(|w| w == "--")? + 1..]
+        }
+        _ => return None,
+    };
+    Some(rest.to_vec())
+}
+
+fn parses(arguments: &[String]) -> Result<(), clap::Error> {
+    let typed = std::iter::once("setu").chain(arguments.iter().map(String::as_str));
+    Cli::command().try_get_matches_from(typed).map(drop)
+}
+
+#[test]
+fn every_command_that_is_shown_is_one() {
+    let mut parsed = 0;
+    for document in documents() {
+        for words in commands(&read(&document)) {
+            if let Some(arguments) = of_setu(&words) {
+                if let Err(error) = parses(&arguments) {
+                    panic!("{document}: setu {}: {error}", arguments.join(" "));
+                }
+                parsed += 1;
+            }
+        }
+    }
+    assert!(parsed > 20, "{parsed} commands");
+}
+
+#[test]
+fn commands_and_flags_that_are_named_in_prose_exist() {
+    let setu = Cli::command();
+    for document in documents() {
+        let (_, prose) = blocks(&read(&document));
+        for named in between(&prose, "`setu ", "`") {
+            let words = words(named);
+            let mut command = &setu;
+            for word in words.iter().take_while(|w| w.chars().all(|c| c.is_ascii_lowercase())) {
+                let Some(inner) = command.find_subcommand(word) else { break };
+                command = inner;
+            }
+            let known = |w: &String| w == "…" || w == "--help" || command.get_name() != setu.get_name();
+            assert!(words.first().is_none_or(known), "{document}: there is no `setu {named}`");
+            for flag in words.iter().filter_map(|w| w.strip_prefix("--")).filter(|f| *f != "help") {
+                let flag = flag.split('=').next();
+                let found = command.get_arguments().any(|a| a.get_long() == flag);
+                assert!(found, "{document}: `setu {named}` has no flag {flag:?}");
+            }
+        }
+        for words in commands(&read(&document)) {
+            if let ["just", recipe, ..] = words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+                let there = read("justfile").lines().any(|l| l.starts_with(recipe) && l.contains(':'));
+                assert!(there, "{document}: just has no recipe {recipe}");
+            }
+        }
+    }
+}
+
+/// The first policy file of a document.
+fn policy_of(text: &str) -> Option<String> {
+    let (blocks, _) = blocks(text);
+    blocks.into_iter().map(|(_, body)| body).find(|body| body.contains("\nkind: Policy\n"))
+}
+
+#[test]
+fn every_yaml_block_can_be_read_and_every_policy_is_valid() {
+    let (mut policies, mut parameters) = (0, 0);
+    for document in documents() {
+        let (blocks, _) = blocks(&read(&document));
+        for (_, body) in blocks.into_iter().filter(|(kind, _)| kind == "yaml") {
+            for value in serde_yaml::Deserializer::from_str(&body) {
+                let value = Value::deserialize(value).unwrap_or_else(|e| panic!("{document}: {e}\n{body}"));
+                if value["kind"] == "ProvisioningParameters" {
+                    let spec = serde_json::from_value::<ProvisioningParametersSpec>(value["spec"].clone());
+                    spec.unwrap_or_else(|e| panic!("{document}: {e}\n{body}"));
+                    parameters += 1;
+                } else if value["kind"] == "Policy" {
+                    PolicyFile::parse(&body).unwrap_or_else(|e| panic!("{document}: {e:?}\n{body}"));
+                    policies += 1;
+                }
+            }
+        }
+    }
+    assert!(policies >= 5 && parameters >= 1, "{policies} policies, {parameters} parameters");
+}
+
+/// A folder in which the commands of a document find what they name; gone once the test is over.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether a command needs no cluster.
+fn is_offline(arguments: &[String]) -> bool {
+    match arguments[0].as_str() {
+        "plan" => arguments.iter().any(|a| a.contains("nodepools")),
+        command => ["demo", "policy", "statechart", "crds", "completions"].contains(&command),
+    }
+}
+
+#[test]
+fn commands_that_need_no_cluster_run_as_they_are_shown() {
+    let folder = Folder(std::env::temp_dir().join(format!("setu-docs-{}", std::process::id())));
+    std::fs::create_dir_all(&folder.0).unwrap();
+    for part in ["examples", "charts"] {
+        std::os::unix::fs::symlink(root().join(part), folder.0.join(part)).unwrap();
+    }
+    let (mut run, mut shown) = (BTreeSet::new(), 0);
+    for document in documents() {
+        let text = read(&document);
+        std::fs::write(folder.0.join("policy.yaml"), policy_of(&text).unwrap_or_default()).unwrap();
+        for words in commands(&text) {
+            let Some(mut arguments) = of_setu(&words).filter(|a| !a.is_empty() && is_offline(a)) else {
+                continue;
+            };
+            if arguments[0] == "demo" && !arguments.iter().any(|a| a == "--speed") {
+                arguments.extend(["--speed".to_owned(), "0".to_owned()]);
+            }
+            if !run.insert(arguments.clone()) {
+                continue;
+            }
+            let mut command = Command::new(env!("CARGO_BIN_EXE_setu"));
+            let output = command.args(&arguments).current_dir(&folder.0).output().unwrap();
+            let said = String::from_utf8(output.stderr).unwrap();
+            assert!(output.status.success(), "{document}: setu {}: {said}", arguments.join(" "));
+            shown += is_what_is_shown(&document, &text, &words, &String::from_utf8(output.stdout).unwrap());
+        }
+    }
+    assert!(run.len() > 7 && shown > 1, "{run:?}, {shown} outputs");
+}
+
+/// Compares an output with what a document shows below its command; `…` stands for the rest. Returns how often.
+fn is_what_is_shown(document: &str, text: &str, command: &[String], output: &str) -> usize {
+    let (blocks, _) = blocks(text);
+    let mut compared = 0;
+    for (_, body) in blocks.iter().filter(|(kind, _)| kind == "console") {
+        let body = body.replace("\\\n", " ");
+        for call in body.split("$ ").filter(|call| words(call.lines().next().unwrap_or_default()) == command)
+        {
+            let trimmed = |text: &str| text.lines().map(str::trim_end).collect::<Vec<_>>().join("\n");
+            let shown = trimmed(call.split_once('\n').unwrap().1);
+            let output = trimmed(output);
+            match shown.trim_end().strip_suffix('…') {
+                Some(start) => assert!(output.starts_with(start.trim_end()), "{document}:\n{output}"),
+                None => assert_eq!(shown.trim_end(), output.trim_end(), "{document}"),
+            }
+            compared += 1;
+        }
+    }
+    compared
+}
+
+#[test]
+fn every_attack_has_its_defence_and_every_test_that_is_cited_exists() {
+    let sources = ["src", "tests"].into_iter().flat_map(|folder| files(folder, "rs"));
+    let sources: String = sources.map(|file| read(&file)).collect();
+    let text = read("docs/security.md");
+    let row = |n: u32| text.lines().find(|l| l.starts_with(&format!("| A{n} |")));
+    let mut cited = 0;
+    for attack in 1..=28 {
+        let row = row(attack).unwrap_or_else(|| panic!("A{attack} is missing"));
+        let column = row.trim_end_matches('|').rsplit(" | ").next().unwrap();
+        let tests = between(column, "`", "`");
+        assert!(!tests.is_empty() || column.trim() == "none", "{row}");
+        for test in tests {
+            assert!(sources.contains(&format!("fn {test}(")), "A{attack}: there is no test {test}");
+            cited += 1;
+        }
+    }
+    assert!(cited > 35, "{cited} tests");
+}
+
+/// Names of the variants of an enum, from its source.
+fn variants(file: &str, name: &str) -> Vec<String> {
+    let text = read(file);
+    let body = text.split_once(&format!("pub enum {name} {{")).unwrap().1.split_once("\n}").unwrap().0;
+    let variant = |l: &str| l.trim().trim_end_matches(',').to_owned();
+    body.lines().map(variant).filter(|v| !v.is_empty() && v.chars().all(char::is_alphanumeric)).collect()
+}
+
+#[test]
+fn troubleshooting_knows_every_reason_class_and_event() {
+    let text = read("docs/troubleshooting.md");
+    let reasons = variants("src/plan/outcome.rs", "ObstacleReason");
+    assert!(reasons.len() > 20, "{reasons:?}");
+    let mut events = BTreeSet::new();
+    for file in ["src/gang/notice.rs", "src/controllers/plans.rs", "src/app/reload.rs"] {
+        let source = read(file);
+        let source = source.split("#[cfg(test)]").next().unwrap();
+        let starts = ["Gang", "NodeClaimF", "JobOverride", "Policy"];
+        let named = |text: &&str| {
+            text.chars().all(char::is_alphabetic) && starts.iter().any(|start| text.starts_with(start))
+        };
+        events.extend(between(source, "\"", "\"").into_iter().filter(named).map(str::to_owned));
+    }
+    assert!(events.len() >= 12, "{events:?}");
+    let classes = FailureClass::ALL.iter().map(ToString::to_string);
+    for word in reasons.into_iter().chain(classes).chain(events) {
+        assert!(text.contains(&format!("| `{word}` |")), "{word} is not listed");
+    }
+}
+
+#[test]
+fn every_flag_of_the_first_setu_is_accepted_or_marked_as_gone() {
+    let text = read("docs/migration.md");
+    let flags = [
+        ("cloud-provider", "aws"),
+        ("enforce-quota", "true"),
+        ("enforce-capacity", "true"),
+        ("validate-node-class", "true"),
+        ("node-class-group", "g"),
+        ("node-class-kind", "K"),
+        ("node-class-default", "default"),
+        ("node-class-gpu", "gpu"),
+        ("leader-elect", "true"),
+        ("metrics-bind-address", ":8080"),
+        ("health-probe-bind-address", ":8081"),
+    ];
+    for (flag, value) in flags {
+        let accepted = text.contains(&format!("| `--{flag}` | accepted |"));
+        assert!(accepted || text.contains(&format!("| `--{flag}` | gone |")), "--{flag} is not listed");
+        let taken = parses(&["run".to_owned(), format!("--{flag}={value}")]);
+        assert_eq!(taken.is_ok(), accepted, "--{flag}: {taken:?}");
+    }
+}
+
+#[test]
+fn what_is_copied_into_a_document_is_still_so() {
+    assert!(read("docs/architecture.md").contains(read("statecharts/gang.mmd").trim_end()), "the statechart");
+    let version = |module: &str, package: &str| {
+        let text = read(&format!("tests/e2e/programs/{module}/go.mod"));
+        let line = text.lines().find(|l| l.trim_start().starts_with(&format!("{package} v")));
+        line.unwrap().trim().split(' ').nth(1).unwrap().trim_start_matches('v').to_owned()
+    };
+    let readme = read("README.md");
+    for (what, module, package) in [
+        ("Kueue", "kueue", "sigs.k8s.io/kueue"),
+        ("Karpenter", "karpenter", "sigs.k8s.io/karpenter"),
+        ("Kubernetes", "k8s", "k8s.io/kubernetes"),
+        ("kwok", "kwok", "sigs.k8s.io/kwok"),
+    ] {
+        let tested = version(module, package);
+        let row = readme.lines().find(|l| l.starts_with(&format!("| {what} |"))).unwrap();
+        assert!(
+            row.contains(&format!("| {tested}")),
+            "tested with {what} {tested}, and the README says {row}"
+        );
+    }
+    let examples = read("examples/README.md");
+    for file in std::fs::read_dir(root().join("examples")).unwrap() {
+        let name = file.unwrap().file_name().into_string().unwrap();
+        assert!(name == "README.md" || examples.contains(&format!("({name}")), "{name} is not listed");
+    }
+}

@@ -1,0 +1,369 @@
+//! Every way in which Kueue ends an attempt, as it shows in the Workload: what becomes of the nodes, and
+//! when. One row for each line of the table of endings in Kueue's contract.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+use setu::api::Workload;
+use setu::gang::event::Effect;
+use setu::gang::{
+    ClaimView, Facts, Health, Journal, Outlook, Reading, Reservation, Rules, Sight, State, StateName, decide,
+    observe,
+};
+use setu::policy::Policy;
+use std::collections::BTreeMap;
+
+const START: &str = "2026-01-01T00:00:00Z";
+const LATER: &str = "2026-01-01T00:10:00Z";
+
+fn at(second: i64) -> Timestamp {
+    START.parse::<Timestamp>().unwrap() + SignedDuration::from_secs(second)
+}
+
+fn condition(kind: &str, status: &str, reason: &str, since: &str) -> Value {
+    json!({"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": since})
+}
+
+/// A Workload with its quota reserved and our check in this state.
+fn reserved(told: &str) -> Value {
+    json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+        "metadata": {
+            "namespace": "ns", "name": "w", "uid": "u", "finalizers": ["kueue.x-k8s.io/resource-in-use"],
+        },
+        "spec": {"active": true},
+        "status": {
+            "admission": {"clusterQueue": "q", "podSetAssignments": [{"name": "main", "flavors": {"cpu": "f"}, "count": 2}]},
+            "admissionChecks": [{"name": "c", "state": told, "lastTransitionTime": START}],
+            "conditions": [condition("QuotaReserved", "True", "QuotaReserved", START)],
+        },
+    })
+}
+
+/// The same, admitted on our Ready.
+fn admitted() -> Value {
+    with(reserved("Ready"), &[Change::Is("Admitted", "True", "Admitted")])
+}
+
+/// One thing that changes in a Workload.
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    /// A condition: its type, status and reason.
+    Is(&'static str, &'static str, &'static str),
+    /// `spec.active` is false.
+    Inactive,
+    /// Kueue has reset our check.
+    CheckReset,
+    /// One more eviction is counted.
+    Counted,
+    /// The admission is cleared.
+    NoAdmission,
+    /// It is being deleted.
+    Deleted,
+    /// Kueue has let it go.
+    LetGo,
+}
+
+use Change::{CheckReset, Counted, Deleted, Inactive, Is, LetGo, NoAdmission};
+
+fn with(mut workload: Value, changes: &[Change]) -> Value {
+    for change in changes {
+        match change {
+            Is(kind, status, reason) => {
+                let conditions = workload["status"]["conditions"].as_array_mut().unwrap();
+                conditions.retain(|c| c["type"] != *kind);
+                conditions.push(condition(kind, status, reason, LATER));
+            }
+            Inactive => workload["spec"]["active"] = json!(false),
+            CheckReset => workload["status"]["admissionChecks"][0]["state"] = json!("Pending"),
+            Counted => workload["status"]["schedulingStats"] = json!({"evictions": [{"count": 1}]}),
+            NoAdmission => workload["status"]["admission"] = Value::Null,
+            Deleted => workload["metadata"]["deletionTimestamp"] = json!(LATER),
+            LetGo => workload["metadata"]["finalizers"] = json!(["setu.kueue.x-k8s.io/nodeclaims"]),
+        }
+    }
+    workload
+}
+
+fn decoded(workload: &Value) -> Workload {
+    serde_json::from_value(workload.clone()).unwrap()
+}
+
+/// A gang of two ready nodes, and what was done to them.
+struct Gang {
+    journal: Journal,
+    claims: Vec<ClaimView>,
+}
+
+impl Gang {
+    /// A gang in this state under the reservation of this Workload.
+    fn new(state: State, workload: &Value) -> Self {
+        let workload = decoded(workload);
+        let Reservation::Held { epoch, .. } = Reservation::of(&workload, "c") else {
+            panic!("it has a reservation")
+        };
+        let mut journal = Journal::new("u", epoch, at(0), Some(at(9_000)));
+        journal.state = state;
+        journal.seq = 5;
+        (journal.memory.attempt, journal.memory.slots) = (1, 2);
+        journal.memory.plan = Some("plan".to_owned());
+        let claim = |slot: u32| ClaimView {
+            name: slot.to_string(),
+            uid: slot.to_string(),
+            attempt: 1,
+            slot,
+            generation: 0,
+            deleting: false,
+            held_until: None,
+            health: Health::Ready { since: at(0) },
+        };
+        Self { journal, claims: (0..2).map(claim).collect() }
+    }
+
+    /// Looks at the Workload until nothing moves; deleted nodes are gone at once.
+    fn see(&mut self, workload: &Value) {
+        let workload = decoded(workload);
+        let reservation = Reservation::of(&workload, "c");
+        let policy = Policy::default();
+        for _ in 0..16 {
+            let facts = Facts {
+                now: at(700),
+                fresh: false,
+                reservation: &reservation,
+                told: workload.check("c").map(|c| c.state).unwrap_or_default(),
+                plan: None,
+                claims: &self.claims,
+                losses: &BTreeMap::new(),
+                sight: Sight::Quorum,
+                policy: &policy,
+                outlook: Outlook::default(),
+            };
+            let Reading::Events(events) = observe(&self.journal, &facts) else {
+                panic!("a quorum read is enough")
+            };
+            let mut effects = Vec::new();
+            let before = self.journal.clone();
+            for event in events {
+                let rules = Rules::new(&policy, at(700), 0.0).of(&workload);
+                let decision = decide(&self.journal, &event, &rules);
+                effects.extend(decision.effects);
+                self.journal = decision.journal;
+                if self.journal.seq > before.seq {
+                    break;
+                }
+            }
+            if effects.is_empty() && self.journal == before {
+                break;
+            }
+            for effect in effects {
+                match effect {
+                    Effect::DeleteClaims(names) => self.claims.retain(|c| !names.contains(&c.name)),
+                    Effect::CreateClaims(slots) => panic!("slots {slots:?} are made anew"),
+                }
+            }
+        }
+    }
+
+    fn is(&self) -> (StateName, usize) {
+        (self.journal.state.name(), self.claims.len())
+    }
+}
+
+/// How an attempt ends.
+struct Row {
+    name: &'static str,
+    /// What is seen while the pods of an admitted gang may still run.
+    begins: &'static [Change],
+    /// What is seen once they are stopped; nothing, if it is no ending for an admitted gang.
+    ends: &'static [Change],
+    /// Whether it can happen before the gang is admitted.
+    early: bool,
+}
+
+const UNRESERVED: [Change; 3] =
+    [Is("QuotaReserved", "False", "Pending"), Is("Admitted", "False", "NoReservation"), NoAdmission];
+
+const fn evicted(name: &'static str, begins: &'static [Change]) -> Row {
+    Row { name, begins, ends: &UNRESERVED, early: true }
+}
+
+const ROWS: [Row; 12] = [
+    evicted(
+        "preemption",
+        &[Is("Evicted", "True", "Preempted"), Is("Preempted", "True", "x"), CheckReset, Counted],
+    ),
+    evicted("pods not ready in time", &[Is("Evicted", "True", "PodsReadyTimeout"), CheckReset, Counted]),
+    evicted("a check says Retry", &[Is("Evicted", "True", "AdmissionCheck"), CheckReset, Counted]),
+    evicted(
+        "a check says Rejected",
+        &[Inactive, Is("Evicted", "True", "DeactivatedDueToAdmissionCheck"), CheckReset, Counted],
+    ),
+    evicted("a user deactivates it", &[Inactive, Is("Evicted", "True", "Deactivated"), CheckReset, Counted]),
+    evicted(
+        "its ClusterQueue is drained",
+        &[Is("Evicted", "True", "ClusterQueueStopped"), CheckReset, Counted],
+    ),
+    evicted("its LocalQueue is drained", &[Is("Evicted", "True", "LocalQueueStopped"), CheckReset, Counted]),
+    evicted("a node fails under a topology", &[Is("Evicted", "True", "NodeFailures"), CheckReset, Counted]),
+    evicted(
+        "its time is up",
+        &[
+            Is("DeactivationTarget", "True", "MaximumExecutionTimeExceeded"),
+            Inactive,
+            Is("Evicted", "True", "Deactivated"),
+            CheckReset,
+            Counted,
+        ],
+    ),
+    Row {
+        name: "its Job is deleted",
+        begins: &[],
+        ends: &[Is("Finished", "True", "OwnerNotFound"), Deleted],
+        early: true,
+    },
+    Row { name: "it is deleted", begins: &[Deleted], ends: &[LetGo], early: true },
+    Row {
+        name: "its pods are done",
+        begins: &[],
+        ends: &[Is("Finished", "True", "Succeeded")],
+        early: false,
+    },
+];
+
+#[test]
+fn nodes_of_a_gang_that_runs_go_when_its_pods_are_stopped_and_not_before() {
+    for row in ROWS {
+        let workload = admitted();
+        let mut gang = Gang::new(State::Approved, &workload);
+        gang.see(&workload);
+        assert_eq!(gang.is(), (StateName::Approved, 2), "{}: it runs", row.name);
+        let leaving = with(workload, row.begins);
+        gang.see(&leaving);
+        assert_eq!(gang.is(), (StateName::Approved, 2), "{}: its pods may still run", row.name);
+        gang.see(&with(leaving, row.ends));
+        assert_eq!(gang.is(), (StateName::Released, 0), "{}: its pods are stopped", row.name);
+    }
+}
+
+#[test]
+fn nodes_of_a_gang_that_never_ran_go_at_once() {
+    for row in ROWS.iter().filter(|row| row.early) {
+        let workload = reserved("Pending");
+        let mut gang = Gang::new(State::WaitingReady, &workload);
+        let first = if row.begins.is_empty() { row.ends } else { row.begins };
+        gang.see(&with(workload, first));
+        assert_eq!(gang.is(), (StateName::Released, 0), "{}", row.name);
+    }
+}
+
+#[test]
+fn quota_that_is_lost_without_an_eviction_ends_an_attempt_that_never_ran() {
+    for (state, told) in
+        [(State::WaitingReady, "Pending"), (State::Provisioning, "Pending"), (State::Approved, "Ready")]
+    {
+        let workload = reserved(told);
+        let mut gang = Gang::new(state.clone(), &workload);
+        gang.see(&with(workload, &[Is("QuotaReserved", "False", "Pending"), NoAdmission]));
+        assert_eq!(gang.is(), (StateName::Released, 0), "{state:?}");
+    }
+}
+
+#[test]
+fn what_ends_nothing_in_kueue_takes_no_node() {
+    let workload = admitted();
+    let mut gang = Gang::new(State::Approved, &workload);
+    // A queue on Hold, a failed node without a topology, and a check that is no longer on the queue.
+    let mut unlisted = workload.clone();
+    unlisted["status"]["admissionChecks"] = json!([]);
+    let mut failing = workload.clone();
+    failing["status"]["unhealthyNodes"] = json!([{"name": "n"}]);
+    for seen in [&workload, &failing, &unlisted] {
+        gang.see(seen);
+        assert_eq!(gang.is(), (StateName::Approved, 2));
+    }
+}
+
+/// The reservation that follows an eviction within the second of the first: nobody has seen it end.
+fn again(changes: &[Change]) -> Value {
+    with(reserved("Pending"), changes)
+}
+
+#[test]
+fn an_eviction_that_nobody_saw_is_noticed_by_its_count_and_the_nodes_are_proven_anew() {
+    let mut gang = Gang::new(State::Approved, &admitted());
+    let first = gang.journal.memory.epoch.clone();
+    gang.see(&again(&[Counted]));
+    assert_ne!(gang.journal.memory.epoch, first);
+    // The same pods on the same flavor: the nodes that are there serve the new admission.
+    assert_eq!(gang.is(), (StateName::Approved, 2));
+    let through: Vec<StateName> = gang.journal.history.iter().map(|s| s.to).collect();
+    assert_eq!(through, [StateName::WaitingReady, StateName::Approved]);
+}
+
+#[test]
+fn a_gang_that_is_admitted_anew_with_another_shape_gives_its_nodes_back_first() {
+    let mut gang = Gang::new(State::Approved, &admitted());
+    let mut other = again(&[]);
+    other["status"]["admission"]["podSetAssignments"][0]["count"] = json!(1);
+    gang.see(&other);
+    assert_eq!(gang.claims.len(), 0);
+    let through: Vec<StateName> = gang.journal.history.iter().map(|s| s.to).collect();
+    assert_eq!(through, [StateName::RollingBack, StateName::Released, StateName::Validating]);
+}
+
+#[test]
+fn an_attempt_that_is_under_way_is_never_mixed_with_the_next_admission() {
+    for state in [State::Provisioning, State::WaitingReady] {
+        let mut gang = Gang::new(state, &reserved("Pending"));
+        gang.see(&again(&[Counted]));
+        assert_eq!(gang.claims.len(), 0);
+        let through: Vec<StateName> = gang.journal.history.iter().map(|s| s.to).collect();
+        assert_eq!(through, [StateName::RollingBack, StateName::Released, StateName::Validating]);
+    }
+}
+
+/// One of the Workloads that Kueue makes for an elastic Job.
+fn slice(mut workload: Value, replaces: Option<&str>) -> Value {
+    let metadata = &mut workload["metadata"];
+    metadata["ownerReferences"] =
+        json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "job", "controller": true}]);
+    metadata["annotations"] = json!({"kueue.x-k8s.io/elastic-job": "true"});
+    if let Some(before) = replaces {
+        metadata["annotations"]["kueue.x-k8s.io/workload-slice-replacement-for"] = json!(before);
+    }
+    workload
+}
+
+#[test]
+fn a_slice_that_is_replaced_keeps_its_nodes_and_one_that_never_ran_gives_them_back() {
+    let replaced = [Is("Finished", "True", "WorkloadSliceReplaced")];
+    let workload = slice(admitted(), None);
+    let mut gang = Gang::new(State::Approved, &workload);
+    gang.see(&with(workload, &replaced));
+    assert_eq!(gang.is(), (StateName::Approved, 2));
+    for (state, told) in [(State::WaitingReady, "Pending"), (State::Approved, "Ready")] {
+        let workload = slice(reserved(told), Some("ns/before"));
+        let mut gang = Gang::new(state, &workload);
+        gang.see(&with(workload, &replaced));
+        assert_eq!(gang.is(), (StateName::Released, 0));
+    }
+}
+
+#[test]
+fn a_replacing_slice_never_gives_its_quota_back() {
+    let workload = slice(reserved("Pending"), Some("ns/before"));
+    let policy = Policy { on_exhausted: setu::api::parameters::OnExhausted::Reject, ..Policy::default() };
+    for class in setu::gang::FailureClass::ALL {
+        let mut gang = Gang::new(State::WaitingReady, &workload);
+        gang.journal.memory.tries = 99;
+        gang.journal.memory.yields = 99;
+        let event = setu::gang::Event::Failed(setu::gang::Failure::new(class, ""));
+        let rules = Rules::new(&policy, at(1), 0.0).of(&decoded(&workload));
+        let journal = decide(&gang.journal, &event, &rules).journal;
+        let then = setu::gang::Then::BackingOff;
+        assert_eq!(journal.state, State::RollingBack { then }, "{class}");
+    }
+    let other = decoded(&slice(reserved("Pending"), Some("elsewhere/before")));
+    assert_eq!(other.replaces(), None, "another namespace's Workload is nobody's predecessor");
+}

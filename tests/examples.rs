@@ -1,0 +1,252 @@
+//! The examples for users: every file parses, and each is applied to the embedded cluster as it stands and
+//! driven to its end.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use serde::Deserialize as _;
+use serde_json::{Value, json};
+use setu::clock::Clock;
+use setu::names;
+use setu::policy::PolicyFile;
+use setu::sim::api::{Preconditions, User, kinds};
+use setu::sim::cluster::{Cluster, Start};
+use setu::sim::invariants::Watchman;
+use setu::sim::show::Spectator;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Time between two looks.
+const LOOK: Duration = Duration::from_millis(250);
+/// Looks that an example may take: half an hour.
+const PATIENCE: usize = 7_200;
+
+/// An example, and what becomes of its gangs.
+struct Play {
+    files: &'static [&'static str],
+    weather: Value,
+    gangs: Vec<(&'static str, End)>,
+}
+
+enum End {
+    /// It runs on so many nodes, all of which have these labels, and finishes.
+    Runs(usize, &'static [(&'static str, &'static str)]),
+    /// It never gets a node, and these words are said about it.
+    Waits(&'static str),
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples")
+}
+
+fn documents(file: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(file).unwrap();
+    let read = |d| Value::deserialize(d).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    serde_yaml::Deserializer::from_str(&text).map(read).collect()
+}
+
+fn text<'v>(value: &'v Value, path: &str) -> &'v str {
+    value.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Applies every object of a file, as an administrator.
+fn apply(admin: &User, file: &str) {
+    for object in documents(&folder().join(file)) {
+        let (kind, name) = (text(&object, "/kind"), text(&object, "/metadata/name"));
+        let kind =
+            kinds::ALL.iter().find(|k| k.kind == kind).unwrap_or_else(|| panic!("{file}: no kind {kind}"));
+        if let Err(refusal) = admin.create(kind, object.clone()) {
+            panic!("{file}: {} {name}: {refusal}", kind.kind);
+        }
+    }
+}
+
+/// What is known of one gang while it is watched.
+#[derive(Default)]
+struct Seen {
+    finished: bool,
+    /// Labels of its NodeClaims when it was admitted.
+    nodes: Vec<Value>,
+    /// Everything its check has said.
+    said: BTreeSet<String>,
+}
+
+fn look(admin: &User, seen: &mut BTreeMap<String, Seen>) {
+    let is = |w: &Value, kind: &str| {
+        let conditions = w.pointer("/status/conditions").and_then(Value::as_array);
+        conditions.into_iter().flatten().any(|c| text(c, "/type") == kind && text(c, "/status") == "True")
+    };
+    for workload in admin.list(&kinds::WORKLOAD) {
+        let owner = text(&workload, "/metadata/ownerReferences/0/name");
+        let group = text(&workload, "/metadata/annotations/kueue.x-k8s.io~1is-group-workload") == "true";
+        let gang = if group { text(&workload, "/metadata/name") } else { owner };
+        let seen = seen.entry(gang.to_owned()).or_default();
+        seen.finished = is(&workload, "Finished");
+        let checks = workload.pointer("/status/admissionChecks").and_then(Value::as_array);
+        seen.said.extend(checks.into_iter().flatten().map(|c| text(c, "/message").to_owned()));
+        if is(&workload, "Admitted") && seen.nodes.is_empty() {
+            let uid = text(&workload, "/metadata/uid");
+            let label = |c: &Value| c.pointer("/metadata/labels").cloned().unwrap_or_default();
+            let own = |labels: &Value| labels.get(names::WORKLOAD_UID) == Some(&json!(uid));
+            seen.nodes = admin.list(&kinds::NODE_CLAIM).iter().map(|c| label(c)).filter(own).collect();
+        }
+    }
+}
+
+/// Whether what was seen is the end that the gang is to have.
+fn has_ended(gang: &str, end: &End, seen: &Seen, spectator: &Spectator) -> bool {
+    match end {
+        End::Runs(nodes, labels) => {
+            if seen.finished {
+                assert_eq!(seen.nodes.len(), *nodes, "{gang} ran on {:?}", seen.nodes);
+                for (node, (key, value)) in seen.nodes.iter().flat_map(|n| labels.iter().map(move |l| (n, l)))
+                {
+                    assert_eq!(node.get(*key), Some(&json!(value)), "a node of {gang} is {node}");
+                }
+            }
+            seen.finished
+        }
+        End::Waits(words) => {
+            let created = |g: &setu::sim::show::Gang| if g.job == gang { g.created } else { 0 };
+            assert_eq!(spectator.gangs().iter().map(created).sum::<u32>(), 0, "{gang} got nodes");
+            seen.said.iter().any(|said| said.contains(words))
+        }
+    }
+}
+
+async fn play(play: &Play) {
+    let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+    let mut cluster = Cluster::start(1, &clock, names::CONTROLLER_NAME, PolicyFile::default());
+    let (watchman, spectator) = (Watchman::default(), Spectator::default());
+    cluster.server.observe(Box::new(watchman.clone()));
+    cluster.server.observe(Box::new(spectator.clone()));
+    let admin = cluster.server.user("admin");
+    let weather = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"},
+        "data": {"example": json!({"rules": play.weather}).to_string()},
+    });
+    admin.create(&kinds::CONFIG_MAP, weather).unwrap();
+    play.files.iter().for_each(|file| apply(&admin, file));
+    let _setu = cluster.start_setu(&Start::default());
+    let mut seen = BTreeMap::new();
+    for looks in 0.. {
+        look(&admin, &mut seen);
+        let open = |(gang, end): &&(&str, End)| {
+            seen.get(*gang).is_none_or(|seen| !has_ended(gang, end, seen, &spectator))
+        };
+        let open: Vec<&str> = play.gangs.iter().filter(open).map(|(gang, _)| *gang).collect();
+        if open.is_empty() {
+            break;
+        }
+        let said: Vec<_> = seen.iter().map(|(gang, seen)| (gang, &seen.said)).collect();
+        assert!(looks < PATIENCE, "{:?}: {open:?} have not ended: {said:#?}", play.files);
+        tokio::time::sleep(LOOK).await;
+    }
+    for (kind, namespace, name) in jobs(&admin) {
+        admin.delete(kind, &namespace, &name, Preconditions::default()).unwrap();
+    }
+    for looks in 0.. {
+        let claims = admin.list(&kinds::NODE_CLAIM);
+        if claims.is_empty() && admin.list(&kinds::NODE).is_empty() {
+            break;
+        }
+        assert!(looks < PATIENCE, "{:?}: these are left: {claims:#?}", play.files);
+        tokio::time::sleep(LOOK).await;
+    }
+    assert!(watchman.violations().is_empty(), "{:?}", watchman.violations());
+}
+
+/// What was submitted and is still there.
+fn jobs(admin: &User) -> Vec<(&'static kinds::Kind, String, String)> {
+    let key = |kind, o: &Value| {
+        (kind, text(o, "/metadata/namespace").to_owned(), text(o, "/metadata/name").to_owned())
+    };
+    let jobs = admin.list(&kinds::JOB);
+    let pods = admin.list(&kinds::POD);
+    let alone = pods.iter().filter(|p| p.pointer("/metadata/ownerReferences").is_none());
+    jobs.iter().map(|j| key(&kinds::JOB, j)).chain(alone.map(|p| key(&kinds::POD, p))).collect()
+}
+
+const ZONE_B: (&str, &str) = ("topology.kubernetes.io/zone", "us-east-1b");
+const ON_DEMAND: (&str, &str) = ("karpenter.sh/capacity-type", "on-demand");
+const GPU: (&str, &str) = ("node.kubernetes.io/instance-type", "g5.4xlarge");
+const SETUP: [&str; 2] = ["setup/nodepools.yaml", "setup/queues.yaml"];
+
+#[test]
+fn every_example_comes_to_its_end_in_the_embedded_cluster() {
+    let on = |file| -> &'static [&'static str] { vec![SETUP[0], SETUP[1], file].leak() };
+    let alone = |file| -> &'static [&'static str] { vec![file].leak() };
+    let fair = json!([]);
+    let plays = [
+        (on("gang-of-four.yaml"), fair.clone(), vec![("gang-of-four", End::Runs(4, &[GPU, ON_DEMAND]))]),
+        (
+            on("cpu-gang.yaml"),
+            fair.clone(),
+            vec![("cpu-gang", End::Runs(3, &[("karpenter.sh/nodepool", "cpu")]))],
+        ),
+        (on("pod-group.yaml"), fair.clone(), vec![("ray", End::Runs(4, &[]))]),
+        (
+            alone("spot-then-on-demand.yaml"),
+            json!([{"capacityType": "spot", "capacity": 1}]),
+            vec![("spot-first", End::Runs(3, &[ON_DEMAND]))],
+        ),
+        (
+            alone("one-zone.yaml"),
+            json!([{"zone": "us-east-1a", "capacity": 1}]),
+            vec![("one-zone", End::Runs(3, &[ZONE_B]))],
+        ),
+        (
+            alone("budget-gate.yaml"),
+            fair.clone(),
+            vec![
+                ("affordable", End::Runs(2, &[])),
+                ("expensive", End::Waits("the gang takes 6.496 an hour, and gates.budget allows 5")),
+            ],
+        ),
+        (
+            alone("compliance-gate.yaml"),
+            fair.clone(),
+            vec![
+                ("cleared", End::Runs(2, &[ZONE_B])),
+                (
+                    "elsewhere",
+                    End::Waits("does not have the labels that gates.placement.namespaces asks for"),
+                ),
+            ],
+        ),
+        (alone("jupyterhub.yaml"), fair, vec![("jupyter-user", End::Runs(1, &[GPU]))]),
+    ];
+    let mut played = BTreeSet::new();
+    for (files, weather, gangs) in plays {
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+        played.extend(files.iter().copied());
+        runtime.block_on(play(&Play { files, weather, gangs }));
+    }
+    for path in std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path()) {
+        let name = path.file_name().unwrap().to_str().unwrap();
+        let applicable = path.extension().is_some_and(|e| e == "yaml") && name != "policy.yaml";
+        assert!(!applicable || played.contains(name), "{name} is not driven to its end");
+    }
+}
+
+#[test]
+fn every_yaml_file_of_the_examples_can_be_read() {
+    let mut folders = vec![folder()];
+    let mut read = 0;
+    while let Some(folder) = folders.pop() {
+        for path in std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|e| e == "yaml") {
+                let documents = documents(&path);
+                assert!(documents.iter().all(Value::is_object), "{}", path.display());
+                if text(&documents[0], "/kind") == "Policy" {
+                    PolicyFile::read(&path).unwrap();
+                }
+                read += 1;
+            }
+        }
+    }
+    assert!(read > 30, "{read} files");
+}

@@ -1,0 +1,343 @@
+//! What is left behind and what is kept, on the embedded cluster: Workloads that are held for their nodes,
+//! slices of elastic Jobs, and checks that are answered in the place of Kueue's own.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+use serde_json::{Value, json};
+use setu::clock::Clock;
+use setu::controllers::context::Options;
+use setu::names;
+use setu::policy::PolicyFile;
+use setu::sim::api::kinds::{self, Kind};
+use setu::sim::api::{Preconditions, User};
+use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::scenario;
+use std::sync::Arc;
+use std::time::Duration;
+
+const ID: &str = "kept";
+
+fn is(object: &Value, condition: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.iter().any(|c| c["type"] == condition && c["status"] == "True")
+}
+
+struct Stage {
+    cluster: Cluster,
+    setu: Setu,
+    admin: User,
+}
+
+impl Stage {
+    fn new(options: Options, defaults: &str) -> Self {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+        let text = format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {defaults}");
+        let policy = PolicyFile::parse(&text).unwrap();
+        let mut cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), policy);
+        let admin = cluster.server.user("admin");
+        for object in scenario::objects(ID, 100).unwrap() {
+            let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
+            admin.create(kind, object).unwrap();
+        }
+        let setu = cluster.start_setu(&Start { options, ..Start::default() });
+        Self { cluster, setu, admin }
+    }
+
+    /// Ends this life of Setu and begins another.
+    fn restart(&mut self, options: Options) {
+        self.setu.kill();
+        self.setu = self.cluster.start_setu(&Start { options, ..Start::default() });
+    }
+
+    fn job(&self, name: &str, queue: &Value) -> Arc<Value> {
+        let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+        let job = json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {"namespace": ID, "name": name, "labels": queue},
+            "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {
+                "metadata": {}, "spec": {"restartPolicy": "Never", "containers": [
+                    {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
+                ]},
+            }},
+        });
+        self.admin.create(&kinds::JOB, job).unwrap()
+    }
+
+    fn claims(&self) -> Vec<Arc<Value>> {
+        self.admin.list(&kinds::NODE_CLAIM)
+    }
+
+    fn workload(&self, name: &str) -> Option<Arc<Value>> {
+        self.admin
+            .list(&kinds::WORKLOAD)
+            .into_iter()
+            .find(|w| w["metadata"]["name"].as_str().unwrap().contains(name))
+    }
+
+    fn says(&self, name: &str) -> String {
+        let workload = self.workload(name);
+        let journal = workload.map(|w| w["metadata"]["annotations"][names::journal_key(ID)].clone());
+        journal.map_or_else(String::new, |j| j.as_str().unwrap_or_default().to_owned())
+    }
+
+    fn is_in(&self, name: &str, state: &str) -> bool {
+        self.says(name).contains(&format!("\"state\":\"{state}\""))
+    }
+
+    fn is(&self, name: &str, condition: &str) -> bool {
+        let workload = self.workload(name);
+        workload.is_some_and(|w| is(&w, condition))
+    }
+
+    fn is_held(&self, name: &str) -> bool {
+        let finalizer = json!(names::FINALIZER);
+        self.workload(name)
+            .is_some_and(|w| w["metadata"]["finalizers"].as_array().is_some_and(|f| f.contains(&finalizer)))
+    }
+
+    async fn until(&self, what: &str, seconds: u64, mut holds: impl FnMut(&Self) -> bool) {
+        // Often, so that what stands for a moment only is seen too.
+        for _ in 0..seconds * 500 {
+            if holds(self) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let states: Vec<String> = self.admin.list(&kinds::WORKLOAD).iter().map(ToString::to_string).collect();
+        panic!("not within {seconds} s: {what}; {} claims; {states:#?}", self.claims().len());
+    }
+
+    /// Deletes what a namespace's end deletes, as the namespace controller does: whatever lies in it.
+    fn end_namespace(&self) {
+        let of: [&Kind; 4] = [&kinds::JOB, &kinds::POD, &kinds::WORKLOAD, &kinds::LOCAL_QUEUE];
+        for kind in of {
+            for object in self.admin.list_in(kind, ID) {
+                let name = object["metadata"]["name"].as_str().unwrap();
+                let _ = self.admin.delete(kind, ID, name, Preconditions::default());
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.admin.list_in(&kinds::WORKLOAD, ID).is_empty()
+    }
+}
+
+fn queued() -> Value {
+    json!({"kueue.x-k8s.io/queue-name": "queue"})
+}
+
+const HOLDS: Options = Options { workload_finalizer: true, tas_compat: false };
+
+#[tokio::test(start_paused = true)]
+async fn a_held_workload_stays_until_its_nodes_are_gone_and_its_end_is_recorded() {
+    let stage = Stage::new(HOLDS, "{}");
+    stage.job("gang", &queued());
+    stage.until("it runs", 120, |s| s.is("gang", "Admitted") && s.claims().len() == 2).await;
+    assert!(stage.is_held("gang"));
+    stage.end_namespace();
+    let mut last = String::new();
+    stage
+        .until("its namespace is empty", 60, |s| {
+            let left = s.claims().len();
+            assert!(left == 0 || !s.is_empty(), "the Workload went before {left} nodes");
+            last = Some(s.says("gang")).filter(|says| !says.is_empty()).unwrap_or_else(|| last.clone());
+            s.is_empty()
+        })
+        .await;
+    assert!(last.contains("\"state\":\"Released\""), "{last}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_namespace_ends_whatever_state_its_gangs_are_in() {
+    for (defaults, state) in [
+        ("{nodePoolName: nowhere}", "Validating"),
+        ("{deadlines: {launch: 1s}, retry: {inCheck: {limit: 9, base: 1h, max: 1h}}}", "BackingOff"),
+        ("{}", "WaitingReady"),
+        ("{}", "Approved"),
+    ] {
+        let stage = Stage::new(HOLDS, defaults);
+        stage.job("gang", &queued());
+        stage.until(state, 300, |s| s.is_in("gang", state)).await;
+        stage.end_namespace();
+        stage.until("its namespace is empty", 60, Stage::is_empty).await;
+        stage.until("no node is left", 60, |s| s.claims().is_empty()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_never_goes_keeps_no_namespace() {
+    let stage = Stage::new(HOLDS, "{}");
+    stage.job("gang", &queued());
+    stage.until("it runs", 120, |s| s.is("gang", "Admitted")).await;
+    for claim in stage.claims() {
+        let stuck = json!({"metadata": {"finalizers": ["example.com/for-ever", "karpenter.sh/termination"]}});
+        stage
+            .admin
+            .merge(&kinds::NODE_CLAIM, "", claim["metadata"]["name"].as_str().unwrap(), &stuck)
+            .unwrap();
+    }
+    stage.end_namespace();
+    tokio::time::sleep(Duration::from_secs(200)).await;
+    assert!(stage.is_held("gang"), "its nodes are waited for");
+    stage.until("its namespace is empty", 150, Stage::is_empty).await;
+    assert_eq!(stage.claims().len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finalizer_that_nobody_asks_for_any_more_is_taken_off() {
+    let mut stage = Stage::new(HOLDS, "{nodePoolName: nowhere}");
+    stage.job("gang", &queued());
+    stage.until("it is held", 60, |s| s.is_held("gang")).await;
+    stage.restart(Options::default());
+    stage.until("it runs on", 60, |s| s.is_in("gang", "Validating")).await;
+    let off = json!({"spec": {"active": false}});
+    let name = stage.workload("gang").unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+    stage.admin.merge(&kinds::WORKLOAD, ID, &name, &off).unwrap();
+    stage.until("it is let go", 60, |s| !s.is_held("gang")).await;
+}
+
+/// A Workload as Kueue makes it for an elastic Job of so many pods.
+fn slice(job: &Value, name: &str, pods: u32, replaces: Option<&str>) -> Value {
+    let template = &job["spec"]["template"];
+    let mut annotations = json!({"kueue.x-k8s.io/elastic-job": "true"});
+    if let Some(before) = replaces {
+        annotations["kueue.x-k8s.io/workload-slice-replacement-for"] = json!(format!("{ID}/{before}"));
+    }
+    json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+        "metadata": {
+            "namespace": ID, "name": name, "annotations": annotations,
+            "finalizers": ["kueue.x-k8s.io/resource-in-use"],
+            "ownerReferences": [{
+                "apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"],
+                "uid": job["metadata"]["uid"], "controller": true,
+            }],
+        },
+        "spec": {
+            "queueName": "queue", "active": true, "priority": 0,
+            "podSets": [{"name": "main", "count": pods, "template": template}],
+        },
+    })
+}
+
+impl Stage {
+    fn finish(&self, name: &str, reason: &str) {
+        let workload = self.workload(name).unwrap();
+        let mut conditions = workload["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.push(json!({
+            "type": "Finished", "status": "True", "reason": reason, "message": "",
+            "lastTransitionTime": "2026-01-01T01:00:00Z",
+        }));
+        let status = json!({"status": {"conditions": conditions}});
+        self.admin.merge_status(&kinds::WORKLOAD, ID, name, &status).unwrap();
+    }
+
+    fn claims_of(&self, name: &str) -> Vec<Arc<Value>> {
+        let workload = json!(format!("{ID}/{name}"));
+        let mut claims = self.claims();
+        claims.retain(|c| c["metadata"]["annotations"][names::WORKLOAD] == workload);
+        claims
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_elastic_job_grows_on_top_of_the_nodes_it_has_and_gives_all_back_at_its_end() {
+    let stage = Stage::new(Options::default(), "{}");
+    // Kueue does not look after this Job: its Workloads are made here.
+    let job = stage.job("elastic", &json!({}));
+    stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 2, None)).unwrap();
+    stage.until("the first slice is admitted", 120, |s| s.is("first", "Admitted")).await;
+    assert_eq!(stage.claims_of("first").len(), 2);
+    stage.admin.create(&kinds::WORKLOAD, slice(&job, "second", 5, Some("first"))).unwrap();
+    stage.until("the second slice has its quota", 60, |s| s.is("second", "QuotaReserved")).await;
+    stage.finish("first", "WorkloadSliceReplaced");
+    stage.until("the second slice is admitted", 120, |s| s.is("second", "Admitted")).await;
+    assert_eq!(
+        (stage.claims_of("first").len(), stage.claims_of("second").len()),
+        (2, 3),
+        "only what is more"
+    );
+    let labels: std::collections::BTreeSet<String> =
+        stage.claims().iter().map(|c| c["metadata"]["labels"][names::GANG].to_string()).collect();
+    assert_eq!(labels.len(), 1, "the pods of both have the selector of the first");
+    // The record of the first slice may go long before the Job ends.
+    stage.admin.merge(&kinds::WORKLOAD, ID, "first", &json!({"metadata": {"finalizers": []}})).unwrap();
+    stage.admin.delete(&kinds::WORKLOAD, ID, "first", Preconditions::default()).unwrap();
+    tokio::time::sleep(Duration::from_mins(20)).await;
+    assert_eq!(stage.claims().len(), 5, "pods of the first slice run on");
+    stage.finish("second", "Succeeded");
+    stage.until("no node is left", 60, |s| s.claims().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slice_that_gets_no_nodes_waits_and_takes_nothing_from_the_one_that_runs() {
+    let retry =
+        "{retry: {inCheck: {limit: 0}, yield: {limit: 0}, onExhausted: Reject}, deadlines: {launch: 5s}}";
+    let stage = Stage::new(Options::default(), retry);
+    let job = stage.job("elastic", &json!({}));
+    stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 2, None)).unwrap();
+    stage.until("the first slice is admitted", 120, |s| s.is("first", "Admitted")).await;
+    let weather = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"},
+        "data": {"kept": json!({"rules": [{"nodePool": ID, "launchDelay": "1h"}]}).to_string()},
+    });
+    stage.admin.create(&kinds::CONFIG_MAP, weather).unwrap();
+    stage.admin.create(&kinds::WORKLOAD, slice(&job, "second", 4, Some("first"))).unwrap();
+    stage.until("the second slice is planned", 60, |s| s.is_in("second", "Provisioning")).await;
+    stage.finish("first", "WorkloadSliceReplaced");
+    for _ in 0..3_000 {
+        let workload = stage.workload("second").unwrap();
+        assert_eq!(workload["status"]["admissionChecks"][0]["state"], "Pending");
+        assert_eq!(stage.claims_of("first").len(), 2);
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(stage.says("second").contains("\"to\":\"BackingOff\""), "it tries on: {}", stage.says("second"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn checks_of_kueues_own_controller_are_answered_on_request_and_nodes_show_their_place_first() {
+    let compat = Options { tas_compat: true, ..Options::default() };
+    for (options, answered) in [(compat, true), (Options::default(), false)] {
+        let stage = Stage::new(options, "{}");
+        let check = json!({"spec": {"controllerName": names::PROVISIONING_REQUEST}});
+        // The name of a check's controller cannot be changed, so it is made anew.
+        stage.admin.delete(&kinds::ADMISSION_CHECK, "", ID, Preconditions::default()).unwrap();
+        let mut object = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": ID},
+        });
+        object["spec"] = check["spec"].clone();
+        stage.admin.create(&kinds::ADMISSION_CHECK, object).unwrap();
+        let topology = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": {"name": "racks"},
+            "spec": {"levels": [{"nodeLabel": "example.com/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]},
+        });
+        stage.admin.create(&kinds::TOPOLOGY, topology).unwrap();
+        let placed = json!({"spec": {"topologyName": "racks"}});
+        stage.admin.merge(&kinds::RESOURCE_FLAVOR, "", ID, &placed).unwrap();
+        stage.job("gang", &queued());
+        if !answered {
+            let active = json!({"status": {"conditions": [{
+                "type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }]}});
+            stage.admin.merge_status(&kinds::ADMISSION_CHECK, "", ID, &active).unwrap();
+            stage.until("it has its quota", 60, |s| s.is("gang", "QuotaReserved")).await;
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            assert!(stage.claims().is_empty());
+            continue;
+        }
+        let all_up = |s: &Stage| {
+            let up = |c: &Arc<Value>| is(c, "Initialized");
+            s.claims().len() == 2 && s.claims().iter().all(up)
+        };
+        stage.until("its nodes are up", 60, all_up).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert!(stage.is_in("gang", "WaitingReady"), "the nodes are in no rack yet: {}", stage.says("gang"));
+        for node in stage.admin.list(&kinds::NODE) {
+            let rack = json!({"metadata": {"labels": {"example.com/rack": "r1"}}});
+            let name = node["metadata"]["name"].as_str().unwrap();
+            stage.admin.merge(&kinds::NODE, "", name, &rack).unwrap();
+        }
+        stage.until("it is admitted", 60, |s| s.is("gang", "Admitted")).await;
+    }
+}
