@@ -232,7 +232,7 @@ impl Look {
             self.next = Request::Run { writes, failed: false };
             return Some(self);
         }
-        if written == Some(false) && self.revokes() && core::is_held(&self.seen.work) {
+        if written == Some(false) && core::is_held(&self.seen.work) {
             return None;
         }
         writes.retain(|w| matches!(w, Write::Delete(_)));
@@ -327,7 +327,7 @@ impl Look {
                 claim.deleting = true;
                 if stranger {
                     world.breaks(Broken::WrongVictim);
-                } else if pods_run && first {
+                } else if pods_run && first && !world.erased {
                     world.breaks(Broken::Kill);
                 }
                 for seen in self.seen.claims.iter_mut().filter(|c| same(c)) {

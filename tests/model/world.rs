@@ -133,6 +133,8 @@ pub struct World {
     evictions_before: u8,
     /// Attempt whose nodes Kueue was told of under this reservation.
     pub home: Option<u8>,
+    /// Whether a tenant has deleted the journal, and with it what was decided of the gang's own nodes.
+    pub erased: bool,
     /// Whether Kueue admitted while our check was off the Workload.
     pub without_us: bool,
     /// The last attempt that was ever in a journal.
@@ -201,6 +203,7 @@ impl World {
             reservation: 0,
             evictions_before: 0,
             home: None,
+            erased: false,
             without_us: false,
             announced: 0,
             makes: Default::default(),
@@ -294,6 +297,7 @@ impl World {
             }
             Move::EraseJournal => {
                 self.budget.erasures -= 1;
+                self.erased = true;
                 self.work.journal = None;
             }
             Move::Launch(n) => self.claims[n].ready = true,

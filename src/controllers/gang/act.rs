@@ -33,8 +33,8 @@ impl Gang<'_> {
             return committed;
         }
         let held = matches!(Reservation::of(workload, &self.identity.check), Reservation::Held { .. });
-        if committed.is_err() && held && self.journal.revokes() {
-            // While it is not durable, another replica may still tell Kueue Ready.
+        if committed.is_err() && held {
+            // While it is not durable, another replica may decide otherwise and tell Kueue Ready.
             return committed;
         }
         let skips = planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal);
