@@ -183,7 +183,9 @@ fn shells_complete_every_command() {
 
 #[test]
 fn every_command_has_help_with_an_example_under_the_name_it_was_called_by() {
-    for command in ["run", "inspect", "explain", "trace", "top", "statechart", "crds", "completions"] {
+    for command in
+        ["run", "inspect", "explain", "trace", "top", "statechart", "crds", "completions", "repair"]
+    {
         let help = String::from_utf8(setu(&[command, "--help"]).stdout).unwrap();
         assert!(help.contains("Example"), "{command}: {help}");
         assert!(help.contains(&format!("Usage: setu {command}")), "{command}: {help}");

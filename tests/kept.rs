@@ -284,7 +284,7 @@ async fn a_slice_that_gets_no_nodes_waits_and_takes_nothing_from_the_one_that_ru
     });
     stage.admin.create(&kinds::CONFIG_MAP, weather).unwrap();
     stage.admin.create(&kinds::WORKLOAD, slice(&job, "second", 4, Some("first"))).unwrap();
-    stage.until("the second slice has its quota", 60, |s| s.is("second", "QuotaReserved")).await;
+    stage.until("the second slice is planned", 60, |s| s.is_in("second", "Provisioning")).await;
     stage.finish("first", "WorkloadSliceReplaced");
     for _ in 0..3_000 {
         let workload = stage.workload("second").unwrap();

@@ -46,8 +46,8 @@ fn main() -> Result<()> {
     let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
     runtime.block_on(async { setu_e2e::apply::all(&stack.client()?, vec![crd]).await })?;
     // Setu runs with the rights that users give it, so that a missing one is found here.
-    for rights in ["rbac.yaml", "rbac-hand-back.yaml"] {
-        let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests").join(rights);
+    for rights in ["manifests/rbac.yaml", "examples/rbac/setu-hand-back.yaml"] {
+        let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(rights);
         runtime.block_on(async { setu_e2e::apply::path(&stack.client()?, &rights).await })?;
     }
     let kubeconfig = runtime.block_on(stack.kubeconfig_of(setu_e2e::KUEUE_NAMESPACE, "setu"))?;
