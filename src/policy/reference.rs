@@ -174,7 +174,7 @@ fn meaning(field: &Value, kind: &Value) -> String {
 }
 
 /// Keys that are read, checked and merged, and that nothing acts on yet, with all below them.
-const IDLE: [&str; 1] = ["custody.warmFor"];
+const IDLE: [&str; 2] = ["custody.onNodeLost", "custody.warmFor"];
 
 fn is_idle(path: &str) -> bool {
     IDLE.iter().any(|idle| {
