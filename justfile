@@ -36,6 +36,7 @@ fuzz target:
 # Write the generated files anew; those of the chart need Go, once
 generate:
     SETU_REGENERATE=1 cargo test --test charts --test generated --test metrics --test views
+    SETU_REGENERATE=1 cargo test --test docs what_is_copied
     SETU_REGENERATE=1 cargo test -p setu-e2e --test chart render
 
 # What only Prometheus' own tool can check: metrics, alert rules and their tests; needs promtool

@@ -12,7 +12,7 @@ use setu::sim::faults::Fault;
 use std::time::Instant;
 
 /// Random dramas that are played; `SETU_SEEDS=from..to` chooses others.
-const SEEDS: std::ops::Range<u64> = 0..12;
+const SEEDS: std::ops::Range<u64> = 0..16;
 
 fn seeds() -> std::ops::Range<u64> {
     let chosen = std::env::var("SETU_SEEDS").ok();

@@ -112,6 +112,7 @@ impl Gang {
             "metadata": {
                 "name": identity.claim_name(1, slot), "uid": format!("{}-{slot}", self.name),
                 "creationTimestamp": at(4).to_string(),
+                "annotations": {"setu.kueue.x-k8s.io/check": CHECK},
                 "labels": {
                     "app.kubernetes.io/managed-by": "setu", "setu.kueue.x-k8s.io/gang": identity.id(),
                     "setu.kueue.x-k8s.io/workload-uid": identity.uid, "setu.kueue.x-k8s.io/attempt": "1",

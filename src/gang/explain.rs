@@ -5,10 +5,11 @@
 
 use super::claims::{ClaimView, Health};
 use super::event::Standing;
+use super::facts::Facts;
 use super::failure::Failure;
 use super::journal::Journal;
 use super::message;
-use super::observe::{Facts, existing, ready};
+use super::observe::{existing, ready};
 use super::reservation::Reservation;
 use super::state::{State, StateName, Then};
 use crate::api::NodeClaim;

@@ -3,9 +3,10 @@
 //! Rule: no time that passes by itself is in it, only points in time, so that a message is written
 //! again only when something happened.
 
+use super::facts::Facts;
 use super::journal::Journal;
 use super::losses;
-use super::observe::{Facts, existing, laggard, last_ready, ready};
+use super::observe::{existing, laggard, last_ready, ready};
 use super::state::{State, Then};
 use crate::api::parameters::OnNodeLost;
 use crate::plan::{ObstacleReason, Outcome};

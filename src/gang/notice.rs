@@ -3,8 +3,9 @@
 //! Rule: a tenant reads this. It names what happened, what is missing and what comes next; what a cloud
 //! said stays with the administrator.
 
+use super::facts::Facts;
 use super::journal::Journal;
-use super::observe::{Facts, ready};
+use super::observe::ready;
 use super::state::{State, StateName};
 use crate::plan::Outcome;
 

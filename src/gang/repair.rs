@@ -5,9 +5,10 @@
 
 use super::claims::ClaimView;
 use super::decide::{Rules, decide};
+use super::facts::{Facts, Outlook, Sight};
 use super::identity::GangIdentity;
 use super::journal::Journal;
-use super::observe::{Facts, Outlook, Reading, Sight, observe};
+use super::observe::{Reading, observe};
 use super::reservation::{Ending, Reservation};
 use crate::api::Workload;
 use crate::policy::Policy;

@@ -5,9 +5,10 @@
 //! Workload is evicted, inactive, finished or without a reservation.
 
 use super::event::Standing;
+use super::facts::Facts;
 use super::journal::Journal;
 use super::message;
-use super::observe::{self, Facts};
+use super::observe;
 use super::reservation::{Ending, Reservation};
 use super::state::{State, Then};
 use crate::api::Workload;

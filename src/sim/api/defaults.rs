@@ -91,6 +91,32 @@ fn within(object: &mut Value, path: &[&str], fill: &dyn Fn(&mut Map<String, Valu
     }
 }
 
+/// Empty maps and lists of metadata are not stored.
+pub fn drop_empty(metadata: &mut Map<String, Value>) {
+    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
+        let empty = match metadata.get(field) {
+            Some(Value::Object(map)) => map.is_empty(),
+            Some(Value::Array(list)) => list.is_empty(),
+            Some(Value::Null) => true,
+            _ => false,
+        };
+        if empty {
+            metadata.remove(field);
+        }
+    }
+}
+
+/// A value without the keys that state null.
+pub fn without_nulls(value: Value) -> Value {
+    match value {
+        Value::Object(map) => Value::Object(
+            map.into_iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k, without_nulls(v))).collect(),
+        ),
+        Value::Array(list) => Value::Array(list.into_iter().map(without_nulls).collect()),
+        other => other,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::kinds::{NODE_CLAIM, NODE_POOL};

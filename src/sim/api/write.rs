@@ -87,9 +87,9 @@ impl Store {
             if kind.has_generation() {
                 metadata.insert("generation".to_owned(), json!(1));
             }
-            drop_empty(metadata);
+            defaults::drop_empty(metadata);
         }
-        let mut object = without_nulls(object);
+        let mut object = defaults::without_nulls(object);
         defaults::fill(kind, &mut object);
         if managers == Managers::default() {
             let nothing = json!({"apiVersion": object.get("apiVersion"), "kind": object.get("kind")});
@@ -248,7 +248,7 @@ impl Store {
         deny: Deny<'_>,
     ) -> Result<(Arc<Value>, bool), Status> {
         let now = seconds(self.clock.now());
-        let mut stated = without_nulls(with_empty_metadata(stated.clone()));
+        let mut stated = defaults::without_nulls(with_empty_metadata(stated.clone()));
         if stated.pointer("/metadata/managedFields").is_some() {
             return Err(Status::bad_request("metadata.managedFields must be nil"));
         }
@@ -350,7 +350,7 @@ pub fn restricted(kind: &Kind, old: &Value, mut wanted: Value, subresource: Opti
         let mut new = old.clone();
         if let Some(new) = new.as_object_mut() {
             match status {
-                Some(status) => new.insert("status".to_owned(), without_nulls(status)),
+                Some(status) => new.insert("status".to_owned(), defaults::without_nulls(status)),
                 None => new.remove("status"),
             };
         }
@@ -377,24 +377,9 @@ pub fn restricted(kind: &Kind, old: &Value, mut wanted: Value, subresource: Opti
                 None => metadata.remove(*field),
             };
         }
-        drop_empty(metadata);
+        defaults::drop_empty(metadata);
     }
-    without_nulls(wanted)
-}
-
-/// Empty maps and lists of metadata are not stored.
-fn drop_empty(metadata: &mut Map<String, Value>) {
-    for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
-        let empty = match metadata.get(field) {
-            Some(Value::Object(map)) => map.is_empty(),
-            Some(Value::Array(list)) => list.is_empty(),
-            Some(Value::Null) => true,
-            _ => false,
-        };
-        if empty {
-            metadata.remove(field);
-        }
-    }
+    defaults::without_nulls(wanted)
 }
 
 /// An applied null states a map or list of metadata as an empty one does.
@@ -411,16 +396,6 @@ fn with_empty_metadata(mut stated: Value) -> Value {
         }
     }
     stated
-}
-
-fn without_nulls(value: Value) -> Value {
-    match value {
-        Value::Object(map) => Value::Object(
-            map.into_iter().filter(|(_, v)| !v.is_null()).map(|(k, v)| (k, without_nulls(v))).collect(),
-        ),
-        Value::Array(list) => Value::Array(list.into_iter().map(without_nulls).collect()),
-        other => other,
-    }
 }
 
 /// Whether anything but metadata and status differs.

@@ -1,0 +1,54 @@
+//! What a gang's next step may depend on, taken at one instant.
+//!
+//! Rule: data only; what it means is for [`observe`](super::observe) to say.
+
+use super::claims::{ClaimView, Loss};
+use super::reservation::Reservation;
+use crate::api::workload::Verdict;
+use crate::plan::Outcome;
+use crate::policy::Policy;
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+
+/// Everything a gang's next step may depend on, taken at one instant.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts<'a> {
+    /// The instant.
+    pub now: Timestamp,
+    /// Whether the Workload carried no journal of this gang.
+    pub fresh: bool,
+    /// Kueue's reservation.
+    pub reservation: &'a Reservation,
+    /// What Kueue was told last.
+    pub told: Verdict,
+    /// The plan, where the state needs one.
+    pub plan: Option<&'a Outcome>,
+    /// Every NodeClaim that carries the gang's label.
+    pub claims: &'a [ClaimView],
+    /// What became of slots whose claim is missing or going.
+    pub losses: &'a BTreeMap<u32, Loss>,
+    /// How the claims were read.
+    pub sight: Sight,
+    /// The gang's policy.
+    pub policy: &'a Policy,
+    /// What can be told of the time to come.
+    pub outlook: Outlook<'a>,
+}
+
+/// What can be told of an attempt besides what is: words for people, on which nothing depends.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Outlook<'a> {
+    /// When its last node is usually ready, by what was seen of others.
+    pub ready_by: Option<Timestamp>,
+    /// Name of its tier.
+    pub tier: Option<&'a str>,
+}
+
+/// How a list was read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// From a watch cache, which may lag.
+    Cached,
+    /// From the API server, current.
+    Quorum,
+}
