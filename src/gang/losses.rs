@@ -5,9 +5,9 @@
 
 use super::claims::{ClaimView, Health, Loss};
 use super::event::{Event, Standing};
+use super::facts::{Facts, Sight};
 use super::failure::Failure;
 use super::journal::Journal;
-use super::facts::{Facts, Sight};
 use super::observe::{Reading, is_waiting};
 use super::reservation::Reservation;
 use super::state::State;
