@@ -135,6 +135,7 @@ impl Turn {
         (self.memory.generation, self.memory.mending) = (generation, false);
         self.memory.slots = slots;
         self.memory.plan = None;
+        self.memory.pinning = Pinning::Auto;
         self.restart_clock();
     }
 

@@ -91,7 +91,7 @@ pub struct Memory {
     /// Hash of the plan the attempt was started with; absent after it was taken over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
-    /// How the pods find their nodes, frozen for the attempt.
+    /// How the pods find their nodes, frozen for the attempt; `Auto` after it was taken over.
     #[serde(default)]
     pub pinning: Pinning,
     /// Why the last attempt failed.

@@ -128,7 +128,9 @@ pub fn pod_set_updates(pod_sets: &[String], gang: &str, pinning: Pinning) -> Vec
         effect: Some("NoSchedule".to_owned()),
         ..Toleration::default()
     };
-    let tolerations = if pinning == Pinning::SelectorAndTaint { vec![toleration] } else { Vec::new() };
+    // Of nodes that were taken over without a journal nobody knows whether they bear the taint.
+    let may_be_tainted = matches!(pinning, Pinning::SelectorAndTaint | Pinning::Auto);
+    let tolerations = if may_be_tainted { vec![toleration] } else { Vec::new() };
     pod_sets
         .iter()
         .map(|name| PodSetUpdate {
@@ -291,6 +293,8 @@ mod tests {
         assert!(!daemons::tolerates(&updates[0].tolerations, &daemons::gang_taint("g2")));
         assert!(pod_set_updates(&plan.pod_sets(), "g1", Pinning::Selector)[0].tolerations.is_empty());
         assert!(pod_set_updates(&plan.pod_sets(), "g1", Pinning::None).is_empty());
+        let taken_over = pod_set_updates(&plan.pod_sets(), "g1", Pinning::Auto);
+        assert!(daemons::tolerates(&taken_over[0].tolerations, &daemons::gang_taint("g1")));
     }
 
     #[test]

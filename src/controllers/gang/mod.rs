@@ -368,7 +368,7 @@ impl<'a> Gang<'a> {
     async fn look_for_strangers(&mut self, workload: &Workload) -> Result<(), Error> {
         self.taken.clear();
         let memory = &self.journal.memory;
-        let untainted = matches!(memory.pinning, Pinning::Selector | Pinning::None);
+        let untainted = memory.pinning != Pinning::SelectorAndTaint;
         let waits = matches!(self.journal.state, State::WaitingReady | State::Approved);
         let told = workload.check(&self.identity.check).is_some_and(|c| c.state == Verdict::Ready);
         let complete = u32::try_from(self.nodes.len()).is_ok_and(|nodes| nodes >= memory.slots);
