@@ -323,13 +323,16 @@ impl Look {
                 && j.epoch == core::epoch(&world.work)
         });
         let pods_run = world.pods_run() && (approved || wanted && world.home == Some(meant.attempt));
+        // Whose journal a tenant deletes, may get an old one back from a look that began before. Who starts
+        // anew, though, asks the claims first.
+        let misled = world.erased && self.seen.journal.attempt > 0;
         match world.claims.iter_mut().find(|c| hit(c)) {
             Some(claim) => {
                 let (stranger, first) = (!same(claim), !claim.deleting);
                 claim.deleting = true;
                 if stranger {
                     world.breaks(Broken::WrongVictim);
-                } else if pods_run && first && !world.erased {
+                } else if pods_run && first && !misled {
                     world.breaks(Broken::Kill);
                 }
                 for seen in self.seen.claims.iter_mut().filter(|c| same(c)) {

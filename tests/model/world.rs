@@ -148,7 +148,7 @@ pub struct World {
     evictions_before: u8,
     /// Attempt whose nodes Kueue was told of under this reservation.
     pub home: Option<u8>,
-    /// Whether a tenant has deleted the journal, and with it what was decided of the gang's own nodes.
+    /// Whether a tenant has deleted the journal.
     pub erased: bool,
     /// Whether Kueue admitted while our check was off the Workload.
     pub without_us: bool,

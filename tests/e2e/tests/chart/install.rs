@@ -149,7 +149,7 @@ impl Install {
         let ended = scenario::take(&mut self.world, &step).await;
         ended.unwrap_or_else(|e| panic!("{e:#}\n{}", setu.log_tail(30)));
         let log = setu.log();
-        for word in ["Forbidden", "forbidden", "cannot watch"] {
+        for word in ["Forbidden", "forbidden"] {
             let line = log.lines().find(|l| l.contains(word));
             assert_eq!(line, None, "a right is missing with these values");
         }
