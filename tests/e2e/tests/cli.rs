@@ -178,10 +178,12 @@ impl World {
             let labels = json!({
                 "app.kubernetes.io/managed-by": "setu", "setu.kueue.x-k8s.io/gang": gang.id(),
                 "setu.kueue.x-k8s.io/attempt": "1", "setu.kueue.x-k8s.io/slot": slot.to_string(),
-                "karpenter.sh/nodepool": "gpu",
+                "setu.kueue.x-k8s.io/workload-uid": gang.uid, "karpenter.sh/nodepool": "gpu",
             });
+            let annotations = json!({"setu.kueue.x-k8s.io/check": CHECK});
             let claim = json!({
-                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": name, "labels": labels},
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+                "metadata": {"name": name, "labels": labels, "annotations": annotations},
                 "spec": {"nodeClassRef": {"group": "g.example", "kind": "K", "name": "n"}, "requirements": [],
                     "resources": {"requests": {"cpu": "1"}}},
             });
