@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow};
 use kube::api::{DynamicObject, Patch, PatchParams};
 use kube::core::GroupVersionKind;
-use kube::discovery::{Scope, oneshot};
+use kube::discovery::{Discovery, Scope, oneshot};
 use kube::{Api, Client};
 use serde::Deserialize;
 use serde_json::Value;
@@ -47,6 +47,19 @@ pub async fn all(client: &Client, mut objects: Vec<Value>) -> Result<()> {
         one(client, object).await?;
     }
     Ok(())
+}
+
+/// Every kind that is served. Groups are announced a moment before their kinds are, so this is asked until
+/// both are there.
+pub async fn kinds(client: &Client) -> Result<Discovery> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match Discovery::new(client.clone()).run().await {
+            Ok(kinds) => return Ok(kinds),
+            Err(_) if Instant::now() < deadline => sleep(Duration::from_millis(200)).await,
+            Err(error) => return Err(error).context("listing the kinds that are served"),
+        }
+    }
 }
 
 /// Applies one object and returns it as stored; an object without a namespace goes to `default`.

@@ -178,10 +178,12 @@ impl World {
             let labels = json!({
                 "app.kubernetes.io/managed-by": "setu", "setu.kueue.x-k8s.io/gang": gang.id(),
                 "setu.kueue.x-k8s.io/attempt": "1", "setu.kueue.x-k8s.io/slot": slot.to_string(),
-                "karpenter.sh/nodepool": "gpu",
+                "setu.kueue.x-k8s.io/workload-uid": gang.uid, "karpenter.sh/nodepool": "gpu",
             });
+            let annotations = json!({"setu.kueue.x-k8s.io/check": CHECK});
             let claim = json!({
-                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": name, "labels": labels},
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+                "metadata": {"name": name, "labels": labels, "annotations": annotations},
                 "spec": {"nodeClassRef": {"group": "g.example", "kind": "K", "name": "n"}, "requirements": [],
                     "resources": {"requests": {"cpu": "1"}}},
             });
@@ -270,10 +272,8 @@ async fn a_viewer_sees_everything_a_tenant_what_is_his_and_errors_say_what_to_ty
     assert!(early.contains("quota is not reserved: insufficient quota for gpu"), "{early}");
     let traced =
         world.prints("viewer", &["trace", "train", "-n", "team-a", "--trace-url", "http://t/{traceId}"]);
-    assert!(
-        traced.contains("http://t/4bf92f3577b34da6a3ce929d0e0e4736") && traced.contains("slot 0"),
-        "{traced}"
-    );
+    let id = traced.lines().find_map(|l| l.strip_prefix("trace ")).unwrap();
+    assert!(traced.contains(&format!("http://t/{id}")) && traced.contains("slot 0"), "{traced}");
     let top = world.prints("viewer", &["top"]);
     assert!(top.lines().any(|l| l.starts_with("gpu")) && top.contains("team-a/job-train-1a2b3"), "{top}");
 

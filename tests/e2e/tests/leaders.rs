@@ -20,12 +20,11 @@ use ::setu::gang::StateName;
 use ::setu::sim::scenario::{self, Run, Scenario, Step, World, controller_name_of};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{DeleteParams, Patch, PatchParams};
-use kube::discovery::Discovery;
 use kube::{Api, CustomResourceExt as _};
 use real::{Real, Shared};
 use serde_json::{Value, json};
 use setu::Setu;
-use setu_e2e::{KUEUE_NAMESPACE, Options, Program, Stack};
+use setu_e2e::{KUEUE_NAMESPACE, Options, Program, Stack, apply};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -51,7 +50,7 @@ impl Play {
         let client = stack.client().unwrap();
         let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd()).unwrap();
         setu_e2e::apply::all(&client, vec![crd]).await.unwrap();
-        let kinds = Arc::new(Discovery::new(client).run().await.unwrap());
+        let kinds = Arc::new(apply::kinds(&client).await.unwrap());
         let scenario: Scenario = serde_json::from_value(json!({
             "title": "leaders",
             "weather": [{"registrationDelay": "1h"}],

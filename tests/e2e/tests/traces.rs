@@ -13,10 +13,9 @@ use ::setu::api::Workload;
 use ::setu::gang::{Journal, StateName, TraceContext};
 use ::setu::sim::scenario::{Run, Scenario, World};
 use kube::CustomResourceExt as _;
-use kube::discovery::Discovery;
 use real::{Real, Shared};
 use serde_json::{Value, json};
-use setu_e2e::{Options, Program, Stack};
+use setu_e2e::{Options, Program, Stack, apply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::process::ExitStatusExt as _;
 use std::sync::Arc;
@@ -31,7 +30,7 @@ async fn world(stack: &Arc<Stack>) -> World<Real> {
     let client = stack.client().unwrap();
     let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd()).unwrap();
     setu_e2e::apply::all(&client, vec![crd]).await.unwrap();
-    let kinds = Discovery::new(client).run().await.unwrap();
+    let kinds = apply::kinds(&client).await.unwrap();
     let scenario: Scenario = serde_json::from_value(json!({
         "title": "traces", "weather": [{"launchDelay": "1s", "registrationDelay": "3s"}],
     }))

@@ -13,7 +13,6 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::discovery::Discovery;
 use kube::{Api, CustomResourceExt as _, ResourceExt as _};
 use serde_json::{Value, json};
 use setu_e2e::{Options, Stack, apply};
@@ -64,7 +63,7 @@ impl Install {
         apply::all(&client, surroundings()).await.unwrap();
         // The chart brings it too; the world's list of kinds is made before that.
         let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd()).unwrap();
-        let kinds = Arc::new(Discovery::new(client).run().await.unwrap());
+        let kinds = Arc::new(apply::kinds(&client).await.unwrap());
         assert!(!kinds.has_group(::setu::names::API_GROUP), "{crd}");
         let scenario: Scenario = serde_json::from_value(json!({"title": ID})).unwrap();
         let run = Run { title: ID.into(), id: ID.into(), scenario };

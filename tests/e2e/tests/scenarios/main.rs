@@ -19,7 +19,7 @@ use kube::CustomResourceExt as _;
 use kube::discovery::Discovery;
 use libtest_mimic::{Arguments, Failed, Trial};
 use real::{Real, Shared};
-use setu_e2e::{Layout, Options, Scope, Stack};
+use setu_e2e::{Layout, Options, Scope, Stack, apply};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -75,7 +75,7 @@ fn main() -> Result<()> {
 async fn kinds_with_ours(stack: &Stack) -> Result<Discovery> {
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
-        let kinds = Discovery::new(stack.client()?).run().await?;
+        let kinds = apply::kinds(&stack.client()?).await?;
         if kinds.has_group(::setu::names::API_GROUP) {
             return Ok(kinds);
         }
