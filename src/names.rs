@@ -61,6 +61,14 @@ pub const WORKLOAD: &str = "setu.kueue.x-k8s.io/workload";
 pub const CHECK: &str = "setu.kueue.x-k8s.io/check";
 /// Annotation on a NodeClaim: RFC 3339 time after which nobody needs to hold the node any more.
 pub const HOLD_UNTIL: &str = "setu.kueue.x-k8s.io/hold-until";
+/// Label on a NodeClaim that is kept for a next gang: a digest of the LocalQueue and the check it is kept for.
+pub const WARM: &str = "setu.kueue.x-k8s.io/warm";
+/// Annotation on such a NodeClaim: `namespace/name` of that LocalQueue.
+pub const WARM_QUEUE: &str = "setu.kueue.x-k8s.io/local-queue";
+/// Annotation on such a NodeClaim: RFC 3339 time since when it is kept.
+pub const WARM_SINCE: &str = "setu.kueue.x-k8s.io/warm-since";
+/// Annotation on a NodeClaim that was kept for its gang: RFC 3339 time at which the gang took it over.
+pub const TAKEN_OVER: &str = "setu.kueue.x-k8s.io/taken-over-at";
 /// Label that says who made an object.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// Value of [`MANAGED_BY`] on what Setu makes.

@@ -214,6 +214,11 @@ fn every_example_comes_to_its_end_in_the_embedded_cluster() {
                 ),
             ],
         ),
+        (
+            alone("warm-nodes.yaml"),
+            fair.clone(),
+            vec![("warm-first", End::Runs(2, &[GPU])), ("warm-second", End::Runs(2, &[GPU]))],
+        ),
         (alone("jupyterhub.yaml"), fair, vec![("jupyter-user", End::Runs(1, &[GPU]))]),
     ];
     let mut played = BTreeSet::new();

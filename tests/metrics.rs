@@ -3,16 +3,29 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
 use http::Method;
+use jiff::Timestamp;
+use setu::api::NodeClaim;
 use setu::gang::StateName;
 use setu::gang::custody::Orphaned;
+use setu::names;
 use setu::plan::gates::Gate;
 use setu::telemetry::metrics::catalog::{self, Kind, Metric};
-use setu::telemetry::metrics::{self, Checked, Counted, Reload, Unpublished, Unsent};
+use setu::telemetry::metrics::{self, Checked, Counted, Kept, Reload, Unpublished, Unsent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+
+/// A NodeClaim of this NodePool that was kept for a next gang.
+fn kept(pool: &str) -> NodeClaim {
+    let claim = serde_json::json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+        "metadata": {"name": "kept", "labels": {names::NODEPOOL: pool}},
+        "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+    });
+    serde_json::from_value(claim).unwrap()
+}
 
 /// Everything that can be recorded, for this many gangs.
 fn record_all(gangs: u32) {
@@ -39,6 +52,7 @@ fn record_all(gangs: u32) {
         }
         metrics::claim_failed(&pool, second * 300);
         metrics::wasted("InsufficientCapacity", 12);
+        metrics::kept_warm(&kept(&pool), Kept::Reused, Timestamp::UNIX_EPOCH);
         metrics::gate(Gate::Capacity, &pool, Checked::Passed);
         metrics::gate(Gate::Quota, "research", Checked::Warned);
         metrics::api_request(&Method::PATCH, "workloads", Some(200));
@@ -49,6 +63,7 @@ fn record_all(gangs: u32) {
     metrics::held_nodes(&counts);
     metrics::gangs(&BTreeMap::from([(StateName::Approved, (7, second))]));
     metrics::karpenter_stalled(4);
+    metrics::kept_warm(&kept("pool-0"), Kept::Unused, Timestamp::UNIX_EPOCH);
     Orphaned::ALL.into_iter().for_each(metrics::swept);
     metrics::watch_error("nodes");
     metrics::policy_reload(Reload::Refused);

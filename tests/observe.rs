@@ -163,8 +163,8 @@ fn what_a_vanished_claim_died_of_is_pieced_together() {
     assert_eq!(of(Some(&initialized()), &launched, None, 0), FailureClass::DeletedByOther);
     assert_eq!(of(Some(&claim(&[])), &gone, None, 300), FailureClass::LaunchTimeout);
     assert_eq!(of(None, &gone, Some("the NodeClass is not ready"), 0), FailureClass::NodeClassNotReady);
-    assert_eq!(loss(3, None, &gone, None, at(1)), Loss::Unclear(at(1) + SignedDuration::from_millis(500)));
-    assert_eq!(of(None, &gone, None, 2), FailureClass::Unknown);
+    assert_eq!(loss(3, None, &gone, None, at(2)), Loss::Unclear(at(3)));
+    assert_eq!(of(None, &gone, None, 3), FailureClass::Unknown);
 }
 
 fn view(slot: u32, health: Health) -> ClaimView {

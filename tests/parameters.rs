@@ -60,6 +60,7 @@ nodeSelectorRequirements:
         "retry: {compat: None, inCheck: {limit: 1}}\ndeadlines: {launch: 1m}",
         "custody: {release: HandBack}",
         "custody: {release: Delete, warmFor: 0s}",
+        "custody: {release: Warm, warmFor: 10m}",
     ] {
         let spec = yaml(text);
         assert_eq!((by_rules(&spec), by_setu(&spec)), (Ok(()), Ok(())), "{text}");
@@ -79,8 +80,8 @@ fn what_can_never_work_is_refused_by_the_rules_and_by_setu_alike() {
         ("retry: {compat: Setu, onExhausted: Yield}", "brings its own"),
         ("retry: {compat: Setu}\ndeadlines: {gang: 1m}", "brings its own"),
         ("custody: {release: Delete, warmFor: 10m}", "release: Warm"),
-        ("custody: {release: Warm}", "write Delete or HandBack"),
-        ("custody: {release: Warm, warmFor: 10m}", "write Delete or HandBack"),
+        ("custody: {release: Warm}", "needs warmFor"),
+        ("custody: {release: Warm, warmFor: 0s}", "needs warmFor"),
     ] {
         let spec = yaml(text);
         let told = by_rules(&spec).unwrap_err();

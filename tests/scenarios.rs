@@ -51,5 +51,27 @@ fn every_scenario_comes_true_in_the_embedded_cluster() {
         }
     }
     println!("{lives} lives");
+    assert!(lives > 0, "no title contains {chosen:?}");
     assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
+}
+
+const WARM: &str = "
+title: A node passes from gang to gang
+policy: {custody: {release: Warm, warmFor: 30s}}
+steps:
+- submit: {name: first, pods: 1, gpus: 1, runFor: 1s}
+- until: {job: first, state: Released, allClaims: 0, nodes: 1}
+- submit: {name: second, pods: 1, gpus: 1, runFor: 1s}
+- until: {job: second, finished: true, state: Released, nodes: 1}
+";
+
+#[test]
+fn a_node_passes_to_the_next_gang_whichever_write_is_the_last_before_a_crash() {
+    let run = scenario::parse("warm", WARM).unwrap().remove(0);
+    let writes = play(&run, None).unwrap();
+    let played = (1..=writes).map(|write| (write, play(&run, Some(write))));
+    let failed: Vec<String> = played
+        .filter_map(|(write, played)| Some(format!("after write {write}: {:#}", played.err()?)))
+        .collect();
+    assert!(writes > 12 && failed.is_empty(), "{writes} writes\n{}", failed.join("\n"));
 }

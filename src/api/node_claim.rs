@@ -2,6 +2,7 @@
 
 use super::condition;
 use super::pod::ResourceList;
+use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -114,6 +115,11 @@ impl NodeClaim {
     /// When the condition last changed its status.
     pub fn since(&self, condition_type: &str) -> Option<Timestamp> {
         condition::since(self.conditions(), condition_type)
+    }
+
+    /// When its gang took it over from an earlier one; absent where it was made for its gang.
+    pub fn taken_over(&self) -> Option<Timestamp> {
+        self.annotation(names::TAKEN_OVER).parse().ok()
     }
 
     /// Value of a label, empty if absent.

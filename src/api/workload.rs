@@ -187,6 +187,11 @@ pub struct PodSetUpdate {
 }
 
 impl Workload {
+    /// `namespace/name` of its LocalQueue.
+    pub fn local_queue(&self) -> String {
+        format!("{}/{}", self.metadata.namespace.as_deref().unwrap_or_default(), self.spec.queue_name)
+    }
+
     /// Conditions as last reported.
     pub fn conditions(&self) -> &[Condition] {
         self.status.as_ref().map_or(&[], |s| &s.conditions)

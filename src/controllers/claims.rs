@@ -10,11 +10,11 @@ use super::queue::Action;
 use crate::api::{NodeClaim, Workload};
 use crate::effects::{call, claims};
 use crate::error::Error;
-use crate::gang::custody::{Kin, Orphaned, hold_ends, orphaned};
+use crate::gang::custody::{Kin, Orphaned, hold_ends, is_warm, orphaned};
 use crate::gang::identity::{gang_of, pin};
 use crate::names;
 use crate::planted::planted;
-use crate::telemetry::metrics;
+use crate::telemetry::metrics::{self, Kept};
 use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::core::DeserializeGuard;
@@ -86,6 +86,9 @@ pub async fn reconcile(claim: Arc<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<A
     );
     claims::delete(&context.client, &name, &uid).await?;
     metrics::swept(reason);
+    if reason == Orphaned::WarmOver {
+        metrics::kept_warm(&current, Kept::Unused, now);
+    }
     Ok(Action::await_change())
 }
 
@@ -104,8 +107,8 @@ async fn orphaned_now(
     claim: &NodeClaim,
     now: Timestamp,
 ) -> Result<Option<Orphaned>, Error> {
-    let Some(object) = workload_of(claim) else {
-        return Ok(Some(Orphaned::WorkloadGone));
+    let Some(object) = workload_of(claim).filter(|_| !is_warm(claim)) else {
+        return Ok(orphaned(claim, Kin { workload: None, slice_lives: false }, now));
     };
     let is_meant = |w: &Workload| w.metadata.uid.as_deref() == Some(claim.label(names::WORKLOAD_UID));
     let alone = |workload| Kin { workload, slice_lives: false };

@@ -6,6 +6,7 @@
 use crate::api::node_claim::Requirement;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::claims::Obituary;
+use crate::gang::identity::gang_of;
 use crate::names;
 use crate::plan::offering::Offering;
 use jiff::{SignedDuration, Timestamp};
@@ -64,6 +65,8 @@ struct Record {
     node_pool: String,
     requirements: Vec<Requirement>,
     workload: Option<ObjectRef<Workload>>,
+    /// The place it took over, under the name it had before: gang, attempt and slot.
+    place: Option<(String, String, String)>,
     /// UID under which we have deleted it.
     deleted: Option<String>,
     touched: Timestamp,
@@ -77,7 +80,14 @@ impl Necrology {
             claim.label(names::NODEPOOL).clone_into(&mut record.node_pool);
             record.requirements.clone_from(&claim.spec.requirements);
             record.workload = workload_of(claim);
+            record.place = claim.taken_over().map(|_| place_of(claim));
         });
+    }
+
+    /// Name of the claim that took over this place in a gang.
+    pub fn taken_over(&self, gang: &str, attempt: u32, slot: u32) -> Option<String> {
+        let place = Some((gang.to_owned(), attempt.to_string(), slot.to_string()));
+        lock(&self.0).iter().find(|(_, record)| record.place == place).map(|(name, _)| name.clone())
     }
 
     /// Notes a Warning event on a claim; returns the Workload to look at, if it is known.
@@ -133,6 +143,10 @@ impl Necrology {
         record.touched = now;
         act(record)
     }
+}
+
+fn place_of(claim: &NodeClaim) -> (String, String, String) {
+    (gang_of(claim), claim.label(names::ATTEMPT).to_owned(), claim.label(names::SLOT).to_owned())
 }
 
 /// The Workload a claim was made for, by its annotation.

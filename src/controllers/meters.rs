@@ -6,6 +6,7 @@
 use super::context::Context;
 use crate::api::NodeClaim;
 use crate::gang::StateName;
+use crate::gang::custody::is_warm;
 use crate::gang::identity::gang_of;
 use crate::names;
 use crate::telemetry::metrics;
@@ -144,6 +145,7 @@ impl Context {
         let current = self.stores.claims.get(&ObjectRef::from_obj(claim));
         self.stall.note(&name, current.as_ref().is_some_and(|c| waits_for_provider(c)), now);
         let launched = claim.is("Launched").then(|| claim.since("Launched")).flatten();
+        let launched = launched.max(claim.taken_over());
         if let (None, Some(launched)) = (current, launched)
             && let Some(reason) = self.seen.taken_back(claim)
         {
@@ -166,8 +168,11 @@ impl Context {
             let node_pool = claim.label(names::NODEPOOL).to_owned();
             let phase = phase(&claim);
             if phase == "ready" {
-                let standing = gangs.get(&gang_of(&claim));
-                let state = standing.map_or("unknown", |(state, workload)| self.use_of(*state, workload));
+                let state = match gangs.get(&gang_of(&claim)) {
+                    _ if is_warm(&claim) => "warm",
+                    Some((state, workload)) => self.use_of(*state, workload),
+                    None => "unknown",
+                };
                 *held.entry((node_pool.clone(), state)).or_default() += 1;
             }
             *claims.entry((node_pool, phase)).or_default() += 1;

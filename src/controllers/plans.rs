@@ -92,17 +92,26 @@ pub fn of_topology(context: &Context, policy: &Arc<Policy>, workload: &Workload,
     Arc::new(policy)
 }
 
+/// NodeClaims as the API server has them, where a plan depends on others than the gang's.
+#[derive(Clone, Copy, Debug)]
+pub struct Known<'a> {
+    /// Those of the NodePools that must be known.
+    pub claims: &'a [NodeClaim],
+    /// Those that the gang may take over.
+    pub warm: &'a [NodeClaim],
+}
+
 /// Plans for the gang of this id, with the turn on short NodePools respected.
 pub fn outcome(
     context: &Context,
     request: &Request<'_>,
     gang: &str,
     pages: &mut LedgerPages,
-    pool_claims: &[NodeClaim],
+    known: Known<'_>,
 ) -> Outcome {
     let workload = request.workload;
     let now = context.now();
-    for claim in pool_claims {
+    for claim in known.claims {
         if let Some(shape) = Shape::of_claim(claim, now) {
             pages.learn(shape);
         }
@@ -111,7 +120,8 @@ pub fn outcome(
     let shapes = pages.accepted(gang).map_or_else(|| pages.shapes(), |(_, shapes)| shapes);
     let short = pages.short(now);
     let reserved = pages.others(gang);
-    let counted: Vec<NodeClaim> = pool_claims
+    let counted: Vec<NodeClaim> = known
+        .claims
         .iter()
         .filter(|c| !reserved.iter().any(|r| r.gang == c.label(names::GANG)))
         .cloned()
@@ -132,6 +142,7 @@ pub fn outcome(
         limit_ranges: &limit_ranges(context, workload),
         runtime_classes: &context.stores.runtime_classes.state(),
         pool_claims: &counted,
+        warm: known.warm,
         reserved: &reserved,
         shapes: &shapes,
         short: Some(&short),

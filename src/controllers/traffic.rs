@@ -7,7 +7,6 @@ use crate::api::{NodeClaim, Workload};
 use crate::names;
 use crate::plan::gates::guards::Traffic;
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
 
 /// How soon a gang that waits for claims to become ready looks again.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
@@ -20,7 +19,7 @@ pub fn of(
     pages: &LedgerPages,
     now: Timestamp,
 ) -> Traffic {
-    let queue = queue_of(workload);
+    let queue = workload.local_queue();
     let is_other = |claim: &NodeClaim| {
         let id = claim.label(names::GANG);
         id != gang && !pages.is_entered(id) && claim.metadata.deletion_timestamp.is_none()
@@ -29,7 +28,7 @@ pub fn of(
     let others: Vec<_> = claims.iter().filter(|c| is_other(c)).collect();
     let same_queue = |claim: &NodeClaim| {
         let workload = workload_of(claim).and_then(|object| context.stores.workloads.get(&object));
-        workload.is_some_and(|w| queue_of(&w) == queue)
+        workload.is_some_and(|w| w.local_queue() == queue)
     };
     let entered = |queue: Option<&str>| pages.nodes_of_others(gang, queue);
     let count = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
@@ -42,9 +41,4 @@ pub fn of(
             .saturating_add(count(others.iter().filter(|c| same_queue(c)).count())),
         queue_last_hour: pages.created(Some(&queue), SignedDuration::from_hours(1), now),
     }
-}
-
-/// `namespace/name` of a Workload's LocalQueue.
-pub fn queue_of(workload: &Workload) -> String {
-    format!("{}/{}", workload.namespace().unwrap_or_default(), workload.spec.queue_name)
 }

@@ -10,8 +10,11 @@ pub mod journal;
 pub mod parameters;
 pub mod pods;
 pub mod verdict;
+pub mod warm;
 
 use crate::error::Error;
+use crate::names;
+use kube::api::PatchParams;
 use std::time::Duration;
 
 /// How long one call may take.
@@ -26,5 +29,18 @@ pub async fn call<T>(
     match tokio::time::timeout(CALL_LIMIT, request).await {
         Ok(answer) => answer.map_err(|e| Error::api(action, object, e)),
         Err(_) => Err(Error::Timeout { action, object: object.to_owned(), limit: CALL_LIMIT }),
+    }
+}
+
+/// Parameters of every merge patch.
+fn merge_params() -> PatchParams {
+    PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() }
+}
+
+/// What is gone needs no change any more.
+fn still_there<T>(answer: Result<T, Error>) -> Result<(), Error> {
+    match answer {
+        Err(error) if error.code() != Some(404) => Err(error),
+        _ => Ok(()),
     }
 }

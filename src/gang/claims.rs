@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 /// How long a launch error may stand before it counts: providers retry the transient ones.
 const LAUNCH_ERROR_GRACE: SignedDuration = SignedDuration::from_secs(15);
 /// How long a vanished claim is given for its cause to arrive by another watch.
-const OBITUARY_GRACE: SignedDuration = SignedDuration::from_millis(1_500);
+const OBITUARY_GRACE: SignedDuration = SignedDuration::from_secs(3);
 /// Age after which Karpenter itself gives up a launch.
 const KARPENTER_LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
 
@@ -154,7 +154,8 @@ fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestam
     // A node that went away for a while and came back begins its buffer time anew.
     // Its own clock may be ahead of ours.
     let back = node.ready_since().filter(|t| *t <= now);
-    let since = claim.since("Initialized").into_iter().chain(back).max().unwrap_or(now);
+    let known = [claim.since("Initialized"), back, claim.taken_over()];
+    let since = known.into_iter().flatten().max().unwrap_or(now);
     match since.checked_add(policy.buffer_time.signed()) {
         Ok(settled) if settled > now => {
             Health::Coming { waits_for: "the buffer time".into(), until: Some(settled) }

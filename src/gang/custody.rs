@@ -25,11 +25,13 @@ pub enum Orphaned {
     HoldExpired,
     /// Every slice of its elastic Job is over.
     SlicesOver,
+    /// No gang took it over in the time for which it was kept.
+    WarmOver,
 }
 
 impl Orphaned {
     /// Every reason.
-    pub const ALL: [Self; 3] = [Self::WorkloadGone, Self::HoldExpired, Self::SlicesOver];
+    pub const ALL: [Self; 4] = [Self::WorkloadGone, Self::HoldExpired, Self::SlicesOver, Self::WarmOver];
 
     /// Its name, as a label.
     pub const fn name(self) -> &'static str {
@@ -37,6 +39,7 @@ impl Orphaned {
             Self::WorkloadGone => "workload_gone",
             Self::HoldExpired => "hold_expired",
             Self::SlicesOver => "slices_over",
+            Self::WarmOver => "warm_over",
         }
     }
 }
@@ -52,6 +55,9 @@ pub struct Kin<'a> {
 
 /// Why a NodeClaim of ours is nobody's any more; `None` while somebody wants it.
 pub fn orphaned(claim: &NodeClaim, kin: Kin<'_>, now: Timestamp) -> Option<Orphaned> {
+    if is_warm(claim) {
+        return hold_ends(claim).is_none_or(|end| end <= now).then_some(Orphaned::WarmOver);
+    }
     let Some(workload) = kin.workload else {
         return (!kin.slice_lives).then_some(Orphaned::WorkloadGone);
     };
@@ -63,10 +69,16 @@ pub fn orphaned(claim: &NodeClaim, kin: Kin<'_>, now: Timestamp) -> Option<Orpha
 }
 
 /// When a claim is nobody's any more unless its gang was admitted: when its hold has ended, and whoever
-/// looks after the gang has had the time to take back what Kueue was told.
+/// looks after the gang has had the time to take back what Kueue was told. Nobody was told of one that is
+/// kept warm.
 pub fn hold_ends(claim: &NodeClaim) -> Option<Timestamp> {
     let end: Timestamp = claim.annotation(names::HOLD_UNTIL).parse().ok()?;
-    end.checked_add(GRACE).ok()
+    if is_warm(claim) { Some(end) } else { end.checked_add(GRACE).ok() }
+}
+
+/// Whether a claim is kept for a next gang, and is no gang's now.
+pub fn is_warm(claim: &NodeClaim) -> bool {
+    !claim.label(names::WARM).is_empty()
 }
 
 /// How a gang parts with a node.
@@ -76,11 +88,13 @@ pub enum Parting {
     Delete,
     /// It is Karpenter's from now on, to be used by others or consolidated.
     HandBack,
+    /// It is kept for the next gang of the same LocalQueue.
+    KeepWarm,
 }
 
 /// How a gang parts with this claim, which it does not want any more.
 ///
-/// Only what a gang has finished on is handed back: what failed or came to nothing is of use to nobody.
+/// Only what a gang has finished on is handed back or kept: what failed or came to nothing is of use to nobody.
 pub fn parting(
     journal: &Journal,
     reservation: &Reservation,
@@ -91,7 +105,11 @@ pub fn parting(
     let over = matches!(journal.state, State::RollingBack { then: Then::Released });
     let used = over && finished && journal.revokes() && claim.is_some_and(ClaimView::is_ready);
     let current = claim.is_some_and(|c| c.attempt == journal.memory.attempt);
-    if policy.release == Release::HandBack && used && current { Parting::HandBack } else { Parting::Delete }
+    match policy.release {
+        Release::HandBack if used && current => Parting::HandBack,
+        Release::Warm if used && current => Parting::KeepWarm,
+        _ => Parting::Delete,
+    }
 }
 
 #[cfg(test)]
@@ -155,6 +173,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_kept_warm_goes_when_its_time_is_over_whoever_it_was_made_for() {
+        let mut kept = claim(Some(at(100)));
+        kept.metadata.labels = Some([(names::WARM.to_owned(), "key".to_owned())].into());
+        let none = Kin { workload: None, slice_lives: false };
+        assert_eq!(orphaned(&kept, none, at(99)), None);
+        assert_eq!(orphaned(&kept, none, at(100)), Some(Orphaned::WarmOver));
+        kept.metadata.annotations = None;
+        assert_eq!(orphaned(&kept, none, at(0)), Some(Orphaned::WarmOver), "it names no end");
+    }
+
+    #[test]
     fn nodes_of_a_replaced_slice_stay_while_another_slice_lives() {
         let replaced =
             workload(&[("Admitted", "True", "Admitted"), ("Finished", "True", "WorkloadSliceReplaced")]);
@@ -188,7 +217,8 @@ mod tests {
     }
 
     #[test]
-    fn only_ready_nodes_of_a_gang_that_has_finished_are_handed_back_and_only_where_the_policy_says_so() {
+    fn only_ready_nodes_of_a_gang_that_has_finished_are_kept_or_handed_back_and_only_where_the_policy_says_so()
+     {
         let policy = Policy { release: Release::HandBack, ..Policy::default() };
         let ready = || view(1, Health::Ready { since: at(0) });
         let coming = view(1, Health::Coming { waits_for: String::new(), until: None });
@@ -204,6 +234,9 @@ mod tests {
         for ending in Ending::ALL.into_iter().filter(|e| *e != Ending::Finished) {
             assert_eq!(part(State::Approved, ending, &ready(), &policy), Parting::Delete, "{ending:?}");
         }
+        let warm = Policy { release: Release::Warm, ..Policy::default() };
+        assert_eq!(part(State::Approved, Ending::Finished, &ready(), &warm), Parting::KeepWarm);
+        assert_eq!(part(State::Approved, Ending::Deactivated, &ready(), &warm), Parting::Delete);
         let gone = ended(State::Approved, Ending::Finished);
         assert_eq!(parting(&gone, &Reservation::Gone(Ending::Finished), None, &policy), Parting::Delete);
     }

@@ -36,7 +36,8 @@ pub enum FailureClass {
     NotPlannable,
     /// Ready, but Kueue did not admit in time.
     NotAdmitted,
-    /// None of the above.
+    /// A claim went before its launch, and nobody said why: most often for want of capacity, and the event
+    /// that says so was lost.
     Unknown,
 }
 
@@ -83,6 +84,7 @@ impl FailureClass {
                 | Self::LaunchTimeout
                 | Self::NodeClassNotReady
                 | Self::NodeClassMissing
+                | Self::Unknown
         )
     }
 }

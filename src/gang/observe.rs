@@ -11,7 +11,7 @@ use super::journal::{Journal, SLOTS_LIMIT, Way};
 use super::losses::{self, empty, first_failure, live, missing};
 use super::reservation::Reservation;
 use super::state::{State, Then};
-use crate::api::parameters::OnNodeLost;
+use crate::api::parameters::{OnNodeLost, Release};
 use crate::api::workload::Verdict;
 use crate::plan::Outcome;
 use crate::planted::planted;
@@ -191,8 +191,9 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
                 changed("NodePool, flavor or policy changed while the NodeClaims were being created")
             }
             (true, true) => event(Event::ClaimsExist),
-            // A replacement has another name, so it must be sure that the first claim is gone.
-            (true, false) if journal.memory.generation > 0 && facts.sight == Sight::Cached => {
+            // A replacement has another name, and so has a node that is taken over: it must be sure that
+            // there is no other claim.
+            (true, false) if renames(journal, facts) && facts.sight == Sight::Cached => {
                 Some(Reading::LookAgain)
             }
             (true, false) => event(Event::ClaimsMissing(missing)),
@@ -202,6 +203,11 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         }
         Outcome::NothingNeeded(why) => changed(why),
     }
+}
+
+/// Whether a slot may be filled by a claim of another name than the slot's first one.
+fn renames(journal: &Journal, facts: &Facts<'_>) -> bool {
+    journal.memory.generation > 0 || facts.policy.release == Release::Warm
 }
 
 fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {

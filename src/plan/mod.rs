@@ -26,6 +26,7 @@ pub mod shapes;
 pub mod slots;
 pub mod strategy;
 pub mod tiers;
+pub mod warm;
 
 use crate::api::parameters::Pinning;
 use crate::api::workload::PodSetUpdate;
@@ -66,6 +67,8 @@ pub struct Cluster<'a> {
     pub runtime_classes: &'a [Arc<RuntimeClass>],
     /// Live claims of the NodePools that have limits, without those of the gangs in `reserved`.
     pub pool_claims: &'a [NodeClaim],
+    /// Claims that are kept for the gang's LocalQueue, and that it may take over.
+    pub warm: &'a [NodeClaim],
     /// What other gangs are about to create.
     pub reserved: &'a [Reservation],
     /// Shapes of nodes learnt from those seen.

@@ -68,10 +68,6 @@ pub fn read_spec(spec: &serde_json::Value) -> Result<ProvisioningParametersSpec,
 #[derive(Default)]
 struct Findings(Vec<Finding>);
 
-/// Why nodes are not kept for the next gang.
-const NOT_WARM: &str =
-    "Warm is not supported by this release, which keeps no nodes between gangs; write Delete or HandBack";
-
 impl Findings {
     fn say(&mut self, at: &Path, message: impl Into<String>) {
         self.0.push((at.clone(), message.into()));
@@ -214,8 +210,8 @@ impl Findings {
         if kept && custody.release.is_some_and(|r| r != Release::Warm) {
             self.say(&at.key("warmFor"), "needs release: Warm");
         }
-        if custody.release == Some(Release::Warm) {
-            self.say(&at.key("release"), NOT_WARM);
+        if !kept && custody.release == Some(Release::Warm) {
+            self.say(&at.key("release"), "Warm needs warmFor: how long nodes wait for the next gang");
         }
     }
 

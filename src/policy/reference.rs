@@ -121,10 +121,9 @@ impl<'a> Rows<'a> {
                 continue;
             }
             let meaning = meaning(field, kind);
-            let idle = if is_idle(&path) { " **Does not act yet.**" } else { "" };
             let _ = writeln!(
                 self.text,
-                "| `{path}` | {} | {} | {meaning}{idle} |",
+                "| `{path}` | {} | {} | {meaning} |",
                 self.kind(kind),
                 default.map_or_else(String::new, shown)
             );
@@ -171,15 +170,6 @@ fn meaning(field: &Value, kind: &Value) -> String {
         }
     }
     text
-}
-
-/// Keys that are read, checked and merged, and that nothing acts on yet, with all below them.
-const IDLE: [&str; 1] = ["custody.warmFor"];
-
-fn is_idle(path: &str) -> bool {
-    IDLE.iter().any(|idle| {
-        path.strip_prefix(idle).is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
-    })
 }
 
 fn is_struct(schema: &Value) -> bool {

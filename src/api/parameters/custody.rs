@@ -59,8 +59,8 @@ pub enum Allocatable {
     "rule": "!has(self.warmFor) || !has(self.release) || self.release == 'Warm' || self.warmFor.matches('^0+[a-z]+$')",
     "message": "warmFor needs release: Warm",
 }, {
-    "rule": "!has(self.release) || self.release != 'Warm'",
-    "message": "Warm is not supported by this release, which keeps no nodes between gangs; write Delete or HandBack",
+    "rule": "!has(self.release) || self.release != 'Warm' || (has(self.warmFor) && !self.warmFor.matches('^0+[a-z]+$'))",
+    "message": "release: Warm needs warmFor, how long nodes wait for the next gang",
 }]))]
 pub struct Custody {
     /// How pods find their nodes and strangers are kept off.
@@ -73,7 +73,7 @@ pub struct Custody {
     /// What becomes of the nodes once the gang is over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub release: Option<Release>,
-    /// How long nodes would be kept for the next gang; only with `release: Warm`, which is refused.
+    /// How long nodes are kept for the next gang; only with `release: Warm`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_for: Option<Span>,
     /// How long a hold on a node lasts at most.
@@ -118,7 +118,7 @@ pub enum Release {
     /// Those of a gang that has finished are Karpenter's from then on: it gives them to other pods or
     /// consolidates them. All others are deleted.
     HandBack,
-    /// They would be kept for the next gang of the same LocalQueue and shape, for `warmFor`. Refused: this
-    /// release keeps no nodes between gangs.
+    /// Those of a gang that has finished are kept for `warmFor`: the next gang of the same LocalQueue takes
+    /// over those it would otherwise ask for anew. All others are deleted.
     Warm,
 }

@@ -59,6 +59,7 @@ impl Gang<'_> {
         };
         let hold = self.context.now().checked_add(self.policy.hold_limit.signed()).unwrap_or(Timestamp::MAX);
         let wanted = slots.iter().filter_map(|slot| self.claim(plan, *slot, hold)).collect();
+        let wanted = self.take_over(workload, wanted).await?;
         let created = claims::create(&self.context.client, wanted).await;
         for claim in created.claims {
             self.context.necrology.saw(&claim, self.context.now());
@@ -84,23 +85,24 @@ impl Gang<'_> {
 
     /// Parts with the claims of these names, in the way that the policy says.
     async fn part(&mut self, workload: &Workload, names: &[String]) -> Result<(), Error> {
-        if self.policy.release == Release::HandBack {
-            // A cache may still show as the gang's what was handed back, and is another's by now.
+        if self.policy.release != Release::Delete {
+            // A cache may still show as the gang's what it has parted with, and is another's by now.
             self.look_again(workload).await?;
             self.sight = Sight::Cached;
         }
         let glance = self.glance(workload);
         let facts = self.facts(&glance);
-        let goes_back = |claim: &&NodeClaim| {
+        let (mut back, mut kept, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        for claim in self.claims.iter().filter(|c| names.contains(&c.name_any()) && self.owns(c)) {
             let view = facts.claims.iter().find(|v| v.uid == claim.uid().unwrap_or_default());
-            parting(&self.journal, facts.reservation, view, facts.policy) == Parting::HandBack
-        };
-        let meant = |c: &&NodeClaim| names.contains(&c.name_any()) && self.owns(c);
-        let (back, gone): (Vec<&NodeClaim>, Vec<&NodeClaim>) =
-            self.claims.iter().filter(meant).partition(goes_back);
-        let back: Vec<NodeClaim> = back.into_iter().cloned().collect();
-        let gone = gone.into_iter().map(|c| (c.name_any(), c.uid().unwrap_or_default())).collect();
+            match parting(&self.journal, facts.reservation, view, facts.policy) {
+                Parting::HandBack => back.push(claim.clone()),
+                Parting::KeepWarm => kept.push(claim.clone()),
+                Parting::Delete => gone.push((claim.name_any(), claim.uid().unwrap_or_default())),
+            }
+        }
         self.hand_back(back).await?;
+        self.keep_warm(workload, kept).await?;
         self.delete(names, gone).await
     }
 

@@ -6,10 +6,11 @@
 mod act;
 mod report;
 mod view;
+mod warm;
 
 use super::context::Context;
 use super::ledger::LedgerPages;
-use super::{plans, traffic};
+use super::plans;
 use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
 use crate::api::workload::{CheckState, Verdict};
@@ -55,6 +56,8 @@ pub struct Gang<'a> {
     /// What others than the gang take from its nodes, as of the last look past the caches.
     taken: BTreeMap<String, ResourceList>,
     pool_claims: Vec<NodeClaim>,
+    /// Kept nodes that it may take over, once they were read.
+    warm: Option<Vec<NodeClaim>>,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.
     untold: Vec<(Journal, Journal)>,
     /// Tier of the attempt, for people.
@@ -151,6 +154,7 @@ impl<'a> Gang<'a> {
             sight: Sight::Cached,
             taken: BTreeMap::new(),
             pool_claims: Vec::new(),
+            warm: None,
             untold: Vec::new(),
             tier,
             plan: None,
@@ -164,8 +168,9 @@ impl<'a> Gang<'a> {
         if !self.context.seen.knows(&self.id) {
             self.trace_again(workload);
         }
+        self.mark_nodes().await?;
         for _ in 0..TURNS {
-            self.fetch_pool_claims().await?;
+            self.fetch_pool_claims(workload).await?;
             match self.turn(workload) {
                 Turn::Still => break,
                 Turn::LookAgain => self.look_again(workload).await?,
@@ -211,7 +216,7 @@ impl<'a> Gang<'a> {
         }
         let freed = match (&self.journal.state, &self.plan) {
             (State::Provisioning, Some(Outcome::Provision(plan))) => {
-                pages.enter(&self.id, &traffic::queue_of(workload), plan, now);
+                pages.enter(&self.id, &workload.local_queue(), plan, now);
                 false
             }
             (State::Provisioning | State::WaitingReady, _) => false,
@@ -285,7 +290,9 @@ impl<'a> Gang<'a> {
             _ => Ways::From(self.journal.memory.way.choice),
         };
         let request = Request { ways, ..self.request(workload) };
-        let plan = plans::outcome(self.context, &request, &self.id, pages, &self.pool_claims);
+        let known =
+            plans::Known { claims: &self.pool_claims, warm: self.warm.as_deref().unwrap_or_default() };
+        let plan = plans::outcome(self.context, &request, &self.id, pages, known);
         if !self.journal.memory.mending || !self.is_short_of(&plan) {
             return plan;
         }
@@ -294,13 +301,7 @@ impl<'a> Gang<'a> {
         if let Some(status) = &mut all.status {
             status.reclaimable_pods.clear();
         }
-        plans::outcome(
-            self.context,
-            &Request { workload: &all, ..request },
-            &self.id,
-            pages,
-            &self.pool_claims,
-        )
+        plans::outcome(self.context, &Request { workload: &all, ..request }, &self.id, pages, known)
     }
 
     /// Whether a gang whose pods need these nodes now has fewer, and the plan is not the one it began with.
@@ -342,13 +343,14 @@ impl<'a> Gang<'a> {
         }
     }
 
-    async fn fetch_pool_claims(&mut self) -> Result<(), Error> {
+    async fn fetch_pool_claims(&mut self, workload: &Workload) -> Result<(), Error> {
         let planning = matches!(self.journal.state, State::Validating | State::Provisioning);
         let accepted = self.context.ledger.open().accepted(&self.id).is_some();
         if planning && !accepted && self.pool_claims.is_empty() {
             let pools = plans::pools_to_read(self.context, &self.policy);
             if !pools.is_empty() {
                 self.pool_claims = claims::of_pools(&self.context.client, &pools).await?;
+                self.fetch_warm(workload).await?;
             }
         }
         Ok(())

@@ -186,7 +186,8 @@ impl Gang<'_> {
     pub(super) fn count_ready(&self) {
         // The others were counted when they became ready.
         let latest = self.journal.memory.generation;
-        for claim in self.claims.iter().filter(|c| generation(c) == latest) {
+        let made = |c: &&NodeClaim| generation(c) == latest && c.taken_over().is_none();
+        for claim in self.claims.iter().filter(made) {
             if let Some(ready) = claim.since("Initialized") {
                 let took = elapsed(created(claim, ready), ready);
                 metrics::claim_ready(claim.label(names::NODEPOOL), took);

@@ -118,7 +118,9 @@ impl Gang<'_> {
         let memory = &self.journal.memory;
         let name = |generation| self.identity.replacement_name(memory.attempt, generation, slot);
         let recent = (0..=memory.generation).rev().take(REPLACEMENTS_REMEMBERED);
-        let known = recent.map(name).find(|name| self.context.necrology.knows(name));
+        let necrology = &self.context.necrology;
+        let known = recent.map(name).find(|name| necrology.knows(name));
+        let known = known.or_else(|| necrology.taken_over(&self.id, memory.attempt, slot));
         known.unwrap_or_else(|| name(memory.generation))
     }
 

@@ -6,20 +6,29 @@ use crate::api::pod::ResourceList;
 use crate::api::{NodeClaim, NodePool, Workload};
 use crate::names;
 use crate::plan::resources::{first_short, shown, sum};
-use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation};
+use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation, warm};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeSet;
 
 /// The key under which a NodePool limits the number of its nodes.
 const NODES: &str = "nodes";
 
 /// One report for each NodePool of the plan.
 pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
+    let taken_over = warm::of_plan(plan, cluster.warm);
+    let taken_over: BTreeSet<&str> =
+        taken_over.values().filter_map(|claim| claim.metadata.name.as_deref()).collect();
+    let others: Vec<&NodeClaim> = cluster
+        .pool_claims
+        .iter()
+        .filter(|c| !c.metadata.name.as_deref().is_some_and(|name| taken_over.contains(name)))
+        .collect();
     let pool = |name: &String| cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(name));
     plan.reservations(request.gang)
         .iter()
         .filter_map(|wanted| {
             let report = Report::of(Gate::Capacity, &wanted.node_pool);
-            Some(match over_limit(cluster, pool(&wanted.node_pool)?, wanted, request.workload) {
+            Some(match over_limit(cluster, &others, pool(&wanted.node_pool)?, wanted, request.workload) {
                 Some(message) => report.answer(Answer::Wait, message).because(ObstacleReason::LimitExceeded),
                 None => report.allow(room(pool(&wanted.node_pool)?, wanted)),
             })
@@ -36,6 +45,7 @@ fn room(pool: &NodePool, wanted: &Reservation) -> String {
 
 fn over_limit(
     cluster: &Cluster<'_>,
+    others: &[&NodeClaim],
     pool: &NodePool,
     wanted: &Reservation,
     workload: &Workload,
@@ -43,7 +53,7 @@ fn over_limit(
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();
     let limits = pool.spec.limits.as_ref().filter(|l| !l.is_empty())?;
     let mut used = ResourceList::new();
-    for claim in cluster.pool_claims.iter().filter(|c| counts(c, wanted, uid)) {
+    for claim in others.iter().filter(|c| counts(c, wanted, uid)) {
         used = sum(&used, &with_nodes(capacity(claim), 1));
     }
     for other in cluster.reserved.iter().filter(|r| r.node_pool == wanted.node_pool && r.gang != wanted.gang)

@@ -16,6 +16,8 @@ pub struct Book {
     created: BTreeSet<String>,
     /// When a claim was last seen with its node up.
     up: BTreeMap<String, Timestamp>,
+    /// Claims that were another gang's before, by Workload UID, attempt and slot.
+    taken_over: BTreeMap<[String; 3], String>,
     /// Nodes on which a pod ran.
     used: BTreeSet<String>,
     /// Seconds of nodes that were never used.
@@ -26,6 +28,11 @@ impl Book {
     /// When this claim's node was last seen up.
     pub fn last_up(&self, claim: &str) -> Option<Timestamp> {
         self.up.get(claim).copied()
+    }
+
+    /// Name of the claim that was kept warm and took this place: Workload UID, attempt and slot.
+    pub fn taken_over(&self, place: &[String; 3]) -> Option<&str> {
+        self.taken_over.get(place).map(String::as_str)
     }
 
     /// Seconds of nodes that were never used.
@@ -58,8 +65,8 @@ pub fn changed(sight: &mut Sight, change: &Change) {
             let begins = !is_going(before) && after.as_ref().is_none_or(|a| is_going(a));
             if by_setu && begins {
                 deleted(sight, before);
-            } else if by_setu && after.as_ref().is_some_and(|a| !is_going(a)) {
-                patched(sight, before);
+            } else if by_setu && let Some(after) = after.as_ref().filter(|a| !is_going(a)) {
+                patched(sight, before, after);
             }
             if let Some(after) = after {
                 note_up(sight, after);
@@ -126,10 +133,21 @@ fn deleted(sight: &mut Sight, claim: &Value) {
     }
 }
 
-fn patched(sight: &mut Sight, claim: &Value) {
-    if label(claim, names::MANAGED_BY) != names::SETU {
-        sight.violated("ours", format!("{} is changed, which Setu has not made", name(claim)));
+fn patched(sight: &mut Sight, before: &Value, after: &Value) {
+    if label(before, names::MANAGED_BY) != names::SETU {
+        sight.violated("ours", format!("{} is changed, which Setu has not made", name(before)));
     }
+    let owner = label(after, names::WORKLOAD_UID);
+    if owner.is_empty() || owner == label(before, names::WORKLOAD_UID) {
+        return;
+    }
+    let queue = sight.workload(owner).map(|w| w.local_queue()).unwrap_or_default();
+    if annotation(before, names::WARM_QUEUE) != queue {
+        let what = format!("{} is taken over by {owner} of {queue}, for which it was not kept", name(before));
+        sight.violated("same-queue", what);
+    }
+    let place = [names::WORKLOAD_UID, names::ATTEMPT, names::SLOT].map(|key| label(after, key).to_owned());
+    sight.claims_book.taken_over.insert(place, name(after).to_owned());
 }
 
 /// A pod was written: a node on which one runs is not wasted.

@@ -170,7 +170,10 @@ fn nodes_are_up(sight: &mut Sight, workload: &Workload, journal: &Journal, check
     for slot in 0..journal.memory.slots {
         let memory = &journal.memory;
         let names = (0..=memory.generation).map(|g| identity.replacement_name(memory.attempt, g, slot));
-        let last = names.filter_map(|name| sight.claims_book.last_up(&name)).max();
+        let place = [identity.uid.clone(), memory.attempt.to_string(), slot.to_string()];
+        let book = &sight.claims_book;
+        let taken_over = book.taken_over(&place).and_then(|name| book.last_up(name));
+        let last = names.filter_map(|name| book.last_up(&name)).max().max(taken_over);
         let claim = identity.claim_name(memory.attempt, slot);
         if last.and_then(|t| t.checked_add(ON_ITS_WAY).ok().or(Some(t))).is_none_or(|t| t < sight.now) {
             let what = format!(

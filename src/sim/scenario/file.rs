@@ -37,6 +37,10 @@ pub struct Scenario {
     pub kill_after_each_write: bool,
 }
 
+fn queue() -> String {
+    "queue".to_owned()
+}
+
 fn plenty() -> u32 {
     100
 }
@@ -103,6 +107,9 @@ pub struct Job {
     /// How many of its pods may be lost before it fails.
     #[serde(default)]
     pub restarts: u32,
+    /// Its LocalQueue.
+    #[serde(default = "queue")]
+    pub queue: String,
     /// Whether it may preempt others.
     #[serde(default)]
     pub high_priority: bool,

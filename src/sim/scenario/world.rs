@@ -171,7 +171,7 @@ impl<T: Theatre> World<T> {
 
     /// Submits a Job to the scenario's queue.
     pub async fn submit(&self, job: &Job) -> Result<()> {
-        let mut labels = json!({"kueue.x-k8s.io/queue-name": "queue"});
+        let mut labels = json!({"kueue.x-k8s.io/queue-name": job.queue});
         if job.high_priority {
             set(&mut labels, &["kueue.x-k8s.io/priority-class"], json!(format!("{}-high", self.id)));
         }

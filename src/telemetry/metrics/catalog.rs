@@ -89,6 +89,8 @@ catalogue! {
         "Seconds in which some NodeClaim of Setu had no provider ID; Karpenter's own provisioning stands still then");
     WASTED = counter("setu_wasted_node_seconds_total", &["reason"],
         "Seconds that launched nodes lived in attempts that were taken back before a pod could run");
+    KEPT_WARM = counter("setu_warm_node_seconds_total", &["nodepool", "result"],
+        "Seconds that nodes were kept for a next gang, until one took them over (reused) or their time was over (unused)");
     SWEPT = counter("setu_orphans_swept_total", &["reason"],
         "NodeClaims deleted because nobody wants them: their Workload or their elastic Job is gone, or their hold ran out");
     CAPACITY = counter("setu_capacity_validation_total", &["nodepool", "result"],

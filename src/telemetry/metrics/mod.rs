@@ -11,8 +11,8 @@ mod replica;
 
 pub use gangs::{Counted, attempt_retried, gangs, transition, verdict, verdict_delay};
 pub use nodes::{
-    Checked, claim_created, claim_failed, claim_ready, claims, gate, held_nodes, karpenter_stalled, swept,
-    wasted,
+    Checked, Kept, claim_created, claim_failed, claim_ready, claims, gate, held_nodes, karpenter_stalled,
+    kept_warm, swept, wasted,
 };
 pub use replica::{
     Reload, Unpublished, Unsent, api_request, build_info, event_unpublished, leader, policy_reload,

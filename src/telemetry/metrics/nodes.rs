@@ -2,8 +2,11 @@
 //! that a gang passes before any is bought.
 
 use super::catalog::{self, Metric};
+use crate::api::NodeClaim;
 use crate::gang::custody::Orphaned;
+use crate::names;
 use crate::plan::gates::Gate;
+use jiff::Timestamp;
 use metrics::{counter, gauge, histogram};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -91,6 +94,27 @@ pub fn karpenter_stalled(seconds: u64) {
 /// A node of an attempt that was taken back had lived for so many seconds. The reason is of a closed set.
 pub fn wasted(reason: &str, seconds: u64) {
     counter!(catalog::WASTED.name, "reason" => reason.to_owned()).increment(seconds);
+}
+
+/// What a node that was kept for a next gang came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// A gang took it over.
+    Reused,
+    /// Its time was over.
+    Unused,
+}
+
+/// A node is not kept any longer.
+pub fn kept_warm(claim: &NodeClaim, result: Kept, now: Timestamp) {
+    let result = match result {
+        Kept::Reused => "reused",
+        Kept::Unused => "unused",
+    };
+    let since: Option<Timestamp> = claim.annotation(names::WARM_SINCE).parse().ok();
+    let kept = since.map_or(0, |since| now.duration_since(since).as_secs());
+    counter!(catalog::KEPT_WARM.name, "nodepool" => claim.label(names::NODEPOOL).to_owned(), "result" => result)
+        .increment(u64::try_from(kept).unwrap_or_default());
 }
 
 /// A NodeClaim that nobody wants was deleted.

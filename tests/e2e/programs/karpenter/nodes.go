@@ -228,6 +228,22 @@ func (c *cloud) instancesWithoutClaim(ctx context.Context) ([]types.UID, error) 
 	return gone, nil
 }
 
+// nodesOfInstances returns the provider IDs of the Nodes that instances have written. Their
+// claims may not name them yet: after an outage of the API server that takes a while.
+func (c *cloud) nodesOfInstances() sets.Set[string] {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ids := sets.New[string]()
+	for _, running := range c.instances {
+		running.mu.Lock()
+		if running.nodeName != "" {
+			ids.Insert(providerPrefix + running.nodeName)
+		}
+		running.mu.Unlock()
+	}
+	return ids
+}
+
 func (c *cloud) sweepStrayNodes(ctx context.Context) error {
 	nodes, claims := &corev1.NodeList{}, &v1.NodeClaimList{}
 	if err := c.cached.List(ctx, nodes); err != nil {
@@ -236,7 +252,7 @@ func (c *cloud) sweepStrayNodes(ctx context.Context) error {
 	if err := c.cached.List(ctx, claims); err != nil {
 		return err
 	}
-	owned := sets.New[string]()
+	owned := c.nodesOfInstances()
 	for i := range claims.Items {
 		owned.Insert(claims.Items[i].Status.ProviderID)
 	}

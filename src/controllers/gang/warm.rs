@@ -1,0 +1,115 @@
+//! What passes from one gang of a LocalQueue to the next: nodes that are kept warm.
+
+use super::Gang;
+use crate::api::parameters::Release;
+use crate::api::{NodeClaim, Workload};
+use crate::effects::warm::{self as effects, Keeping};
+use crate::error::Error;
+use crate::gang::State;
+use crate::names;
+use crate::plan::warm::{key, matches};
+use crate::telemetry::metrics::{self, Kept};
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
+
+/// Most claims that are taken over at the same time.
+const PARALLEL: usize = 32;
+
+impl Gang<'_> {
+    /// Reads which kept nodes the gang may take over, once a look.
+    pub(super) async fn fetch_warm(&mut self, workload: &Workload) -> Result<(), Error> {
+        if self.policy.release == Release::Warm && self.warm.is_none() {
+            let key = key(&workload.local_queue(), &self.identity.check);
+            self.warm = Some(effects::free(&self.context.client, &key, self.context.now()).await?);
+        }
+        Ok(())
+    }
+
+    /// Takes kept nodes over for as many of these claims as there are; returns the others, which are to be
+    /// created.
+    pub(super) async fn take_over(
+        &mut self,
+        workload: &Workload,
+        wanted: Vec<NodeClaim>,
+    ) -> Result<Vec<NodeClaim>, Error> {
+        self.fetch_warm(workload).await?;
+        let kept = self.warm.take().unwrap_or_default();
+        let found = matches((0..).zip(&wanted), &kept);
+        let (client, now) = (&self.context.client, self.context.now());
+        let pairs: Vec<(Option<NodeClaim>, NodeClaim)> = (0_u32..)
+            .zip(&wanted)
+            .map(|(i, claim)| (found.get(&i).map(|c| (*c).clone()), claim.clone()))
+            .collect();
+        let answers: Vec<_> = stream::iter(pairs)
+            .map(|(kept, wanted)| async move {
+                let taken = match &kept {
+                    Some(kept) => effects::take_over(client, kept, &wanted, now).await,
+                    None => Ok(None),
+                };
+                (kept, wanted, taken)
+            })
+            .buffered(PARALLEL)
+            .collect()
+            .await;
+        let (mut others, mut first) = (Vec::new(), Ok(()));
+        for (kept, wanted, taken) in answers {
+            match taken {
+                Ok(Some(claim)) => {
+                    if let Some(kept) = kept {
+                        metrics::kept_warm(&kept, Kept::Reused, now);
+                    }
+                    self.context.necrology.saw(&claim, now);
+                    self.claims.retain(|c| c.name_any() != claim.name_any());
+                    self.claims.push(claim);
+                }
+                Ok(None) => others.push(wanted),
+                Err(error) => first = first.and(Err(error)),
+            }
+        }
+        first?;
+        self.mark_nodes().await?;
+        Ok(others)
+    }
+
+    /// Makes the Nodes of claims that were taken over say whose they are, where they do not yet.
+    pub(super) async fn mark_nodes(&self) -> Result<(), Error> {
+        if !matches!(self.journal.state, State::Provisioning | State::WaitingReady | State::Approved) {
+            return Ok(());
+        }
+        let taken = |c: &&NodeClaim| c.taken_over().is_some() && c.metadata.deletion_timestamp.is_none();
+        let unmarked: Vec<NodeClaim> =
+            self.claims.iter().filter(taken).filter(|c| !self.is_marked(c)).cloned().collect();
+        let client = &self.context.client;
+        let answers = stream::iter(unmarked)
+            .map(|claim| async move { effects::mark_node(client, &claim).await })
+            .buffer_unordered(PARALLEL);
+        answers.fold(Ok(()), |first, answer| async { first.and(answer) }).await
+    }
+
+    fn is_marked(&self, claim: &NodeClaim) -> bool {
+        let name = claim.status.as_ref().map_or("", |s| s.node_name.as_str());
+        let node = self.context.stores.nodes.get(&ObjectRef::new(name));
+        let label = node.as_ref().and_then(|n| n.metadata.labels.as_ref()?.get(names::WORKLOAD_UID));
+        label.is_some_and(|uid| uid == claim.label(names::WORKLOAD_UID))
+    }
+
+    /// Keeps these nodes for the next gang of the same LocalQueue.
+    pub(super) async fn keep_warm(
+        &mut self,
+        workload: &Workload,
+        claims: Vec<NodeClaim>,
+    ) -> Result<(), Error> {
+        if claims.is_empty() {
+            return Ok(());
+        }
+        let (since, queue) = (self.context.now(), workload.local_queue());
+        let until = since.checked_add(self.policy.warm_for.signed()).unwrap_or(Timestamp::MAX);
+        let keeping = Keeping { key: key(&queue, &self.identity.check), queue, since, until };
+        let kept: Vec<Option<String>> = claims.iter().map(ResourceExt::uid).collect();
+        effects::keep_all(&self.context.client, claims, &keeping).await?;
+        self.claims.retain(|c| !kept.contains(&c.uid()));
+        Ok(())
+    }
+}

@@ -1,0 +1,211 @@
+//! Keeps nodes after their gang, and gives them to the next one.
+//!
+//! Rule: a node is a gang's by the labels of its NodeClaim, which change by compare-and-swap. The Node bears
+//! its last gang's until the next one marks it, as often as that takes.
+
+use crate::api::{Node, NodeClaim};
+use crate::effects::{call, merge_params, still_there};
+use crate::error::Error;
+use crate::names;
+use crate::plan::warm::is_free;
+use futures::{StreamExt, stream};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
+use kube::api::{ListParams, Patch};
+use kube::core::DeserializeGuard;
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Map, Value, json};
+
+/// Most claims of one gang that change hands at the same time.
+const PARALLEL: usize = 32;
+
+/// What makes a claim a gang's.
+const OWNERSHIP: [&str; 5] =
+    [names::GANG, names::WORKLOAD_UID, names::ATTEMPT, names::SLOT, names::GENERATION];
+
+/// For whom nodes are kept, and how long.
+#[derive(Clone, Debug)]
+pub struct Keeping {
+    /// Value of the label [`names::WARM`].
+    pub key: String,
+    /// `namespace/name` of the LocalQueue.
+    pub queue: String,
+    /// Since when.
+    pub since: Timestamp,
+    /// Until when.
+    pub until: Timestamp,
+}
+
+/// Keeps these claims for a next gang, in parallel.
+///
+/// # Errors
+/// The first; the others are kept all the same, and the rest by the next try.
+pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &Keeping) -> Result<(), Error> {
+    let answers = stream::iter(claims)
+        .map(|claim| async move { keep(client, &claim, keeping).await })
+        .buffer_unordered(PARALLEL);
+    answers.fold(Ok(()), |first, answer| async { first.and(answer) }).await
+}
+
+async fn keep(client: &Client, claim: &NodeClaim, keeping: &Keeping) -> Result<(), Error> {
+    let mut labels: Map<String, Value> =
+        OWNERSHIP.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
+    let name = claim.name_any();
+    labels.insert(names::WARM.to_owned(), json!(keeping.key));
+    let patch = Patch::Merge(json!({"metadata": {
+        "uid": claim.metadata.uid,
+        "labels": labels,
+        "annotations": {
+            names::WORKLOAD: null, names::TAKEN_OVER: null,
+            names::WARM_QUEUE: keeping.queue,
+            names::WARM_SINCE: seconds(keeping.since),
+            names::HOLD_UNTIL: seconds(keeping.until),
+        },
+    }}));
+    let api: Api<NodeClaim> = Api::all(client.clone());
+    still_there(call("keeping NodeClaim", &name, api.patch(&name, &merge_params(), &patch)).await)?;
+    tracing::info!(nodeclaim = name, queue = keeping.queue, until = %keeping.until, "keeps a NodeClaim for the next gang");
+    Ok(())
+}
+
+/// Claims that are kept under this key and may be taken over, as the API server has them now.
+pub async fn free(client: &Client, key: &str, now: Timestamp) -> Result<Vec<NodeClaim>, Error> {
+    let selector = format!("{}={},{}={key}", names::MANAGED_BY, names::SETU, names::WARM);
+    let api: Api<DeserializeGuard<NodeClaim>> = Api::all(client.clone());
+    let list =
+        call("listing kept NodeClaims", key, api.list(&ListParams::default().labels(&selector))).await?;
+    Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).filter(|c| is_free(c, now)).collect())
+}
+
+/// Makes a kept claim what `wanted` says, which was to be created. `None` if it has changed since it was
+/// read, so that it may be another gang's by now.
+///
+/// # Errors
+/// What the API server said; the claim may have changed hands if it said nothing.
+pub async fn take_over(
+    client: &Client,
+    kept: &NodeClaim,
+    wanted: &NodeClaim,
+    now: Timestamp,
+) -> Result<Option<NodeClaim>, Error> {
+    let mut labels = ownership(wanted);
+    labels.insert(names::WARM.to_owned(), Value::Null);
+    let patch = Patch::Merge(json!({"metadata": {
+        "uid": kept.metadata.uid,
+        "resourceVersion": kept.metadata.resource_version,
+        "labels": labels,
+        "annotations": {
+            names::WARM_QUEUE: null, names::WARM_SINCE: null,
+            names::WORKLOAD: wanted.annotation(names::WORKLOAD),
+            names::CHECK: wanted.annotation(names::CHECK),
+            names::HOLD_UNTIL: wanted.annotation(names::HOLD_UNTIL),
+            names::TAKEN_OVER: seconds(now),
+        },
+    }}));
+    let name = kept.name_any();
+    let api: Api<NodeClaim> = Api::all(client.clone());
+    match call("taking over NodeClaim", &name, api.patch(&name, &merge_params(), &patch)).await {
+        Ok(taken) => {
+            tracing::info!(
+                nodeclaim = name,
+                workload = taken.annotation(names::WORKLOAD),
+                "took over a kept NodeClaim"
+            );
+            Ok(Some(taken))
+        }
+        Err(Error::Conflict { .. }) => Ok(None),
+        Err(error) if error.code() == Some(404) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Makes the Node of a claim that was taken over say whose it is. It need not exist any more.
+///
+/// # Errors
+/// What the API server said, a conflict included; the next try goes by what the Node is then.
+pub async fn mark_node(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
+    let Some(name) = node_of(claim) else { return Ok(()) };
+    let api: Api<Node> = Api::all(client.clone());
+    let Some(node) = call("reading Node", name, api.get_opt(name)).await? else { return Ok(()) };
+    let patch = Patch::Merge(marks(claim, &node));
+    still_there(call("marking Node", name, api.patch(name, &merge_params(), &patch)).await)
+}
+
+/// A list of taints can only be replaced as a whole, so the Node must be as it was read.
+fn marks(claim: &NodeClaim, node: &Node) -> Value {
+    let mut taints: Vec<Taint> =
+        node.spec.taints.iter().filter(|taint| taint.key != names::GANG).cloned().collect();
+    let own = claim.spec.taints.iter().filter(|taint| taint.key == names::GANG).cloned();
+    taints.extend(own.map(|taint| Taint { value: Some(claim.label(names::GANG).to_owned()), ..taint }));
+    json!({
+        "metadata": {
+            "uid": node.metadata.uid,
+            "resourceVersion": node.metadata.resource_version,
+            "labels": ownership(claim),
+            "annotations": {names::DO_NOT_DISRUPT: "true"},
+        },
+        "spec": {"taints": taints},
+    })
+}
+
+/// Labels that say whose a claim is; what it has not is taken away.
+fn ownership(claim: &NodeClaim) -> Map<String, Value> {
+    let value = |key: &&str| {
+        Some(claim.label(key)).filter(|value| !value.is_empty()).map_or(Value::Null, Value::from)
+    };
+    OWNERSHIP.iter().map(|key| ((*key).to_owned(), value(key))).collect()
+}
+
+fn node_of(claim: &NodeClaim) -> Option<&str> {
+    claim.status.as_ref().map(|s| s.node_name.as_str()).filter(|n| !n.is_empty())
+}
+
+fn seconds(time: Timestamp) -> String {
+    time.round(jiff::Unit::Second).unwrap_or(time).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_changes_hands_bears_the_new_gangs_marks_and_keeps_what_is_not_ours() {
+        let claim: NodeClaim = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": "c", "labels": {
+                names::GANG: "new", names::WORKLOAD_UID: "uid", names::ATTEMPT: "1", names::SLOT: "3",
+            }},
+            "spec": {
+                "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},
+                "taints": [{"key": names::GANG, "value": "first", "effect": "NoSchedule"}],
+            },
+        }))
+        .unwrap();
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "n", "uid": "u", "resourceVersion": "7"},
+            "spec": {"taints": [
+                {"key": "dedicated", "value": "ml", "effect": "NoSchedule"},
+                {"key": names::GANG, "value": "old", "effect": "NoSchedule"},
+            ]},
+        }))
+        .unwrap();
+        let patch = marks(&claim, &node);
+        assert_eq!(
+            patch["spec"]["taints"],
+            json!([
+                {"key": "dedicated", "value": "ml", "effect": "NoSchedule"},
+                {"key": names::GANG, "value": "new", "effect": "NoSchedule"},
+            ])
+        );
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        assert_eq!(
+            patch["metadata"]["labels"],
+            json!({
+                names::GANG: "new", names::WORKLOAD_UID: "uid", names::ATTEMPT: "1", names::SLOT: "3",
+                names::GENERATION: null,
+            })
+        );
+        let untainted = NodeClaim { spec: crate::api::node_claim::NodeClaimSpec::default(), ..claim };
+        assert_eq!(marks(&untainted, &Node::default())["spec"]["taints"], json!([]));
+    }
+}

@@ -1,0 +1,142 @@
+//! Nodes that are kept after their gang for the next one of the same LocalQueue.
+//!
+//! Rule: one is as good as another if Karpenter was asked for the same; and it never changes the
+//! LocalQueue, because what its last tenant left behind is there still.
+
+use super::outcome::Plan;
+use crate::api::NodeClaim;
+use crate::api::node_claim::NodeClaimSpec;
+use crate::digest::digest;
+use crate::gang::custody::hold_ends;
+use crate::names;
+use jiff::{SignedDuration, Timestamp};
+use std::collections::{BTreeMap, VecDeque};
+
+/// How long before its end a kept node is left alone: the sweep may be about to delete it.
+const MARGIN: SignedDuration = SignedDuration::from_secs(5);
+
+/// Value of the label on what is kept for this LocalQueue (`namespace/name`) under this check.
+pub fn key(queue: &str, check: &str) -> String {
+    digest(&[queue, check], 16)
+}
+
+/// Whether a kept claim may be taken over now.
+pub fn is_free(claim: &NodeClaim, now: Timestamp) -> bool {
+    let stays = hold_ends(claim).and_then(|end| end.checked_sub(MARGIN).ok()).is_some_and(|end| end > now);
+    let spoilt = claim.is("Drifted") || claim.is("DisruptionReason");
+    claim.metadata.deletion_timestamp.is_none() && claim.is("Initialized") && stays && !spoilt
+}
+
+/// Which kept claim each slot can have, by the slot's index; at most one each. Slots for which there is
+/// none are left out.
+pub fn matches<'w>(
+    slots: impl IntoIterator<Item = (u32, &'w NodeClaim)>,
+    kept: &'w [NodeClaim],
+) -> BTreeMap<u32, &'w NodeClaim> {
+    let mut free: BTreeMap<String, VecDeque<&NodeClaim>> = BTreeMap::new();
+    for claim in kept {
+        free.entry(shape(claim)).or_default().push_back(claim);
+    }
+    if free.is_empty() {
+        return BTreeMap::new();
+    }
+    let taken = |(slot, wanted)| Some((slot, free.get_mut(&shape(wanted))?.pop_front()?));
+    slots.into_iter().filter_map(taken).collect()
+}
+
+/// What the slots of a plan can have.
+pub fn of_plan<'w>(plan: &'w Plan, kept: &'w [NodeClaim]) -> BTreeMap<u32, &'w NodeClaim> {
+    matches(plan.slots.iter().map(|slot| (slot.index, &*slot.template)), kept)
+}
+
+/// All that Karpenter goes by, and so all that makes two nodes differ. Whose gang's taint it is, changes.
+fn shape(claim: &NodeClaim) -> String {
+    let mut spec: NodeClaimSpec = claim.spec.clone();
+    for taint in spec.taints.iter_mut().filter(|taint| taint.key == names::GANG) {
+        taint.value = None;
+    }
+    let spec = serde_json::to_string(&spec).unwrap_or_default();
+    format!("{} {} {spec}", claim.label(names::NODEPOOL), claim.annotation(names::NODEPOOL_HASH))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn claim(name: &str, gpus: &str, gang: &str) -> NodeClaim {
+        serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {
+                "name": name, "labels": {names::NODEPOOL: "gpu", names::WARM: key("team/queue", "check")},
+                "annotations": {names::HOLD_UNTIL: at(100).to_string(), names::NODEPOOL_HASH: "1"},
+            },
+            "spec": {
+                "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},
+                "resources": {"requests": {"nvidia.com/gpu": gpus}},
+                "taints": [{"key": names::GANG, "value": gang, "effect": "NoSchedule"}],
+            },
+            "status": {"conditions": [
+                {"type": "Initialized", "status": "True", "reason": "", "message": "",
+                 "lastTransitionTime": "2026-01-01T00:00:00Z"},
+            ]},
+        }))
+        .unwrap()
+    }
+
+    fn changed(mut claim: NodeClaim, change: impl FnOnce(&mut Value)) -> NodeClaim {
+        let mut value = serde_json::to_value(&claim).unwrap();
+        change(&mut value);
+        claim = serde_json::from_value(value).unwrap();
+        claim
+    }
+
+    fn found(wanted: &[NodeClaim], kept: &[NodeClaim]) -> Vec<(u32, String)> {
+        let slots = (0..).zip(wanted);
+        matches(slots, kept).into_iter().map(|(slot, c)| (slot, c.metadata.name.clone().unwrap())).collect()
+    }
+
+    #[test]
+    fn each_slot_gets_a_node_of_its_shape_and_no_node_is_given_twice() {
+        let wanted = [claim("", "8", "new"), claim("", "1", "new"), claim("", "1", "new")];
+        let kept = [claim("a", "1", "old"), claim("b", "4", "old")];
+        assert_eq!(found(&wanted, &kept), [(1, "a".to_owned())]);
+        assert_eq!(found(&wanted, &[]), []);
+    }
+
+    #[test]
+    fn a_node_of_another_pool_template_or_spec_is_not_of_the_same_shape() {
+        let wanted = [claim("", "1", "new")];
+        for (path, value) in [
+            ("/metadata/labels/karpenter.sh~1nodepool", "cpu"),
+            ("/metadata/annotations/karpenter.sh~1nodepool-hash", "2"),
+            ("/spec/nodeClassRef/name", "other"),
+            ("/spec/taints/0/effect", "NoExecute"),
+        ] {
+            let other = changed(claim("a", "1", "old"), |c| *c.pointer_mut(path).unwrap() = json!(value));
+            assert_eq!(found(&wanted, &[other]), [], "{path}");
+        }
+    }
+
+    #[test]
+    fn a_node_that_goes_soon_drifts_or_is_not_up_is_not_free() {
+        assert!(is_free(&claim("a", "1", "old"), at(90)));
+        assert!(!is_free(&claim("a", "1", "old"), at(95)));
+        let going = |c: &mut Value| c["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        let drifts = |c: &mut Value| c["status"]["conditions"][0]["type"] = json!("Drifted");
+        let endless = |c: &mut Value| c["metadata"]["annotations"] = json!({});
+        assert!(!is_free(&changed(claim("a", "1", "old"), going), at(90)));
+        assert!(!is_free(&changed(claim("a", "1", "old"), drifts), at(90)));
+        assert!(!is_free(&changed(claim("a", "1", "old"), endless), at(90)));
+    }
+
+    #[test]
+    fn what_is_kept_for_one_local_queue_and_check_is_for_no_other() {
+        let keys = [key("a/q", "c"), key("b/q", "c"), key("a/r", "c"), key("a/q", "d")];
+        assert_eq!(keys.iter().collect::<std::collections::BTreeSet<_>>().len(), keys.len());
+    }
+}
