@@ -5,6 +5,8 @@ package main
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -231,10 +233,12 @@ func (c *cloud) instancesWithoutClaim(ctx context.Context) ([]types.UID, error) 
 // nodesOfInstances returns the provider IDs of the Nodes that instances have written. Their
 // claims may not name them yet: after an outage of the API server that takes a while.
 func (c *cloud) nodesOfInstances() sets.Set[string] {
+	// An instance that ends holds its own lock when it takes the cloud's, so never both here.
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	all := slices.Collect(maps.Values(c.instances))
+	c.mu.Unlock()
 	ids := sets.New[string]()
-	for _, running := range c.instances {
+	for _, running := range all {
 		running.mu.Lock()
 		if running.nodeName != "" {
 			ids.Insert(providerPrefix + running.nodeName)
