@@ -27,3 +27,4 @@ pub mod planted;
 pub mod policy;
 pub mod sim;
 pub mod telemetry;
+mod words;

@@ -29,7 +29,7 @@ fn without_tests(source: &str) -> &str {
 
 /// Layers, each of which may use only itself and those before it; layers on one line may use each other.
 const LAYERS: [&[&str]; 7] = [
-    &["names", "digest", "api", "clock"],
+    &["names", "digest", "words", "api", "clock"],
     &["policy", "plan", "gang", "error"],
     &["telemetry", "effects", "cluster"],
     &["controllers"],

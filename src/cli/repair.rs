@@ -9,6 +9,7 @@ use crate::gang::{ClaimView, GangIdentity, Journal};
 use crate::names;
 use crate::policy::Policy;
 use crate::telemetry::logs;
+use crate::words::counted;
 use kube::{Client, ResourceExt};
 
 /// Makes the journal of a gang anew from the labels of its NodeClaims and the state of its Workload.
@@ -95,7 +96,7 @@ fn repair(snapshot: &Snapshot, workload: &Workload, check: &str) -> Repair {
 
 fn gist(journal: &Journal) -> String {
     let memory = &journal.memory;
-    format!("{}, attempt {}, {} nodes", journal.state.name(), memory.attempt, memory.slots)
+    format!("{}, attempt {}, {}", journal.state.name(), memory.attempt, counted(memory.slots, "node"))
 }
 
 fn told(workload: &Workload, repairs: &[Repair], doing: bool) -> String {

@@ -13,6 +13,7 @@ use crate::gang::{
 };
 use crate::names;
 use crate::policy::{Limits, Policy};
+use crate::words::counted;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::Serialize;
@@ -310,7 +311,7 @@ fn why(snapshot: &Snapshot, report: &GangReport) -> String {
         (Standing::Queued, None) => said("quota is not reserved"),
         (Standing::Admitted, Some(gang)) if gang.state == StateName::Approved => match gang.slots {
             0 => format!("admitted; {}", gang.sentence),
-            nodes => format!("admitted; {nodes} nodes are held for it"),
+            nodes => format!("admitted; {} held for it", counted(nodes, "node")),
         },
         (Standing::Reserved, Some(gang)) if gang.state == StateName::Approved => {
             let open = report.other_checks.iter().map(|c| format!("{} ({:?})", c.name, c.verdict));

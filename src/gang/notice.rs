@@ -8,6 +8,7 @@ use super::journal::Journal;
 use super::observe::ready;
 use super::state::{State, StateName};
 use crate::plan::Outcome;
+use crate::words::counted;
 
 /// One thing to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +45,7 @@ pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
         (StateName::Validating, StateName::Provisioning) => vec![
             Notice::new(
                 "GangValidated",
-                format!("{} nodes are needed, and nothing is in the way", memory.slots),
+                format!("{} needed, and nothing is in the way", counted(memory.slots, "node")),
             ),
             Notice::new("GangProvisioning", text),
         ],

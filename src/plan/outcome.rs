@@ -10,6 +10,7 @@ use crate::api::parameters::{Budget, Pinning};
 use crate::api::pod::ResourceList;
 use crate::digest::hex_digest;
 use crate::names;
+use crate::words::counted;
 use jiff::Timestamp;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -194,8 +195,7 @@ impl Plan {
             Cost { unpriced: 0, at_most } if self.nodes() > 0 => format!(", at most {at_most} an hour"),
             _ => String::new(),
         };
-        let s = if self.nodes() == 1 { "" } else { "s" };
-        format!("{} node{s}: {}{way}{cost}", self.nodes(), groups.join(", "))
+        format!("{}: {}{way}{cost}", counted(self.nodes(), "node"), groups.join(", "))
     }
 
     /// How many nodes it has.

@@ -6,16 +6,22 @@ use crate::api::pod::ResourceList;
 use crate::plan::resources::{first_short, shown, sum};
 use crate::plan::{ObstacleReason, Plan, cost};
 use crate::policy::Policy;
+use crate::words::counted;
 
 /// The gang is not larger than the whole controller allows.
 pub fn size(policy: &Policy, plan: &Plan) -> Report {
     let nodes = plan.nodes();
     let report = Report::of(Gate::Size, "").because(ObstacleReason::TooManyNodes);
     if nodes <= policy.gang_nodes {
-        return report.allow(format!("{nodes} nodes of {} that a gang may have", policy.gang_nodes));
+        return report.allow(format!(
+            "{} of {} that a gang may have",
+            counted(nodes, "node"),
+            policy.gang_nodes
+        ));
     }
     let message = format!(
-        "the gang needs {nodes} nodes, and guards.gangNodes allows {}; ask the administrator",
+        "the gang needs {}, and guards.gangNodes allows {}; ask the administrator",
+        counted(nodes, "node"),
         policy.gang_nodes
     );
     report.answer(Answer::Refuse, message)
@@ -26,7 +32,7 @@ pub fn ask(policy: &Policy, plan: &Plan) -> Vec<Report> {
     let budget = &policy.budget;
     let nodes = budget
         .max_nodes
-        .map(|most| within(plan.nodes() <= most, &format!("{} nodes", plan.nodes()), &most.to_string()));
+        .map(|most| within(plan.nodes() <= most, &counted(plan.nodes(), "node"), &most.to_string()));
     let resources = budget.max_resources.as_ref().map(|most| of_resources(plan, most));
     let money = budget.max_hourly_cost.map(|most| of_money(policy, plan, most));
     nodes.into_iter().chain(resources).chain(money).collect()

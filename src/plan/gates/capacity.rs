@@ -7,6 +7,7 @@ use crate::api::{NodeClaim, NodePool, Workload};
 use crate::names;
 use crate::plan::resources::{first_short, shown, sum};
 use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation, warm};
+use crate::words::counted;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeSet;
 
@@ -40,7 +41,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
 fn room(pool: &NodePool, wanted: &Reservation) -> String {
     let limited = pool.spec.limits.as_ref().is_some_and(|l| !l.is_empty());
     let kept = if limited { "within its limits" } else { "which has no limits" };
-    format!("{} more nodes of NodePool {}, {kept}", wanted.nodes, wanted.node_pool)
+    format!("{} of NodePool {}, {kept}", counted(wanted.nodes, "more node"), wanted.node_pool)
 }
 
 fn over_limit(
