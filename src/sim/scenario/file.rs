@@ -17,6 +17,9 @@ pub struct Scenario {
     /// Quota of GPUs.
     #[serde(default = "plenty")]
     pub gpus: u32,
+    /// More arguments of `setu run`, on the real control plane.
+    #[serde(default)]
+    pub arguments: Vec<String>,
     /// `defaults` of the policy file.
     #[serde(default)]
     pub policy: Value,
@@ -113,6 +116,9 @@ pub struct Job {
     /// Whether it may preempt others.
     #[serde(default)]
     pub high_priority: bool,
+    /// Annotations of its pods.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
     /// Node selector of its pods.
     #[serde(default)]
     pub node_selector: BTreeMap<String, String>,
@@ -208,6 +214,8 @@ pub struct Expect {
     pub all_claims: Option<usize>,
     /// Nodes of the scenario's NodePools, whosever they are.
     pub nodes: Option<usize>,
+    /// An object that is not there any more.
+    pub gone: Option<Target>,
     /// Status and reason of the check's Active condition.
     pub active: Option<String>,
 }

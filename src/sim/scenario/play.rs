@@ -126,6 +126,11 @@ async fn lacks<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<Opti
             return Ok(Some(format!("{nodes} Nodes of the scenario's NodePools, not {wanted}")));
         }
     }
+    if let Some(target) = &expect.gone
+        && world.exists(&target.kind, &target.name).await?
+    {
+        return Ok(Some(format!("{} {} is still there", target.kind, target.name)));
+    }
     if let Some(wanted) = &expect.active {
         let is = active(world).await?;
         if is != *wanted {

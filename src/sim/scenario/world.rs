@@ -140,6 +140,12 @@ impl<T: Theatre> World<T> {
         Ok(())
     }
 
+    /// Whether an object exists.
+    pub async fn exists(&self, kind: &str, name: &str) -> Result<bool> {
+        let (api, _) = self.api(kind)?;
+        Ok(api.get_opt(&filled(name, &self.id)).await?.is_some())
+    }
+
     /// Sets a condition in an object's status, as its own controller would.
     pub async fn set_condition(
         &self,
@@ -176,13 +182,17 @@ impl<T: Theatre> World<T> {
             set(&mut labels, &["kueue.x-k8s.io/priority-class"], json!(format!("{}-high", self.id)));
         }
         let selector: Value = substituted(&json!(job.node_selector), &self.id)?;
+        let mut annotations = run_for(job.run_for.as_deref());
+        for (key, value) in &job.annotations {
+            set(&mut annotations, &[key], json!(value));
+        }
         self.apply(json!({
             "apiVersion": "batch/v1", "kind": "Job",
             "metadata": {"name": job.name, "labels": labels},
             "spec": {
                 "parallelism": job.pods, "completions": job.pods, "suspend": true, "backoffLimit": job.restarts,
                 "template": {
-                    "metadata": {"annotations": run_for(job.run_for.as_deref())},
+                    "metadata": {"annotations": annotations},
                     "spec": {
                         "restartPolicy": "Never", "nodeSelector": selector, "terminationGracePeriodSeconds": 0,
                         "containers": [container(job.gpus)],

@@ -1,5 +1,5 @@
-//! Every scenario of `examples/scenarios/`, on the real control plane: one cluster for all, a corner
-//! of it for each, several at a time.
+//! Every scenario of `examples/scenarios/` and of `tests/e2e/scenarios/`, which the embedded cluster cannot
+//! play, on the real control plane: one cluster for all, a corner of it for each, several at a time.
 
 #![allow(
     clippy::indexing_slicing,
@@ -33,8 +33,11 @@ const KILLS_AT_ONCE: usize = 2;
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/scenarios");
-    let runs = scenario::read(&folder).with_context(|| format!("reading {}", folder.display()))?;
+    let mut runs = Vec::new();
+    for folder in ["../../examples/scenarios", "scenarios"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
+        runs.extend(scenario::read(&folder).with_context(|| format!("reading {}", folder.display()))?);
+    }
     if arguments.list {
         let list = runs.into_iter().map(|run| Trial::test(run.title, || Ok(()))).collect();
         libtest_mimic::run(&arguments, list).exit();

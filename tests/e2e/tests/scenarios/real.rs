@@ -33,7 +33,9 @@ impl Real {
     /// Prepares a run's process; it is not started yet.
     pub fn new(stack: &Arc<Stack>, shared: &Shared, run: &Run) -> Result<Self> {
         let folder = stack.folder().join("scenarios").join(&run.id);
-        let setu = Setu::new(&shared.kubeconfig, &controller_name(run), &policy(run)?, &folder)?;
+        let arguments: Vec<&str> = run.scenario.arguments.iter().map(String::as_str).collect();
+        let setu =
+            Setu::new(&shared.kubeconfig, &controller_name(run), &policy(run)?, &folder)?.with(&arguments);
         Ok(Self { stack: Arc::clone(stack), client: stack.client()?, kinds: Arc::clone(&shared.kinds), setu })
     }
 }
