@@ -204,6 +204,8 @@ pub struct Expect {
     pub admitted: Option<bool>,
     /// Whether it has finished.
     pub finished: Option<bool>,
+    /// Pods that run.
+    pub running: Option<usize>,
     /// Pods that run, each on a node of this gang's own, one node a pod.
     pub running_on_own_nodes: Option<usize>,
     /// NodeClaims of this gang.

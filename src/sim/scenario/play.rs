@@ -177,6 +177,8 @@ async fn lacks_of_job<T: Theatre>(
     same("verdict", entry.map_or_else(String::new, |e| format!("{:?}", e.state)), &expect.verdict);
     same("admission", workload.is("Admitted").to_string(), &expect.admitted.map(|b| b.to_string()));
     same("end", workload.is("Finished").to_string(), &expect.finished.map(|b| b.to_string()));
+    let running = if expect.running.is_some() { running_on(world, job).await?.len() } else { 0 };
+    same("number of running pods", running.to_string(), &expect.running.map(|n| n.to_string()));
     same("number of NodeClaims", own.len().to_string(), &expect.claims.map(|n| n.to_string()));
     if let Some(words) = &expect.message {
         let message = entry.map_or("", |e| e.message.as_str());
@@ -209,20 +211,23 @@ async fn misplaced<T: Theatre>(
 ) -> Result<Option<String>> {
     let nodes: BTreeSet<&str> =
         own.iter().filter_map(|c| c.status.as_ref()).map(|s| s.node_name.as_str()).collect();
-    let of_job = |p: &&Pod| p.name_any().starts_with(&format!("{job}-"));
-    let pods = world.pods().await?;
-    let running: Vec<&str> = pods
-        .iter()
-        .filter(of_job)
-        .filter(|p| p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running"))
-        .filter_map(|p| p.spec.as_ref()?.node_name.as_deref())
-        .collect();
-    let used: BTreeSet<&str> = running.iter().copied().collect();
+    let running = running_on(world, job).await?;
+    let used: BTreeSet<&str> = running.iter().map(String::as_str).collect();
     if running.len() != wanted {
         return Ok(Some(format!("{} pods of {job} run, not {wanted}", running.len())));
     }
     let good = used.len() == wanted && used.is_subset(&nodes) && nodes.len() == wanted;
     Ok((!good).then(|| format!("pods of {job} run on {used:?}, and the gang's nodes are {nodes:?}")))
+}
+
+/// The Node of each running pod of a Job.
+async fn running_on<T: Theatre>(world: &World<T>, job: &str) -> Result<Vec<String>> {
+    let runs = |p: &Pod| {
+        p.name_any().starts_with(&format!("{job}-"))
+            && p.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running")
+    };
+    let pods = world.pods().await?;
+    Ok(pods.into_iter().filter(runs).filter_map(|p| p.spec?.node_name).collect())
 }
 
 async fn no_event<T: Theatre>(world: &World<T>, workload: &Workload, reason: &str) -> Result<Option<String>> {
