@@ -4,7 +4,7 @@
 //! Rule: nothing is decided on any of it; it is for messages and metrics.
 
 use super::context::Context;
-use crate::api::NodeClaim;
+use crate::api::{Node, NodeClaim};
 use crate::gang::StateName;
 use crate::gang::custody::is_warm;
 use crate::gang::identity::gang_of;
@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Latest nodes of a kind that an estimate is made from.
 const SAMPLES: usize = 64;
@@ -177,8 +177,23 @@ impl Context {
             }
             *claims.entry((node_pool, phase)).or_default() += 1;
         }
+        for pool in self.stray_nodes() {
+            *held.entry((pool, "stray")).or_default() += 1;
+        }
         metrics::claims(&claims);
         metrics::held_nodes(&held);
+    }
+
+    /// NodePools of the Nodes of ours whose NodeClaim is gone. Karpenter ends their machines; one that stays
+    /// bills for nobody, and is the administrator's to look at.
+    fn stray_nodes(&self) -> Vec<String> {
+        let claims = self.stores.claims.state();
+        let named: BTreeSet<&str> =
+            claims.iter().filter_map(|c| Some(c.status.as_ref()?.node_name.as_str())).collect();
+        let nodes = self.stores.nodes.state();
+        let strays = nodes.iter().filter(|n| !named.contains(n.metadata.name.as_deref().unwrap_or_default()));
+        let pool = |node: &Arc<Node>| node.metadata.labels.as_ref()?.get(names::NODEPOOL).cloned();
+        strays.filter_map(pool).collect()
     }
 
     /// What a gang in this state does with a node that is ready.

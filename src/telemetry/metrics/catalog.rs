@@ -84,7 +84,7 @@ catalogue! {
     CLAIMS = gauge("setu_active_nodeclaims", &["nodepool", "state"],
         "NodeClaims of Setu that exist, by how far they have come");
     HELD = gauge("setu_held_nodes", &["nodepool", "state"],
-        "Nodes held for gangs: gathering for the rest of the gang, idle although the gang is ready, or used");
+        "Nodes by what they are held for: gathering for the rest of the gang, idle although the gang is ready, used, leaving, warm for a next gang, stray without a NodeClaim, or unknown");
     STALL = counter("setu_karpenter_stall_seconds_total", &[],
         "Seconds in which some NodeClaim of Setu had no provider ID; Karpenter's own provisioning stands still then");
     WASTED = counter("setu_wasted_node_seconds_total", &["reason"],
