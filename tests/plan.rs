@@ -113,8 +113,8 @@ fn what_can_never_be_bought_is_refused_with_the_sentence_that_helps() {
         "      restartPolicy: Never\n      resourceClaims: [{name: gpu}]",
     );
     for (job, words) in [
-        (&huge, "choose one with --flavor"),
-        (&odd, "requests example.com/fpga, which no node shape of NodePool gpu-nodepool has"),
+        (&huge, "gpu has a nominal quota of 800 cpu and it requests 3200. Ask for less"),
+        (&odd, "requests example.com/fpga, which no resource group of the ClusterQueue covers"),
         (&torn, "pod set main contradicts itself"),
         (&claims, "uses resourceClaims, whose devices no NodeClaim can ask for"),
     ] {
@@ -167,4 +167,64 @@ fn wrong_input_is_named_with_its_file_and_ends_with_two() {
         assert_eq!(output.status.code(), Some(2), "{arguments:?}: {said}");
         assert!(said.contains(words), "{said}");
     }
+}
+
+/// The example planned by a policy file with this body, and with these arguments and variables.
+fn planned(name: &str, policy: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    let head = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
+    let policy = Scratch::new(name, &format!("{head}{policy}"));
+    Command::new(env!("CARGO_BIN_EXE_setu"))
+        .args(["plan", "--config", policy.path()])
+        .args(arguments)
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn it_plans_by_the_flags_the_environment_and_the_annotations_that_the_controller_goes_by() {
+    let [pools, flavors, job] = ["nodepools.yaml", "flavors.yaml", "job.yaml"].map(example);
+    let text = std::fs::read_to_string(&pools).unwrap();
+    let small = Scratch::new("small", &text.replace("nvidia.com/gpu: 64", "nvidia.com/gpu: 2"));
+    let files = ["-f", small.path(), "-f", &flavors, "-f", &job];
+    assert_eq!(planned("gates", "", &files, &[]).status.code(), Some(1), "the limit is kept");
+    let loose: Vec<&str> = files.into_iter().chain(["--enforce-capacity=false"]).collect();
+    printed(&planned("flags", "", &loose, &[]));
+    printed(&planned("variables", "", &files, &[("SETU_ENFORCE_CAPACITY", "false")]));
+
+    let asking = changed(
+        "asking",
+        "metadata:",
+        "metadata:\n  annotations: {provreq.kueue.x-k8s.io/setu-zone: us-east-1b}",
+    );
+    let arguments = ["-f", &pools, "-f", &flavors, "-f", asking.path(), "--node-claims"];
+    let open = "jobOverrides: {zone: {values: [us-east-1a, us-east-1b]}}";
+    let claims = printed(&planned("open", open, &arguments, &[]));
+    assert!(claims.contains("us-east-1b") && !claims.contains("us-east-1a"), "{claims}");
+    let closed = planned("closed", "", &arguments, &[]);
+    assert!(String::from_utf8_lossy(&closed.stderr).contains("setu-zone is ignored"), "it says so");
+}
+
+#[test]
+fn what_keeps_the_check_from_working_keeps_it_from_planning() {
+    let [pools, flavors, job] = ["nodepools.yaml", "flavors.yaml", "job.yaml"].map(example);
+    let check = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: AdmissionCheck\nmetadata: {name: karpenter-provision}\nspec:\n  \
+                 controllerName: setu.kueue.x-k8s.io/provisioning\n  parameters: {apiGroup: setu.kueue.x-k8s.io, kind: \
+                 ProvisioningParameters, name: par}\n";
+    let parameters = "---\napiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: ProvisioningParameters\nmetadata: {name: par}\n";
+    let missing = Scratch::new("missing", check);
+    let invalid = Scratch::new("invalid", &format!("{check}{parameters}spec: {{deadlines: {{gang: 0s}}}}\n"));
+    for (objects, words) in [(&missing, "which are not to be found"), (&invalid, "is no time at all")] {
+        let output = plan(&["-f", objects.path(), "-f", &job]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("ProvisioningParameters par") && said.contains(words), "{said}");
+    }
+    let text = std::fs::read_to_string(&pools).unwrap();
+    let line = text.lines().find(|line| line.contains("nodeClassRef")).unwrap();
+    let bare = Scratch::new("bare", &text.replace(line, ""));
+    let files = ["-f", bare.path(), "-f", &flavors, "-f", &job];
+    let refused = planned("bare-policy", "", &files, &[]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("does not say which NodeClass its nodes have"));
+    printed(&planned("preset", "cloudProvider: aws", &files, &[]));
 }

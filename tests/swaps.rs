@@ -4,12 +4,14 @@
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
 use serde_json::{Value, json};
+use setu::app::reload;
 use setu::clock::Clock;
 use setu::gang::{Journal, StateName};
-use setu::policy::PolicyFile;
+use setu::policy::{FileError, PolicyFile};
 use setu::sim::api::{Preconditions, Status, User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::scenario;
+use setu::telemetry::metrics;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -245,4 +247,50 @@ async fn a_job_gets_what_the_policy_opens_and_is_told_once_of_what_it_does_not()
         let ignored = usize::from(ends_in == StateName::RollingBack);
         assert_eq!((told("setu-maxWait"), told("setu-nodePoolName")), (ignored, 1), "{notes:#?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_broken_file_keeps_the_last_good_one_and_every_check_of_ours_says_so() {
+    let recorder = metrics::recorder().unwrap();
+    let _guard = ::metrics::set_default_local_recorder(&recorder);
+    let stage = Stage::new("{}", &json!([]));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let context = &stage.setu.context;
+    reload::take_over(context, Ok(file("{deadlines: {gang: 7m}}"))).await;
+    let problems = PolicyFile::parse("kind: Policy").unwrap_err();
+    reload::take_over(context, Err(FileError::Invalid { path: "policy.yaml".into(), problems })).await;
+    let gang = |check: &str| context.policies.settings().policy(check, None).deadlines.gang.to_string();
+    assert_eq!(gang(ID), "7m", "the last good one holds");
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let events = stage.admin.list(&kinds::EVENT);
+    for (reason, kind) in [("PolicyReloaded", "Normal"), ("PolicyInvalid", "Warning")] {
+        let told = |e: &&Arc<Value>| e["reason"] == reason && e["regarding"]["kind"] == "AdmissionCheck";
+        let event = events.iter().find(told).unwrap_or_else(|| panic!("no {reason} in {events:#?}"));
+        assert_eq!((&event["type"], &event["regarding"]["name"]), (&json!(kind), &json!(ID)));
+    }
+    let exposed = recorder.handle().render();
+    for result in ["applied", "refused"] {
+        let line = format!("setu_policy_reloads_total{{result=\"{result}\"}} 1");
+        assert!(exposed.contains(&line), "{exposed}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn parameters_that_cannot_work_over_the_file_leave_the_check_inactive_with_the_reason() {
+    let stage = Stage::new("{deadlines: {gang: 5m}}", &json!([]));
+    let parameters = json!({
+        "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters", "metadata": {"name": ID},
+        "spec": {"strategy": {"bufferTime": "10m"}},
+    });
+    stage.admin.create(&kinds::PROVISIONING_PARAMETERS, parameters).unwrap();
+    let named = json!({"spec": {"parameters": {
+        "apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": ID,
+    }}});
+    stage.admin.merge(&kinds::ADMISSION_CHECK, "", ID, &named).unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let check = stage.admin.get(&kinds::ADMISSION_CHECK, "", ID).unwrap();
+    let active = &check["status"]["conditions"][0];
+    assert_eq!((&active["status"], &active["reason"]), (&json!("False"), &json!("BadParametersRef")));
+    let message = active["message"].as_str().unwrap();
+    assert!(message.contains("strategy.bufferTime: 10m is not shorter than deadlines.gang, 5m"), "{message}");
 }

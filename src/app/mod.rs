@@ -7,7 +7,7 @@
 pub mod board;
 pub mod compat;
 mod feeds;
-mod reload;
+pub mod reload;
 pub mod replica;
 mod server;
 pub mod uninstall;
@@ -83,9 +83,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let (traces, exporting) = export(config.traces.as_ref())?;
     let watched = config.policy_file.as_deref().map(reload::Watched::start).transpose()?;
     let mut policy = config.policy;
-    if policy.cloud_provider().1.node_classes().len() > 1 {
-        policy.served_groups = reload::served_groups(&client).await;
-    }
+    policy.served_groups = reload::groups_that_matter(&client, &policy).await;
     let replica = Replica::start(Parts {
         client,
         clock: Clock::wall(),

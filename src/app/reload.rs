@@ -7,7 +7,7 @@ use super::AppError;
 use crate::controllers::Context;
 use crate::effects::events::Moment;
 use crate::gang::notice::Notice;
-use crate::policy::{FileError, PolicyFile};
+use crate::policy::{FileError, PolicyFile, Settings};
 use crate::telemetry::metrics::{self, Reload};
 use kube::{Client, Resource as _, ResourceExt as _};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
@@ -87,13 +87,13 @@ pub async fn follow(mut watched: Watched, context: Arc<Context>, stop: Cancellat
 }
 
 /// Puts a new version in force, or says why it is not.
-async fn take_over(context: &Context, read: Result<PolicyFile, FileError>) {
+pub async fn take_over(context: &Context, read: Result<PolicyFile, FileError>) {
     let (reason, warning, text) = match read {
         Ok(file) => {
             metrics::policy_reload(Reload::Applied);
-            let several = file.cloud_provider.is_some_and(|p| p.node_classes().len() > 1);
-            let served = if several { served_groups(&context.client).await } else { Vec::new() };
-            context.policies.replace(file, served);
+            let settings = Settings { file, ..(*context.policies.settings()).clone() };
+            let served = groups_that_matter(&context.client, &settings).await;
+            context.policies.replace(settings.file, served);
             context.policy_changed();
             tracing::info!("took over a new policy file");
             ("PolicyReloaded", false, "a new policy file holds for new attempts".to_owned())
@@ -115,13 +115,17 @@ async fn take_over(context: &Context, read: Result<PolicyFile, FileError>) {
     }
 }
 
-/// API groups the cluster serves; none if it cannot be asked, and then the likeliest preset holds.
-pub async fn served_groups(client: &Client) -> Vec<String> {
+/// API groups the cluster serves, where the preset of the cloud provider depends on them; those known
+/// before if the cluster cannot be asked, and without any the likeliest preset holds.
+pub async fn groups_that_matter(client: &Client, settings: &Settings) -> Vec<String> {
+    if settings.cloud_provider().1.node_classes().len() < 2 {
+        return Vec::new();
+    }
     match crate::effects::call("listing API groups of", "the cluster", client.list_api_groups()).await {
         Ok(list) => list.groups.into_iter().map(|g| g.name).collect(),
         Err(error) => {
             tracing::warn!(error = %error, "cannot tell which NodeClass the cluster serves");
-            Vec::new()
+            settings.served_groups.clone()
         }
     }
 }

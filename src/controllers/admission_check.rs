@@ -5,11 +5,13 @@ use super::parameters;
 use super::policies::Parameters;
 use super::queue::Action;
 use crate::api::admission_check::ParametersRef;
+use crate::api::parameters::ProvisioningParametersSpec;
 use crate::api::{AdmissionCheck, RawParameters};
 use crate::effects::active::Active;
 use crate::effects::{active, call};
 use crate::error::Error;
 use crate::names;
+use crate::policy::whole;
 use kube::{Api, ResourceExt};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +29,7 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
     let name = check.name_any();
     let found = match &check.spec.parameters {
         None => Ok(None),
-        Some(reference) => read(&context, reference).await?,
+        Some(reference) => read(&context, &name, reference).await?,
     };
     let active = match &found {
         Ok(_) => Active {
@@ -50,7 +52,7 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
 }
 
 /// Reads a parameters object; what is wrong with it is the inner error, in words for the administrator.
-async fn read(context: &Context, reference: &ParametersRef) -> Result<Parameters, Error> {
+async fn read(context: &Context, check: &str, reference: &ParametersRef) -> Result<Parameters, Error> {
     if !parameters::is_ours(reference) {
         return Ok(Err(format!(
             "spec.parameters names {}/{}; Setu understands {}/{} only",
@@ -68,7 +70,24 @@ async fn read(context: &Context, reference: &ParametersRef) -> Result<Parameters
             reference.name
         )),
         Some(object) => parameters::read(&object)
+            .and_then(|spec| goes_with_the_file(context, check, spec))
             .map(Some)
             .map_err(|fault| format!("ProvisioningParameters {} cannot be used: {fault}", reference.name)),
     })
+}
+
+/// These parameters, unless what they make of the policy file cannot work.
+fn goes_with_the_file(
+    context: &Context,
+    check: &str,
+    spec: ProvisioningParametersSpec,
+) -> Result<ProvisioningParametersSpec, String> {
+    let settings = context.policies.settings();
+    let faults = whole::faults(&settings.policy(check, Some(&spec)));
+    let told: Vec<String> = faults.iter().map(|(path, message)| format!("{path}: {message}")).collect();
+    if told.is_empty() {
+        Ok(spec)
+    } else {
+        Err(format!("with the policy file beneath them, {}", told.join("; ")))
+    }
 }

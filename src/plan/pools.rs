@@ -83,6 +83,15 @@ fn draft(
     wanted: &PodSetDemand<'_>,
 ) -> Result<Draft, Obstacle> {
     let pool = &completed(pool, request, wanted);
+    let class = &pool.spec.template.spec.node_class_ref;
+    if class.group.is_empty() || class.kind.is_empty() {
+        let message = format!(
+            "NodePool {} does not say which NodeClass its nodes have; write spec.template.spec.nodeClassRef, or \
+             cloudProvider in the policy file",
+            pool.metadata.name.as_deref().unwrap_or_default()
+        );
+        return Err(Obstacle::new(ObstacleReason::NodePoolNotReady, message));
+    }
     let mut draft = Draft::new(pool, request, tier, wanted)?;
     let Some(fault) = pool.unusable() else { return Ok(draft) };
     // A static pool will not do later either.

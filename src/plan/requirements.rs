@@ -77,6 +77,14 @@ pub fn normalized(key: &str) -> &str {
     }
 }
 
+/// Whether a label can have this key.
+pub fn is_label_key(key: &str) -> bool {
+    let (prefix, name) = key.rsplit_once('/').map_or((None, key), |(prefix, name)| (Some(prefix), name));
+    let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+    let good_prefix = |p: &str| !p.is_empty() && p.len() <= 253 && p.chars().all(inner);
+    !name.is_empty() && is_label_value(name) && prefix.is_none_or(good_prefix)
+}
+
 /// Whether a label can have this value.
 pub fn is_label_value(value: &str) -> bool {
     let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);

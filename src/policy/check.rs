@@ -2,9 +2,11 @@
 //!
 //! Every rule of the CRD's CEL is here too, so that a file and an object are judged alike.
 
+use super::Policy;
 use super::decode::decode;
 use super::file::PolicyFile;
 use super::tree::{self, Path};
+use super::whole::{self, LEAST_WAIT};
 use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;
 use crate::api::parameters::{Backoff, Compat, Custody, Gates, ProvisioningParametersSpec, Release, Tier};
@@ -13,8 +15,6 @@ use crate::names;
 use crate::plan::quantity::Amount;
 use crate::plan::requirements::{self, Values};
 
-/// Shortest first wait of a retry: less would be a storm.
-const LEAST_WAIT: Span = Span::seconds(1);
 /// Capacity types that Karpenter knows.
 const CAPACITY_TYPES: [&str; 3] = ["on-demand", "reserved", "spot"];
 
@@ -25,9 +25,32 @@ pub type Finding = (Path, String);
 pub fn file(file: &PolicyFile) -> Vec<Finding> {
     let mut found = Findings::default();
     let root = Path::default();
-    found.spec(&root.key("defaults"), &file.defaults);
+    let defaults = Policy::default().overlaid(&file.defaults);
+    let at_defaults = root.key("defaults");
+    found.spec(&at_defaults, &file.defaults);
+    found.whole(&at_defaults, &file.defaults, &defaults, &[]);
     for (name, spec) in &file.checks {
-        found.spec(&root.key("checks").key(name), spec);
+        let at = root.key("checks").key(name);
+        found.spec(&at, spec);
+        found.whole(&at, spec, &defaults.clone().overlaid(spec), &whole::faults(&defaults));
+        let brings_its_own = |spec: &ProvisioningParametersSpec| {
+            spec.retry.as_ref().is_some_and(|retry| retry.compat == Some(Compat::Setu))
+        };
+        let undone = spec.retry.as_ref().is_some_and(|retry| retry.compat == Some(Compat::None));
+        match (brings_its_own(&file.defaults), brings_its_own(spec)) {
+            (true, false) if !undone => found.brought_by_compat(&at, spec),
+            (false, true) => found.brought_by_compat(&at_defaults, &file.defaults),
+            _ => {}
+        }
+    }
+    for (key, bound) in [
+        ("gangNodes", file.guards.gang_nodes),
+        ("claimsInFlight", file.guards.claims_in_flight),
+        ("createsPerMinute", file.guards.creates_per_minute),
+    ] {
+        if bound == Some(0) {
+            found.say(&root.key("guards").key(key), "lets no gang have a node; write 1 or more");
+        }
     }
     let overrides = root.key("jobOverrides");
     if let Some(bounds) = &file.job_overrides.max_wait {
@@ -90,6 +113,19 @@ impl Findings {
         }
         self.shapes(at, spec);
         self.times(at, spec);
+        let conditions = spec.readiness.iter().flat_map(|r| &r.node_conditions).flatten();
+        for (index, condition) in conditions.enumerate() {
+            let at = at.key("readiness").key("nodeConditions").index(index);
+            if condition.kind.is_empty() {
+                self.say(&at.key("type"), "is empty; write the type of a condition");
+            }
+            if !["True", "False", "Unknown"].contains(&condition.status.as_str()) {
+                self.say(&at.key("status"), format!("{:?} is not True, False or Unknown", condition.status));
+            }
+        }
+        for key in spec.readiness.iter().flat_map(|r| &r.node_labels).flatten().map(|(key, _)| key) {
+            self.label_key(&at.key("readiness").key("nodeLabels").key(key), key);
+        }
         if let Some(custody) = &spec.custody {
             self.custody(&at.key("custody"), custody);
         }
@@ -120,8 +156,11 @@ impl Findings {
         for (index, requirement) in all.enumerate() {
             let at = at.index(index);
             let Requirement { key, operator, values, min_values } = requirement;
-            if key.is_empty() {
-                self.say(&at.key("key"), "is empty; write a label key");
+            self.label_key(&at.key("key"), key);
+            if key == names::CAPACITY_TYPE && operator == "In" {
+                for (nth, value) in values.iter().enumerate() {
+                    self.capacity_type(&at.key("values").index(nth), value);
+                }
             }
             if requirements::is_reserved(requirements::normalized(key)) {
                 self.say(
@@ -154,9 +193,8 @@ impl Findings {
             }
             self.amounts(&at, &shape.allocatable);
         }
-        let key = spec.colocation.as_ref().and_then(|c| c.topology_key.as_ref());
-        if key.is_some_and(String::is_empty) {
-            self.say(&at.key("colocation").key("topologyKey"), "is empty; write a label key of nodes");
+        if let Some(key) = spec.colocation.as_ref().and_then(|c| c.topology_key.as_ref()) {
+            self.label_key(&at.key("colocation").key("topologyKey"), key);
         }
     }
 
@@ -178,9 +216,15 @@ impl Findings {
                 self.pace(&at_retry.key(key), pace);
             }
         }
-        if retry.compat != Some(Compat::Setu) {
-            return;
+        if retry.compat == Some(Compat::Setu) {
+            self.brought_by_compat(at, spec);
         }
+    }
+
+    /// What a layer states that `retry.compat: Setu`, of whichever layer, brings with it.
+    fn brought_by_compat(&mut self, at: &Path, spec: &ProvisioningParametersSpec) {
+        let at_retry = at.key("retry");
+        let retry = spec.retry.clone().unwrap_or_default();
         for (stated, at) in [
             (retry.in_check.is_some(), at_retry.key("inCheck")),
             (retry.yielding.is_some(), at_retry.key("yield")),
@@ -204,14 +248,26 @@ impl Findings {
         }
     }
 
+    /// What a layer makes wrong of the whole policy that it belongs to, besides what was so before.
+    fn whole(&mut self, at: &Path, spec: &ProvisioningParametersSpec, policy: &Policy, before: &[Finding]) {
+        let written = serde_json::to_value(spec).unwrap_or_default();
+        for (path, message) in whole::faults(policy).into_iter().filter(|fault| !before.contains(fault)) {
+            if written.pointer(&path.pointer()).is_some() {
+                if !self.0.contains(&(at.join(&path), message.clone())) {
+                    self.say(&at.join(&path), message);
+                }
+            } else {
+                // The value is another layer's; this one made it wrong.
+                self.say(at, format!("{path} {message}"));
+            }
+        }
+    }
+
     fn custody(&mut self, at: &Path, custody: &Custody) {
         self.positive(&at.key("holdLimit"), custody.hold_limit);
         let kept = custody.warm_for.is_some_and(|span| span != Span::default());
         if kept && custody.release.is_some_and(|r| r != Release::Warm) {
             self.say(&at.key("warmFor"), "needs release: Warm");
-        }
-        if !kept && custody.release == Some(Release::Warm) {
-            self.say(&at.key("release"), "Warm needs warmFor: how long nodes wait for the next gang");
         }
     }
 
@@ -241,6 +297,12 @@ impl Findings {
         if !CAPACITY_TYPES.contains(&value) {
             let known = CAPACITY_TYPES.join(", ");
             self.say(at, format!("{value:?} is no value of {}: {known}", names::CAPACITY_TYPE));
+        }
+    }
+
+    fn label_key(&mut self, at: &Path, key: &str) {
+        if !requirements::is_label_key(key) {
+            self.say(at, format!("{key:?} is no label key such as topology.kubernetes.io/zone"));
         }
     }
 

@@ -113,7 +113,11 @@ impl Error for Fault {
             Unexpected::Bool(_) | Unexpected::Signed(_) | Unexpected::Unsigned(_) | Unexpected::Float(_)
                 if wanted.to_string().contains("string") =>
             {
-                "; write it in quotes"
+                if wanted.to_string().contains("duration") {
+                    "; add the unit"
+                } else {
+                    "; write it in quotes"
+                }
             }
             _ => "",
         };

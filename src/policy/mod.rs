@@ -16,6 +16,7 @@ pub mod schema;
 pub mod settings;
 pub mod show;
 pub mod tree;
+pub mod whole;
 
 use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;
@@ -69,7 +70,7 @@ pub struct Policy {
     pub on_node_lost: OnNodeLost,
     /// What becomes of the nodes once the gang is over.
     pub release: Release,
-    /// How long nodes would be kept with `Release::Warm`, which is refused.
+    /// How long nodes are kept with `Release::Warm`.
     pub warm_for: Span,
     /// How long a hold on a node lasts at most.
     pub hold_limit: Span,
@@ -143,10 +144,11 @@ impl Policy {
 }
 
 impl Pace {
-    /// The wait before try number `nth`, counted from 1: `base`, doubled each time, at most `max`.
+    /// The wait before try number `nth`, counted from 1: `base`, doubled each time, at most `max` and at least a second.
     pub fn wait(&self, nth: u32) -> Span {
         let factor = 2_u32.checked_pow(nth.saturating_sub(1).min(31)).unwrap_or(u32::MAX);
-        Span(self.base.0.checked_mul(factor).unwrap_or(self.max.0).min(self.max.0))
+        let doubled = self.base.0.checked_mul(factor).unwrap_or(self.max.0);
+        Span(doubled.min(self.max.0).max(whole::LEAST_WAIT.0))
     }
 }
 

@@ -9,6 +9,7 @@ use crate::api::parameters::{
     self, Backoff, Budget, ColocationMode, Compat, Custody, Deadlines, Gates, OnExhausted, Packing,
     Placement, ProvisioningParametersSpec, Retry, Strategy,
 };
+use crate::names;
 
 /// Paths of the maps that are replaced as a whole: their keys are the administrator's, not fields.
 pub const ATOMIC: [&str; 4] = [
@@ -85,9 +86,8 @@ impl Policy {
         let old = self.colocation.take();
         let mode = stated.mode.or(old.as_ref().map(|c| c.mode)).unwrap_or_default();
         let key = stated.topology_key.clone().or(old.map(|c| c.topology_key));
-        self.colocation = key
-            .filter(|_| mode != ColocationMode::None)
-            .map(|topology_key| Colocation { topology_key, mode });
+        let topology_key = key.unwrap_or_else(|| names::ZONE.to_owned());
+        self.colocation = (mode != ColocationMode::None).then_some(Colocation { topology_key, mode });
     }
 
     fn retry(&mut self, stated: &Retry) {

@@ -67,6 +67,15 @@ impl Path {
         Self(self.0.iter().chain(&other.0).cloned().collect())
     }
 
+    /// This path as a JSON pointer.
+    pub fn pointer(&self) -> String {
+        let step = |step: &Step| match step {
+            Step::Key(key) => format!("/{}", key.replace('~', "~0").replace('/', "~1")),
+            Step::Index(index) => format!("/{index}"),
+        };
+        self.0.iter().map(step).collect()
+    }
+
     fn step(&self, step: Step) -> Self {
         let mut steps = self.0.clone();
         steps.push(step);

@@ -58,9 +58,6 @@ pub enum Allocatable {
 #[schemars(extend("x-kubernetes-validations" = [{
     "rule": "!has(self.warmFor) || !has(self.release) || self.release == 'Warm' || self.warmFor.matches('^0+[a-z]+$')",
     "message": "warmFor needs release: Warm",
-}, {
-    "rule": "!has(self.release) || self.release != 'Warm' || (has(self.warmFor) && !self.warmFor.matches('^0+[a-z]+$'))",
-    "message": "release: Warm needs warmFor, how long nodes wait for the next gang",
 }]))]
 pub struct Custody {
     /// How pods find their nodes and strangers are kept off.

@@ -71,7 +71,8 @@ pub struct Shape {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Colocation {
-    /// Node label of which all nodes of a gang have the same value.
+    /// Node label of which all nodes of a gang have the same value; `topology.kubernetes.io/zone` where none
+    /// is named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology_key: Option<String>,
     /// Whether it has to be so.

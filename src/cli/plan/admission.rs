@@ -5,6 +5,7 @@
 
 use super::default_check;
 use super::objects::Objects;
+use crate::api::pod::ResourceList;
 use crate::api::queue::ResourceGroup;
 use crate::api::workload::{Admission, PodSet, PodSetAssignment, WorkloadStatus};
 use crate::api::{ClusterQueue, ResourceFlavor, Workload};
@@ -131,6 +132,16 @@ fn assign(
             .is_some_and(|labels| asked.iter().all(|(key, value)| labels.get(key).is_none_or(|v| v == value)))
     };
     let mut assigned = BTreeMap::new();
+    let covered_anywhere =
+        |key: &str| groups.iter().flat_map(|g| &g.flavors).flat_map(|f| &f.resources).any(|q| q.name == key);
+    if let Some(key) = total.keys().find(|key| *key != "pods" && !groups.is_empty() && !covered_anywhere(key))
+    {
+        return Err(Failure::Failed(format!(
+            "pod set {} requests {key}, which no resource group of the ClusterQueue covers: Kueue would never reserve \
+             quota for it",
+            set.name
+        )));
+    }
     if let Some(name) = named.or(if groups.is_empty() { first(flavors) } else { None }) {
         assigned.extend(total.keys().filter(|key| *key != "pods").map(|key| (key.clone(), name.to_owned())));
         return Ok(assigned);
@@ -145,10 +156,7 @@ fn assign(
         let covered = group.flavors.iter().flat_map(|f| &f.resources).any(|q| total.contains_key(&q.name));
         let Some(flavor) = group.flavors.iter().find(enough) else {
             if covered {
-                return Err(Failure::Failed(format!(
-                    "pod set {} fits the labels and the nominal quota of no flavor of the ClusterQueue; choose one with --flavor",
-                    set.name
-                )));
+                return Err(Failure::Failed(no_flavor(group, &total, fits, &set.name)));
             }
             continue;
         };
@@ -156,6 +164,36 @@ fn assign(
         assigned.extend(keys.map(|key| (key.clone(), flavor.name.clone())));
     }
     Ok(assigned)
+}
+
+/// Why no flavor of a group can take a pod set, flavor by flavor.
+fn no_flavor(
+    group: &ResourceGroup,
+    total: &ResourceList,
+    fits: impl Fn(&str) -> bool,
+    pod_set: &str,
+) -> String {
+    let why = |flavor: &crate::api::queue::FlavorQuotas| {
+        if !fits(&flavor.name) {
+            return format!("{} has other labels than its node selector asks for", flavor.name);
+        }
+        let quota: ResourceList =
+            flavor.resources.iter().map(|q| (q.name.clone(), q.nominal_quota.clone())).collect();
+        let asked: ResourceList = total
+            .iter()
+            .filter(|(key, _)| quota.contains_key(*key))
+            .map(|(k, v)| (k.clone(), v.clone()))
+            .collect();
+        let short = resources::first_short(&asked, &quota).unwrap_or_default();
+        let (asked, quota) = (resources::shown(&asked, short), resources::shown(&quota, short));
+        format!("{} has a nominal quota of {quota} {short} and it requests {asked}", flavor.name)
+    };
+    let why: Vec<String> = group.flavors.iter().map(why).collect();
+    format!(
+        "no flavor of the ClusterQueue takes pod set {pod_set}: {}. Ask for less, have the quota raised, or plan for a \
+         flavor of your choice with --flavor",
+        why.join("; ")
+    )
 }
 
 fn first(flavors: &[Arc<ResourceFlavor>]) -> Option<&str> {

@@ -33,9 +33,17 @@ pub fn workload(manifest: Value) -> Result<Workload, String> {
         "metadata": {
             "name": metadata("name").unwrap_or_else(|| json!("unnamed")),
             "namespace": metadata("namespace").unwrap_or_else(|| json!("default")),
+            "annotations": overrides(&manifest),
         },
         "spec": {"podSets": pod_sets, "queueName": queue.unwrap_or_else(|| json!(""))},
     }))
+}
+
+/// What Kueue copies from a Job to its Workload, as far as Setu reads it.
+fn overrides(manifest: &Value) -> Value {
+    let all = manifest.pointer("/metadata/annotations").and_then(Value::as_object);
+    let ours = all.into_iter().flatten().filter(|(key, _)| key.starts_with(names::JOB_OVERRIDE_PREFIX));
+    Value::Object(ours.map(|(key, value)| (key.clone(), value.clone())).collect())
 }
 
 /// The pod set of so many Jobs: as many pods as run at a time.

@@ -5,11 +5,13 @@ mod manifest;
 mod objects;
 mod show;
 
-use super::{Failure, print};
+use super::policy_flags::PolicyFlags;
+use super::{Failure, print, render};
 use crate::api::parameters::Gate;
 use crate::names;
 use crate::plan::{self, Cluster, Obstacle, Outcome, Request, Ways};
-use crate::policy::{PolicyFile, Settings};
+use crate::policy::overrides::{self, Ignored};
+use crate::policy::whole;
 use clap::ValueEnum;
 use objects::Objects;
 use std::path::PathBuf;
@@ -30,9 +32,6 @@ pub struct Args {
     /// YAML files: the Workload, Job, JobSet or Pod, and the NodePools, queues, flavors and the like.
     #[arg(short, long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// Policy file; without it all defaults hold.
-    #[arg(long, env = "SETU_CONFIG")]
-    config: Option<PathBuf>,
     /// The AdmissionCheck to plan for, if the ClusterQueue has several.
     #[arg(long)]
     check: Option<String>,
@@ -45,6 +44,8 @@ pub struct Args {
     /// Print the NodeClaims themselves, as YAML.
     #[arg(long, conflicts_with = "output")]
     node_claims: bool,
+    #[command(flatten)]
+    policy: PolicyFlags,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,10 +58,7 @@ enum Format {
 impl Args {
     /// Plans and prints.
     pub async fn run(self) -> Result<(), Failure> {
-        let file = match &self.config {
-            Some(path) => PolicyFile::read(path).map_err(|e| Failure::Invalid(e.to_string()))?,
-            None => PolicyFile::default(),
-        };
+        let settings = self.policy.settings()?;
         let mut objects = Objects::read(&self.files)?;
         if objects.node_pools.is_empty() {
             objects.complete(self.workload.as_deref(), &self.namespace).await?;
@@ -71,10 +69,20 @@ impl Args {
                     .to_owned(),
             ));
         }
-        let settings = Settings { file, ..Settings::default() };
         let admitted = admission::admit(&objects, self.check.as_deref(), self.flavor.as_deref())?;
-        let parameters = objects.parameters_of(&admitted.check);
-        let mut policy = settings.policy(&admitted.check, parameters.as_ref());
+        let parameters = objects.parameters_of(&admitted.check)?;
+        let policy = settings.policy(&admitted.check, parameters.as_ref());
+        if let Some((path, message)) = whole::faults(&policy).first() {
+            let check = &admitted.check;
+            return Err(Failure::Invalid(format!(
+                "the policy of check {check} cannot be used: {path}: {message}"
+            )));
+        }
+        let annotations = admitted.workload.metadata.annotations.clone().unwrap_or_default();
+        let (mut policy, ignored) = overrides::apply(policy, &settings.file.job_overrides, &annotations);
+        for Ignored { key, why } in ignored {
+            render::remark(&format!("annotation {key} is ignored: {why}"));
+        }
         if admitted.queue_is_made_up {
             policy.quota_gate = Gate::Off;
         }

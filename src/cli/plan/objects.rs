@@ -7,10 +7,11 @@ use super::manifest;
 use crate::api::parameters::ProvisioningParametersSpec;
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
-    ProvisioningParameters, ResourceFlavor, Workload,
+    RawParameters, ResourceFlavor, Workload,
 };
 use crate::cli::Failure;
 use crate::cluster::client;
+use crate::controllers::parameters;
 use crate::plan::shapes::Shape;
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
@@ -39,7 +40,7 @@ pub struct Objects {
     pub local_queues: Vec<Arc<LocalQueue>>,
     pub cohorts: Vec<Arc<Cohort>>,
     pub checks: Vec<Arc<AdmissionCheck>>,
-    pub parameters: Vec<Arc<ProvisioningParameters>>,
+    pub parameters: Vec<Arc<RawParameters>>,
     pub daemon_sets: Vec<Arc<DaemonSet>>,
     pub limit_ranges: Vec<Arc<LimitRange>>,
     pub runtime_classes: Vec<Arc<RuntimeClass>>,
@@ -129,8 +130,13 @@ impl Objects {
         list(&client, &mut self.runtime_classes).await?;
         list(&client, &mut self.namespaces).await?;
         if self.parameters.is_empty() {
-            // Without the CRD there are none.
-            let _ = list(&client, &mut self.parameters).await;
+            let api: Api<RawParameters> = Api::all(client.clone());
+            match api.list(&ListParams::default()).await {
+                Ok(found) => self.parameters.extend(found.items.into_iter().map(Arc::new)),
+                // Without the CRD there are none.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => return Err(failed("provisioningparameters", &error)),
+            }
         }
         if let Some(namespace) = of {
             list_in(&client, &namespace, &mut self.limit_ranges).await?;
@@ -138,11 +144,19 @@ impl Objects {
         Ok(())
     }
 
-    /// The parameters that a check names.
-    pub fn parameters_of(&self, check: &str) -> Option<ProvisioningParametersSpec> {
-        let check = self.checks.iter().find(|c| c.metadata.name.as_deref() == Some(check))?;
-        let name = &check.spec.parameters.as_ref()?.name;
-        self.parameters.iter().find(|p| p.metadata.name.as_ref() == Some(name)).map(|p| p.spec.clone())
+    /// The parameters that a check names, if it names any.
+    pub fn parameters_of(&self, check: &str) -> Result<Option<ProvisioningParametersSpec>, Failure> {
+        let found = self.checks.iter().find(|c| c.metadata.name.as_deref() == Some(check));
+        let Some(reference) = found.and_then(|c| c.spec.parameters.as_ref()) else { return Ok(None) };
+        let name = &reference.name;
+        let refused = |why: String| {
+            Failure::Invalid(format!("check {check} names ProvisioningParameters {name}, {why}"))
+        };
+        let object = self.parameters.iter().find(|p| p.metadata.name.as_ref() == Some(name));
+        let object =
+            object.ok_or_else(|| refused("which are not to be found; give them with -f".to_owned()))?;
+        let read = parameters::read(object);
+        read.map(Some).map_err(|fault| refused(format!("which cannot be used: {fault}")))
     }
 
     /// Labels of a namespace. One that is in no file has the label that every namespace has.

@@ -1,0 +1,102 @@
+//! What only the merged policy of a check shows: values of different layers that do not go together.
+
+use super::check::Finding;
+use super::tree::Path;
+use super::{Pace, Policy};
+use crate::api::duration::Span;
+use crate::api::parameters::Release;
+
+/// Shortest wait of a retry: less would be a storm.
+pub const LEAST_WAIT: Span = Span::seconds(1);
+
+/// What is wrong with a policy as a whole, by path from its spec.
+pub fn faults(policy: &Policy) -> Vec<Finding> {
+    let root = Path::default();
+    let mut found = Vec::new();
+    let retry = root.key("retry");
+    for (key, pace) in [("inCheck", policy.in_check), ("yield", policy.yielding)] {
+        found.extend(of_pace(&retry.key(key), pace));
+    }
+    let gang = policy.deadlines.gang;
+    if policy.buffer_time > Span::default() && policy.buffer_time >= gang {
+        let message = format!(
+            "{} is not shorter than deadlines.gang, {gang}: every gang would be given up before its nodes count as ready",
+            policy.buffer_time
+        );
+        found.push((root.key("strategy").key("bufferTime"), message));
+    }
+    if policy.release == Release::Warm && policy.warm_for == Span::default() {
+        let message = "Warm needs warmFor: how long nodes wait for the next gang".to_owned();
+        found.push((root.key("custody").key("release"), message));
+    }
+    found
+}
+
+fn of_pace(at: &Path, pace: Pace) -> Vec<Finding> {
+    let Pace { base, max, .. } = pace;
+    if max < LEAST_WAIT {
+        let message = format!("{max} is shorter than {LEAST_WAIT}, the least wait between tries");
+        return vec![(at.key("max"), message)];
+    }
+    if max < base {
+        return vec![(at.key("max"), format!("{max} is shorter than base, {base}"))];
+    }
+    Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::policy::PolicyFile;
+
+    fn problems(body: &str) -> Vec<String> {
+        let text = format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n{body}");
+        let problems = PolicyFile::parse(&text).err().unwrap_or_default();
+        problems.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_two_layers_make_together_is_told_where_it_is_written() {
+        for (body, told) in [
+            (
+                "defaults: {retry: {inCheck: {max: 0s}}}",
+                "3:30: defaults.retry.inCheck.max: 0s is shorter than 1s",
+            ),
+            (
+                "defaults: {retry: {inCheck: {max: 2s}}}",
+                "defaults.retry.inCheck.max: 2s is shorter than base, 5s",
+            ),
+            (
+                "defaults: {retry: {yield: {base: 1h}}}",
+                "defaults: retry.yield.max 30m is shorter than base, 1h",
+            ),
+            (
+                "defaults: {strategy: {bufferTime: 20m}}",
+                "defaults.strategy.bufferTime: 20m is not shorter than deadlines.gang, 15m",
+            ),
+            (
+                "defaults: {strategy: {bufferTime: 10m}}\nchecks: {c: {deadlines: {gang: 5m}}}",
+                "checks.c: strategy.bufferTime 10m is not shorter than deadlines.gang, 5m",
+            ),
+            ("defaults: {custody: {release: Warm}}", "defaults.custody.release: Warm needs warmFor"),
+            (
+                "defaults: {retry: {compat: Setu}}\nchecks: {c: {retry: {onExhausted: Yield}}}",
+                "checks.c.retry.onExhausted: stands beside retry.compat: Setu",
+            ),
+        ] {
+            let found = problems(body);
+            assert_eq!(found.len(), 1, "{body}: {found:?}");
+            assert!(found[0].contains(told), "{body}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn layers_that_go_together_only_as_a_whole_are_good() {
+        for body in [
+            "defaults: {custody: {warmFor: 10m}}\nchecks: {c: {custody: {release: Warm}}}",
+            "defaults: {retry: {inCheck: {base: 1s}}}\nchecks: {c: {retry: {inCheck: {max: 2s}}}}",
+            "defaults: {strategy: {bufferTime: 10m}}",
+        ] {
+            assert_eq!(problems(body), Vec::<String>::new(), "{body}");
+        }
+    }
+}
