@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{mpsc::UnboundedSender, watch};
+use tokio::sync::{Notify, mpsc::UnboundedSender};
 
 /// One thing that goes wrong with one write.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -133,7 +133,9 @@ pub struct Written {
 
 /// What the wire of one replica does to what it carries.
 pub struct Wire {
-    line: watch::Sender<Line>,
+    line: Mutex<Line>,
+    /// Wakes in the order in which it was asked, which tokio's watch channel leaves to chance.
+    moved: Notify,
     state: Mutex<State>,
     died: UnboundedSender<Fault>,
 }
@@ -151,11 +153,15 @@ impl Wire {
     pub fn new(chance: Chance, died: UnboundedSender<Fault>) -> Arc<Self> {
         let state =
             State { chance, rates: Rates::none(), plan: None, written: Vec::new(), hits: BTreeMap::new() };
-        Arc::new(Self { line: watch::Sender::new(Line::Up), state: Mutex::new(state), died })
+        Arc::new(Self { line: Mutex::new(Line::Up), moved: Notify::new(), state: Mutex::new(state), died })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on this goes wrong at random.
@@ -180,19 +186,30 @@ impl Wire {
 
     /// Sets the line.
     pub fn set_line(&self, line: Line) {
-        self.line.send_if_modified(|old| *old != Line::Dead && std::mem::replace(old, line) != line);
+        {
+            let mut old = self.line();
+            if *old == Line::Dead {
+                return;
+            }
+            *old = line;
+        }
+        self.moved.notify_waiters();
     }
 
     /// Whether the replica is dead.
     pub fn is_dead(&self) -> bool {
-        *self.line.borrow() == Line::Dead
+        *self.line() == Line::Dead
     }
 
     /// Waits until the replica can reach the server; for ever if it is dead.
     pub async fn up(&self) {
-        let mut line = self.line.subscribe();
-        // The sender lives as long as `self`.
-        let _ = line.wait_for(|line| *line == Line::Up).await;
+        loop {
+            let moved = self.moved.notified();
+            if *self.line() == Line::Up {
+                return;
+            }
+            moved.await;
+        }
     }
 
     /// How long a message takes.
