@@ -61,6 +61,7 @@ impl<'d> Director<'d> {
             serde_json::from_value::<PolicyFile>(policy).map_err(|e| format!("the drama's policy: {e}"))?;
         let cluster = Cluster::start(drama.seed, &clock, &scenario::controller_name_of(ID), policy);
         let watchman = if lines { Watchman::with_lines() } else { Watchman::default() };
+        watchman.allow_creates(drama.creates());
         cluster.server.observe(Box::new(watchman.clone()));
         let admin = cluster.server.user("admin");
         for object in scenario::objects(ID, 100).map_err(|e| e.to_string())? {

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 /// What is remembered of claims.
 #[derive(Default)]
 pub struct Book {
-    /// Claims that were created, by name, to find one that is created twice.
-    created: BTreeSet<String>,
+    /// How often each claim was created, by name.
+    created: BTreeMap<String, u32>,
     /// When a claim was last seen with its node up.
     up: BTreeMap<String, Timestamp>,
     /// Nodes on which a pod ran.
@@ -73,8 +73,11 @@ fn created(sight: &mut Sight, claim: &Value) {
     let (name, attempt) = (name(claim).to_owned(), label(claim, names::ATTEMPT).to_owned());
     // Who erases a journal erases the count of attempts with it.
     let tampered = sight.gangs_book.is_tampered(label(claim, names::WORKLOAD_UID));
-    if !sight.claims_book.created.insert(name.clone()) && !tampered {
-        sight.violated("bounded", format!("{name} is created a second time"));
+    let times = sight.claims_book.created.entry(name.clone()).or_default();
+    *times += 1;
+    if *times > sight.creates.max(1) && !tampered {
+        let what = format!("{name} is created for the {times}. time");
+        sight.violated("bounded", what);
     }
     let same = |other: &Value| {
         !is_going(other)
