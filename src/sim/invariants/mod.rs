@@ -7,7 +7,8 @@
 //! | one-per-slot | no two live claims for one slot, and never more than the gang has slots |
 //! | lawful | every journal is reached from the one before by edges of the chart, numbered without a gap |
 //! | ours | Setu deletes only claims that it made for the Workload they name, and by UID |
-//! | first-written | a claim is created only under a journal that names its attempt |
+//! | first-written | a claim is created only under a journal that names its attempt, and deleted under none that wants it |
+//! | led | a pod of a gang that has nodes runs on one of them |
 //! | bounded | no claim is created twice but where an answer may have been lost, and then a few times; a gang costs a bounded number of writes |
 //! | stable | what Kueue is told to add to the pods does not change while it says Ready |
 //! | right-epoch | a Ready is of the admission it is written for |
