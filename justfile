@@ -22,7 +22,11 @@ cluster:
 
 # Random dramas in the embedded cluster, on all cores; prints gangs/s and what met what
 soak count='1000' from='1000000':
-    cargo bench --bench soak -- {{ count }} {{ from }}
+    cargo bench --locked --bench soak -- {{ count }} {{ from }}
+
+# The same with more dramas, in which every fault must meet a gang in every state
+nightly count='20000' from='1000000':
+    cargo bench --locked --bench soak -- {{ count }} {{ from }} every-pair
 
 # The model with two faults at a time, and the known bugs that it must find; takes a while
 model:

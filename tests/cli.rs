@@ -250,3 +250,43 @@ fn an_election_that_could_give_two_leaders_is_refused() {
         "--leader-election-retry-period",
     );
 }
+
+#[test]
+fn a_demo_that_cannot_be_shown_says_why_in_one_line() {
+    let one_line = |arguments: &[&str], words: &str| {
+        let output = setu(arguments);
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains(words) && said.trim_end().lines().count() == 1, "{said}");
+    };
+    one_line(
+        &["demo", "--scenario", "nowhere.yaml"],
+        "nowhere.yaml is no file; name a scenario file such as",
+    );
+    let broken = File::new("broken-scenario", "title: t\nsteps:\n- submti: {name: job}\n");
+    one_line(&["demo", "--scenario", broken.path()], broken.path());
+    let torn = File::new("torn-scenario", "title: [\n");
+    one_line(&["demo", "--scenario", torn.path()], torn.path());
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    one_line(&["demo", "--serve", &address], "the port is taken; give another one, or 0 for any");
+    one_line(&["demo", "--serve", "0.0.0.0:0"], "such as 127.0.0.1:8080");
+    one_line(&["demo", "--speed=-1"], "give 0 or a positive number");
+}
+
+#[test]
+fn the_same_seed_shows_the_same_demo_and_another_seed_another() {
+    let shown = |seed: &str| {
+        let output = setu(&["demo", "--speed", "0", "--seed", seed]);
+        assert_eq!(output.status.code(), Some(0));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let first = shown("3");
+    for words in
+        ["steady: finished", "setu-2 leads", "InsufficientCapacity", "WASTED NODE-SECONDS", "Look deeper"]
+    {
+        assert!(first.contains(words), "{words} is missing in\n{first}");
+    }
+    assert_eq!(first, shown("3"));
+    assert_ne!(first, shown("4"));
+}

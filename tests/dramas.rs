@@ -7,17 +7,42 @@
     reason = "a test may panic and tell what it saw"
 )]
 
-use setu::sim::drama::{Drama, Outcome};
+use setu::sim::drama::{Drama, Outcome, shrink};
 use setu::sim::faults::Fault;
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Random dramas that are played; `SETU_SEEDS=from..to` chooses others.
-const SEEDS: std::ops::Range<u64> = 0..16;
+const SEEDS: std::ops::Range<u64> = 0..300;
+/// Random dramas that are played twice.
+const REPEATED: std::ops::Range<u64> = 0..50;
 
 fn seeds() -> std::ops::Range<u64> {
     let chosen = std::env::var("SETU_SEEDS").ok();
     let chosen = chosen.as_deref().and_then(|text| text.split_once(".."));
     chosen.map_or(SEEDS, |(from, to)| from.parse().unwrap()..to.parse().unwrap())
+}
+
+/// Does something with each of these, on all cores. What comes of it is in the order of the input.
+fn each<I: Sync, T: Send>(all: &[I], does: impl Fn(&I) -> T + Sync) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let done: Mutex<BTreeMap<usize, T>> = Mutex::default();
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                while let Some((index, one)) =
+                    Some(next.fetch_add(1, Relaxed)).and_then(|i| Some((i, all.get(i)?)))
+                {
+                    let came = does(one);
+                    done.lock().unwrap().insert(index, came);
+                }
+            });
+        }
+    });
+    done.into_inner().unwrap().into_values().collect()
 }
 
 fn told(drama: &Drama, outcome: &Outcome) -> String {
@@ -40,40 +65,61 @@ fn a_gang_that_nothing_happens_to_runs_and_leaves_nothing() {
 #[test]
 fn whatever_happens_to_any_one_write_nothing_is_lost_and_nothing_is_left() {
     let reference = Drama::quiet(2).play(false).unwrap();
-    let mut failed = Vec::new();
-    for write in 0..reference.writes {
-        for fault in Fault::ALL {
-            let drama = Drama { plan: Some((write, fault)), ..Drama::quiet(2) };
-            let outcome = drama.play(false).unwrap();
-            if !outcome.violations.is_empty() {
-                failed.push(format!("write {write}, {fault}: {}", outcome.violations.first().unwrap()));
-            }
-        }
-    }
+    let cases: Vec<(usize, Fault)> =
+        (0..reference.writes).flat_map(|write| Fault::ALL.map(|fault| (write, fault))).collect();
+    let failed = each(&cases, |(write, fault)| {
+        let drama = Drama { plan: Some((*write, *fault)), ..Drama::quiet(2) };
+        let outcome = drama.play(false).unwrap();
+        outcome.violations.first().map(|v| format!("write {write}, {fault}: {v}"))
+    });
     println!("{} writes × {} faults", reference.writes, Fault::ALL.len());
+    let failed: Vec<String> = failed.into_iter().flatten().collect();
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
 #[test]
 fn random_dramas_break_no_invariant_and_come_to_their_end() {
     let started = Instant::now();
-    let (mut lives, mut failed) = (0, Vec::new());
-    for seed in seeds() {
-        let drama = Drama::of(seed);
+    let seeds: Vec<u64> = seeds().collect();
+    let played = each(&seeds, |seed| {
+        let drama = Drama::of(*seed);
         let outcome = drama.play(false).unwrap();
-        lives += outcome.lives;
-        if !outcome.violations.is_empty() {
-            println!("seed {seed}: {}", outcome.violations.first().unwrap());
-            failed.push((seed, told(&drama, &outcome)));
-        }
-    }
+        let failed = outcome.violations.first().map(|v| {
+            println!("seed {seed}: {v}");
+            told(&drama, &outcome)
+        });
+        (outcome.lives, failed)
+    });
+    let lives: u64 = played.iter().map(|(lives, _)| lives).sum();
     let rate = lives as f64 / started.elapsed().as_secs_f64();
     println!("{lives} gangs lived in {:?}, {rate:.0} a second", started.elapsed());
-    assert!(
-        failed.is_empty(),
-        "{} dramas failed, the first with seed {}: {}",
-        failed.len(),
-        failed[0].0,
-        failed[0].1
-    );
+    let failed: Vec<String> = played.into_iter().filter_map(|(_, failed)| failed).collect();
+    assert!(failed.is_empty(), "{} dramas failed, the first: {}", failed.len(), failed[0]);
+}
+
+#[test]
+fn a_seed_repeats_a_run_to_the_last_byte() {
+    let seeds: Vec<u64> = REPEATED.collect();
+    let differences = each(&seeds, |seed| {
+        let logs = [(); 2].map(|()| Drama::of(*seed).play(true).unwrap().lines);
+        let [one, other] = logs;
+        assert!(!one.is_empty(), "seed {seed} left no log");
+        let at = one.iter().zip(&other).position(|(one, other)| one != other);
+        let at = at.or_else(|| (one.len() != other.len()).then_some(one.len().min(other.len())))?;
+        Some(format!("seed {seed}, line {at}:\n{:?}\n{:?}", one.get(at), other.get(at)))
+    });
+    let differences: Vec<String> = differences.into_iter().flatten().collect();
+    assert!(differences.is_empty(), "{} differ: {}", differences.len(), differences.join("\n"));
+}
+
+/// `SETU_SEEDS=16..17 cargo test --test dramas -- --ignored --nocapture` makes a drama that goes wrong
+/// as small as it can be and shows every change in it.
+#[test]
+#[ignore = "for whoever looks into a seed"]
+fn a_chosen_seed_is_made_small_and_told_in_full() {
+    for seed in seeds() {
+        let drama = shrink(&Drama::of(seed));
+        let outcome = drama.play(true).unwrap();
+        println!("{}{}", outcome.lines.concat(), told(&drama, &outcome));
+    }
 }

@@ -3,6 +3,7 @@
 //! An object that cannot be decoded is reported and left out; it never stops the others. Deleted
 //! objects are told of too, with the store already without them.
 
+use super::backoff::Doubling;
 use super::store::{Store, Writer};
 use crate::telemetry::metrics;
 use futures::{StreamExt, TryStreamExt, pin_mut};
@@ -89,7 +90,7 @@ async fn pump<K>(
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
     let events = watcher(api, config)
-        .default_backoff()
+        .backoff(Doubling::default())
         .try_filter_map(move |event| async move { Ok(decoded(kind, event)) });
     pin_mut!(events);
     while let Some(event) = events.next().await {

@@ -129,6 +129,10 @@ impl GangChart {
                 let then = context.after(failure);
                 Transition(State::RollingBack { then })
             }
+            Event::Found { attempt, generation, slots, .. } => {
+                context.adopt(*attempt, *generation, *slots);
+                Handled
+            }
             Event::Lost { .. } if context.memory.slots == 0 => Handled,
             Event::Lost { failure, standing: Standing::Reserved } => {
                 context.lose(failure).map_or(Handled, Transition)

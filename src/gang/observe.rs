@@ -37,6 +37,9 @@ pub fn observe(journal: &Journal, facts: &Facts<'_>) -> Reading {
     {
         return Reading::Events(vec![event]);
     }
+    if let Some(event) = belied(journal, facts) {
+        return Reading::Events(vec![event]);
+    }
     let strays = strays(journal, facts);
     let mut events = Vec::new();
     if !strays.is_empty() {
@@ -94,24 +97,43 @@ fn first_sight(facts: &Facts<'_>) -> Option<Event> {
     let Reservation::Held { standing, .. } = facts.reservation else {
         return None;
     };
-    let known = if planted!(AttemptFromJournalOnly) { &[] } else { facts.claims };
-    let attempt = known.iter().filter(|c| !c.deleting).map(|c| c.attempt).max();
-    match (attempt, standing) {
-        (Some(attempt), standing) => {
-            let own = || facts.claims.iter().filter(|c| c.attempt == attempt && c.slot < SLOTS_LIMIT);
-            Some(Event::Found {
-                attempt,
-                generation: own().map(|c| c.generation).max().unwrap_or_default(),
-                // A slot whose claim is lost is a slot all the same.
-                slots: own().map(|c| c.slot.saturating_add(1)).max().unwrap_or_default(),
-                standing: *standing,
-            })
-        }
-        (None, Standing::Admitted | Standing::Running | Standing::AdmittedPods) => {
-            Some(Event::AlreadyRunning)
-        }
-        (None, Standing::Reserved) => None,
+    match standing {
+        _ if !planted!(AttemptFromJournalOnly) && latest_attempt(facts).is_some() => found(facts, *standing),
+        Standing::Admitted | Standing::Running | Standing::AdmittedPods => Some(Event::AlreadyRunning),
+        Standing::Reserved => None,
     }
+}
+
+/// The latest attempt of which claims exist.
+fn latest_attempt(facts: &Facts<'_>) -> Option<u32> {
+    facts.claims.iter().filter(|c| !c.deleting).map(|c| c.attempt).max()
+}
+
+/// The attempt that the claims tell of.
+fn found(facts: &Facts<'_>, standing: Standing) -> Option<Event> {
+    let attempt = latest_attempt(facts)?;
+    let own = || facts.claims.iter().filter(|c| c.attempt == attempt && c.slot < SLOTS_LIMIT);
+    Some(Event::Found {
+        attempt,
+        generation: own().map(|c| c.generation).max().unwrap_or_default(),
+        // A slot whose claim is lost is a slot all the same.
+        slots: own().map(|c| c.slot.saturating_add(1)).max().unwrap_or_default(),
+        standing,
+    })
+}
+
+/// What the claims of an admitted gang say against its journal, which a tenant can write: no journal of
+/// ours knows less than the claims do. Its pods run on them, so they are believed.
+fn belied(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
+    let Reservation::Held { standing, .. } = facts.reservation else {
+        return None;
+    };
+    if journal.state != State::Approved || *standing == Standing::Reserved {
+        return None;
+    }
+    let event = found(facts, *standing)?;
+    let known = (journal.memory.attempt, journal.memory.slots);
+    matches!(event, Event::Found { attempt, slots, .. } if (attempt, slots) > known).then_some(event)
 }
 
 /// Claims that nothing wants and that nobody deletes yet.

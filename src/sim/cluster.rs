@@ -3,12 +3,14 @@
 use super::actors::{self, karpenter::Karpenter, kueue::Kueue, machines::Machines};
 use super::api::{self, ApiServer, Caller};
 use super::chance::Chance;
-use super::faults::{Fault, Line, Rates, Wire};
+use super::faults::{Fault, Line, Rates, Struck, Wire};
 use super::transport::Link;
 use crate::app::replica::{Parts, Replica};
 use crate::clock::Clock;
+use crate::cluster::lease::{Settings, Timing};
 use crate::controllers::Context;
 use crate::controllers::context::Options;
+use crate::names;
 use crate::policy::PolicyFile;
 use crate::telemetry::Telemetry;
 use crate::telemetry::traces::Traces;
@@ -16,6 +18,7 @@ use jiff::SignedDuration;
 use kube::Client;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -39,10 +42,13 @@ pub struct Cluster {
     lives: u64,
     down: Arc<AtomicBool>,
     died: (UnboundedSender<Fault>, UnboundedReceiver<Fault>),
+    struck: Struck,
 }
 
 /// One replica of Setu.
 pub struct Setu {
+    /// Its name, as in its journals and leases.
+    pub name: String,
     /// Its way to the API server.
     pub wire: Arc<Wire>,
     /// What it knows.
@@ -64,6 +70,8 @@ pub struct Start {
     pub api_replica: usize,
     /// What it does only where it is asked to.
     pub options: Options,
+    /// The times of the election it takes part in; without, it acts whoever else does.
+    pub election: Option<Timing>,
 }
 
 impl Cluster {
@@ -84,6 +92,7 @@ impl Cluster {
             lives: 0,
             down: Arc::default(),
             died: unbounded_channel(),
+            struck: Arc::new(|_| {}),
         }
     }
 
@@ -95,14 +104,20 @@ impl Cluster {
     /// A client on whose way nothing goes wrong.
     pub fn client(&self, user: &str) -> Client {
         let (died, _) = unbounded_channel();
-        let wire = Wire::new(Chance::new(self.seed, user), died);
+        let wire = Wire::new(Chance::new(self.seed, user), died, Arc::new(|_| {}));
         self.link(user, 0, self.clock.clone(), wire).client()
+    }
+
+    /// Tells of every fault that strikes a replica that is started from now on.
+    pub fn tell_of_faults(&mut self, struck: Struck) {
+        self.struck = struck;
     }
 
     /// Starts a replica of Setu.
     pub fn start_setu(&mut self, start: &Start) -> Setu {
         self.lives = self.lives.wrapping_add(1);
-        let wire = Wire::new(Chance::new(self.seed, &format!("setu-{}", self.lives)), self.died.0.clone());
+        let name = format!("setu-{}", self.lives);
+        let wire = Wire::new(Chance::new(self.seed, &name), self.died.0.clone(), Arc::clone(&self.struck));
         if let Some(rates) = &start.rates {
             wire.set_rates(rates.clone());
         }
@@ -117,17 +132,29 @@ impl Cluster {
             options: start.options,
             policy: self.policy.clone().into(),
             telemetry: Telemetry {
-                instance: format!("setu-{}", self.lives),
+                instance: name.clone(),
                 traces: self.traces.clone(),
                 ..Telemetry::default()
             },
-            election: None,
+            election: start.election.map(|timing| self.election(&name, timing)),
         });
         let context = replica.context();
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let task = tokio::spawn(async move { replica.work(&stopped).await });
-        Setu { wire, context, stop, task }
+        Setu { name, wire, context, stop, task }
+    }
+
+    fn election(&self, name: &str, timing: Timing) -> Settings {
+        let mut chance = Chance::new(self.seed, &format!("{name}-election"));
+        let jitter = move || Duration::from_millis(chance.below(1_000)).as_secs_f64();
+        Settings {
+            namespace: "default".to_owned(),
+            name: names::SETU.to_owned(),
+            identity: name.to_owned(),
+            timing,
+            jitter: Box::new(jitter),
+        }
     }
 
     /// Takes the API server away from everybody but the actors, or gives it back.

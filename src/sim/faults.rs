@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use tokio::sync::{mpsc::UnboundedSender, watch};
+use tokio::sync::{Notify, mpsc::UnboundedSender};
 
 /// One thing that goes wrong with one write.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,6 +74,11 @@ pub enum WatchFault {
     Silent,
 }
 
+impl WatchFault {
+    /// Every fault.
+    pub const ALL: [Self; 3] = [Self::Cut, Self::Expired, Self::Silent];
+}
+
 /// How often what goes wrong, per thousand requests or frames.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -101,7 +106,7 @@ impl Rates {
             }
         }
         let mut watches = Vec::new();
-        for fault in [WatchFault::Cut, WatchFault::Expired, WatchFault::Silent] {
+        for fault in WatchFault::ALL {
             if chance.happens(500) {
                 watches.push((fault, 1 + chance.below(10)));
             }
@@ -133,29 +138,62 @@ pub struct Written {
 
 /// What the wire of one replica does to what it carries.
 pub struct Wire {
-    line: watch::Sender<Line>,
+    line: Mutex<Line>,
+    /// Wakes in the order in which it was asked, which tokio's watch channel leaves to chance.
+    moved: Notify,
     state: Mutex<State>,
     died: UnboundedSender<Fault>,
+    struck: Struck,
+}
+
+/// Is told of every fault at the moment at which it strikes, by its name.
+pub type Struck = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A fault that waits for a write of its kind.
+struct Doom {
+    verb: &'static str,
+    path: &'static str,
+    left: usize,
+    fault: Fault,
+}
+
+impl Doom {
+    fn strikes(&mut self, verb: &str, path: &str) -> Option<Fault> {
+        if verb == self.verb && path.ends_with(self.path) {
+            self.left = self.left.checked_sub(1)?;
+            return (self.left == 0).then_some(self.fault);
+        }
+        None
+    }
 }
 
 struct State {
     chance: Chance,
     rates: Rates,
     plan: Option<(usize, Fault)>,
+    doom: Option<Doom>,
     written: Vec<Written>,
-    hits: BTreeMap<Fault, u64>,
 }
 
 impl Wire {
     /// A wire on which nothing goes wrong yet. Deaths are told to `died`.
-    pub fn new(chance: Chance, died: UnboundedSender<Fault>) -> Arc<Self> {
-        let state =
-            State { chance, rates: Rates::none(), plan: None, written: Vec::new(), hits: BTreeMap::new() };
-        Arc::new(Self { line: watch::Sender::new(Line::Up), state: Mutex::new(state), died })
+    pub fn new(chance: Chance, died: UnboundedSender<Fault>, struck: Struck) -> Arc<Self> {
+        let state = State { chance, rates: Rates::none(), plan: None, doom: None, written: Vec::new() };
+        Arc::new(Self {
+            line: Mutex::new(Line::Up),
+            moved: Notify::new(),
+            state: Mutex::new(state),
+            died,
+            struck,
+        })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on this goes wrong at random.
@@ -168,31 +206,43 @@ impl Wire {
         self.state().plan = Some((write, fault));
     }
 
+    /// This goes wrong with the write from now on of this number, counted from 1, among those with this
+    /// verb and this end of their path.
+    pub fn doom(&self, (verb, path): (&'static str, &'static str), number: usize, fault: Fault) {
+        self.state().doom = Some(Doom { verb, path, left: number, fault });
+    }
+
     /// Every write that was sent, in order.
     pub fn written(&self) -> Vec<Written> {
         self.state().written.clone()
     }
 
-    /// How often each fault struck.
-    pub fn hits(&self) -> BTreeMap<Fault, u64> {
-        self.state().hits.clone()
-    }
-
     /// Sets the line.
     pub fn set_line(&self, line: Line) {
-        self.line.send_if_modified(|old| *old != Line::Dead && std::mem::replace(old, line) != line);
+        {
+            let mut old = self.line();
+            if *old == Line::Dead {
+                return;
+            }
+            *old = line;
+        }
+        self.moved.notify_waiters();
     }
 
     /// Whether the replica is dead.
     pub fn is_dead(&self) -> bool {
-        *self.line.borrow() == Line::Dead
+        *self.line() == Line::Dead
     }
 
     /// Waits until the replica can reach the server; for ever if it is dead.
     pub async fn up(&self) {
-        let mut line = self.line.subscribe();
-        // The sender lives as long as `self`.
-        let _ = line.wait_for(|line| *line == Line::Up).await;
+        loop {
+            let moved = self.moved.notified();
+            if *self.line() == Line::Up {
+                return;
+            }
+            moved.await;
+        }
     }
 
     /// How long a message takes.
@@ -213,12 +263,14 @@ impl Wire {
         let number = state.written.len();
         state.written.push(Written { verb: verb.to_owned(), path: path.to_owned() });
         let planned = state.plan.filter(|(write, _)| *write == number).map(|(_, fault)| fault);
+        let planned = planned.or_else(|| state.doom.as_mut()?.strikes(verb, path));
         let rates = state.rates.writes.clone();
         let random =
             || rates.into_iter().find(|(_, rate)| state.chance.happens(*rate)).map(|(fault, _)| fault);
         let fault = planned.or_else(random);
+        drop(state);
         if let Some(fault) = fault {
-            *state.hits.entry(fault).or_default() += 1;
+            (self.struck)(&fault.to_string());
         }
         fault
     }
@@ -227,7 +279,12 @@ impl Wire {
     pub fn breaks(&self) -> Option<WatchFault> {
         let mut state = self.state();
         let rates = state.rates.watches.clone();
-        rates.into_iter().find(|(_, rate)| state.chance.happens(*rate)).map(|(fault, _)| fault)
+        let fault = rates.into_iter().find(|(_, rate)| state.chance.happens(*rate)).map(|(fault, _)| fault);
+        drop(state);
+        if let Some(fault) = fault {
+            (self.struck)(&format!("{fault:?}"));
+        }
+        fault
     }
 
     /// The replica dies.

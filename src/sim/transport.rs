@@ -6,7 +6,7 @@ use super::faults::{Fault, WatchFault, Wire};
 use crate::clock::Clock;
 use axum::body::{Body as AnswerBody, Bytes};
 use futures::future::BoxFuture;
-use futures::{Stream, StreamExt, stream};
+use futures::{FutureExt, Stream, StreamExt, stream};
 use http::header::DATE;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use jiff::fmt::rfc2822::DateTimePrinter;
@@ -112,15 +112,21 @@ impl Link {
                 BOOKMARK_PERIOD.min(end.saturating_duration_since(Instant::now())),
                 watch.next(),
             );
-            let Ok(frame) = next.await else {
+            let next = if let Ok(frame) = next.await {
+                frame
+            } else {
                 if Instant::now() >= end {
                     return None;
                 }
                 link.wire.up().await;
                 let bookmark = link.server.bookmark(&watch);
-                return Some((bookmark.line, Some((watch, link, end))));
+                // What was committed while the replica stood still is told before the bookmark is.
+                let Some(frame) = watch.next().now_or_never() else {
+                    return Some((bookmark.line, Some((watch, link, end))));
+                };
+                frame
             };
-            let frame = frame?;
+            let frame = next?;
             link.arrival(&frame).await;
             match link.wire.breaks() {
                 None => Some((frame.line, Some((watch, link, end)))),

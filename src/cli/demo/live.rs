@@ -25,13 +25,7 @@ impl Screen {
     pub fn draw(&mut self, spectator: &Spectator) {
         for (at, text) in spectator.news() {
             let started = *self.started.get_or_insert(at);
-            let line = format!("{:>7.1}s  {text}", at.duration_since(started).as_secs_f64());
-            if self.live {
-                // A terminal that cannot be written to is found out by the bars.
-                let _ = self.bars.println(line);
-            } else {
-                super::super::print(&format!("{line}\n"));
-            }
+            self.tell(&format!("{:>7.1}s  {text}", at.duration_since(started).as_secs_f64()));
         }
         for gang in spectator.gangs() {
             let bars = &self.bars;
@@ -43,6 +37,16 @@ impl Screen {
             bar.set_position(gang.count(Phase::Ready) as u64);
             bar.set_prefix(gang.job.clone());
             bar.set_message(message(&gang));
+        }
+    }
+
+    /// Shows a line above the bars.
+    pub fn tell(&self, line: &str) {
+        if self.live {
+            // A terminal that cannot be written to is found out by the bars.
+            let _ = self.bars.println(line);
+        } else {
+            super::super::print(&format!("{line}\n"));
         }
     }
 

@@ -1,22 +1,26 @@
 //! `setu demo`: the embedded cluster with the real controller in it, before the user's eyes.
 
+mod door;
 mod live;
 mod summary;
 
 use super::Failure;
 use crate::clock::Clock;
+use crate::names;
 use crate::policy::PolicyFile;
 use crate::sim::cluster::Cluster;
 use crate::sim::embedded::Embedded;
 use crate::sim::scenario::{self, Run};
 use crate::sim::show::{Spectator, pace, play::Play};
+use door::Door;
 use jiff::Timestamp;
 use live::Screen;
 use std::io::IsTerminal as _;
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-/// How often the screen is drawn anew while a scenario is played, in virtual time.
+/// How often the screen is drawn anew while a scenario is played.
 const DRAW: Duration = Duration::from_millis(100);
 
 /// Shows Setu at work in an embedded cluster: no Kubernetes is needed.
@@ -33,6 +37,9 @@ pub struct Args {
     /// What chance is made from: the same seed repeats the same run exactly.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Serve the cluster to kubectl at this address, in real time and until Ctrl-C.
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "speed")]
+    serve: Option<SocketAddr>,
 }
 
 impl Args {
@@ -42,23 +49,28 @@ impl Args {
             return Err(Failure::Invalid(format!("--speed {}: give 0 or a positive number", self.speed)));
         }
         let runs = self.scenario.as_deref().map(read).transpose()?;
-        // Virtual time needs a runtime of its own, with one thread.
-        let shown = tokio::task::spawn_blocking(move || self.show(runs));
+        let door = self.serve.map(Door::open).transpose()?;
+        // Its time needs a runtime of its own, with one thread.
+        let shown = tokio::task::spawn_blocking(move || self.show(runs, door));
         shown.await.map_err(|e| Failure::Failed(format!("the demo broke off: {e}")))?
     }
 
-    fn show(&self, runs: Option<Vec<Run>>) -> Result<(), Failure> {
+    fn show(&self, runs: Option<Vec<Run>>, mut door: Option<Door>) -> Result<(), Failure> {
         match runs {
-            None => self.in_virtual_time(self.play()),
-            Some(runs) => runs.into_iter().try_for_each(|run| self.in_virtual_time(self.scenario(&run))),
+            None => self.on_stage(self.play(door)),
+            Some(runs) => {
+                runs.into_iter().try_for_each(|run| self.on_stage(self.scenario(&run, door.take())))
+            }
         }
     }
 
-    fn in_virtual_time(&self, show: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build();
+    /// Runs a show in virtual time, or in real time where kubectl may come in.
+    fn on_stage(&self, show: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+        let paused = self.serve.is_none();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(paused).build();
         let runtime = runtime.map_err(|e| Failure::Failed(format!("no runtime: {e}")))?;
         runtime.block_on(async {
-            if self.speed > 0.0 {
+            if paused && self.speed > 0.0 {
                 tokio::spawn(pace::keep(self.speed));
             }
             show.await
@@ -66,49 +78,87 @@ impl Args {
     }
 
     fn cluster(&self, controller_name: &str, policy: PolicyFile) -> (Cluster, Spectator) {
-        // A fixed date, so that a run can be repeated to the last byte.
-        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap_or(Timestamp::UNIX_EPOCH));
+        let clock = if self.serve.is_some() {
+            // kubectl tells ages by its own clock.
+            Clock::wall()
+        } else {
+            // A fixed date, so that a run can be repeated to the last byte.
+            Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap_or(Timestamp::UNIX_EPOCH))
+        };
         let cluster = Cluster::start(self.seed, &clock, controller_name, policy);
         let spectator = Spectator::default();
         cluster.server.observe(Box::new(spectator.clone()));
         (cluster, spectator)
     }
 
-    async fn play(&self) -> Result<(), Failure> {
+    async fn play(&self, door: Option<Door>) -> Result<(), Failure> {
         let policy = Play::policy().map_err(Failure::Failed)?;
-        let (cluster, spectator) = self.cluster(&Play::controller_name(), policy);
-        let mut screen = Screen::new(std::io::stdout().is_terminal());
+        let (cluster, spectator) = self.cluster(names::CONTROLLER_NAME, policy);
         let mut play = Play::new(cluster, spectator.clone()).map_err(Failure::Failed)?;
-        play.play(|spectator| screen.draw(spectator)).await;
+        let served = door.is_some();
+        door.map_or(Ok(()), |door| door.serve(play.server().clone()))?;
+        let mut screen = Screen::new(std::io::stdout().is_terminal());
+        let shown = async {
+            play.play(|spectator| screen.draw(spectator)).await;
+            if served {
+                screen.tell("the play is over; the cluster stays until Ctrl-C");
+                play.go_on(|spectator| screen.draw(spectator)).await;
+            }
+        };
+        unless_interrupted(served, shown).await;
         screen.close();
         super::print(&summary::text(&spectator.gangs()));
         Ok(())
     }
 
-    async fn scenario(&self, run: &Run) -> Result<(), Failure> {
+    async fn scenario(&self, run: &Run, door: Option<Door>) -> Result<(), Failure> {
         let invalid = |e: anyhow::Error| Failure::Invalid(format!("{e:#}"));
         let policy = scenario::policy(run).map_err(invalid)?;
         let policy: PolicyFile = serde_yaml::from_str(&policy)
             .map_err(|e| Failure::Invalid(format!("the policy of {}: {e}", run.title)))?;
         let (cluster, spectator) = self.cluster(&scenario::controller_name(run), policy);
-        let theatre = Embedded::new(cluster);
-        let mut screen = Screen::new(std::io::stdout().is_terminal());
         super::print(&format!("{}\n", run.title));
-        let mut world = scenario::World::new(theatre, run).await.map_err(invalid)?;
-        let played = {
+        let served = door.is_some();
+        door.map_or(Ok(()), |door| door.serve(cluster.server.clone()))?;
+        let mut screen = Screen::new(std::io::stdout().is_terminal());
+        let mut world = scenario::World::new(Embedded::new(cluster), run).await.map_err(invalid)?;
+        let mut played = None;
+        let shown = async {
             let mut playing = std::pin::pin!(scenario::play(&mut world, run, None));
-            loop {
+            played = Some(loop {
                 tokio::select! {
                     biased;
                     played = &mut playing => break played,
                     () = tokio::time::sleep(DRAW) => screen.draw(&spectator),
                 }
+            });
+            screen.draw(&spectator);
+            if served {
+                screen.tell("the scenario is over; the cluster stays until Ctrl-C");
+            }
+            while served {
+                tokio::time::sleep(DRAW).await;
+                screen.draw(&spectator);
             }
         };
-        screen.draw(&spectator);
+        unless_interrupted(served, shown).await;
         screen.close();
         super::print(&summary::text(&spectator.gangs()));
-        played.map(drop).map_err(|e| Failure::Failed(format!("{e:#}")))
+        played.map_or(Ok(()), |played| played.map(drop).map_err(|e| Failure::Failed(format!("{e:#}"))))
+    }
+}
+
+/// Waits for the end of a show; of one that is served, Ctrl-C is the end.
+async fn unless_interrupted(served: bool, show: impl Future<Output = ()>) {
+    let interrupted = async {
+        if !served || tokio::signal::ctrl_c().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = interrupted => {}
+        () = show => {}
     }
 }
 

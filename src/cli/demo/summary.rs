@@ -4,33 +4,68 @@ use super::live::name;
 use crate::sim::show::Gang;
 use std::fmt::Write as _;
 
+/// Width of the lines on which the ways of gangs are told.
+const WIDTH: usize = 100;
+
 /// The summary of a show.
 pub fn text(gangs: &[Gang]) -> String {
     let mut text = String::from("\n");
     let width = gangs.iter().map(|g| g.job.len()).max().unwrap_or_default().max(4);
     // Writing to a String cannot fail.
-    let _ = writeln!(
-        text,
-        "{:<width$}  {:>5}  {:>13}  {:>10}  PATH",
-        "GANG", "NODES", "WASTED NODE-S", "API WRITES"
-    );
+    let _ = writeln!(text, "{:<width$}  NODES  WASTED NODE-SECONDS  API WRITES  WAY", "GANG");
     for gang in gangs {
-        let path =
+        let steps =
             gang.path.iter().map(|(state, time)| format!("{} {:.1}s", name(*state), time.as_secs_f64()));
         let end = gang.state.map_or("no quota", |(state, _)| name(state)).to_owned();
-        let path: Vec<String> = path.chain([end]).collect();
+        let mut way = wrapped(steps.chain([end])).into_iter();
+        let first = way.next().unwrap_or_default();
         let _ = writeln!(
             text,
-            "{:<width$}  {:>5}  {:>13.1}  {:>10}  {}",
-            gang.job,
-            gang.created,
-            gang.wasted,
-            gang.writes,
-            path.join(" → ")
+            "{:<width$}  {:>5}  {:>19.1}  {:>10}  {first}",
+            gang.job, gang.created, gang.wasted, gang.writes
         );
+        for line in way {
+            let _ = writeln!(text, "{:width$}  {:5}  {:19}  {:10}  {line}", "", "", "", "");
+        }
     }
-    text.push_str(
-        "\nLook deeper: setu demo --speed 0 --seed 2; setu statechart; setu demo --scenario examples/scenarios/shortage.yaml\n",
-    );
+    text.push_str(DEEPER);
     text
+}
+
+/// Steps with arrows between them, on lines that are not too long.
+fn wrapped(steps: impl Iterator<Item = String>) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for step in steps {
+        let Some(line) = lines.last_mut() else { break };
+        if line.is_empty() {
+            line.push_str(&step);
+        } else if line.chars().count() + step.len() + 3 > WIDTH {
+            lines.push(format!("→ {step}"));
+        } else {
+            let _ = write!(line, " → {step}");
+        }
+    }
+    lines
+}
+
+/// What to try next.
+const DEEPER: &str = "
+Look deeper:
+  setu demo --serve 127.0.0.1:8080    # the same with a port for kubectl; it stays until Ctrl-C
+  setu demo --scenario examples/scenarios/shortage.yaml
+  setu demo --speed 0 --seed 2    # other chances, as fast as the machine can
+  setu statechart    # every state and what leads from one to another
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_way_is_told_on_several_lines_without_loss() {
+        let steps: Vec<String> = (0..20).map(|n| format!("State {n}s")).collect();
+        let lines = wrapped(steps.iter().cloned());
+        assert!(lines.len() > 1 && lines.iter().all(|l| l.chars().count() <= WIDTH));
+        assert_eq!(lines.join(" "), steps.join(" → "));
+    }
 }

@@ -7,6 +7,7 @@
 use super::evaluate::{Sighting, Verdict, evaluate};
 use super::{Leadership, Settings};
 use crate::clock::Clock;
+use crate::cluster::backoff::Doubling;
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -50,7 +51,7 @@ impl Elector {
     /// Takes part until `stop`, then gives the lease up.
     pub async fn run(mut self, stop: CancellationToken) {
         let selector = watcher::Config::default().fields(&format!("metadata.name={}", self.settings.name));
-        let news = watcher(self.api.clone(), selector).default_backoff();
+        let news = watcher(self.api.clone(), selector).backoff(Doubling::default());
         futures::pin_mut!(news);
         self.look().await;
         loop {

@@ -99,6 +99,8 @@ pub static LOCAL_QUEUE: Kind =
 /// Kueue's ClusterQueue.
 pub static CLUSTER_QUEUE: Kind =
     custom(KUEUE, ("ClusterQueue", "clusterqueues", "clusterqueue"), &["cq"], false);
+/// Kueue's Cohort.
+pub static COHORT: Kind = custom(KUEUE, ("Cohort", "cohorts", "cohort"), &[], false);
 /// Kueue's ResourceFlavor.
 pub static RESOURCE_FLAVOR: Kind = without_status(custom(
     KUEUE,
@@ -193,6 +195,7 @@ pub static ALL: &[&Kind] = &[
     &WORKLOAD,
     &LOCAL_QUEUE,
     &CLUSTER_QUEUE,
+    &COHORT,
     &RESOURCE_FLAVOR,
     &TOPOLOGY,
     &ADMISSION_CHECK,

@@ -1,6 +1,8 @@
 //! Which fault or move met a gang in which state: a pair that never happens is not tested.
 
 use crate::gang::StateName;
+use crate::sim::faults::{Fault, WatchFault};
+use crate::sim::moves::Move;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
@@ -16,17 +18,16 @@ const STATES: [StateName; 6] = [
 
 /// A table of how often each fault or move met a gang in each state.
 pub fn coverage(met: &BTreeMap<(StateName, String), u64>) -> String {
-    let faults: BTreeSet<&str> = met.keys().map(|(_, fault)| fault.as_str()).collect();
     let mut table = format!("{:<16}", "met in");
     // Writing to a String cannot fail.
     for state in STATES {
         let _ = write!(table, "{:>14}", state.to_string());
     }
     table.push('\n');
-    for fault in &faults {
+    for fault in everything() {
         let _ = write!(table, "{fault:<16}");
         for state in STATES {
-            let times = met.get(&(state, (*fault).to_owned())).copied().unwrap_or_default();
+            let times = met.get(&(state, fault.clone())).copied().unwrap_or_default();
             let _ = write!(table, "{times:>14}");
         }
         table.push('\n');
@@ -34,9 +35,17 @@ pub fn coverage(met: &BTreeMap<(StateName, String), u64>) -> String {
     table
 }
 
-/// Pairs that never happened, of the faults and moves that happened at all.
+/// Everything that can happen in a drama.
+fn everything() -> BTreeSet<String> {
+    let faults = Fault::ALL.iter().map(ToString::to_string);
+    let watches = WatchFault::ALL.iter().map(|fault| format!("{fault:?}"));
+    let moves = Move::ALL.iter().map(|what| format!("{what:?}"));
+    let scenes = ["Kill", "Sleep", "Upgrade"].map(str::to_owned);
+    faults.chain(watches).chain(moves).chain(scenes).collect()
+}
+
+/// Pairs that never happened.
 pub fn gaps(met: &BTreeMap<(StateName, String), u64>) -> Vec<(StateName, String)> {
-    let faults: BTreeSet<&String> = met.keys().map(|(_, fault)| fault).collect();
-    let pairs = faults.iter().flat_map(|fault| STATES.iter().map(|state| (*state, (*fault).clone())));
+    let pairs = everything().into_iter().flat_map(|fault| STATES.map(|state| (state, fault.clone())));
     pairs.filter(|pair| !met.contains_key(pair)).collect()
 }

@@ -17,6 +17,7 @@ use crate::sim::values::{annotation, is, name, text};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -44,8 +45,11 @@ pub struct Director<'d> {
     chance: Chance,
     started: Instant,
     first_writes: Option<usize>,
-    met: BTreeMap<(StateName, String), u64>,
+    met: Met,
 }
+
+/// How often each fault or move met a gang in each state.
+type Met = Arc<Mutex<BTreeMap<(StateName, String), u64>>>;
 
 const PROPS: Props<'static> = Props { id: ID, check: ID };
 
@@ -59,9 +63,13 @@ impl<'d> Director<'d> {
         });
         let policy =
             serde_json::from_value::<PolicyFile>(policy).map_err(|e| format!("the drama's policy: {e}"))?;
-        let cluster = Cluster::start(drama.seed, &clock, &scenario::controller_name_of(ID), policy);
+        let mut cluster = Cluster::start(drama.seed, &clock, &scenario::controller_name_of(ID), policy);
         let watchman = if lines { Watchman::with_lines() } else { Watchman::default() };
+        watchman.allow_creates(drama.creates());
         cluster.server.observe(Box::new(watchman.clone()));
+        let met = Met::default();
+        let (witness, book) = (watchman.clone(), Arc::clone(&met));
+        cluster.tell_of_faults(Arc::new(move |fault| note(&witness, &book, fault)));
         let admin = cluster.server.user("admin");
         for object in scenario::objects(ID, 100).map_err(|e| e.to_string())? {
             let kind = text(&object, "/kind");
@@ -83,7 +91,7 @@ impl<'d> Director<'d> {
             chance: Chance::new(drama.seed, "director"),
             started: Instant::now(),
             first_writes: None,
-            met: BTreeMap::new(),
+            met,
         };
         director.first_part().await;
         director.second_part().await;
@@ -115,7 +123,6 @@ impl<'d> Director<'d> {
     /// Replicas that died come back, those that sleep wake, and time goes on.
     async fn beat(&mut self) {
         for fault in self.cluster.deaths() {
-            self.note(&fault.to_string());
             let wait = self.chance.millis(1_000, 20_000);
             let dead = self.stage.iter().position(|s| s.as_ref().is_some_and(|s| s.wire.is_dead()));
             if let Some(replica) = dead {
@@ -202,11 +209,8 @@ impl<'d> Director<'d> {
         }
     }
 
-    /// Notes in which states the gangs were when something happened.
-    fn note(&mut self, what: &str) {
-        for state in self.watchman.states() {
-            *self.met.entry((state, what.to_owned())).or_default() += 1;
-        }
+    fn note(&self, what: &str) {
+        note(&self.watchman, &self.met, what);
     }
 
     fn submit(&self, index: usize, role: &Role) {
@@ -289,7 +293,7 @@ impl<'d> Director<'d> {
         [&kinds::WORKLOAD, &kinds::NODE_CLAIM, &kinds::NODE].into_iter().all(|k| user.list(k).is_empty())
     }
 
-    fn outcome(mut self) -> Outcome {
+    fn outcome(self) -> Outcome {
         let first = self.stage.first().and_then(Option::as_ref).map_or(0, |s| s.wire.written().len());
         Outcome {
             violations: self.watchman.violations(),
@@ -297,9 +301,17 @@ impl<'d> Director<'d> {
             changes: self.watchman.changes(),
             lines: self.watchman.lines(),
             lives: self.watchman.lives(),
-            met: std::mem::take(&mut self.met),
+            met: std::mem::take(&mut *self.met.lock().unwrap_or_else(PoisonError::into_inner)),
             writes: self.first_writes.unwrap_or(first),
             wasted: self.watchman.wasted(),
         }
+    }
+}
+
+/// Notes in which states the gangs are when something happens.
+fn note(watchman: &Watchman, met: &Met, what: &str) {
+    let mut met = met.lock().unwrap_or_else(PoisonError::into_inner);
+    for state in watchman.states() {
+        *met.entry((state, what.to_owned())).or_default() += 1;
     }
 }

@@ -22,6 +22,10 @@ use std::collections::BTreeMap;
 /// Longest life of a drama's first part.
 const CHAOS: u64 = 600;
 
+/// How often one claim is created at most where replicas die, or do not hear what came of a write. An
+/// attempt ends at its deadline, and between two creates lies a look that failed or a new life.
+const CREATES: u32 = 12;
+
 /// A gang in a drama.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
@@ -145,6 +149,19 @@ impl Drama {
             scenes: Vec::new(),
             chaos: 0,
             ..Self::of(1)
+        }
+    }
+
+    /// How often one claim may be created: more than once only where somebody may not know of the first.
+    fn creates(&self) -> u32 {
+        let stops = |scene: &Scene| matches!(scene, Scene::Kill(..) | Scene::Sleep(..) | Scene::Upgrade(_));
+        let many = self.replicas.len() > 1
+            || !self.rates.writes.is_empty()
+            || self.scenes.iter().any(|(_, scene)| stops(scene));
+        match (many, self.plan) {
+            (true, _) => CREATES,
+            (false, Some(_)) => 2,
+            (false, None) => 1,
         }
     }
 

@@ -1,19 +1,22 @@
 //! Invariants of NodeClaims: who makes and deletes them, how many, and under which journal.
 
-use super::Sight;
-use crate::gang::{Journal, State};
+use super::{Sight, decode};
+use crate::api::workload::Verdict;
+use crate::gang::{Journal, Reservation, State};
 use crate::names;
 use crate::sim::api::Change;
-use crate::sim::values::{annotation, is, is_going, label, name, since, text};
+use crate::sim::values::{annotation, is, is_going, label, list, name, since, text};
 use jiff::Timestamp;
+use kube::ResourceExt;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// What is remembered of claims.
 #[derive(Default)]
 pub struct Book {
-    /// Claims that were created, by name, to find one that is created twice.
-    created: BTreeSet<String>,
+    /// How often each claim was created, by name.
+    created: BTreeMap<String, u32>,
     /// When a claim was last seen with its node up.
     up: BTreeMap<String, Timestamp>,
     /// Claims that were another gang's before, by Workload UID, attempt and slot.
@@ -80,8 +83,11 @@ fn created(sight: &mut Sight, claim: &Value) {
     let (name, attempt) = (name(claim).to_owned(), label(claim, names::ATTEMPT).to_owned());
     // Who erases a journal erases the count of attempts with it.
     let tampered = sight.gangs_book.is_tampered(label(claim, names::WORKLOAD_UID));
-    if !sight.claims_book.created.insert(name.clone()) && !tampered {
-        sight.violated("bounded", format!("{name} is created a second time"));
+    let times = sight.claims_book.created.entry(name.clone()).or_default();
+    *times += 1;
+    if *times > sight.creates.max(1) && !tampered {
+        let what = format!("{name} is created for the {times}. time");
+        sight.violated("bounded", what);
     }
     let same = |other: &Value| {
         !is_going(other)
@@ -131,6 +137,20 @@ fn deleted(sight: &mut Sight, claim: &Value) {
     if reserved && !leaving && current && journal.state == State::Approved {
         sight.violated("no-kill", format!("{name} is deleted while its gang runs"));
     }
+    let memory = &journal.memory;
+    let latest = label(claim, names::GENERATION).parse().unwrap_or(0) == memory.generation;
+    let slot: Option<u32> = label(claim, names::SLOT).parse().ok();
+    let meant = current && latest && slot.is_some_and(|slot| slot < memory.slots);
+    let held = match Reservation::of(&workload, annotation(claim, names::CHECK)) {
+        Reservation::Held { epoch, .. } => epoch == memory.epoch,
+        _ => false,
+    };
+    let hold: Option<Timestamp> = annotation(claim, names::HOLD_UNTIL).parse().ok();
+    let over = hold.is_some_and(|until| until <= sight.now) && !workload.is("Admitted");
+    let tampered = sight.gangs_book.is_tampered(label(claim, names::WORKLOAD_UID));
+    if meant && held && !over && !tampered && journal.state.wants_claims() {
+        sight.violated("first-written", format!("{name} is deleted under a journal that wants it"));
+    }
 }
 
 fn patched(sight: &mut Sight, before: &Value, after: &Value) {
@@ -152,8 +172,34 @@ fn patched(sight: &mut Sight, before: &Value, after: &Value) {
 
 /// A pod was written: a node on which one runs is not wasted.
 pub fn pod_changed(sight: &mut Sight, change: &Change) {
-    if let Some(pod) = change.after.as_ref().filter(|p| text(p, "/status/phase") == "Running") {
+    let Some(pod) = &change.after else { return };
+    if text(pod, "/status/phase") == "Running" {
         sight.claims_book.used.insert(text(pod, "/spec/nodeName").to_owned());
+    }
+    let node = |pod: &Value| text(pod, "/spec/nodeName").to_owned();
+    let (before, after) = (change.before.as_deref().map(node).unwrap_or_default(), node(pod));
+    if before.is_empty() && !after.is_empty() {
+        bound(sight, pod, &after);
+    }
+}
+
+/// A pod was bound: where its gang has nodes of its own, to one of them.
+fn bound(sight: &mut Sight, pod: &Value, node: &str) {
+    let owners = |object: &Value| -> Vec<String> {
+        list(object, "/metadata/ownerReferences").iter().map(|o| text(o, "/uid").to_owned()).collect()
+    };
+    let of = owners(pod);
+    let owned = |workload: &&Arc<Value>| owners(workload).iter().any(|owner| of.contains(owner));
+    let Some(workload) = sight.workloads.values().find(owned).and_then(decode) else { return };
+    let uid = workload.uid().unwrap_or_default();
+    let led = workload.checks().iter().filter(|entry| entry.state == Verdict::Ready).any(|entry| {
+        let text = workload.annotations().get(&names::journal_key(&entry.name));
+        let journal = text.and_then(|t| Journal::decode(t, &uid, Timestamp::MIN, Timestamp::MAX).ok());
+        journal.is_some_and(|j| j.state == State::Approved && j.memory.slots > 0)
+    });
+    let own = sight.claims.get(node).is_some_and(|claim| label(claim, names::WORKLOAD_UID) == uid);
+    if led && !own && !sight.gangs_book.is_tampered(&uid) {
+        sight.violated("led", format!("{} is bound to {node}, which is none of its gang's", name(pod)));
     }
 }
 

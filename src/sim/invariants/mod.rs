@@ -7,8 +7,9 @@
 //! | one-per-slot | no two live claims for one slot, and never more than the gang has slots |
 //! | lawful | every journal is reached from the one before by edges of the chart, numbered without a gap |
 //! | ours | Setu deletes only claims that it made for the Workload they name, and by UID |
-//! | first-written | a claim is created only under a journal that names its attempt |
-//! | bounded | no slot of an attempt is created twice, and a gang costs a bounded number of writes |
+//! | first-written | a claim is created only under a journal that names its attempt, and deleted under none that wants it |
+//! | led | a pod of a gang that has nodes runs on one of them |
+//! | bounded | no claim is created twice but where an answer may have been lost, and then a few times; a gang costs a bounded number of writes |
 //! | stable | what Kueue is told to add to the pods does not change while it says Ready |
 //! | right-epoch | a Ready is of the admission it is written for |
 //! | no-kill | no claim of an admitted gang is deleted by Setu while its reservation stands |
@@ -59,6 +60,8 @@ struct Sight {
     log: Sha256,
     lines: Vec<String>,
     keep_lines: bool,
+    /// How often one claim may be created.
+    creates: u32,
     changes: u64,
     now: Timestamp,
 }
@@ -92,6 +95,12 @@ impl Watchman {
 
     fn sight(&self) -> MutexGuard<'_, Sight> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Allows one claim to be created so often: whoever does not hear that a claim was made, or forgets
+    /// it, and finds it gone, makes it again.
+    pub fn allow_creates(&self, creates: u32) {
+        self.sight().creates = creates;
     }
 
     /// What was found wrong so far.

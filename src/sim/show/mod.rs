@@ -2,6 +2,7 @@
 //!
 //! It is gathered from the changes that the API server commits, as anybody could who watches it.
 
+mod acts;
 pub mod pace;
 pub mod play;
 
@@ -66,6 +67,7 @@ struct Book {
     /// By UID of the Workload.
     gangs: BTreeMap<String, Gang>,
     used: BTreeSet<String>,
+    leader: String,
     news: Vec<(Timestamp, String)>,
     now: Timestamp,
 }
@@ -106,6 +108,7 @@ impl Observer for Spectator {
             ("Workload", Some(workload), _) => book.workload(workload, by_setu),
             ("NodeClaim", Some(claim), before) => book.claim(claim, before.is_none(), by_setu),
             ("NodeClaim", None, Some(claim)) => book.claim_gone(claim),
+            ("Lease", Some(lease), _) => book.lease(text(lease, "/spec/holderIdentity")),
             ("Pod", Some(pod), _) if text(pod, "/status/phase") == "Running" => {
                 book.used.insert(text(pod, "/spec/nodeName").to_owned());
             }
@@ -134,6 +137,13 @@ impl Book {
         }
         news.extend(gang.journal(workload));
         self.news.extend(news);
+    }
+
+    fn lease(&mut self, holder: &str) {
+        if self.leader != holder && !holder.is_empty() {
+            holder.clone_into(&mut self.leader);
+            self.news.push((self.now, format!("{holder} leads")));
+        }
     }
 
     fn claim(&mut self, claim: &Value, new: bool, by_setu: bool) {

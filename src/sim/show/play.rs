@@ -1,11 +1,14 @@
 //! The play that `setu demo` shows when no scenario is named.
 
 use super::Spectator;
+use super::acts::{ACTS, Deed};
+use crate::cluster::lease::Timing;
 use crate::names;
 use crate::policy::PolicyFile;
 use crate::sim::actors::{kueue, machines};
-use crate::sim::api::kinds;
+use crate::sim::api::{ApiServer, kinds};
 use crate::sim::cluster::{Cluster, Setu, Start};
+use crate::sim::faults::Fault;
 use crate::sim::scenario;
 use crate::sim::values::{list, set, text};
 use serde_json::{Value, json};
@@ -18,74 +21,20 @@ const ID: &str = "demo";
 const BEAT: Duration = Duration::from_millis(100);
 /// How long the play may take.
 const LIMIT: Duration = Duration::from_mins(10);
+/// Shorter than in a real cluster, where a leader may be slow without being dead.
+const ELECTION: Timing = Timing {
+    lease: Duration::from_secs(4),
+    renew_deadline: Duration::from_secs(3),
+    retry: Duration::from_secs(1),
+};
 /// Spot first, on-demand where there is none.
 const POLICY: &str = include_str!("policy.yaml");
-
-/// Something that happens in the play.
-struct Act {
-    /// Seconds after the start.
-    at: u64,
-    /// What is announced.
-    says: &'static str,
-    /// What is done.
-    does: Deed,
-}
-
-enum Deed {
-    Submit { job: &'static str, pods: u32, runs: u64 },
-    Weather(&'static str),
-    Evict(&'static str),
-    ChangeLeader,
-}
-
-/// The play.
-const ACTS: [Act; 8] = [
-    Act {
-        at: 1,
-        says: "a Job of four pods comes: the plain case",
-        does: Deed::Submit { job: "steady", pods: 4, runs: 25 },
-    },
-    Act {
-        at: 2,
-        says: "the leader dies in the middle of it; another replica goes on from the journal",
-        does: Deed::ChangeLeader,
-    },
-    Act {
-        at: 4,
-        says: "spot capacity runs out",
-        does: Deed::Weather("[{\"capacityType\": \"spot\", \"capacity\": 5}]"),
-    },
-    Act {
-        at: 5,
-        says: "a Job of three pods comes: spot has too few nodes, the next tier has them",
-        does: Deed::Submit { job: "hungry", pods: 3, runs: 20 },
-    },
-    Act { at: 14, says: "a Job of two pods comes", does: Deed::Submit { job: "evicted", pods: 2, runs: 20 } },
-    Act {
-        at: 24,
-        says: "Kueue evicts it; its nodes go when its pods have stopped, and it comes back",
-        does: Deed::Evict("evicted"),
-    },
-    Act {
-        at: 34,
-        says: "two Jobs of four pods come, and the cloud has six nodes",
-        does: Deed::Weather("[{\"capacity\": 6}]"),
-    },
-    Act {
-        at: 35,
-        says: "one of them runs, the other waits with nothing held",
-        does: Deed::Submit { job: "rival-a", pods: 4, runs: 12 },
-    },
-];
-
-/// The other rival comes right after the first.
-const RIVAL: Act = Act { at: 35, says: "", does: Deed::Submit { job: "rival-b", pods: 4, runs: 12 } };
 
 /// A play that is being shown.
 pub struct Play {
     cluster: Cluster,
     spectator: Spectator,
-    leader: Option<Setu>,
+    replicas: Vec<Setu>,
     started: Instant,
 }
 
@@ -95,36 +44,44 @@ impl Play {
         serde_yaml::from_str(POLICY).map_err(|e| format!("the policy of the demo: {e}"))
     }
 
-    /// The name under which Setu answers checks in the play.
-    pub fn controller_name() -> String {
-        scenario::controller_name_of(ID)
-    }
-
     /// Sets the stage.
     pub fn new(mut cluster: Cluster, spectator: Spectator) -> Result<Self, String> {
         let admin = cluster.server.user("admin");
-        for object in scenario::objects(ID, 100).map_err(|e| e.to_string())? {
+        for mut object in scenario::objects(ID, 100).map_err(|e| e.to_string())? {
             let kind = text(&object, "/kind").to_owned();
             let kind = kinds::ALL.iter().find(|k| k.kind == kind).ok_or_else(|| format!("no kind {kind}"))?;
-            let object = if kind.kind == "NodePool" { with_spot(object) } else { object };
+            match kind.kind {
+                "NodePool" => object = with_spot(object),
+                "AdmissionCheck" => {
+                    set(&mut object, &["spec", "controllerName"], json!(names::CONTROLLER_NAME))
+                }
+                _ => {}
+            }
             admin.create(kind, object).map_err(|e| e.to_string())?;
         }
         let weather = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"}});
         admin.create(&kinds::CONFIG_MAP, weather).map_err(|e| e.to_string())?;
-        let leader = Some(cluster.start_setu(&Start::default()));
-        Ok(Self { cluster, spectator, leader, started: Instant::now() })
+        let start = Start { election: Some(ELECTION), ..Start::default() };
+        let replicas = [(); 2].map(|()| cluster.start_setu(&start)).into();
+        Ok(Self { cluster, spectator, replicas, started: Instant::now() })
+    }
+
+    /// The API server of its cluster.
+    pub fn server(&self) -> &ApiServer {
+        &self.cluster.server
     }
 
     /// Plays it to its end. `see` is called at every beat.
     pub async fn play(&mut self, mut see: impl FnMut(&Spectator)) {
-        let mut acts = ACTS.iter().chain([&RIVAL]).peekable();
+        let mut acts = ACTS.iter().peekable();
         while self.started.elapsed() < LIMIT {
             while let Some(act) = acts.next_if(|a| Duration::from_secs(a.at) <= self.started.elapsed()) {
                 if !act.says.is_empty() {
-                    self.spectator.announce(self.cluster.clock.now(), format!("— {}", act.says));
+                    self.announce(format!("— {}", act.says));
                 }
                 self.act(&act.does);
             }
+            self.bury();
             see(&self.spectator);
             let gangs = self.spectator.gangs();
             let over = gangs.iter().all(|g| g.finished && g.nodes.is_empty());
@@ -134,6 +91,32 @@ impl Play {
             tokio::time::sleep(BEAT).await;
         }
         see(&self.spectator);
+    }
+
+    /// Goes on when the play is over, with whatever people do to its cluster.
+    pub async fn go_on(&mut self, mut see: impl FnMut(&Spectator)) {
+        loop {
+            see(&self.spectator);
+            tokio::time::sleep(BEAT).await;
+        }
+    }
+
+    fn announce(&self, text: String) {
+        self.spectator.announce(self.cluster.clock.now(), text);
+    }
+
+    /// Replicas that died leave; the other one finds that out from the Lease.
+    fn bury(&mut self) {
+        if self.cluster.deaths().is_empty() {
+            return;
+        }
+        let (dead, alive) =
+            std::mem::take(&mut self.replicas).into_iter().partition(|s: &Setu| s.wire.is_dead());
+        let dead: Vec<Setu> = dead;
+        self.replicas = alive;
+        for setu in &dead {
+            self.announce(format!("— {} dies, and its Lease runs out", setu.name));
+        }
     }
 
     fn act(&mut self, deed: &Deed) {
@@ -158,9 +141,10 @@ impl Play {
                     kueue::evict(&self.cluster.server.user("kueue"), workload, why, self.cluster.clock.now());
                 }
             }
-            Deed::ChangeLeader => {
-                self.leader = None;
-                self.leader = Some(self.cluster.start_setu(&Start::default()));
+            Deed::DoomLeader(claims) => {
+                if let Some(leader) = self.replicas.iter().find(|s| s.context.leadership.leads()) {
+                    leader.wire.doom(("POST", "/nodeclaims"), *claims, Fault::CrashAfter);
+                }
             }
         }
     }

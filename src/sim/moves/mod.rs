@@ -1,12 +1,14 @@
 //! What people, Kueue, the cloud and the network do to a cluster at any moment.
 
-use super::actors::kueue;
-use super::api::kinds;
-use super::api::{Preconditions, User};
-use super::chance::Chance;
-use super::cluster::Cluster;
-use super::values::{is, label, list, name, namespace, set, text};
+mod free;
+
 use crate::names;
+use crate::sim::actors::kueue;
+use crate::sim::api::kinds;
+use crate::sim::api::{Preconditions, User};
+use crate::sim::chance::Chance;
+use crate::sim::cluster::Cluster;
+use crate::sim::values::{is, label, list, name, namespace, set, text};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -46,6 +48,10 @@ pub enum Move {
     FillAnnotations,
     /// Somebody deletes a NodeClaim.
     DeleteClaim,
+    /// Somebody makes a NodeClaim of the name that a gang's next one will have.
+    SquatName,
+    /// A node that nobody asked for stands free.
+    FreeNode,
     /// A Node stops being ready for a while.
     FlapNode,
     /// The cloud runs short.
@@ -72,7 +78,7 @@ pub enum Move {
 
 impl Move {
     /// Every move.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 29] = [
         Self::Evict,
         Self::LoseQuota,
         Self::StaleEntries,
@@ -89,6 +95,8 @@ impl Move {
         Self::GarbleJournal,
         Self::FillAnnotations,
         Self::DeleteClaim,
+        Self::SquatName,
+        Self::FreeNode,
         Self::FlapNode,
         Self::Shortage,
         Self::SlowCloud,
@@ -154,6 +162,7 @@ impl Players {
             (Move::FillAnnotations, Some(w)) => {
                 annotate(&user, &w, "example.com/junk", &json!("x".repeat(250_000)));
             }
+            (Move::SquatName, Some(w)) => free::squat(&user, &w, props),
             (forgery, Some(w)) if forgery.touches_journal() => {
                 let journal = self.journal(forgery, &workloads, &w, props.check, chance);
                 annotate(&user, &w, &names::journal_key(props.check), &journal);
@@ -165,17 +174,17 @@ impl Players {
     /// Remembers what may be put back later.
     pub fn remember(&mut self, cluster: &Cluster, props: &Props<'_>) {
         for workload in cluster.server.user("tenant").list(&kinds::WORKLOAD) {
-            let journal = super::values::annotation(&workload, &names::journal_key(props.check));
+            let journal = crate::sim::values::annotation(&workload, &names::journal_key(props.check));
             if !journal.is_empty() {
                 self.journals.push(json!(journal));
             }
             let entries = list(&workload, "/status/admissionChecks");
-            self.entries.push((super::values::uid(&workload).to_owned(), json!(entries)));
+            self.entries.push((crate::sim::values::uid(&workload).to_owned(), json!(entries)));
         }
     }
 
     fn stale_entries(&self, user: &User, workload: &Value) {
-        let uid = super::values::uid(workload);
+        let uid = crate::sim::values::uid(workload);
         if let Some((_, entries)) = self.entries.iter().rev().find(|(of, _)| of == uid)
             && is(workload, "QuotaReserved")
         {
@@ -193,7 +202,7 @@ impl Players {
         chance: &mut Chance,
     ) -> Value {
         let key = names::journal_key(check);
-        let own = super::values::annotation(workload, &key).to_owned();
+        let own = crate::sim::values::annotation(workload, &key).to_owned();
         let with = |state: Value| {
             let mut journal: Value = serde_json::from_str(&own).unwrap_or_default();
             if let (Some(journal), Some(state)) = (journal.as_object_mut(), state.as_object()) {
@@ -208,7 +217,7 @@ impl Players {
             }
             Move::ReplayJournal => chance.pick(&self.journals).cloned().unwrap_or_default(),
             Move::CopyJournal => {
-                let other = chance.pick(all).map_or("", |w| super::values::annotation(w, &key));
+                let other = chance.pick(all).map_or("", |w| crate::sim::values::annotation(w, &key));
                 json!(other)
             }
             Move::GarbleJournal => json!(format!("{{\"version\":1,\"state\":{}", "[".repeat(500))),
@@ -280,6 +289,7 @@ fn elsewhere(what: Move, user: &User, cluster: &Cluster, props: &Props<'_>, chan
             let error = json!({"reason": "Unauthorized", "message": "not allowed"});
             weather(user, props, &json!([{"slot": chance.below(3).to_string(), "createError": error}]));
         }
+        Move::FreeNode => free::stand(user, props, cluster.clock.now()),
         Move::HideDevices => weather(user, props, &json!([{"missingResources": ["nvidia.com/gpu"]}])),
         Move::FairWeather => weather(user, props, &json!([])),
         Move::BreakNodeClass => set_class(user, props, false, cluster),
@@ -309,7 +319,7 @@ fn weather(user: &User, props: &Props<'_>, rules: &Value) {
 fn set_ready(user: &User, node: &Value, ready: bool, cluster: &Cluster) {
     let status = if ready { "True" } else { "False" };
     let conditions =
-        super::values::with_condition(node, ("Ready", status), ("Kubelet", ""), cluster.clock.now());
+        crate::sim::values::with_condition(node, ("Ready", status), ("Kubelet", ""), cluster.clock.now());
     let _ = user.merge_status(&kinds::NODE, "", name(node), &json!({"status": {"conditions": conditions}}));
 }
 
@@ -317,7 +327,7 @@ fn set_class(user: &User, props: &Props<'_>, ready: bool, cluster: &Cluster) {
     if let Some(class) = user.get(&kinds::KWOK_NODE_CLASS, "", props.id) {
         let status = if ready { "True" } else { "False" };
         let conditions =
-            super::values::with_condition(&class, ("Ready", status), ("Admin", ""), cluster.clock.now());
+            crate::sim::values::with_condition(&class, ("Ready", status), ("Admin", ""), cluster.clock.now());
         let _ = user.merge_status(
             &kinds::KWOK_NODE_CLASS,
             "",
@@ -338,6 +348,7 @@ pub fn calm(cluster: &Cluster, props: &Props<'_>) {
     cluster.server.thaw(1);
     weather(&user, props, &json!([]));
     set_class(&user, props, true, cluster);
+    free::clear(&user);
     let checks = json!({"admissionChecks": [{"name": props.check}]});
     set_queue(&user, props, &json!({"stopPolicy": "None", "admissionChecksStrategy": checks}));
     for node in user.list(&kinds::NODE) {

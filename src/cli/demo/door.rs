@@ -1,0 +1,49 @@
+//! The port on which the demo's cluster is served to kubectl.
+
+use super::super::{Failure, print};
+use crate::sim::api::ApiServer;
+use crate::sim::http;
+use std::io::ErrorKind;
+use std::net::{SocketAddr, TcpListener};
+use tokio_util::sync::CancellationToken;
+
+/// An open port that nobody answers yet.
+pub struct Door {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Door {
+    /// Takes the port.
+    pub fn open(address: SocketAddr) -> Result<Self, Failure> {
+        let invalid = |why: &str| Failure::Invalid(format!("--serve {address}: {why}"));
+        if !address.ip().is_loopback() {
+            return Err(invalid(
+                "whoever reaches the port may do everything; give an address of this machine alone, such as 127.0.0.1:8080",
+            ));
+        }
+        let listener = TcpListener::bind(address).map_err(|e| match e.kind() {
+            ErrorKind::AddrInUse => invalid("the port is taken; give another one, or 0 for any"),
+            _ => invalid(&e.to_string()),
+        })?;
+        listener.set_nonblocking(true).map_err(|e| invalid(&e.to_string()))?;
+        let address = listener.local_addr().map_err(|e| invalid(&e.to_string()))?;
+        Ok(Self { listener, address })
+    }
+
+    /// Answers from now on, and says how to knock. Must be called within a tokio runtime.
+    pub fn serve(self, server: ApiServer) -> Result<(), Failure> {
+        let listener = tokio::net::TcpListener::from_std(self.listener)
+            .map_err(|e| Failure::Failed(format!("--serve {}: {e}", self.address)))?;
+        // It ends with the runtime.
+        tokio::spawn(http::serve(server, listener, CancellationToken::new()));
+        print(&format!(
+            "Serving the cluster until Ctrl-C. In another terminal:\n\n  \
+             kubectl --server http://{address} get workloads,nodeclaims,nodes -A\n  \
+             kubectl --server http://{address} get events -A -w\n  \
+             kubectl --server http://{address} apply --validate=false -f examples/setup -f examples/gang-of-four.yaml\n\n",
+            address = self.address
+        ));
+        Ok(())
+    }
+}

@@ -1,0 +1,53 @@
+//! What happens in the play, and when.
+
+/// Something that happens in the play.
+pub struct Act {
+    /// Seconds after the start.
+    pub at: u64,
+    /// What is announced; nothing if it belongs to the act before.
+    pub says: &'static str,
+    /// What is done.
+    pub does: Deed,
+}
+
+/// What is done in an act.
+pub enum Deed {
+    /// A Job comes, of so many pods that run for so many seconds.
+    Submit { job: &'static str, pods: u32, runs: u64 },
+    /// The cloud has other weather from now on.
+    Weather(&'static str),
+    /// Kueue evicts a Job.
+    Evict(&'static str),
+    /// The leader dies right after it has created so many NodeClaims.
+    DoomLeader(usize),
+}
+
+const fn act(at: u64, says: &'static str, does: Deed) -> Act {
+    Act { at, says, does }
+}
+
+const fn job(job: &'static str, pods: u32, runs: u64) -> Deed {
+    Deed::Submit { job, pods, runs }
+}
+
+/// The play.
+pub const ACTS: [Act; 10] = [
+    act(1, "a Job of four pods comes: the plain case", job("steady", 4, 25)),
+    act(3, "a Job of three pods comes; the leader will die after two of its NodeClaims", Deed::DoomLeader(2)),
+    act(3, "", job("resumed", 3, 15)),
+    act(14, "spot capacity runs out", Deed::Weather("[{\"capacityType\": \"spot\", \"capacity\": 8}]")),
+    act(
+        15,
+        "a Job of three pods comes: spot has room for one of them, the next tier for all",
+        job("hungry", 3, 15),
+    ),
+    act(16, "a Job of two pods comes", job("evicted", 2, 15)),
+    act(
+        26,
+        "Kueue evicts it and reserves for it again at once: its nodes are kept for it",
+        Deed::Evict("evicted"),
+    ),
+    act(36, "two Jobs of four pods come, and the cloud has six nodes", Deed::Weather("[{\"capacity\": 6}]")),
+    act(37, "one of them runs, the other waits with nothing held", job("rival-a", 4, 10)),
+    act(37, "", job("rival-b", 4, 10)),
+];
