@@ -5,7 +5,7 @@ use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
     RawParameters, ResourceFlavor, Topology, Workload,
 };
-use crate::cluster::lease::Leadership;
+use crate::cluster::lease::Shards;
 use crate::cluster::watch::{Gates, watch};
 use crate::controllers::Context;
 use crate::controllers::context::{Optional, Stores, Wakers};
@@ -38,7 +38,7 @@ pub struct Feeds {
 
 impl Feeds {
     /// Starts every watch.
-    pub fn start(parts: Parts, leadership: Leadership) -> (Self, Arc<Context>) {
+    pub fn start(parts: Parts, shards: Shards) -> (Self, Arc<Context>) {
         let client = &parts.client;
         let gates = Gates::default();
         let all = Config::default;
@@ -95,7 +95,7 @@ impl Feeds {
             check: wake_check,
             parameters: wake_parameter,
         };
-        let context = Arc::new(Context::new(parts, leadership, stores, (gates, wake)));
+        let context = Arc::new(Context::new(parts, shards, stores, (gates, wake)));
         spawn(queues.touched, &context, |context, _| plans_may_change(context));
         spawn(flavors.touched, &context, |context, _| plans_may_change(context));
         spawn(pools.touched, &context, |context, _| plans_may_change(context));

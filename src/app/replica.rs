@@ -1,7 +1,7 @@
 //! One replica of the controller: its watches, its memory and its loops, without the process around them.
 
 use super::feeds::Feeds;
-use crate::cluster::lease::{Elector, Leadership};
+use crate::cluster::lease::{Elector, Shards};
 use crate::cluster::time::timed;
 use crate::controllers::claims::{Suspects, Sweeper};
 pub use crate::controllers::context::Parts;
@@ -9,6 +9,7 @@ use crate::controllers::queue::{self, Action, Key};
 use crate::controllers::{Context, admission_check, claims, parameters, workload};
 use crate::telemetry::metrics;
 use futures::FutureExt;
+use futures::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -22,22 +23,19 @@ const RETRY: Duration = Duration::from_secs(5);
 pub struct Replica {
     context: Arc<Context>,
     feeds: Feeds,
-    elector: Option<Elector>,
+    electors: Vec<Elector>,
 }
 
 impl Replica {
     /// Starts the watches. Nothing is decided before [`Replica::work`].
     pub fn start(mut parts: Parts) -> Self {
         parts.client = timed(&parts.client, &parts.clock);
-        let (elector, leadership) = match parts.election.take() {
-            None => (None, Leadership::sole()),
-            Some(settings) => {
-                let (elector, leadership) = Elector::new(parts.client.clone(), settings, parts.clock.clone());
-                (Some(elector), leadership)
-            }
+        let (electors, shards) = match parts.election.take() {
+            None => (Vec::new(), Shards::sole()),
+            Some(settings) => Elector::enter(&parts.client, settings, &parts.clock),
         };
-        let (feeds, context) = Feeds::start(parts, leadership);
-        Self { context, feeds, elector }
+        let (feeds, context) = Feeds::start(parts, shards);
+        Self { context, feeds, electors }
     }
 
     /// What the loops share.
@@ -45,31 +43,29 @@ impl Replica {
         Arc::clone(&self.context)
     }
 
-    /// Runs the loops, which act while this replica leads, until `stop`. Looks that are under way are
-    /// finished, and then the lease is given up.
+    /// Runs the loops, which act for the shards that this replica leads, until `stop`. Looks that are under
+    /// way are finished, and then the leases are given up.
     pub async fn work(self, stop: &CancellationToken) {
-        let Self { context, feeds, elector } = self;
+        let Self { context, feeds, electors } = self;
         let idle = CancellationToken::new();
         let loops = async {
             loops(feeds, &context, stop).await;
             idle.cancel();
         };
-        let election = async {
-            if let Some(elector) = elector {
-                elector.run(idle.clone()).boxed().await;
-            }
-        };
-        tokio::join!(loops, election, terms(&context, &idle));
+        let elections = join_all(electors.into_iter().map(|elector| elector.run(idle.clone()).boxed()));
+        let terms = join_all((0..context.shards.count()).map(|shard| terms(&context, shard, &idle)));
+        tokio::join!(loops, elections, terms);
     }
 }
 
-/// Follows who leads.
-async fn terms(context: &Context, idle: &CancellationToken) {
-    let mut leadership = context.leadership.clone();
-    metrics::leader(leadership.leads());
+/// Follows whether this replica leads a shard.
+async fn terms(context: &Context, shard: usize, idle: &CancellationToken) {
+    let Some(mut leadership) = context.shards.all().nth(shard).cloned() else { return };
+    let label = (context.shards.count() > 1).then_some(shard);
+    metrics::leader(label, leadership.leads());
     while let Some(Some(leads)) = idle.run_until_cancelled(leadership.turned()).await {
-        metrics::leader(leads);
-        context.turn(leads);
+        metrics::leader(label, leads);
+        context.turn(shard, leads);
     }
 }
 

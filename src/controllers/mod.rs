@@ -18,6 +18,7 @@ mod plans;
 pub mod policies;
 pub mod queue;
 mod seen;
+mod terms;
 mod traffic;
 pub mod workload;
 

@@ -27,8 +27,8 @@ const CATCH_UP: Duration = Duration::from_millis(500);
 /// Looks at one Workload.
 pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result<Action, Error> {
     let started = Instant::now();
-    if !context.leadership.leads() {
-        // Whoever begins to lead looks at everything.
+    if !context.acts_for(workload.metadata.uid.as_deref().unwrap_or_default()) {
+        // Whoever begins to lead its shard looks at it.
         return Ok(Action::await_change());
     }
     if !context.gates.closed().is_empty() {
@@ -93,7 +93,8 @@ async fn tell(
         .map(|old| changed.iter().find(|new| new.name == old.name).map_or(old, |new| *new).clone())
         .collect();
     let reserved = condition::since(workload.conditions(), "QuotaReserved").unwrap_or(now);
-    *workload = verdict::apply(&context.client, workload, &entries).await?;
+    let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
+    *workload = verdict::apply(client, workload, &entries).await?;
     context.own_writes.note(workload);
     for entry in &changed {
         tracing::info!(

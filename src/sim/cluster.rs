@@ -7,8 +7,10 @@ use super::faults::{Fault, Line, Rates, Wire};
 use super::transport::Link;
 use crate::app::replica::{Parts, Replica};
 use crate::clock::Clock;
+use crate::cluster::lease;
 use crate::controllers::Context;
 use crate::controllers::context::Options;
+use crate::names;
 use crate::policy::PolicyFile;
 use crate::telemetry::Telemetry;
 use crate::telemetry::traces::Traces;
@@ -64,6 +66,8 @@ pub struct Start {
     pub api_replica: usize,
     /// What it does only where it is asked to.
     pub options: Options,
+    /// Its name among several replicas and how many shards these share; `None` for one that is alone.
+    pub election: Option<(String, usize)>,
 }
 
 impl Cluster {
@@ -121,7 +125,7 @@ impl Cluster {
                 traces: self.traces.clone(),
                 ..Telemetry::default()
             },
-            election: None,
+            election: start.election.as_ref().map(|(identity, shards)| election(identity, *shards)),
         });
         let context = replica.context();
         let stop = CancellationToken::new();
@@ -139,6 +143,18 @@ impl Cluster {
     /// Replicas that died of a planned or random fault since this was asked last.
     pub fn deaths(&mut self) -> Vec<Fault> {
         std::iter::from_fn(|| self.died.1.try_recv().ok()).collect()
+    }
+}
+
+/// Leases of the usual times.
+fn election(identity: &str, shards: usize) -> lease::Settings {
+    lease::Settings {
+        namespace: "kube-system".to_owned(),
+        name: names::SETU.to_owned(),
+        shards,
+        identity: identity.to_owned(),
+        timing: lease::Timing::default(),
+        jitter: Box::new(|| 0.5),
     }
 }
 
