@@ -6,7 +6,7 @@ use crate::api::{
     RawParameters, ResourceFlavor, Topology, Workload,
 };
 use crate::cluster::lease::Shards;
-use crate::cluster::watch::{Gates, watch};
+use crate::cluster::watch::{Gates, watch, watch_by};
 use crate::controllers::Context;
 use crate::controllers::context::{Optional, Stores, Wakers};
 use crate::controllers::queue::Key;
@@ -55,7 +55,7 @@ impl Feeds {
             .tas_compat
             .then(|| watch::<Topology>("topologies", Api::all(client.clone()), all(), open));
         let pools = watch::<NodePool>("nodepools", Api::all(client.clone()), all(), open);
-        let claims = watch::<NodeClaim>("nodeclaims", Api::all(client.clone()), ours(), open);
+        let claims = watch_by("nodeclaims", Api::all(client.clone()), ours(), open, Some(workload_uid));
         let nodes = watch::<Node>("nodes", Api::all(client.clone()), of_gangs(), open);
         let daemon_sets = watch::<DaemonSet>("daemonsets", Api::all(client.clone()), all(), open);
         let limit_ranges = watch::<LimitRange>("limitranges", Api::all(client.clone()), all(), open);
@@ -156,6 +156,11 @@ fn spawn<K: Send + Sync + 'static>(
             act(&context, &item);
         }
     });
+}
+
+/// What NodeClaims are found by.
+fn workload_uid(claim: &NodeClaim) -> &str {
+    claim.label(names::WORKLOAD_UID)
 }
 
 /// Something that plans are made from has changed: whoever waits for a plan looks again.

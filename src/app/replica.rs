@@ -5,7 +5,8 @@ use crate::cluster::lease::{Elector, Shards};
 use crate::cluster::time::timed;
 use crate::controllers::claims::{Suspects, Sweeper};
 pub use crate::controllers::context::Parts;
-use crate::controllers::queue::{self, Action, Key};
+use crate::controllers::queue::{self, Action, Key, Limits};
+use crate::controllers::traffic::queue_of;
 use crate::controllers::{Context, admission_check, claims, parameters, workload};
 use crate::telemetry::metrics;
 use futures::FutureExt;
@@ -14,8 +15,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Objects of one kind that are looked at at the same time.
-const AT_ONCE: usize = 64;
+/// Objects of one kind that are looked at at the same time, and of them those of one lane.
+const AT_ONCE: Limits = Limits { all: 512, lane: 32 };
+const ONE: Limits = Limits { all: 1, lane: 1 };
+/// Where the sweep waits for its turn to write.
+const SWEEP: &str = "sweep";
 /// When a look that failed is taken again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -72,10 +76,16 @@ async fn terms(context: &Context, shard: usize, idle: &CancellationToken) {
 /// Runs the loops until they are told to stop.
 async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     let sweeper = Arc::new(Sweeper { context: Arc::clone(context), suspects: Suspects::default() });
-    let workloads = queue::work(feeds.workloads, AT_ONCE, |key| look_at_workload(key, context), stop);
-    let checks = queue::work(feeds.checks, 1, |key| look_at_check(key, context), stop);
-    let claims = queue::work(feeds.claims, AT_ONCE, |key| look_at_claim(key, &sweeper), stop);
-    let named = queue::work(feeds.parameters, 1, |key| look_at_parameters(key, context), stop);
+    let workloads = queue::work(
+        feeds.workloads,
+        AT_ONCE,
+        |key| workload::lane(key, context),
+        |key| look_at_workload(key, context),
+        stop,
+    );
+    let checks = queue::work(feeds.checks, ONE, Key::lane, |key| look_at_check(key, context), stop);
+    let claims = queue::work(feeds.claims, AT_ONCE, Key::lane, |key| look_at_claim(key, &sweeper), stop);
+    let named = queue::work(feeds.parameters, ONE, Key::lane, |key| look_at_parameters(key, context), stop);
     // What came of each look is logged where it is taken.
     tokio::join!(workloads, checks, claims, named);
 }
@@ -84,7 +94,8 @@ async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {
     let Some(workload) = context.stores.workloads.get(&key.object()) else {
         return Action::await_change();
     };
-    match workload::reconcile(Arc::clone(&workload), Arc::clone(context)).await {
+    let look = workload::reconcile(Arc::clone(&workload), Arc::clone(context)).boxed();
+    match context.pace.within(&queue_of(&workload), look).await {
         Ok(action) => action,
         Err(error) => workload::on_error(workload, &error, Arc::clone(context)),
     }
@@ -102,7 +113,7 @@ async fn look_at_claim(key: Key, sweeper: &Arc<Sweeper>) -> Action {
     let Some(claim) = sweeper.context.stores.claims.get(&key.object()) else {
         return Action::await_change();
     };
-    let looked = claims::reconcile(claim, Arc::clone(sweeper)).await;
+    let looked = sweeper.context.pace.within(SWEEP, claims::reconcile(claim, Arc::clone(sweeper))).await;
     looked.unwrap_or_else(|error| retry("NodeClaim", &key, &error))
 }
 

@@ -13,6 +13,7 @@ use crate::api::{
 };
 use crate::clock::Clock;
 use crate::cluster::lease::{self, Shards};
+use crate::cluster::pace::Pace;
 use crate::cluster::store::Store;
 use crate::cluster::watch::{Gates, Listed};
 use crate::effects::events::Publisher;
@@ -46,7 +47,7 @@ pub struct Stores {
     pub topologies: Store<Topology>,
     /// NodePools.
     pub pools: Store<NodePool>,
-    /// NodeClaims of ours.
+    /// NodeClaims of ours, found by the UID of their Workload too.
     pub claims: Store<NodeClaim>,
     /// Nodes of ours.
     pub nodes: Store<Node>,
@@ -133,6 +134,8 @@ pub struct Context {
     pub clock: Clock,
     /// Which shards this replica leads.
     pub shards: Shards,
+    /// Whose turn it is to write.
+    pub pace: Pace,
     /// `spec.controllerName` of the checks that are ours.
     controller_name: String,
     /// What is done only where it is asked for.
@@ -163,10 +166,12 @@ pub struct Context {
 impl Context {
     /// Puts the parts together, with an empty memory.
     pub fn new(parts: Parts, shards: Shards, stores: Stores, (gates, wake): (Gates, Wakers)) -> Self {
-        let (clients, for_any) = terms::clients(&parts.client, &shards);
+        let pace = Pace::default();
+        let (clients, for_any) = terms::clients(&pace.heeding(&parts.client), &shards);
         let client = clients.first().unwrap_or(&parts.client).clone();
         Self {
-            events: Publisher::new(for_any, &parts.telemetry),
+            events: Publisher::new(for_any, pace.clone(), &parts.telemetry),
+            pace,
             telemetry: parts.telemetry,
             client,
             clients,
@@ -333,8 +338,8 @@ impl Context {
                 self.next_turn();
             }
         }
-        for claim in self.stores.claims.state().iter().filter(|c| c.label(names::WORKLOAD_UID) == uid) {
-            let _ = self.wake.claim.send(ObjectRef::from_obj(&**claim));
+        for claim in self.stores.claims.of(&uid) {
+            let _ = self.wake.claim.send(ObjectRef::from_obj(&*claim));
         }
     }
 

@@ -19,7 +19,7 @@ pub mod policies;
 pub mod queue;
 mod seen;
 mod terms;
-mod traffic;
+pub mod traffic;
 pub mod workload;
 
 pub use context::Context;

@@ -4,7 +4,8 @@
 use super::context::Context;
 use super::gang::{Gang, Looked};
 use super::hold;
-use super::queue::Action;
+use super::queue::{Action, Key};
+use super::traffic::queue_of;
 use crate::api::workload::CheckState;
 use crate::api::{Workload, condition};
 use crate::effects::verdict;
@@ -23,6 +24,11 @@ const SAFETY_NET: Duration = Duration::from_mins(1);
 const PROGRESS_PACE: SignedDuration = SignedDuration::from_secs(5);
 /// A lagging cache is given this long before it is looked at again.
 const CATCH_UP: Duration = Duration::from_millis(500);
+
+/// Workloads of one LocalQueue wait in one line.
+pub fn lane(key: &Key, context: &Context) -> String {
+    context.stores.workloads.get(&key.object()).map_or_else(|| key.lane(), |w| queue_of(&w))
+}
 
 /// Looks at one Workload.
 pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result<Action, Error> {

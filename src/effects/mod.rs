@@ -11,11 +11,22 @@ pub mod parameters;
 pub mod pods;
 pub mod verdict;
 
+use crate::cluster::pace;
 use crate::error::Error;
 use std::time::Duration;
 
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Makes one write: a call that waits for its turn, which does not count towards the time limit.
+pub async fn write<T>(
+    action: &'static str,
+    object: &str,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Error> {
+    let _turn = pace::turn().await;
+    call(action, object, request).await
+}
 
 /// Makes one call under the time limit.
 pub async fn call<T>(
