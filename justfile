@@ -46,3 +46,13 @@ generate:
 # What only Prometheus' own tool can check: metrics, alert rules and their tests; needs promtool
 metrics:
     bash tests/promtool.sh
+
+# What the pure parts cost (criterion), and how many gangs a second go through the embedded cluster
+bench:
+    cargo bench --bench pure
+    cargo bench --bench reconcile
+
+# Setu beside Kueue's own check, a poller and plain Karpenter on the real control plane; needs Go. `--full` takes longer
+bench-compare *flags:
+    cargo build --release
+    SETU_BIN="$PWD/target/release/setu" cargo bench -p setu-e2e --profile dev --bench compare -- {{ flags }}

@@ -59,6 +59,8 @@ pub const GENERATION: &str = "setu.kueue.x-k8s.io/generation";
 pub const WORKLOAD: &str = "setu.kueue.x-k8s.io/workload";
 /// Annotation on a NodeClaim: the AdmissionCheck it was made for.
 pub const CHECK: &str = "setu.kueue.x-k8s.io/check";
+/// Annotation of a shard's Lease: the replica that asks for the shard.
+pub const WANTED_BY: &str = "setu.kueue.x-k8s.io/wanted-by";
 /// Annotation on a NodeClaim: RFC 3339 time after which nobody needs to hold the node any more.
 pub const HOLD_UNTIL: &str = "setu.kueue.x-k8s.io/hold-until";
 /// Label on a NodeClaim that is kept for a next gang: a digest of the LocalQueue and the check it is kept for.

@@ -5,8 +5,8 @@ use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
     RawParameters, ResourceFlavor, Topology, Workload,
 };
-use crate::cluster::lease::Leadership;
-use crate::cluster::watch::{Gates, watch};
+use crate::cluster::lease::Shards;
+use crate::cluster::watch::{Gates, watch, watch_by};
 use crate::controllers::Context;
 use crate::controllers::context::{Optional, Stores, Wakers};
 use crate::controllers::queue::Key;
@@ -38,7 +38,7 @@ pub struct Feeds {
 
 impl Feeds {
     /// Starts every watch.
-    pub fn start(parts: Parts, leadership: Leadership) -> (Self, Arc<Context>) {
+    pub fn start(parts: Parts, shards: Shards) -> (Self, Arc<Context>) {
         let client = &parts.client;
         let gates = Gates::default();
         let all = Config::default;
@@ -55,7 +55,7 @@ impl Feeds {
             .tas_compat
             .then(|| watch::<Topology>("topologies", Api::all(client.clone()), all(), open));
         let pools = watch::<NodePool>("nodepools", Api::all(client.clone()), all(), open);
-        let claims = watch::<NodeClaim>("nodeclaims", Api::all(client.clone()), ours(), open);
+        let claims = watch_by("nodeclaims", Api::all(client.clone()), ours(), open, Some(workload_uid));
         let nodes = watch::<Node>("nodes", Api::all(client.clone()), of_gangs(), open);
         let daemon_sets = watch::<DaemonSet>("daemonsets", Api::all(client.clone()), all(), open);
         let limit_ranges = watch::<LimitRange>("limitranges", Api::all(client.clone()), all(), open);
@@ -95,7 +95,7 @@ impl Feeds {
             check: wake_check,
             parameters: wake_parameter,
         };
-        let context = Arc::new(Context::new(parts, leadership, stores, (gates, wake)));
+        let context = Arc::new(Context::new(parts, shards, stores, (gates, wake)));
         spawn(queues.touched, &context, |context, _| plans_may_change(context));
         spawn(flavors.touched, &context, |context, _| plans_may_change(context));
         spawn(pools.touched, &context, |context, _| plans_may_change(context));
@@ -156,6 +156,11 @@ fn spawn<K: Send + Sync + 'static>(
             act(&context, &item);
         }
     });
+}
+
+/// What NodeClaims are found by.
+fn workload_uid(claim: &NodeClaim) -> &str {
+    claim.label(names::WORKLOAD_UID)
 }
 
 /// Something that plans are made from has changed: whoever waits for a plan looks again.

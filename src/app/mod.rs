@@ -110,7 +110,6 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         tokio::spawn(reload::follow(watched, Arc::clone(&context), stop.clone()));
     }
     tokio::spawn(gauges(context, handle));
-    metrics::leader(true);
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");
     let signals = tokio::spawn(signals(stop.clone()));
     replica.work(&stop).await;

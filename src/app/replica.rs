@@ -1,20 +1,24 @@
 //! One replica of the controller: its watches, its memory and its loops, without the process around them.
 
 use super::feeds::Feeds;
-use crate::cluster::lease::{Elector, Leadership};
+use crate::cluster::lease::{Elector, Shards};
 use crate::cluster::time::timed;
 use crate::controllers::claims::{Suspects, Sweeper};
 pub use crate::controllers::context::Parts;
-use crate::controllers::queue::{self, Action, Key};
+use crate::controllers::queue::{self, Action, Key, Limits};
 use crate::controllers::{Context, admission_check, claims, parameters, workload};
 use crate::telemetry::metrics;
 use futures::FutureExt;
+use futures::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Objects of one kind that are looked at at the same time.
-const AT_ONCE: usize = 64;
+/// Objects of one kind that are looked at at the same time, and of them those of one lane.
+const AT_ONCE: Limits = Limits { all: 512, lane: 32 };
+const ONE: Limits = Limits { all: 1, lane: 1 };
+/// Where the sweep waits for its turn to write.
+const SWEEP: &str = "sweep";
 /// When a look that failed is taken again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -22,22 +26,19 @@ const RETRY: Duration = Duration::from_secs(5);
 pub struct Replica {
     context: Arc<Context>,
     feeds: Feeds,
-    elector: Option<Elector>,
+    electors: Vec<Elector>,
 }
 
 impl Replica {
     /// Starts the watches. Nothing is decided before [`Replica::work`].
     pub fn start(mut parts: Parts) -> Self {
         parts.client = timed(&parts.client, &parts.clock);
-        let (elector, leadership) = match parts.election.take() {
-            None => (None, Leadership::sole()),
-            Some(settings) => {
-                let (elector, leadership) = Elector::new(parts.client.clone(), settings, parts.clock.clone());
-                (Some(elector), leadership)
-            }
+        let (electors, shards) = match parts.election.take() {
+            None => (Vec::new(), Shards::sole()),
+            Some(settings) => Elector::enter(&parts.client, settings, &parts.clock),
         };
-        let (feeds, context) = Feeds::start(parts, leadership);
-        Self { context, feeds, elector }
+        let (feeds, context) = Feeds::start(parts, shards);
+        Self { context, feeds, electors }
     }
 
     /// What the loops share.
@@ -45,41 +46,45 @@ impl Replica {
         Arc::clone(&self.context)
     }
 
-    /// Runs the loops, which act while this replica leads, until `stop`. Looks that are under way are
-    /// finished, and then the lease is given up.
+    /// Runs the loops, which act for the shards that this replica leads, until `stop`. Looks that are under
+    /// way are finished, and then the leases are given up.
     pub async fn work(self, stop: &CancellationToken) {
-        let Self { context, feeds, elector } = self;
+        let Self { context, feeds, electors } = self;
         let idle = CancellationToken::new();
         let loops = async {
             loops(feeds, &context, stop).await;
             idle.cancel();
         };
-        let election = async {
-            if let Some(elector) = elector {
-                elector.run(idle.clone()).boxed().await;
-            }
-        };
-        tokio::join!(loops, election, terms(&context, &idle));
+        let elections = join_all(electors.into_iter().map(|elector| elector.run(idle.clone()).boxed()));
+        let terms = join_all((0..context.shards.count()).map(|shard| terms(&context, shard, &idle)));
+        tokio::join!(loops, elections, terms);
     }
 }
 
-/// Follows who leads.
-async fn terms(context: &Context, idle: &CancellationToken) {
-    let mut leadership = context.leadership.clone();
-    metrics::leader(leadership.leads());
+/// Follows whether this replica leads a shard.
+async fn terms(context: &Context, shard: usize, idle: &CancellationToken) {
+    let Some(mut leadership) = context.shards.all().nth(shard).cloned() else { return };
+    let label = (context.shards.count() > 1).then_some(shard);
+    metrics::leader(label, leadership.leads());
     while let Some(Some(leads)) = idle.run_until_cancelled(leadership.turned()).await {
-        metrics::leader(leads);
-        context.turn(leads);
+        metrics::leader(label, leads);
+        context.turn(shard, leads);
     }
 }
 
 /// Runs the loops until they are told to stop.
 async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     let sweeper = Arc::new(Sweeper { context: Arc::clone(context), suspects: Suspects::default() });
-    let workloads = queue::work(feeds.workloads, AT_ONCE, |key| look_at_workload(key, context), stop);
-    let checks = queue::work(feeds.checks, 1, |key| look_at_check(key, context), stop);
-    let claims = queue::work(feeds.claims, AT_ONCE, |key| look_at_claim(key, &sweeper), stop);
-    let named = queue::work(feeds.parameters, 1, |key| look_at_parameters(key, context), stop);
+    let workloads = queue::work(
+        feeds.workloads,
+        AT_ONCE,
+        |key| workload::lane(key, context),
+        |key| look_at_workload(key, context),
+        stop,
+    );
+    let checks = queue::work(feeds.checks, ONE, Key::lane, |key| look_at_check(key, context), stop);
+    let claims = queue::work(feeds.claims, AT_ONCE, Key::lane, |key| look_at_claim(key, &sweeper), stop);
+    let named = queue::work(feeds.parameters, ONE, Key::lane, |key| look_at_parameters(key, context), stop);
     // What came of each look is logged where it is taken.
     tokio::join!(workloads, checks, claims, named);
 }
@@ -88,7 +93,8 @@ async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {
     let Some(workload) = context.stores.workloads.get(&key.object()) else {
         return Action::await_change();
     };
-    match workload::reconcile(Arc::clone(&workload), Arc::clone(context)).await {
+    let look = workload::reconcile(Arc::clone(&workload), Arc::clone(context)).boxed();
+    match context.pace.within(&workload.local_queue(), look).await {
         Ok(action) => action,
         Err(error) => workload::on_error(workload, &error, Arc::clone(context)),
     }
@@ -106,7 +112,7 @@ async fn look_at_claim(key: Key, sweeper: &Arc<Sweeper>) -> Action {
     let Some(claim) = sweeper.context.stores.claims.get(&key.object()) else {
         return Action::await_change();
     };
-    let looked = claims::reconcile(claim, Arc::clone(sweeper)).await;
+    let looked = sweeper.context.pace.within(SWEEP, claims::reconcile(claim, Arc::clone(sweeper))).await;
     looked.unwrap_or_else(|error| retry("NodeClaim", &key, &error))
 }
 

@@ -20,7 +20,8 @@ pub struct Args {
     /// Namespace of the Lease; without it the pod's own, or else kueue-system.
     #[arg(long = "leader-election-namespace", env = "SETU_LEADER_ELECTION_NAMESPACE")]
     namespace: Option<String>,
-    /// Name of the Lease. Installations with different controller names need different ones.
+    /// Name of the Lease, with several shards followed by -0, -1, …. Installations with different controller
+    /// names need different ones.
     #[arg(long = "leader-election-id", env = "SETU_LEADER_ELECTION_ID", default_value = "setu")]
     id: String,
     /// How long other replicas wait for a leader that has fallen silent.
@@ -32,6 +33,10 @@ pub struct Args {
     /// Time between renewals, and between tries.
     #[arg(long = "leader-election-retry-period", env = "SETU_LEADER_ELECTION_RETRY_PERIOD", value_name = "DURATION", default_value = "2s", value_parser = humantime::parse_duration)]
     retry_period: Duration,
+    /// Spread the gangs over this many shards, so that as many replicas work at once: each shard has a Lease, and
+    /// whoever holds it acts for its gangs. The same at all replicas; more than 1 needs --leader-elect.
+    #[arg(long = "shards", env = "SETU_SHARDS", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=64))]
+    shards: u8,
 }
 
 impl Args {
@@ -45,6 +50,11 @@ impl Args {
         if let Some(fault) = timing.fault() {
             return Err(Failure::Invalid(format!("leader election cannot work like this: {fault}")));
         }
+        if !self.elect && self.shards > 1 {
+            return Err(Failure::Invalid(
+                "--shards needs --leader-elect: a replica that is alone acts for every gang".to_owned(),
+            ));
+        }
         if !self.elect {
             return Ok(None);
         }
@@ -53,6 +63,7 @@ impl Args {
         Ok(Some(Settings {
             namespace: given.or_else(own).unwrap_or_else(|| DEFAULT_NAMESPACE.to_owned()),
             name: self.id.clone(),
+            shards: self.shards.into(),
             identity: identity(),
             timing,
             jitter: Box::new(fastrand::f64),

@@ -1,9 +1,8 @@
-//! Keeps a replica that does not lead from writing: a client through which everything but reads is
-//! refused unless the replica leads at that moment.
+//! Keeps a replica from writing for a shard that it does not lead: a client through which everything but
+//! reads is refused unless the replica leads at that moment.
 //!
 //! Calls that are under way when leadership ends may finish; the writes themselves are fenced too.
 
-use super::lease::Leadership;
 use http::{Method, Request};
 use kube::Client;
 use kube::client::Body;
@@ -14,14 +13,11 @@ use tower::service_fn;
 #[error("this replica does not lead any more")]
 struct NotLeading;
 
-/// The client of a replica that may only write while it leads.
-pub fn fenced(client: &Client, leadership: &Leadership) -> Client {
-    if leadership.is_sole() {
-        return client.clone();
-    }
-    let (inner, leadership) = (client.clone(), leadership.clone());
+/// A client that writes only while the replica `leads`.
+pub fn fenced(client: &Client, leads: impl Fn() -> bool + Send + 'static) -> Client {
+    let inner = client.clone();
     let send = move |request: Request<Body>| {
-        let (inner, leads) = (inner.clone(), leadership.leads());
+        let (inner, leads) = (inner.clone(), leads());
         async move {
             if *request.method() != Method::GET && !leads {
                 return Err(kube::Error::Service(NotLeading.into()));
@@ -36,6 +32,7 @@ pub fn fenced(client: &Client, leadership: &Leadership) -> Client {
 mod tests {
     use super::*;
     use crate::api::Workload;
+    use crate::cluster::lease::Leadership;
     use http::Response;
     use kube::Api;
     use kube::api::PostParams;
@@ -53,7 +50,7 @@ mod tests {
             async { Ok::<_, std::convert::Infallible>(Response::new(Body::empty())) }
         });
         let (told, leadership) = Leadership::told(Some(Instant::now() + Duration::from_secs(10)));
-        let client = fenced(&Client::new(server, "default"), &leadership);
+        let client = fenced(&Client::new(server, "default"), move || leadership.leads());
         let api: Api<Workload> = Api::default_namespaced(client);
         let workload = Workload::new("w", crate::api::workload::WorkloadSpec::default());
         let write = async || api.create(&PostParams::default(), &workload).await.unwrap_err().to_string();

@@ -1,9 +1,10 @@
-//! The way to the API server: the client, one watch per kind, and who leads.
+//! The way to the API server: the client, one watch per kind, who leads, and how fast is written.
 
 pub mod backoff;
 pub mod client;
 pub mod fence;
 pub mod lease;
+pub mod pace;
 pub mod store;
 pub mod time;
 pub mod watch;

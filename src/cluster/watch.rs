@@ -4,7 +4,7 @@
 //! objects are told of too, with the store already without them.
 
 use super::backoff::Doubling;
-use super::store::{Store, Writer};
+use super::store::{Index, Store, Writer};
 use crate::telemetry::metrics;
 use futures::{StreamExt, TryStreamExt, pin_mut};
 use kube::core::DeserializeGuard;
@@ -70,7 +70,21 @@ pub fn watch<K>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
 {
-    let (store, writer) = Writer::new();
+    watch_by(kind, api, config, gates, None)
+}
+
+/// The same, with an index of the store.
+pub fn watch_by<K>(
+    kind: &'static str,
+    api: Api<DeserializeGuard<K>>,
+    config: watcher::Config,
+    gates: Option<&Gates>,
+    index: Option<Index<K>>,
+) -> Watched<K>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+{
+    let (store, writer) = Writer::new(index);
     let (told, touched) = unbounded_channel();
     if let Some(gates) = gates {
         gates.set(kind, Some("not listed yet".to_owned()));

@@ -44,7 +44,7 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
     if known.as_ref() != Some(&found) {
         context.wake_all_of(&name);
     }
-    if !context.leadership.leads() {
+    if !context.shards.first().leads() {
         return Ok(Action::await_change());
     }
     active::report(&context.client, &check, &active, context.now()).await?;

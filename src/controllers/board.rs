@@ -138,11 +138,11 @@ impl Board {
         gone
     }
 
-    /// Forgets everything.
-    pub fn clear(&self) {
+    /// Forgets the gangs of all Workloads whose UID fits.
+    pub fn forget_all(&self, fits: impl Fn(&str) -> bool) {
         let mut pages = self.pages();
         pages.revision += 1;
-        pages.gangs = Arc::default();
+        Arc::make_mut(&mut pages.gangs).retain(|_, noted| !fits(uid_of(&noted.entry.object)));
     }
 
     /// Workloads of the gangs in a state.
@@ -171,6 +171,11 @@ impl Board {
         }
         counts
     }
+}
+
+/// UID of a Workload that is referred to.
+pub(super) fn uid_of(object: &ObjectRef<Workload>) -> &str {
+    object.extra.uid.as_deref().unwrap_or_default()
 }
 
 #[cfg(test)]

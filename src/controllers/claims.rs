@@ -54,7 +54,8 @@ pub struct Sweeper {
 /// Looks at one claim.
 pub async fn reconcile(claim: Arc<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<Action, Error> {
     let context = &sweeper.context;
-    if !context.leadership.leads() {
+    let of_workload = claim.label(names::WORKLOAD_UID);
+    if !context.acts_for(of_workload) {
         return Ok(Action::await_change());
     }
     let (name, uid) = (claim.name_any(), claim.uid().unwrap_or_default());
@@ -84,7 +85,7 @@ pub async fn reconcile(claim: Arc<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<A
         reason = reason.name(),
         "nobody wants a NodeClaim any more"
     );
-    claims::delete(&context.client, &name, &uid).await?;
+    claims::delete(context.client_of(of_workload), &name, &uid).await?;
     metrics::swept(reason);
     if reason == Orphaned::WarmOver {
         metrics::kept_warm(&current, Kept::Unused, now);

@@ -1,18 +1,19 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::board::{Board, BoardSnapshot};
-use super::ledger::{Ledger, LedgerPages, Remembered};
+use super::ledger::{Ledger, Remembered};
 use super::memory::{Necrology, OwnWrites};
 use super::meters::{Estimates, Stall};
 use super::policies::Policies;
 use super::seen::Seen;
+use super::terms;
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
     RawParameters, ResourceFlavor, Topology, Workload,
 };
 use crate::clock::Clock;
-use crate::cluster::fence::fenced;
-use crate::cluster::lease::{self, Leadership};
+use crate::cluster::lease::{self, Shards};
+use crate::cluster::pace::Pace;
 use crate::cluster::store::Store;
 use crate::cluster::watch::{Gates, Listed};
 use crate::effects::events::Publisher;
@@ -46,7 +47,7 @@ pub struct Stores {
     pub topologies: Store<Topology>,
     /// NodePools.
     pub pools: Store<NodePool>,
-    /// NodeClaims of ours.
+    /// NodeClaims of ours, found by the UID of their Workload too.
     pub claims: Store<NodeClaim>,
     /// Nodes of ours.
     pub nodes: Store<Node>,
@@ -124,12 +125,17 @@ pub struct Parts {
 
 /// What the controllers share.
 pub struct Context {
-    /// The way to the API server; it refuses to write while another replica leads.
+    /// The way to the API server for what exists once; it refuses to write while another replica leads
+    /// shard 0.
     pub client: Client,
+    /// The same for the gangs of each shard.
+    pub(super) clients: Vec<Client>,
     /// The time.
     pub clock: Clock,
-    /// Whether this replica leads.
-    pub leadership: Leadership,
+    /// Which shards this replica leads.
+    pub shards: Shards,
+    /// Whose turn it is to write.
+    pub pace: Pace,
     /// `spec.controllerName` of the checks that are ours.
     controller_name: String,
     /// What is done only where it is asked for.
@@ -154,19 +160,23 @@ pub struct Context {
     pub(super) seen: Seen,
     pub(super) failures: Mutex<BTreeMap<String, u32>>,
     progress: Mutex<BTreeMap<String, Timestamp>>,
-    board: Board,
+    pub(super) board: Board,
 }
 
 impl Context {
     /// Puts the parts together, with an empty memory.
-    pub fn new(parts: Parts, leadership: Leadership, stores: Stores, (gates, wake): (Gates, Wakers)) -> Self {
-        let client = fenced(&parts.client, &leadership);
+    pub fn new(parts: Parts, shards: Shards, stores: Stores, (gates, wake): (Gates, Wakers)) -> Self {
+        let pace = Pace::default();
+        let (clients, for_any) = terms::clients(&pace.heeding(&parts.client), &shards);
+        let client = clients.first().unwrap_or(&parts.client).clone();
         Self {
-            events: Publisher::new(client.clone(), &parts.telemetry),
+            events: Publisher::new(for_any, pace.clone(), &parts.telemetry),
+            pace,
             telemetry: parts.telemetry,
             client,
+            clients,
             clock: parts.clock,
-            leadership,
+            shards,
             controller_name: parts.controller_name,
             options: parts.options,
             policies: Policies::new(parts.policy),
@@ -238,32 +248,7 @@ impl Context {
         let _ = self.wake.workload.send(workload);
     }
 
-    /// Begins to lead, or ceases to: what was remembered belongs to an earlier term, and a new leader
-    /// looks at everything.
-    pub fn turn(&self, leads: bool) {
-        self.board.clear();
-        *self.ledger.open() = LedgerPages::default();
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        if !leads {
-            return;
-        }
-        // Sending fails only while the process ends.
-        for check in self.stores.checks.state() {
-            let _ = self.wake.check.send(ObjectRef::from_obj(&*check));
-        }
-        for workload in self.stores.workloads.state() {
-            self.wake_workload(ObjectRef::from_obj(&*workload));
-        }
-        for parameters in self.stores.parameters.state() {
-            let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
-        }
-        for claim in self.stores.claims.state() {
-            self.learn_shape(&claim);
-            let _ = self.wake.claim.send(ObjectRef::from_obj(&*claim));
-        }
-    }
-
-    fn learn_shape(&self, claim: &NodeClaim) {
+    pub(super) fn learn_shape(&self, claim: &NodeClaim) {
         if let Some(shape) = Shape::of_claim(claim, self.now()) {
             self.ledger.open().learn(shape);
         }
@@ -353,8 +338,8 @@ impl Context {
                 self.next_turn();
             }
         }
-        for claim in self.stores.claims.state().iter().filter(|c| c.label(names::WORKLOAD_UID) == uid) {
-            let _ = self.wake.claim.send(ObjectRef::from_obj(&**claim));
+        for claim in self.stores.claims.of(&uid) {
+            let _ = self.wake.claim.send(ObjectRef::from_obj(&*claim));
         }
     }
 

@@ -12,7 +12,7 @@ use crate::effects::handover::{Annotations, hold_workload, release_workload};
 use crate::error::Error;
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use kube::{Client, ResourceExt};
 
 /// How long a Workload that is being deleted is kept for its nodes.
 const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
@@ -20,7 +20,7 @@ const PATIENCE: SignedDuration = SignedDuration::from_mins(5);
 /// Takes hold of a Workload that may get nodes, where that is asked for.
 pub async fn take(context: &Context, workload: &mut Workload) -> Result<(), Error> {
     if context.options.workload_finalizer && may_get_nodes(workload) && !is_held(workload) {
-        *workload = hold_workload(&context.client, workload).await?;
+        *workload = hold_workload(client_of(context, workload), workload).await?;
         context.own_writes.note(workload);
     }
     Ok(())
@@ -43,13 +43,17 @@ pub async fn let_go(
     if (wanted || has_nodes) && !out_of_patience {
         return Ok(end);
     }
-    release_workload(&context.client, workload, Annotations::Keep).await?;
+    release_workload(client_of(context, workload), workload, Annotations::Keep).await?;
     Ok(None)
 }
 
 /// Whether the finalizer is on it.
 pub fn is_held(workload: &Workload) -> bool {
     workload.finalizers().iter().any(|f| f == names::FINALIZER)
+}
+
+fn client_of<'c>(context: &'c Context, workload: &Workload) -> &'c Client {
+    context.client_of(workload.metadata.uid.as_deref().unwrap_or_default())
 }
 
 fn may_get_nodes(workload: &Workload) -> bool {

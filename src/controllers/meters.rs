@@ -143,7 +143,9 @@ impl Context {
         let now = self.now();
         let name = claim.name_any();
         let current = self.stores.claims.get(&ObjectRef::from_obj(claim));
-        self.stall.note(&name, current.as_ref().is_some_and(|c| waits_for_provider(c)), now);
+        // It is counted once, by the leader of the first shard.
+        let waits = self.shards.first().leads() && current.as_ref().is_some_and(|c| waits_for_provider(c));
+        self.stall.note(&name, waits, now);
         let launched = claim.is("Launched").then(|| claim.since("Launched")).flatten();
         let launched = launched.max(claim.taken_over());
         if let (None, Some(launched)) = (current, launched)
@@ -158,13 +160,16 @@ impl Context {
     pub fn set_gauges(&self) {
         let now = self.now();
         metrics::gangs(&self.seen.by_state(now));
+        let counts = self.shards.first().leads();
         let waits = |name: &str| {
-            self.stores.claims.get(&ObjectRef::new(name)).is_some_and(|c| waits_for_provider(&c))
+            counts && self.stores.claims.get(&ObjectRef::new(name)).is_some_and(|c| waits_for_provider(&c))
         };
         self.stall.tick(waits, now);
+        // Whoever acts for a gang counts its nodes, so that the sum over all replicas is right.
+        let ours = |claim: &Arc<NodeClaim>| self.acts_for(claim.label(names::WORKLOAD_UID));
         let gangs = self.seen.standings();
         let (mut claims, mut held) = (BTreeMap::new(), BTreeMap::new());
-        for claim in self.stores.claims.state() {
+        for claim in self.stores.claims.state().into_iter().filter(ours) {
             let node_pool = claim.label(names::NODEPOOL).to_owned();
             let phase = phase(&claim);
             if phase == "ready" {

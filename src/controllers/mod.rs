@@ -18,7 +18,8 @@ mod plans;
 pub mod policies;
 pub mod queue;
 mod seen;
-mod traffic;
+mod terms;
+pub mod traffic;
 pub mod workload;
 
 pub use context::Context;

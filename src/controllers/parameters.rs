@@ -41,7 +41,7 @@ pub fn used_by(context: &Context, name: &str) -> Vec<String> {
 
 /// Looks at one object and reports.
 pub async fn reconcile(object: Arc<RawParameters>, context: Arc<Context>) -> Result<Action, Error> {
-    if !context.leadership.leads() {
+    if !context.shards.first().leads() {
         return Ok(Action::await_change());
     }
     if !context.gates.closed().is_empty() {

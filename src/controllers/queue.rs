@@ -1,19 +1,20 @@
 //! The queue of looks: who is looked at next, how many at a time, and when again.
 //!
 //! Each object is looked at by one look at a time. An object that is touched during its look is
-//! looked at again after it. Lanes take turns, so that one tenant with many objects does not hold up
-//! the others.
+//! looked at again after it. Lanes take turns and none is looked at in too many places at once, so that
+//! one tenant with many objects, or large ones, does not hold up the others.
 
 use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 use std::pin::pin;
 use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Namespace and name of what is looked at. Namespaces are the lanes.
+/// Namespace and name of what is looked at.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// Namespace; empty for cluster-scoped objects.
@@ -32,6 +33,11 @@ impl Key {
         }
     }
 
+    /// The lane of what has no LocalQueue: its namespace.
+    pub fn lane(&self) -> String {
+        self.namespace.clone()
+    }
+
     /// A reference to the object of this key.
     pub fn object<K: Resource<DynamicType = ()>>(&self) -> ObjectRef<K> {
         let object = ObjectRef::new(&self.name);
@@ -43,6 +49,15 @@ impl<K: Resource<DynamicType = ()>> From<ObjectRef<K>> for Key {
     fn from(object: ObjectRef<K>) -> Self {
         Self { namespace: object.namespace.unwrap_or_default(), name: object.name }
     }
+}
+
+/// How many looks are under way at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// In all.
+    pub all: usize,
+    /// In one lane.
+    pub lane: usize,
 }
 
 /// When to look again.
@@ -65,18 +80,19 @@ impl Action {
 /// looks that are under way.
 pub async fn work<F>(
     wakes: impl Stream<Item = Key>,
-    at_once: usize,
+    limits: Limits,
+    lane_of: impl Fn(&Key) -> String,
     look: impl Fn(Key) -> F,
     stop: &CancellationToken,
 ) where
     F: Future<Output = Action>,
 {
     let mut wakes = pin!(wakes);
-    let mut line = Line::default();
+    let mut line = Line::new(limits.lane, lane_of);
     let mut looks = FuturesUnordered::new();
     loop {
         line.wake_due(Instant::now());
-        while looks.len() < at_once
+        while looks.len() < limits.all
             && !stop.is_cancelled()
             && let Some(key) = line.next()
         {
@@ -102,11 +118,17 @@ pub async fn work<F>(
 }
 
 /// What waits, what runs and what is due later.
-#[derive(Default)]
-struct Line {
+struct Line<L> {
+    /// Which lane a key waits in.
+    lane_of: L,
+    /// How many of one lane may be looked at at the same time.
+    most: usize,
     lanes: BTreeMap<String, VecDeque<Key>>,
     waiting: BTreeSet<Key>,
-    running: BTreeSet<Key>,
+    /// With the lane each had its turn in.
+    running: BTreeMap<Key, String>,
+    /// How many run in each lane.
+    busy: BTreeMap<String, usize>,
     /// Touched while being looked at.
     again: BTreeSet<Key>,
     due: BTreeMap<(Instant, u64), Key>,
@@ -115,15 +137,31 @@ struct Line {
     count: u64,
 }
 
-impl Line {
+impl<L: Fn(&Key) -> String> Line<L> {
+    fn new(most: usize, lane_of: L) -> Self {
+        Self {
+            lane_of,
+            most,
+            lanes: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            running: BTreeMap::new(),
+            busy: BTreeMap::new(),
+            again: BTreeSet::new(),
+            due: BTreeMap::new(),
+            due_at: BTreeMap::new(),
+            last_lane: String::new(),
+            count: 0,
+        }
+    }
+
     fn wake(&mut self, key: Key) {
         if let Some(due) = self.due_at.remove(&key) {
             self.due.remove(&due);
         }
-        if self.running.contains(&key) {
+        if self.running.contains_key(&key) {
             self.again.insert(key);
         } else if self.waiting.insert(key.clone()) {
-            self.lanes.entry(key.namespace.clone()).or_default().push_back(key);
+            self.lanes.entry((self.lane_of)(&key)).or_default().push_back(key);
         }
     }
 
@@ -144,23 +182,32 @@ impl Line {
 
     /// The next key, from the lane after the last one that had its turn.
     fn next(&mut self) -> Option<Key> {
-        let after = (std::ops::Bound::Excluded(self.last_lane.clone()), std::ops::Bound::Unbounded);
-        let lane = self.lanes.range(after).next().or_else(|| self.lanes.first_key_value());
-        let lane = lane.map(|(lane, _)| lane.clone())?;
+        let after = (Bound::Excluded(&self.last_lane), Bound::Unbounded);
+        let upto = (Bound::Unbounded, Bound::Included(&self.last_lane));
+        let in_turn = self.lanes.range::<String, _>(after).chain(self.lanes.range::<String, _>(upto));
+        let has_room = |lane: &&String| self.busy.get(*lane).is_none_or(|busy| *busy < self.most);
+        let lane = in_turn.map(|(lane, _)| lane).find(has_room).cloned()?;
         let keys = self.lanes.get_mut(&lane)?;
         let key = keys.pop_front();
         if keys.is_empty() {
             self.lanes.remove(&lane);
         }
-        self.last_lane = lane;
         let key = key?;
         self.waiting.remove(&key);
-        self.running.insert(key.clone());
+        *self.busy.entry(lane.clone()).or_default() += 1;
+        self.running.insert(key.clone(), lane.clone());
+        self.last_lane = lane;
         Some(key)
     }
 
     fn done(&mut self, key: Key, Action(again): Action) {
-        self.running.remove(&key);
+        let lane = self.running.remove(&key).unwrap_or_default();
+        if let Some(busy) = self.busy.get_mut(&lane) {
+            *busy -= 1;
+            if *busy == 0 {
+                self.busy.remove(&lane);
+            }
+        }
         if self.again.remove(&key) {
             self.wake(key);
         } else if let Some(wait) = again {
@@ -201,7 +248,7 @@ mod tests {
             }
         };
         let started = Instant::now();
-        work(wakes, 1, look, &stop).await;
+        work(wakes, Limits { all: 1, lane: 1 }, Key::lane, look, &stop).await;
         assert_eq!(*seen.borrow(), ["a1", "b1", "a2", "a3", "a1", "b1"]);
         assert!(
             started.elapsed() >= Duration::from_secs(11),

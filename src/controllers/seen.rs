@@ -2,6 +2,7 @@
 //!
 //! Rule: written by the gangs' looks alone, and nothing is decided on it.
 
+use super::board::uid_of;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::event::Reason;
 use crate::gang::identity::gang_of;
@@ -58,6 +59,11 @@ impl Seen {
     /// Forgets a gang, and says where it was.
     pub fn forget(&self, gang: &str) -> Option<(Journal, Subject)> {
         self.gangs().remove(gang).map(|glimpse| (glimpse.journal, glimpse.subject))
+    }
+
+    /// Forgets the gangs of all Workloads whose UID fits.
+    pub fn forget_all(&self, fits: impl Fn(&str) -> bool) {
+        self.gangs().retain(|_, glimpse| !fits(uid_of(&glimpse.object)));
     }
 
     /// Why the attempt that a claim was made for was taken back before a pod could run.

@@ -4,7 +4,7 @@
 use super::context::Context;
 use super::gang::{Gang, Looked};
 use super::hold;
-use super::queue::Action;
+use super::queue::{Action, Key};
 use crate::api::workload::CheckState;
 use crate::api::{Workload, condition};
 use crate::effects::verdict;
@@ -24,11 +24,16 @@ const PROGRESS_PACE: SignedDuration = SignedDuration::from_secs(5);
 /// A lagging cache is given this long before it is looked at again.
 const CATCH_UP: Duration = Duration::from_millis(500);
 
+/// Workloads of one LocalQueue wait in one line.
+pub fn lane(key: &Key, context: &Context) -> String {
+    context.stores.workloads.get(&key.object()).map_or_else(|| key.lane(), |w| w.local_queue())
+}
+
 /// Looks at one Workload.
 pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result<Action, Error> {
     let started = Instant::now();
-    if !context.leadership.leads() {
-        // Whoever begins to lead looks at everything.
+    if !context.acts_for(workload.metadata.uid.as_deref().unwrap_or_default()) {
+        // Whoever begins to lead its shard looks at it.
         return Ok(Action::await_change());
     }
     if !context.gates.closed().is_empty() {
@@ -93,7 +98,8 @@ async fn tell(
         .map(|old| changed.iter().find(|new| new.name == old.name).map_or(old, |new| *new).clone())
         .collect();
     let reserved = condition::since(workload.conditions(), "QuotaReserved").unwrap_or(now);
-    *workload = verdict::apply(&context.client, workload, &entries).await?;
+    let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
+    *workload = verdict::apply(client, workload, &entries).await?;
     context.own_writes.note(workload);
     for entry in &changed {
         tracing::info!(

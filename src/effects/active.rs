@@ -2,7 +2,7 @@
 //! observedGeneration, by server-side apply.
 
 use crate::api::{AdmissionCheck, condition};
-use crate::effects::call;
+use crate::effects::write;
 use crate::error::Error;
 use crate::names;
 use jiff::Timestamp;
@@ -65,7 +65,7 @@ pub async fn report(
         "status": { "conditions": [condition] },
     });
     let params = PatchParams::apply(names::FIELD_MANAGER).force();
-    call("reporting on AdmissionCheck", &name, api.patch_status(&name, &params, &Patch::Apply(&body)))
+    write("reporting on AdmissionCheck", &name, api.patch_status(&name, &params, &Patch::Apply(&body)))
         .await?;
     tracing::info!(
         check = name,

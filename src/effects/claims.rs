@@ -4,7 +4,7 @@
 //! found a stranger; a delete names the UID it means.
 
 use crate::api::{Node, NodeClaim};
-use crate::effects::call;
+use crate::effects::{call, write};
 use crate::error::{Class, Error};
 use crate::gang::GangIdentity;
 use crate::names;
@@ -49,7 +49,7 @@ pub async fn create(client: &Client, claims: Vec<NodeClaim>) -> Created {
 async fn create_one(api: &Api<NodeClaim>, claim: NodeClaim) -> Result<NodeClaim, Error> {
     let name = claim.name_any();
     let params = PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
-    match call("creating NodeClaim", &name, api.create(&params, &claim)).await {
+    match write("creating NodeClaim", &name, api.create(&params, &claim)).await {
         Ok(made) => {
             metrics::claim_created(made.label(names::NODEPOOL), capacity_type(&made));
             tracing::info!(nodeclaim = name, nodepool = made.label(names::NODEPOOL), "created a NodeClaim");
@@ -91,7 +91,7 @@ pub async fn delete(client: &Client, name: &str, uid: &str) -> Result<bool, Erro
     let only_this = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
     let preconditions = if planted!(DeleteWithoutUid) { None } else { Some(only_this) };
     let params = DeleteParams { preconditions, ..DeleteParams::default() };
-    match call("deleting NodeClaim", name, api.delete(name, &params)).await {
+    match write("deleting NodeClaim", name, api.delete(name, &params)).await {
         Ok(answer) => {
             tracing::info!(nodeclaim = name, "deleted a NodeClaim");
             Ok(answer.is_right())

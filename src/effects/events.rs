@@ -4,8 +4,9 @@
 //! publishing never waits, and never more is said of one Workload than its readers can bear.
 
 use crate::api::Workload;
+use crate::cluster::pace::Pace;
 use crate::digest::digest;
-use crate::effects::call;
+use crate::effects::write;
 use crate::gang::notice::Notice;
 use crate::names;
 use crate::telemetry::Telemetry;
@@ -31,6 +32,8 @@ const IN_FLIGHT: usize = 64;
 /// Events on one Workload at once, and the time after which there is room for one more.
 const BURST: u32 = 50;
 const REFILL: SignedDuration = SignedDuration::from_secs(15);
+/// Where Events wait for their turn to be written: behind them no gang ever waits for more than one.
+const LANE: &str = "events";
 /// Workloads whose pace is remembered.
 const PACES_KEPT: usize = 4_096;
 
@@ -48,25 +51,27 @@ pub struct Moment<'a> {
 /// Publishes Events.
 pub struct Publisher {
     client: Client,
+    pace: Pace,
     instance: String,
     on_job: bool,
     room: Arc<Semaphore>,
-    paces: Mutex<BTreeMap<String, Pace>>,
+    paces: Mutex<BTreeMap<String, Supply>>,
 }
 
 /// How much has been told of one Workload lately.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
+struct Supply {
     left: u32,
     since: Timestamp,
 }
 
 impl Publisher {
     /// A publisher that speaks for this replica.
-    pub fn new(client: Client, telemetry: &Telemetry) -> Self {
+    pub fn new(client: Client, pace: Pace, telemetry: &Telemetry) -> Self {
         let instance = if telemetry.instance.is_empty() { names::SETU } else { &telemetry.instance };
         Self {
             client,
+            pace,
             instance: instance.chars().take(INSTANCE_LIMIT).collect(),
             on_job: telemetry.events_on_job,
             room: Arc::new(Semaphore::new(IN_FLIGHT)),
@@ -93,8 +98,9 @@ impl Publisher {
         let event = event(object, &self.instance, moment, notice);
         let namespace = event.metadata.namespace.clone().unwrap_or_default();
         let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        let pace = self.pace.clone();
         tokio::spawn(async move {
-            send(&api, &event).await;
+            pace.within(LANE, send(&api, &event)).await;
             drop(permit);
         });
     }
@@ -105,7 +111,7 @@ impl Publisher {
         if paces.len() >= PACES_KEPT && !paces.contains_key(uid) {
             paces.retain(|_, pace| pace.refilled(now).left < BURST);
         }
-        let pace = paces.entry(uid.to_owned()).or_insert(Pace { left: BURST, since: now });
+        let pace = paces.entry(uid.to_owned()).or_insert(Supply { left: BURST, since: now });
         *pace = pace.refilled(now);
         let Some(left) = pace.left.checked_sub(1) else { return false };
         pace.left = left;
@@ -113,7 +119,7 @@ impl Publisher {
     }
 }
 
-impl Pace {
+impl Supply {
     fn refilled(self, now: Timestamp) -> Self {
         let periods = now.duration_since(self.since).as_secs().max(0) / REFILL.as_secs();
         let gained = u32::try_from(periods).unwrap_or(u32::MAX);
@@ -127,7 +133,7 @@ impl Pace {
 async fn send(api: &Api<Event>, event: &Event) {
     let params = PostParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PostParams::default() };
     let name = event.name_any();
-    match call("publishing Event", &name, api.create(&params, event)).await {
+    match write("publishing Event", &name, api.create(&params, event)).await {
         Ok(_) => {}
         // It was told before.
         Err(error) if error.code() == Some(409) => {}
@@ -246,7 +252,8 @@ mod tests {
             }
             told
         });
-        let publisher = Publisher::new(Client::new(service, "default"), &Telemetry::default());
+        let publisher =
+            Publisher::new(Client::new(service, "default"), Pace::default(), &Telemetry::default());
         for seq in 0..80 {
             publisher.publish(&workload("train"), moment(seq, 0), &notice("x"));
         }

@@ -2,7 +2,7 @@
 //! away. And takes hold of Workloads, where that is asked for.
 
 use crate::api::{Node, NodeClaim, Workload};
-use crate::effects::{call, merge_params, still_there};
+use crate::effects::{call, merge_params, still_there, write};
 use crate::error::Error;
 use crate::names;
 use futures::{StreamExt, stream};
@@ -20,13 +20,13 @@ pub async fn release_node(client: &Client, claim: &NodeClaim) -> Result<(), Erro
     let name = claim.name_any();
     let api: Api<NodeClaim> = Api::all(client.clone());
     still_there(
-        call("releasing NodeClaim", &name, api.patch(&name, &merge_params(), &Patch::Merge(&patch))).await,
+        write("releasing NodeClaim", &name, api.patch(&name, &merge_params(), &Patch::Merge(&patch))).await,
     )?;
     let Some(node) = claim.status.as_ref().map(|s| &s.node_name).filter(|n| !n.is_empty()) else {
         return Ok(());
     };
     let api: Api<Node> = Api::all(client.clone());
-    still_there(call("releasing Node", node, api.patch(node, &merge_params(), &Patch::Merge(&patch))).await)
+    still_there(write("releasing Node", node, api.patch(node, &merge_params(), &Patch::Merge(&patch))).await)
 }
 
 /// Makes these claims and their Nodes Karpenter's own, in parallel: nothing on them is ours any more.
@@ -48,7 +48,7 @@ async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
         if let Some(found) = call("reading Node", node, api.get_opt(node)).await? {
             let patch = node_without_ours(&found);
             still_there(
-                call("handing back Node", node, api.patch(node, &merge_params(), &Patch::Merge(&patch)))
+                write("handing back Node", node, api.patch(node, &merge_params(), &Patch::Merge(&patch)))
                     .await,
             )?;
         }
@@ -56,7 +56,8 @@ async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
     let patch = json!({"metadata": unmarked(claim.metadata.uid.as_deref())});
     let api: Api<NodeClaim> = Api::all(client.clone());
     still_there(
-        call("handing back NodeClaim", &name, api.patch(&name, &merge_params(), &Patch::Merge(&patch))).await,
+        write("handing back NodeClaim", &name, api.patch(&name, &merge_params(), &Patch::Merge(&patch)))
+            .await,
     )?;
     tracing::info!(nodeclaim = name, "handed a NodeClaim back to Karpenter");
     Ok(())
@@ -103,7 +104,7 @@ pub async fn release_workload(
     let name = workload.name_any();
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     still_there(
-        call("releasing Workload", &name, api.patch(&name, &merge_params(), &Patch::Merge(&patch))).await,
+        write("releasing Workload", &name, api.patch(&name, &merge_params(), &Patch::Merge(&patch))).await,
     )?;
     Ok(true)
 }
@@ -120,7 +121,7 @@ pub async fn hold_workload(client: &Client, workload: &Workload) -> Result<Workl
     });
     let name = workload.name_any();
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
-    call("holding Workload", &name, api.patch(&name, &merge_params(), &Patch::Merge(&patch))).await
+    write("holding Workload", &name, api.patch(&name, &merge_params(), &Patch::Merge(&patch))).await
 }
 
 /// What becomes of the journals on Workloads.

@@ -5,7 +5,7 @@
 //! nothing to write, `confirm` asks instead.
 
 use crate::api::Workload;
-use crate::effects::call;
+use crate::effects::{call, write};
 use crate::error::Error;
 use crate::names;
 use json_patch::jsonptr::PointerBuf;
@@ -49,7 +49,7 @@ pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> 
     let params =
         PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let action = "writing the journal of Workload";
-    match call(action, &name, api.patch(&name, &params, &patch)).await {
+    match write(action, &name, api.patch(&name, &params, &patch)).await {
         // A failed `test` is answered with 422 Invalid, not with 409.
         Err(error) if error.code() == Some(422) && is_failed_test(&error) => {
             Err(Error::Conflict { action, object: name })

@@ -12,6 +12,7 @@ pub mod pods;
 pub mod verdict;
 pub mod warm;
 
+use crate::cluster::pace;
 use crate::error::Error;
 use crate::names;
 use kube::api::PatchParams;
@@ -19,6 +20,16 @@ use std::time::Duration;
 
 /// How long one call may take.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
+
+/// Makes one write: a call that waits for its turn, which does not count towards the time limit.
+pub async fn write<T>(
+    action: &'static str,
+    object: &str,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, Error> {
+    let _turn = pace::turn().await;
+    call(action, object, request).await
+}
 
 /// Makes one call under the time limit.
 pub async fn call<T>(

@@ -2,7 +2,7 @@
 //! `Valid` and `Used`, by server-side apply.
 
 use crate::api::{ProvisioningParameters, condition};
-use crate::effects::call;
+use crate::effects::write;
 use crate::error::Error;
 use crate::names;
 use jiff::Timestamp;
@@ -76,7 +76,7 @@ pub async fn report(
     let params = PatchParams::apply(names::FIELD_MANAGER).force();
     let patch = Patch::Apply(&body);
     let written = api.patch_status(&name, &params, &patch);
-    call("reporting on ProvisioningParameters", &name, written).await?;
+    write("reporting on ProvisioningParameters", &name, written).await?;
     tracing::info!(
         parameters = name,
         valid = report.fault.is_none(),

@@ -6,7 +6,7 @@
 
 use crate::api::Workload;
 use crate::api::workload::CheckState;
-use crate::effects::call;
+use crate::effects::write;
 use crate::error::Error;
 use crate::names;
 use kube::api::{Patch, PatchParams};
@@ -22,7 +22,7 @@ pub async fn apply(client: &Client, workload: &Workload, entries: &[CheckState])
     let name = workload.name_any();
     let params = PatchParams::apply(names::FIELD_MANAGER).force();
     let body = body(workload, entries);
-    call("writing the verdict of Workload", &name, api.patch_status(&name, &params, &Patch::Apply(&body)))
+    write("writing the verdict of Workload", &name, api.patch_status(&name, &params, &Patch::Apply(&body)))
         .await
 }
 

@@ -4,7 +4,7 @@
 //! its last gang's until the next one marks it, as often as that takes.
 
 use crate::api::{Node, NodeClaim};
-use crate::effects::{call, merge_params, still_there};
+use crate::effects::{call, merge_params, still_there, write};
 use crate::error::Error;
 use crate::names;
 use crate::plan::warm::is_free;
@@ -63,7 +63,7 @@ async fn keep(client: &Client, claim: &NodeClaim, keeping: &Keeping) -> Result<(
         },
     }}));
     let api: Api<NodeClaim> = Api::all(client.clone());
-    still_there(call("keeping NodeClaim", &name, api.patch(&name, &merge_params(), &patch)).await)?;
+    still_there(write("keeping NodeClaim", &name, api.patch(&name, &merge_params(), &patch)).await)?;
     tracing::info!(nodeclaim = name, queue = keeping.queue, until = %keeping.until, "keeps a NodeClaim for the next gang");
     Ok(())
 }
@@ -104,7 +104,7 @@ pub async fn take_over(
     }}));
     let name = kept.name_any();
     let api: Api<NodeClaim> = Api::all(client.clone());
-    match call("taking over NodeClaim", &name, api.patch(&name, &merge_params(), &patch)).await {
+    match write("taking over NodeClaim", &name, api.patch(&name, &merge_params(), &patch)).await {
         Ok(taken) => {
             tracing::info!(
                 nodeclaim = name,
@@ -128,7 +128,7 @@ pub async fn mark_node(client: &Client, claim: &NodeClaim) -> Result<(), Error> 
     let api: Api<Node> = Api::all(client.clone());
     let Some(node) = call("reading Node", name, api.get_opt(name)).await? else { return Ok(()) };
     let patch = Patch::Merge(marks(claim, &node));
-    still_there(call("marking Node", name, api.patch(name, &merge_params(), &patch)).await)
+    still_there(write("marking Node", name, api.patch(name, &merge_params(), &patch)).await)
 }
 
 /// A list of taints can only be replaced as a whole, so the Node must be as it was read.

@@ -16,8 +16,8 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::traces::Traces;
 use jiff::SignedDuration;
 use kube::Client;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
@@ -70,8 +70,17 @@ pub struct Start {
     pub api_replica: usize,
     /// What it does only where it is asked to.
     pub options: Options,
-    /// The times of the election it takes part in; without, it acts whoever else does.
-    pub election: Option<Timing>,
+    /// The election it takes part in; without, it acts whoever else does.
+    pub election: Option<Election>,
+}
+
+/// What several replicas settle among them.
+#[derive(Clone, Copy, Debug)]
+pub struct Election {
+    /// The times of the leases.
+    pub timing: Timing,
+    /// How many shards the gangs are spread over.
+    pub shards: usize,
 }
 
 impl Cluster {
@@ -136,7 +145,7 @@ impl Cluster {
                 traces: self.traces.clone(),
                 ..Telemetry::default()
             },
-            election: start.election.map(|timing| self.election(&name, timing)),
+            election: start.election.map(|election| self.election(&name, election)),
         });
         let context = replica.context();
         let stop = CancellationToken::new();
@@ -145,14 +154,18 @@ impl Cluster {
         Setu { name, wire, context, stop, task }
     }
 
-    fn election(&self, name: &str, timing: Timing) -> Settings {
-        let mut chance = Chance::new(self.seed, &format!("{name}-election"));
-        let jitter = move || Duration::from_millis(chance.below(1_000)).as_secs_f64();
+    fn election(&self, name: &str, election: Election) -> Settings {
+        let chance = Mutex::new(Chance::new(self.seed, &format!("{name}-election")));
+        let jitter = move || {
+            let mut chance = chance.lock().unwrap_or_else(PoisonError::into_inner);
+            Duration::from_millis(chance.below(1_000)).as_secs_f64()
+        };
         Settings {
-            namespace: "default".to_owned(),
+            namespace: "kube-system".to_owned(),
             name: names::SETU.to_owned(),
+            shards: election.shards,
             identity: name.to_owned(),
-            timing,
+            timing: election.timing,
             jitter: Box::new(jitter),
         }
     }

@@ -135,10 +135,10 @@ impl Args {
             screen.draw(&spectator);
             if served {
                 screen.tell("the scenario is over; the cluster stays until Ctrl-C");
-            }
-            while served {
-                tokio::time::sleep(DRAW).await;
-                screen.draw(&spectator);
+                loop {
+                    tokio::time::sleep(DRAW).await;
+                    screen.draw(&spectator);
+                }
             }
         };
         unless_interrupted(served, shown).await;

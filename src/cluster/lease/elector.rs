@@ -1,13 +1,15 @@
-//! One candidate's part in an election: watches the lease, takes it when it is free, renews it while it
-//! is held, and gives it up when told to stop.
+//! One candidate's part in the election for one shard: watches the lease, takes it when it is free, renews
+//! it while it is held, hands it over to a replica that has fewer, and gives it up when told to stop.
 //!
 //! Rule: every write names the version it replaces, so that of several candidates one wins. A term is
 //! counted from before the request that began it.
 
 use super::evaluate::{Sighting, Verdict, evaluate};
-use super::{Leadership, Settings};
+use super::share::{Share, patience};
+use super::{Leadership, Settings, Shards};
 use crate::clock::Clock;
 use crate::cluster::backoff::Doubling;
+use crate::names::WANTED_BY;
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -15,6 +17,7 @@ use kube::api::PostParams;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
@@ -28,9 +31,15 @@ const FAREWELL: Duration = Duration::from_secs(2);
 /// A candidate.
 pub struct Elector {
     api: Api<Lease>,
-    settings: Settings,
+    settings: Arc<Settings>,
+    shard: usize,
+    /// Name of the shard's lease.
+    name: String,
+    share: Arc<Share>,
     clock: Clock,
     known: Option<Known>,
+    /// When it was first seen that there is no lease.
+    missing: Instant,
     term: watch::Sender<Option<Instant>>,
 }
 
@@ -41,16 +50,34 @@ struct Known {
 }
 
 impl Elector {
-    /// Enters an election. Nothing happens before [`Elector::run`].
-    pub fn new(client: Client, settings: Settings, clock: Clock) -> (Self, Leadership) {
-        let (term, leadership) = Leadership::told(None);
-        let api = Api::namespaced(client, &settings.namespace);
-        (Self { api, settings, clock, known: None, term }, leadership)
+    /// Enters the elections for all shards. Nothing happens before [`Elector::run`].
+    pub fn enter(client: &Client, settings: Settings, clock: &Clock) -> (Vec<Self>, Shards) {
+        let share = Arc::new(Share::new(settings.shards));
+        let settings = Arc::new(settings);
+        let candidate = |shard| {
+            let (term, leadership) = Leadership::told(None);
+            let elector = Self {
+                api: Api::namespaced(client.clone(), &settings.namespace),
+                name: settings.lease(shard),
+                settings: Arc::clone(&settings),
+                shard,
+                share: Arc::clone(&share),
+                clock: clock.clone(),
+                known: None,
+                missing: Instant::now(),
+                term,
+            };
+            (elector, leadership)
+        };
+        let (first, leadership) = candidate(0);
+        let (others, leaderships): (Vec<Self>, Vec<_>) = (1..settings.shards).map(candidate).unzip();
+        let electors = std::iter::once(first).chain(others).collect();
+        (electors, Shards::new(leadership, leaderships))
     }
 
     /// Takes part until `stop`, then gives the lease up.
     pub async fn run(mut self, stop: CancellationToken) {
-        let selector = watcher::Config::default().fields(&format!("metadata.name={}", self.settings.name));
+        let selector = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
         let news = watcher(self.api.clone(), selector).backoff(Doubling::default());
         futures::pin_mut!(news);
         self.look().await;
@@ -74,15 +101,20 @@ impl Elector {
     /// Does what is due now and returns how long nothing is.
     async fn turn(&mut self) -> Duration {
         let timing = self.settings.timing;
+        if let Some(asker) = self.asker().filter(|a| self.share.grants(&self.settings.identity, a)) {
+            self.hand_over(asker).await;
+        }
         let now = Instant::now();
-        let sighting = self.known.as_ref().map(|k| &k.sighting);
+        let sighting = self.known.as_ref().map(|k| &k.sighting).ok_or(self.missing);
         match evaluate(sighting, &self.settings.identity, timing.retry, now) {
             Verdict::Taken { until } => {
                 self.lose("another replica leads");
+                self.ask().await;
                 (until - now).min(self.spread(timing.retry))
             }
             Verdict::Ours { renew_at } if renew_at > now && self.leads() => renew_at - now,
-            Verdict::Ours { .. } | Verdict::Free => {
+            Verdict::Free { since } if now < since + self.patience() => since + self.patience() - now,
+            Verdict::Ours { .. } | Verdict::Free { .. } => {
                 if self.write(now).await {
                     return timing.retry;
                 }
@@ -104,7 +136,7 @@ impl Elector {
     async fn write(&mut self, started: Instant) -> bool {
         let lease = self.record();
         let params = PostParams::default();
-        let name = self.settings.name.clone();
+        let name = self.name.clone();
         let limit = match *self.term.borrow() {
             Some(until) => CALL_LIMIT.min(until.saturating_duration_since(started)),
             None => CALL_LIMIT,
@@ -158,19 +190,68 @@ impl Elector {
             ..old
         };
         let metadata = known.map_or_else(
-            || ObjectMeta { name: Some(self.settings.name.clone()), ..ObjectMeta::default() },
+            || ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
             |l| l.metadata.clone(),
         );
-        Lease { metadata, spec: Some(spec) }
+        without_request(Lease { metadata, spec: Some(spec) })
+    }
+
+    /// How long a free lease is left to others.
+    fn patience(&self) -> Duration {
+        patience(self.share.held(&self.settings.identity), self.settings.timing.retry)
+    }
+
+    /// The replica that asks for this lease.
+    fn asker(&self) -> Option<String> {
+        let annotations = self.known.as_ref()?.lease.metadata.annotations.as_ref()?;
+        annotations.get(WANTED_BY).cloned()
+    }
+
+    /// Asks for the lease, if it is the one that would even out the shares. Nobody is asked twice: whoever
+    /// holds it answers with its next write.
+    async fn ask(&mut self) {
+        let identity = &self.settings.identity;
+        if self.share.wanted(identity) != Some(self.shard) || self.asker().is_some() {
+            return;
+        }
+        let Some(mut lease) = self.known.as_ref().map(|k| k.lease.clone()) else { return };
+        let annotations = lease.metadata.annotations.get_or_insert_default();
+        annotations.insert(WANTED_BY.to_owned(), identity.clone());
+        match timeout(CALL_LIMIT, self.api.replace(&self.name, &PostParams::default(), &lease)).await {
+            Ok(Ok(written)) => self.note(written, Instant::now()),
+            Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}
+            Ok(Err(error)) => tracing::warn!(lease = self.name, error = %error, "could not ask for a shard"),
+            Err(_) => tracing::warn!(lease = self.name, "no answer while asking for a shard"),
+        }
+    }
+
+    /// Gives the lease into another replica's hand, after having ceased to act.
+    async fn hand_over(&mut self, to: String) {
+        self.lose("another replica has fewer shards");
+        let mut lease = self.record();
+        if let Some(spec) = lease.spec.as_mut() {
+            spec.acquire_time.clone_from(&spec.renew_time);
+            spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default().saturating_add(1));
+            spec.holder_identity = Some(to);
+        }
+        match timeout(CALL_LIMIT, self.api.replace(&self.name, &PostParams::default(), &lease)).await {
+            Ok(Ok(written)) => self.note(written, Instant::now()),
+            Ok(Err(_)) | Err(_) => self.look().await,
+        }
     }
 
     /// Reads the lease.
     async fn look(&mut self) {
-        let name = &self.settings.name;
+        let name = &self.name;
         let now = Instant::now();
         match timeout(CALL_LIMIT, self.api.get_opt(name)).await {
             Ok(Ok(Some(lease))) => self.note(lease, now),
-            Ok(Ok(None)) => self.known = None,
+            Ok(Ok(None)) => {
+                if self.known.take().is_some() {
+                    self.missing = now;
+                }
+                self.share.note(self.shard, None);
+            }
             Ok(Err(error)) => tracing::warn!(lease = name, error = %error, "could not read the lease"),
             Err(_) => tracing::warn!(lease = name, "no answer while reading the lease"),
         }
@@ -192,15 +273,17 @@ impl Elector {
     }
 
     fn note(&mut self, lease: Lease, now: Instant) {
-        let same = self.known.as_ref().filter(|k| {
-            k.lease.metadata.resource_version == lease.metadata.resource_version
-                && k.lease.metadata.uid == lease.metadata.uid
-        });
+        // That another replica asks for it is no sign of its holder's life.
+        let same = self
+            .known
+            .as_ref()
+            .filter(|k| k.lease.spec == lease.spec && k.lease.metadata.uid == lease.metadata.uid);
         let since = same.map_or(now, |k| k.sighting.since);
         let spec = lease.spec.as_ref();
         let holder = spec.and_then(|s| s.holder_identity.clone()).filter(|h| !h.is_empty());
         let lasts = spec.and_then(|s| s.lease_duration_seconds).and_then(|s| u64::try_from(s).ok());
         let lasts = lasts.filter(|s| *s > 0).map_or(self.settings.timing.lease, Duration::from_secs);
+        self.share.note(self.shard, holder.as_deref());
         self.known = Some(Known { lease, sighting: Sighting { holder, lasts, since } });
     }
 
@@ -211,19 +294,14 @@ impl Elector {
     fn lead_until(&self, until: Instant) {
         let won = self.term.send_if_modified(|term| term.replace(until).is_none());
         if won {
-            tracing::info!(lease = self.settings.name, identity = self.settings.identity, "leads");
+            tracing::info!(lease = self.name, identity = self.settings.identity, "leads");
         }
     }
 
     fn lose(&self, why: &'static str) {
         let lost = self.term.send_if_modified(|term| term.take().is_some());
         if lost {
-            tracing::warn!(
-                lease = self.settings.name,
-                identity = self.settings.identity,
-                why,
-                "leads no longer"
-            );
+            tracing::warn!(lease = self.name, identity = self.settings.identity, why, "leads no longer");
         }
     }
 
@@ -240,9 +318,9 @@ impl Elector {
             Err(_) => Err("no answer".to_owned()),
         };
         match given_up {
-            Ok(true) => tracing::info!(lease = self.settings.name, "gave up the lease"),
+            Ok(true) => tracing::info!(lease = self.name, "gave up the lease"),
             Ok(false) => {}
-            Err(why) => tracing::warn!(lease = self.settings.name, why, "could not give up the lease"),
+            Err(why) => tracing::warn!(lease = self.name, why, "could not give up the lease"),
         }
     }
 
@@ -255,11 +333,12 @@ impl Elector {
             let Some(mut lease) = ours.map(|k| k.lease.clone()) else {
                 return Ok(false);
             };
+            lease = without_request(lease);
             let spec = lease.spec.get_or_insert_default();
             spec.holder_identity = None;
             spec.lease_duration_seconds = Some(1);
             spec.renew_time = Some(MicroTime(self.clock.now()));
-            match self.api.replace(&self.settings.name, &params, &lease).await {
+            match self.api.replace(&self.name, &params, &lease).await {
                 Ok(_) => return Ok(true),
                 // A renewal of ours that was cut short may have been written.
                 Err(kube::Error::Api(status)) if status.code == 409 && !again => self.look().await,
@@ -268,6 +347,14 @@ impl Elector {
         }
         Ok(false)
     }
+}
+
+/// The lease as it is written by whoever holds it: a request has been considered by then.
+fn without_request(mut lease: Lease) -> Lease {
+    if let Some(annotations) = lease.metadata.annotations.as_mut() {
+        annotations.remove(WANTED_BY);
+    }
+    lease
 }
 
 /// Versions of one object can be compared as numbers.

@@ -26,7 +26,10 @@ pub enum Verdict {
         renew_at: Instant,
     },
     /// Nobody holds it, or whoever did has not been heard of for too long: take it.
-    Free,
+    Free {
+        /// Since when, as far as is known here.
+        since: Instant,
+    },
     /// Somebody else leads: leave it alone until then.
     Taken {
         /// When it lapses if nothing more is heard.
@@ -34,16 +37,17 @@ pub enum Verdict {
     },
 }
 
-/// Judges the lease for the candidate `me`; `None` means that there is no lease yet.
-pub fn evaluate(seen: Option<&Sighting>, me: &str, retry: Duration, now: Instant) -> Verdict {
-    let Some(seen) = seen else {
-        return Verdict::Free;
+/// Judges the lease for the candidate `me`; no sighting means that there is no lease, since that time.
+pub fn evaluate(seen: Result<&Sighting, Instant>, me: &str, retry: Duration, now: Instant) -> Verdict {
+    let seen = match seen {
+        Ok(seen) => seen,
+        Err(since) => return Verdict::Free { since },
     };
     match &seen.holder {
-        None => Verdict::Free,
+        None => Verdict::Free { since: seen.since },
         Some(holder) if holder == me => Verdict::Ours { renew_at: seen.since + retry },
         Some(_) => match seen.since.checked_add(seen.lasts) {
-            Some(until) if until <= now => Verdict::Free,
+            Some(until) if until <= now => Verdict::Free { since: until },
             Some(until) => Verdict::Taken { until },
             // Longer than any clock goes: as good as for ever.
             None => Verdict::Taken { until: now + retry },
@@ -65,8 +69,8 @@ mod tests {
     #[test]
     fn a_lease_that_is_missing_or_given_up_is_free() {
         let now = Instant::now();
-        assert_eq!(evaluate(None, "a", RETRY, now), Verdict::Free);
-        assert_eq!(evaluate(Some(&held_by(None, now)), "a", RETRY, now), Verdict::Free);
+        assert_eq!(evaluate(Err(now), "a", RETRY, now), Verdict::Free { since: now });
+        assert_eq!(evaluate(Ok(&held_by(None, now)), "a", RETRY, now), Verdict::Free { since: now });
     }
 
     #[test]
@@ -75,8 +79,8 @@ mod tests {
         let seen = held_by(Some("b"), start);
         let until = start + LASTS;
         let just_before = until - Duration::from_millis(1);
-        assert_eq!(evaluate(Some(&seen), "a", RETRY, just_before), Verdict::Taken { until });
-        assert_eq!(evaluate(Some(&seen), "a", RETRY, until), Verdict::Free);
+        assert_eq!(evaluate(Ok(&seen), "a", RETRY, just_before), Verdict::Taken { until });
+        assert_eq!(evaluate(Ok(&seen), "a", RETRY, until), Verdict::Free { since: until });
     }
 
     #[test]
@@ -84,14 +88,14 @@ mod tests {
         let start = Instant::now();
         let seen = held_by(Some("a"), start);
         let expected = Verdict::Ours { renew_at: start + RETRY };
-        assert_eq!(evaluate(Some(&seen), "a", RETRY, start), expected);
-        assert_eq!(evaluate(Some(&seen), "a", RETRY, start + 3 * LASTS), expected);
+        assert_eq!(evaluate(Ok(&seen), "a", RETRY, start), expected);
+        assert_eq!(evaluate(Ok(&seen), "a", RETRY, start + 3 * LASTS), expected);
     }
 
     #[test]
     fn a_length_beyond_all_clocks_overflows_nothing() {
         let now = Instant::now();
         let seen = Sighting { lasts: Duration::MAX, ..held_by(Some("b"), now) };
-        assert_eq!(evaluate(Some(&seen), "a", RETRY, now), Verdict::Taken { until: now + RETRY });
+        assert_eq!(evaluate(Ok(&seen), "a", RETRY, now), Verdict::Taken { until: now + RETRY });
     }
 }

@@ -1,13 +1,17 @@
-//! Leader election on a Lease: of several replicas one acts, and another takes over when it is gone.
+//! Leader election on Leases, one for each shard: of several replicas one acts for a shard, and another
+//! takes over when it is gone.
 //!
 //! Rule: leadership only saves double work. Whoever leads may still be overtaken between two writes, so
 //! each write is fenced by itself: the journal by compare-and-swap, claims by their names and UIDs.
 
 mod elector;
 mod evaluate;
+mod shards;
+mod share;
 
 pub use elector::Elector;
 pub use evaluate::{Sighting, Verdict, evaluate};
+pub use shards::{Shards, shard_of};
 
 use std::time::Duration;
 use tokio::sync::watch;
@@ -59,17 +63,27 @@ impl Timing {
 pub struct Settings {
     /// Namespace of the Lease.
     pub namespace: String,
-    /// Name of the Lease: replicas of one controller share it.
+    /// Name of the Lease: replicas of one controller share it. With several shards it is the start of the
+    /// names of theirs.
     pub name: String,
+    /// How many shards there are; the same at all replicas.
+    pub shards: usize,
     /// This replica, unlike every other and every earlier one.
     pub identity: String,
     /// The times.
     pub timing: Timing,
     /// Chance, in `0.0..1.0`: spreads the tries of several candidates.
-    pub jitter: Box<dyn FnMut() -> f64 + Send>,
+    pub jitter: Box<dyn Fn() -> f64 + Send + Sync>,
 }
 
-/// Whether this replica leads. Cheap to ask, so it is asked before every write.
+impl Settings {
+    /// Name of a shard's Lease.
+    pub fn lease(&self, shard: usize) -> String {
+        if self.shards == 1 { self.name.clone() } else { format!("{}-{shard}", self.name) }
+    }
+}
+
+/// Whether this replica leads one shard. Cheap to ask, so it is asked before every write.
 #[derive(Clone, Debug)]
 pub struct Leadership(Option<watch::Receiver<Option<Instant>>>);
 

@@ -60,7 +60,7 @@ impl Gang<'_> {
         let hold = self.context.now().checked_add(self.policy.hold_limit.signed()).unwrap_or(Timestamp::MAX);
         let wanted = slots.iter().filter_map(|slot| self.claim(plan, *slot, hold)).collect();
         let wanted = self.take_over(workload, wanted).await?;
-        let created = claims::create(&self.context.client, wanted).await;
+        let created = claims::create(self.client, wanted).await;
         for claim in created.claims {
             self.context.necrology.saw(&claim, self.context.now());
             self.claims.retain(|c| c.name_any() != claim.name_any());
@@ -108,13 +108,13 @@ impl Gang<'_> {
 
     async fn hand_back(&mut self, claims: Vec<NodeClaim>) -> Result<(), Error> {
         let handed: Vec<Option<String>> = claims.iter().map(ResourceExt::uid).collect();
-        handover::hand_back_all(&self.context.client, claims).await?;
+        handover::hand_back_all(self.client, claims).await?;
         self.claims.retain(|c| !handed.contains(&c.uid()));
         Ok(())
     }
 
     async fn delete(&mut self, names: &[String], targets: Vec<(String, String)>) -> Result<(), Error> {
-        let (gone, error) = claims::delete_all(&self.context.client, targets.clone()).await;
+        let (gone, error) = claims::delete_all(self.client, targets.clone()).await;
         if let Some(error) = error {
             return Err(error);
         }
@@ -166,7 +166,7 @@ impl Gang<'_> {
         let text = self.journal.encode();
         // A write that failed for want of an answer may have happened.
         let known = [self.stored.as_deref(), Some(text.as_str())];
-        journal_write::confirm(&self.context.client, workload, &self.identity.check, &known).await
+        journal_write::confirm(self.client, workload, &self.identity.check, &known).await
     }
 
     /// Makes the journal durable, if it changed, and tells of its transitions.
@@ -184,7 +184,7 @@ impl Gang<'_> {
             headline: &headline,
             guard: if self.journal.revokes() { Guard::Workload } else { Guard::Journal },
         };
-        *workload = journal_write::commit(&self.context.client, workload, &entry).await?;
+        *workload = journal_write::commit(self.client, workload, &entry).await?;
         self.context.own_writes.note(workload);
         self.stored = Some(text);
         self.fresh = false;

@@ -29,7 +29,7 @@ use crate::plan::offering::Offering;
 use crate::plan::{Outcome, Request, Ways, strategy};
 use crate::policy::Policy;
 use jiff::Timestamp;
-use kube::ResourceExt;
+use kube::{Client, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -39,6 +39,8 @@ const TURNS: usize = 16;
 /// One gang while it is looked at.
 pub struct Gang<'a> {
     context: &'a Context,
+    /// Writes only while this replica leads the gang's shard.
+    client: &'a Client,
     identity: GangIdentity,
     id: String,
     /// Value of the gang's label on its nodes.
@@ -141,6 +143,7 @@ impl<'a> Gang<'a> {
         journal.memory.way.choice = context.ledger.open().way(&id).map_or(0, |way| way.choice);
         Some(Self {
             context,
+            client: context.client_of(&identity.uid),
             id,
             pin: pin(workload, check),
             our_checks,
@@ -349,7 +352,7 @@ impl<'a> Gang<'a> {
         if planning && !accepted && self.pool_claims.is_empty() {
             let pools = plans::pools_to_read(self.context, &self.policy);
             if !pools.is_empty() {
-                self.pool_claims = claims::of_pools(&self.context.client, &pools).await?;
+                self.pool_claims = claims::of_pools(self.client, &pools).await?;
                 self.fetch_warm(workload).await?;
             }
         }
@@ -357,7 +360,7 @@ impl<'a> Gang<'a> {
     }
 
     async fn look_again(&mut self, workload: &Workload) -> Result<(), Error> {
-        let (claims, nodes) = claims::read(&self.context.client, &self.identity).await?;
+        let (claims, nodes) = claims::read(self.client, &self.identity).await?;
         self.tier = view::tier_of(&claims);
         self.claims = claims;
         self.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();
@@ -377,7 +380,7 @@ impl<'a> Gang<'a> {
         if !untainted || !waits || told || !complete {
             return Ok(());
         }
-        match pods::on_nodes(&self.context.client, self.nodes.keys().cloned().collect()).await {
+        match pods::on_nodes(self.client, self.nodes.keys().cloned().collect()).await {
             Ok(pods) => self.taken = strangers::taken(&pods),
             Err(error) if error.code() == Some(403) => {
                 tracing::warn!(error = %error, "could not look for other pods on a gang's nodes");

@@ -141,7 +141,7 @@ pub(super) fn tier_of(claims: &[NodeClaim]) -> String {
 
 /// Claims of a gang as the cache shows them, less what we know better: those that we have deleted.
 pub(super) fn claims_of(context: &Context, gang: &GangIdentity, now: Timestamp) -> Vec<NodeClaim> {
-    let all = context.stores.claims.state();
+    let all = context.stores.claims.of(&gang.uid);
     let own = all.iter().filter(|c| gang.made(c));
     own.map(|claim| {
         let mut claim = (**claim).clone();

@@ -22,7 +22,7 @@ impl Gang<'_> {
     pub(super) async fn fetch_warm(&mut self, workload: &Workload) -> Result<(), Error> {
         if self.policy.release == Release::Warm && self.warm.is_none() {
             let key = key(&workload.local_queue(), &self.identity.check);
-            self.warm = Some(effects::free(&self.context.client, &key, self.context.now()).await?);
+            self.warm = Some(effects::free(self.client, &key, self.context.now()).await?);
         }
         Ok(())
     }
@@ -37,7 +37,7 @@ impl Gang<'_> {
         self.fetch_warm(workload).await?;
         let kept = self.warm.take().unwrap_or_default();
         let found = matches((0..).zip(&wanted), &kept);
-        let (client, now) = (&self.context.client, self.context.now());
+        let (client, now) = (self.client, self.context.now());
         let pairs: Vec<(Option<NodeClaim>, NodeClaim)> = (0_u32..)
             .zip(&wanted)
             .map(|(i, claim)| (found.get(&i).map(|c| (*c).clone()), claim.clone()))
@@ -81,7 +81,7 @@ impl Gang<'_> {
         let taken = |c: &&NodeClaim| c.taken_over().is_some() && c.metadata.deletion_timestamp.is_none();
         let unmarked: Vec<NodeClaim> =
             self.claims.iter().filter(taken).filter(|c| !self.is_marked(c)).cloned().collect();
-        let client = &self.context.client;
+        let client = self.client;
         let answers = stream::iter(unmarked)
             .map(|claim| async move { effects::mark_node(client, &claim).await })
             .buffer_unordered(PARALLEL);
@@ -108,7 +108,7 @@ impl Gang<'_> {
         let until = since.checked_add(self.policy.warm_for.signed()).unwrap_or(Timestamp::MAX);
         let keeping = Keeping { key: key(&queue, &self.identity.check), queue, since, until };
         let kept: Vec<Option<String>> = claims.iter().map(ResourceExt::uid).collect();
-        effects::keep_all(&self.context.client, claims, &keeping).await?;
+        effects::keep_all(self.client, claims, &keeping).await?;
         self.claims.retain(|c| !kept.contains(&c.uid()));
         Ok(())
     }

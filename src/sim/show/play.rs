@@ -7,7 +7,7 @@ use crate::names;
 use crate::policy::PolicyFile;
 use crate::sim::actors::{kueue, machines};
 use crate::sim::api::{ApiServer, kinds};
-use crate::sim::cluster::{Cluster, Setu, Start};
+use crate::sim::cluster::{Cluster, Election, Setu, Start};
 use crate::sim::faults::Fault;
 use crate::sim::scenario;
 use crate::sim::values::{list, set, text};
@@ -22,10 +22,13 @@ const BEAT: Duration = Duration::from_millis(100);
 /// How long the play may take.
 const LIMIT: Duration = Duration::from_mins(10);
 /// Shorter than in a real cluster, where a leader may be slow without being dead.
-const ELECTION: Timing = Timing {
-    lease: Duration::from_secs(4),
-    renew_deadline: Duration::from_secs(3),
-    retry: Duration::from_secs(1),
+const ELECTION: Election = Election {
+    timing: Timing {
+        lease: Duration::from_secs(4),
+        renew_deadline: Duration::from_secs(3),
+        retry: Duration::from_secs(1),
+    },
+    shards: 1,
 };
 /// Spot first, on-demand where there is none.
 const POLICY: &str = include_str!("policy.yaml");
@@ -53,7 +56,7 @@ impl Play {
             match kind.kind {
                 "NodePool" => object = with_spot(object),
                 "AdmissionCheck" => {
-                    set(&mut object, &["spec", "controllerName"], json!(names::CONTROLLER_NAME))
+                    set(&mut object, &["spec", "controllerName"], json!(names::CONTROLLER_NAME));
                 }
                 _ => {}
             }
@@ -142,7 +145,7 @@ impl Play {
                 }
             }
             Deed::DoomLeader(claims) => {
-                if let Some(leader) = self.replicas.iter().find(|s| s.context.leadership.leads()) {
+                if let Some(leader) = self.replicas.iter().find(|s| s.context.shards.any_led()) {
                     leader.wire.doom(("POST", "/nodeclaims"), *claims, Fault::CrashAfter);
                 }
             }

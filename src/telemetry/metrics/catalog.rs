@@ -105,7 +105,8 @@ catalogue! {
         "Times the policy file was read again: applied or refused");
     POLICY_GOOD = gauge("setu_policy_last_reload_successful", &[],
         "Whether the policy file could be used when it was last read again: 1 or 0");
-    LEADER = gauge("setu_leader", &[], "1 on the replica that acts, 0 on the others");
+    LEADER = gauge("setu_leader", &["shard"],
+        "1 on the replica that acts, 0 on the others; by shard where there are several (`--shards`)");
     SPANS_UNSENT = counter("setu_trace_export_failures_total", &["reason"],
         "Spans that did not reach the collector: the queue was full, or the export failed");
     EVENTS_UNPUBLISHED = counter("setu_events_unpublished_total", &["reason"],

@@ -44,7 +44,6 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     metrics::set_global_recorder(recorder)?;
     describe();
     build_info();
-    leader(false);
     spans_unsent(Unsent::Export, 0);
     spans_unsent(Unsent::Queue, 0);
     Ok(handle)

@@ -53,9 +53,10 @@ pub fn policy_reload(result: Reload) {
     gauge!(catalog::POLICY_GOOD.name).set(good);
 }
 
-/// Whether this replica acts.
-pub fn leader(leads: bool) {
-    gauge!(catalog::LEADER.name).set(f64::from(u8::from(leads)));
+/// Whether this replica acts; with several shards, for which.
+pub fn leader(shard: Option<usize>, leads: bool) {
+    let labels = shard.map(|shard| ("shard", shard.to_string()));
+    gauge!(catalog::LEADER.name, labels.as_slice()).set(f64::from(u8::from(leads)));
 }
 
 /// Says which release runs.

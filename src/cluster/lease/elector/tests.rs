@@ -174,14 +174,17 @@ impl Candidate {
         let settings = Settings {
             namespace: "n".into(),
             name: "setu".into(),
+            shards: 1,
             identity: identity.into(),
             timing: Timing::default(),
             jitter: Box::new(|| 0.5),
         };
-        let (elector, leadership) = Elector::new(cluster.client(), settings, Clock::wall());
+        let (electors, shards) = Elector::enter(&cluster.client(), settings, &Clock::wall());
         let stop = CancellationToken::new();
-        let task = tokio::spawn(elector.run(stop.clone()));
-        Self { leadership, stop, task }
+        let stopped = stop.clone();
+        let run = futures::future::join_all(electors.into_iter().map(move |e| e.run(stopped.clone())));
+        let task = tokio::spawn(async move { drop(run.await) });
+        Self { leadership: shards.first().clone(), stop, task }
     }
 
     /// Ends it as SIGKILL would.

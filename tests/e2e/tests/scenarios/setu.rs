@@ -107,6 +107,11 @@ impl Setu {
         }
     }
 
+    /// The number of its process.
+    pub fn id(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// Writes it has made so far, from its own metrics.
     pub fn writes(&self) -> Result<u64> {
         let text = self.get("metrics", "/metrics")?;

@@ -1,0 +1,147 @@
+//! Setu beside its alternatives on one real control plane, one after the other in one run: what each adds at
+//! both ends of the cloud's own time, how long a Job waits for its pods, and what a shortage costs.
+//!
+//! `just bench-compare` runs it with the release build; `--full` takes the larger cells too. It writes
+//! docs/performance/comparison.md and docs/images/comparison.svg.
+
+#![allow(
+    missing_docs,
+    dead_code,
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a tool that prints figures"
+)]
+
+mod report;
+#[path = "../../tests/e2e/tests/scenarios/setu.rs"]
+mod setu;
+mod shortage;
+mod systems;
+mod watch;
+mod world;
+
+use anyhow::{Context as _, Result};
+use report::Cell;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use watch::{Observer, Times};
+use world::World;
+
+/// What is compared, by the name of its LocalQueue.
+pub const SYSTEMS: [(&str, &str); 3] = [
+    ("queue", "Setu"),
+    ("kueue", "Kueue's ProvisioningRequest check"),
+    ("poller", "15 s poller (imitation)"),
+];
+
+/// Nodes, gangs at once, and how often.
+const CELLS: [(usize, usize, usize); 6] =
+    [(1, 1, 20), (8, 1, 10), (64, 1, 3), (1, 10, 3), (1, 100, 1), (8, 10, 2)];
+const MORE_CELLS: [(usize, usize, usize); 3] = [(64, 10, 1), (8, 100, 1), (256, 1, 3)];
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().collect();
+    let mut cells = CELLS.to_vec();
+    if arguments.iter().any(|a| a == "--full") {
+        cells.extend(MORE_CELLS);
+    }
+    let world = World::start().await?;
+    let stack = Arc::clone(&world.stack);
+    tokio::spawn(systems::grant_everything(world.client.clone()));
+    let observer = Observer::default();
+    observer.start(&world.client);
+    let started = Instant::now();
+    let mut results = Vec::new();
+    for (nodes, gangs, rounds) in cells {
+        for (queue, system) in SYSTEMS {
+            // The imitation answers after up to half a minute, and one round shows that.
+            let rounds = if queue == "poller" { rounds.min(2) } else { rounds };
+            let before = world.setu.writes().unwrap_or_default();
+            let mut cell = Cell::new(system, nodes, gangs);
+            for round in 0..rounds {
+                let prefix = format!("{queue}-{nodes}-{gangs}-{round}");
+                match measured(&world, &observer, queue, &prefix, (nodes, gangs)).await {
+                    Ok(times) => cell.take(times),
+                    Err(error) => eprintln!("{prefix}: {error:#}"),
+                }
+            }
+            if queue == "queue" {
+                cell.writes = world.setu.writes().unwrap_or_default().saturating_sub(before);
+            }
+            println!("{:>4} s {}", started.elapsed().as_secs(), cell.line());
+            results.push(cell);
+        }
+    }
+    let bound = bound(&world, &observer).await;
+    let short = shortage::both(&world, &observer).await;
+    let process = report::Process::of(&world.setu)?;
+    report::write(&results, &bound, &short, &process)?;
+    world.end();
+    if let Ok(stack) = Arc::try_unwrap(stack) {
+        stack.stop();
+    }
+    Ok(())
+}
+
+/// Submits gangs at once, waits until all are told Ready, and clears away.
+async fn measured(
+    world: &World,
+    observer: &Observer,
+    queue: &str,
+    prefix: &str,
+    (nodes, gangs): (usize, usize),
+) -> Result<Vec<Times>> {
+    observer.clear();
+    let poller = (queue == "poller").then(|| world.poller());
+    world.submit(prefix, queue, nodes, gangs, None).await?;
+    let limit = Duration::from_secs(120 + (nodes * gangs / 4) as u64);
+    let done =
+        |times: &[Times]| times.len() == gangs && times.iter().all(|t| t.told.is_some() && t.ready.is_some());
+    let times = until(observer, limit, done).await;
+    if let Some(poller) = poller {
+        poller.abort();
+    }
+    world.clear().await?;
+    times.with_context(|| format!("not all gangs of {prefix} were told Ready"))
+}
+
+/// Waits until what was seen is enough.
+async fn until(observer: &Observer, limit: Duration, done: impl Fn(&[Times]) -> bool) -> Option<Vec<Times>> {
+    let start = Instant::now();
+    while start.elapsed() < limit {
+        let times: Vec<Times> = observer.times().into_values().collect();
+        if done(&times) {
+            return Some(times);
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    None
+}
+
+/// From the submission of ten Jobs of eight pods until all pods are bound: with Setu, and with Karpenter alone.
+async fn bound(world: &World, observer: &Observer) -> Vec<(&'static str, Vec<f64>)> {
+    let (nodes, gangs) = (8, 10);
+    let mut all = Vec::new();
+    for (queue, system) in [("queue", "Setu"), ("plain", "Karpenter alone, no check")] {
+        observer.clear();
+        let start = Instant::now();
+        if world.submit(&format!("bound-{queue}"), queue, nodes, gangs, None).await.is_err() {
+            continue;
+        }
+        let done = |times: &[Times]| times.len() == gangs && times.iter().all(|t| t.bindings == nodes);
+        let times = until(observer, Duration::from_mins(3), done).await.unwrap_or_default();
+        let took = times.iter().filter_map(|t| Some((t.bound? - start).as_secs_f64())).collect();
+        println!("{system}: submitted until all bound {took:.1?}");
+        all.push((system, took));
+        if let Err(error) = world.clear().await {
+            eprintln!("{error:#}");
+        }
+    }
+    all
+}

@@ -1,0 +1,270 @@
+//! Percentiles, the table and the plot.
+
+use crate::setu::Setu;
+use crate::shortage::Shortage;
+use crate::watch::Times;
+use anyhow::{Context as _, Result};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// What was measured of one system with gangs of so many nodes.
+#[derive(Default)]
+pub struct Cell {
+    pub system: &'static str,
+    pub nodes: usize,
+    pub gangs: usize,
+    /// Milliseconds from the reservation to the first create, for each gang.
+    first: Vec<f64>,
+    /// Milliseconds from the last node's readiness to Ready.
+    last: Vec<f64>,
+    journal: usize,
+    /// Writes of Setu in all.
+    pub writes: u64,
+}
+
+/// The value below which this share lies, by nearest rank; `NaN` of none.
+fn percentile(values: &[f64], share: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+}
+
+fn three(values: &[f64]) -> String {
+    let [a, b, c] = [0.5, 0.9, 0.99].map(|share| percentile(values, share));
+    format!("{a:.0} / {b:.0} / {c:.0}")
+}
+
+impl Cell {
+    pub fn new(system: &'static str, nodes: usize, gangs: usize) -> Self {
+        Self { system, nodes, gangs, ..Self::default() }
+    }
+
+    /// Takes in what was seen of some gangs.
+    pub fn take(&mut self, times: Vec<Times>) {
+        for t in times {
+            let (Some(reserved), Some(created)) = (t.reserved, t.created) else { continue };
+            let (Some(ready), Some(told)) = (t.ready, t.told) else { continue };
+            // Two watches may show two changes in the other order.
+            self.first.push(created.saturating_duration_since(reserved).as_secs_f64() * 1e3);
+            self.last.push(told.saturating_duration_since(ready).as_secs_f64() * 1e3);
+            self.journal = self.journal.max(t.journal);
+        }
+    }
+
+    pub fn line(&self) -> String {
+        format!(
+            "{} nodes × {} gangs, {}: first create {} ms, Ready {} ms, of {} gangs; {:.1} writes of Setu a gang, journal {} bytes",
+            self.nodes,
+            self.gangs,
+            self.system,
+            three(&self.first),
+            three(&self.last),
+            self.first.len(),
+            self.writes as f64 / self.first.len().max(1) as f64,
+            self.journal,
+        )
+    }
+}
+
+/// What the process cost.
+pub struct Process {
+    pub cpu_seconds: f64,
+    pub peak_mib: f64,
+}
+
+impl Process {
+    pub fn of(setu: &Setu) -> Result<Self> {
+        let id = setu.id().context("Setu does not run")?;
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
+        // The name in parentheses may hold spaces.
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
+        let ticks: f64 = [11, 12].iter().filter_map(|i| fields.get(*i)?.parse::<f64>().ok()).sum();
+        let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
+        let peak =
+            status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
+        Ok(Self { cpu_seconds: ticks / 100.0, peak_mib: peak.unwrap_or(f64::NAN) / 1024.0 })
+    }
+}
+
+fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let model =
+        cpu.lines().find_map(|l| l.strip_prefix("model name")?.split(": ").nth(1)).unwrap_or("unknown");
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let memory = read("/proc/meminfo")
+        .lines()
+        .find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse::<f64>().ok());
+    let load = read("/proc/loadavg").split(' ').nth(1).unwrap_or_default().to_owned();
+    format!(
+        "{cores} cores of {model}, {:.0} GiB; load average of the last 5 minutes {load}; Linux {}",
+        memory.unwrap_or_default() / 1_048_576.0,
+        read("/proc/sys/kernel/osrelease").trim()
+    )
+}
+
+fn version(module: &str, package: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("programs").join(module).join("go.mod");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let line = text.lines().find(|l| l.trim_start().starts_with(&format!("{package} v")));
+    line.and_then(|l| l.trim().split(' ').nth(1)).unwrap_or("?").to_owned()
+}
+
+pub fn write(
+    cells: &[Cell],
+    bound: &[(&'static str, Vec<f64>)],
+    short: &[Shortage],
+    process: &Process,
+) -> Result<()> {
+    let mut out = String::from("<!-- Written by `just bench-compare`. -->\n\n");
+    writeln!(out, "Measured {} on {}.", jiff::Timestamp::now().strftime("%F"), machine())?;
+    writeln!(
+        out,
+        "Setu {} (release build), Kubernetes {}, Kueue {}, Karpenter {} with its kwok provider, kwok {}; all on that machine.\n",
+        env!("CARGO_PKG_VERSION"),
+        version("k8s", "k8s.io/kubernetes"),
+        version("kueue", "sigs.k8s.io/kueue"),
+        version("karpenter", "sigs.k8s.io/karpenter"),
+        version("kwok", "sigs.k8s.io/kwok"),
+    )?;
+    writeln!(
+        out,
+        "| nodes × gangs at once | system | gangs seen | reservation → first create, ms | last node ready → Ready, ms |"
+    )?;
+    writeln!(out, "|---|---|---|---|---|")?;
+    for cell in cells {
+        writeln!(
+            out,
+            "| {} × {} | {} | {} | {} | {} |",
+            cell.nodes,
+            cell.gangs,
+            cell.system,
+            cell.first.len(),
+            three(&cell.first),
+            three(&cell.last)
+        )?;
+    }
+    writeln!(out, "\nEach figure is p50 / p90 / p99.\n")?;
+    writeln!(
+        out,
+        "| Setu: nodes × gangs | writes a gang, all verbs, Events, verdicts and clearing away included | journal, bytes |\n|---|---|---|"
+    )?;
+    for cell in cells.iter().filter(|c| c.system == "Setu") {
+        let each = cell.writes as f64 / cell.first.len().max(1) as f64;
+        writeln!(out, "| {} × {} | {each:.1} | {} |", cell.nodes, cell.gangs, cell.journal)?;
+    }
+    let gangs: usize = cells.iter().filter(|c| c.system == "Setu").map(|c| c.first.len()).sum();
+    writeln!(
+        out,
+        "\nIn the whole run Setu used {:.1} CPU-seconds for {gangs} gangs of the matrix and those below, and at most {:.0} MiB.\n",
+        process.cpu_seconds, process.peak_mib
+    )?;
+    writeln!(
+        out,
+        "| ten Jobs of eight pods, submitted → all pods bound | p50, s | slowest, s |\n|---|---|---|"
+    )?;
+    for (system, took) in bound {
+        writeln!(out, "| {system} | {:.1} | {:.1} |", percentile(took, 0.5), percentile(took, 1.0))?;
+    }
+    writeln!(
+        out,
+        "\n| ten nodes for five Jobs of four pods of 20 s | until all are done, s | node-seconds | of them wasted | Jobs that ran half |\n|---|---|---|---|---|"
+    )?;
+    for s in short {
+        writeln!(
+            out,
+            "| {} | {:.0} | {:.0} | {:.0} | {} |",
+            s.system, s.took, s.node_seconds, s.wasted, s.half
+        )?;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    std::fs::create_dir_all(root.join("docs/performance"))?;
+    std::fs::write(root.join("docs/performance/comparison.md"), out)?;
+    std::fs::write(root.join("docs/images/comparison.svg"), plot(cells))?;
+    Ok(())
+}
+
+const COLOURS: [&str; 3] = ["#2a78d6", "#008300", "#e87ba4"];
+
+/// Median and p99 of both ends for each cell, on a logarithmic scale.
+fn plot(cells: &[Cell]) -> String {
+    let systems: Vec<&str> = crate::SYSTEMS.iter().map(|(_, name)| *name).collect();
+    let mut sizes: Vec<(usize, usize)> = Vec::new();
+    for cell in cells {
+        if !sizes.contains(&(cell.nodes, cell.gangs)) {
+            sizes.push((cell.nodes, cell.gangs));
+        }
+    }
+    let (left, top, panel, height) = (62.0, 62.0, 400.0, 250.0);
+    let width = left + 2.0 * (panel + 60.0);
+    let y = |ms: f64| top + height * (1.0 - (ms.max(1.0).log10() / 5.0).clamp(0.0, 1.0));
+    let mut svg = format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {}\" font-family=\"system-ui, sans-serif\" font-size=\"12\" fill=\"#52514e\">\n\
+         <rect width=\"100%\" height=\"100%\" fill=\"#fcfcfb\"/>\n",
+        top + height + 46.0
+    );
+    for (i, name) in systems.iter().enumerate() {
+        let x = left + i as f64 * 260.0;
+        let _ = writeln!(
+            svg,
+            "<circle cx=\"{x}\" cy=\"16\" r=\"5\" fill=\"{}\"/><text x=\"{}\" y=\"20\">{name}</text>",
+            COLOURS[i],
+            x + 10.0
+        );
+    }
+    for (p, title) in ["reservation → first create", "last node ready → Ready"].iter().enumerate() {
+        let x0 = left + p as f64 * (panel + 60.0);
+        let _ = writeln!(
+            svg,
+            "<text x=\"{x0}\" y=\"46\" font-weight=\"600\" fill=\"#0b0b0b\">{title}: median, line to p99</text>"
+        );
+        for power in 0..=5 {
+            let (at, ms) = (y(10_f64.powi(power)), 10_u64.pow(power as u32));
+            let label = if ms < 1000 { format!("{ms} ms") } else { format!("{} s", ms / 1000) };
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{x0}\" x2=\"{}\" y1=\"{at}\" y2=\"{at}\" stroke=\"#e4e3df\"/><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{label}</text>",
+                x0 + panel,
+                x0 - 6.0,
+                at + 4.0
+            );
+        }
+        let step = panel / sizes.len().max(1) as f64;
+        for (s, size) in sizes.iter().enumerate() {
+            let middle = x0 + step * (s as f64 + 0.5);
+            let _ = writeln!(
+                svg,
+                "<text x=\"{middle}\" y=\"{}\" text-anchor=\"middle\">{}×{}</text>",
+                top + height + 18.0,
+                size.0,
+                size.1
+            );
+            for (i, name) in systems.iter().enumerate() {
+                let found = cells.iter().find(|c| (c.nodes, c.gangs) == *size && c.system == *name);
+                let Some(values) =
+                    found.map(|c| if p == 0 { &c.first } else { &c.last }).filter(|v| !v.is_empty())
+                else {
+                    continue;
+                };
+                let (x, mid, high) = (
+                    middle + (i as f64 - 1.0) * 14.0,
+                    y(percentile(values, 0.5)),
+                    y(percentile(values, 0.99)),
+                );
+                let _ = writeln!(
+                    svg,
+                    "<line x1=\"{x}\" x2=\"{x}\" y1=\"{mid}\" y2=\"{high}\" stroke=\"{0}\" stroke-width=\"2\"/><circle cx=\"{x}\" cy=\"{mid}\" r=\"4.5\" fill=\"{0}\"/>",
+                    COLOURS[i]
+                );
+            }
+        }
+        let _ = writeln!(
+            svg,
+            "<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">nodes × gangs at once</text>",
+            x0 + panel / 2.0,
+            top + height + 38.0
+        );
+    }
+    svg + "</svg>\n"
+}

@@ -1,0 +1,183 @@
+//! The one observer: watches Workloads, what is created for them, and pods, and notes on its own monotonic
+//! clock when it saw what. Times in objects have whole seconds, so none of them is used.
+
+use anyhow::Result;
+use futures::{StreamExt as _, TryStreamExt as _};
+use kube::api::{ApiResource, DynamicObject, WatchEvent, WatchParams};
+use kube::{Api, Client, ResourceExt as _};
+use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Label by which the poller's NodeClaims name their Workload, as Setu's own do.
+pub const WORKLOAD_UID: &str = "setu.kueue.x-k8s.io/workload-uid";
+
+/// What was seen of one job's gang.
+#[derive(Clone, Debug, Default)]
+pub struct Times {
+    pub uid: String,
+    pub reserved: Option<Instant>,
+    /// The first NodeClaim or ProvisioningRequest.
+    pub created: Option<Instant>,
+    pub creations: usize,
+    /// The last node was ready, or the request was granted.
+    pub ready: Option<Instant>,
+    pub told: Option<Instant>,
+    /// The last pod was bound.
+    pub bound: Option<Instant>,
+    pub bindings: usize,
+    /// How large the journal was at most.
+    pub journal: usize,
+}
+
+#[derive(Default)]
+struct Sight {
+    jobs: BTreeMap<String, Times>,
+    /// Job of each Workload by its UID, and by its name.
+    by_uid: BTreeMap<String, String>,
+    by_name: BTreeMap<String, String>,
+    seen: BTreeSet<String>,
+}
+
+/// Cheap to clone.
+#[derive(Clone, Default)]
+pub struct Observer(Arc<Mutex<Sight>>);
+
+fn is(object: &Value, condition: &str) -> bool {
+    let all = object["status"]["conditions"].as_array();
+    all.is_some_and(|all| all.iter().any(|c| c["type"] == condition && c["status"] == "True"))
+}
+
+impl Observer {
+    fn sight(&self) -> MutexGuard<'_, Sight> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets everything.
+    pub fn clear(&self) {
+        *self.sight() = Sight::default();
+    }
+
+    /// What was seen of every job.
+    pub fn times(&self) -> BTreeMap<String, Times> {
+        self.sight().jobs.clone()
+    }
+
+    /// Starts watching everything.
+    pub fn start(&self, client: &Client) {
+        for kind in ["Workload", "NodeClaim", "ProvisioningRequest", "Pod"] {
+            let (observer, client) = (self.clone(), client.clone());
+            tokio::spawn(async move {
+                loop {
+                    // Where a kind is not served yet, or a watch ended, it is begun again.
+                    let _ = observer.follow(&client, kind).await;
+                    tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+                }
+            });
+        }
+    }
+
+    async fn follow(&self, client: &Client, kind: &'static str) -> Result<()> {
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
+        let events = api.watch(&WatchParams::default(), "0").await?;
+        futures::pin_mut!(events);
+        while let Some(event) = events.try_next().await? {
+            let now = Instant::now();
+            if let WatchEvent::Added(object) | WatchEvent::Modified(object) = event {
+                self.sight().take(kind, &object, now);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A kind by its name.
+pub fn resource(kind: &str) -> ApiResource {
+    let (group, version) = match kind {
+        "NodeClaim" => ("karpenter.sh", "v1"),
+        "ProvisioningRequest" => ("autoscaling.x-k8s.io", "v1"),
+        "Pod" | "Node" => ("", "v1"),
+        "Job" => ("batch", "v1"),
+        _ => ("kueue.x-k8s.io", "v1beta2"),
+    };
+    ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(group, version, kind))
+}
+
+impl Sight {
+    fn take(&mut self, kind: &str, object: &DynamicObject, now: Instant) {
+        let Ok(value) = serde_json::to_value(object) else { return };
+        let uid = object.uid().unwrap_or_default();
+        match kind {
+            "Workload" => self.workload(object, &value, now),
+            "Pod" => {
+                let Some(job) = object.labels().get("batch.kubernetes.io/job-name").cloned() else { return };
+                let bound = value["spec"]["nodeName"].is_string();
+                if bound && self.seen.insert(uid) {
+                    let times = self.jobs.entry(job).or_default();
+                    times.bound = Some(now);
+                    times.bindings += 1;
+                }
+            }
+            _ => {
+                let owner = object.owner_references().first().map(|o| o.uid.clone());
+                let workload = object.labels().get(WORKLOAD_UID).cloned().or(owner).unwrap_or_default();
+                let Some(job) = self.by_uid.get(&workload).cloned() else { return };
+                let ready = is(&value, "Initialized") || is(&value, "Provisioned");
+                let fresh = self.seen.insert(uid.clone());
+                let done = ready && self.seen.insert(format!("{uid} ready"));
+                let times = self.jobs.entry(job).or_default();
+                if fresh {
+                    times.created.get_or_insert(now);
+                    times.creations += 1;
+                }
+                if done {
+                    times.ready = Some(now);
+                }
+            }
+        }
+    }
+
+    fn workload(&mut self, object: &DynamicObject, value: &Value, now: Instant) {
+        let Some(job) = object.owner_references().first().map(|o| o.name.clone()) else { return };
+        let uid = object.uid().unwrap_or_default();
+        self.by_uid.insert(uid.clone(), job.clone());
+        self.by_name.insert(object.name_any(), job.clone());
+        let times = self.jobs.entry(job).or_default();
+        times.uid = uid;
+        if is(value, "QuotaReserved") {
+            times.reserved.get_or_insert(now);
+        }
+        let checks = value["status"]["admissionChecks"].as_array();
+        if checks.is_some_and(|all| !all.is_empty() && all.iter().all(|c| c["state"] == "Ready")) {
+            times.told.get_or_insert(now);
+        }
+        let journals = object.annotations().iter().filter(|(key, _)| key.starts_with("gang.setu"));
+        times.journal = times.journal.max(journals.map(|(_, text)| text.len()).sum());
+    }
+}
+
+/// Every object of a kind.
+pub async fn list(client: &Client, kind: &str) -> Result<Vec<DynamicObject>> {
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource(kind));
+    Ok(api.list(&kube::api::ListParams::default()).await?.items)
+}
+
+/// Follows a kind and gives every object, as added or changed, to `act`, for ever.
+pub async fn each<F: Future<Output = ()>>(
+    client: Client,
+    kind: &'static str,
+    act: impl Fn(DynamicObject) -> F,
+) {
+    let api: Api<DynamicObject> = Api::all_with(client, &resource(kind));
+    loop {
+        if let Ok(events) = api.watch(&WatchParams::default(), "0").await {
+            let objects = events.filter_map(async |event| match event {
+                Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => Some(object),
+                _ => None,
+            });
+            objects.for_each_concurrent(64, &act).await;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
+}

@@ -1,0 +1,216 @@
+//! The control plane and what is in it: one queue for each system, over the same cloud.
+
+use crate::setu::Setu;
+use crate::systems;
+use crate::watch::{self, resource};
+use anyhow::{Context as _, Result, bail};
+use futures::{StreamExt as _, stream};
+use kube::api::{DeleteParams, DynamicObject, ListParams, PatchParams, PostParams};
+use kube::{Api, Client, CustomResourceExt as _, ResourceExt as _};
+use serde_json::{Value, json};
+use setu_e2e::{KUEUE_NAMESPACE, Layout, Options, Program, Stack, apply};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::task::JoinHandle;
+
+/// Namespace, NodePool, flavor and ClusterQueue.
+pub const ID: &str = "compare";
+
+pub struct World {
+    pub stack: Arc<Stack>,
+    pub client: Client,
+    pub setu: Setu,
+}
+
+const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy, \
+    guards: {gangNodes: 1000, claimsInFlight: 100000, createsPerMinute: 100000}}";
+
+/// The CRD of ProvisioningRequests, from the module that Kueue itself is built with.
+fn provisioning_requests() -> Result<PathBuf> {
+    let module = "k8s.io/autoscaler/cluster-autoscaler/apis";
+    let output = Command::new("go")
+        .args(["list", "-m", "-f", "{{.Dir}}", module])
+        .current_dir(Layout::default().module("kueue"))
+        .env("GOWORK", "off")
+        .output()
+        .context("starting go")?;
+    let folder = String::from_utf8(output.stdout)?;
+    Ok(Path::new(folder.trim()).join("config/crd/autoscaling.x-k8s.io_provisioningrequests.yaml"))
+}
+
+fn queue(name: &str, flavor: &str, check: Option<&str>) -> Vec<Value> {
+    let checks: Vec<Value> = check.iter().map(|c| json!({"name": c})).collect();
+    let resource = |name: &str| json!({"name": name, "nominalQuota": "1000Gi"});
+    let full = format!("{ID}-{name}");
+    let mut spec = json!({
+        "namespaceSelector": {},
+        "resourceGroups": [{"coveredResources": ["cpu", "memory", "nvidia.com/gpu"], "flavors": [
+            {"name": flavor, "resources": [resource("cpu"), resource("memory"), resource("nvidia.com/gpu")]},
+        ]}],
+    });
+    if !checks.is_empty() {
+        spec["admissionChecksStrategy"] = json!({"admissionChecks": checks});
+    }
+    vec![
+        json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": full}, "spec": spec}),
+        json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
+            "metadata": {"name": name, "namespace": ID}, "spec": {"clusterQueue": full},
+        }),
+    ]
+}
+
+fn check(name: &str, controller: &str, parameters: Option<Value>) -> Value {
+    let mut spec = json!({"controllerName": controller});
+    if let Some(parameters) = parameters {
+        spec["parameters"] = parameters;
+    }
+    json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": name}, "spec": spec})
+}
+
+impl World {
+    pub async fn start() -> Result<Self> {
+        let stack = Arc::new(Stack::start(Options::default()).await?);
+        let client = stack.client()?;
+        apply::path(&client, &provisioning_requests()?).await?;
+        // Kueue starts that controller only where the kind is served when it starts itself.
+        stack.stop_program(Program::Kueue).await?;
+        stack.start_program(Program::Kueue).await?;
+        let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
+        apply::all(&client, vec![crd]).await?;
+        apply::path(&client, &Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/rbac.yaml"))
+            .await?;
+        let mut objects = ::setu::sim::scenario::objects(ID, 100_000)?;
+        for object in &mut objects {
+            if object["kind"] == "ClusterQueue" {
+                object["spec"]["resourceGroups"][0]["flavors"][1]["resources"][0]["nominalQuota"] =
+                    json!("1000Gi");
+                // The gangs of the matrix are larger than the queue of the scenarios.
+                object["spec"]["resourceGroups"][0]["flavors"].as_array_mut().context("flavors")?.remove(0);
+            }
+        }
+        objects.push(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor",
+            // Karpenter has nothing to do with what a stand-in grants.
+            "metadata": {"name": "compare-nowhere"}, "spec": {"nodeLabels": {"pool": "nowhere"}},
+        }));
+        objects.push(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ProvisioningRequestConfig",
+            "metadata": {"name": ID}, "spec": {"provisioningClassName": "stand-in.example.com"},
+        }));
+        let parameters =
+            json!({"apiGroup": "kueue.x-k8s.io", "kind": "ProvisioningRequestConfig", "name": ID});
+        objects.push(check("compare-kueue", "kueue.x-k8s.io/provisioning-request", Some(parameters)));
+        objects.push(check("compare-poller", "e2e.poller/compare", None));
+        objects.extend(queue("kueue", "compare-nowhere", Some("compare-kueue")));
+        objects.extend(queue("poller", ID, Some("compare-poller")));
+        objects.extend(queue("plain", ID, None));
+        apply::all(&client, objects).await?;
+        let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource("AdmissionCheck"));
+        let active = json!({"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "status": {"conditions": [{
+            "type": "Active", "status": "True", "reason": "Active", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]}});
+        api.patch_status("compare-poller", &PatchParams::default(), &kube::api::Patch::Merge(&active))
+            .await?;
+        let kubeconfig = stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await?;
+        let folder = stack.folder().join("compare");
+        let mut setu =
+            Setu::new(&kubeconfig, "e2e.setu/compare", POLICY, &folder)?.with(&["--log-level", "info"]);
+        setu.start(None)?;
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        Ok(Self { stack, client, setu })
+    }
+
+    /// Ends Setu before the control plane goes.
+    pub fn end(mut self) {
+        self.setu.kill();
+    }
+
+    /// Starts the imitation.
+    pub fn poller(&self) -> JoinHandle<()> {
+        let claim = json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {
+                "annotations": {"karpenter.sh/do-not-disrupt": "true"},
+                "labels": {"karpenter.sh/nodepool": ID, "pool": ID},
+            },
+            "spec": {
+                "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": ID},
+                "requirements": [
+                    {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["g5.4xlarge"]},
+                    {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
+                ],
+                "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}},
+            },
+        });
+        tokio::spawn(systems::poll(self.client.clone(), "compare-poller", claim))
+    }
+
+    /// Submits Jobs at once. With `run_for` their pods end after that time.
+    pub async fn submit(
+        &self,
+        prefix: &str,
+        queue: &str,
+        nodes: usize,
+        gangs: usize,
+        run_for: Option<&str>,
+    ) -> Result<()> {
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), ID, &resource("Job"));
+        let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+        let annotations =
+            run_for.map_or_else(|| json!({}), |time| json!({setu_e2e::RUN_FOR_ANNOTATION: time}));
+        let creates = stream::iter(0..gangs).map(|i| {
+            let job = json!({
+                "apiVersion": "batch/v1", "kind": "Job",
+                "metadata": {"name": format!("{prefix}-{i}"), "labels": {"kueue.x-k8s.io/queue-name": queue}},
+                "spec": {"parallelism": nodes, "completions": nodes, "suspend": true, "template": {
+                    "metadata": {"annotations": annotations},
+                    "spec": {"restartPolicy": "Never", "containers": [
+                        {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
+                    ]},
+                }},
+            });
+            let api = api.clone();
+            async move {
+                let job = serde_json::from_value(job)?;
+                api.create(&PostParams::default(), &job).await?;
+                Ok::<_, anyhow::Error>(())
+            }
+        });
+        let made: Vec<Result<()>> = creates.buffer_unordered(16).collect().await;
+        made.into_iter().collect()
+    }
+
+    /// Deletes every Job and waits until nothing of them is left.
+    pub async fn clear(&self) -> Result<()> {
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), ID, &resource("Job"));
+        api.delete_collection(&DeleteParams::background(), &ListParams::default()).await?;
+        let start = Instant::now();
+        loop {
+            let claims = watch::list(&self.client, "NodeClaim").await?;
+            let polled: Vec<String> = claims
+                .iter()
+                .filter(|c| c.name_any().starts_with("poller-") && c.metadata.deletion_timestamp.is_none())
+                .map(kube::ResourceExt::name_any)
+                .collect();
+            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource("NodeClaim"));
+            for name in polled {
+                let _ = api.delete(&name, &DeleteParams::default()).await;
+            }
+            let left = claims.len()
+                + watch::list(&self.client, "Workload").await?.len()
+                + watch::list(&self.client, "ProvisioningRequest").await?.len()
+                + watch::list(&self.client, "Pod").await?.len();
+            if left == 0 {
+                return Ok(());
+            }
+            if start.elapsed() > Duration::from_mins(4) {
+                bail!("{left} objects are left after four minutes");
+            }
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The pure parts, timed with criterion: deciding, planning, packing, and the journal's codec.
+//!
+//! `cargo bench --bench pure`, with a part of a name to choose.
+
+#![allow(missing_docs, reason = "criterion makes public functions without any")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a bench may panic")]
+
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use setu::api::pod::ResourceList;
+use setu::api::{ClusterQueue, NodePool, ResourceFlavor, Workload};
+use setu::gang::event::{Event, Standing};
+use setu::gang::reservation::{Ending, Epoch};
+use setu::gang::{Failure, FailureClass, Journal, Rules, Way, decide};
+use setu::plan::packing::{Batch, Kind, pack};
+use setu::plan::{Cluster, Outcome, Request, Ways, plan};
+use setu::policy::Policy;
+use std::hint::black_box;
+use std::sync::Arc;
+
+fn start() -> Timestamp {
+    Timestamp::from_second(1_800_000_000).unwrap()
+}
+
+/// Two attempts of a gang, of which the first fails.
+fn life() -> Vec<Event> {
+    let planned = |choice| Event::Planned {
+        slots: 8,
+        plan: "0123456789abcdef".into(),
+        pinning: setu::api::parameters::Pinning::Selector,
+        way: Way { tier: choice, choice, choices: 2 },
+    };
+    let epoch = Epoch("1-0-a".into());
+    vec![
+        Event::Reserved { epoch, standing: Standing::Reserved },
+        planned(0),
+        Event::ClaimsExist,
+        Event::Failed(Failure::new(FailureClass::InsufficientCapacity, "no capacity left")),
+        Event::ClaimsGone,
+        Event::WaitOver,
+        planned(1),
+        Event::ClaimsExist,
+        Event::NodesReady,
+        Event::Gone(Ending::Finished),
+        Event::ClaimsGone,
+    ]
+}
+
+fn lived(events: &[Event], rules: &[Rules]) -> Journal {
+    let new = Journal::new("uid", Epoch("1-0-a".into()), start(), None);
+    events.iter().zip(rules).fold(new, |journal, (event, rules)| decide(&journal, event, rules).journal)
+}
+
+fn deciding(c: &mut Criterion) {
+    let events = life();
+    let seconds = 0..i64::try_from(events.len()).unwrap();
+    let policy = Policy::default();
+    let rules: Vec<Rules> =
+        seconds.map(|s| Rules::new(&policy, start() + SignedDuration::from_mins(s), 0.5)).collect();
+    c.bench_function("decide: a gang's life of 11 events", |b| {
+        b.iter(|| lived(black_box(&events), black_box(&rules)));
+    });
+    let journal = lived(&events, &rules);
+    let text = journal.encode();
+    println!("the journal of that gang has {} bytes", text.len());
+    c.bench_function("journal: encode", |b| b.iter(|| black_box(&journal).encode()));
+    c.bench_function("journal: decode", |b| {
+        b.iter(|| Journal::decode(black_box(&text), "uid", Timestamp::MIN, start()).expect("it is ours"));
+    });
+}
+
+fn object<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+fn planning(c: &mut Criterion) {
+    let queue: ClusterQueue = object(json!({
+        "metadata": {"name": "q"},
+        "spec": {
+            "admissionChecksStrategy": {"admissionChecks": [{"name": "prov"}]},
+            "resourceGroups": [{"coveredResources": ["cpu", "nvidia.com/gpu"], "flavors": [{"name": "gpu", "resources": [
+                {"name": "cpu", "nominalQuota": "10000"}, {"name": "nvidia.com/gpu", "nominalQuota": "10000"},
+            ]}]}],
+        },
+    }));
+    let flavors: [Arc<ResourceFlavor>; 1] =
+        [Arc::new(object(json!({"metadata": {"name": "gpu"}, "spec": {}})))];
+    let pools: [Arc<NodePool>; 1] = [Arc::new(object(json!({
+        "metadata": {"name": "gpu", "uid": "u", "generation": 1},
+        "spec": {"template": {"spec": {"nodeClassRef": {"group": "g", "kind": "K", "name": "default"}}}},
+        "status": {"conditions": [{
+            "type": "Ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]},
+    })))];
+    let policy = Policy { node_pool: Some("gpu".into()), ..Policy::default() };
+    let checks = ["prov".to_owned()];
+    for pods in [8, 256] {
+        let workload: Workload = object(json!({
+            "metadata": {"name": "w", "namespace": "ns", "uid": "u"},
+            "spec": {"queueName": "lq", "podSets": [{"name": "main", "count": pods, "template": {"spec": {
+                "containers": [{"name": "c", "resources": {"requests": {"cpu": "4", "nvidia.com/gpu": "1"}}}],
+            }}}]},
+            "status": {"admission": {"clusterQueue": "q", "podSetAssignments": [
+                {"name": "main", "flavors": {"cpu": "gpu", "nvidia.com/gpu": "gpu"}, "count": pods},
+            ]}},
+        }));
+        let cluster = Cluster {
+            cluster_queue: Some(&queue),
+            flavors: &flavors,
+            node_pools: &pools,
+            ..Cluster::default()
+        };
+        let request = Request {
+            workload: &workload,
+            check: "prov",
+            our_checks: &checks,
+            gang: "gang",
+            policy: &policy,
+            ways: Ways::From(0),
+        };
+        let made = plan(&cluster, &request);
+        assert!(matches!(&made, Outcome::Provision(plan) if plan.nodes() == pods), "{made:?}");
+        c.bench_function(&format!("plan: a gang of {pods} nodes"), |b| {
+            b.iter(|| plan(black_box(&cluster), black_box(&request)));
+        });
+    }
+}
+
+fn list(pairs: &[(&str, u32)]) -> ResourceList {
+    pairs.iter().map(|(k, v)| ((*k).to_owned(), Quantity(v.to_string()))).collect()
+}
+
+fn packing(c: &mut Criterion) {
+    let kinds: Vec<Kind> = (1..=20_u32)
+        .map(|size| Kind {
+            room: list(&[("cpu", size * 8_000), ("memory", size * 32_000), ("gpu", size % 9), ("pods", 110)]),
+            price: Some((size * 3).to_string().parse().unwrap()),
+        })
+        .collect();
+    let batch = |pods, cpu, memory, gpu| Batch {
+        pods,
+        needs: list(&[("cpu", cpu), ("memory", memory), ("gpu", gpu), ("pods", 1)]),
+        per_node: u32::MAX,
+    };
+    let different: Vec<Batch> = (0..5_000_u32)
+        .map(|i| batch(1, 500 + i % 4_000, 1_000 + i % 13_000, u32::from(i % 7 == 0)))
+        .collect();
+    for (what, batches) in [("alike", vec![batch(5_000, 4_000, 9_000, 1)]), ("all different", different)] {
+        c.bench_function(&format!("pack: 5000 pods, {what}, on 20 kinds of nodes"), |b| {
+            b.iter_batched(|| batches.clone(), |batches| pack(&batches, &kinds), BatchSize::LargeInput);
+        });
+    }
+}
+
+criterion_group!(benches, deciding, planning, packing);
+criterion_main!(benches);

@@ -1,0 +1,115 @@
+//! How replicas share the shards among them: who takes a free one first, who asks whom for one, and who
+//! gives one away.
+//!
+//! Rule: what is known of the others is read from the leases alone. A replica asks for a shard by an
+//! annotation on its lease, and gets it only from the hand of its holder; nothing is ever snatched.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Who holds each shard, as last seen by this replica; `None` where nobody does or it is not known.
+#[derive(Debug)]
+pub struct Share(Mutex<Vec<Option<String>>>);
+
+impl Share {
+    /// Nothing is known yet of so many shards.
+    pub fn new(shards: usize) -> Self {
+        Self(Mutex::new(vec![None; shards]))
+    }
+
+    fn holders(&self) -> MutexGuard<'_, Vec<Option<String>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes who holds a shard.
+    pub fn note(&self, shard: usize, holder: Option<&str>) {
+        if let Some(known) = self.holders().get_mut(shard) {
+            *known = holder.map(str::to_owned);
+        }
+    }
+
+    /// How many shards a replica holds.
+    pub fn held(&self, by: &str) -> usize {
+        count(&self.holders(), by)
+    }
+
+    /// The shard that this replica should ask for.
+    pub fn wanted(&self, me: &str) -> Option<usize> {
+        wanted(&self.holders(), me)
+    }
+
+    /// Whether this replica should give a shard of its own to the one that asks.
+    pub fn grants(&self, me: &str, asker: &str) -> bool {
+        let holders = self.holders();
+        count(&holders, me) >= count(&holders, asker) + 2
+    }
+}
+
+/// How long a replica that holds so many shards leaves a free one to those that hold fewer.
+pub fn patience(held: usize, retry: Duration) -> Duration {
+    (retry / 8).saturating_mul(u32::try_from(held).unwrap_or(u32::MAX))
+}
+
+fn count(holders: &[Option<String>], who: &str) -> usize {
+    holders.iter().flatten().filter(|h| *h == who).count()
+}
+
+/// The last shard of the replica that holds most, if it would still hold no fewer after giving it away.
+/// Nobody is asked while a shard is free: that one is taken first.
+fn wanted(holders: &[Option<String>], me: &str) -> Option<usize> {
+    let all: Vec<&str> = holders.iter().map(Option::as_deref).collect::<Option<_>>()?;
+    let richest = all.iter().max_by_key(|who| (count(holders, who), **who))?;
+    let enough = count(holders, richest) >= count(holders, me) + 2;
+    all.iter().rposition(|who| enough && who == richest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held_by(holders: &str) -> Vec<Option<String>> {
+        holders.chars().map(|c| (c != '-').then(|| c.to_string())).collect()
+    }
+
+    #[test]
+    fn a_replica_asks_the_richest_for_its_last_shard_and_only_while_that_evens_things_out() {
+        for (holders, me, shard) in [
+            ("a", "b", None),
+            ("aa", "b", Some(1)),
+            ("ab", "c", None),
+            ("aab", "b", None),
+            ("aaab", "b", Some(2)),
+            ("abbb", "c", Some(3)),
+            ("aa-", "b", None),
+            ("aaa", "a", None),
+            ("", "a", None),
+        ] {
+            assert_eq!(wanted(&held_by(holders), me), shard, "{holders} {me}");
+        }
+    }
+
+    #[test]
+    fn asking_and_granting_end_with_shares_that_differ_by_one_at_most() {
+        for (shards, replicas) in [(1_usize, 3_usize), (3, 3), (5, 2), (16, 5), (7, 4)] {
+            let names: Vec<String> = (0..replicas).map(|i| i.to_string()).collect();
+            let share = Share(Mutex::new(vec![names.first().cloned(); shards]));
+            let mut moves = 0;
+            while let Some((who, shard)) = names.iter().find_map(|who| Some((who, share.wanted(who)?))) {
+                let holder = share.holders()[shard].clone().unwrap();
+                assert!(share.grants(&holder, who));
+                share.note(shard, Some(who));
+                moves += 1;
+                assert!(moves <= shards * replicas, "shards go round and round");
+            }
+            let held: Vec<usize> = names.iter().map(|who| share.held(who)).collect();
+            assert!(held.iter().max().unwrap() - held.iter().min().unwrap() <= 1, "{held:?}");
+        }
+    }
+
+    #[test]
+    fn whoever_holds_nothing_takes_a_free_shard_first() {
+        let retry = Duration::from_secs(2);
+        assert_eq!(patience(0, retry), Duration::ZERO);
+        assert!(patience(1, retry) < patience(2, retry));
+    }
+}

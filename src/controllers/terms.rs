@@ -1,0 +1,93 @@
+//! Which gangs this replica acts for, and what happens when that changes.
+//!
+//! Rule: what was remembered of a shard's gangs ends with the term in which it was learnt.
+
+use super::context::Context;
+use super::ledger::LedgerPages;
+use crate::api::Workload;
+use crate::cluster::fence::fenced;
+use crate::cluster::lease::{Leadership, Shards, shard_of};
+use crate::gang::identity::gang_id;
+use crate::names;
+use kube::runtime::reflector::ObjectRef;
+use kube::{Client, ResourceExt};
+use std::sync::{Arc, PoisonError};
+
+impl Context {
+    /// Whether this replica acts for the Workload with this UID.
+    pub fn acts_for(&self, uid: &str) -> bool {
+        self.shards.of(uid).leads()
+    }
+
+    /// The way to the API server for the Workload with this UID.
+    pub fn client_of(&self, uid: &str) -> &Client {
+        self.clients.get(shard_of(uid, self.clients.len())).unwrap_or(&self.client)
+    }
+
+    /// Begins to lead a shard, or ceases to: what was remembered of its gangs belongs to an earlier term, and
+    /// a new leader looks at everything.
+    pub fn turn(&self, shard: usize, leads: bool) {
+        let count = self.shards.count();
+        let is_in = |uid: &str| shard_of(uid, count) == shard;
+        let mut workloads = self.stores.workloads.state();
+        workloads.retain(|w| is_in(w.metadata.uid.as_deref().unwrap_or_default()));
+        self.forget_shard(is_in, &workloads);
+        if !leads {
+            return;
+        }
+        if shard == 0 {
+            // Sending fails only while the process ends.
+            for check in self.stores.checks.state() {
+                let _ = self.wake.check.send(ObjectRef::from_obj(&*check));
+            }
+            for parameters in self.stores.parameters.state() {
+                let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
+            }
+        }
+        for workload in workloads {
+            self.wake_workload(ObjectRef::from_obj(&*workload));
+        }
+        for claim in self.stores.claims.state() {
+            self.learn_shape(&claim);
+            if is_in(claim.label(names::WORKLOAD_UID)) {
+                let _ = self.wake.claim.send(ObjectRef::from_obj(&*claim));
+            }
+        }
+    }
+
+    fn forget_shard(&self, is_in: impl Fn(&str) -> bool, workloads: &[Arc<Workload>]) {
+        self.board.forget_all(&is_in);
+        self.seen.forget_all(&is_in);
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| !is_in(uid));
+        let mut pages = self.ledger.open();
+        if self.shards.any_led() && self.shards.count() > 1 {
+            for gang in workloads.iter().flat_map(|w| gangs_of(w)) {
+                pages.went_on(&gang, None);
+                pages.strike(&gang);
+            }
+        } else {
+            *pages = LedgerPages::default();
+        }
+    }
+}
+
+/// The ids of all gangs that a Workload is, or was according to its journals.
+fn gangs_of(workload: &Workload) -> impl Iterator<Item = String> {
+    let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+    let listed = workload.checks().iter().map(|c| c.name.as_str());
+    let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
+    listed.chain(journalled).map(move |check| gang_id(uid, check))
+}
+
+/// A client that is fenced for each shard, and one that writes while any is led.
+pub(super) fn clients(client: &Client, shards: &Shards) -> (Vec<Client>, Client) {
+    if shards.first().is_sole() {
+        return (vec![client.clone()], client.clone());
+    }
+    let of_shard = |leadership: &Leadership| {
+        let leadership = leadership.clone();
+        fenced(client, move || leadership.leads())
+    };
+    let all = shards.clone();
+    (shards.all().map(of_shard).collect(), fenced(client, move || all.any_led()))
+}
