@@ -53,7 +53,7 @@ impl Play {
             match kind.kind {
                 "NodePool" => object = with_spot(object),
                 "AdmissionCheck" => {
-                    set(&mut object, &["spec", "controllerName"], json!(names::CONTROLLER_NAME))
+                    set(&mut object, &["spec", "controllerName"], json!(names::CONTROLLER_NAME));
                 }
                 _ => {}
             }
