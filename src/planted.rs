@@ -5,7 +5,7 @@
 //!
 //! The first column says who finds it: `model` is the model in `tests/model`,
 //! `names` and `journal` are the checks that `tests/fuzz.rs` shares with the fuzz targets, and
-//! `simulator` stands for what only the embedded cluster can see.
+//! `simulator` is the embedded cluster in `tests/planted.rs`.
 //!
 //! | found by | bug |
 //! |---|---|

@@ -290,3 +290,31 @@ fn the_same_seed_shows_the_same_demo_and_another_seed_another() {
     assert_eq!(first, shown("3"));
     assert_ne!(first, shown("4"));
 }
+
+#[test]
+fn a_demo_that_is_served_answers_until_ctrl_c() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_setu"))
+        .args(["demo", "--serve", "127.0.0.1:0"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let address = lines
+        .find_map(|line| {
+            let line = line.unwrap();
+            let (_, after) = line.split_once("--server http://")?;
+            Some(after.split(' ').next().unwrap_or_default().to_owned())
+        })
+        .unwrap();
+    let mut stream = std::net::TcpStream::connect(address).unwrap();
+    stream
+        .write_all(b"GET /apis/kueue.x-k8s.io/v1beta2/clusterqueues/demo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("ClusterQueue"), "{answer}");
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
+    let rest: Vec<String> = lines.map(Result::unwrap).collect();
+    assert!(rest.iter().any(|line| line.contains("Look deeper")), "{rest:?}");
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}

@@ -236,6 +236,8 @@ impl Drop for Folder {
 fn is_offline(arguments: &[String]) -> bool {
     match arguments[0].as_str() {
         "plan" => arguments.iter().any(|a| a.contains("nodepools")),
+        // It stays until Ctrl-C; tests/cli.rs has it.
+        "demo" if arguments.iter().any(|a| a == "--serve") => false,
         command => ["demo", "policy", "statechart", "crds", "completions"].contains(&command),
     }
 }

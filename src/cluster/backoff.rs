@@ -12,7 +12,7 @@ const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(10);
 
 /// Waits that double, from half a second to ten.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Doubling(Duration);
 
 impl Default for Doubling {

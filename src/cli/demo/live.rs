@@ -59,7 +59,7 @@ impl Screen {
 }
 
 fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{prefix:>10.bold} {bar:16.green/dim} {pos}/{len} {msg}")
+    ProgressStyle::with_template("{prefix:>10.bold} {bar:16.green/dim} {pos}/{len} {wide_msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("━━─")
 }
@@ -72,7 +72,7 @@ fn message(gang: &Gang) -> String {
         _ => "",
     };
     let detail = gang.headline.split_once(": ").map_or("", |(_, text)| text);
-    format!("{state}{running}  {}", detail.chars().take(70).collect::<String>())
+    format!("{state}{running}  {detail}")
 }
 
 /// The name of a state.

@@ -107,7 +107,7 @@ impl Args {
         };
         unless_interrupted(served, shown).await;
         screen.close();
-        super::print(&summary::text(&spectator.gangs()));
+        super::print(&summary::text(&spectator.gangs(), columns()));
         Ok(())
     }
 
@@ -143,9 +143,15 @@ impl Args {
         };
         unless_interrupted(served, shown).await;
         screen.close();
-        super::print(&summary::text(&spectator.gangs()));
+        super::print(&summary::text(&spectator.gangs(), columns()));
         played.map_or(Ok(()), |played| played.map(drop).map_err(|e| Failure::Failed(format!("{e:#}"))))
     }
+}
+
+/// Width of the terminal, if it is one that is printed to.
+fn columns() -> Option<usize> {
+    let width = std::io::stdout().is_terminal().then(terminal_size::terminal_size)??.0;
+    Some(usize::from(width.0))
 }
 
 /// Waits for the end of a show; of one that is served, Ctrl-C is the end.

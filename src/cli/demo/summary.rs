@@ -4,20 +4,25 @@ use super::live::name;
 use crate::sim::show::Gang;
 use std::fmt::Write as _;
 
-/// Width of the lines on which the ways of gangs are told.
-const WIDTH: usize = 100;
+/// Width of the lines, where it is no terminal that they go to.
+const WIDTH: usize = 140;
+/// Width of the columns of numbers, with the gaps between them.
+const NUMBERS: usize = 42;
+/// Least width of the lines on which the ways of gangs are told.
+const LEAST: usize = 40;
 
-/// The summary of a show.
-pub fn text(gangs: &[Gang]) -> String {
+/// The summary of a show, in lines of this many columns.
+pub fn text(gangs: &[Gang], columns: Option<usize>) -> String {
     let mut text = String::from("\n");
     let width = gangs.iter().map(|g| g.job.len()).max().unwrap_or_default().max(4);
+    let room = columns.unwrap_or(WIDTH).saturating_sub(width + NUMBERS).max(LEAST);
     // Writing to a String cannot fail.
     let _ = writeln!(text, "{:<width$}  NODES  WASTED NODE-SECONDS  API WRITES  WAY", "GANG");
     for gang in gangs {
         let steps =
             gang.path.iter().map(|(state, time)| format!("{} {:.1}s", name(*state), time.as_secs_f64()));
         let end = gang.state.map_or("no quota", |(state, _)| name(state)).to_owned();
-        let mut way = wrapped(steps.chain([end])).into_iter();
+        let mut way = wrapped(steps.chain([end]), room).into_iter();
         let first = way.next().unwrap_or_default();
         let _ = writeln!(
             text,
@@ -33,13 +38,13 @@ pub fn text(gangs: &[Gang]) -> String {
 }
 
 /// Steps with arrows between them, on lines that are not too long.
-fn wrapped(steps: impl Iterator<Item = String>) -> Vec<String> {
+fn wrapped(steps: impl Iterator<Item = String>, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for step in steps {
         let Some(line) = lines.last_mut() else { break };
         if line.is_empty() {
             line.push_str(&step);
-        } else if line.chars().count() + step.len() + 3 > WIDTH {
+        } else if line.chars().count() + step.len() + 3 > width {
             lines.push(format!("→ {step}"));
         } else {
             let _ = write!(line, " → {step}");
@@ -64,8 +69,8 @@ mod tests {
     #[test]
     fn a_long_way_is_told_on_several_lines_without_loss() {
         let steps: Vec<String> = (0..20).map(|n| format!("State {n}s")).collect();
-        let lines = wrapped(steps.iter().cloned());
-        assert!(lines.len() > 1 && lines.iter().all(|l| l.chars().count() <= WIDTH));
+        let lines = wrapped(steps.iter().cloned(), 50);
+        assert!(lines.len() > 1 && lines.iter().all(|l| l.chars().count() <= 50));
         assert_eq!(lines.join(" "), steps.join(" → "));
     }
 }

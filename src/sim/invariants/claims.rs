@@ -145,8 +145,8 @@ fn deleted(sight: &mut Sight, claim: &Value) {
         Reservation::Held { epoch, .. } => epoch == memory.epoch,
         _ => false,
     };
-    let end: Option<Timestamp> = annotation(claim, names::HOLD_UNTIL).parse().ok();
-    let over = end.is_some_and(|until| until <= sight.now) && !workload.is("Admitted");
+    let until: Option<Timestamp> = annotation(claim, names::HOLD_UNTIL).parse().ok();
+    let over = until.is_some_and(|until| until <= sight.now) && !workload.is("Admitted");
     let tampered = sight.gangs_book.is_tampered(label(claim, names::WORKLOAD_UID));
     if meant && held && !over && !tampered && journal.state.wants_claims() {
         sight.violated("first-written", format!("{name} is deleted under a journal that wants it"));

@@ -35,7 +35,11 @@ pub const ACTS: [Act; 10] = [
     act(1, "a Job of four pods comes: the plain case", job("steady", 4, 25)),
     act(3, "a Job of three pods comes; the leader will die after two of its NodeClaims", Deed::DoomLeader(2)),
     act(3, "", job("resumed", 3, 15)),
-    act(14, "spot capacity runs out", Deed::Weather("[{\"capacityType\": \"spot\", \"capacity\": 8}]")),
+    act(
+        14,
+        "spot capacity runs out",
+        Deed::Weather("[{\"nodePool\": \"demo\", \"capacityType\": \"spot\", \"capacity\": 8}]"),
+    ),
     act(
         15,
         "a Job of three pods comes: spot has room for one of them, the next tier for all",
@@ -47,7 +51,11 @@ pub const ACTS: [Act; 10] = [
         "Kueue evicts it and reserves for it again at once: its nodes are kept for it",
         Deed::Evict("evicted"),
     ),
-    act(36, "two Jobs of four pods come, and the cloud has six nodes", Deed::Weather("[{\"capacity\": 6}]")),
+    act(
+        36,
+        "two Jobs of four pods come, and the cloud has six nodes",
+        Deed::Weather("[{\"nodePool\": \"demo\", \"capacity\": 6}]"),
+    ),
     act(37, "one of them runs, the other waits with nothing held", job("rival-a", 4, 10)),
     act(37, "", job("rival-b", 4, 10)),
 ];

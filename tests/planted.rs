@@ -1,0 +1,89 @@
+//! Known bugs that only the embedded cluster can show: it must find each, and nothing without them.
+
+#![cfg(feature = "planted-bugs")]
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use serde_json::json;
+use setu::api::NodeClaim;
+use setu::clock::Clock;
+use setu::effects::claims;
+use setu::planted::{Planted, plant};
+use setu::policy::PolicyFile;
+use setu::sim::api::kinds;
+use setu::sim::cluster::Cluster;
+use setu::sim::drama::{Drama, Scene};
+use setu::sim::faults::Rates;
+use setu::sim::invariants::Violation;
+use setu::sim::moves::Move;
+
+/// What is wrong in a drama with a bug, or without any.
+fn wrong(drama: &Drama, bug: Option<Planted>) -> Option<Violation> {
+    plant(bug);
+    let outcome = drama.play(false);
+    plant(None);
+    outcome.unwrap().violations.into_iter().next()
+}
+
+fn found(dramas: impl Iterator<Item = Drama>, bug: Planted, invariant: &str) {
+    for drama in dramas {
+        assert_eq!(wrong(&drama, None), None, "seed {}", drama.seed);
+        if let Some(violation) = wrong(&drama, Some(bug)) {
+            assert_eq!(violation.invariant, invariant, "{violation}");
+            return;
+        }
+    }
+    panic!("{bug:?} was not found");
+}
+
+#[test]
+fn pods_that_are_not_led_to_their_nodes_are_found() {
+    let scenes = vec![(0, Scene::Move(Move::FreeNode))];
+    let drama = Drama { scenes, chaos: 60_000, ..Drama::quiet(2) };
+    found(std::iter::once(drama), Planted::SelectorMissing, "led");
+}
+
+#[test]
+fn a_claim_that_is_swept_on_the_word_of_a_cache_is_found() {
+    let rates = Rates { lag: 20_000, ..Rates::default() };
+    let dramas = (0..20).map(|seed| Drama {
+        seed,
+        replicas: vec![0, 0],
+        rates: rates.clone(),
+        chaos: 60_000,
+        ..Drama::quiet(2)
+    });
+    found(dramas, Planted::SweepBeforeStores, "first-written");
+}
+
+/// Whether a claim of the name that Setu wants, made by somebody else, is taken for Setu's own.
+fn adopts_a_stranger() -> bool {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(async {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+        let cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
+        let claim = json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "setu-taken"},
+            "spec": {
+                "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "none"},
+                "requirements": [{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]}],
+            },
+        });
+        cluster.server.user("admin").create(&kinds::NODE_CLAIM, claim.clone()).unwrap();
+        let mut claim: NodeClaim = serde_json::from_value(claim).unwrap();
+        claim
+            .metadata
+            .labels
+            .get_or_insert_default()
+            .insert(setu::names::WORKLOAD_UID.to_owned(), "gang".to_owned());
+        let created = claims::create(&cluster.client("setu"), vec![claim]).await;
+        !created.claims.is_empty()
+    })
+}
+
+#[test]
+fn a_stranger_that_is_adopted_is_found() {
+    assert!(!adopts_a_stranger());
+    plant(Some(Planted::AdoptStranger));
+    assert!(adopts_a_stranger());
+    plant(None);
+}
