@@ -123,7 +123,12 @@ async fn tell(
 fn next_look(context: &Context, looks: &[Looked], later: Option<Timestamp>) -> Action {
     let now = context.now();
     let due = looks.iter().filter_map(|l| l.wake).chain(later).min();
-    let wait = due.map_or(SAFETY_NET, |at| Duration::try_from(at.duration_since(now)).unwrap_or_default());
+    let wait = match due {
+        None => SAFETY_NET,
+        // This look has seen that it is due, and nothing came of it: something else must happen first.
+        Some(at) if at <= now => CATCH_UP,
+        Some(at) => Duration::try_from(at.duration_since(now)).unwrap_or_default(),
+    };
     Action::requeue(wait.clamp(Duration::from_millis(20), SAFETY_NET))
 }
 

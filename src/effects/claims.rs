@@ -97,8 +97,11 @@ pub async fn delete(client: &Client, name: &str, uid: &str) -> Result<bool, Erro
             Ok(answer.is_right())
         }
         Err(error) if error.code() == Some(404) => Ok(true),
-        // Another object bears the name now: the one that was meant is gone.
-        Err(Error::Conflict { .. }) => Ok(true),
+        Err(error @ Error::Conflict { .. }) => {
+            // Mostly another object bears the name now; but not every conflict is about the UID.
+            let found = current(client, name).await?;
+            if found.is_some_and(|c| c.metadata.uid.as_deref() == Some(uid)) { Err(error) } else { Ok(true) }
+        }
         Err(error) => Err(error),
     }
 }
