@@ -352,7 +352,8 @@ impl Look {
         match verdict {
             Verdict::Ready => {
                 match self.ready {
-                    _ if journal.slots == 0 => {}
+                    // Where Kueue has admitted already, the word changes nothing.
+                    _ if journal.slots == 0 || world.work.phase == Phase::Admitted => {}
                     Some((attempt, reservation)) if attempt == journal.attempt => {
                         if reservation != world.reservation {
                             world.breaks(Broken::OldReady);
