@@ -303,6 +303,27 @@ fn claims_of_another_attempt_are_strays_wherever_the_gang_is() {
 }
 
 #[test]
+fn the_claims_of_an_admitted_gang_are_believed_over_a_journal_that_knows_less() {
+    let seen = |attempt, slots, standing| {
+        let mut forged = journal(State::Approved);
+        (forged.memory.attempt, forged.memory.slots) = (attempt, slots);
+        let claims = [ready(0), ready(1)];
+        let reading = read(&forged, &held(standing), &claims, Sight::Cached, &BTreeMap::new());
+        let Reading::Events(events) = reading else { panic!("looked again") };
+        events.into_iter().next()
+    };
+    let attempt = ready(0).attempt;
+    for standing in [Standing::Admitted, Standing::AdmittedPods] {
+        let found = Event::Found { attempt, generation: 0, slots: 2, standing };
+        assert_eq!(seen(attempt, 0, standing), Some(found.clone()));
+        assert_eq!(seen(attempt - 1, 2, standing), Some(found), "an old journal was put back");
+        assert_eq!(seen(attempt, 2, standing), None);
+    }
+    let strays = Event::Strays(vec![ready(0).name, ready(1).name]);
+    assert_eq!(seen(attempt, 0, Standing::Reserved), Some(strays), "no pod runs yet");
+}
+
+#[test]
 fn a_reservation_that_was_given_up_and_stands_after_all_begins_anew() {
     let seen = |state, standing| read(&journal(state), &held(standing), &[], Sight::Quorum, &BTreeMap::new());
     let again = |standing| Reading::Events(vec![Event::Reserved { epoch: epoch(), standing }]);
