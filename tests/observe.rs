@@ -208,12 +208,21 @@ fn read(
     sight: Sight,
     losses: &BTreeMap<u32, Loss>,
 ) -> Reading {
+    read_told(Verdict::Pending, journal, reservation, (claims, sight, losses))
+}
+
+fn read_told(
+    told: Verdict,
+    journal: &Journal,
+    reservation: &Reservation,
+    (claims, sight, losses): (&[ClaimView], Sight, &BTreeMap<u32, Loss>),
+) -> Reading {
     let policy = Policy::default();
     let facts = Facts {
         now: at(10),
         fresh: false,
         reservation,
-        told: Verdict::Pending,
+        told,
         plan: None,
         claims,
         losses,
@@ -308,8 +317,10 @@ fn the_claims_of_an_admitted_gang_are_believed_over_a_journal_that_knows_less() 
         let mut forged = journal(State::Approved);
         (forged.memory.attempt, forged.memory.slots) = (attempt, slots);
         let claims = [ready(0), ready(1)];
-        let reading = read(&forged, &held(standing), &claims, Sight::Cached, &BTreeMap::new());
-        let Reading::Events(events) = reading else { panic!("looked again") };
+        let seen = (&claims[..], Sight::Cached, &BTreeMap::new());
+        let Reading::Events(events) = read_told(Verdict::Ready, &forged, &held(standing), seen) else {
+            panic!("looked again")
+        };
         events.into_iter().next()
     };
     let attempt = ready(0).attempt;

@@ -129,8 +129,11 @@ fn belied(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
     let Reservation::Held { standing, .. } = facts.reservation else {
         return None;
     };
-    // A gang that needs no node runs elsewhere: a claim that came late is a stray.
-    if journal.state != State::Approved || *standing == Standing::Reserved || needs_nothing(facts) {
+    // A gang that needs no node, or was not started on a Ready of ours, runs elsewhere: a claim that came
+    // late is a stray.
+    let ours =
+        facts.told == Verdict::Ready && matches!(standing, Standing::Admitted | Standing::AdmittedPods);
+    if journal.state != State::Approved || !ours || needs_nothing(facts) {
         return None;
     }
     let event = found(facts, *standing)?;
