@@ -208,12 +208,21 @@ fn read(
     sight: Sight,
     losses: &BTreeMap<u32, Loss>,
 ) -> Reading {
+    read_told(Verdict::Pending, journal, reservation, (claims, sight, losses))
+}
+
+fn read_told(
+    told: Verdict,
+    journal: &Journal,
+    reservation: &Reservation,
+    (claims, sight, losses): (&[ClaimView], Sight, &BTreeMap<u32, Loss>),
+) -> Reading {
     let policy = Policy::default();
     let facts = Facts {
         now: at(10),
         fresh: false,
         reservation,
-        told: Verdict::Pending,
+        told,
         plan: None,
         claims,
         losses,
@@ -300,6 +309,29 @@ fn claims_of_another_attempt_are_strays_wherever_the_gang_is() {
         };
         assert_eq!(events.first(), Some(&Event::Strays(vec!["old".into()])));
     }
+}
+
+#[test]
+fn the_claims_of_an_admitted_gang_are_believed_over_a_journal_that_knows_less() {
+    let seen = |attempt, slots, standing| {
+        let mut forged = journal(State::Approved);
+        (forged.memory.attempt, forged.memory.slots) = (attempt, slots);
+        let claims = [ready(0), ready(1)];
+        let seen = (&claims[..], Sight::Cached, &BTreeMap::new());
+        let Reading::Events(events) = read_told(Verdict::Ready, &forged, &held(standing), seen) else {
+            panic!("looked again")
+        };
+        events.into_iter().next()
+    };
+    let attempt = ready(0).attempt;
+    for standing in [Standing::Admitted, Standing::AdmittedPods] {
+        let found = Event::Found { attempt, generation: 0, slots: 2, standing };
+        assert_eq!(seen(attempt, 0, standing), Some(found.clone()));
+        assert_eq!(seen(attempt - 1, 2, standing), Some(found), "an old journal was put back");
+        assert_eq!(seen(attempt, 2, standing), None);
+    }
+    let strays = Event::Strays(vec![ready(0).name, ready(1).name]);
+    assert_eq!(seen(attempt, 0, Standing::Reserved), Some(strays), "no pod runs yet");
 }
 
 #[test]

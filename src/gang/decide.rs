@@ -155,6 +155,7 @@ impl Turn {
         self.memory.tries = 0;
         self.memory.way = Way::default();
         self.memory.slots = 0;
+        self.memory.mending = false;
         self.memory.plan = None;
         self.restart_clock();
         if standing == Standing::Running {

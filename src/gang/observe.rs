@@ -123,17 +123,24 @@ fn found(facts: &Facts<'_>, standing: Standing) -> Option<Event> {
 }
 
 /// What the claims of an admitted gang say against its journal, which a tenant can write: no journal of
-/// ours knows less than the claims do. Its pods run on them, so they are believed.
+/// ours knows fewer slots than there are claims of its attempt, or is without any claim while a later
+/// attempt has some. The gang's pods run on them, so they are believed.
 fn belied(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
     let Reservation::Held { standing, .. } = facts.reservation else {
         return None;
     };
-    if journal.state != State::Approved || *standing == Standing::Reserved {
+    // A gang that needs no node, or was not started on a Ready of ours, runs elsewhere: a claim that came
+    // late is a stray.
+    let ours =
+        facts.told == Verdict::Ready && matches!(standing, Standing::Admitted | Standing::AdmittedPods);
+    if journal.state != State::Approved || !ours || needs_nothing(facts) {
         return None;
     }
     let event = found(facts, *standing)?;
-    let known = (journal.memory.attempt, journal.memory.slots);
-    matches!(event, Event::Found { attempt, slots, .. } if (attempt, slots) > known).then_some(event)
+    let Event::Found { attempt, slots, .. } = event else { return None };
+    let of_another = attempt > journal.memory.attempt && live(journal, facts).next().is_none();
+    let of_more = attempt == journal.memory.attempt && slots > journal.memory.slots;
+    (of_another || of_more).then_some(event)
 }
 
 /// Claims that nothing wants and that nobody deletes yet.
