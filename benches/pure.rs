@@ -95,7 +95,7 @@ fn planning(c: &mut Criterion) {
             "type": "Ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
         }]},
     })))];
-    let policy = Policy { node_pool_name: Some("gpu".into()), ..Policy::default() };
+    let policy = Policy { node_pool: Some("gpu".into()), ..Policy::default() };
     let checks = ["prov".to_owned()];
     for pods in [8, 256] {
         let workload: Workload = object(json!({
