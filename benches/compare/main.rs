@@ -81,8 +81,11 @@ async fn main() -> Result<()> {
         }
     }
     let process = report::Process::of(&world.setu)?;
-    let bound = bound(&world, &observer).await;
+    // Written at once, because what follows may not come to an end.
+    report::write(&results, &[], &[], &process)?;
+    // Before Karpenter's own nodes, which take long to go.
     let short = shortage::both(&world, &observer).await;
+    let bound = bound(&world, &observer).await;
     report::write(&results, &bound, &short, &process)?;
     world.end();
     if let Ok(stack) = Arc::try_unwrap(stack) {
