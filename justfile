@@ -54,5 +54,5 @@ bench:
 
 # Setu beside Kueue's own check, a poller and plain Karpenter on the real control plane; needs Go. `--full` takes longer
 bench-compare *flags:
-    cargo build --release
+    cargo build --release -p setu
     SETU_BIN="$PWD/target/release/setu" cargo bench -p setu-e2e --profile dev --bench compare -- {{ flags }}

@@ -14,8 +14,10 @@
 )]
 
 use serde_json::{Value, json};
+use setu::api::Workload;
 use setu::clock::Clock;
 use setu::gang::identity::gang_id;
+use setu::gang::reservation::Epoch;
 use setu::policy::PolicyFile;
 use setu::sim::api::{ApiServer, Change, Observer, Options, User, kinds};
 use setu::sim::cluster::{Cluster, Start};
@@ -131,10 +133,16 @@ fn copy(admin: &User, kind: &'static kinds::Kind, model: &Value, replaced: &[(&s
     }
 }
 
+/// Identity of a Workload's admission, which its journal names.
+fn epoch_of(workload: &Value) -> String {
+    let workload: Workload = serde_json::from_value(workload.clone()).unwrap();
+    Epoch::of(&workload, ID).0
+}
+
 fn fill(admin: &User, model: &Model, gangs: usize) {
     let uid = model.workload["metadata"]["uid"].as_str().unwrap();
     let name = model.workload["metadata"]["name"].as_str().unwrap();
-    let gang = gang_id(uid, ID);
+    let (gang, epoch) = (gang_id(uid, ID), epoch_of(&model.workload));
     let journal_key = format!("gang.setu.kueue.x-k8s.io/{ID}");
     let journal = model.workload["metadata"]["annotations"][&journal_key].as_str().unwrap();
     for i in 0..gangs {
@@ -143,6 +151,7 @@ fn fill(admin: &User, model: &Model, gangs: usize) {
         let new_uid = made["metadata"]["uid"].as_str().unwrap().to_owned();
         let new_gang = gang_id(&new_uid, ID);
         let text = journal.replace(uid, &new_uid).replace(&gang, &new_gang).replace(name, &new_name);
+        let text = text.replace(&epoch, &epoch_of(&made));
         let patch = json!({"metadata": {"annotations": {journal_key.as_str(): text}}});
         admin.merge(&kinds::WORKLOAD, ID, &new_name, &patch).unwrap();
         for (slot, (claim, node)) in model.claims.iter().zip(&model.nodes).enumerate() {

@@ -4,6 +4,7 @@ use crate::setu::Setu;
 use crate::shortage::Shortage;
 use crate::watch::Times;
 use anyhow::{Context as _, Result};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -71,6 +72,8 @@ impl Cell {
 pub struct Process {
     pub cpu_seconds: f64,
     pub peak_mib: f64,
+    /// Writes by verb and resource, as its own metrics count them.
+    pub writes: Vec<(String, u64)>,
 }
 
 impl Process {
@@ -83,8 +86,28 @@ impl Process {
         let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
         let peak =
             status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
-        Ok(Self { cpu_seconds: ticks / 100.0, peak_mib: peak.unwrap_or(f64::NAN) / 1024.0 })
+        Ok(Self {
+            cpu_seconds: ticks / 100.0,
+            peak_mib: peak.unwrap_or(f64::NAN) / 1024.0,
+            writes: writes_of(&setu.get("metrics", "/metrics")?),
+        })
     }
+}
+
+/// Sums `setu_api_requests_total` over answers.
+fn writes_of(metrics: &str) -> Vec<(String, u64)> {
+    let mut all: BTreeMap<String, u64> = BTreeMap::new();
+    for line in metrics.lines().filter(|l| l.starts_with("setu_api_requests_total{")) {
+        let label = |name: &str| {
+            let value = line.split(&format!("{name}=\"")).nth(1).unwrap_or_default();
+            value.split('"').next().unwrap_or_default()
+        };
+        let count = line.rsplit(' ').next().and_then(|n| n.parse::<u64>().ok()).unwrap_or_default();
+        if label("verb") != "get" {
+            *all.entry(format!("{} {}", label("verb"), label("resource"))).or_default() += count;
+        }
+    }
+    all.into_iter().collect()
 }
 
 fn machine() -> String {
@@ -154,11 +177,14 @@ pub fn write(
         let each = cell.writes as f64 / cell.first.len().max(1) as f64;
         writeln!(out, "| {} × {} | {each:.1} | {} |", cell.nodes, cell.gangs, cell.journal)?;
     }
+    let list: Vec<String> = process.writes.iter().map(|(what, n)| format!("{n} {what}")).collect();
     let gangs: usize = cells.iter().filter(|c| c.system == "Setu").map(|c| c.first.len()).sum();
     writeln!(
         out,
-        "\nIn the whole run Setu used {:.1} CPU-seconds for {gangs} gangs of the matrix and those below, and at most {:.0} MiB.\n",
-        process.cpu_seconds, process.peak_mib
+        "\nUntil then Setu's writes were, for {gangs} gangs: {}.\n\nIt used {:.1} CPU-seconds and at most {:.0} MiB.\n",
+        list.join(", "),
+        process.cpu_seconds,
+        process.peak_mib
     )?;
     writeln!(
         out,

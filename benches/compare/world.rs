@@ -117,10 +117,12 @@ impl World {
             .await?;
         let kubeconfig = stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await?;
         let folder = stack.folder().join("compare");
-        let mut setu =
-            Setu::new(&kubeconfig, "e2e.setu/compare", POLICY, &folder)?.with(&["--log-level", "info"]);
+        let mut setu = Setu::new(&kubeconfig, "e2e.setu/compare", POLICY, &folder)?;
         setu.start(None)?;
         tokio::time::sleep(Duration::from_secs(10)).await;
+        if let Some(status) = setu.ended()? {
+            bail!("Setu ended: {status}\n{}", setu.log_tail(5));
+        }
         Ok(Self { stack, client, setu })
     }
 

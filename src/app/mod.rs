@@ -28,8 +28,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Period in which gauges are set anew from what is known.
-const GAUGE_PERIOD: Duration = Duration::from_secs(5);
+/// Period in which gauges are set anew from what is known: as often as they are scraped, because every
+/// claim is counted.
+const GAUGE_PERIOD: Duration = Duration::from_secs(15);
 
 /// Everything `setu run` was told.
 pub struct Config {

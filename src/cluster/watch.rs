@@ -133,7 +133,11 @@ fn decoded<K: Resource<DynamicType = ()>>(
     event: Event<DeserializeGuard<K>>,
 ) -> Option<Event<K>> {
     let good = |guard: DeserializeGuard<K>| match guard.0 {
-        Ok(object) => Some(object),
+        Ok(mut object) => {
+            // Nobody reads it, and it is often larger than the rest.
+            object.meta_mut().managed_fields = None;
+            Some(object)
+        }
         Err(bad) => {
             let name = bad.metadata.name.as_deref().unwrap_or_default();
             let namespace = bad.metadata.namespace.as_deref().unwrap_or_default();

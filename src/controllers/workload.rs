@@ -17,7 +17,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often a Workload with a gang is looked at although nothing was seen to change.
+/// How often a Workload is looked at of whose checks no gang has come yet.
 const SAFETY_NET: Duration = Duration::from_mins(1);
 /// How often a message that only tells of progress is written.
 const PROGRESS_PACE: SignedDuration = SignedDuration::from_secs(5);
@@ -123,13 +123,14 @@ async fn tell(
 fn next_look(context: &Context, looks: &[Looked], later: Option<Timestamp>) -> Action {
     let now = context.now();
     let due = looks.iter().filter_map(|l| l.wake).chain(later).min();
+    let net = looks.iter().map(|l| l.net).min().unwrap_or(SAFETY_NET);
     let wait = match due {
-        None => SAFETY_NET,
+        None => net,
         // This look has seen that it is due, and nothing came of it: something else must happen first.
         Some(at) if at <= now => CATCH_UP,
         Some(at) => Duration::try_from(at.duration_since(now)).unwrap_or_default(),
     };
-    Action::requeue(wait.clamp(Duration::from_millis(20), SAFETY_NET))
+    Action::requeue(wait.clamp(Duration::from_millis(20), net))
 }
 
 /// When a failed look is taken again.

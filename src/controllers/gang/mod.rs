@@ -32,6 +32,7 @@ use jiff::Timestamp;
 use kube::{Client, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Turns of one look. A gang needs five at most; the bound only ends what should not happen.
 const TURNS: usize = 16;
@@ -77,6 +78,8 @@ pub struct Looked {
     pub approved: bool,
     /// Whether it has nodes, or is about to.
     pub holds: bool,
+    /// When it is looked at again although nothing was seen to change.
+    pub net: Duration,
     /// When time alone may bring something new.
     pub wake: Option<Timestamp>,
 }

@@ -23,6 +23,11 @@ use std::time::Duration;
 /// have sent them may have died with them. A collector keeps one of two that are the same.
 const SENT_AGAIN: SignedDuration = SignedDuration::from_mins(2);
 
+/// How often a gang is looked at although nothing was seen to change.
+const SAFETY_NET: Duration = Duration::from_mins(1);
+/// The same for those at rest, of which there may be thousands.
+const REST_NET: Duration = Duration::from_mins(10);
+
 impl Gang<'_> {
     /// Logs, counts, traces and publishes what was committed.
     pub(super) fn tell(&mut self, workload: &Workload, headline: &str) {
@@ -164,8 +169,11 @@ impl Gang<'_> {
             self.count_ready();
         }
         let holds = !self.journal.state.is_over() || !self.claims.is_empty();
+        // Nothing happens by itself to what was admitted, or is over and has no nodes.
+        let rests = if state == StateName::Approved { workload.is("Admitted") } else { !holds };
+        let net = if rests { REST_NET } else { SAFETY_NET };
         let wake = wake_at(&self.journal, &facts);
-        let looked = Looked { entry: None, progress: false, approved, holds, wake };
+        let looked = Looked { entry: None, progress: false, approved, holds, net, wake };
         let Some(old) = workload.check(&self.identity.check) else {
             return looked;
         };
