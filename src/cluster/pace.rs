@@ -195,7 +195,8 @@ mod tests {
         }
         drop(first);
         drop(pace.turn("d").await);
-        assert_eq!((pace.state().free, pace.state().lanes.len()), (1, 0));
+        let state = pace.state();
+        assert_eq!((state.free, state.lanes.len()), (1, 0));
     }
 
     #[tokio::test(start_paused = true)]
