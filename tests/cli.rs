@@ -5,6 +5,7 @@
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 fn setu(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_setu"))
@@ -306,13 +307,22 @@ fn a_demo_that_is_served_answers_until_ctrl_c() {
             Some(after.split(' ').next().unwrap_or_default().to_owned())
         })
         .unwrap();
-    let mut stream = std::net::TcpStream::connect(address).unwrap();
-    stream
-        .write_all(b"GET /apis/kueue.x-k8s.io/v1beta2/clusterqueues/demo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("ClusterQueue"), "{answer}");
+    let get = |path: &str| {
+        let mut stream = std::net::TcpStream::connect(&address).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{path}: {answer}");
+        answer
+    };
+    assert!(get("/apis/kueue.x-k8s.io/v1beta2/clusterqueues/demo").contains("ClusterQueue"));
+    assert!(get("/board").contains("<!doctype html>"));
+    // Events go on for ever; the first one shows a gang of the play.
+    let mut events = std::net::TcpStream::connect(&address).unwrap();
+    events.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    write!(events, "GET /board/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut shown = BufReader::new(events).lines().map_while(Result::ok);
+    assert!(shown.any(|line| line.contains("steady")), "the board shows no gang");
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
     assert!(rest.iter().any(|line| line.contains("Look deeper")), "{rest:?}");

@@ -86,7 +86,7 @@ pub struct Shortage {
 }
 
 /// Everything the board page shows, at one instant.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct BoardSnapshot {
     /// The instant.
     pub at: Timestamp,

@@ -9,6 +9,7 @@ use crate::app::replica::{Parts, Replica};
 use crate::clock::Clock;
 use crate::cluster::lease::{Settings, Timing};
 use crate::controllers::Context;
+use crate::controllers::board::BoardSnapshot;
 use crate::controllers::context::Options;
 use crate::names;
 use crate::policy::PolicyFile;
@@ -17,7 +18,7 @@ use crate::telemetry::traces::Traces;
 use jiff::SignedDuration;
 use kube::Client;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
@@ -43,6 +44,8 @@ pub struct Cluster {
     down: Arc<AtomicBool>,
     died: (UnboundedSender<Fault>, UnboundedReceiver<Fault>),
     struck: Struck,
+    /// Replicas of Setu in the order in which they were started.
+    started: Arc<Mutex<Vec<Weak<Context>>>>,
 }
 
 /// One replica of Setu.
@@ -102,6 +105,7 @@ impl Cluster {
             down: Arc::default(),
             died: unbounded_channel(),
             struck: Arc::new(|_| {}),
+            started: Arc::default(),
         }
     }
 
@@ -148,6 +152,7 @@ impl Cluster {
             election: start.election.map(|election| self.election(&name, election)),
         });
         let context = replica.context();
+        self.started.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&context));
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let task = tokio::spawn(async move { replica.work(&stopped).await });
@@ -167,6 +172,16 @@ impl Cluster {
             identity: name.to_owned(),
             timing: election.timing,
             jitter: Box::new(jitter),
+        }
+    }
+
+    /// Asks for what the board shows, of the replica that acts at the time; of none if none does.
+    pub fn board(&self) -> impl Fn() -> Option<BoardSnapshot> + Clone + Send + Sync + 'static {
+        let started = Arc::clone(&self.started);
+        move || {
+            let started = started.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut alive = started.iter().rev().filter_map(Weak::upgrade);
+            alive.find(|context| context.shards.any_led()).map(|context| context.board_snapshot())
         }
     }
 

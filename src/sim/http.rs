@@ -40,10 +40,14 @@ struct Shared {
 /// Serves `server` on `listener` until `stop`; open watches end then too. There is neither TLS nor
 /// authentication: listen on loopback. An error is one of the listener.
 pub async fn serve(server: ApiServer, listener: TcpListener, stop: CancellationToken) -> std::io::Result<()> {
-    let caller = Caller { user: USER.into(), replica: 0 };
-    let shared = Arc::new(Shared { server, caller, stop: stop.clone() });
-    let router = Router::new().fallback(answer).with_state(shared);
+    let router = router(server, stop.clone());
     axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned()).await
+}
+
+/// Answers every path that nobody else does; open watches end at `stop`.
+pub fn router(server: ApiServer, stop: CancellationToken) -> Router {
+    let caller = Caller { user: USER.into(), replica: 0 };
+    Router::new().fallback(answer).with_state(Arc::new(Shared { server, caller, stop }))
 }
 
 async fn answer(State(shared): State<Arc<Shared>>, request: Request) -> Response {

@@ -1,10 +1,14 @@
-//! The port on which the demo's cluster is served to kubectl.
+//! The port on which the demo's cluster is served to kubectl, and its board to browsers.
 
 use super::super::{Failure, print};
-use crate::sim::api::ApiServer;
+use crate::app::board;
+use crate::controllers::board::BoardSnapshot;
+use crate::sim::cluster::Cluster;
 use crate::sim::http;
+use std::future::IntoFuture as _;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::sync::CancellationToken;
 
 /// An open port that nobody answers yet.
@@ -32,16 +36,28 @@ impl Door {
     }
 
     /// Answers from now on, and says how to knock. Must be called within a tokio runtime.
-    pub fn serve(self, server: ApiServer) -> Result<(), Failure> {
+    pub fn serve(self, cluster: &Cluster) -> Result<(), Failure> {
         let listener = tokio::net::TcpListener::from_std(self.listener)
             .map_err(|e| Failure::Failed(format!("--serve {}: {e}", self.address)))?;
+        let (acting, last) = (cluster.board(), Mutex::new(BoardSnapshot::default()));
+        let last = Arc::new(last);
+        // While no replica acts, the board stays as it was.
+        let snapshot = move || {
+            let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(snapshot) = acting() {
+                *last = snapshot;
+            }
+            last.clone()
+        };
+        let api = http::router(cluster.server.clone(), CancellationToken::new());
         // It ends with the runtime.
-        tokio::spawn(http::serve(server, listener, CancellationToken::new()));
+        tokio::spawn(axum::serve(listener, board::routes(snapshot).merge(api)).into_future());
         print(&format!(
             "Serving the cluster until Ctrl-C. In another terminal:\n\n  \
              kubectl --server http://{address} get workloads,nodeclaims,nodes -A\n  \
              kubectl --server http://{address} get events -A -w\n  \
-             kubectl --server http://{address} apply --validate=false -f examples/setup -f examples/gang-of-four.yaml\n\n",
+             kubectl --server http://{address} apply --validate=false -f examples/setup -f examples/gang-of-four.yaml\n\n\
+             In a browser: http://{address}/board\n\n",
             address = self.address
         ));
         Ok(())

@@ -96,7 +96,7 @@ impl Args {
         let (cluster, spectator) = self.cluster(names::CONTROLLER_NAME, policy);
         let mut play = Play::new(cluster, spectator.clone()).map_err(Failure::Failed)?;
         let served = door.is_some();
-        door.map_or(Ok(()), |door| door.serve(play.server().clone()))?;
+        door.map_or(Ok(()), |door| door.serve(play.cluster()))?;
         let mut screen = Screen::new(std::io::stdout().is_terminal());
         let shown = async {
             play.play(|spectator| screen.draw(spectator)).await;
@@ -119,7 +119,7 @@ impl Args {
         let (cluster, spectator) = self.cluster(&scenario::controller_name(run), policy);
         super::print(&format!("{}\n", run.title));
         let served = door.is_some();
-        door.map_or(Ok(()), |door| door.serve(cluster.server.clone()))?;
+        door.map_or(Ok(()), |door| door.serve(&cluster))?;
         let mut screen = Screen::new(std::io::stdout().is_terminal());
         let mut world = scenario::World::new(Embedded::new(cluster), run).await.map_err(invalid)?;
         let mut played = None;

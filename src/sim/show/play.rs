@@ -6,7 +6,7 @@ use crate::cluster::lease::Timing;
 use crate::names;
 use crate::policy::PolicyFile;
 use crate::sim::actors::{kueue, machines};
-use crate::sim::api::{ApiServer, kinds};
+use crate::sim::api::kinds;
 use crate::sim::cluster::{Cluster, Election, Setu, Start};
 use crate::sim::faults::Fault;
 use crate::sim::scenario;
@@ -69,9 +69,9 @@ impl Play {
         Ok(Self { cluster, spectator, replicas, started: Instant::now() })
     }
 
-    /// The API server of its cluster.
-    pub fn server(&self) -> &ApiServer {
-        &self.cluster.server
+    /// Its cluster.
+    pub fn cluster(&self) -> &Cluster {
+        &self.cluster
     }
 
     /// Plays it to its end. `see` is called at every beat.
