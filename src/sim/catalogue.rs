@@ -1,5 +1,6 @@
 //! The instance types that the embedded cloud sells, and what one of them costs where.
 
+use super::weather::Place;
 use crate::plan::quantity::Amount;
 use std::collections::BTreeMap;
 
@@ -82,6 +83,18 @@ pub struct Offer {
     pub capacity_type: &'static str,
     /// US dollars per hour.
     pub price: f64,
+}
+
+impl Offer {
+    /// The place that an instance of this offer would take, of a claim for `place`.
+    pub fn on(&self, place: &Place) -> Place {
+        Place {
+            instance_type: self.instance_type.name.to_owned(),
+            zone: self.zone.to_owned(),
+            capacity_type: self.capacity_type.to_owned(),
+            ..place.clone()
+        }
+    }
 }
 
 /// Every offer, in the order of the catalogue.

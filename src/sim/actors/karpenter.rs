@@ -180,7 +180,10 @@ impl Karpenter {
             return delete(user, claim);
         }
         let again = (name(claim).to_owned(), uid(claim).to_owned(), Phase::Launch);
-        if age < signed(weather.launch_delay(&place)) {
+        let offer = self.cheapest(claim, &place, &weather);
+        // What delays a launch is where it would be.
+        let target = offer.as_ref().map_or_else(|| place.clone(), |offer| offer.on(&place));
+        if age < signed(weather.launch_delay(&target)) {
             return stage.after(LOOK, again);
         }
         if let Some(error) = weather.create_error(&place) {
@@ -196,7 +199,7 @@ impl Karpenter {
         {
             return delete(user, claim);
         }
-        let Some(offer) = class.and_then(|_| self.cheapest(claim, &place, &weather)) else {
+        let Some(offer) = class.and(offer) else {
             out_of_capacity(user, claim, now);
             return delete(user, claim);
         };
@@ -206,28 +209,17 @@ impl Karpenter {
 
     fn cheapest(&self, claim: &Value, place: &Place, weather: &Weather) -> Option<Offer> {
         let requests = map(claim, "/spec/resources/requests");
-        let on = |offer: &Offer| Place {
-            instance_type: offer.instance_type.name.to_owned(),
-            zone: offer.zone.to_owned(),
-            capacity_type: offer.capacity_type.to_owned(),
-            ..place.clone()
-        };
         offers()
-            .filter(|offer| offer.instance_type.fits(&requests) && allowed(claim, &on(offer)))
-            .filter(|offer| !weather.is_full(&on(offer), &self.live))
-            .map(|offer| (offer.price * weather.price_factor(&on(&offer)), offer))
+            .filter(|offer| offer.instance_type.fits(&requests) && allowed(claim, &offer.on(place)))
+            .filter(|offer| !weather.is_full(&offer.on(place), &self.live))
+            .map(|offer| (offer.price * weather.price_factor(&offer.on(place)), offer))
             .min_by(|(a, _), (b, _)| a.total_cmp(b))
             .map(|(_, offer)| offer)
     }
 
     fn launched(&mut self, user: &User, claim: &Value, offer: &Offer, now: Timestamp) {
         self.instances = self.instances.saturating_add(1);
-        let place = Place {
-            instance_type: offer.instance_type.name.to_owned(),
-            zone: offer.zone.to_owned(),
-            capacity_type: offer.capacity_type.to_owned(),
-            ..place(claim)
-        };
+        let place = offer.on(&place(claim));
         let labels = json!({
             "node.kubernetes.io/instance-type": place.instance_type,
             "topology.kubernetes.io/zone": place.zone,
