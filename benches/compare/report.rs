@@ -123,7 +123,7 @@ fn machine() -> String {
     format!(
         "{cores} cores of {model}, {:.0} GiB; load average of the last 5 minutes {load}; Linux {}",
         memory.unwrap_or_default() / 1_048_576.0,
-        read("/proc/sys/kernel/osrelease").trim()
+        read("/proc/sys/kernel/osrelease").split('-').next().unwrap_or_default().trim()
     )
 }
 
