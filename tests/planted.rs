@@ -45,7 +45,7 @@ fn pods_that_are_not_led_to_their_nodes_are_found() {
 #[test]
 fn a_claim_that_is_swept_on_the_word_of_a_cache_is_found() {
     let rates = Rates { lag: 20_000, ..Rates::default() };
-    let dramas = (0..20).map(|seed| Drama {
+    let dramas = (20..140).map(|seed| Drama {
         seed,
         replicas: vec![0, 0],
         rates: rates.clone(),
