@@ -18,6 +18,7 @@ use setu::api::Workload;
 use setu::clock::Clock;
 use setu::gang::identity::gang_id;
 use setu::gang::reservation::Epoch;
+use setu::names;
 use setu::policy::PolicyFile;
 use setu::sim::api::{ApiServer, Change, Observer, Options, User, kinds};
 use setu::sim::cluster::{Cluster, Start};
@@ -143,7 +144,7 @@ fn fill(admin: &User, model: &Model, gangs: usize) {
     let uid = model.workload["metadata"]["uid"].as_str().unwrap();
     let name = model.workload["metadata"]["name"].as_str().unwrap();
     let (gang, epoch) = (gang_id(uid, ID), epoch_of(&model.workload));
-    let journal_key = format!("gang.setu.kueue.x-k8s.io/{ID}");
+    let journal_key = names::journal_key(ID);
     let journal = model.workload["metadata"]["annotations"][&journal_key].as_str().unwrap();
     for i in 0..gangs {
         let new_name = format!("{name}-{i}");

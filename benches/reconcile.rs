@@ -14,6 +14,7 @@
 use serde_json::{Value, json};
 use setu::clock::Clock;
 use setu::gang::StateName;
+use setu::names;
 use setu::policy::PolicyFile;
 use setu::sim::api::{User, kinds};
 use setu::sim::cluster::{Cluster, Start};
@@ -39,7 +40,7 @@ fn job(name: &str, nodes: usize) -> Value {
 /// Waits until every gang is in a state, and returns how long that took.
 async fn until(admin: &User, gangs: usize, state: StateName) -> Duration {
     let start = Instant::now();
-    let key = format!("state.setu.kueue.x-k8s.io/{ID}");
+    let key = names::state_key(ID);
     let is = |w: &Value| {
         w["metadata"]["annotations"][&key].as_str().is_some_and(|line| line.starts_with(&state.to_string()))
     };

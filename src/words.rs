@@ -1,9 +1,16 @@
 //! Words for people.
 
+use jiff::{Timestamp, Unit};
+
 /// A number of things: `1 node`, `4 nodes`.
 pub fn counted(number: u32, thing: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {thing}{plural}")
+}
+
+/// A point in time to the second, as RFC 3339.
+pub fn to_the_second(time: Timestamp) -> String {
+    time.round(Unit::Second).unwrap_or(time).to_string()
 }
 
 #[cfg(test)]

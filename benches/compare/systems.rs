@@ -1,12 +1,13 @@
 //! What is compared with Setu: a stand-in autoscaler that grants every ProvisioningRequest at once, for Kueue's own
 //! check, and an imitation of the first Setu's loop, which looks every 15 seconds.
 
-use crate::watch::{self, WORKLOAD_UID, resource};
+use crate::watch::{self, resource};
 use anyhow::Result;
 use futures::{StreamExt as _, stream};
 use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::{Value, json};
+use setu::names;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -51,7 +52,10 @@ pub async fn poll(client: Client, check: &'static str, claim: Value) {
 async fn look(client: &Client, check: &str, claim: &Value) -> Result<()> {
     let mut claims: BTreeMap<String, Vec<DynamicObject>> = BTreeMap::new();
     for claim in watch::list(client, "NodeClaim").await? {
-        claims.entry(claim.labels().get(WORKLOAD_UID).cloned().unwrap_or_default()).or_default().push(claim);
+        claims
+            .entry(claim.labels().get(names::WORKLOAD_UID).cloned().unwrap_or_default())
+            .or_default()
+            .push(claim);
     }
     for workload in watch::list(client, "Workload").await? {
         let entry = workload.data["status"]["admissionChecks"].as_array().cloned().unwrap_or_default();
@@ -99,7 +103,7 @@ async fn create(client: &Client, claim: &Value, uid: &str, count: u64) {
     let creates = stream::iter(0..count).map(|slot| {
         let (api, mut claim) = (api.clone(), claim.clone());
         claim["metadata"]["name"] = json!(format!("poller-{uid}-{slot}"));
-        claim["metadata"]["labels"][WORKLOAD_UID] = json!(uid);
+        claim["metadata"]["labels"][names::WORKLOAD_UID] = json!(uid);
         async move {
             if let Ok(object) = serde_json::from_value(claim) {
                 let _ = api.create(&PostParams::default(), &object).await;

@@ -6,12 +6,10 @@ use futures::{StreamExt as _, TryStreamExt as _};
 use kube::api::{ApiResource, DynamicObject, WatchEvent, WatchParams};
 use kube::{Api, Client, ResourceExt as _};
 use serde_json::Value;
+use setu::names;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
-
-/// Label by which the poller's NodeClaims name their Workload, as Setu's own do.
-pub const WORKLOAD_UID: &str = "setu.kueue.x-k8s.io/workload-uid";
 
 /// What was seen of one job's gang.
 #[derive(Clone, Debug, Default)]
@@ -121,7 +119,8 @@ impl Sight {
             }
             _ => {
                 let owner = object.owner_references().first().map(|o| o.uid.clone());
-                let workload = object.labels().get(WORKLOAD_UID).cloned().or(owner).unwrap_or_default();
+                let workload =
+                    object.labels().get(names::WORKLOAD_UID).cloned().or(owner).unwrap_or_default();
                 let Some(job) = self.by_uid.get(&workload).cloned() else { return };
                 let ready = is(&value, "Initialized") || is(&value, "Provisioned");
                 let fresh = self.seen.insert(uid.clone());
@@ -152,7 +151,7 @@ impl Sight {
         if checks.is_some_and(|all| !all.is_empty() && all.iter().all(|c| c["state"] == "Ready")) {
             times.told.get_or_insert(now);
         }
-        let journals = object.annotations().iter().filter(|(key, _)| key.starts_with("gang.setu"));
+        let journals = object.annotations().iter().filter(|(key, _)| key.starts_with(names::JOURNAL_PREFIX));
         times.journal = times.journal.max(journals.map(|(_, text)| text.len()).sum());
     }
 }

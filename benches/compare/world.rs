@@ -3,6 +3,7 @@
 use crate::setu::Setu;
 use crate::systems;
 use crate::watch::{self, resource};
+use ::setu::names;
 use anyhow::{Context as _, Result, bail};
 use futures::{StreamExt as _, stream};
 use kube::api::{DeleteParams, DynamicObject, ListParams, PatchParams, PostParams};
@@ -136,14 +137,14 @@ impl World {
         let claim = json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
             "metadata": {
-                "annotations": {"karpenter.sh/do-not-disrupt": "true"},
-                "labels": {"karpenter.sh/nodepool": ID, "pool": ID},
+                "annotations": {names::DO_NOT_DISRUPT: "true"},
+                "labels": {names::NODEPOOL: ID, "pool": ID},
             },
             "spec": {
                 "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": ID},
                 "requirements": [
-                    {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["g5.4xlarge"]},
-                    {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
+                    {"key": names::INSTANCE_TYPE, "operator": "In", "values": ["g5.4xlarge"]},
+                    {"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]},
                 ],
                 "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}},
             },

@@ -122,6 +122,11 @@ impl NodeClaim {
         self.annotation(names::TAKEN_OVER).parse().ok()
     }
 
+    /// Name of its Node; absent until it is registered.
+    pub fn node_name(&self) -> Option<&str> {
+        self.status.as_ref().map(|s| s.node_name.as_str()).filter(|name| !name.is_empty())
+    }
+
     /// Value of a label, empty if absent.
     pub fn label(&self, key: &str) -> &str {
         self.metadata.labels.as_ref().and_then(|l| l.get(key)).map_or("", String::as_str)

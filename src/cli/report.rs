@@ -264,7 +264,7 @@ fn policy(snapshot: &Snapshot, check: &str) -> Policy {
 }
 
 fn node_of<'s>(snapshot: &'s Snapshot, claim: &NodeClaim) -> Option<&'s Node> {
-    let name = claim.status.as_ref().map(|s| s.node_name.as_str()).filter(|n| !n.is_empty())?;
+    let name = claim.node_name()?;
     snapshot.nodes.iter().flatten().find(|node| node.metadata.name.as_deref() == Some(name))
 }
 

@@ -4,12 +4,11 @@
 //! LocalQueue's. Where the API server asks to be left alone (`Retry-After`), nobody writes until then.
 //! Leases are not paced: a replica that is busy must not lose them.
 
+use super::lanes::Lanes;
 use http::header::RETRY_AFTER;
 use http::{Request, StatusCode};
 use kube::Client;
 use kube::client::Body;
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -28,8 +27,7 @@ pub struct Pace(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     free: usize,
-    lanes: BTreeMap<String, VecDeque<oneshot::Sender<Turn>>>,
-    last_lane: String,
+    lanes: Lanes<oneshot::Sender<Turn>>,
     /// Until when the API server wants to be left alone.
     rest: Option<Instant>,
 }
@@ -51,7 +49,7 @@ impl Default for Pace {
 impl Pace {
     /// At most so many writes at the same time.
     pub fn new(in_flight: usize) -> Self {
-        let state = State { free: in_flight, lanes: BTreeMap::new(), last_lane: String::new(), rest: None };
+        let state = State { free: in_flight, lanes: Lanes::default(), rest: None };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -69,7 +67,7 @@ impl Pace {
         let (granted, turn) = oneshot::channel();
         {
             let mut state = self.state();
-            state.lanes.entry(lane.to_owned()).or_default().push_back(granted);
+            state.lanes.push(lane.to_owned(), granted);
             self.grant(&mut state);
         }
         // Nobody drops a sender without having used it.
@@ -82,7 +80,7 @@ impl Pace {
 
     fn grant(&self, state: &mut State) {
         while state.free > 0
-            && let Some(granted) = state.next()
+            && let Some((_, granted)) = state.lanes.next(|_| true)
         {
             match granted.send(Turn(Some(self.clone()))) {
                 Ok(()) => state.free -= 1,
@@ -127,22 +125,6 @@ impl Pace {
 pub async fn turn() -> Option<Turn> {
     let (pace, lane) = LANE.try_with(Clone::clone).ok()?;
     Some(pace.turn(&lane).await)
-}
-
-impl State {
-    /// The next in the lane after the one that had its turn last.
-    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
-        let after = (Bound::Excluded(self.last_lane.clone()), Bound::Unbounded);
-        let lane = self.lanes.range(after).next().or_else(|| self.lanes.first_key_value());
-        let lane = lane.map(|(lane, _)| lane.clone())?;
-        let waiting = self.lanes.get_mut(&lane)?;
-        let next = waiting.pop_front();
-        if waiting.is_empty() {
-            self.lanes.remove(&lane);
-        }
-        self.last_lane = lane;
-        next
-    }
 }
 
 impl Drop for Turn {
@@ -196,7 +178,7 @@ mod tests {
         drop(first);
         drop(pace.turn("d").await);
         let state = pace.state();
-        assert_eq!((state.free, state.lanes.len()), (1, 0));
+        assert_eq!((state.free, state.lanes.is_empty()), (1, true));
     }
 
     #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use crate::effects::active::Active;
 use crate::effects::{active, call};
 use crate::error::Error;
 use crate::names;
-use crate::policy::whole;
+use crate::policy::{check, whole};
 use kube::{Api, ResourceExt};
 use std::sync::Arc;
 use std::time::Duration;
@@ -79,15 +79,14 @@ async fn read(context: &Context, check: &str, reference: &ParametersRef) -> Resu
 /// These parameters, unless what they make of the policy file cannot work.
 fn goes_with_the_file(
     context: &Context,
-    check: &str,
+    name: &str,
     spec: ProvisioningParametersSpec,
 ) -> Result<ProvisioningParametersSpec, String> {
     let settings = context.policies.settings();
-    let faults = whole::faults(&settings.policy(check, Some(&spec)));
-    let told: Vec<String> = faults.iter().map(|(path, message)| format!("{path}: {message}")).collect();
-    if told.is_empty() {
+    let faults = whole::faults(&settings.policy(name, Some(&spec)));
+    if faults.is_empty() {
         Ok(spec)
     } else {
-        Err(format!("with the policy file beneath them, {}", told.join("; ")))
+        Err(format!("with the policy file beneath them, {}", check::told(&faults)))
     }
 }

@@ -166,15 +166,16 @@ impl Context {
         };
         self.stall.tick(waits, now);
         // Whoever acts for a gang counts its nodes, so that the sum over all replicas is right.
-        let ours = |claim: &Arc<NodeClaim>| self.acts_for(claim.label(names::WORKLOAD_UID));
+        let ours = |claim: &NodeClaim| self.acts_for(claim.label(names::WORKLOAD_UID));
         let gangs = self.seen.standings();
         let (mut claims, mut held) = (BTreeMap::new(), BTreeMap::new());
-        for claim in self.stores.claims.state().into_iter().filter(ours) {
+        let known = self.stores.claims.state();
+        for claim in known.iter().filter(|c| ours(c)) {
             let node_pool = claim.label(names::NODEPOOL).to_owned();
-            let phase = phase(&claim);
+            let phase = phase(claim);
             if phase == "ready" {
-                let state = match gangs.get(&gang_of(&claim)) {
-                    _ if is_warm(&claim) => "warm",
+                let state = match gangs.get(&gang_of(claim)) {
+                    _ if is_warm(claim) => "warm",
                     Some((state, workload)) => self.use_of(*state, workload),
                     None => "unknown",
                 };
@@ -182,7 +183,7 @@ impl Context {
             }
             *claims.entry((node_pool, phase)).or_default() += 1;
         }
-        for pool in self.stray_nodes() {
+        for pool in self.stray_nodes(&known) {
             *held.entry((pool, "stray")).or_default() += 1;
         }
         metrics::claims(&claims);
@@ -191,13 +192,13 @@ impl Context {
 
     /// NodePools of the Nodes of ours whose NodeClaim is gone. Karpenter ends their machines; one that stays
     /// bills for nobody, and is the administrator's to look at.
-    fn stray_nodes(&self) -> Vec<String> {
-        let claims = self.stores.claims.state();
-        let named: BTreeSet<&str> =
-            claims.iter().filter_map(|c| Some(c.status.as_ref()?.node_name.as_str())).collect();
+    fn stray_nodes(&self, claims: &[Arc<NodeClaim>]) -> Vec<String> {
+        let named: BTreeSet<&str> = claims.iter().filter_map(|c| c.node_name()).collect();
         let nodes = self.stores.nodes.state();
-        let strays = nodes.iter().filter(|n| !named.contains(n.metadata.name.as_deref().unwrap_or_default()));
-        let pool = |node: &Arc<Node>| node.metadata.labels.as_ref()?.get(names::NODEPOOL).cloned();
+        let label = |node: &Node, key: &str| node.labels().get(key).cloned();
+        let ours = |node: &Node| self.acts_for(&label(node, names::WORKLOAD_UID).unwrap_or_default());
+        let strays = nodes.iter().filter(|n| !named.contains(n.name_any().as_str()) && ours(n));
+        let pool = |node: &Arc<Node>| label(node, names::NODEPOOL);
         strays.filter_map(pool).collect()
     }
 

@@ -19,7 +19,7 @@ pub mod policies;
 pub mod queue;
 mod seen;
 mod terms;
-pub mod traffic;
+mod traffic;
 pub mod workload;
 
 pub use context::Context;

@@ -19,10 +19,7 @@ pub fn is_ours(reference: &ParametersRef) -> bool {
 
 /// The spec of parameters, or what is wrong with it, in words for the administrator.
 pub fn read(parameters: &RawParameters) -> Result<ProvisioningParametersSpec, String> {
-    check::read_spec(&parameters.spec).map_err(|found| {
-        let told: Vec<String> = found.iter().map(|(path, message)| format!("{path}: {message}")).collect();
-        told.join("; ")
-    })
+    check::read_spec(&parameters.spec).map_err(|found| check::told(&found))
 }
 
 /// Names of our checks that name these parameters, sorted.

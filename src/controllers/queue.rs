@@ -4,11 +4,11 @@
 //! looked at again after it. Lanes take turns and none is looked at in too many places at once, so that
 //! one tenant with many objects, or large ones, does not hold up the others.
 
+use crate::cluster::lanes::Lanes;
 use futures::stream::{FuturesUnordered, Stream, StreamExt};
 use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ops::Bound;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -123,7 +123,7 @@ struct Line<L> {
     lane_of: L,
     /// How many of one lane may be looked at at the same time.
     most: usize,
-    lanes: BTreeMap<String, VecDeque<Key>>,
+    lanes: Lanes<Key>,
     waiting: BTreeSet<Key>,
     /// With the lane each had its turn in.
     running: BTreeMap<Key, String>,
@@ -133,7 +133,6 @@ struct Line<L> {
     again: BTreeSet<Key>,
     due: BTreeMap<(Instant, u64), Key>,
     due_at: BTreeMap<Key, (Instant, u64)>,
-    last_lane: String,
     count: u64,
 }
 
@@ -142,14 +141,13 @@ impl<L: Fn(&Key) -> String> Line<L> {
         Self {
             lane_of,
             most,
-            lanes: BTreeMap::new(),
+            lanes: Lanes::default(),
             waiting: BTreeSet::new(),
             running: BTreeMap::new(),
             busy: BTreeMap::new(),
             again: BTreeSet::new(),
             due: BTreeMap::new(),
             due_at: BTreeMap::new(),
-            last_lane: String::new(),
             count: 0,
         }
     }
@@ -161,7 +159,7 @@ impl<L: Fn(&Key) -> String> Line<L> {
         if self.running.contains_key(&key) {
             self.again.insert(key);
         } else if self.waiting.insert(key.clone()) {
-            self.lanes.entry((self.lane_of)(&key)).or_default().push_back(key);
+            self.lanes.push((self.lane_of)(&key), key);
         }
     }
 
@@ -182,21 +180,11 @@ impl<L: Fn(&Key) -> String> Line<L> {
 
     /// The next key, from the lane after the last one that had its turn.
     fn next(&mut self) -> Option<Key> {
-        let after = (Bound::Excluded(&self.last_lane), Bound::Unbounded);
-        let upto = (Bound::Unbounded, Bound::Included(&self.last_lane));
-        let in_turn = self.lanes.range::<String, _>(after).chain(self.lanes.range::<String, _>(upto));
-        let has_room = |lane: &&String| self.busy.get(*lane).is_none_or(|busy| *busy < self.most);
-        let lane = in_turn.map(|(lane, _)| lane).find(has_room).cloned()?;
-        let keys = self.lanes.get_mut(&lane)?;
-        let key = keys.pop_front();
-        if keys.is_empty() {
-            self.lanes.remove(&lane);
-        }
-        let key = key?;
+        let has_room = |lane: &str| self.busy.get(lane).is_none_or(|busy| *busy < self.most);
+        let (lane, key) = self.lanes.next(has_room)?;
         self.waiting.remove(&key);
         *self.busy.entry(lane.clone()).or_default() += 1;
-        self.running.insert(key.clone(), lane.clone());
-        self.last_lane = lane;
+        self.running.insert(key.clone(), lane);
         Some(key)
     }
 

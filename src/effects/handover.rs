@@ -2,7 +2,7 @@
 //! away. And takes hold of Workloads, where that is asked for.
 
 use crate::api::{Node, NodeClaim, Workload};
-use crate::effects::{call, merge_params, still_there, write};
+use crate::effects::{call, merge, patch_params, write};
 use crate::error::Error;
 use crate::names;
 use futures::{StreamExt, stream};
@@ -19,14 +19,10 @@ pub async fn release_node(client: &Client, claim: &NodeClaim) -> Result<(), Erro
     let patch = json!({"metadata": {"annotations": {names::DO_NOT_DISRUPT: null, names::HOLD_UNTIL: null}}});
     let name = claim.name_any();
     let api: Api<NodeClaim> = Api::all(client.clone());
-    still_there(
-        write("releasing NodeClaim", &name, api.patch(&name, &merge_params(), &Patch::Merge(&patch))).await,
-    )?;
-    let Some(node) = claim.status.as_ref().map(|s| &s.node_name).filter(|n| !n.is_empty()) else {
-        return Ok(());
-    };
+    merge(&api, "releasing NodeClaim", &name, &patch).await?;
+    let Some(node) = claim.node_name() else { return Ok(()) };
     let api: Api<Node> = Api::all(client.clone());
-    still_there(write("releasing Node", node, api.patch(node, &merge_params(), &Patch::Merge(&patch))).await)
+    merge(&api, "releasing Node", node, &patch).await
 }
 
 /// Makes these claims and their Nodes Karpenter's own, in parallel: nothing on them is ours any more.
@@ -43,22 +39,16 @@ pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> Result<()
 /// The Node goes first: as long as the claim bears our label, there is something left to do.
 async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
     let name = claim.name_any();
-    if let Some(node) = claim.status.as_ref().map(|s| &s.node_name).filter(|n| !n.is_empty()) {
+    if let Some(node) = claim.node_name() {
         let api: Api<Node> = Api::all(client.clone());
         if let Some(found) = call("reading Node", node, api.get_opt(node)).await? {
             let patch = node_without_ours(&found);
-            still_there(
-                write("handing back Node", node, api.patch(node, &merge_params(), &Patch::Merge(&patch)))
-                    .await,
-            )?;
+            merge(&api, "handing back Node", node, &patch).await?;
         }
     }
     let patch = json!({"metadata": unmarked(claim.metadata.uid.as_deref())});
     let api: Api<NodeClaim> = Api::all(client.clone());
-    still_there(
-        write("handing back NodeClaim", &name, api.patch(&name, &merge_params(), &Patch::Merge(&patch)))
-            .await,
-    )?;
+    merge(&api, "handing back NodeClaim", &name, &patch).await?;
     tracing::info!(nodeclaim = name, "handed a NodeClaim back to Karpenter");
     Ok(())
 }
@@ -103,9 +93,7 @@ pub async fn release_workload(
     };
     let name = workload.name_any();
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
-    still_there(
-        write("releasing Workload", &name, api.patch(&name, &merge_params(), &Patch::Merge(&patch))).await,
-    )?;
+    merge(&api, "releasing Workload", &name, &patch).await?;
     Ok(true)
 }
 
@@ -121,7 +109,7 @@ pub async fn hold_workload(client: &Client, workload: &Workload) -> Result<Workl
     });
     let name = workload.name_any();
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
-    write("holding Workload", &name, api.patch(&name, &merge_params(), &Patch::Merge(&patch))).await
+    write("holding Workload", &name, api.patch(&name, &patch_params(), &Patch::Merge(&patch))).await
 }
 
 /// What becomes of the journals on Workloads.

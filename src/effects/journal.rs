@@ -5,12 +5,12 @@
 //! nothing to write, `confirm` asks instead.
 
 use crate::api::Workload;
-use crate::effects::{call, write};
+use crate::effects::{call, patch_params, write};
 use crate::error::Error;
 use crate::names;
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch as JsonPatch, PatchOperation, TestOperation};
-use kube::api::{Patch, PatchParams};
+use kube::api::Patch;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
@@ -46,10 +46,8 @@ pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> 
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     let name = workload.name_any();
     let patch: Patch<()> = Patch::Json(patch(workload, entry));
-    let params =
-        PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() };
     let action = "writing the journal of Workload";
-    match write(action, &name, api.patch(&name, &params, &patch)).await {
+    match write(action, &name, api.patch(&name, &patch_params(), &patch)).await {
         // A failed `test` is answered with 422 Invalid, not with 409.
         Err(error) if error.code() == Some(422) && is_failed_test(&error) => {
             Err(Error::Conflict { action, object: name })

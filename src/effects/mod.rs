@@ -15,7 +15,11 @@ pub mod warm;
 use crate::cluster::pace;
 use crate::error::Error;
 use crate::names;
-use kube::api::PatchParams;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use std::fmt::Debug;
 use std::time::Duration;
 
 /// How long one call may take.
@@ -43,14 +47,17 @@ pub async fn call<T>(
     }
 }
 
-/// Parameters of every merge patch.
-fn merge_params() -> PatchParams {
+/// Parameters of every patch but server-side apply.
+fn patch_params() -> PatchParams {
     PatchParams { field_manager: Some(names::FIELD_MANAGER.to_owned()), ..PatchParams::default() }
 }
 
-/// What is gone needs no change any more.
-fn still_there<T>(answer: Result<T, Error>) -> Result<(), Error> {
-    match answer {
+/// Changes an object by a merge patch. What is gone needs no change any more.
+async fn merge<K>(api: &Api<K>, action: &'static str, name: &str, patch: &Value) -> Result<(), Error>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    match write(action, name, api.patch(name, &patch_params(), &Patch::Merge(patch))).await {
         Err(error) if error.code() != Some(404) => Err(error),
         _ => Ok(()),
     }

@@ -4,10 +4,11 @@
 //! its last gang's until the next one marks it, as often as that takes.
 
 use crate::api::{Node, NodeClaim};
-use crate::effects::{call, merge_params, still_there, write};
+use crate::effects::{call, merge, patch_params, write};
 use crate::error::Error;
 use crate::names;
 use crate::plan::warm::is_free;
+use crate::words::to_the_second;
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
@@ -52,18 +53,18 @@ async fn keep(client: &Client, claim: &NodeClaim, keeping: &Keeping) -> Result<(
         OWNERSHIP.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
     let name = claim.name_any();
     labels.insert(names::WARM.to_owned(), json!(keeping.key));
-    let patch = Patch::Merge(json!({"metadata": {
+    let patch = json!({"metadata": {
         "uid": claim.metadata.uid,
         "labels": labels,
         "annotations": {
             names::WORKLOAD: null, names::TAKEN_OVER: null,
             names::WARM_QUEUE: keeping.queue,
-            names::WARM_SINCE: seconds(keeping.since),
-            names::HOLD_UNTIL: seconds(keeping.until),
+            names::WARM_SINCE: to_the_second(keeping.since),
+            names::HOLD_UNTIL: to_the_second(keeping.until),
         },
-    }}));
+    }});
     let api: Api<NodeClaim> = Api::all(client.clone());
-    still_there(write("keeping NodeClaim", &name, api.patch(&name, &merge_params(), &patch)).await)?;
+    merge(&api, "keeping NodeClaim", &name, &patch).await?;
     tracing::info!(nodeclaim = name, queue = keeping.queue, until = %keeping.until, "keeps a NodeClaim for the next gang");
     Ok(())
 }
@@ -99,12 +100,12 @@ pub async fn take_over(
             names::WORKLOAD: wanted.annotation(names::WORKLOAD),
             names::CHECK: wanted.annotation(names::CHECK),
             names::HOLD_UNTIL: wanted.annotation(names::HOLD_UNTIL),
-            names::TAKEN_OVER: seconds(now),
+            names::TAKEN_OVER: to_the_second(now),
         },
     }}));
     let name = kept.name_any();
     let api: Api<NodeClaim> = Api::all(client.clone());
-    match write("taking over NodeClaim", &name, api.patch(&name, &merge_params(), &patch)).await {
+    match write("taking over NodeClaim", &name, api.patch(&name, &patch_params(), &patch)).await {
         Ok(taken) => {
             tracing::info!(
                 nodeclaim = name,
@@ -124,11 +125,10 @@ pub async fn take_over(
 /// # Errors
 /// What the API server said, a conflict included; the next try goes by what the Node is then.
 pub async fn mark_node(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
-    let Some(name) = node_of(claim) else { return Ok(()) };
+    let Some(name) = claim.node_name() else { return Ok(()) };
     let api: Api<Node> = Api::all(client.clone());
     let Some(node) = call("reading Node", name, api.get_opt(name)).await? else { return Ok(()) };
-    let patch = Patch::Merge(marks(claim, &node));
-    still_there(write("marking Node", name, api.patch(name, &merge_params(), &patch)).await)
+    merge(&api, "marking Node", name, &marks(claim, &node)).await
 }
 
 /// A list of taints can only be replaced as a whole, so the Node must be as it was read.
@@ -154,14 +154,6 @@ fn ownership(claim: &NodeClaim) -> Map<String, Value> {
         Some(claim.label(key)).filter(|value| !value.is_empty()).map_or(Value::Null, Value::from)
     };
     OWNERSHIP.iter().map(|key| ((*key).to_owned(), value(key))).collect()
-}
-
-fn node_of(claim: &NodeClaim) -> Option<&str> {
-    claim.status.as_ref().map(|s| s.node_name.as_str()).filter(|n| !n.is_empty())
-}
-
-fn seconds(time: Timestamp) -> String {
-    time.round(jiff::Unit::Second).unwrap_or(time).to_string()
 }
 
 #[cfg(test)]

@@ -261,7 +261,7 @@ fn slot(view: &ClaimView, claim: Option<&NodeClaim>) -> SlotView {
         until,
         claim: view.name.clone(),
         node_pool: label(names::NODEPOOL),
-        node: claim.and_then(|c| c.status.as_ref()).map_or("", |s| &s.node_name).to_owned(),
+        node: claim.and_then(NodeClaim::node_name).unwrap_or_default().to_owned(),
         instance_type: label(names::INSTANCE_TYPE),
         zone: label(names::ZONE),
         created: claim.and_then(|c| c.metadata.creation_timestamp.as_ref()).map(|t| t.0),

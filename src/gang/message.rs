@@ -10,7 +10,7 @@ use super::observe::{existing, laggard, last_ready, ready};
 use super::state::{State, Then};
 use crate::api::parameters::OnNodeLost;
 use crate::plan::{ObstacleReason, Outcome};
-use jiff::Timestamp;
+use crate::words::to_the_second;
 
 /// The sentence for the check's message.
 pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
@@ -37,7 +37,8 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
         State::WaitingReady => {
             let lag = laggard(journal, facts)
                 .map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
-            let end = memory.deadline.map_or_else(String::new, |t| format!("; gives up at {}", clock(t)));
+            let end =
+                memory.deadline.map_or_else(String::new, |t| format!("; gives up at {}", to_the_second(t)));
             format!(
                 "{}/{} nodes ready{}{lag}; {}{end}",
                 ready(journal, facts),
@@ -65,7 +66,7 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
             format!("the next tier is tried{}", cause(journal))
         }
         State::BackingOff { until } => {
-            format!("next attempt at {}{}", clock(*until), cause(journal))
+            format!("next attempt at {}{}", to_the_second(*until), cause(journal))
         }
         State::Approved if memory.slots == 0 => match facts.plan {
             Some(Outcome::NothingNeeded(why)) => format!("no node is needed: {why}"),
@@ -83,7 +84,7 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
         State::Yielded => {
             let next = memory
                 .not_before
-                .map_or_else(String::new, |t| format!("; next attempt not before {}", clock(t)));
+                .map_or_else(String::new, |t| format!("; next attempt not before {}", to_the_second(t)));
             format!("quota given back{next}{}", cause(journal))
         }
         State::Rejected => format!("can never run as it is{}", cause(journal)),
@@ -122,9 +123,4 @@ fn usually(journal: &Journal, facts: &Facts<'_>) -> String {
 
 fn cause(journal: &Journal) -> String {
     journal.memory.last_failure.as_ref().map_or_else(String::new, |f| format!(". Cause: {f}"))
-}
-
-/// A point in time, to the second.
-fn clock(time: Timestamp) -> String {
-    time.round(jiff::Unit::Second).unwrap_or(time).to_string()
 }

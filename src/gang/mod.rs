@@ -16,6 +16,7 @@ pub mod event;
 pub mod explain;
 pub mod facts;
 pub mod failure;
+mod found;
 pub mod identity;
 pub mod journal;
 pub mod losses;

@@ -7,7 +7,8 @@ use super::claims::{ClaimView, Health, Loss};
 use super::event::{Event, Standing};
 use super::facts::{Facts, Sight};
 use super::failure::{Failure, FailureClass};
-use super::journal::{Journal, SLOTS_LIMIT, Way};
+use super::found::{belied, first_sight};
+use super::journal::{Journal, Way};
 use super::losses::{self, empty, first_failure, live, missing};
 use super::reservation::Reservation;
 use super::state::{State, Then};
@@ -90,57 +91,6 @@ fn reservation_event(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
                 .then(|| Event::Reserved { epoch: epoch.clone(), standing: *standing })
         }
     }
-}
-
-/// What a gang without a journal may really be.
-fn first_sight(facts: &Facts<'_>) -> Option<Event> {
-    let Reservation::Held { standing, .. } = facts.reservation else {
-        return None;
-    };
-    match standing {
-        _ if !planted!(AttemptFromJournalOnly) && latest_attempt(facts).is_some() => found(facts, *standing),
-        Standing::Admitted | Standing::Running | Standing::AdmittedPods => Some(Event::AlreadyRunning),
-        Standing::Reserved => None,
-    }
-}
-
-/// The latest attempt of which claims exist.
-fn latest_attempt(facts: &Facts<'_>) -> Option<u32> {
-    facts.claims.iter().filter(|c| !c.deleting).map(|c| c.attempt).max()
-}
-
-/// The attempt that the claims tell of.
-fn found(facts: &Facts<'_>, standing: Standing) -> Option<Event> {
-    let attempt = latest_attempt(facts)?;
-    let own = || facts.claims.iter().filter(|c| c.attempt == attempt && c.slot < SLOTS_LIMIT);
-    Some(Event::Found {
-        attempt,
-        generation: own().map(|c| c.generation).max().unwrap_or_default(),
-        // A slot whose claim is lost is a slot all the same.
-        slots: own().map(|c| c.slot.saturating_add(1)).max().unwrap_or_default(),
-        standing,
-    })
-}
-
-/// What the claims of an admitted gang say against its journal, which a tenant can write: no journal of
-/// ours knows fewer slots than there are claims of its attempt, or is without any claim while a later
-/// attempt has some. The gang's pods run on them, so they are believed.
-fn belied(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
-    let Reservation::Held { standing, .. } = facts.reservation else {
-        return None;
-    };
-    // A gang that needs no node, or was not started on a Ready of ours, runs elsewhere: a claim that came
-    // late is a stray.
-    let ours =
-        facts.told == Verdict::Ready && matches!(standing, Standing::Admitted | Standing::AdmittedPods);
-    if journal.state != State::Approved || !ours || needs_nothing(facts) {
-        return None;
-    }
-    let event = found(facts, *standing)?;
-    let Event::Found { attempt, slots, .. } = event else { return None };
-    let of_another = attempt > journal.memory.attempt && live(journal, facts).next().is_none();
-    let of_more = attempt == journal.memory.attempt && slots > journal.memory.slots;
-    (of_another || of_more).then_some(event)
 }
 
 /// Claims that nothing wants and that nobody deletes yet.

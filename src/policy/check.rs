@@ -21,6 +21,12 @@ const CAPACITY_TYPES: [&str; 3] = ["on-demand", "reserved", "spot"];
 /// A value that cannot be used, and why.
 pub type Finding = (Path, String);
 
+/// Findings in one line.
+pub fn told(found: &[Finding]) -> String {
+    let told: Vec<String> = found.iter().map(|(path, message)| format!("{path}: {message}")).collect();
+    told.join("; ")
+}
+
 /// What is wrong with a whole file.
 pub fn file(file: &PolicyFile) -> Vec<Finding> {
     let mut found = Findings::default();
@@ -29,10 +35,11 @@ pub fn file(file: &PolicyFile) -> Vec<Finding> {
     let at_defaults = root.key("defaults");
     found.spec(&at_defaults, &file.defaults);
     found.whole(&at_defaults, &file.defaults, &defaults, &[]);
+    let of_defaults = whole::faults(&defaults);
     for (name, spec) in &file.checks {
         let at = root.key("checks").key(name);
         found.spec(&at, spec);
-        found.whole(&at, spec, &defaults.clone().overlaid(spec), &whole::faults(&defaults));
+        found.whole(&at, spec, &defaults.clone().overlaid(spec), &of_defaults);
         let brings_its_own = |spec: &ProvisioningParametersSpec| {
             spec.retry.as_ref().is_some_and(|retry| retry.compat == Some(Compat::Setu))
         };

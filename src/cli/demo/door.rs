@@ -39,8 +39,7 @@ impl Door {
     pub fn serve(self, cluster: &Cluster) -> Result<(), Failure> {
         let listener = tokio::net::TcpListener::from_std(self.listener)
             .map_err(|e| Failure::Failed(format!("--serve {}: {e}", self.address)))?;
-        let (acting, last) = (cluster.board(), Mutex::new(BoardSnapshot::default()));
-        let last = Arc::new(last);
+        let (acting, last) = (cluster.board(), Arc::new(Mutex::new(BoardSnapshot::default())));
         // While no replica acts, the board stays as it was.
         let snapshot = move || {
             let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);

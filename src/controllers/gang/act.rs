@@ -11,6 +11,7 @@ use crate::gang::{Effect, Event, Failure, FailureClass, Reservation, Sight, Stat
 use crate::names;
 use crate::plan::{Outcome, Plan};
 use crate::planted::planted;
+use crate::words::to_the_second;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
@@ -150,8 +151,7 @@ impl Gang<'_> {
         let annotations = claim.metadata.annotations.get_or_insert_default();
         annotations.insert(names::WORKLOAD.to_owned(), identity.workload_ref());
         annotations.insert(names::CHECK.to_owned(), identity.check.clone());
-        let hold = hold.round(jiff::Unit::Second).unwrap_or(hold);
-        annotations.insert(names::HOLD_UNTIL.to_owned(), hold.to_string());
+        annotations.insert(names::HOLD_UNTIL.to_owned(), to_the_second(hold));
         Some(claim)
     }
 

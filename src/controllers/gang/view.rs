@@ -67,7 +67,7 @@ impl Gang<'_> {
     }
 
     fn views(&self, now: Timestamp) -> Vec<ClaimView> {
-        let node = |c: &NodeClaim| c.status.as_ref().and_then(|s| self.nodes.get(&s.node_name));
+        let node = |c: &NodeClaim| self.nodes.get(c.node_name()?);
         let view = |claim: &NodeClaim| {
             let node = node(claim);
             let mut view = ClaimView::of(claim, node, &self.policy, now);
@@ -155,12 +155,9 @@ pub(super) fn claims_of(context: &Context, gang: &GangIdentity, now: Timestamp) 
 
 /// Nodes of these claims that are known.
 pub(super) fn nodes_of(context: &Context, claims: &[NodeClaim]) -> BTreeMap<String, Node> {
-    let names = claims
+    claims
         .iter()
-        .filter_map(|c| c.status.as_ref())
-        .map(|s| s.node_name.as_str())
-        .filter(|n| !n.is_empty());
-    names
+        .filter_map(NodeClaim::node_name)
         .filter_map(|name| {
             context.stores.nodes.get(&ObjectRef::new(name)).map(|n| (name.to_owned(), (*n).clone()))
         })

@@ -36,13 +36,14 @@ impl Gang<'_> {
     ) -> Result<Vec<NodeClaim>, Error> {
         self.fetch_warm(workload).await?;
         let kept = self.warm.take().unwrap_or_default();
+        if kept.is_empty() {
+            return Ok(wanted);
+        }
         let found = matches((0..).zip(&wanted), &kept);
+        let found: Vec<Option<NodeClaim>> =
+            (0_u32..).zip(&wanted).map(|(index, _)| found.get(&index).map(|c| (*c).clone())).collect();
         let (client, now) = (self.client, self.context.now());
-        let pairs: Vec<(Option<NodeClaim>, NodeClaim)> = (0_u32..)
-            .zip(&wanted)
-            .map(|(i, claim)| (found.get(&i).map(|c| (*c).clone()), claim.clone()))
-            .collect();
-        let answers: Vec<_> = stream::iter(pairs)
+        let answers: Vec<_> = stream::iter(found.into_iter().zip(wanted))
             .map(|(kept, wanted)| async move {
                 let taken = match &kept {
                     Some(kept) => effects::take_over(client, kept, &wanted, now).await,
@@ -89,8 +90,7 @@ impl Gang<'_> {
     }
 
     fn is_marked(&self, claim: &NodeClaim) -> bool {
-        let name = claim.status.as_ref().map_or("", |s| s.node_name.as_str());
-        let node = self.context.stores.nodes.get(&ObjectRef::new(name));
+        let node = claim.node_name().and_then(|name| self.context.stores.nodes.get(&ObjectRef::new(name)));
         let label = node.as_ref().and_then(|n| n.metadata.labels.as_ref()?.get(names::WORKLOAD_UID));
         label.is_some_and(|uid| uid == claim.label(names::WORKLOAD_UID))
     }

@@ -91,10 +91,9 @@ fn since(claim: &NodeClaim, condition: &str) -> Option<Timestamp> {
 }
 
 fn told_of(claim: &NodeClaim) -> Vec<(&'static str, Value)> {
-    let status = claim.status.as_ref();
     let known = [
         ("setu.nodeclaim", claim.metadata.name.as_deref().unwrap_or_default()),
-        ("k8s.node.name", status.map_or("", |s| s.node_name.as_str())),
+        ("k8s.node.name", claim.node_name().unwrap_or_default()),
         ("karpenter.nodepool", claim.label(names::NODEPOOL)),
         ("karpenter.capacity_type", claim.label(names::CAPACITY_TYPE)),
         ("host.type", claim.label(names::INSTANCE_TYPE)),
