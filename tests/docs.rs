@@ -386,6 +386,8 @@ fn what_is_copied_into_a_document_is_still_so() {
     let readme = read("README.md");
     for (what, module, package) in [
         ("Kueue", "kueue", "sigs.k8s.io/kueue"),
+        ("JobSet", "kueue", "sigs.k8s.io/jobset"),
+        ("LeaderWorkerSet", "kueue", "sigs.k8s.io/lws"),
         ("Karpenter", "karpenter", "sigs.k8s.io/karpenter"),
         ("Kubernetes", "k8s", "k8s.io/kubernetes"),
         ("kwok", "kwok", "sigs.k8s.io/kwok"),

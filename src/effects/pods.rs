@@ -1,6 +1,6 @@
 //! Reads which pods run on given Nodes, past every cache.
 //!
-//! Called before a gang whose nodes bear no taint is told to run. Rule: one list per Node, selected by
+//! Called before a gang is told to run. Rule: one list per Node, selected by
 //! the API server, because there may be very many pods elsewhere.
 
 use crate::api::Pod;

@@ -1,4 +1,4 @@
-//! Pods that are not the gang's on nodes that no taint keeps for it.
+//! Pods that are not the gang's on its nodes: no taint keeps them off, or they tolerate it.
 //!
 //! Rule: they never make a gang fail. They may leave, so its nodes are ready once they have.
 

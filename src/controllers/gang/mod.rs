@@ -11,7 +11,6 @@ mod warm;
 use super::context::Context;
 use super::ledger::LedgerPages;
 use super::plans;
-use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Workload};
@@ -371,16 +370,16 @@ impl<'a> Gang<'a> {
         self.look_for_strangers(workload).await
     }
 
-    /// Looks who else is on the nodes of a gang that is about to be told to run, where no taint keeps
-    /// others off them.
+    /// Looks who else is on the nodes of a gang that is about to be told to run. A taint keeps off only those
+    /// who do not tolerate it, and anybody may write a toleration.
     async fn look_for_strangers(&mut self, workload: &Workload) -> Result<(), Error> {
         self.taken.clear();
         let memory = &self.journal.memory;
-        let untainted = memory.pinning != Pinning::SelectorAndTaint;
         let waits = matches!(self.journal.state, State::WaitingReady | State::Approved);
         let told = workload.check(&self.identity.check).is_some_and(|c| c.state == Verdict::Ready);
-        let complete = u32::try_from(self.nodes.len()).is_ok_and(|nodes| nodes >= memory.slots);
-        if !untainted || !waits || told || !complete {
+        let ready = self.nodes.values().filter(|node| node.is_ready()).count();
+        let complete = u32::try_from(ready).is_ok_and(|nodes| nodes >= memory.slots);
+        if !waits || told || !complete {
             return Ok(());
         }
         match pods::on_nodes(self.client, self.nodes.keys().cloned().collect()).await {

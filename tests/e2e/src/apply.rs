@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
-use kube::api::{DynamicObject, Patch, PatchParams};
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use kube::core::GroupVersionKind;
 use kube::discovery::{Discovery, Scope, oneshot};
 use kube::{Api, Client};
@@ -83,6 +83,14 @@ async fn attempt(client: &Client, object: &DynamicObject, name: &str) -> Result<
     let api = api_for(client, object).await?;
     let params = PatchParams::apply(FIELD_MANAGER).force();
     Ok(api.patch(name, &params, &Patch::Apply(object)).await?)
+}
+
+/// An error unless the API server and its webhooks would let this object be created. Nothing is stored.
+pub(crate) async fn would_create(client: &Client, object: Value) -> Result<()> {
+    let object: DynamicObject = serde_json::from_value(object).context("reading an object to try")?;
+    let dry_run = PostParams { dry_run: true, field_manager: None };
+    let tried = api_for(client, &object).await?.create(&dry_run, &object).await;
+    tried.map(drop).context("creating an object without storing it")
 }
 
 /// Whether an error goes away by itself once the control plane has caught up.

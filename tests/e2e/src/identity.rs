@@ -2,6 +2,7 @@
 //! signs service account tokens. Made anew for every stack, nothing secret is ever stored.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
@@ -29,6 +30,8 @@ pub(crate) struct Identity {
     pub issuer_public_key: PathBuf,
     /// Where the API server puts its self-signed certificate.
     pub certificates: PathBuf,
+    /// Where that certificate has the names that webhook servers look for.
+    pub serving: PathBuf,
 }
 
 impl Identity {
@@ -41,7 +44,9 @@ impl Identity {
             issuer_key: folder.join("issuer.pem"),
             issuer_public_key: folder.join("issuer-public.pem"),
             certificates: folder.join("certificates"),
+            serving: folder.join("serving"),
         };
+        identity.link_certificate()?;
         let mut bytes = [0; 16];
         random.fill(&mut bytes).map_err(|_| anyhow!("the system gave no randomness"))?;
         let token = bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
@@ -68,6 +73,17 @@ impl Identity {
     /// The API server's certificate with the authority that signed it.
     pub(crate) fn certificate(&self) -> PathBuf {
         self.certificates.join("apiserver.crt")
+    }
+
+    /// The API server makes the files when it starts; the links may be there before.
+    fn link_certificate(&self) -> Result<()> {
+        fs::create_dir_all(&self.serving).with_context(|| format!("creating {}", self.serving.display()))?;
+        for (name, file) in [("tls.crt", "apiserver.crt"), ("tls.key", "apiserver.key")] {
+            let link = self.serving.join(name);
+            symlink(self.certificates.join(file), &link)
+                .with_context(|| format!("making the link {}", link.display()))?;
+        }
+        Ok(())
     }
 
     fn write_issuer(&self, random: &SystemRandom) -> Result<()> {

@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{DynamicObject, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
@@ -116,11 +115,8 @@ pub(crate) async fn webhooks_answer(client: &Client) -> Result<()> {
             }}},
         }),
     ];
-    let dry_run = PostParams { dry_run: true, field_manager: None };
     for probe in probes {
-        let object: DynamicObject = serde_json::from_value(probe).context("making a probe object")?;
-        let api = apply::api_for(client, &object).await?;
-        api.create(&dry_run, &object).await.context("creating a probe object without storing it")?;
+        apply::would_create(client, probe).await?;
     }
     Ok(())
 }

@@ -1,5 +1,6 @@
 //! The real control plane for Setu's tests, with no container engine: etcd, Kubernetes,
-//! Kueue, Karpenter and kwok, built from their Go modules and run on loopback.
+//! Kueue, the controllers of JobSets and LeaderWorkerSets, Karpenter and kwok, built from their Go
+//! modules and run on loopback.
 //!
 //! [`Stack`] starts them, waits until each really answers and leaves no process behind,
 //! however the test ends. [`apply`] puts objects into it, [`programs`] builds the binaries.
@@ -10,6 +11,7 @@ mod accounts;
 pub mod apply;
 mod identity;
 mod jaeger;
+mod jobs;
 mod kubernetes;
 mod kueue;
 mod layout;

@@ -55,7 +55,7 @@ async fn run(arguments: Arguments) -> Result<()> {
         Command::Build => programs::build(&layout),
         Command::Cluster { apply, api_server_only, jaeger } => {
             let scope = if api_server_only { Scope::ApiServer } else { Scope::Full };
-            cluster(Options { layout, scope, apply, jaeger }).await
+            cluster(Options { layout, scope, apply, jaeger, job_kinds: true }).await
         }
     }
 }

@@ -25,6 +25,10 @@ pub enum Program {
     Kwok,
     /// Kueue.
     Kueue,
+    /// The controller of JobSets.
+    JobSet,
+    /// The controller of LeaderWorkerSets.
+    LeaderWorkerSet,
     /// Karpenter with the cloud under weather.
     Karpenter,
     /// Jaeger, all of it in one.
@@ -41,6 +45,8 @@ impl Program {
             Self::Scheduler => "kube-scheduler",
             Self::Kwok => "kwok",
             Self::Kueue => "kueue",
+            Self::JobSet => "jobset",
+            Self::LeaderWorkerSet => "lws",
             Self::Karpenter => "karpenter",
             Self::Jaeger => "jaeger",
         }

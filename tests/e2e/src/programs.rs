@@ -33,7 +33,16 @@ const MODULES: [Module; 6] = [
         ],
     },
     Module { name: "helm", binaries: &[("helm", "helm.sh/helm/v4/cmd/helm")] },
-    Module { name: "kueue", binaries: &[("kueue", "sigs.k8s.io/kueue/cmd/kueue")] },
+    Module {
+        name: "kueue",
+        // In one module, so that the others are of the versions that this Kueue is made for, and most of
+        // their packages are compiled once.
+        binaries: &[
+            ("kueue", "sigs.k8s.io/kueue/cmd/kueue"),
+            ("jobset", "sigs.k8s.io/jobset"),
+            ("lws", "sigs.k8s.io/lws/cmd"),
+        ],
+    },
     Module { name: "karpenter", binaries: &[("karpenter", ".")] },
     Module { name: "kwok", binaries: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")] },
     Module { name: "jaeger", binaries: &[("jaeger", "github.com/jaegertracing/jaeger/cmd/all-in-one")] },
@@ -124,11 +133,14 @@ fn take_manifests(layout: &Layout, module: &str) -> Result<()> {
     let source = layout.module(module);
     match module {
         "kueue" => {
-            let chart = module_folder(&source, "sigs.k8s.io/kueue")?.join("charts/kueue");
-            let mut helm = Command::new(layout.bin().join("helm"));
-            helm.args(["template", "kueue"]).arg(chart);
-            helm.args(["--namespace", crate::KUEUE_NAMESPACE, "--kube-version", KUBERNETES_VERSION]);
-            write(&layout.upstream().join("kueue.yaml"), &output(&mut helm)?)
+            for chart in ["kueue", "jobset", "lws"] {
+                let folder = module_folder(&source, &format!("sigs.k8s.io/{chart}"))?;
+                let mut helm = Command::new(layout.bin().join("helm"));
+                helm.args(["template", chart, "--include-crds"]).arg(folder.join("charts").join(chart));
+                helm.args(["--namespace", crate::KUEUE_NAMESPACE, "--kube-version", KUBERNETES_VERSION]);
+                write(&layout.upstream().join(format!("{chart}.yaml")), &output(&mut helm)?)?;
+            }
+            Ok(())
         }
         "karpenter" => {
             let karpenter = module_folder(&source, "sigs.k8s.io/karpenter")?;

@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use crate::identity::Identity;
 use crate::ports::Ports;
 use crate::process::{Launch, Logs, Process, Program, Watchdog};
-use crate::{Layout, apply, jaeger, kubernetes, kueue, nodes, probe, programs};
+use crate::{Layout, apply, jaeger, jobs, kubernetes, kueue, nodes, probe, programs};
 
 const START_LIMIT: Duration = Duration::from_secs(90);
 
@@ -42,6 +42,8 @@ pub struct Options {
     pub apply: Vec<PathBuf>,
     /// Whether Jaeger is started too.
     pub jaeger: bool,
+    /// Whether the controllers of JobSets and LeaderWorkerSets are started with everything else.
+    pub job_kinds: bool,
 }
 
 /// A running control plane.
@@ -81,7 +83,7 @@ impl Stack {
         let mut stack = Self::prepare(options.layout)?;
         stack.start_api_server().await?;
         if options.scope == Scope::Full {
-            stack.start_everything_else().await?;
+            stack.start_everything_else(options.job_kinds).await?;
         }
         if options.jaeger {
             stack.start_program(Program::Jaeger).await?;
@@ -110,6 +112,8 @@ impl Stack {
             nodes::kwok(&layout, folder.path(), &identity, ports)?,
             nodes::karpenter(&layout, &identity, ports),
             kueue::launch(&layout, folder.path(), &identity, ports)?,
+            jobs::launch(Program::JobSet, folder.path(), &identity, ports.jobset)?,
+            jobs::launch(Program::LeaderWorkerSet, folder.path(), &identity, ports.lws)?,
             jaeger::launch(&identity, ports),
         ] {
             launches.insert(launch.program, launch);
@@ -142,9 +146,12 @@ impl Stack {
         Ok(())
     }
 
-    async fn start_everything_else(&self) -> Result<()> {
+    async fn start_everything_else(&self, job_kinds: bool) -> Result<()> {
         let client = self.client()?;
-        let objects = kueue::manifests(&self.layout, self.ports)?;
+        let mut objects = kueue::manifests(&self.layout, self.ports)?;
+        if job_kinds {
+            objects.extend(jobs::manifests(&self.layout, &self.identity, self.ports)?);
+        }
         let definitions = async {
             apply::path(&client, &nodes::karpenter_manifests(&self.layout)).await?;
             apply::all(&client, objects).await
@@ -155,7 +162,20 @@ impl Stack {
             self.start_program(Program::Scheduler),
             self.start_program(Program::Kwok),
         )?;
-        tokio::try_join!(self.start_program(Program::Kueue), self.start_program(Program::Karpenter))?;
+        let controllers_of_jobs = async {
+            if job_kinds {
+                tokio::try_join!(
+                    self.start_program(Program::JobSet),
+                    self.start_program(Program::LeaderWorkerSet)
+                )?;
+            }
+            Ok(())
+        };
+        tokio::try_join!(
+            self.start_program(Program::Kueue),
+            self.start_program(Program::Karpenter),
+            controllers_of_jobs,
+        )?;
         Ok(())
     }
 
@@ -255,6 +275,7 @@ impl Stack {
             Program::Kwok => probe::answers(&http(ports.kwok), "/healthz").await,
             Program::Karpenter => probe::answers(&http(ports.karpenter_health), "/readyz").await,
             Program::Jaeger => probe::answers(&http(jaeger::health(ports)), "/").await,
+            Program::JobSet | Program::LeaderWorkerSet => jobs::taken(program, &self.client()?).await,
             Program::ControllerManager => {
                 probe::answers(&https(ports.controller_manager), "/healthz").await?;
                 // The first thing its controllers make: then they run.

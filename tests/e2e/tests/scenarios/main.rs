@@ -19,7 +19,7 @@ use kube::CustomResourceExt as _;
 use kube::discovery::Discovery;
 use libtest_mimic::{Arguments, Failed, Trial};
 use real::{Real, Shared};
-use setu_e2e::{Layout, Options, Scope, Stack, apply};
+use setu_e2e::{Options, Stack, apply};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ fn main() -> Result<()> {
     }
     arguments.test_threads.get_or_insert(AT_ONCE);
     let runtime = Runtime::new()?;
-    let options = Options { layout: Layout::default(), scope: Scope::Full, apply: Vec::new(), jaeger: false };
+    let options = Options { job_kinds: true, ..Options::default() };
     let stack = Arc::new(runtime.block_on(Stack::start(options))?);
     let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
     runtime.block_on(async { setu_e2e::apply::all(&stack.client()?, vec![crd]).await })?;

@@ -1,0 +1,100 @@
+//! JobSets and LeaderWorkerSets: how their controllers are started outside the cluster. Their webhooks are
+//! served with the API server's own certificate, so that neither has to make one. The one rule: nothing of
+//! their charts is changed but how the webhooks are reached.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::ByteString;
+use kube::Client;
+use serde_json::{Value, json};
+
+use crate::identity::Identity;
+use crate::ports::Ports;
+use crate::process::{Launch, Program};
+use crate::{Layout, apply};
+
+/// What of a chart is needed where the controller runs outside the cluster, as an administrator.
+const TAKEN: [&str; 3] =
+    ["CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"];
+
+/// The ports are those of its probes and of its webhooks.
+pub(crate) fn launch(
+    program: Program,
+    folder: &Path,
+    identity: &Identity,
+    [health, webhook]: [u16; 2],
+) -> Result<Launch> {
+    let name = program.name();
+    let config = json!({
+        "apiVersion": format!("config.{name}.x-k8s.io/v1alpha1"), "kind": "Configuration",
+        "health": {"healthProbeBindAddress": format!("127.0.0.1:{health}")},
+        "webhook": {"host": "127.0.0.1", "port": webhook, "certDir": identity.serving},
+        "metrics": {"bindAddress": "0"},
+        "leaderElection": {"leaderElect": false},
+        "internalCertManagement": {"enable": false},
+        "clientConnection": {"qps": 500, "burst": 1000},
+    });
+    let path = folder.join(format!("{name}-config.yaml"));
+    fs::write(&path, config.to_string()).with_context(|| format!("writing {}", path.display()))?;
+    let arguments =
+        [format!("--config={}", path.display()), format!("--kubeconfig={}", identity.kubeconfig.display())];
+    Ok(Launch::new(program, arguments))
+}
+
+/// The definitions and webhooks of both kinds. The API server has made its certificate before.
+pub(crate) fn manifests(layout: &Layout, identity: &Identity, ports: Ports) -> Result<Vec<Value>> {
+    let certificate = identity.certificate();
+    let authority = fs::read(&certificate).with_context(|| format!("reading {}", certificate.display()))?;
+    let authority = json!(ByteString(authority));
+    let mut objects = Vec::new();
+    for (program, [_, webhook]) in [(Program::JobSet, ports.jobset), (Program::LeaderWorkerSet, ports.lws)] {
+        let path = layout.upstream().join(format!("{}.yaml", program.name()));
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        for mut object in apply::documents(&text)? {
+            if TAKEN.iter().any(|kind| object.get("kind").is_some_and(|found| found == kind)) {
+                point_at(&mut object, webhook, &authority);
+                objects.push(object);
+            }
+        }
+    }
+    Ok(objects)
+}
+
+/// Puts an address in the place of every webhook's service, however deep.
+fn point_at(value: &mut Value, port: u16, authority: &Value) {
+    match value {
+        Value::Object(fields) => {
+            let path = fields.get("service").and_then(|service| service.get("path")?.as_str());
+            if let Some(path) = path {
+                let url = format!("https://127.0.0.1:{port}{path}");
+                fields.remove("service");
+                fields.insert("url".to_owned(), url.into());
+                fields.insert("caBundle".to_owned(), authority.clone());
+            }
+            fields.values_mut().for_each(|field| point_at(field, port, authority));
+        }
+        Value::Array(items) => items.iter_mut().for_each(|item| point_at(item, port, authority)),
+        _ => {}
+    }
+}
+
+/// An error unless an object of the program's kind would be taken, by its webhooks and by Kueue's.
+pub(crate) async fn taken(program: Program, client: &Client) -> Result<()> {
+    let pod =
+        json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe"}]}});
+    let metadata = json!({"name": "e2e-probe", "namespace": "default"});
+    let probe = match program {
+        Program::JobSet => json!({
+            "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata,
+            "spec": {"replicatedJobs": [{"name": "probe", "template": {"spec": {"template": pod}}}]},
+        }),
+        Program::LeaderWorkerSet => json!({
+            "apiVersion": "leaderworkerset.x-k8s.io/v1", "kind": "LeaderWorkerSet", "metadata": metadata,
+            "spec": {"leaderWorkerTemplate": {"workerTemplate": pod}},
+        }),
+        other => bail!("{} has no kind of jobs", other.name()),
+    };
+    apply::would_create(client, probe).await
+}

@@ -1,0 +1,91 @@
+//! Every NodeClaim there ever was, as a watch told of it, so that one which comes and goes between two
+//! looks is judged too.
+
+use futures::TryStreamExt as _;
+use kube::api::{Api, WatchEvent, WatchParams};
+use kube::{Client, ResourceExt as _};
+use serde_json::{Value, json};
+use setu::api::NodeClaim;
+use setu::names;
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What is remembered of a NodeClaim.
+#[derive(Clone, Debug)]
+pub struct Bought {
+    /// `namespace/name` of its Workload.
+    pub workload: String,
+    pub node_pool: String,
+    /// Its Workload's UID, its attempt, generation and slot.
+    pub place: [String; 4],
+    /// What decides which machine it becomes, and so its price.
+    pub shape: Value,
+    /// Whether its deletion was ever asked for.
+    pub deleted: bool,
+}
+
+/// The NodeClaims by UID.
+#[derive(Clone, Default)]
+pub struct Ledger(Arc<Mutex<BTreeMap<String, Bought>>>);
+
+impl Ledger {
+    /// Begins to watch.
+    pub fn keep(client: Client) -> Self {
+        let ledger = Self::default();
+        let kept = ledger.clone();
+        tokio::spawn(async move {
+            let api: Api<NodeClaim> = Api::all(client);
+            // Where a watch breaks off, the next begins with everything there is.
+            loop {
+                if let Ok(events) = api.watch(&WatchParams::default(), "0").await {
+                    let mut events = pin!(events);
+                    while let Ok(Some(event)) = events.try_next().await {
+                        kept.write_down(event);
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+        ledger
+    }
+
+    fn write_down(&self, event: WatchEvent<NodeClaim>) {
+        let (claim, gone) = match event {
+            WatchEvent::Added(claim) | WatchEvent::Modified(claim) => (claim, false),
+            WatchEvent::Deleted(claim) => (claim, true),
+            WatchEvent::Bookmark(_) | WatchEvent::Error(_) => return,
+        };
+        let label = |key: &str| claim.label(key).to_owned();
+        let spec = &claim.spec;
+        let bought = Bought {
+            workload: claim.annotation(names::WORKLOAD).to_owned(),
+            node_pool: label(names::NODEPOOL),
+            place: [names::WORKLOAD_UID, names::ATTEMPT, names::GENERATION, names::SLOT].map(label),
+            shape: json!([spec.requirements, spec.resources, spec.node_class_ref]),
+            deleted: gone || claim.metadata.deletion_timestamp.is_some(),
+        };
+        self.0.lock().unwrap().insert(claim.uid().unwrap(), bought);
+    }
+
+    /// Those of the Workloads of one namespace.
+    pub fn of(&self, namespace: &str) -> Vec<Bought> {
+        let prefix = format!("{namespace}/");
+        self.0.lock().unwrap().values().filter(|b| b.workload.starts_with(&prefix)).cloned().collect()
+    }
+
+    /// Nothing was ever bought from another NodePool than this, of another shape than the first, in
+    /// another place than a gang of so many pods has, or twice in one place.
+    pub fn is_as_honest_gangs_would_have_it(&self, node_pool: &str, pods: usize) {
+        let all: Vec<Bought> = self.0.lock().unwrap().values().cloned().collect();
+        let mut places = BTreeSet::new();
+        for bought in &all {
+            assert_eq!(bought.node_pool, node_pool, "{bought:?}");
+            assert_eq!(bought.shape, all[0].shape, "{bought:?}");
+            let [.., slot] = &bought.place;
+            assert!(slot.parse::<usize>().unwrap() < pods, "{bought:?}");
+            assert!(places.insert(bought.place.clone()), "twice in one place: {bought:?}");
+        }
+    }
+}

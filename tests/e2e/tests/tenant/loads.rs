@@ -1,0 +1,125 @@
+//! What a tenant may submit: Jobs that ask for more than they get, Jobs that come and go, and pods that
+//! want to be where they should not.
+
+use crate::stage::{NEIGHBOURS, PODS, Stage, TENANT, job};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+use setu::api::workload::Verdict;
+use setu::names;
+use setu_e2e::apply;
+
+/// Rounds of the tenant who submits and deletes.
+const ROUNDS: usize = 6;
+
+/// A6, A16: annotations and labels that are read by nobody, or closed; selectors beyond the NodePool.
+pub async fn jobs_that_ask_for_more(stage: &mut Stage) {
+    let victim = stage.gang_label("waits").await;
+    let mut greedy = job(TENANT, "greedy");
+    greedy["metadata"]["annotations"] = json!({
+        "provreq.kueue.x-k8s.io/setu-maxWait": "1000h",
+        "provreq.kueue.x-k8s.io/setu-capacityType": "spot",
+        "provreq.kueue.x-k8s.io/setu-zone": "us-east-1c",
+        "provreq.kueue.x-k8s.io/setu-nodePoolName": "expensive",
+        names::journal_key(TENANT): r#"{"version":1,"state":"Approved","slots":9}"#,
+        names::NODEPOOL: "expensive",
+    });
+    greedy["metadata"]["labels"][names::NODEPOOL] = json!("expensive");
+    greedy["spec"]["template"]["metadata"] = json!({"labels": {
+        names::GANG: victim, names::NODEPOOL: "expensive", names::MANAGED_BY: names::SETU, names::SLOT: "0",
+    }});
+    apply::one(&stage.tenant, greedy).await.unwrap();
+    let ignored =
+        json!({"job": "greedy", "state": "WaitingReady", "claims": PODS, "event": "JobOverrideIgnored"});
+    stage.play.step(json!({"until": ignored})).await;
+    stage.nobody_was_harmed("a Job with annotations and labels").await;
+
+    for (name, selector, said) in [
+        ("elsewhere", json!({names::NODEPOOL: "expensive"}), "RequirementsClash"),
+        ("larger", json!({names::INSTANCE_TYPE: "p5.48xlarge"}), "RequirementsClash"),
+        ("beside", json!({names::GANG: victim}), "RequirementsClash"),
+        // No flavor of the queue has this label, so Kueue reserves nothing and Setu is not asked.
+        ("flavored", json!({"pool": "expensive"}), ""),
+    ] {
+        let mut asks = job(TENANT, name);
+        asks["spec"]["template"]["spec"]["nodeSelector"] = selector;
+        asks["spec"]["template"]["spec"]["tolerations"] = json!([{"operator": "Exists"}]);
+        apply::one(&stage.tenant, asks).await.unwrap();
+        stage
+            .until(name, async |s| {
+                let workload = s.workload(TENANT, name).await;
+                workload.is_some_and(|w| w.check(TENANT).is_some_and(|c| c.message.contains(said)))
+            })
+            .await;
+        stage.nobody_is_harmed(name).await;
+        let workload = stage.workload(TENANT, name).await.unwrap();
+        assert_eq!(workload.is("QuotaReserved"), !said.is_empty(), "{name}");
+        assert_eq!(workload.check(TENANT).unwrap().state, Verdict::Pending, "{name}");
+        stage.as_tenant(json!({"delete": {"kind": "Job", "name": name}})).await;
+    }
+    stage.as_tenant(json!({"delete": {"kind": "Job", "name": "greedy"}})).await;
+    stage.until("its claims are gone", async |s| s.claims(TENANT).await.len() == PODS).await;
+}
+
+/// A18: submitted, started by hand, suspended, deleted and submitted again under the same name.
+pub async fn jobs_that_come_and_go(stage: &mut Stage) {
+    let jobs: Api<Job> = Api::namespaced(stage.tenant.clone(), TENANT);
+    let patches = PatchParams::default();
+    for round in 0..ROUNDS {
+        apply::one(&stage.tenant, job(TENANT, "loop")).await.unwrap();
+        if round % 2 == 0 {
+            stage.until("it has claims", async |s| s.claims(TENANT).await.len() > PODS).await;
+        }
+        for suspend in [false, true, false] {
+            // Kueue suspends it again; that it has changed meanwhile is no harm.
+            let _ = jobs.patch("loop", &patches, &Patch::Merge(json!({"spec": {"suspend": suspend}}))).await;
+        }
+        jobs.delete("loop", &DeleteParams::background()).await.unwrap();
+        stage.nobody_was_harmed("a Job that comes and goes").await;
+    }
+    stage.until("its claims are gone", async |s| s.claims(TENANT).await.len() == PODS).await;
+    let bought = stage.ledger.of(TENANT).len();
+    assert!(bought <= PODS * (ROUNDS + 2), "{bought} NodeClaims for {ROUNDS} rounds");
+    stage.nobody_was_harmed("Jobs that came and went").await;
+}
+
+fn pod(name: &str, spec: &Value) -> Value {
+    let mut whole = json!({
+        "terminationGracePeriodSeconds": 0, "tolerations": [{"operator": "Exists"}],
+        "containers": [{"name": "main", "image": "none", "resources": {"limits": {"nvidia.com/gpu": "1"}}}],
+    });
+    whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": TENANT}, "spec": whole,
+    })
+}
+
+/// A26: pods outside of any queue that tolerate every taint, on nodes that are in use.
+pub async fn pods_on_nodes_of_others(stage: &mut Stage) {
+    let runs = stage.gang_label("runs").await;
+    let claims = stage.claims(NEIGHBOURS).await;
+    let node = claims.iter().find_map(setu::api::NodeClaim::node_name).unwrap();
+    for pod in [
+        pod("selects", &json!({"nodeSelector": {names::GANG: runs}})),
+        pod("bound", &json!({"nodeName": node})),
+    ] {
+        apply::one(&stage.tenant, pod).await.unwrap();
+    }
+    stage.nobody_is_harmed("pods on the nodes of a gang that runs").await;
+    let pods: Api<Pod> = Api::namespaced(stage.tenant.clone(), TENANT);
+    for name in ["selects", "bound"] {
+        pods.delete(name, &DeleteParams::default()).await.unwrap();
+    }
+}
+
+/// A26: such a pod takes the device of a node before the gang that the node was made for is told to run.
+pub async fn a_pod_is_first(stage: &Stage, job: &str) {
+    let selector = json!({"nodeSelector": {names::GANG: stage.gang_label(job).await}});
+    apply::one(&stage.tenant, pod("first", &selector)).await.unwrap();
+}
+
+pub async fn it_leaves(stage: &Stage) {
+    let pods: Api<Pod> = Api::namespaced(stage.tenant.clone(), TENANT);
+    pods.delete("first", &DeleteParams::default()).await.unwrap();
+}
