@@ -56,22 +56,23 @@ pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> 
     }
 }
 
-/// Makes sure that the journal in the cluster still is one of `known`; `None` stands for no journal.
+/// Makes sure that what [`commit`] demands is still so, or that what it wrote is in the cluster.
 ///
 /// # Errors
-/// [`Error::Conflict`] if it is another, or the Workload is.
-pub async fn confirm(
-    client: &Client,
-    workload: &Workload,
-    check: &str,
-    known: &[Option<&str>],
-) -> Result<(), Error> {
+/// [`Error::Conflict`] if neither is, or the Workload is another one.
+pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) -> Result<(), Error> {
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     let name = workload.name_any();
     let action = "confirming the journal of Workload";
     let found = call(action, &name, api.get_metadata(&name)).await?;
-    let journal = found.annotations().get(&names::journal_key(check)).map(String::as_str);
-    if found.metadata.uid == workload.metadata.uid && known.contains(&journal) {
+    let journal = found.annotations().get(&names::journal_key(entry.check)).map(String::as_str);
+    // A write that failed for want of an answer may have happened.
+    let written = journal == Some(entry.journal);
+    let unchanged = match entry.guard {
+        Guard::Journal => journal == entry.old,
+        Guard::Workload => found.metadata.resource_version == workload.metadata.resource_version,
+    };
+    if found.metadata.uid == workload.metadata.uid && (written || unchanged) {
         return Ok(());
     }
     Err(Error::Conflict { action, object: name })

@@ -7,7 +7,7 @@ use super::facts::Facts;
 use super::journal::{Journal, SLOTS_LIMIT};
 use super::losses::live;
 use super::observe::needs_nothing;
-use super::reservation::Reservation;
+use super::reservation::{Ending, Reservation};
 use super::state::State;
 use crate::api::workload::Verdict;
 use crate::planted::planted;
@@ -46,17 +46,20 @@ fn found(facts: &Facts<'_>, standing: Standing) -> Option<Event> {
 /// ours knows fewer slots than there are claims of its attempt, or is without any claim while a later
 /// attempt has some. The gang's pods run on them, so they are believed.
 pub(super) fn belied(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
-    let Reservation::Held { standing, .. } = facts.reservation else {
-        return None;
-    };
     // A gang that needs no node, or was not started on a Ready of ours, runs elsewhere: a claim that came
-    // late is a stray.
-    let ours =
-        facts.told == Verdict::Ready && matches!(standing, Standing::Admitted | Standing::AdmittedPods);
-    if journal.state != State::Approved || !ours || needs_nothing(facts) {
+    // late is a stray. Once our check is taken off, neither is known any more.
+    let standing = match facts.reservation {
+        Reservation::Held { standing, .. } if facts.told == Verdict::Ready && !needs_nothing(facts) => {
+            *standing
+        }
+        Reservation::Leaving(Ending::CheckRemoved) => Standing::Admitted,
+        _ => return None,
+    };
+    let runs = matches!(standing, Standing::Admitted | Standing::AdmittedPods);
+    if journal.state != State::Approved || !runs {
         return None;
     }
-    let event = found(facts, *standing)?;
+    let event = found(facts, standing)?;
     let Event::Found { attempt, slots, .. } = event else { return None };
     let of_another = attempt > journal.memory.attempt && live(journal, facts).next().is_none();
     let of_more = attempt == journal.memory.attempt && slots > journal.memory.slots;

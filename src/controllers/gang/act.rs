@@ -40,7 +40,8 @@ impl Gang<'_> {
         }
         let skips = planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal);
         if self.stored == before && !skips {
-            self.confirm(workload).await?;
+            let text = self.journal.encode();
+            journal_write::confirm(self.client, workload, &self.entry(&text, "")).await?;
         }
         // What was read before a write says nothing about the time after it.
         self.sight = Sight::Cached;
@@ -162,13 +163,6 @@ impl Gang<'_> {
 
     /// Makes sure that this gang still is where its journal says, where no write has just shown it:
     /// the Workload at hand may be older than the claims it is judged by.
-    async fn confirm(&self, workload: &Workload) -> Result<(), Error> {
-        let text = self.journal.encode();
-        // A write that failed for want of an answer may have happened.
-        let known = [self.stored.as_deref(), Some(text.as_str())];
-        journal_write::confirm(self.client, workload, &self.identity.check, &known).await
-    }
-
     /// Makes the journal durable, if it changed, and tells of its transitions.
     pub(super) async fn commit(&mut self, workload: &mut Workload) -> Result<(), Error> {
         let text = self.journal.encode();
@@ -177,19 +171,23 @@ impl Gang<'_> {
             return Ok(());
         }
         let headline = message::headline(&self.journal, &self.facts(&self.glance(workload)));
-        let entry = journal_write::Entry {
-            check: &self.identity.check,
-            old: self.stored.as_deref(),
-            journal: &text,
-            headline: &headline,
-            guard: if self.journal.revokes() { Guard::Workload } else { Guard::Journal },
-        };
+        let entry = self.entry(&text, &headline);
         *workload = journal_write::commit(self.client, workload, &entry).await?;
         self.context.own_writes.note(workload);
         self.stored = Some(text);
         self.fresh = false;
         self.tell(workload, &headline);
         Ok(())
+    }
+
+    fn entry<'e>(&'e self, journal: &'e str, headline: &'e str) -> journal_write::Entry<'e> {
+        journal_write::Entry {
+            check: &self.identity.check,
+            old: self.stored.as_deref(),
+            journal,
+            headline,
+            guard: if self.journal.revokes() { Guard::Workload } else { Guard::Journal },
+        }
     }
 }
 

@@ -134,7 +134,9 @@ fn deleted(sight: &mut Sight, claim: &Value) {
     let reserved = workload.is("QuotaReserved") && workload.is("Admitted") && !workload.is("Finished");
     let leaving = workload.metadata.deletion_timestamp.is_some();
     let current = label(claim, names::ATTEMPT) == journal.memory.attempt.to_string();
-    if reserved && !leaving && current && journal.state == State::Approved {
+    // What was admitted while our check was off, or is not told Ready, runs elsewhere.
+    let told = workload.check(annotation(claim, names::CHECK)).is_none_or(|c| c.state == Verdict::Ready);
+    if reserved && !leaving && current && told && journal.state == State::Approved {
         sight.violated("no-kill", format!("{name} is deleted while its gang runs"));
     }
     let memory = &journal.memory;
