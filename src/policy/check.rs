@@ -59,6 +59,9 @@ pub fn file(file: &PolicyFile) -> Vec<Finding> {
             found.say(&root.key("guards").key(key), "lets no gang have a node; write 1 or more");
         }
     }
+    if let Some(amounts) = &file.guards.per_local_queue.max_resources {
+        found.amounts(&root.key("guards").key("perLocalQueue").key("maxResources"), amounts);
+    }
     let overrides = root.key("jobOverrides");
     if let Some(bounds) = &file.job_overrides.max_wait {
         found.positive(&overrides.key("maxWait").key("max"), Some(bounds.max));
