@@ -28,7 +28,7 @@ fn main() {
     let bar = ProgressBar::new(count).with_style(style);
     let (next, lives) = (AtomicU64::new(0), AtomicU64::new(0));
     let met: Mutex<BTreeMap<(StateName, String), u64>> = Mutex::default();
-    let failed: Mutex<Vec<u64>> = Mutex::default();
+    let failed: Mutex<BTreeMap<u64, String>> = Mutex::default();
     let started = Instant::now();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -45,8 +45,7 @@ fn main() {
                         *met.lock().unwrap().entry(pair).or_default() += times;
                     }
                     if let Some(violation) = outcome.violations.first() {
-                        bar.println(format!("seed {}: {violation}", from + index));
-                        failed.lock().unwrap().push(from + index);
+                        failed.lock().unwrap().insert(from + index, violation.to_string());
                     }
                     let rate = so_far as f64 / started.elapsed().as_secs_f64();
                     bar.set_message(format!("{rate:.0} gangs/s"));
@@ -68,10 +67,12 @@ fn main() {
     if !never.is_empty() {
         println!("never met: {}", never.join(", "));
     }
-    let mut failed = failed.into_inner().unwrap();
-    failed.sort_unstable();
-    if let Some(seed) = failed.first() {
-        println!("{} failed: {failed:?}; the first, made small:", failed.len());
+    let failed = failed.into_inner().unwrap();
+    for (seed, violation) in &failed {
+        println!("seed {seed} failed: {violation}");
+    }
+    if let Some(seed) = failed.keys().next() {
+        println!("the first, made small:");
         println!("{}", serde_yaml::to_string(&shrink(&Drama::of(*seed))).unwrap());
         std::process::exit(1);
     }

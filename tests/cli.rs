@@ -126,6 +126,37 @@ fn parameters_are_shown_above_everything_else() {
     assert!(page.contains("# ProvisioningParameters gpu") && page.contains("one-way door"), "{page}");
     let bad = File::new("bad-parameters", &format!("{head}spec: {{deadlines: {{gang: 0s}}}}"));
     refused(&["policy", "show", "--check", "c", "--parameters", bad.path()], "spec.deadlines.gang");
+    let late = File::new("late-parameters", &format!("{head}spec: {{strategy: {{bufferTime: 20m}}}}"));
+    refused(
+        &["policy", "show", "--check", "c", "--parameters", late.path()],
+        "not shorter than deadlines.gang",
+    );
+    let other = File::new("no-parameters", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: gpu}\n");
+    refused(
+        &["policy", "show", "--check", "c", "--parameters", other.path()],
+        "is v1 ConfigMap, and not ProvisioningParameters of setu.kueue.x-k8s.io",
+    );
+}
+
+#[test]
+fn bounds_and_times_that_leave_no_gang_a_node_are_refused_in_the_file() {
+    for (body, words) in [
+        ("guards: {perLocalQueue: {nodes: 0}}", "guards.perLocalQueue.nodes: lets no gang have a node"),
+        ("defaults: {gates: {budget: {maxNodes: 0}}}", "budget.maxNodes: lets no gang have a node"),
+        ("defaults: {gates: {placement: {namespaces: {matchLabels: {a b: c}}}}}", "is no label key"),
+        (
+            "defaults: {packing: {shapes: [{instanceType: '', allocatable: {cpu: 1}}]}}",
+            "instanceType: is empty",
+        ),
+        (
+            "defaults: {retry: {compat: Setu}, strategy: {bufferTime: 12m}}",
+            "not shorter than deadlines.gang, 10m",
+        ),
+        ("defaults: {deadlines: {gang: 1M}}", "M is no unit: write ms, s, m, h, d or w"),
+    ] {
+        let file = File::policy("bounds", body);
+        refused(&["policy", "check", file.path()], words);
+    }
 }
 
 #[test]

@@ -46,11 +46,32 @@ impl fmt::Display for Span {
     }
 }
 
+/// Units that are understood.
+const UNITS: [&str; 26] = [
+    "millis", "msec", "ms", "seconds", "second", "secs", "sec", "s", "minutes", "minute", "mins", "min", "m",
+    "hours", "hour", "hrs", "hr", "h", "days", "day", "d", "weeks", "week", "wks", "wk", "w",
+];
+
+/// Why a text is no span.
+#[derive(Debug, thiserror::Error)]
+pub enum SpanError {
+    /// It does not have the form.
+    #[error("{0}")]
+    Form(#[from] humantime::DurationError),
+    /// Months, years and what is less than a millisecond are no spans of a policy.
+    #[error("{0} is no unit: write ms, s, m, h, d or w")]
+    Unit(String),
+}
+
 impl std::str::FromStr for Span {
-    type Err = humantime::DurationError;
+    type Err = SpanError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        humantime::parse_duration(text).map(Self)
+        let span = humantime::parse_duration(text).map(Self)?;
+        let mut units = text.split(|c: char| !c.is_alphabetic()).filter(|unit| !unit.is_empty());
+        units
+            .find(|unit| !UNITS.contains(unit))
+            .map_or(Ok(span), |unit| Err(SpanError::Unit(unit.to_owned())))
     }
 }
 
@@ -85,14 +106,25 @@ impl JsonSchema for Span {
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        let units = "ms|msec|s|sec|seconds?|m|min|minutes?|h|hrs?|hours?|d|days?|w|weeks?";
-        json_schema!({ "type": "string", "pattern": format!("^([0-9]+ *({units}) *)+$") })
+        let units = UNITS.join("|");
+        json_schema!({ "type": "string", "pattern": format!("^([0-9]+([.][0-9]+)? *({units}) *)+$") })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_no_span_of_a_policy_is_refused() {
+        for text in ["90s", "1h30m", "1h 30m", "1.5h", "2 weeks", "0s", "250ms", "15 mins"] {
+            assert!(text.parse::<Span>().is_ok(), "{text}");
+        }
+        for text in ["100ns", "3us", "1M", "1y", "5years", "2 months", "90", "-5s", "", "s"] {
+            assert!(text.parse::<Span>().is_err(), "{text}");
+        }
+        assert_eq!("1M".parse::<Span>().unwrap_err().to_string(), "M is no unit: write ms, s, m, h, d or w");
+    }
 
     #[test]
     fn a_span_is_shown_in_hours_and_less_and_read_again() {

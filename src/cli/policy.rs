@@ -4,8 +4,11 @@ use super::Failure;
 use super::policy_flags::PolicyFlags;
 use crate::api::RawParameters;
 use crate::api::parameters::ProvisioningParametersSpec;
+use crate::names;
 use crate::policy::{PolicyFile, reference, schema, show};
 use clap::{Subcommand, ValueEnum};
+use kube::api::TypeMeta;
+use serde::Deserialize;
 use std::path::PathBuf;
 
 /// Checks policy files, prints their schema, and shows what a check is run by.
@@ -59,6 +62,15 @@ struct Show {
     policy: PolicyFlags,
 }
 
+/// What stands in a manifest.
+#[derive(Deserialize)]
+struct Manifest {
+    #[serde(flatten)]
+    types: TypeMeta,
+    #[serde(flatten)]
+    object: RawParameters,
+}
+
 impl Args {
     /// Does what was asked.
     pub fn run(self) -> Result<(), Failure> {
@@ -92,6 +104,7 @@ impl Show {
         let settings = self.policy.settings()?;
         let parameters = self.parameters.as_ref().map(parameters).transpose()?;
         let named = parameters.as_ref().map(|(name, spec)| (name.as_str(), spec));
+        super::usable(&self.check, &settings.policy(&self.check, named.map(|(_, spec)| spec)))?;
         super::print(&show::show(&settings, &self.check, named));
         Ok(())
     }
@@ -101,7 +114,20 @@ impl Show {
 fn parameters(path: &PathBuf) -> Result<(String, ProvisioningParametersSpec), Failure> {
     let invalid = |why: String| Failure::Invalid(format!("{}: {why}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|e| invalid(e.to_string()))?;
-    let object: RawParameters = serde_yaml::from_str(&text).map_err(|e| invalid(e.to_string()))?;
+    let manifest: Manifest = serde_yaml::from_str(&text).map_err(|e| invalid(e.to_string()))?;
+    let Manifest { types, object } = manifest;
+    if (types.api_version.split('/').next(), types.kind.as_str())
+        != (Some(names::API_GROUP), names::PARAMETERS_KIND)
+    {
+        let told = format!(
+            "is {} {}, and not {} of {}",
+            types.api_version,
+            types.kind,
+            names::PARAMETERS_KIND,
+            names::API_GROUP
+        );
+        return Err(invalid(told));
+    }
     let spec = crate::controllers::parameters::read(&object).map_err(invalid)?;
     Ok((object.metadata.name.unwrap_or_default(), spec))
 }

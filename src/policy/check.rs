@@ -35,7 +35,7 @@ pub fn file(file: &PolicyFile) -> Vec<Finding> {
     let at_defaults = root.key("defaults");
     found.spec(&at_defaults, &file.defaults);
     found.whole(&at_defaults, &file.defaults, &defaults, &[]);
-    let of_defaults = whole::faults(&defaults);
+    let of_defaults = whole::faults(&defaults.clone().in_force());
     for (name, spec) in &file.checks {
         let at = root.key("checks").key(name);
         found.spec(&at, spec);
@@ -50,17 +50,14 @@ pub fn file(file: &PolicyFile) -> Vec<Finding> {
             _ => {}
         }
     }
-    for (key, bound) in [
-        ("gangNodes", file.guards.gang_nodes),
-        ("claimsInFlight", file.guards.claims_in_flight),
-        ("createsPerMinute", file.guards.creates_per_minute),
-    ] {
-        if bound == Some(0) {
-            found.say(&root.key("guards").key(key), "lets no gang have a node; write 1 or more");
-        }
-    }
-    if let Some(amounts) = &file.guards.per_local_queue.max_resources {
-        found.amounts(&root.key("guards").key("perLocalQueue").key("maxResources"), amounts);
+    let (guards, queue) = (root.key("guards"), &file.guards.per_local_queue);
+    found.some_node(&guards.key("gangNodes"), file.guards.gang_nodes);
+    found.some_node(&guards.key("claimsInFlight"), file.guards.claims_in_flight);
+    found.some_node(&guards.key("createsPerMinute"), file.guards.creates_per_minute);
+    found.some_node(&guards.key("perLocalQueue").key("nodes"), queue.nodes);
+    found.some_node(&guards.key("perLocalQueue").key("createsPerHour"), queue.creates_per_hour);
+    if let Some(amounts) = &queue.max_resources {
+        found.amounts(&guards.key("perLocalQueue").key("maxResources"), amounts);
     }
     let overrides = root.key("jobOverrides");
     if let Some(bounds) = &file.job_overrides.max_wait {
@@ -197,7 +194,11 @@ impl Findings {
     fn shapes(&mut self, at: &Path, spec: &ProvisioningParametersSpec) {
         let shapes = spec.packing.iter().flat_map(|p| &p.shapes).flatten();
         for (index, shape) in shapes.enumerate() {
-            let at = at.key("packing").key("shapes").index(index).key("allocatable");
+            let at = at.key("packing").key("shapes").index(index);
+            if shape.instance_type.is_empty() {
+                self.say(&at.key("instanceType"), "is empty; write one such as p5.48xlarge");
+            }
+            let at = at.key("allocatable");
             if shape.allocatable.is_empty() {
                 self.say(&at, "lists nothing that the instance offers");
             }
@@ -261,7 +262,8 @@ impl Findings {
     /// What a layer makes wrong of the whole policy that it belongs to, besides what was so before.
     fn whole(&mut self, at: &Path, spec: &ProvisioningParametersSpec, policy: &Policy, before: &[Finding]) {
         let written = serde_json::to_value(spec).unwrap_or_default();
-        for (path, message) in whole::faults(policy).into_iter().filter(|fault| !before.contains(fault)) {
+        let faults = whole::faults(&policy.clone().in_force());
+        for (path, message) in faults.into_iter().filter(|fault| !before.contains(fault)) {
             if written.pointer(&path.pointer()).is_some() {
                 if !self.0.contains(&(at.join(&path), message.clone())) {
                     self.say(&at.join(&path), message);
@@ -282,8 +284,13 @@ impl Findings {
     }
 
     fn gates(&mut self, at: &Path, gates: &Gates) {
+        let namespaces = gates.placement.iter().flat_map(|p| &p.namespaces).flat_map(|n| &n.match_labels);
+        for key in namespaces.flat_map(|labels| labels.keys()) {
+            self.label_key(&at.key("placement").key("namespaces").key("matchLabels").key(key), key);
+        }
         let Some(budget) = &gates.budget else { return };
         let at = at.key("budget");
+        self.some_node(&at.key("maxNodes"), budget.max_nodes);
         if let Some(amounts) = &budget.max_resources {
             self.amounts(&at.key("maxResources"), amounts);
         }
@@ -320,6 +327,12 @@ impl Findings {
         let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
         if name.is_empty() || name.len() > 253 || !name.chars().all(good) {
             self.say(at, format!("{name:?} is no name of an object: lower case letters, digits, - and ."));
+        }
+    }
+
+    fn some_node(&mut self, at: &Path, bound: Option<u32>) {
+        if bound == Some(0) {
+            self.say(at, "lets no gang have a node; write 1 or more");
         }
     }
 

@@ -1,4 +1,5 @@
-//! What only the merged policy of a check shows: values of different layers that do not go together.
+//! What only the merged policy of a check, as it is in force, shows: values of different layers that do
+//! not go together.
 
 use super::check::Finding;
 use super::tree::Path;
@@ -22,6 +23,12 @@ pub fn faults(policy: &Policy) -> Vec<Finding> {
         let message = format!(
             "{} is not shorter than deadlines.gang, {gang}: every gang would be given up before its nodes count as ready",
             policy.buffer_time
+        );
+        found.push((root.key("strategy").key("bufferTime"), message));
+    } else if policy.buffer_time > Span::default() && policy.buffer_time >= policy.hold_limit {
+        let message = format!(
+            "{} is not shorter than custody.holdLimit, {}: nodes would be let go before they count as ready",
+            policy.buffer_time, policy.hold_limit
         );
         found.push((root.key("strategy").key("bufferTime"), message));
     }
@@ -96,6 +103,14 @@ mod tests {
             (
                 "defaults: {mixedTiers: true}\nchecks: {c: {packing: {mode: Fill}}}",
                 "checks.c: mixedTiers does not go with packing.mode Fill",
+            ),
+            (
+                "defaults: {retry: {compat: Setu}, strategy: {bufferTime: 12m}}",
+                "defaults.strategy.bufferTime: 12m is not shorter than deadlines.gang, 10m",
+            ),
+            (
+                "defaults: {strategy: {bufferTime: 5m}, custody: {holdLimit: 4m}}",
+                "defaults.strategy.bufferTime: 5m is not shorter than custody.holdLimit, 4m",
             ),
             ("defaults: {custody: {release: Warm}}", "defaults.custody.release: Warm needs warmFor"),
             (

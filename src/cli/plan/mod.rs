@@ -11,7 +11,6 @@ use crate::api::parameters::Gate;
 use crate::names;
 use crate::plan::{self, Cluster, Obstacle, Outcome, Request, Ways};
 use crate::policy::overrides::{self, Ignored};
-use crate::policy::whole;
 use clap::ValueEnum;
 use objects::Objects;
 use std::path::PathBuf;
@@ -72,12 +71,7 @@ impl Args {
         let admitted = admission::admit(&objects, self.check.as_deref(), self.flavor.as_deref())?;
         let parameters = objects.parameters_of(&admitted.check)?;
         let policy = settings.policy(&admitted.check, parameters.as_ref());
-        if let Some((path, message)) = whole::faults(&policy).first() {
-            let check = &admitted.check;
-            return Err(Failure::Invalid(format!(
-                "the policy of check {check} cannot be used: {path}: {message}"
-            )));
-        }
+        super::usable(&admitted.check, &policy)?;
         let annotations = admitted.workload.metadata.annotations.clone().unwrap_or_default();
         let (mut policy, ignored) = overrides::apply(policy, &settings.file.job_overrides, &annotations);
         for Ignored { key, why } in ignored {

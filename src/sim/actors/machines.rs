@@ -1,8 +1,8 @@
-//! The rest of a cluster that makes pods run: the job controller, the scheduler, the kubelets' pods and
-//! the garbage collector.
+//! The rest of a cluster that makes pods run: the job controller, the kubelets' pods and the garbage
+//! collector.
 
+use super::scheduler::schedule;
 use super::{Actor, Stage, Touched};
-use crate::plan::quantity::Amount;
 use crate::sim::api::kinds;
 use crate::sim::api::{Preconditions, User};
 use crate::sim::values::{
@@ -10,7 +10,7 @@ use crate::sim::values::{
 };
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -198,84 +198,4 @@ fn make_pods(user: &User, job: &Value, pods: &[Arc<Value>]) {
             json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}),
         );
     }
-}
-
-/// Binds every pod that has a node to go to; returns those that were bound.
-fn schedule(user: &User) -> Vec<Arc<Value>> {
-    let pods = user.list(&kinds::POD);
-    let waits = |p: &&Arc<Value>| {
-        text(p, "/spec/nodeName").is_empty() && list(p, "/spec/schedulingGates").is_empty() && !is_going(p)
-    };
-    let waiting: Vec<&Arc<Value>> = pods.iter().filter(waits).collect();
-    if waiting.is_empty() {
-        return Vec::new();
-    }
-    let nodes = user.list(&kinds::NODE);
-    let mut taken: BTreeMap<&str, BTreeMap<String, Amount>> = BTreeMap::new();
-    for pod in pods.iter().filter(|p| !has_ended(p)) {
-        add(taken.entry(text(pod, "/spec/nodeName")).or_default(), &requests(pod));
-    }
-    let mut bound = Vec::new();
-    for pod in waiting {
-        let wanted = requests(pod);
-        let carries = |node: &Value| taken.get(name(node)).and_then(|used| used.get("pods")).copied();
-        let fits = |node: &&Arc<Value>| takes(node, pod) && has_room(node, &wanted, taken.get(name(node)));
-        // The real scheduler spreads, too.
-        let emptiest = nodes.iter().filter(fits).min_by_key(|node| carries(node).unwrap_or_default());
-        if let Some(node) = emptiest {
-            add(taken.entry(name(node)).or_default(), &wanted);
-            let bind = json!({"spec": {"nodeName": name(node)}});
-            let patched = user.merge(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &bind);
-            bound.extend(patched.ok());
-        }
-    }
-    bound
-}
-
-fn add(sum: &mut BTreeMap<String, Amount>, more: &BTreeMap<String, Amount>) {
-    for (resource, amount) in more {
-        let all = sum.entry(resource.clone()).or_default();
-        *all = all.plus(*amount);
-    }
-}
-
-fn requests(pod: &Value) -> BTreeMap<String, Amount> {
-    let mut sum = BTreeMap::from([("pods".to_owned(), Amount::parse("1").unwrap_or_default())]);
-    for container in list(pod, "/spec/containers") {
-        let mut requests = map(container, "/resources/limits");
-        requests.extend(map(container, "/resources/requests"));
-        let amounts = requests.into_iter().map(|(r, a)| (r, Amount::parse(&a).unwrap_or_default())).collect();
-        add(&mut sum, &amounts);
-    }
-    sum
-}
-
-/// Whether a node may be chosen for a pod: Ready, not going, selector and taints agree.
-fn takes(node: &Value, pod: &Value) -> bool {
-    let labels = map(node, "/metadata/labels");
-    let selected = map(pod, "/spec/nodeSelector").iter().all(|(k, v)| labels.get(k) == Some(v));
-    let tolerated =
-        list(node, "/spec/taints").iter().filter(|t| text(t, "/effect") != "PreferNoSchedule").all(|taint| {
-            list(pod, "/spec/tolerations").iter().any(|t| {
-                let key = text(t, "/key");
-                let effect = text(t, "/effect");
-                (key.is_empty() || key == text(taint, "/key"))
-                    && (effect.is_empty() || effect == text(taint, "/effect"))
-                    && (text(t, "/operator") == "Exists" || text(t, "/value") == text(taint, "/value"))
-            })
-        });
-    selected && tolerated && is(node, "Ready") && !is_going(node) && !flag(node, "/spec/unschedulable")
-}
-
-fn has_room(
-    node: &Value,
-    wanted: &BTreeMap<String, Amount>,
-    used: Option<&BTreeMap<String, Amount>>,
-) -> bool {
-    let has = map(node, "/status/allocatable");
-    wanted.iter().all(|(resource, amount)| {
-        let used = used.and_then(|u| u.get(resource)).copied().unwrap_or_default();
-        let has = has.get(resource).and_then(|q| Amount::parse(q)).unwrap_or_default();
-        used.plus(*amount) <= has
-    })
 }

@@ -6,6 +6,7 @@
 pub mod karpenter;
 pub mod kueue;
 pub mod machines;
+mod scheduler;
 
 use super::api::kinds::Kind;
 use super::api::{ApiServer, Change, Observer};

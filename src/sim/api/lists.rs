@@ -185,7 +185,13 @@ fn watch(
     } else {
         store.watch(target.kind, told, caller.replica, from)
     };
-    Ok(Answer::Watch(Watch { kind: target.kind, form: target.form, frames, table: None }))
+    Ok(Answer::Watch(Watch {
+        kind: target.kind,
+        form: target.form,
+        replica: caller.replica,
+        frames,
+        table: None,
+    }))
 }
 
 /// Where a list goes on: the version it is of, and the last key that was told.

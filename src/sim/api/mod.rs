@@ -79,6 +79,8 @@ pub enum Answer {
 pub struct Watch {
     kind: &'static Kind,
     form: events::Form,
+    /// Replica of the server that answers it.
+    replica: usize,
     frames: UnboundedReceiver<Frame>,
     /// Set if the caller wants tables.
     table: Option<table::Tabling>,
@@ -235,7 +237,7 @@ impl ApiServer {
     pub fn bookmark(&self, watch: &Watch) -> Frame {
         let store = self.store();
         let at = store.clock.now();
-        let line = bookmark(watch.kind, watch.form, store.version, false);
+        let line = bookmark(watch.kind, watch.form, store.version_of(watch.replica), false);
         Frame { at, line: watch.table.map_or_else(|| line.clone(), |mut table| table.line(&line, at)) }
     }
 

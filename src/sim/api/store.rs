@@ -426,6 +426,14 @@ mod tests {
         let newer = format!("resourceVersion={}", server.version());
         assert_eq!(list(&server, 1, &newer)["code"], 504);
         assert_eq!(heard(&mut watch), ["ADDED old"]);
+        let bookmark =
+            |watch: &Watch| -> Value { serde_json::from_slice(&server.bookmark(watch).line).unwrap() };
+        let said = bookmark(&watch)["object"]["metadata"]["resourceVersion"].clone();
+        assert_eq!(
+            said,
+            list(&server, 1, "resourceVersion=0")["metadata"]["resourceVersion"],
+            "not what it never saw"
+        );
         server.thaw(1);
         assert_eq!(heard(&mut watch), ["ADDED new"]);
         assert_eq!(count(1, "resourceVersion=0"), 2);

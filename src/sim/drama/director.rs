@@ -112,7 +112,7 @@ impl<'d> Director<'d> {
             while let Some((index, role)) = gangs.next_if(|(_, g)| Duration::from_secs(g.enters) <= elapsed) {
                 self.submit(index, role);
             }
-            self.players.remember(&self.cluster, &PROPS);
+            self.players.remember(&self.cluster);
             while let Some((_, scene)) = scenes.next_if(|(at, _)| Duration::from_millis(*at) <= elapsed) {
                 self.show(scene);
             }

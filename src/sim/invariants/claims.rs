@@ -190,7 +190,7 @@ fn bound(sight: &mut Sight, pod: &Value, node: &str) {
     };
     let of = owners(pod);
     let owned = |workload: &&Arc<Value>| owners(workload).iter().any(|owner| of.contains(owner));
-    let Some(workload) = sight.workloads.values().find(owned).and_then(decode) else { return };
+    let Some(workload) = sight.workloads.values().find(owned).and_then(|w| decode(w)) else { return };
     let uid = workload.uid().unwrap_or_default();
     let led = workload.checks().iter().filter(|entry| entry.state == Verdict::Ready).any(|entry| {
         let text = workload.annotations().get(&names::journal_key(&entry.name));

@@ -50,14 +50,14 @@ impl Book {
 
 /// A Workload was written. `sight` still shows what was before.
 pub fn changed(sight: &mut Sight, change: &Change) {
-    let Some(after) = change.after.as_ref().and_then(decode) else {
+    let Some(after) = change.after.as_deref().and_then(decode) else {
         if let Some(before) = &change.before {
             sight.gangs_book.states.remove(crate::sim::values::uid(before));
         }
         return;
     };
     sight.gangs_book.lives.insert(after.uid().unwrap_or_default());
-    let before = change.before.as_ref().and_then(decode);
+    let before = change.before.as_deref().and_then(decode);
     if &*change.by != names::SETU {
         let journals = |w: Option<&Workload>| -> Vec<String> {
             let all = w.into_iter().flat_map(ResourceExt::annotations);

@@ -24,6 +24,7 @@ use super::values::{name, namespace, text, uid};
 use crate::api::Workload;
 use crate::gang::StateName;
 use jiff::Timestamp;
+use serde::Deserialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -77,8 +78,8 @@ impl Sight {
     }
 }
 
-fn decode(object: &Arc<Value>) -> Option<Workload> {
-    serde_json::from_value((**object).clone()).ok()
+fn decode(object: &Value) -> Option<Workload> {
+    Workload::deserialize(object).ok()
 }
 
 /// Watches over the invariants of one run.

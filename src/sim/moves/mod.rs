@@ -8,7 +8,7 @@ use crate::sim::api::kinds;
 use crate::sim::api::{Preconditions, User};
 use crate::sim::chance::Chance;
 use crate::sim::cluster::Cluster;
-use crate::sim::values::{is, label, list, name, namespace, set, text};
+use crate::sim::values::{annotation, is, label, list, name, namespace, set, text, uid};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -127,10 +127,8 @@ impl Move {
 /// The players of one run, and what they remember.
 #[derive(Default)]
 pub struct Players {
-    /// Journals seen, to be put back later.
-    journals: Vec<Value>,
-    /// Entries seen, to be put back later.
-    entries: Vec<(String, Value)>,
+    /// Workloads as they were at each look, to be put back in parts.
+    seen: Vec<Arc<Value>>,
 }
 
 /// Names of a run's objects.
@@ -172,23 +170,14 @@ impl Players {
     }
 
     /// Remembers what may be put back later.
-    pub fn remember(&mut self, cluster: &Cluster, props: &Props<'_>) {
-        for workload in cluster.server.user("tenant").list(&kinds::WORKLOAD) {
-            let journal = crate::sim::values::annotation(&workload, &names::journal_key(props.check));
-            if !journal.is_empty() {
-                self.journals.push(json!(journal));
-            }
-            let entries = list(&workload, "/status/admissionChecks");
-            self.entries.push((crate::sim::values::uid(&workload).to_owned(), json!(entries)));
-        }
+    pub fn remember(&mut self, cluster: &Cluster) {
+        self.seen.extend(cluster.server.user("tenant").list(&kinds::WORKLOAD));
     }
 
     fn stale_entries(&self, user: &User, workload: &Value) {
-        let uid = crate::sim::values::uid(workload);
-        if let Some((_, entries)) = self.entries.iter().rev().find(|(of, _)| of == uid)
-            && is(workload, "QuotaReserved")
-        {
-            let status = json!({"status": {"admissionChecks": entries}});
+        let last = self.seen.iter().rev().find(|seen| uid(seen) == uid(workload));
+        if let Some(last) = last.filter(|_| is(workload, "QuotaReserved")) {
+            let status = json!({"status": {"admissionChecks": list(last, "/status/admissionChecks")}});
             let _ = user.merge_status(&kinds::WORKLOAD, namespace(workload), name(workload), &status);
         }
     }
@@ -202,7 +191,7 @@ impl Players {
         chance: &mut Chance,
     ) -> Value {
         let key = names::journal_key(check);
-        let own = crate::sim::values::annotation(workload, &key).to_owned();
+        let own = annotation(workload, &key).to_owned();
         let with = |state: Value| {
             let mut journal: Value = serde_json::from_str(&own).unwrap_or_default();
             if let (Some(journal), Some(state)) = (journal.as_object_mut(), state.as_object()) {
@@ -215,7 +204,11 @@ impl Players {
             Move::ForgeRollback => {
                 with(json!({"state": "RollingBack", "then": "Rejected", "attempt": 4_000_000_000_u32}))
             }
-            Move::ReplayJournal => chance.pick(&self.journals).cloned().unwrap_or_default(),
+            Move::ReplayJournal => {
+                let journals: Vec<&str> =
+                    self.seen.iter().map(|w| annotation(w, &key)).filter(|j| !j.is_empty()).collect();
+                chance.pick(&journals).map_or(Value::Null, |journal| json!(journal))
+            }
             Move::CopyJournal => {
                 let other = chance.pick(all).map_or("", |w| crate::sim::values::annotation(w, &key));
                 json!(other)

@@ -1,0 +1,116 @@
+//! The scheduler: binds each pod that waits to a node that takes it.
+
+use super::machines::has_ended;
+use crate::plan::quantity::Amount;
+use crate::sim::api::{User, kinds};
+use crate::sim::values::{flag, is, is_going, list, map, name, text};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Binds every pod that has a node to go to; returns those that were bound.
+pub fn schedule(user: &User) -> Vec<Arc<Value>> {
+    let pods = user.list(&kinds::POD);
+    let waits = |p: &&Arc<Value>| {
+        text(p, "/spec/nodeName").is_empty() && list(p, "/spec/schedulingGates").is_empty() && !is_going(p)
+    };
+    let waiting: Vec<&Arc<Value>> = pods.iter().filter(waits).collect();
+    if waiting.is_empty() {
+        return Vec::new();
+    }
+    let nodes = user.list(&kinds::NODE);
+    let mut hosts: Vec<Host> = nodes.iter().filter_map(|node| Host::of(node)).collect();
+    for pod in pods.iter().filter(|p| !has_ended(p)) {
+        let node = text(pod, "/spec/nodeName");
+        let host = hosts.binary_search_by_key(&node, |h| h.name).ok().and_then(|index| hosts.get_mut(index));
+        if let Some(host) = host {
+            host.carry(&requests(pod));
+        }
+    }
+    let mut bound = Vec::new();
+    for pod in waiting {
+        let wanted = requests(pod);
+        let fits = |host: &&mut Host| takes(host.node, pod) && host.has_room(&wanted);
+        // The real scheduler spreads, too.
+        if let Some(host) = hosts.iter_mut().filter(fits).min_by_key(|host| host.pods) {
+            host.carry(&wanted);
+            let bind = json!({"spec": {"nodeName": host.name}});
+            let patched = user.merge(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &bind);
+            bound.extend(patched.ok());
+        }
+    }
+    bound
+}
+
+/// A Node that pods may go to.
+struct Host<'n> {
+    node: &'n Value,
+    name: &'n str,
+    /// How many pods it carries.
+    pods: u64,
+    free: BTreeMap<String, Amount>,
+}
+
+impl<'n> Host<'n> {
+    /// `None` for one that takes no pods now.
+    fn of(node: &'n Value) -> Option<Self> {
+        if !is(node, "Ready") || is_going(node) || flag(node, "/spec/unschedulable") {
+            return None;
+        }
+        let amount = |(r, a): (String, String)| (r, Amount::parse(&a).unwrap_or_default());
+        let free = map(node, "/status/allocatable").into_iter().map(amount).collect();
+        Some(Self { node, name: name(node), pods: 0, free })
+    }
+
+    fn carry(&mut self, requests: &BTreeMap<String, Amount>) {
+        self.pods += 1;
+        for (resource, amount) in requests {
+            if let Some(free) = self.free.get_mut(resource) {
+                *free = free.minus(*amount);
+            }
+        }
+    }
+
+    fn has_room(&self, wanted: &BTreeMap<String, Amount>) -> bool {
+        wanted
+            .iter()
+            .all(|(resource, amount)| self.free.get(resource).copied().unwrap_or_default() >= *amount)
+    }
+}
+
+fn add(sum: &mut BTreeMap<String, Amount>, more: &BTreeMap<String, Amount>) {
+    for (resource, amount) in more {
+        let all = sum.entry(resource.clone()).or_default();
+        *all = all.plus(*amount);
+    }
+}
+
+fn requests(pod: &Value) -> BTreeMap<String, Amount> {
+    let mut sum = BTreeMap::from([("pods".to_owned(), Amount::parse("1").unwrap_or_default())]);
+    for container in list(pod, "/spec/containers") {
+        let mut requests = map(container, "/resources/limits");
+        requests.extend(map(container, "/resources/requests"));
+        let amounts = requests.into_iter().map(|(r, a)| (r, Amount::parse(&a).unwrap_or_default())).collect();
+        add(&mut sum, &amounts);
+    }
+    sum
+}
+
+/// Whether a node's labels and taints agree with a pod's selector and tolerations.
+fn takes(node: &Value, pod: &Value) -> bool {
+    let labels = node.pointer("/metadata/labels");
+    let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
+    let selected =
+        selector.is_none_or(|s| s.iter().all(|(key, value)| labels.and_then(|l| l.get(key)) == Some(value)));
+    let tolerated =
+        list(node, "/spec/taints").iter().filter(|t| text(t, "/effect") != "PreferNoSchedule").all(|taint| {
+            list(pod, "/spec/tolerations").iter().any(|t| {
+                let key = text(t, "/key");
+                let effect = text(t, "/effect");
+                (key.is_empty() || key == text(taint, "/key"))
+                    && (effect.is_empty() || effect == text(taint, "/effect"))
+                    && (text(t, "/operator") == "Exists" || text(t, "/value") == text(taint, "/value"))
+            })
+        });
+    selected && tolerated
+}
