@@ -19,6 +19,8 @@ use std::time::Instant;
 const REPEATED: std::ops::Range<u64> = 0..50;
 /// The other random dramas that are played; `SETU_SEEDS=from..to` chooses others.
 const SEEDS: std::ops::Range<u64> = 50..300;
+/// Random dramas in which the nodes of a gang may come from several tiers.
+const MIXED: std::ops::Range<u64> = 300..340;
 
 fn seeds() -> std::ops::Range<u64> {
     let chosen = std::env::var("SETU_SEEDS").ok();
@@ -95,6 +97,28 @@ fn random_dramas_break_no_invariant_and_come_to_their_end() {
     let rate = lives as f64 / started.elapsed().as_secs_f64();
     println!("{lives} gangs lived in {:?}, {rate:.0} a second", started.elapsed());
     let failed: Vec<String> = played.into_iter().filter_map(|(_, failed)| failed).collect();
+    assert!(failed.is_empty(), "{} dramas failed, the first: {}", failed.len(), failed[0]);
+}
+
+/// The drama of a seed, with one tier for each of two zones.
+fn mixed(seed: u64) -> Drama {
+    let mut drama = Drama::of(seed);
+    let tier = |zone: &str| serde_json::json!({"name": zone, "zones": [zone]});
+    let tiers = [tier("us-east-1a"), tier("us-east-1b")];
+    let policy = drama.policy.as_object_mut().unwrap();
+    policy.extend([("mixedTiers".to_owned(), true.into()), ("tiers".to_owned(), tiers.to_vec().into())]);
+    drama
+}
+
+#[test]
+fn gangs_whose_tiers_may_be_mixed_break_no_invariant_either() {
+    let seeds: Vec<u64> = MIXED.collect();
+    let failed = each(&seeds, |seed| {
+        let drama = mixed(*seed);
+        let outcome = drama.play(false).unwrap();
+        outcome.violations.first().map(|_| told(&drama, &outcome))
+    });
+    let failed: Vec<String> = failed.into_iter().flatten().collect();
     assert!(failed.is_empty(), "{} dramas failed, the first: {}", failed.len(), failed[0]);
 }
 

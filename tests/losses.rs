@@ -15,7 +15,7 @@ use setu::gang::reservation::Epoch;
 use setu::gang::verdict::desired;
 use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
-    State, StateName, Then, decide, observe,
+    State, StateName, Then, Way, decide, observe,
 };
 use setu::plan::{Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
@@ -181,6 +181,60 @@ fn a_lost_node_is_replaced_under_a_new_name_while_all_else_of_the_attempt_stays(
         seen.claims.push(ready(1, 1));
         seen.step();
         assert_eq!(seen.state(), StateName::Approved);
+    }
+}
+
+/// A gang of this policy and so many tiers, of which the first has no capacity for slot 1.
+fn short(state: State, mixed_tiers: bool, tiers: u32) -> Seen {
+    let mut seen = Seen::new(state, Standing::Reserved);
+    seen.policy.mixed_tiers = mixed_tiers;
+    seen.journal.memory.way.choices = tiers;
+    seen.losses = BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
+    seen
+}
+
+#[test]
+fn where_tiers_may_be_mixed_only_what_a_tier_lacks_comes_from_the_next_one() {
+    for state in [State::Provisioning, State::WaitingReady] {
+        let mut seen = short(state, true, 2);
+        seen.sight = Sight::Cached;
+        assert_eq!(seen.read(), Reading::LookAgain, "that a claim is gone counts in a quorum read alone");
+        seen.sight = Sight::Quorum;
+        assert_eq!(seen.step(), Vec::<u32>::new());
+        let memory = &seen.journal.memory;
+        assert_eq!(seen.state(), StateName::Provisioning);
+        assert_eq!((memory.attempt, memory.generation, memory.way.choice, memory.tries), (1, 1, 1, 0));
+        seen.plan = Outcome::Provision(Plan { tier: 1, choice: 1, choices: 2, ..plan(2) });
+        assert_eq!(seen.step(), Vec::<u32>::new());
+        assert_eq!(seen.journal.memory.way, Way { tier: 1, choice: 1, choices: 2 });
+        assert_eq!(seen.step(), [1]);
+        seen.claims.push(ready(1, 1));
+        seen.losses.clear();
+        seen.step();
+        assert_eq!(seen.state(), StateName::WaitingReady);
+        seen.step();
+        assert_eq!(seen.state(), StateName::Approved);
+    }
+}
+
+#[test]
+fn nodes_that_would_need_other_pods_than_those_that_stay_end_the_attempt() {
+    let mut seen = short(State::WaitingReady, true, 2);
+    seen.step();
+    let untainted = Plan { pinning: Pinning::Selector, ..plan(2) };
+    seen.plan = Outcome::Provision(untainted);
+    seen.step();
+    assert_eq!(seen.state(), StateName::RollingBack);
+}
+
+#[test]
+fn a_shortage_takes_the_whole_gang_along_where_tiers_are_not_mixed_or_none_is_left() {
+    for (mixed, tiers) in [(false, 2), (true, 1)] {
+        for state in [State::Provisioning, State::WaitingReady] {
+            let mut seen = short(state, mixed, tiers);
+            seen.step();
+            assert_eq!(seen.state(), StateName::RollingBack, "{mixed} {tiers}");
+        }
     }
 }
 

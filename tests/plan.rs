@@ -76,7 +76,9 @@ fn the_table_shows_slots_gates_and_every_tier() {
     for words in [
         "1 node: 1 from NodePool gpu-nodepool as p4d.24xlarge, spot, at most 16.39 an hour",
         "4×main",
-        "capacity  allow",
+        "capacity   allow",
+        "readiness  unknown  NodePool gpu-nodepool has no status here",
+        "quota      unknown  Kueue has not told yet how much of cpu",
         "*  spot",
         "on-demand, at most 40.97 an hour",
         "packed into shape p4d.24xlarge as known from the policy",

@@ -91,7 +91,15 @@ pub struct NodePoolStatus {
     pub resources: ResourceList,
 }
 
+/// Reason of condition Ready where nobody has reported any.
+pub const ASSUMED: &str = "Assumed";
+
 impl NodePool {
+    /// Whether it is ready only because nobody has said anything of it.
+    pub fn is_assumed_ready(&self) -> bool {
+        condition::find(self.conditions(), "Ready").is_some_and(|ready| ready.reason == ASSUMED)
+    }
+
     /// Conditions as last reported.
     pub fn conditions(&self) -> &[Condition] {
         self.status.as_ref().map_or(&[], |s| &s.conditions)

@@ -9,7 +9,7 @@ pub mod compat;
 mod feeds;
 pub mod reload;
 pub mod replica;
-mod server;
+pub mod server;
 pub mod uninstall;
 
 use crate::clock::Clock;

@@ -286,6 +286,7 @@ impl Context {
         if let Some(workload) = super::memory::workload_of(claim) {
             self.wake_workload(workload);
         }
+        self.let_go(claim);
     }
 
     /// A Node was touched: note its shape, and look at its gang.

@@ -7,6 +7,7 @@ use super::board::Shortage;
 use super::memory::lock;
 use crate::gang::Way;
 use crate::plan::gates::guards::Created;
+use crate::plan::gates::local_queue::Held;
 use crate::plan::offering::Offering;
 use crate::plan::shapes::Shape;
 use crate::plan::{ObstacleReason, Plan, Reservation};
@@ -34,14 +35,15 @@ pub struct LedgerPages {
     shapes: BTreeMap<String, Shape>,
     /// When how many claims were created, and for which LocalQueue; the oldest first, for an hour.
     created: Vec<(Timestamp, String, u32)>,
-    /// The obstacle of each gang that waits, as last counted.
-    obstacles: BTreeMap<String, ObstacleReason>,
+    /// What the gates said of each gang since it moved last, as counted; `None` where they let it pass.
+    answers: BTreeMap<String, Option<ObstacleReason>>,
 }
 
 /// A plan that was accepted and whose nodes do not all exist yet.
 #[derive(Debug)]
 struct Entry {
     reservations: Vec<Reservation>,
+    held: Vec<Held>,
     offerings: BTreeSet<Offering>,
     choice: u32,
     shapes: Arc<[Shape]>,
@@ -77,6 +79,7 @@ impl LedgerPages {
         }
         let entry = Entry {
             reservations: plan.reservations(gang),
+            held: Held::of_plan(plan),
             offerings: plan.offerings(),
             choice: plan.choice,
             shapes: self.shapes(),
@@ -84,7 +87,7 @@ impl LedgerPages {
         };
         self.entries.insert(gang.to_owned(), entry);
         self.created.retain(|(at, ..)| *at + LOG > now);
-        self.created.push((now, queue.to_owned(), plan.nodes()));
+        self.created.push((now, queue.to_owned(), plan.to_create()));
     }
 
     /// Whether a plan of this gang is entered.
@@ -93,10 +96,12 @@ impl LedgerPages {
     }
 
     /// Nodes entered by all gangs but this one, or by those of one LocalQueue.
-    pub fn nodes_of_others(&self, gang: &str, queue: Option<&str>) -> u32 {
-        let others =
-            self.entries.iter().filter(|(id, entry)| *id != gang && queue.is_none_or(|q| q == entry.queue));
-        others.flat_map(|(_, entry)| &entry.reservations).map(|r| r.nodes).fold(0, u32::saturating_add)
+    pub fn held_by_others(&self, gang: &str, queue: Option<&str>) -> impl Iterator<Item = &Held> {
+        let others = self
+            .entries
+            .iter()
+            .filter(move |(id, entry)| *id != gang && queue.is_none_or(|q| q == entry.queue));
+        others.flat_map(|(_, entry)| &entry.held)
     }
 
     /// How many claims were created within a span, for all or for one LocalQueue.
@@ -111,12 +116,8 @@ impl LedgerPages {
     }
 
     /// Notes what a gang waits for, or that it waits for nothing. Returns whether that is new.
-    pub fn note_obstacle(&mut self, gang: &str, reason: Option<ObstacleReason>) -> bool {
-        let before = match reason {
-            Some(reason) => self.obstacles.insert(gang.to_owned(), reason),
-            None => self.obstacles.remove(gang),
-        };
-        before != reason
+    pub fn note_answer(&mut self, gang: &str, obstacle: Option<ObstacleReason>) -> bool {
+        self.answers.insert(gang.to_owned(), obstacle) != Some(obstacle)
     }
 
     /// The way that was accepted for a gang, and the shapes its plan was made from.
@@ -131,10 +132,10 @@ impl LedgerPages {
 
     /// Notes where among its ways a gang has come to, or that it is over.
     pub fn went_on(&mut self, gang: &str, way: Option<Way>) {
+        self.answers.remove(gang);
         if let Some(way) = way {
             self.ways.insert(gang.to_owned(), way);
         } else {
-            self.obstacles.remove(gang);
             self.ways.remove(gang);
         }
     }
@@ -280,7 +281,7 @@ mod tests {
         pages.enter("a", "ns/one", &plan("p5"), now);
         pages.enter("b", "ns/two", &plan("p5"), now + SignedDuration::from_secs(30));
         pages.enter("b", "ns/two", &plan("p5"), now + SignedDuration::from_secs(31));
-        let nodes = |gang: &str, queue| pages.nodes_of_others(gang, queue);
+        let nodes = |gang, queue| pages.held_by_others(gang, queue).map(|held| held.nodes).sum::<u32>();
         assert_eq!((nodes("c", None), nodes("a", None), nodes("c", Some("ns/one"))), (2, 1, 1));
         let minute = SignedDuration::from_mins(1);
         let at = |seconds| now + SignedDuration::from_secs(seconds);
@@ -288,6 +289,16 @@ mod tests {
         assert_eq!((all.claims, all.frees_at), (2, Some(at(60))));
         assert_eq!(pages.created(None, minute, at(60)).claims, 1);
         assert_eq!(pages.created(Some("ns/one"), LOG, at(60)).claims, 1);
+    }
+
+    #[test]
+    fn an_answer_of_the_gates_is_news_once_until_it_changes_or_the_gang_moves_on() {
+        let mut pages = LedgerPages::default();
+        let limit = Some(ObstacleReason::LimitExceeded);
+        assert!(pages.note_answer("a", limit) && !pages.note_answer("a", limit));
+        assert!(pages.note_answer("a", None) && !pages.note_answer("a", None));
+        pages.went_on("a", Some(Way::default()));
+        assert!(pages.note_answer("a", None) && pages.note_answer("b", None));
     }
 
     #[test]

@@ -99,6 +99,8 @@ pub struct Known<'a> {
     pub claims: &'a [NodeClaim],
     /// Those that the gang may take over.
     pub warm: &'a [NodeClaim],
+    /// Those that the gang keeps while the rest of its nodes come another way.
+    pub kept: &'a [NodeClaim],
 }
 
 /// Plans for the gang of this id, with the turn on short NodePools respected.
@@ -143,6 +145,7 @@ pub fn outcome(
         runtime_classes: &context.stores.runtime_classes.state(),
         pool_claims: &counted,
         warm: known.warm,
+        kept: known.kept,
         reserved: &reserved,
         shapes: &shapes,
         short: Some(&short),

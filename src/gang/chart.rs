@@ -89,6 +89,11 @@ impl GangChart {
                 Handled
             }
             Event::ClaimsExist => Transition(State::WaitingReady),
+            Event::Planned { way, .. } => {
+                context.memory.way = *way;
+                Handled
+            }
+            Event::Lost { failure, .. } if context.falls_in_part(failure) => Transition(State::Provisioning),
             _ => Super,
         }
     }

@@ -35,6 +35,8 @@ pub struct Rules {
     pub on_exhausted: OnExhausted,
     /// What happens when a node is lost before the gang runs.
     pub on_node_lost: OnNodeLost,
+    /// Whether the nodes of one gang may come from several tiers.
+    pub mixed_tiers: bool,
     /// The controller whose way of retrying is kept.
     pub compat: Compat,
     /// Whether the Workload may be evicted to give its quota back.
@@ -64,6 +66,7 @@ impl Rules {
             longest_wait: policy.longest_wait(),
             on_exhausted: policy.on_exhausted,
             on_node_lost: policy.on_node_lost,
+            mixed_tiers: policy.mixed_tiers,
             compat: policy.compat,
             eviction: Eviction::default(),
         }
@@ -202,6 +205,9 @@ impl Turn {
 
     /// Where a gang goes that lost a node before it was admitted; `None` if it stays.
     pub(super) fn lose(&mut self, failure: &Failure) -> Option<State> {
+        if self.falls_in_part(failure) {
+            return Some(State::Provisioning);
+        }
         let then = match self.rules.on_node_lost {
             OnNodeLost::Ignore => return None,
             OnNodeLost::Replace => {
@@ -220,6 +226,23 @@ impl Turn {
         };
         self.memory.last_failure = Some(failure.clone());
         Some(State::RollingBack { then })
+    }
+
+    /// Leaves the slots that ran out of capacity to the next tier, where tiers may be mixed and one is left;
+    /// all others stay as they are.
+    pub(super) fn falls_in_part(&mut self, failure: &Failure) -> bool {
+        let next = self.memory.way.choice.saturating_add(1);
+        if !self.rules.mixed_tiers || !failure.reason.is_shortage() || next >= self.memory.way.choices {
+            return false;
+        }
+        self.memory.way.choice = next;
+        self.memory.generation = self.memory.generation.saturating_add(1);
+        self.memory.mending = false;
+        // Nodes of several ways are nodes of no one plan.
+        self.memory.plan = None;
+        self.memory.last_failure = Some(failure.clone());
+        self.restart_clock();
+        true
     }
 
     /// Where a gang goes that lost a node after it was admitted, so that its pods may run on the others;

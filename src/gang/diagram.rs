@@ -31,14 +31,16 @@ fn walk() -> Edges {
     let mut edges = Edges::new();
     for state in states(now) {
         for event in events() {
-            for (tries, yields, slots, on_exhausted, on_node_lost, eviction) in circumstances() {
-                let policy = Policy { on_exhausted, on_node_lost, ..Policy::default() };
+            for (tries, yields, slots, on_exhausted, on_node_lost, eviction, ways) in circumstances() {
+                let policy =
+                    Policy { on_exhausted, on_node_lost, mixed_tiers: ways > 1, ..Policy::default() };
                 let rules = Rules { eviction, ..Rules::new(&policy, now, 0.5) };
                 let mut journal = Journal::new("uid", Epoch("1-0-same".into()), now, None);
                 journal.state = state.clone();
                 journal.memory.tries = tries;
                 journal.memory.yields = yields;
                 journal.memory.slots = slots;
+                journal.memory.way.choices = ways;
                 journal.memory.not_before = (yields > 0).then_some(now + SignedDuration::from_mins(1));
                 let decision = decide(&journal, &event, &rules);
                 if decision.journal.seq != journal.seq {
@@ -90,7 +92,7 @@ fn events() -> Vec<Event> {
     events
 }
 
-fn circumstances() -> Vec<(u32, u32, u32, OnExhausted, OnNodeLost, Eviction)> {
+fn circumstances() -> Vec<(u32, u32, u32, OnExhausted, OnNodeLost, Eviction, u32)> {
     let mut all = Vec::new();
     for tries in [0, 99] {
         for yields in [0, 99] {
@@ -98,7 +100,9 @@ fn circumstances() -> Vec<(u32, u32, u32, OnExhausted, OnNodeLost, Eviction)> {
                 for on_exhausted in [OnExhausted::Yield, OnExhausted::Reject] {
                     for lost in [OnNodeLost::Replace, OnNodeLost::Yield, OnNodeLost::Reject] {
                         for eviction in [Eviction::Harmless, Eviction::StopsOthers] {
-                            all.push((tries, yields, slots, on_exhausted, lost, eviction));
+                            for ways in [1, 2] {
+                                all.push((tries, yields, slots, on_exhausted, lost, eviction, ways));
+                            }
                         }
                     }
                 }

@@ -88,7 +88,8 @@ pub struct Memory {
     /// After giving quota back: when the next attempt may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,
-    /// Hash of the plan the attempt was started with; absent after it was taken over.
+    /// Hash of the plan the attempt was started with; absent after it was taken over, and once its nodes come
+    /// by several ways.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<String>,
     /// How the pods find their nodes, frozen for the attempt; `Auto` after it was taken over.

@@ -7,12 +7,13 @@ use super::claims::{ClaimView, Health, Loss};
 use super::event::{Event, Standing};
 use super::facts::{Facts, Sight};
 use super::failure::Failure;
-use super::journal::Journal;
+use super::journal::{Journal, Way};
 use super::observe::{Reading, is_waiting};
 use super::reservation::Reservation;
 use super::state::State;
-use crate::api::parameters::OnNodeLost;
+use crate::api::parameters::{OnNodeLost, Pinning};
 use crate::plan::{Outcome, Plan};
+use crate::policy::Policy;
 use jiff::Timestamp;
 use std::collections::BTreeSet;
 
@@ -94,10 +95,33 @@ pub(super) fn regretted(journal: &Journal, facts: &Facts<'_>) -> Option<Failure>
 
 /// Whether a plan gives the nodes that the attempt was started with.
 pub(super) fn is_same(journal: &Journal, plan: &Plan) -> bool {
-    match &journal.memory.plan {
+    let memory = &journal.memory;
+    // What Kueue is to add to the pods is one for all nodes.
+    let pinned_alike = memory.pinning == Pinning::Auto || memory.pinning == plan.pinning;
+    match &memory.plan {
         Some(hash) => *hash == plan.hash(),
-        None => u32::try_from(plan.slots.len()) == Ok(journal.memory.slots),
+        None => u32::try_from(plan.slots.len()) == Ok(memory.slots) && pinned_alike,
     }
+}
+
+/// Whether this shortage is left to the next tier for the slots that it took alone.
+pub(super) fn falls_in_part(journal: &Journal, facts: &Facts<'_>, failure: &Failure) -> bool {
+    let way = journal.memory.way;
+    facts.policy.mixed_tiers
+        && failure.reason.is_shortage()
+        && way.choice.saturating_add(1) < way.choices
+        && first_loss(journal, facts).as_ref() == Some(failure)
+}
+
+/// Whether what is missing of a gang of several tiers comes by another way than the journal says.
+pub(super) fn goes_another_way(journal: &Journal, facts: &Facts<'_>, plan: &Plan) -> bool {
+    let Way { tier, choice, .. } = journal.memory.way;
+    is_mixed(journal, facts.policy) && (tier, choice) != (plan.tier, plan.choice)
+}
+
+/// Whether the nodes of the attempt may have come by several ways.
+pub fn is_mixed(journal: &Journal, policy: &Policy) -> bool {
+    policy.mixed_tiers && journal.memory.plan.is_none() && journal.memory.generation > 0
 }
 
 /// What an admitted gang needs that lost nodes: nobody but us can give its pods others, because they

@@ -49,6 +49,14 @@ pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
             ),
             Notice::new("GangProvisioning", text),
         ],
+        (StateName::Provisioning | StateName::WaitingReady, StateName::Provisioning)
+            if let Some(failure) = failure.filter(|f| f.reason.is_shortage()) =>
+        {
+            vec![
+                Notice::warning("NodeClaimFailed", failure.to_string()),
+                Notice::new("GangProvisioning", text),
+            ]
+        }
         (StateName::WaitingReady | StateName::Approved, StateName::Provisioning)
         | (StateName::Approved, StateName::Approved)
             if let Some(failure) = failure =>

@@ -14,7 +14,7 @@ use super::reservation::Reservation;
 use super::state::{State, Then};
 use crate::api::parameters::{OnNodeLost, Release};
 use crate::api::workload::Verdict;
-use crate::plan::Outcome;
+use crate::plan::{Outcome, Plan};
 use crate::planted::planted;
 use jiff::Timestamp;
 
@@ -129,12 +129,7 @@ fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         Outcome::Provision(_) if facts.sight == Sight::Cached && !planted!(PlanOnCachedAbsence) => {
             return Some(Reading::LookAgain);
         }
-        Outcome::Provision(plan) => Event::Planned {
-            slots: u32::try_from(plan.slots.len()).unwrap_or(u32::MAX),
-            plan: plan.hash(),
-            pinning: plan.pinning,
-            way: Way { tier: plan.tier, choice: plan.choice, choices: plan.choices },
-        },
+        Outcome::Provision(plan) => planned(plan),
         Outcome::Never(obstacle) => Event::Impossible(obstacle.message.clone()),
         Outcome::Refuse(obstacle) => {
             Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message))
@@ -149,10 +144,23 @@ fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     Some(Reading::Events(vec![event]))
 }
 
+fn planned(plan: &Plan) -> Event {
+    Event::Planned {
+        slots: u32::try_from(plan.slots.len()).unwrap_or(u32::MAX),
+        plan: plan.hash(),
+        pinning: plan.pinning,
+        way: Way { tier: plan.tier, choice: plan.choice, choices: plan.choices },
+    }
+}
+
 fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     let event = |event| Some(Reading::Events(vec![event]));
     if let Some(failure) = first_failure(journal, facts) {
-        return event(Event::Failed(failure));
+        if !losses::falls_in_part(journal, facts, &failure) {
+            return event(Event::Failed(failure));
+        }
+        let lost = Event::Lost { failure, standing: Standing::Reserved };
+        return if facts.sight == Sight::Cached { Some(Reading::LookAgain) } else { event(lost) };
     }
     let missing = missing(journal, facts);
     if missing.is_empty() && journal.memory.plan.is_some() {
@@ -169,6 +177,7 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
             (false, _) => {
                 changed("NodePool, flavor or policy changed while the NodeClaims were being created")
             }
+            _ if losses::goes_another_way(journal, facts, plan) => event(planned(plan)),
             (true, true) => event(Event::ClaimsExist),
             // A replacement has another name, and so has a node that is taken over: it must be sure that
             // there is no other claim.
@@ -192,8 +201,8 @@ fn renames(journal: &Journal, facts: &Facts<'_>) -> bool {
 fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     let quorum = facts.sight == Sight::Quorum || planted!(ReadyBeforeGate);
     if let Some(failure) = first_failure(journal, facts) {
-        let lost = failure.reason.is_node_loss();
-        let ignored = lost && facts.policy.on_node_lost == OnNodeLost::Ignore;
+        let lost = failure.reason.is_node_loss() || losses::falls_in_part(journal, facts, &failure);
+        let ignored = failure.reason.is_node_loss() && facts.policy.on_node_lost == OnNodeLost::Ignore;
         if lost && !ignored && !quorum {
             return Some(Reading::LookAgain);
         }

@@ -4,7 +4,7 @@
 //! several things, a bound counts the dearest and a choice the cheapest.
 
 use super::Plan;
-use super::requirements::Requirements;
+use super::requirements::{Requirements, Values};
 use crate::api::NodeClaim;
 use crate::api::amount::Price;
 use crate::api::parameters::Budget;
@@ -41,10 +41,16 @@ pub fn cheapest(budget: &Budget, instance_type: &str, requirements: &Requirement
 
 /// The highest price that a node of this claim may have; `None` if one it may have is not known.
 pub fn dearest(budget: &Budget, claim: &NodeClaim) -> Option<Price> {
+    let launched_as = |key| Some(claim.label(key)).filter(|value| !value.is_empty());
     let mut requirements = Requirements::default();
     requirements.add_all(&claim.spec.requirements).ok()?;
-    let launched = Some(claim.label(names::INSTANCE_TYPE)).filter(|t| !t.is_empty());
-    let types: Vec<&str> = match (launched, requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed())) {
+    if let Some(kind) = launched_as(names::CAPACITY_TYPE) {
+        requirements.add(names::CAPACITY_TYPE, &Values::one(kind)).ok()?;
+    }
+    let types: Vec<&str> = match (
+        launched_as(names::INSTANCE_TYPE),
+        requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed()),
+    ) {
         (Some(only), _) => vec![only],
         (None, Some(listed)) => listed.iter().map(String::as_str).collect(),
         (None, None) => return None,
@@ -61,9 +67,14 @@ pub fn times(price: Price, count: u32) -> Price {
 
 /// What all nodes of a plan cost.
 pub fn of_plan(budget: &Budget, plan: &Plan) -> Cost {
+    of_nodes(budget, plan.groups().into_iter().map(|(slot, count)| (&*slot.template, count)))
+}
+
+/// What so many nodes of each of these claims cost.
+pub fn of_nodes<'c>(budget: &Budget, nodes: impl IntoIterator<Item = (&'c NodeClaim, u32)>) -> Cost {
     let mut cost = Cost::default();
-    for (slot, count) in plan.groups() {
-        match dearest(budget, &slot.template) {
+    for (claim, count) in nodes {
+        match dearest(budget, claim) {
             Some(price) => {
                 cost.at_most.micros = cost.at_most.micros.saturating_add(times(price, count).micros);
             }

@@ -87,6 +87,8 @@ pub struct Cluster<'a> {
     pub guards: Option<&'a Guards>,
     /// What these bounds are compared with.
     pub traffic: Option<&'a Traffic>,
+    /// Claims that the gang has and keeps, whatever way the rest of its nodes come.
+    pub kept: &'a [NodeClaim],
     /// The slice of an elastic Job that this one takes the place of, and whose pods have their nodes.
     pub predecessor: Option<&'a Workload>,
 }
@@ -113,9 +115,9 @@ pub struct Request<'a> {
 pub enum Ways<'a> {
     /// The first from this one on that is open; one without capacity lately only if all are so.
     From(u32),
-    /// This one, which was accepted before: no gate is asked again.
+    /// This one, which was accepted before: no gate is asked again but whether its NodePools still serve.
     Accepted(u32),
-    /// The one that gives nodes like this, of which the gang has some already: no gate is asked again.
+    /// The one that gives nodes like this, of which the gang has some already: as one that was accepted.
     Like(&'a NodeClaim),
 }
 
@@ -200,8 +202,7 @@ pub struct Surveyed {
 pub fn survey(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Vec<Surveyed>, Outcome> {
     let demand = demand::demand(cluster, request)?;
     let look = |choice: Choice| {
-        let ungated = Request { ways: Ways::Accepted(0), ..*request };
-        let plan = way(cluster, &ungated, &demand, &choice);
+        let plan = nodes(cluster, request, &demand, &choice);
         let reports = plan.as_ref().map(|plan| gates::ask(cluster, request, plan)).unwrap_or_default();
         Surveyed { name: choice.name, plan, reports }
     };
@@ -215,15 +216,26 @@ fn way(
     demand: &[demand::PodSetDemand<'_>],
     choice: &Choice,
 ) -> Result<Plan, Obstacle> {
+    let plan = nodes(cluster, request, demand, choice)?.keeping(cluster.kept);
+    match request.ways {
+        Ways::Accepted(_) | Ways::Like(_) => gates::stands(cluster, request, plan),
+        Ways::From(_) => gates::pass(cluster, request, plan),
+    }
+}
+
+/// The plan of one way, whatever the gates say.
+fn nodes(
+    cluster: &Cluster<'_>,
+    request: &Request<'_>,
+    demand: &[demand::PodSetDemand<'_>],
+    choice: &Choice,
+) -> Result<Plan, Obstacle> {
     let drafts = choice.drafts.as_deref().map_err(Clone::clone)?;
     let plan = slots::plan(cluster, request, demand, drafts)?;
     let plan = Plan { tier: choice.tier, way: choice.name.clone(), ..plan };
     let pinned = demand::pinned(cluster.cluster_queue, request);
     merge::check(cluster, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;
-    match request.ways {
-        Ways::Accepted(_) | Ways::Like(_) => Ok(plan),
-        Ways::From(_) => gates::pass(cluster, request, plan),
-    }
+    Ok(plan)
 }
 
 /// Requests that cannot be read.

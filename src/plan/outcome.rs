@@ -177,6 +177,20 @@ pub struct Reservation {
     pub requests: ResourceList,
 }
 
+impl Slot {
+    /// Whether its claim is there already, and is not what the plan would have asked for.
+    fn is_kept(&self) -> bool {
+        self.template.metadata.name.as_deref().is_some_and(|name| !name.is_empty())
+    }
+
+    /// What the node counts with: all it has, where its shape is known; else what it is asked to have.
+    pub fn resources(&self) -> ResourceList {
+        let requests = &self.template.spec.resources.requests;
+        let whole = self.shape.as_ref().map(|shape| resources::max(requests, &shape.allocatable));
+        whole.unwrap_or_else(|| requests.clone())
+    }
+}
+
 impl Plan {
     /// Nodes by NodePool and shape, with the tier and what they cost, in one line.
     pub fn summary(&self, budget: &Budget) -> String {
@@ -198,9 +212,27 @@ impl Plan {
         format!("{}: {}{way}{cost}", counted(self.nodes(), "node"), groups.join(", "))
     }
 
+    /// The same with claims that exist in the place of those it would have asked for in their slots.
+    #[must_use]
+    pub fn keeping(mut self, kept: &[NodeClaim]) -> Self {
+        for claim in kept {
+            let slot = claim.label(names::SLOT);
+            if let Some(slot) = self.slots.iter_mut().find(|s| s.index.to_string() == slot) {
+                claim.label(names::NODEPOOL).clone_into(&mut slot.node_pool);
+                (slot.template, slot.shape) = (Arc::new(claim.clone()), None);
+            }
+        }
+        self
+    }
+
     /// How many nodes it has.
     pub fn nodes(&self) -> u32 {
         u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many nodes are still to be asked for.
+    pub fn to_create(&self) -> u32 {
+        u32::try_from(self.slots.iter().filter(|slot| !slot.is_kept()).count()).unwrap_or(u32::MAX)
     }
 
     /// Slots that are alike, and how many.
@@ -233,10 +265,7 @@ impl Plan {
     pub fn reservations(&self, gang: &str) -> Vec<Reservation> {
         let mut all: Vec<Reservation> = Vec::new();
         for (slot, count) in self.groups() {
-            // A node counts with all it has, where its shape is known.
-            let requests = &slot.template.spec.resources.requests;
-            let whole = slot.shape.as_ref().map(|shape| resources::max(requests, &shape.allocatable));
-            let requests = resources::times(whole.as_ref().unwrap_or(requests), count);
+            let requests = resources::times(&slot.resources(), count);
             match all.iter_mut().find(|r| r.node_pool == slot.node_pool) {
                 Some(r) => {
                     r.nodes = r.nodes.saturating_add(count);
@@ -277,11 +306,16 @@ impl Plan {
 
     /// Every combination of machine, zone and capacity type that one of its nodes may become.
     pub fn offerings(&self) -> BTreeSet<Offering> {
-        self.groups().iter().flat_map(|(slot, _)| Offering::of(&slot.template)).collect()
+        self.wanted().flat_map(|slot| Offering::of(&slot.template)).collect()
     }
 
     /// Whether one of its nodes has no capacity anywhere, as far as is remembered.
     pub fn is_short(&self, short: Option<&BTreeSet<Offering>>) -> bool {
-        short.is_some_and(|short| self.groups().iter().any(|(slot, _)| is_short(&slot.template, short)))
+        short.is_some_and(|short| self.wanted().any(|slot| is_short(&slot.template, short)))
+    }
+
+    /// One slot of each group that is still to be asked for.
+    pub fn wanted(&self) -> impl Iterator<Item = &Slot> {
+        self.groups().into_iter().map(|(slot, _)| slot).filter(|slot| !slot.is_kept())
     }
 }

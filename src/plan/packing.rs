@@ -81,7 +81,15 @@ pub fn pack(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
         }
     }
     let bins = best.map(|(_, bins)| bins).unwrap_or_default();
-    let pods = |bin: &Bin| (0..batches.len()).map(|batch| bin.there(batch)).collect();
+    let pods = |bin: &Bin| {
+        let mut row = vec![0; batches.len()];
+        for (batch, pods) in &bin.pods {
+            if let Some(there) = row.get_mut(*batch) {
+                *there = *pods;
+            }
+        }
+        row
+    };
     Ok(bins.iter().map(|bin| Filled { kind: bin.kind, nodes: bin.nodes, pods: pods(bin) }).collect())
 }
 
@@ -107,6 +115,8 @@ struct Problem {
     rooms: Vec<Row>,
     prices: Option<Vec<i128>>,
     sizes: Vec<i128>,
+    /// What all pods take together.
+    totals: Row,
 }
 
 /// Like nodes in the making.
@@ -134,8 +144,11 @@ impl Problem {
         let rooms: Vec<Row> = kinds.iter().map(|k| row(&k.room)).collect();
         let most: Row = (0..keys.len()).map(|d| rooms.iter().map(|r| at(r, d)).max().unwrap_or(0)).collect();
         let sizes = rooms.iter().map(|room| shares(room, &most).sum()).collect();
+        let needs: Vec<Row> = batches.iter().map(|b| row(&b.needs)).collect();
+        let of_all = |d: usize| needs.iter().zip(batches).map(|(n, b)| at(n, d) * i128::from(b.pods)).sum();
         Self {
-            needs: batches.iter().map(|b| row(&b.needs)).collect(),
+            totals: (0..keys.len()).map(of_all).collect(),
+            needs,
             limits: batches.iter().map(|b| (b.pods, b.per_node.max(1))).collect(),
             prices: kinds.iter().map(|k| k.price.map(|p| i128::from(p.micros))).collect(),
             rooms,
@@ -169,14 +182,7 @@ impl Problem {
     /// How many nodes of a kind it takes at least, were all pods to run on that kind.
     fn bound(&self, kind: usize) -> u64 {
         let room = self.rooms.get(kind).map_or(&[][..], Vec::as_slice);
-        let totals = (0..room.len()).map(|d| -> i128 {
-            self.needs
-                .iter()
-                .zip(&self.limits)
-                .map(|(needs, (pods, _))| at(needs, d) * i128::from(*pods))
-                .sum()
-        });
-        let nodes = totals.zip(room).filter(|(total, _)| *total > 0).map(|(total, room)| {
+        let nodes = self.totals.iter().zip(room).filter(|(total, _)| **total > 0).map(|(total, room)| {
             if *room > 0 { u64::try_from((total + room - 1) / room).unwrap_or(u64::MAX) } else { u64::MAX }
         });
         nodes.max().unwrap_or(0)
@@ -197,7 +203,7 @@ impl Problem {
             }
         };
         let mut order: Vec<usize> = (0..self.needs.len()).collect();
-        order.sort_by_key(|batch| Reverse(size(batch)));
+        order.sort_by_cached_key(|batch| Reverse(size(batch)));
         order
     }
 
@@ -213,7 +219,9 @@ impl Problem {
                     let fit = self.fit(batch, &bin.free, may.min(left));
                     let rest = self.place(batch, bin, fit, &mut left);
                     n += 1;
-                    bins.splice(n..n, rest);
+                    if !rest.is_empty() {
+                        bins.splice(n..n, rest);
+                    }
                 }
             }
             while left > 0

@@ -5,9 +5,10 @@
 
 use super::claim::Draft;
 use super::demand::PodSetDemand;
+use super::gates::readiness;
 use super::{Cluster, Obstacle, ObstacleReason, Request};
-use crate::api::parameters::{Gate, Tier};
-use crate::api::{NodePool, condition};
+use crate::api::NodePool;
+use crate::api::parameters::Tier;
 use crate::policy::preset::asks_for_accelerator;
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -36,17 +37,19 @@ pub fn candidates(
     }
     let mut pools: Vec<&Arc<NodePool>> = cluster.node_pools.iter().collect();
     pools.sort_by_key(|p| Reverse((p.spec.weight.unwrap_or_default(), p.metadata.name.clone())));
-    let (mut drafts, mut reasons) = (Vec::new(), Vec::new());
+    let (mut usable, mut not_now, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
     for pool in &pools {
         match draft(pool, request, tier, wanted) {
-            Ok(draft) => drafts.push(draft),
+            Ok(draft) if readiness::is_open(pool, request.policy) => usable.push(draft),
+            Ok(draft) => not_now.push(draft),
             Err(obstacle) => reasons.push(obstacle),
         }
     }
-    if !drafts.is_empty() {
+    // Of those that fit and are not ready a gate tells what they lack, where there is no other.
+    if let Some(drafts) = [usable, not_now].into_iter().find(|drafts| !drafts.is_empty()) {
         return Ok(drafts);
     }
-    // Nearest first: a pool that fits but is not ready, then one of the right flavor, then the rest.
+    // Nearest first: a pool that lacks its NodeClass, then one of the right flavor, then the rest.
     let nearest = reasons.iter().map(distance).min();
     reasons.retain(|o| Some(distance(o)) == nearest);
     Err(none_fits(wanted, &reasons))
@@ -75,7 +78,7 @@ fn none_fits(wanted: &PodSetDemand<'_>, reasons: &[Obstacle]) -> Obstacle {
     Obstacle::new(ObstacleReason::NoNodePoolFits, message)
 }
 
-/// The draft from one NodePool, if it fits and can be used.
+/// The draft from one NodePool, if it fits.
 fn draft(
     pool: &Arc<NodePool>,
     request: &Request<'_>,
@@ -92,18 +95,12 @@ fn draft(
         );
         return Err(Obstacle::new(ObstacleReason::NodePoolNotReady, message));
     }
-    let mut draft = Draft::new(pool, request, tier, wanted)?;
-    let Some(fault) = pool.unusable() else { return Ok(draft) };
+    let draft = Draft::new(pool, request, tier, wanted)?;
     // A static pool will not do later either.
-    if pool.spec.replicas.is_some() {
-        return Err(Obstacle::new(ObstacleReason::NoNodePoolFits, fault));
+    match (pool.spec.replicas, pool.unusable()) {
+        (Some(_), Some(fault)) => Err(Obstacle::new(ObstacleReason::NoNodePoolFits, fault)),
+        _ => Ok(draft),
     }
-    match request.policy.node_class_gate {
-        Gate::Warn if only_the_class_is_not_ready(pool) => draft.notes.push(fault),
-        Gate::Off if only_the_class_is_not_ready(pool) => {}
-        _ => return Err(Obstacle::new(ObstacleReason::NodePoolNotReady, fault)),
-    }
-    Ok(draft)
 }
 
 /// The NodePool with the parts of its nodeClassRef that it leaves out.
@@ -123,16 +120,11 @@ fn completed(pool: &Arc<NodePool>, request: &Request<'_>, wanted: &PodSetDemand<
     Arc::new(pool)
 }
 
-fn only_the_class_is_not_ready(pool: &NodePool) -> bool {
-    let is_false = |kind: &str| condition::find(pool.conditions(), kind).is_some_and(|c| c.status == "False");
-    let class = condition::find(pool.conditions(), "NodeClassReady").is_some_and(|c| c.status != "True");
-    class && !is_false("ValidationSucceeded") && pool.metadata.deletion_timestamp.is_none()
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::fixtures::{World, condition, flavor, pool};
     use super::*;
+    use crate::api::parameters::Gate;
     use serde_json::{Value, json};
 
     fn world(pools: &[(&str, Value)]) -> World {

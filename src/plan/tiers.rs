@@ -1,7 +1,8 @@
 //! The ordered options to get a gang's nodes from: tiers, within a tier NodePools by weight, and within
 //! these the values of the label that all nodes are to share.
 //!
-//! Rule: one option is one way for the whole gang, so a gang never mixes two of them.
+//! Rule: one option is one way for all nodes that are still to come; only claims that exist, where the
+//! policy lets tiers be mixed, may have come by another.
 
 use super::claim::Draft;
 use super::demand::PodSetDemand;
@@ -180,6 +181,30 @@ mod tests {
             panic!("no plan")
         };
         assert_eq!((plan.tier, plan.slots), (1, on_demand.slots));
+    }
+
+    #[test]
+    fn what_is_kept_stays_and_the_rest_comes_by_the_next_way() {
+        let mut world = two_tiers();
+        let spot = world.provisioned();
+        let mut kept = (*spot.slots[1].template).clone();
+        kept.metadata.name = Some("kept".to_owned());
+        let labels = kept.metadata.labels.get_or_insert_default();
+        labels.extend([
+            (names::SLOT.to_owned(), "1".to_owned()),
+            (names::NODEPOOL.to_owned(), "gpu".to_owned()),
+        ]);
+        world.short = short(&spot);
+        world.ways = Ways::From(1);
+        let kept = [kept];
+        let cluster = crate::plan::Cluster { kept: &kept, ..world.cluster() };
+        let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
+            panic!("no plan")
+        };
+        assert_eq!((plan.tier, plan.nodes(), plan.to_create()), (1, 2, 1));
+        assert_eq!(plan.slots[1].template.metadata.name.as_deref(), Some("kept"));
+        assert!(!plan.is_short(Some(&world.short)), "what is there already is not looked for");
+        assert_ne!(plan.slots[0].template, spot.slots[0].template);
     }
 
     #[test]

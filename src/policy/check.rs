@@ -56,6 +56,9 @@ pub fn file(file: &PolicyFile) -> Vec<Finding> {
     found.some_node(&guards.key("createsPerMinute"), file.guards.creates_per_minute);
     found.some_node(&guards.key("perLocalQueue").key("nodes"), queue.nodes);
     found.some_node(&guards.key("perLocalQueue").key("createsPerHour"), queue.creates_per_hour);
+    if let Some(amounts) = &queue.max_resources {
+        found.amounts(&guards.key("perLocalQueue").key("maxResources"), amounts);
+    }
     let overrides = root.key("jobOverrides");
     if let Some(bounds) = &file.job_overrides.max_wait {
         found.positive(&overrides.key("maxWait").key("max"), Some(bounds.max));

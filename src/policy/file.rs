@@ -7,6 +7,7 @@ use super::decode::decode;
 use super::preset::CloudProvider;
 use super::tree::{self, Problem};
 use super::{Policy, check};
+use crate::api::amount::{self, Amounts, Price};
 use crate::api::duration::Span;
 use crate::api::parameters::ProvisioningParametersSpec;
 use schemars::JsonSchema;
@@ -57,7 +58,7 @@ pub enum Kind {
 }
 
 /// Bounds of the whole controller: a bug in retrying is a bill. What is absent has its default.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Guards {
     /// Most nodes one gang may have; 256 by default.
@@ -75,7 +76,7 @@ pub struct Guards {
 }
 
 /// Bounds of one LocalQueue. What is absent is unbounded.
-#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct QueueGuards {
     /// Most nodes held for its gangs at a time.
@@ -84,6 +85,21 @@ pub struct QueueGuards {
     /// Most NodeClaims created for its gangs in an hour.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub creates_per_hour: Option<u32>,
+    /// Most of each resource, devices above all, on the nodes held for its gangs at a time.
+    #[serde(default, deserialize_with = "amount::some_amounts", skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "amount::amounts_schema")]
+    pub max_resources: Option<Amounts>,
+    /// Most money per hour for the nodes held for its gangs at a time, by `gates.budget.prices` of the
+    /// check that asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_hourly_cost: Option<Price>,
+}
+
+impl QueueGuards {
+    /// Whether it matters what is held for a LocalQueue, or was created for it.
+    pub fn is_bounded(&self) -> bool {
+        *self != Self::default()
+    }
 }
 
 /// Built-in bound of `guards.claimsInFlight`.

@@ -38,6 +38,8 @@ pub struct Policy {
     pub node_pool: Option<String>,
     /// Options tried in this order; empty means one without a name: `node_pool` and `requirements`.
     pub tiers: Vec<Tier>,
+    /// Whether the nodes of one gang may come from several of them.
+    pub mixed_tiers: bool,
     /// Requirements added to every NodeClaim.
     pub requirements: Vec<Requirement>,
     /// When to provision.
@@ -157,6 +159,7 @@ impl Default for Policy {
         Self {
             node_pool: None,
             tiers: Vec::new(),
+            mixed_tiers: false,
             requirements: Vec::new(),
             strategy: StrategyType::Proactive,
             buffer_time: Span::seconds(0),

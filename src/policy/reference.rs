@@ -148,6 +148,7 @@ impl<'a> Rows<'a> {
             Some("array") => format!("list of {}", plural(&self.kind(self.resolved(&schema["items"])))),
             Some("object") => "map".to_owned(),
             Some("integer") => "number".to_owned(),
+            Some("boolean") => "true or false".to_owned(),
             Some("string") if pattern.contains("hours") => "time".to_owned(),
             Some("string") if pattern.contains("{1,6}") => "money".to_owned(),
             Some("string") => "text".to_owned(),

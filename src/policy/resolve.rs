@@ -45,6 +45,7 @@ impl Policy {
                 self.node_pool = None;
             }
         }
+        set(&mut self.mixed_tiers, spec.mixed_tiers.as_ref());
         set(&mut self.requirements, spec.node_selector_requirements.as_ref());
         set(&mut self.managed_resources, spec.managed_resources.as_ref());
         if let Some(stated) = &spec.strategy {
@@ -141,6 +142,7 @@ impl Policy {
             node_pool_name: self.node_pool.clone().filter(|_| named),
             node_selector_requirements: Some(self.requirements.clone()),
             tiers: Some(self.tiers.clone()).filter(|_| !named),
+            mixed_tiers: Some(self.mixed_tiers),
             strategy: Some(Strategy { kind: Some(self.strategy), buffer_time: Some(self.buffer_time) }),
             managed_resources: Some(self.managed_resources.clone()),
             packing: Some(Packing { mode: Some(self.packing), shapes: Some(self.shapes.clone()) }),
@@ -254,6 +256,7 @@ mod tests {
 tiers:
 - {name: reserved, nodePoolName: gpu-reserved, zones: [a]}
 - {name: spot, nodePoolName: gpu, requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [spot]}], launchTimeout: 90s}
+mixedTiers: true
 nodeSelectorRequirements: [{key: example.com/x, operator: Exists}]
 strategy: {type: LastCheck, bufferTime: 15s}
 managedResources: [nvidia.com/gpu]

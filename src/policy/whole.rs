@@ -5,7 +5,7 @@ use super::check::Finding;
 use super::tree::Path;
 use super::{Pace, Policy};
 use crate::api::duration::Span;
-use crate::api::parameters::Release;
+use crate::api::parameters::{ColocationMode, PackingMode, Release};
 
 /// Shortest wait of a retry: less would be a storm.
 pub const LEAST_WAIT: Span = Span::seconds(1);
@@ -35,6 +35,18 @@ pub fn faults(policy: &Policy) -> Vec<Finding> {
     if policy.release == Release::Warm && policy.warm_for == Span::default() {
         let message = "Warm needs warmFor: how long nodes wait for the next gang".to_owned();
         found.push((root.key("custody").key("release"), message));
+    }
+    if policy.mixed_tiers {
+        let at = root.key("mixedTiers");
+        if policy.colocation.as_ref().is_some_and(|c| c.mode == ColocationMode::Required) {
+            let message =
+                "does not go with colocation.mode Required: another tier may have room elsewhere alone";
+            found.push((at.clone(), message.to_owned()));
+        }
+        if policy.packing == PackingMode::Fill {
+            let message = "does not go with packing.mode Fill: a node of another tier may hold other pods";
+            found.push((at, message.to_owned()));
+        }
     }
     found
 }
@@ -83,6 +95,14 @@ mod tests {
             (
                 "defaults: {strategy: {bufferTime: 10m}}\nchecks: {c: {deadlines: {gang: 5m}}}",
                 "checks.c: strategy.bufferTime 10m is not shorter than deadlines.gang, 5m",
+            ),
+            (
+                "defaults: {mixedTiers: true, colocation: {mode: Required}}",
+                "defaults.mixedTiers: does not go with colocation.mode Required",
+            ),
+            (
+                "defaults: {mixedTiers: true}\nchecks: {c: {packing: {mode: Fill}}}",
+                "checks.c: mixedTiers does not go with packing.mode Fill",
             ),
             (
                 "defaults: {retry: {compat: Setu}, strategy: {bufferTime: 12m}}",

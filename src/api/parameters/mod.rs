@@ -76,6 +76,11 @@ pub struct ProvisioningParametersSpec {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub tiers: Option<Vec<Tier>>,
+    /// Whether the nodes of one gang may come from several tiers: where one has no capacity for some of them, the
+    /// next one is asked for those alone, and the others stay. Not with `colocation` Required, nor with
+    /// `packing` Fill.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mixed_tiers: Option<bool>,
     /// When to provision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub strategy: Option<Strategy>,

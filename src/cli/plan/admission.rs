@@ -76,6 +76,10 @@ fn queue_of<'a>(objects: &'a Objects, workload: &Workload) -> Result<Option<&'a 
         return match objects.cluster_queues.as_slice() {
             [] => Ok(None),
             [only] => Ok(Some(only)),
+            _ if workload.spec.queue_name.is_empty() => Err(Failure::Invalid(format!(
+                "no LocalQueue is named, and there are several ClusterQueues; name one by the label {} of the Job",
+                crate::names::QUEUE
+            ))),
             _ => Err(Failure::Invalid(format!(
                 "LocalQueue {:?} of the Workload is not to be found, so its ClusterQueue is not known; give it with -f, or \
                  submit to one that exists",

@@ -10,7 +10,7 @@ pub fn workload(manifest: Value) -> Result<Workload, String> {
     let read =
         |value: Value| serde_json::from_value(value).map_err(|e| format!("{kind} cannot be read: {e}"));
     let pod_sets = match kind.as_str() {
-        "Workload" => return read(manifest),
+        "Workload" => return read(manifest).and_then(counted),
         "Job" => vec![of_job("main", manifest.get("spec"), 1)?],
         "JobSet" => manifest
             .pointer("/spec/replicatedJobs")
@@ -19,7 +19,7 @@ pub fn workload(manifest: Value) -> Result<Workload, String> {
             .iter()
             .map(|job| {
                 let name = job.get("name").and_then(Value::as_str).unwrap_or_default();
-                let replicas = job.get("replicas").and_then(Value::as_i64).unwrap_or(1);
+                let replicas = number(job, "replicas", &format!("replicated Job {name}"))?.unwrap_or(1);
                 of_job(name, job.pointer("/template/spec"), replicas)
             })
             .collect::<Result<_, _>>()?,
@@ -29,14 +29,34 @@ pub fn workload(manifest: Value) -> Result<Workload, String> {
     };
     let metadata = |key: &str| manifest.pointer(&format!("/metadata/{key}")).cloned();
     let queue = manifest.pointer("/metadata/labels").and_then(|labels| labels.get(names::QUEUE)).cloned();
-    read(json!({
+    let made = read(json!({
         "metadata": {
             "name": metadata("name").unwrap_or_else(|| json!("unnamed")),
             "namespace": metadata("namespace").unwrap_or_else(|| json!("default")),
             "annotations": overrides(&manifest),
         },
         "spec": {"podSets": pod_sets, "queueName": queue.unwrap_or_else(|| json!(""))},
-    }))
+    }))?;
+    counted(made)
+}
+
+/// A Workload whose pod sets have no fewer than no pods.
+fn counted(workload: Workload) -> Result<Workload, String> {
+    match workload.spec.pod_sets.iter().find(|set| set.count < 0) {
+        None => Ok(workload),
+        Some(set) => Err(format!("pod set {} has a count of {}; write 0 or more", set.name, set.count)),
+    }
+}
+
+/// A whole number that is not negative; `None` where the field is absent.
+fn number(of: &Value, field: &str, whose: &str) -> Result<Option<i64>, String> {
+    match of.get(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(value) => match value.as_i64() {
+            Some(number) if number >= 0 => Ok(Some(number)),
+            _ => Err(format!("{whose} has {field}: {value}; write a whole number, 0 or more")),
+        },
+    }
 }
 
 /// What Kueue copies from a Job to its Workload, as far as Setu reads it.
@@ -51,9 +71,9 @@ fn of_job(name: &str, spec: Option<&Value>, replicas: i64) -> Result<Value, Stri
     let spec = spec.ok_or_else(|| format!("the Job of pod set {name} has no spec"))?;
     let template =
         spec.get("template").ok_or_else(|| format!("the Job of pod set {name} has no template"))?;
-    let number = |key: &str| spec.get(key).and_then(Value::as_i64);
-    let parallelism = number("parallelism").unwrap_or(1);
-    let at_a_time = number("completions").map_or(parallelism, |completions| parallelism.min(completions));
+    let number = |field| number(spec, field, &format!("the Job of pod set {name}"));
+    let parallelism = number("parallelism")?.unwrap_or(1);
+    let at_a_time = number("completions")?.map_or(parallelism, |completions| parallelism.min(completions));
     Ok(json!({"name": name, "count": at_a_time.saturating_mul(replicas), "template": template}))
 }
 
@@ -84,6 +104,24 @@ mod tests {
         let pod = json!({"kind": "Pod", "metadata": {"name": "p", "labels": {(names::QUEUE): "lq"}}, "spec": {"containers": []}});
         assert_eq!(workload(pod.clone()).unwrap().spec.queue_name, "lq");
         assert_eq!(counts(pod), [("main".to_owned(), 1)]);
+    }
+
+    #[test]
+    fn a_number_of_pods_that_cannot_be_is_named() {
+        let refused = |manifest: Value| workload(manifest).unwrap_err();
+        let template = json!({"spec": {"containers": []}});
+        let job = |parallelism: Value| json!({"kind": "Job", "spec": {"parallelism": parallelism, "template": template}});
+        let words = "the Job of pod set main has parallelism: -2; write a whole number, 0 or more";
+        assert_eq!(refused(job(json!(-2))), words);
+        assert!(refused(job(json!("4"))).contains("parallelism: \"4\""));
+        let set = json!({"kind": "JobSet", "spec": {"replicatedJobs": [
+            {"name": "work", "replicas": -1, "template": job(json!(1))},
+        ]}});
+        assert!(refused(set).starts_with("replicated Job work has replicas: -1"));
+        let of_kueue = json!({"kind": "Workload", "metadata": {"name": "w"}, "spec": {"podSets": [
+            {"name": "main", "count": -1, "template": template},
+        ]}});
+        assert_eq!(refused(of_kueue), "pod set main has a count of -1; write 0 or more");
     }
 
     #[test]

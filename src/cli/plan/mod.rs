@@ -85,6 +85,7 @@ impl Args {
         let labels = objects.labels_of(&namespace);
         let pool_claims: Vec<_> = objects.node_claims.iter().map(|c| (**c).clone()).collect();
         let shapes = objects.shapes();
+        let traffic = objects.traffic(&admitted.workload);
         let cluster = Cluster {
             cluster_queue: Some(&admitted.queue),
             checks: &objects.checks,
@@ -100,7 +101,7 @@ impl Args {
             local_queues: Some(&objects.local_queues),
             namespace_labels: Some(&labels),
             guards: Some(&settings.file.guards),
-            traffic: Some(&plan::gates::guards::Traffic::default()),
+            traffic: Some(&traffic),
             ..Cluster::default()
         };
         let request = Request {

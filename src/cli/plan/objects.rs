@@ -4,6 +4,7 @@
 //! not made from are left out.
 
 use super::manifest;
+use crate::api::node_pool::ASSUMED;
 use crate::api::parameters::ProvisioningParametersSpec;
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
@@ -12,6 +13,9 @@ use crate::api::{
 use crate::cli::Failure;
 use crate::cluster::client;
 use crate::controllers::parameters;
+use crate::names;
+use crate::plan::gates::guards::Traffic;
+use crate::plan::gates::local_queue::Held;
 use crate::plan::shapes::Shape;
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
@@ -32,6 +36,8 @@ use std::sync::Arc;
 pub struct Objects {
     /// What is to be planned for, as Kueue would see it.
     pub workload: Option<Workload>,
+    /// Workloads of its namespace, where they were read from a cluster.
+    pub workloads: Vec<Arc<Workload>>,
     pub node_pools: Vec<Arc<NodePool>>,
     pub node_claims: Vec<Arc<NodeClaim>>,
     pub nodes: Vec<Arc<Node>>,
@@ -140,6 +146,7 @@ impl Objects {
         }
         if let Some(namespace) = of {
             list_in(&client, &namespace, &mut self.limit_ranges).await?;
+            list_in(&client, &namespace, &mut self.workloads).await?;
         }
         Ok(())
     }
@@ -163,7 +170,35 @@ impl Objects {
     pub fn labels_of(&self, namespace: &str) -> BTreeMap<String, String> {
         let found = self.namespaces.iter().find(|n| n.metadata.name.as_deref() == Some(namespace));
         let labels = found.and_then(|n| n.metadata.labels.clone());
-        labels.unwrap_or_else(|| [(crate::names::NAMESPACE_NAME.to_owned(), namespace.to_owned())].into())
+        labels.unwrap_or_else(|| [(names::NAMESPACE_NAME.to_owned(), namespace.to_owned())].into())
+    }
+
+    /// What goes on besides this Workload, as far as the NodeClaims show it: when the last were created,
+    /// only a controller knows.
+    pub fn traffic(&self, workload: &Workload) -> Traffic {
+        let name = |w: &Workload| {
+            let metadata = &w.metadata;
+            let of = |part: &Option<String>| part.clone().unwrap_or_default();
+            format!("{}/{}", of(&metadata.namespace), of(&metadata.name))
+        };
+        let (own, queue) = (name(workload), workload.local_queue());
+        let of_others = |claim: &&Arc<NodeClaim>| {
+            claim.label(names::MANAGED_BY) == names::SETU
+                && claim.metadata.deletion_timestamp.is_none()
+                && claim.annotation(names::WORKLOAD) != own
+        };
+        let others: Vec<&Arc<NodeClaim>> = self.node_claims.iter().filter(of_others).collect();
+        let is_of_queue = |claim: &NodeClaim| {
+            let made_for = self.workloads.iter().find(|w| name(w) == claim.annotation(names::WORKLOAD));
+            made_for.map_or(claim.annotation(names::WARM_QUEUE) == queue, |w| w.local_queue() == queue)
+        };
+        let in_flight = others.iter().filter(|claim| !claim.is("Initialized")).count();
+        let of_queue = others.iter().filter(|claim| is_of_queue(claim));
+        Traffic {
+            in_flight: u32::try_from(in_flight).unwrap_or(u32::MAX),
+            queue: of_queue.map(|claim| Held::of_claim(Arc::clone(claim))).collect(),
+            ..Traffic::default()
+        }
     }
 
     /// Shapes of the nodes and claims that are there.
@@ -193,7 +228,7 @@ fn assume_ready(pool: &mut Value) {
     if pool.get("status").is_none()
         && let Some(fields) = pool.as_object_mut()
     {
-        let ready = json!({"type": "Ready", "status": "True", "reason": "Assumed", "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z"});
+        let ready = json!({"type": "Ready", "status": "True", "reason": ASSUMED, "message": "", "lastTransitionTime": "1970-01-01T00:00:00Z"});
         fields.insert("status".to_owned(), json!({"conditions": [ready]}));
     }
 }

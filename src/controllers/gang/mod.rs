@@ -4,32 +4,30 @@
 //! but never deletes. Every decision that absence takes part in is made on a quorum read.
 
 mod act;
+mod planning;
 mod report;
 mod view;
 mod warm;
 
 use super::context::Context;
-use super::ledger::LedgerPages;
 use super::plans;
 use crate::api::pod::ResourceList;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Workload};
 use crate::effects::{claims, pods};
 use crate::error::Error;
-use crate::gang::claims::Loss;
 use crate::gang::identity::pin;
 use crate::gang::journal::JournalError;
 use crate::gang::{
-    Effect, Event, Failure, FailureClass, GangIdentity, Journal, Reading, Reservation, Rules, Sight, State,
-    decide, observe, strangers,
+    Effect, Event, GangIdentity, Journal, Reading, Reservation, Rules, Sight, State, decide, observe,
+    strangers,
 };
 use crate::names;
-use crate::plan::offering::Offering;
-use crate::plan::{Outcome, Request, Ways, strategy};
+use crate::plan::{Outcome, strategy};
 use crate::policy::Policy;
 use jiff::Timestamp;
 use kube::{Client, ResourceExt};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -210,7 +208,15 @@ impl<'a> Gang<'a> {
             let decision = decide(&self.journal, &event, &rules);
             moved |= decision.journal != self.journal;
             effects.extend(decision.effects);
-            if self.take(decision.journal) {
+            let (begun, way) = (self.journal.state != State::Validating, self.journal.memory.way);
+            let stepped = self.take(decision.journal);
+            if begun && self.journal.state == State::Provisioning && self.journal.memory.way != way {
+                // What was accepted for the way before is not what comes now.
+                pages.strike(&self.id);
+                pages.went_on(&self.id, Some(self.journal.memory.way));
+                self.plan = None;
+            }
+            if stepped {
                 if let Event::Failed(failure) | Event::Lost { failure, .. } = &event {
                     pages.note_shortage(self.exhausted(failure, &glance.losses), now);
                 }
@@ -273,92 +279,6 @@ impl<'a> Gang<'a> {
             self.policy = plans::of_tier(&self.policy, self.journal.memory.way.tier);
             self.policy = plans::of_topology(self.context, &self.policy, workload, &self.pin);
         }
-    }
-
-    fn needs_plan(&self) -> bool {
-        match self.journal.state {
-            State::Validating | State::Provisioning => true,
-            State::Approved => self.journal.memory.slots == 0 || self.journal.memory.mending,
-            _ => false,
-        }
-    }
-
-    fn make_plan(&self, workload: &Workload, pages: &mut LedgerPages) -> Outcome {
-        if let Some(fault) = &self.policy_fault {
-            return Outcome::Wait(fault.clone());
-        }
-        let begun =
-            self.claims.iter().find(|c| c.label(names::ATTEMPT) == self.journal.memory.attempt.to_string());
-        let ways = match (&self.journal.state, pages.accepted(&self.id), begun) {
-            (State::Provisioning, Some((choice, _)), _) => Ways::Accepted(choice),
-            (State::Provisioning, None, Some(claim)) => Ways::Like(claim),
-            _ => Ways::From(self.journal.memory.way.choice),
-        };
-        let request = Request { ways, ..self.request(workload) };
-        let known =
-            plans::Known { claims: &self.pool_claims, warm: self.warm.as_deref().unwrap_or_default() };
-        let plan = plans::outcome(self.context, &request, &self.id, pages, known);
-        if !self.journal.memory.mending || !self.is_short_of(&plan) {
-            return plan;
-        }
-        // Pods that are done have moved the slots of the others: only all of them give the first plan.
-        let mut all = workload.clone();
-        if let Some(status) = &mut all.status {
-            status.reclaimable_pods.clear();
-        }
-        plans::outcome(self.context, &Request { workload: &all, ..request }, &self.id, pages, known)
-    }
-
-    /// Whether a gang whose pods need these nodes now has fewer, and the plan is not the one it began with.
-    fn is_short_of(&self, plan: &Outcome) -> bool {
-        let Outcome::Provision(plan) = plan else { return false };
-        let memory = &self.journal.memory;
-        let attempt = memory.attempt.to_string();
-        let stays =
-            |c: &&NodeClaim| c.metadata.deletion_timestamp.is_none() && c.label(names::ATTEMPT) == attempt;
-        let left = self.claims.iter().filter(stays).count();
-        memory.plan.as_ref() != Some(&plan.hash()) && plan.slots.len() > left
-    }
-
-    /// What this failure shows to be out of capacity.
-    fn exhausted(&self, failure: &Failure, losses: &BTreeMap<u32, Loss>) -> BTreeSet<Offering> {
-        let attempt = self.journal.memory.attempt;
-        match failure.reason {
-            FailureClass::InsufficientCapacity => losses
-                .iter()
-                .filter(|(_, loss)| matches!(loss, Loss::Failed(f) if f.reason == failure.reason))
-                .flat_map(|(slot, _)| self.context.necrology.offerings(&self.last_name(*slot)))
-                .collect(),
-            FailureClass::LaunchTimeout => {
-                let late = self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
-                late.filter(|c| !c.is("Launched")).flat_map(Offering::of).collect()
-            }
-            _ => BTreeSet::new(),
-        }
-    }
-
-    fn request<'r>(&'r self, workload: &'r Workload) -> Request<'r> {
-        Request {
-            workload,
-            check: &self.identity.check,
-            our_checks: self.our_checks,
-            gang: &self.pin,
-            policy: &self.policy,
-            ways: Ways::From(0),
-        }
-    }
-
-    async fn fetch_pool_claims(&mut self, workload: &Workload) -> Result<(), Error> {
-        let planning = matches!(self.journal.state, State::Validating | State::Provisioning);
-        let accepted = self.context.ledger.open().accepted(&self.id).is_some();
-        if planning && !accepted && self.pool_claims.is_empty() {
-            let pools = plans::pools_to_read(self.context, &self.policy);
-            if !pools.is_empty() {
-                self.pool_claims = claims::of_pools(self.client, &pools).await?;
-                self.fetch_warm(workload).await?;
-            }
-        }
-        Ok(())
     }
 
     async fn look_again(&mut self, workload: &Workload) -> Result<(), Error> {

@@ -123,16 +123,18 @@ impl Gang<'_> {
     pub(super) fn count_gates(&self, workload: &Workload, pages: &mut LedgerPages) {
         let queue = workload.admission().map_or("", |a| a.cluster_queue.as_str());
         match &self.plan {
-            Some(Outcome::Provision(plan)) if self.claims.is_empty() => {
-                pages.note_obstacle(&self.id, None);
+            Some(Outcome::Provision(plan)) if self.claims.is_empty() && pages.note_answer(&self.id, None) => {
                 for report in &plan.reports {
-                    let result =
-                        if report.answer == Answer::Warn { Checked::Warned } else { Checked::Passed };
+                    let result = match report.answer {
+                        Answer::Warn => Checked::Warned,
+                        Answer::Unknown => Checked::Unknown,
+                        _ => Checked::Passed,
+                    };
                     metrics::gate(report.gate, &report.subject, result);
                 }
             }
             Some(outcome @ (Outcome::Wait(obstacle) | Outcome::Refuse(obstacle)))
-                if pages.note_obstacle(&self.id, Some(obstacle.reason)) =>
+                if pages.note_answer(&self.id, Some(obstacle.reason)) =>
             {
                 let waits = matches!(outcome, Outcome::Wait(_));
                 let result = if waits { Checked::Waiting } else { Checked::Refused };

@@ -54,11 +54,12 @@ fn within(fits: bool, takes: &str, most: &str) -> Report {
 fn of_resources(plan: &Plan, most: &ResourceList) -> Report {
     let total = plan.reservations("").into_iter().fold(ResourceList::new(), |t, r| sum(&t, &r.requests));
     let bounded: ResourceList = total.into_iter().filter(|(key, _)| most.contains_key(key)).collect();
-    let key = first_short(&bounded, most)
-        .or_else(|| bounded.keys().next().map(String::as_str))
-        .unwrap_or("nothing");
-    let fits = first_short(&bounded, most).is_none();
-    within(fits, &format!("{} {key}", shown(&bounded, key)), &shown(most, key))
+    let short = first_short(&bounded, most);
+    let Some(key) = short.or_else(|| bounded.keys().next().map(String::as_str)) else {
+        let words = "the gang takes nothing that gates.budget.maxResources bounds";
+        return Report::of(Gate::Budget, "").allow(words);
+    };
+    within(short.is_none(), &format!("{} {key}", shown(&bounded, key)), &shown(most, key))
 }
 
 fn of_money(policy: &Policy, plan: &Plan, most: Price) -> Report {
@@ -124,6 +125,13 @@ mod tests {
             assert_eq!(reason, ObstacleReason::BudgetExceeded);
             assert!(message.contains(figures), "{message}");
         }
+    }
+
+    #[test]
+    fn a_bound_on_what_the_gang_takes_none_of_is_said_to_be_that() {
+        let plan = world(&json!({"maxResources": {"example.com/nic": 4}})).provisioned();
+        let report = plan.reports.iter().find(|r| r.gate == Gate::Budget).unwrap();
+        assert_eq!(report.message, "the gang takes nothing that gates.budget.maxResources bounds");
     }
 
     #[test]

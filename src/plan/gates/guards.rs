@@ -1,12 +1,12 @@
-//! What the whole controller, and the gangs of one LocalQueue together, may do: a bug in retrying is a bill.
+//! What the whole controller may do: a bug in retrying is a bill.
 
+use super::local_queue::Held;
 use super::{Answer, Gate, Report};
-use crate::plan::{Cluster, ObstacleReason, Plan, Request};
-use crate::policy::file::Guards;
+use crate::plan::{Cluster, ObstacleReason, Plan};
 use jiff::Timestamp;
 
 /// What is going on besides this gang.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Traffic {
     /// Claims that exist or are about to, and whose nodes are not ready.
     pub in_flight: u32,
@@ -14,8 +14,9 @@ pub struct Traffic {
     pub look_again: Option<Timestamp>,
     /// Claims created within a minute.
     pub last_minute: Created,
-    /// Nodes held for gangs of the same LocalQueue.
-    pub queue_nodes: u32,
+    /// Nodes held for other gangs of the same LocalQueue, or about to be, and those kept for it; empty
+    /// where nothing is bounded by LocalQueue.
+    pub queue: Vec<Held>,
     /// Claims created for gangs of the same LocalQueue within an hour.
     pub queue_last_hour: Created,
 }
@@ -30,13 +31,11 @@ pub struct Created {
 }
 
 /// One report for each guard.
-pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
+pub fn ask(cluster: &Cluster<'_>, plan: &Plan) -> Vec<Report> {
     let (Some(guards), Some(traffic)) = (cluster.guards, cluster.traffic) else {
         return Vec::new();
     };
-    let queue = &request.workload.spec.queue_name;
-    let Guards { per_local_queue, .. } = guards;
-    let nodes = plan.nodes();
+    let nodes = plan.to_create();
     let guard = |key: &str, used: u32, most: u32, what: &str, until: Option<Timestamp>| {
         let report = Report::of(Gate::Guards, "").because(ObstacleReason::Guarded).until(until);
         if used.saturating_add(nodes) <= most {
@@ -51,7 +50,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
         }
         report.answer(Answer::Wait, message)
     };
-    let mut reports = vec![
+    vec![
         guard(
             "claimsInFlight",
             traffic.in_flight,
@@ -66,25 +65,17 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
             "created within a minute",
             traffic.last_minute.frees_at,
         ),
-    ];
-    if let Some(most) = per_local_queue.nodes {
-        let what = format!("held for LocalQueue {queue}");
-        reports.push(guard("perLocalQueue.nodes", traffic.queue_nodes, most, &what, traffic.look_again));
-    }
-    if let Some(most) = per_local_queue.creates_per_hour {
-        let what = format!("created within an hour for LocalQueue {queue}");
-        let Created { claims, frees_at } = traffic.queue_last_hour;
-        reports.push(guard("perLocalQueue.createsPerHour", claims, most, &what, frees_at));
-    }
-    reports
+    ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::pod::ResourceList;
     use crate::plan::fixtures::World;
     use crate::plan::{Outcome, plan};
-    use crate::policy::file::QueueGuards;
+    use crate::policy::file::{Guards, QueueGuards};
+    use std::sync::Arc;
 
     /// What planning comes to for a gang of two nodes.
     fn outcome(guards: &Guards, traffic: &Traffic) -> Outcome {
@@ -99,21 +90,27 @@ mod tests {
         let all = Guards {
             claims_in_flight: Some(5),
             creates_per_minute: Some(5),
-            per_local_queue: QueueGuards { nodes: Some(5), creates_per_hour: Some(5) },
+            per_local_queue: QueueGuards {
+                nodes: Some(5),
+                creates_per_hour: Some(5),
+                ..QueueGuards::default()
+            },
             ..Guards::default()
         };
+        let template = Arc::clone(&World::new().provisioned().slots[0].template);
+        let held = |nodes| vec![Held { nodes, resources: ResourceList::new(), claim: Arc::clone(&template) }];
         let full = |claims| Traffic {
             in_flight: claims,
             look_again: later,
             last_minute: created(claims),
-            queue_nodes: claims,
+            queue: held(claims),
             queue_last_hour: created(claims),
         };
         assert!(matches!(outcome(&all, &full(3)), Outcome::Provision(_)));
         for (traffic, key) in [
             (Traffic { in_flight: 4, ..full(3) }, "guards.claimsInFlight allows 5"),
             (Traffic { last_minute: created(4), ..full(3) }, "guards.createsPerMinute allows 5"),
-            (Traffic { queue_nodes: 4, ..full(3) }, "guards.perLocalQueue.nodes allows 5"),
+            (Traffic { queue: held(4), ..full(3) }, "guards.perLocalQueue.nodes allows 5"),
             (
                 Traffic { queue_last_hour: created(4), ..full(3) },
                 "guards.perLocalQueue.createsPerHour allows 5",

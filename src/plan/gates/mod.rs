@@ -6,8 +6,10 @@
 pub mod budget;
 pub mod capacity;
 pub mod guards;
+pub mod local_queue;
 pub mod placement;
 pub mod quota;
+pub mod readiness;
 
 use super::{Cluster, Obstacle, ObstacleReason, Plan, Request};
 use crate::api::parameters;
@@ -21,6 +23,8 @@ use std::fmt;
 pub enum Gate {
     /// Where gangs may run.
     Placement,
+    /// Readiness of the NodePools and their NodeClasses.
+    Readiness,
     /// How large a gang may be.
     Size,
     /// What a gang may cost.
@@ -37,6 +41,7 @@ impl fmt::Display for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Placement => "placement",
+            Self::Readiness => "readiness",
             Self::Size => "size",
             Self::Budget => "budget",
             Self::Guards => "guards",
@@ -52,6 +57,8 @@ impl fmt::Display for Gate {
 pub enum Answer {
     /// Nothing is in the way.
     Allow,
+    /// There is nothing to compare with yet, which does not hold the plan up.
+    Unknown,
     /// Something is, and the policy does not mind.
     Warn,
     /// Not until something changes.
@@ -64,6 +71,7 @@ impl fmt::Display for Answer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Self::Allow => "allow",
+            Self::Unknown => "unknown",
             Self::Warn => "warn",
             Self::Wait => "wait",
             Self::Refuse => "refuse",
@@ -148,9 +156,11 @@ impl Report {
 pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
     let policy = request.policy;
     let mut reports = placement::ask(cluster, request);
+    reports.extend(readiness::ask(cluster, policy, plan));
     reports.push(budget::size(policy, plan));
     reports.extend(budget::ask(policy, plan));
-    reports.extend(guards::ask(cluster, request, plan));
+    reports.extend(guards::ask(cluster, plan));
+    reports.extend(local_queue::ask(cluster, request, plan));
     if policy.capacity_gate != parameters::Gate::Off {
         reports.extend(capacity::ask(cluster, request, plan));
     }
@@ -158,6 +168,12 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
         reports.extend(quota::ask(cluster, request).into_iter().map(|r| r.with_force_of(policy.quota_gate)));
     }
     reports
+}
+
+/// The plan, which was accepted before, if nodes can still be made of its NodePools.
+pub fn stands(cluster: &Cluster<'_>, request: &Request<'_>, plan: Plan) -> Result<Plan, Obstacle> {
+    let reports = readiness::ask(cluster, request.policy, &plan);
+    reports.iter().find(|r| r.is_closed()).map_or(Ok(plan), |closed| Err(closed.obstacle()))
 }
 
 /// The plan with the gates' reports, if every gate lets it pass. What one only warns of becomes a note.

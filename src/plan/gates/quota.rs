@@ -6,6 +6,7 @@
 use super::{Answer, Gate, Report};
 use crate::api::ClusterQueue;
 use crate::api::queue::{ResourceQuota, quota_of};
+use crate::names;
 use crate::plan::quantity::Amount;
 use crate::plan::resources::shown;
 use crate::plan::{Cluster, ObstacleReason, Request};
@@ -38,6 +39,13 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<Report> {
 
 fn of_local_queue(cluster: &Cluster<'_>, request: &Request<'_>, queue: &str, report: Report) -> Report {
     let name = &request.workload.spec.queue_name;
+    if name.is_empty() {
+        let label = names::QUEUE;
+        return report.answer(
+            Answer::Wait,
+            format!("no LocalQueue is named, so Kueue would not take the Job; name one by its label {label}"),
+        );
+    }
     let Some(known) = cluster.local_queues else {
         return report
             .answer(Answer::Warn, format!("LocalQueue {name} cannot be read, so it is not checked"));
@@ -70,7 +78,8 @@ fn of_resource(
     report: Report,
 ) -> Report {
     let Some(reserved) = queue.reserved(flavor, &quota.name) else {
-        return report.allow(format!("Kueue has not told yet how much of {what} is reserved"));
+        return report
+            .answer(Answer::Unknown, format!("Kueue has not told yet how much of {what} is reserved"));
     };
     let (total, nominal) = (amount(reserved), amount(&quota.nominal_quota));
     let show = |amount: Amount| shown(&[(quota.name.clone(), amount.into())].into(), &quota.name);
@@ -304,10 +313,24 @@ mod tests {
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::QuotaExceeded);
         assert_eq!(message, "LocalQueue lq does not exist, though quota was reserved through it; create it");
+        world.workload.spec.queue_name.clear();
+        assert!(world.obstacle().1.contains("name one by its label kueue.x-k8s.io/queue-name"));
+        world.workload.spec.queue_name.push_str("lq");
         world.local_queues = vec![crate::plan::fixtures::local_queue("lq", "elsewhere")];
         assert!(world.obstacle().1.contains("leads to ClusterQueue elsewhere"));
         world.policy.quota_gate = parameters::Gate::Warn;
         assert!(world.provisioned().notes[0].contains("elsewhere"));
+    }
+
+    #[test]
+    fn what_kueue_has_not_told_is_unknown_and_holds_nobody_up() {
+        let mut silent = queue("q", "", &nominal("8"), "8");
+        silent.status = None;
+        let world = world(vec![silent]);
+        let report = gpus(&world);
+        let expected = "Kueue has not told yet how much of nvidia.com/gpu in ResourceFlavor gpu is reserved";
+        assert_eq!((report.answer, report.message.as_str()), (Answer::Unknown, expected));
+        assert_eq!(world.provisioned().slots.len(), 2);
     }
 
     #[test]

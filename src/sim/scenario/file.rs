@@ -23,6 +23,9 @@ pub struct Scenario {
     /// `defaults` of the policy file.
     #[serde(default)]
     pub policy: Value,
+    /// `guards` of the policy file.
+    #[serde(default)]
+    pub guards: Value,
     /// Weather at the start.
     #[serde(default)]
     pub weather: Vec<Value>,

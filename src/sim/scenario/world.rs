@@ -58,6 +58,7 @@ pub fn policy(run: &Run) -> Result<String> {
     let policy = json!({
         "apiVersion": "setu.kueue.x-k8s.io/v1alpha1",
         "kind": "Policy",
+        "guards": run.scenario.guards.as_object().cloned().unwrap_or_default(),
         "defaults": run.scenario.policy.as_object().cloned().unwrap_or_default(),
     });
     Ok(substituted(&policy, &run.id)?.to_string())

@@ -122,7 +122,8 @@ pub fn swept(reason: Orphaned) {
     counter!(catalog::SWEPT.name, "reason" => reason.name()).increment(1);
 }
 
-/// A gate said something about a NodePool or a ClusterQueue. Those that are about neither are not counted.
+/// A gate said something about the limits of a NodePool or the quota of a ClusterQueue. The others are not
+/// counted.
 pub fn gate(gate: Gate, subject: &str, result: Checked) {
     let (subject, result) = (subject.to_owned(), result.label());
     match gate {
@@ -130,6 +131,6 @@ pub fn gate(gate: Gate, subject: &str, result: Checked) {
             counter!(catalog::CAPACITY.name, "nodepool" => subject, "result" => result).increment(1);
         }
         Gate::Quota => counter!(catalog::QUOTA.name, "queue" => subject, "result" => result).increment(1),
-        Gate::Placement | Gate::Size | Gate::Budget | Gate::Guards => {}
+        Gate::Placement | Gate::Readiness | Gate::Size | Gate::Budget | Gate::Guards => {}
     }
 }

@@ -1,0 +1,114 @@
+//! How a gang comes to its plan: the way that it may take, what it has already, and what it must read for it.
+
+use super::Gang;
+use crate::api::{NodeClaim, Workload};
+use crate::controllers::ledger::LedgerPages;
+use crate::controllers::{plans, traffic};
+use crate::effects::claims;
+use crate::error::Error;
+use crate::gang::claims::Loss;
+use crate::gang::losses::is_mixed;
+use crate::gang::{Failure, FailureClass, State};
+use crate::names;
+use crate::plan::offering::Offering;
+use crate::plan::{Outcome, Request, Ways};
+use std::collections::{BTreeMap, BTreeSet};
+
+impl Gang<'_> {
+    pub(super) fn needs_plan(&self) -> bool {
+        match self.journal.state {
+            State::Validating | State::Provisioning => true,
+            State::Approved => self.journal.memory.slots == 0 || self.journal.memory.mending,
+            _ => false,
+        }
+    }
+
+    pub(super) fn make_plan(&self, workload: &Workload, pages: &mut LedgerPages) -> Outcome {
+        if let Some(fault) = &self.policy_fault {
+            return Outcome::Wait(fault.clone());
+        }
+        let mixed = is_mixed(&self.journal, &self.policy);
+        let kept: Vec<NodeClaim> = if mixed { self.staying().cloned().collect() } else { Vec::new() };
+        let begun =
+            self.claims.iter().find(|c| c.label(names::ATTEMPT) == self.journal.memory.attempt.to_string());
+        let ways = match (&self.journal.state, pages.accepted(&self.id), begun) {
+            (State::Provisioning, Some((choice, _)), _) => Ways::Accepted(choice),
+            (State::Provisioning, None, _) if mixed => Ways::From(self.journal.memory.way.choice),
+            (State::Provisioning, None, Some(claim)) => Ways::Like(claim),
+            _ => Ways::From(self.journal.memory.way.choice),
+        };
+        let request = Request { ways, ..self.request(workload) };
+        let known = plans::Known {
+            claims: &self.pool_claims,
+            warm: self.warm.as_deref().unwrap_or_default(),
+            kept: &kept,
+        };
+        let plan = plans::outcome(self.context, &request, &self.id, pages, known);
+        if !self.journal.memory.mending || !self.is_short_of(&plan) {
+            return plan;
+        }
+        // Pods that are done have moved the slots of the others: only all of them give the first plan.
+        let mut all = workload.clone();
+        if let Some(status) = &mut all.status {
+            status.reclaimable_pods.clear();
+        }
+        plans::outcome(self.context, &Request { workload: &all, ..request }, &self.id, pages, known)
+    }
+
+    /// Whether a gang whose pods need these nodes now has fewer, and the plan is not the one it began with.
+    fn is_short_of(&self, plan: &Outcome) -> bool {
+        let Outcome::Provision(plan) = plan else { return false };
+        self.journal.memory.plan.as_ref() != Some(&plan.hash()) && plan.slots.len() > self.staying().count()
+    }
+
+    /// Claims of the current attempt that are not going.
+    fn staying(&self) -> impl Iterator<Item = &NodeClaim> {
+        let attempt = self.journal.memory.attempt.to_string();
+        let claims = self.claims.iter().filter(|c| c.metadata.deletion_timestamp.is_none());
+        claims.filter(move |c| c.label(names::ATTEMPT) == attempt)
+    }
+
+    /// What this failure shows to be out of capacity.
+    pub(super) fn exhausted(&self, failure: &Failure, losses: &BTreeMap<u32, Loss>) -> BTreeSet<Offering> {
+        let attempt = self.journal.memory.attempt;
+        match failure.reason {
+            FailureClass::InsufficientCapacity => losses
+                .iter()
+                .filter(|(_, loss)| matches!(loss, Loss::Failed(f) if f.reason == failure.reason))
+                .flat_map(|(slot, _)| self.context.necrology.offerings(&self.last_name(*slot)))
+                .collect(),
+            FailureClass::LaunchTimeout => {
+                let late = self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
+                late.filter(|c| !c.is("Launched")).flat_map(Offering::of).collect()
+            }
+            _ => BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn request<'r>(&'r self, workload: &'r Workload) -> Request<'r> {
+        Request {
+            workload,
+            check: &self.identity.check,
+            our_checks: self.our_checks,
+            gang: &self.pin,
+            policy: &self.policy,
+            ways: Ways::From(0),
+        }
+    }
+
+    pub(super) async fn fetch_pool_claims(&mut self, workload: &Workload) -> Result<(), Error> {
+        let planning = matches!(self.journal.state, State::Validating | State::Provisioning);
+        let accepted = self.context.ledger.open().accepted(&self.id).is_some();
+        if planning && !accepted && self.pool_claims.is_empty() {
+            let pools = plans::pools_to_read(self.context, &self.policy);
+            if !pools.is_empty() {
+                self.pool_claims = claims::of_pools(self.client, &pools).await?;
+            }
+            // A bound counts nodes once that the gang takes over.
+            if !pools.is_empty() || traffic::counts_by_queue(self.context) {
+                self.fetch_warm(workload).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,327 @@
+//! What the gangs of one LocalQueue may hold together: nodes, devices and other resources, and money.
+//!
+//! Rule: what is about to be created counts as what is there, and nodes that the gang takes over from
+//! those kept for its LocalQueue count once, as its own.
+
+use super::guards::Created;
+use super::{Answer, Gate, Report};
+use crate::api::NodeClaim;
+use crate::api::amount::Price;
+use crate::api::pod::ResourceList;
+use crate::plan::cost::{self, Cost};
+use crate::plan::resources::{self, shown, sum};
+use crate::plan::{Cluster, ObstacleReason, Plan, Request, warm};
+use jiff::Timestamp;
+use std::sync::Arc;
+
+/// Like nodes that are held, or are about to be.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Held {
+    /// How many.
+    pub nodes: u32,
+    /// What all of them have; what they are asked to have at least, where that is not known.
+    pub resources: ResourceList,
+    /// What each was, or will be, asked for as.
+    pub claim: Arc<NodeClaim>,
+}
+
+impl Held {
+    /// The node of a claim that exists.
+    pub fn of_claim(claim: Arc<NodeClaim>) -> Self {
+        let asked = &claim.spec.resources.requests;
+        let known = claim.status.as_ref().map(|status| &status.allocatable);
+        let resources = known.map_or_else(|| asked.clone(), |known| resources::max(asked, known));
+        Self { nodes: 1, resources, claim }
+    }
+
+    /// All nodes of a plan.
+    pub fn of_plan(plan: &Plan) -> Vec<Self> {
+        let held = |(slot, nodes): (&crate::plan::Slot, u32)| Self {
+            nodes,
+            resources: resources::times(&slot.resources(), nodes),
+            claim: Arc::clone(&slot.template),
+        };
+        plan.groups().into_iter().map(held).collect()
+    }
+}
+
+/// What a gang is compared with.
+struct Asked<'a> {
+    queue: &'a str,
+    others: Vec<&'a Held>,
+    own: Vec<Held>,
+    look_again: Option<Timestamp>,
+}
+
+/// One report for each bound that is stated.
+pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
+    let (Some(guards), Some(traffic)) = (cluster.guards, cluster.traffic) else {
+        return Vec::new();
+    };
+    let bounds = &guards.per_local_queue;
+    let kept = warm::of_plan(plan, cluster.warm);
+    let taken_over =
+        |held: &&Held| kept.values().any(|claim| claim.metadata.name == held.claim.metadata.name);
+    let asked = Asked {
+        queue: &request.workload.spec.queue_name,
+        others: traffic.queue.iter().filter(|held| !taken_over(held)).collect(),
+        own: Held::of_plan(plan),
+        look_again: traffic.look_again,
+    };
+    let nodes = bounds.nodes.map(|most| asked.nodes(most));
+    let creates =
+        bounds.creates_per_hour.map(|most| asked.creates(traffic.queue_last_hour, plan.to_create(), most));
+    let resources = bounds.max_resources.as_ref().map(|most| asked.resources(most));
+    let money = bounds.max_hourly_cost.map(|most| asked.money(request, most));
+    nodes.into_iter().chain(creates).chain(resources).chain(money).collect()
+}
+
+/// One bound, with its figures in words.
+struct Bound {
+    key: &'static str,
+    /// What is bounded, behind each figure.
+    what: String,
+    used: String,
+    more: String,
+    most: String,
+    /// What it is called where the gang alone is over it.
+    refusal: ObstacleReason,
+}
+
+impl Bound {
+    /// Lets pass what fits beside the others; lets wait what fits alone, and refuses the rest.
+    fn report(self, fits: bool, fits_alone: bool, until: Option<Timestamp>) -> Report {
+        let Self { key, what, used, more, most, refusal } = self;
+        let report = Report::of(Gate::Guards, "").because(ObstacleReason::Guarded).until(until);
+        if fits {
+            return report.allow(format!("{used} {what} and {more} more, of {most}"));
+        }
+        let message = format!(
+            "guards.perLocalQueue.{key} allows {most} {what}: {used} so far, and {more} more for the gang"
+        );
+        if fits_alone {
+            return report.answer(Answer::Wait, message);
+        }
+        let report = report.because(refusal);
+        report.answer(Answer::Refuse, format!("{message}; ask the administrator to raise it"))
+    }
+}
+
+/// A bound on a number of NodeClaims: how many there are so far, how many more there would be, and the most.
+fn counted(
+    key: &'static str,
+    what: String,
+    [used, more, most]: [u32; 3],
+    until: Option<Timestamp>,
+) -> Report {
+    let bound = Bound {
+        key,
+        what,
+        used: used.to_string(),
+        more: more.to_string(),
+        most: most.to_string(),
+        refusal: ObstacleReason::TooManyNodes,
+    };
+    bound.report(used.saturating_add(more) <= most, more <= most, until)
+}
+
+impl Asked<'_> {
+    fn nodes(&self, most: u32) -> Report {
+        let used = self.others.iter().map(|held| held.nodes).fold(0, u32::saturating_add);
+        let what = format!("NodeClaims held for LocalQueue {}", self.queue);
+        let own = self.own.iter().map(|held| held.nodes).fold(0, u32::saturating_add);
+        counted("nodes", what, [used, own, most], self.look_again)
+    }
+
+    fn creates(&self, created: Created, own: u32, most: u32) -> Report {
+        let what = format!("NodeClaims created within an hour for LocalQueue {}", self.queue);
+        counted("createsPerHour", what, [created.claims, own, most], created.frees_at)
+    }
+
+    fn resources(&self, most: &ResourceList) -> Report {
+        let total = |all: &mut dyn Iterator<Item = &Held>| {
+            all.fold(ResourceList::new(), |total, held| sum(&total, &held.resources))
+        };
+        let mut own = total(&mut self.own.iter());
+        // Of what the gang takes none, it need not wait for others to have less.
+        own.retain(|key, quantity| most.contains_key(key) && resources::is_positive(quantity));
+        let mut used = total(&mut self.others.iter().copied());
+        used.retain(|key, _| own.contains_key(key));
+        let both = sum(&used, &own);
+        let short = resources::first_short(&both, most);
+        let Some(key) = short.or_else(|| own.keys().next().map(String::as_str)) else {
+            return Report::of(Gate::Guards, "")
+                .allow("the gang takes nothing that guards.perLocalQueue.maxResources bounds");
+        };
+        let bound = Bound {
+            key: "maxResources",
+            what: format!("{key} held for LocalQueue {}", self.queue),
+            used: shown(&used, key),
+            more: shown(&own, key),
+            most: shown(most, key),
+            refusal: ObstacleReason::BudgetExceeded,
+        };
+        let fits_alone = resources::first_short(&own, most).is_none();
+        bound.report(short.is_none(), fits_alone, self.look_again)
+    }
+
+    fn money(&self, request: &Request<'_>, most: Price) -> Report {
+        let budget = &request.policy.budget;
+        let cost = |all: &mut dyn Iterator<Item = &Held>| {
+            cost::of_nodes(budget, all.map(|held| (&*held.claim, held.nodes)))
+        };
+        let (own, used) = (cost(&mut self.own.iter()), cost(&mut self.others.iter().copied()));
+        for (Cost { unpriced, .. }, whose, answer, reason) in [
+            (own, "the gang's", Answer::Refuse, ObstacleReason::BudgetExceeded),
+            (used, "its other gangs'", Answer::Wait, ObstacleReason::Guarded),
+        ] {
+            if unpriced > 0 {
+                let message = format!(
+                    "the price of {unpriced} of {whose} nodes is not known, so guards.perLocalQueue.maxHourlyCost {most} of \
+                     LocalQueue {} cannot be kept; name instance types in NodePool or tier, and their prices under \
+                     gates.budget.prices",
+                    self.queue
+                );
+                let report = Report::of(Gate::Guards, "").until(self.look_again);
+                return report.because(reason).answer(answer, message);
+            }
+        }
+        let bound = Bound {
+            key: "maxHourlyCost",
+            what: format!("an hour for nodes of LocalQueue {}", self.queue),
+            used: used.at_most.to_string(),
+            more: own.at_most.to_string(),
+            most: most.to_string(),
+            refusal: ObstacleReason::BudgetExceeded,
+        };
+        let both = used.at_most.micros.saturating_add(own.at_most.micros);
+        bound.report(both <= most.micros, own.at_most <= most, self.look_again)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::guards::Traffic;
+    use super::*;
+    use crate::names;
+    use crate::plan::fixtures::{World, object, patched, pool};
+    use crate::plan::{Obstacle, Outcome, plan};
+    use crate::policy::file::{Guards, QueueGuards};
+    use serde_json::{Value, json};
+
+    /// A gang of two nodes of one GPU each, of a type with prices.
+    fn world() -> World {
+        let mut world = World::new();
+        let typed = json!({"spec": {"template": {"spec": {"requirements": [
+            {"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]},
+            {"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand", "spot"]},
+        ]}}}});
+        world.pools = vec![pool("gpu", &typed)];
+        world.policy.budget =
+            serde_json::from_value(json!({"prices": {"p5": {"on-demand": "10", "spot": "4"}}})).unwrap();
+        world
+    }
+
+    fn held(name: &str, change: &Value) -> Held {
+        let claim = json!({
+            "metadata": {"name": name, "labels": {(names::INSTANCE_TYPE): "p5", (names::CAPACITY_TYPE): "spot"}},
+            "spec": {
+                "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},
+                "resources": {"requests": {"nvidia.com/gpu": "1"}},
+            },
+        });
+        Held::of_claim(Arc::new(object(patched(claim, change))))
+    }
+
+    fn outcome(world: &World, bounds: &QueueGuards, queue: Vec<Held>) -> Outcome {
+        let guards = Guards { per_local_queue: bounds.clone(), ..Guards::default() };
+        let traffic = Traffic { queue, look_again: Some(Timestamp::UNIX_EPOCH), ..Traffic::default() };
+        let cluster = Cluster { guards: Some(&guards), traffic: Some(&traffic), ..world.cluster() };
+        plan(&cluster, &world.request())
+    }
+
+    fn waits(outcome: Outcome) -> Obstacle {
+        match outcome {
+            Outcome::Wait(obstacle) => obstacle,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn gpus(most: &str) -> QueueGuards {
+        let bounds = json!({"maxResources": {"nvidia.com/gpu": most, "cpu": "1000"}});
+        serde_json::from_value(bounds).unwrap()
+    }
+
+    fn money(most: &str) -> QueueGuards {
+        QueueGuards { max_hourly_cost: Some(most.parse().unwrap()), ..QueueGuards::default() }
+    }
+
+    #[test]
+    fn devices_of_all_gangs_of_the_queue_count_and_a_node_with_all_it_has() {
+        let others = || vec![held("a", &json!({})), held("b", &json!({}))];
+        assert!(matches!(outcome(&world(), &gpus("4"), others()), Outcome::Provision(_)));
+        let obstacle = waits(outcome(&world(), &gpus("3"), others()));
+        assert_eq!(
+            obstacle.message,
+            "guards.perLocalQueue.maxResources allows 3 nvidia.com/gpu held for LocalQueue lq: 2 so far, and 2 more \
+             for the gang"
+        );
+        assert_eq!((obstacle.reason, obstacle.until), (ObstacleReason::Guarded, Some(Timestamp::UNIX_EPOCH)));
+        let whole = vec![held("a", &json!({"status": {"allocatable": {"nvidia.com/gpu": "8"}}}))];
+        assert!(waits(outcome(&world(), &gpus("9"), whole)).message.contains("8 so far"));
+    }
+
+    #[test]
+    fn a_gang_does_not_wait_for_what_it_takes_none_of() {
+        let others = vec![held("a", &json!({"spec": {"resources": {"requests": {"example.com/nic": "9"}}}}))];
+        let bounds: QueueGuards =
+            serde_json::from_value(json!({"maxResources": {"example.com/nic": 1}})).unwrap();
+        let Outcome::Provision(plan) = outcome(&world(), &bounds, others) else { panic!("no plan") };
+        let words = "the gang takes nothing that guards.perLocalQueue.maxResources bounds";
+        assert!(plan.reports.iter().any(|r| r.message == words), "{:?}", plan.reports);
+    }
+
+    #[test]
+    fn money_counts_by_what_nodes_were_launched_as_and_by_the_dearest_they_may_become() {
+        let others = || vec![held("a", &json!({}))];
+        assert!(matches!(outcome(&world(), &money("24"), others()), Outcome::Provision(_)));
+        assert_eq!(
+            waits(outcome(&world(), &money("23.5"), others())).message,
+            "guards.perLocalQueue.maxHourlyCost allows 23.50 an hour for nodes of LocalQueue lq: 4 so far, and 20 more for \
+             the gang"
+        );
+        let unknown = vec![held("a", &json!({"metadata": {"labels": {(names::INSTANCE_TYPE): "x1"}}}))];
+        let message = waits(outcome(&world(), &money("99"), unknown)).message;
+        assert!(message.starts_with("the price of 1 of its other gangs' nodes is not known"), "{message}");
+    }
+
+    #[test]
+    fn what_would_not_fit_alone_is_refused() {
+        for bounds in [gpus("1"), money("19")] {
+            let Outcome::Refuse(obstacle) = outcome(&world(), &bounds, Vec::new()) else {
+                panic!("{bounds:?}")
+            };
+            assert!(obstacle.message.ends_with("ask the administrator to raise it"), "{}", obstacle.message);
+        }
+        let mut unpriced = world();
+        unpriced.policy.budget.prices = None;
+        let Outcome::Refuse(obstacle) = outcome(&unpriced, &money("99"), Vec::new()) else {
+            panic!("bought")
+        };
+        assert!(obstacle.message.starts_with("the price of 2 of the gang's nodes"), "{}", obstacle.message);
+    }
+
+    #[test]
+    fn kept_nodes_that_the_gang_takes_over_count_once() {
+        let world = world();
+        let mut kept = (*world.provisioned().slots[0].template).clone();
+        kept.metadata.name = Some("kept".to_owned());
+        let guards = Guards { per_local_queue: gpus("2"), ..Guards::default() };
+        let traffic = Traffic { queue: vec![Held::of_claim(Arc::new(kept.clone()))], ..Traffic::default() };
+        let warm = [kept];
+        let cluster = Cluster { guards: Some(&guards), traffic: Some(&traffic), ..world.cluster() };
+        assert!(matches!(plan(&cluster, &world.request()), Outcome::Wait(_)));
+        let cluster = Cluster { warm: &warm, ..cluster };
+        assert!(matches!(plan(&cluster, &world.request()), Outcome::Provision(_)));
+    }
+}

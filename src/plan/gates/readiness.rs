@@ -1,0 +1,104 @@
+//! Whether Karpenter would make nodes of a NodePool now: its own state, and that of its NodeClass, of
+//! whatever group and kind, as the NodePool reports it.
+//!
+//! Rule: only what is wrong with the NodeClass can be let pass by the policy.
+
+use super::{Answer, Gate, Report};
+use crate::api::NodePool;
+use crate::api::condition;
+use crate::api::node_claim::NodeClassRef;
+use crate::api::parameters;
+use crate::plan::{Cluster, ObstacleReason, Plan};
+use crate::policy::Policy;
+use std::collections::BTreeSet;
+
+/// One report for each NodePool that nodes are still to be made of.
+pub fn ask(cluster: &Cluster<'_>, policy: &Policy, plan: &Plan) -> Vec<Report> {
+    let mut asked = BTreeSet::new();
+    let pools = plan.wanted().filter_map(|slot| {
+        let found = cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(&slot.node_pool))?;
+        asked.insert(&slot.node_pool).then_some((found, &slot.template.spec.node_class_ref))
+    });
+    pools.filter_map(|(pool, class)| of_pool(pool, class, policy.node_class_gate)).collect()
+}
+
+/// Whether nothing but what the policy lets pass keeps nodes from being made of a NodePool.
+pub fn is_open(pool: &NodePool, policy: &Policy) -> bool {
+    let report = of_pool(pool, &NodeClassRef::default(), policy.node_class_gate);
+    report.is_none_or(|report| !report.is_closed())
+}
+
+fn of_pool(pool: &NodePool, class: &NodeClassRef, force: parameters::Gate) -> Option<Report> {
+    let name = pool.metadata.name.as_deref().unwrap_or_default();
+    let report = Report::of(Gate::Readiness, name).because(ObstacleReason::NodePoolNotReady);
+    if pool.is_assumed_ready() {
+        let words = format!("NodePool {name} has no status here, so it is taken for ready");
+        return Some(report.answer(Answer::Unknown, words));
+    }
+    let Some(fault) = pool.unusable() else {
+        let NodeClassRef { group, kind, name: of } = class;
+        return Some(report.allow(format!("NodePool {name} and its {kind}.{group} {of} are ready")));
+    };
+    let report = report.answer(Answer::Wait, fault);
+    if !only_the_class_is_not_ready(pool) {
+        return Some(report);
+    }
+    (force != parameters::Gate::Off).then(|| report.with_force_of(force))
+}
+
+fn only_the_class_is_not_ready(pool: &NodePool) -> bool {
+    let is_false = |kind: &str| condition::find(pool.conditions(), kind).is_some_and(|c| c.status == "False");
+    let class = condition::find(pool.conditions(), "NodeClassReady").is_some_and(|c| c.status != "True");
+    class && !is_false("ValidationSucceeded") && pool.metadata.deletion_timestamp.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::fixtures::{World, condition, pool};
+    use crate::plan::survey;
+    use serde_json::{Value, json};
+
+    fn world(conditions: &[(&str, &str)]) -> World {
+        let list: Vec<Value> = conditions.iter().map(|(kind, status)| condition(kind, status)).collect();
+        let class = json!({"group": "karpenter.example.com", "kind": "ExampleNodeClass", "name": "gpu"});
+        let change =
+            json!({"spec": {"template": {"spec": {"nodeClassRef": class}}}, "status": {"conditions": list}});
+        World { pools: vec![pool("gpu", &change)], ..World::new() }
+    }
+
+    /// What the gate answers about the NodePool, if it says anything.
+    fn told(world: &World) -> Option<(Answer, String)> {
+        let ways = survey(&world.cluster(), &world.request()).unwrap();
+        let report = ways[0].reports.iter().find(|r| r.gate == Gate::Readiness);
+        report.map(|r| (r.answer, r.message.clone()))
+    }
+
+    #[test]
+    fn a_node_pool_that_is_ready_is_told_with_its_node_class_of_whatever_group_and_kind() {
+        let expected = "NodePool gpu and its ExampleNodeClass.karpenter.example.com gpu are ready";
+        assert_eq!(told(&world(&[("Ready", "True")])), Some((Answer::Allow, expected.to_owned())));
+    }
+
+    #[test]
+    fn a_node_class_that_is_not_ready_is_told_with_its_condition_as_the_policy_weighs_it() {
+        let mut world = world(&[("Ready", "False"), ("NodeClassReady", "False")]);
+        let expected = "NodePool gpu is not ready (NodeClassReady: Because so it is)";
+        for (gate, answer) in
+            [(parameters::Gate::Enforce, Answer::Wait), (parameters::Gate::Warn, Answer::Warn)]
+        {
+            world.policy.node_class_gate = gate;
+            assert_eq!(told(&world), Some((answer, expected.to_owned())));
+        }
+        world.policy.node_class_gate = parameters::Gate::Off;
+        assert_eq!(told(&world), None);
+    }
+
+    #[test]
+    fn a_node_pool_that_fell_out_of_use_takes_no_more_nodes_although_it_was_accepted() {
+        let mut world = world(&[("Ready", "False")]);
+        world.policy.node_class_gate = parameters::Gate::Off;
+        world.ways = crate::plan::Ways::Accepted(0);
+        assert_eq!(world.obstacle().0, ObstacleReason::NodePoolNotReady);
+    }
+}
