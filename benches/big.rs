@@ -13,6 +13,7 @@
     reason = "a tool that prints figures"
 )]
 
+use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use setu::api::Workload;
 use setu::clock::Clock;
@@ -223,8 +224,11 @@ async fn main() {
     let numbers: Vec<usize> = std::env::args().filter_map(|a| a.parse().ok()).collect();
     let gangs = numbers.first().copied().unwrap_or(5_000);
     let nodes = numbers.get(1).copied().unwrap_or(4);
+    // No Workload is younger than its journal, or Setu would write each journal anew.
+    let before = Timestamp::now() - SignedDuration::from_mins(5);
     let model = model(nodes).await;
-    let server = ApiServer::new(Options { seed: 7, clock: Clock::wall(), replicas: 1, history: 10_000 });
+    let clock = Clock::starting_at(before);
+    let server = ApiServer::new(Options { seed: 7, clock, replicas: 1, history: 10_000 });
     let admin = server.user("admin");
     make_world(&admin);
     for (kind, object) in &model.others {

@@ -17,7 +17,7 @@ use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
     State, StateName, Then, Way, decide, observe,
 };
-use setu::plan::{Outcome, Plan, Share, Slot};
+use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -203,7 +203,7 @@ fn where_tiers_may_be_mixed_only_what_a_tier_lacks_comes_from_the_next_one() {
         assert_eq!(seen.step(), Vec::<u32>::new());
         let memory = &seen.journal.memory;
         assert_eq!(seen.state(), StateName::Provisioning);
-        assert_eq!((memory.attempt, memory.generation, memory.way.choice, memory.tries), (1, 1, 1, 0));
+        assert_eq!((memory.attempt, memory.generation, memory.way.choice, memory.tries), (1, 1, 0, 0));
         seen.plan = Outcome::Provision(Plan { tier: 1, choice: 1, choices: 2, ..plan(2) });
         assert_eq!(seen.step(), Vec::<u32>::new());
         assert_eq!(seen.journal.memory.way, Way { tier: 1, choice: 1, choices: 2 });
@@ -215,6 +215,31 @@ fn where_tiers_may_be_mixed_only_what_a_tier_lacks_comes_from_the_next_one() {
         seen.step();
         assert_eq!(seen.state(), StateName::Approved);
     }
+}
+
+#[test]
+fn a_second_node_that_the_first_tier_lacks_comes_from_the_tier_that_the_first_one_came_from() {
+    let mut seen = short(State::WaitingReady, true, 2);
+    seen.step();
+    seen.plan = Outcome::Provision(Plan { tier: 1, choice: 1, choices: 2, ..plan(2) });
+    seen.step();
+    assert_eq!(seen.step(), [1]);
+    seen.claims.push(ready(1, 1));
+    // Slot 0 is still of the first tier, and is lost later.
+    seen.claims.retain(|c| c.slot == 1);
+    seen.losses = BTreeMap::from([(0, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
+    seen.step();
+    let memory = &seen.journal.memory;
+    assert_eq!((seen.state(), memory.attempt, memory.way.choice), (StateName::Provisioning, 1, 1));
+    assert_eq!(seen.step(), [0]);
+    // And where no tier has any left, that ends the attempt.
+    seen.losses.clear();
+    let none = Obstacle::new(ObstacleReason::CapacityShort, "nothing is to be had");
+    seen.plan = Outcome::Wait(none);
+    seen.step();
+    assert_eq!(seen.state(), StateName::RollingBack);
+    let failure = seen.journal.memory.last_failure.as_ref().unwrap();
+    assert_eq!(failure.reason, FailureClass::InsufficientCapacity);
 }
 
 #[test]

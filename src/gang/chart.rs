@@ -90,7 +90,7 @@ impl GangChart {
             }
             Event::ClaimsExist => Transition(State::WaitingReady),
             Event::Planned { way, .. } => {
-                context.memory.way = *way;
+                context.goes_on(*way);
                 Handled
             }
             Event::Lost { failure, .. } if context.falls_in_part(failure) => Transition(State::Provisioning),

@@ -228,21 +228,27 @@ impl Turn {
         Some(State::RollingBack { then })
     }
 
-    /// Leaves the slots that ran out of capacity to the next tier, where tiers may be mixed and one is left;
-    /// all others stay as they are.
+    /// Leaves the slots that ran out of capacity to the next tier that has some, where tiers may be mixed;
+    /// all others stay as they are. Which tier that is the plan tells: the lost claim may be of an earlier
+    /// one than the latest.
     pub(super) fn falls_in_part(&mut self, failure: &Failure) -> bool {
-        let next = self.memory.way.choice.saturating_add(1);
-        if !self.rules.mixed_tiers || !failure.reason.is_shortage() || next >= self.memory.way.choices {
+        if !self.rules.mixed_tiers || !failure.reason.is_shortage() || self.memory.way.choices < 2 {
             return false;
         }
-        self.memory.way.choice = next;
         self.memory.generation = self.memory.generation.saturating_add(1);
         self.memory.mending = false;
         // Nodes of several ways are nodes of no one plan.
         self.memory.plan = None;
         self.memory.last_failure = Some(failure.clone());
-        self.restart_clock();
         true
+    }
+
+    /// Goes on by another way; each that is farther down the tiers has the time of an attempt.
+    pub(super) fn goes_on(&mut self, way: Way) {
+        if way.choice > self.memory.way.choice {
+            self.restart_clock();
+        }
+        self.memory.way = way;
     }
 
     /// Where a gang goes that lost a node after it was admitted, so that its pods may run on the others;

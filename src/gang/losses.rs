@@ -106,10 +106,9 @@ pub(super) fn is_same(journal: &Journal, plan: &Plan) -> bool {
 
 /// Whether this shortage is left to the next tier for the slots that it took alone.
 pub(super) fn falls_in_part(journal: &Journal, facts: &Facts<'_>, failure: &Failure) -> bool {
-    let way = journal.memory.way;
     facts.policy.mixed_tiers
         && failure.reason.is_shortage()
-        && way.choice.saturating_add(1) < way.choices
+        && journal.memory.way.choices > 1
         && first_loss(journal, facts).as_ref() == Some(failure)
 }
 

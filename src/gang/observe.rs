@@ -14,7 +14,7 @@ use super::reservation::Reservation;
 use super::state::{State, Then};
 use crate::api::parameters::{OnNodeLost, Release};
 use crate::api::workload::Verdict;
-use crate::plan::{Outcome, Plan};
+use crate::plan::{ObstacleReason, Outcome, Plan};
 use crate::planted::planted;
 use jiff::Timestamp;
 
@@ -186,6 +186,12 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
             }
             (true, false) => event(Event::ClaimsMissing(missing)),
         },
+        Outcome::Wait(obstacle) if losses::is_mixed(journal, facts.policy) => {
+            // No tier has what is missing; whatever else is in the way may go before the deadline.
+            let short = obstacle.reason == ObstacleReason::CapacityShort;
+            let failure = Failure::new(FailureClass::InsufficientCapacity, &obstacle.message);
+            if short { event(Event::Failed(failure)) } else { None }
+        }
         Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) | Outcome::Never(obstacle) => {
             changed(&obstacle.message)
         }

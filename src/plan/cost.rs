@@ -1,6 +1,6 @@
 //! What nodes cost an hour, by the administrator's own table.
 //!
-//! Rule: an unknown price is said to be unknown, never taken for nothing. Where a claim may become
+//! Rule: an unknown price is said to be unknown, never taken for nothing or for another. Where a claim may become
 //! several things, a bound counts the dearest and a choice the cheapest.
 
 use super::Plan;
@@ -9,6 +9,7 @@ use crate::api::NodeClaim;
 use crate::api::amount::Price;
 use crate::api::parameters::Budget;
 use crate::names;
+use std::collections::BTreeSet;
 
 /// What a gang costs an hour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -55,9 +56,16 @@ pub fn dearest(budget: &Budget, claim: &NodeClaim) -> Option<Price> {
         (None, Some(listed)) => listed.iter().map(String::as_str).collect(),
         (None, None) => return None,
     };
-    let dearest: Option<Vec<Price>> =
-        types.iter().map(|instance_type| prices(budget, instance_type, &requirements).max()).collect();
-    dearest?.into_iter().max()
+    // Nothing is dearer than on-demand, so that is what a node of any capacity type counts with.
+    let on_demand = BTreeSet::from(["on-demand".to_owned()]);
+    let kinds = requirements.get(names::CAPACITY_TYPE).and_then(|v| v.listed()).unwrap_or(&on_demand);
+    let table = budget.prices.as_ref()?;
+    let dearest = |instance_type: &&str| {
+        let of_type = table.get(*instance_type)?;
+        let all: Option<Vec<Price>> = kinds.iter().map(|kind| of_type.get(kind).copied()).collect();
+        all?.into_iter().max()
+    };
+    types.iter().map(dearest).collect::<Option<Vec<Price>>>()?.into_iter().max()
 }
 
 /// So many times a price.
@@ -82,4 +90,40 @@ pub fn of_nodes<'c>(budget: &Budget, nodes: impl IntoIterator<Item = (&'c NodeCl
         }
     }
     cost
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn price_of(capacity_types: &Value, prices: &Value) -> Option<Price> {
+        let budget: Budget = serde_json::from_value(json!({"prices": {"p5.48xlarge": prices}})).unwrap();
+        let mut requirements =
+            vec![json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge"]})];
+        if !capacity_types.is_null() {
+            requirements
+                .push(json!({"key": names::CAPACITY_TYPE, "operator": "In", "values": capacity_types}));
+        }
+        let claim = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
+            "spec": {"requirements": requirements, "nodeClassRef": {}},
+        }));
+        dearest(&budget, &claim.unwrap())
+    }
+
+    #[test]
+    fn a_node_costs_the_most_that_it_may_and_nothing_known_where_one_price_is_missing() {
+        let (both, spot) = (json!({"on-demand": "98", "spot": "39"}), json!({"spot": "39"}));
+        for (capacity_types, prices, cost) in [
+            (json!(["on-demand", "spot"]), &both, Some("98")),
+            (json!(["spot"]), &both, Some("39")),
+            (json!(["on-demand", "spot"]), &spot, None),
+            (Value::Null, &both, Some("98")),
+            (Value::Null, &spot, None),
+        ] {
+            let cost = cost.map(|text| serde_json::from_value(json!(text)).unwrap());
+            assert_eq!(price_of(&capacity_types, prices), cost, "{capacity_types} {prices}");
+        }
+    }
 }

@@ -1,5 +1,5 @@
 //! One gang of two slots, two replicas, and everything that may go wrong between two writes, explored
-//! without gaps.
+//! breadth first up to a bound, or to the end with `SETU_MODEL=large`.
 //!
 //! `core` is the real code behind small values, `world` what others do, `replica` the order in which a
 //! replica makes its requests, `explore` the search. Each test explores one mix of faults and prints

@@ -5,6 +5,7 @@ use crate::app::board;
 use crate::controllers::board::BoardSnapshot;
 use crate::sim::cluster::Cluster;
 use crate::sim::http;
+use serde_json::json;
 use std::future::IntoFuture as _;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -51,14 +52,30 @@ impl Door {
         let api = http::router(cluster.server.clone(), CancellationToken::new());
         // It ends with the runtime.
         tokio::spawn(axum::serve(listener, board::routes(snapshot).merge(api)).into_future());
+        let own = kubeconfig(self.address).map_or_else(String::new, |path| {
+            format!("With Setu's own commands:\n\n  export KUBECONFIG={path}\n  setu inspect -A\n\n")
+        });
         print(&format!(
             "Serving the cluster until Ctrl-C. In another terminal:\n\n  \
              kubectl --server http://{address} get workloads,nodeclaims,nodes -A\n  \
              kubectl --server http://{address} get events -A -w\n  \
              kubectl --server http://{address} apply --validate=false -f examples/setup -f examples/gang-of-four.yaml\n\n\
-             In a browser: http://{address}/board\n\n",
+             {own}In a browser: http://{address}/board\n\n",
             address = self.address
         ));
         Ok(())
     }
+}
+
+/// Writes a kubeconfig that leads to an address; returns its path, if there is a place for it.
+fn kubeconfig(address: SocketAddr) -> Option<String> {
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "demo",
+        "clusters": [{"name": "demo", "cluster": {"server": format!("http://{}", address)}}],
+        "contexts": [{"name": "demo", "context": {"cluster": "demo", "user": "demo"}}],
+        "users": [{"name": "demo", "user": {}}],
+    });
+    let path = std::env::temp_dir().join(format!("setu-demo-{}.json", address.port()));
+    std::fs::write(&path, config.to_string()).ok()?;
+    Some(path.display().to_string())
 }

@@ -161,8 +161,6 @@ impl Gang<'_> {
         claim.label(names::MANAGED_BY) == names::SETU && claim.label(names::WORKLOAD_UID) == self.identity.uid
     }
 
-    /// Makes sure that this gang still is where its journal says, where no write has just shown it:
-    /// the Workload at hand may be older than the claims it is judged by.
     /// Makes the journal durable, if it changed, and tells of its transitions.
     pub(super) async fn commit(&mut self, workload: &mut Workload) -> Result<(), Error> {
         let text = self.journal.encode();

@@ -18,6 +18,7 @@ use crate::effects::{claims, pods};
 use crate::error::Error;
 use crate::gang::identity::pin;
 use crate::gang::journal::JournalError;
+use crate::gang::losses::is_mixed;
 use crate::gang::{
     Effect, Event, GangIdentity, Journal, Reading, Reservation, Rules, Sight, State, decide, observe,
     strangers,
@@ -208,9 +209,12 @@ impl<'a> Gang<'a> {
             let decision = decide(&self.journal, &event, &rules);
             moved |= decision.journal != self.journal;
             effects.extend(decision.effects);
-            let (begun, way) = (self.journal.state != State::Validating, self.journal.memory.way);
+            let begun = self.journal.state != State::Validating;
+            let (way, generation) = (self.journal.memory.way, self.journal.memory.generation);
             let stepped = self.take(decision.journal);
-            if begun && self.journal.state == State::Provisioning && self.journal.memory.way != way {
+            let memory = &self.journal.memory;
+            let falls = is_mixed(&self.journal, &self.policy) && memory.generation != generation;
+            if begun && self.journal.state == State::Provisioning && (falls || memory.way != way) {
                 // What was accepted for the way before is not what comes now.
                 pages.strike(&self.id);
                 pages.went_on(&self.id, Some(self.journal.memory.way));

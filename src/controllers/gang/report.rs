@@ -8,6 +8,7 @@ use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
 use crate::effects::events::Moment;
 use crate::gang::claims::generation;
+use crate::gang::event::Reason;
 use crate::gang::journal::Step;
 use crate::gang::observe::wake_at;
 use crate::gang::trace::{Subject, cut_off, spans};
@@ -73,6 +74,11 @@ impl Gang<'_> {
             }
             (_, StateName::Provisioning) if memory.way.choice > before.memory.way.choice => {
                 metrics::attempt_retried("tier", memory.way.choice);
+            }
+            // A part of the gang falls to the next tier that has capacity.
+            (StateName::Provisioning | StateName::WaitingReady, StateName::Provisioning) if matches!(step.reason, Reason::Failed(class) if class.is_shortage()) =>
+            {
+                metrics::attempt_retried("tier", memory.way.choice.saturating_add(1));
             }
             (_, StateName::Yielded) => metrics::attempt_retried("yield", memory.yields),
             (StateName::Provisioning | StateName::WaitingReady, StateName::RollingBack) => {

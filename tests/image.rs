@@ -1,0 +1,54 @@
+//! The image is built from a few files of the repository: they have to be a workspace that cargo takes.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+fn copy(from: &Path, to: &Path) {
+    if from.is_dir() {
+        for entry in fs::read_dir(from).unwrap() {
+            let path = entry.unwrap().path();
+            copy(&path, &to.join(path.file_name().unwrap()));
+        }
+    } else {
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(from, to).unwrap();
+    }
+}
+
+/// The commands of the Dockerfile that make stand-ins, up to the first build.
+fn stand_ins(dockerfile: &str) -> String {
+    let from = dockerfile.find("RUN mkdir -p src").unwrap() + "RUN ".len();
+    let made = &dockerfile[from..];
+    made[..made.find("cargo build").unwrap()].replace("\\\n", " ") + "true"
+}
+
+#[test]
+fn what_the_image_is_built_from_is_a_workspace_that_cargo_takes() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let context = Path::new(env!("CARGO_TARGET_TMPDIR")).join("image");
+    let _ = fs::remove_dir_all(&context);
+    let ignore = fs::read_to_string(root.join(".dockerignore")).unwrap();
+    for admitted in ignore.lines().filter_map(|line| line.strip_prefix('!')) {
+        copy(&root.join(admitted), &context.join(admitted));
+    }
+    let dockerfile = fs::read_to_string(root.join("Dockerfile")).unwrap();
+    for copied in dockerfile.lines().filter_map(|line| line.strip_prefix("COPY ")) {
+        let sources: Vec<&str> = copied.split_whitespace().filter(|word| !word.starts_with("--")).collect();
+        let sources = &sources[..sources.len() - 1];
+        // What is copied from another stage is an absolute path.
+        let missing = sources.iter().find(|s| !s.starts_with('/') && !context.join(s).exists());
+        assert_eq!(missing, None, "COPY {copied}: .dockerignore leaves it out");
+    }
+    let shell =
+        Command::new("sh").args(["-ec", &stand_ins(&dockerfile)]).current_dir(&context).output().unwrap();
+    assert!(shell.status.success(), "{}", String::from_utf8_lossy(&shell.stderr));
+    let cargo = Command::new(env!("CARGO"))
+        .args(["metadata", "--locked", "--offline", "--format-version", "1"])
+        .current_dir(&context)
+        .output()
+        .unwrap();
+    assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
+}
