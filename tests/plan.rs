@@ -127,7 +127,7 @@ fn what_can_never_be_bought_is_refused_with_the_sentence_that_helps() {
     }
     let output = plan(&["-f", huge.path(), "--config", &example("fill.yaml"), "--flavor", "gpu"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("TooLarge") && said.contains("is there at most"), "{said}");
+    assert!(said.contains("TooLarge") && said.contains("has too little"), "{said}");
 }
 
 #[test]

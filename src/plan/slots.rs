@@ -300,12 +300,12 @@ impl Site<'_> {
         }
         let most = rooms.iter().fold(ResourceList::new(), |most, room| resources::max(&most, room));
         let lack =
-            resources::shortage(&set.each, &most).unwrap_or_else(|| "all of it on one node".to_owned());
+            resources::shortage(&set.each, &most).unwrap_or_else(|| "room for all of it at once".to_owned());
         Obstacle::new(
             ObstacleReason::TooLarge,
             format!(
-                "a pod of pod set {name} fits on no node shape of NodePool {pool} ({types}): of {lack} is there at most, \
-                 DaemonSets taken off; request less per pod or name a larger NodePool"
+                "a pod of pod set {name} fits on no node shape of NodePool {pool} ({types}), which with DaemonSets \
+                 taken off has too little {lack}; request less per pod or name a larger NodePool"
             ),
         )
     }
@@ -477,7 +477,7 @@ mod tests {
         let odd = json!({"template": {"spec": {"containers": [{"resources": {"requests": {"example.com/fpga": "1"}}}]}}});
         for mode in [PackingMode::Fill, PackingMode::PerPod] {
             for (change, words) in [
-                (&big, "cpu (190 of 400) is there at most"),
+                (&big, "has too little cpu (190 of 400)"),
                 (&odd, "requests example.com/fpga, which no node shape of NodePool gpu has (p5)"),
             ] {
                 let set = super::super::fixtures::patched(pod_set("main", 2), change);

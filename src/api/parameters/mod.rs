@@ -77,8 +77,8 @@ pub struct ProvisioningParametersSpec {
     )]
     pub tiers: Option<Vec<Tier>>,
     /// Whether the nodes of one gang may come from several tiers: where one has no capacity for some of them, the
-    /// next one is asked for those alone, and the others stay. Not with `colocation` Required, nor with
-    /// `packing` Fill.
+    /// next one is asked for those alone, and the others stay. A launch that takes too long takes the whole gang
+    /// along. Not with `colocation` Required, nor with `packing` Fill.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixed_tiers: Option<bool>,
     /// When to provision.
