@@ -159,9 +159,9 @@ pub fn outcome(
     };
     match plan::plan(&cluster, request) {
         Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, now) {
-            Some((other, offering)) if matches!(request.ways, Ways::From(_)) => Outcome::Wait(Obstacle::new(
+            Some((_, offering)) if matches!(request.ways, Ways::From(_)) => Outcome::Wait(Obstacle::new(
                 ObstacleReason::CapacityShort,
-                format!("{offering} ran out of capacity lately, and gang {other} tries there first"),
+                format!("{offering} ran out of capacity lately, and another gang tries there first"),
             )),
             _ => Outcome::Provision(plan),
         },

@@ -53,10 +53,11 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                 Then::BackingOff => "then tries again",
                 Then::Yielded => "then gives the quota back",
                 Then::Rejected => "then rejects",
-                Then::Released => "then is done",
+                Then::Released => "then nothing more",
             };
+            let what = if *then == Then::Released { "giving back the nodes of" } else { "rolling back" };
             format!(
-                "rolling back attempt {}: {} NodeClaims left, {next}{}",
+                "{what} attempt {}: {} NodeClaims left, {next}{}",
                 memory.attempt,
                 facts.claims.len(),
                 cause(journal)
@@ -88,7 +89,7 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
             format!("quota given back{next}{}", cause(journal))
         }
         State::Rejected => format!("can never run as it is{}", cause(journal)),
-        State::Released => "released".to_owned(),
+        State::Released => "all nodes are given back".to_owned(),
     };
     text.chars().take(1024).collect()
 }
