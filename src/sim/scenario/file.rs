@@ -2,6 +2,7 @@
 //!
 //! Rule: strict. A key that is not known is an error, so that a check can never be skipped by a typo.
 
+use crate::sim::values::{name, text};
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use serde_json::Value;
@@ -85,6 +86,15 @@ pub enum Step {
     Until(Expect),
     /// This is true now and stays so for `within`.
     Holds(Expect),
+}
+
+impl Step {
+    /// The step for people, without the whole of the objects that it applies.
+    pub fn told(&self) -> String {
+        let Self::Apply(objects) = self else { return format!("{self:?}") };
+        let named = |o: &Value| format!("{} {}", text(o, "/kind"), name(o));
+        format!("apply {}", objects.iter().map(named).collect::<Vec<String>>().join(", "))
+    }
 }
 
 /// What is done to Setu.
