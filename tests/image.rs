@@ -46,7 +46,7 @@ fn what_the_image_is_built_from_is_a_workspace_that_cargo_takes() {
         Command::new("sh").args(["-ec", &stand_ins(&dockerfile)]).current_dir(&context).output().unwrap();
     assert!(shell.status.success(), "{}", String::from_utf8_lossy(&shell.stderr));
     let cargo = Command::new(env!("CARGO"))
-        .args(["metadata", "--locked", "--offline", "--format-version", "1"])
+        .args(["tree", "--locked", "--offline", "--workspace", "--quiet"])
         .current_dir(&context)
         .output()
         .unwrap();
