@@ -35,6 +35,8 @@ impl Gang<'_> {
             (State::Provisioning, Some((choice, _)), _) => Ways::Accepted(choice),
             (State::Provisioning, None, _) if mixed => Ways::From(self.journal.memory.way.choice),
             (State::Provisioning, None, Some(claim)) => Ways::Like(claim),
+            // What is mended stays what it was, on whatever tier.
+            (State::Approved, _, Some(claim)) if !mixed => Ways::Like(claim),
             _ => Ways::From(self.journal.memory.way.choice),
         };
         let request = Request { ways, ..self.request(workload) };
