@@ -244,16 +244,10 @@ async fn main() {
     fill(&admin, &model, gangs);
     println!("filled the API server in {:.0?}", started.elapsed());
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = format!("http://{}", listener.local_addr().unwrap());
+    let address = listener.local_addr().unwrap();
     tokio::spawn(http::serve(server.clone(), listener, CancellationToken::new()));
     let kubeconfig = std::env::temp_dir().join(format!("setu-big-{}.json", std::process::id()));
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": address}}],
-        "users": [{"name": "u", "user": {}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    });
-    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    std::fs::write(&kubeconfig, http::kubeconfig(address)).unwrap();
 
     // While nobody runs a gang is finished, so that whoever starts has something to decide.
     let name = format!("{}-0", model.workload["metadata"]["name"].as_str().unwrap());

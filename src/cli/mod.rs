@@ -21,7 +21,7 @@ pub mod trace;
 pub mod uninstall;
 pub mod watch;
 
-use crate::policy::{Policy, check, whole};
+use crate::policy::{Policy, whole};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::Path;
@@ -102,12 +102,8 @@ impl Cli {
 
 /// Refuses a policy that can bring no gang its nodes.
 fn usable(check: &str, policy: &Policy) -> Result<(), Failure> {
-    let faults = whole::faults(policy);
-    if faults.is_empty() {
-        return Ok(());
-    }
-    let told = check::told(&faults);
-    Err(Failure::Invalid(format!("the policy of check {check} cannot be used: {told}")))
+    whole::usable(policy)
+        .map_err(|told| Failure::Invalid(format!("the policy of check {check} cannot be used: {told}")))
 }
 
 /// Prints to standard output; a reader that has gone away is no failure.

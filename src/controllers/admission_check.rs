@@ -11,7 +11,7 @@ use crate::effects::active::Active;
 use crate::effects::{active, call};
 use crate::error::Error;
 use crate::names;
-use crate::policy::{check, whole};
+use crate::policy::whole;
 use kube::{Api, ResourceExt};
 use std::sync::Arc;
 use std::time::Duration;
@@ -83,10 +83,7 @@ fn goes_with_the_file(
     spec: ProvisioningParametersSpec,
 ) -> Result<ProvisioningParametersSpec, String> {
     let settings = context.policies.settings();
-    let faults = whole::faults(&settings.policy(name, Some(&spec)));
-    if faults.is_empty() {
-        Ok(spec)
-    } else {
-        Err(format!("with the policy file beneath them, {}", check::told(&faults)))
-    }
+    whole::usable(&settings.policy(name, Some(&spec)))
+        .map_err(|told| format!("with the policy file beneath them, {told}"))?;
+    Ok(spec)
 }

@@ -195,11 +195,11 @@ impl Context {
     fn stray_nodes(&self, claims: &[Arc<NodeClaim>]) -> Vec<String> {
         let named: BTreeSet<&str> = claims.iter().filter_map(|c| c.node_name()).collect();
         let nodes = self.stores.nodes.state();
-        let label = |node: &Node, key: &str| node.labels().get(key).cloned();
-        let ours = |node: &Node| self.acts_for(&label(node, names::WORKLOAD_UID).unwrap_or_default());
-        let strays = nodes.iter().filter(|n| !named.contains(n.name_any().as_str()) && ours(n));
-        let pool = |node: &Arc<Node>| label(node, names::NODEPOOL);
-        strays.filter_map(pool).collect()
+        let is_named = |node: &Node| named.contains(node.metadata.name.as_deref().unwrap_or_default());
+        let ours =
+            |node: &Node| self.acts_for(node.labels().get(names::WORKLOAD_UID).map_or("", String::as_str));
+        let strays = nodes.iter().filter(|node| !is_named(node) && ours(node));
+        strays.filter_map(|node| node.labels().get(names::NODEPOOL).cloned()).collect()
     }
 
     /// What a gang in this state does with a node that is ready.

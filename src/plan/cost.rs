@@ -20,24 +20,11 @@ pub struct Cost {
     pub unpriced: u32,
 }
 
-/// The prices of an instance type under the capacity types that are allowed.
-fn prices<'a>(
-    budget: &'a Budget,
-    instance_type: &str,
-    requirements: &'a Requirements,
-) -> impl Iterator<Item = Price> + 'a {
-    let table = budget.prices.as_ref().and_then(|p| p.get(instance_type));
-    let allowed = requirements.get(names::CAPACITY_TYPE);
-    table
-        .into_iter()
-        .flatten()
-        .filter(move |(kind, _)| allowed.is_none_or(|v| v.allows(kind)))
-        .map(|(_, price)| *price)
-}
-
 /// The lowest price that a node of this type and with these requirements may have.
 pub fn cheapest(budget: &Budget, instance_type: &str, requirements: &Requirements) -> Option<Price> {
-    prices(budget, instance_type, requirements).min()
+    let table = budget.prices.as_ref()?.get(instance_type)?;
+    let allowed = requirements.get(names::CAPACITY_TYPE);
+    table.iter().filter(|(kind, _)| allowed.is_none_or(|v| v.allows(kind))).map(|(_, price)| *price).min()
 }
 
 /// The highest price that a node of this claim may have; `None` if one it may have is not known.

@@ -1,7 +1,7 @@
 //! What only the merged policy of a check, as it is in force, shows: values of different layers that do
 //! not go together.
 
-use super::check::Finding;
+use super::check::{Finding, told};
 use super::tree::Path;
 use super::{Pace, Policy};
 use crate::api::duration::Span;
@@ -9,6 +9,12 @@ use crate::api::parameters::{ColocationMode, PackingMode, Release};
 
 /// Shortest wait of a retry: less would be a storm.
 pub const LEAST_WAIT: Span = Span::seconds(1);
+
+/// Refuses a policy that can bring no gang its nodes, with all that is wrong in one line.
+pub fn usable(policy: &Policy) -> Result<(), String> {
+    let found = faults(policy);
+    if found.is_empty() { Ok(()) } else { Err(told(&found)) }
+}
 
 /// What is wrong with a policy as a whole, by path from its spec.
 pub fn faults(policy: &Policy) -> Vec<Finding> {

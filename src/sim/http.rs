@@ -4,6 +4,7 @@
 //! a matter of transport lives here: the size of a body, the end of a watch in time, bookmarks.
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -30,6 +31,17 @@ const WATCH_LIMIT: Duration = Duration::from_mins(30);
 const BOOKMARK_INTERVAL: Duration = Duration::from_mins(1);
 /// The user of every request: whoever reaches the port may do everything.
 const USER: &str = "kubernetes-admin";
+
+/// A kubeconfig that leads to where a server is served, as JSON, which is YAML too.
+pub fn kubeconfig(address: SocketAddr) -> String {
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "embedded",
+        "clusters": [{"name": "embedded", "cluster": {"server": format!("http://{address}")}}],
+        "contexts": [{"name": "embedded", "context": {"cluster": "embedded", "user": "embedded"}}],
+        "users": [{"name": "embedded", "user": {}}],
+    });
+    config.to_string()
+}
 
 struct Shared {
     server: ApiServer,

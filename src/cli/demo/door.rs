@@ -5,7 +5,6 @@ use crate::app::board;
 use crate::controllers::board::BoardSnapshot;
 use crate::sim::cluster::Cluster;
 use crate::sim::http;
-use serde_json::json;
 use std::future::IntoFuture as _;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -69,13 +68,7 @@ impl Door {
 
 /// Writes a kubeconfig that leads to an address; returns its path, if there is a place for it.
 fn kubeconfig(address: SocketAddr) -> Option<String> {
-    let config = json!({
-        "apiVersion": "v1", "kind": "Config", "current-context": "demo",
-        "clusters": [{"name": "demo", "cluster": {"server": format!("http://{}", address)}}],
-        "contexts": [{"name": "demo", "context": {"cluster": "demo", "user": "demo"}}],
-        "users": [{"name": "demo", "user": {}}],
-    });
     let path = std::env::temp_dir().join(format!("setu-demo-{}.json", address.port()));
-    std::fs::write(&path, config.to_string()).ok()?;
+    std::fs::write(&path, http::kubeconfig(address)).ok()?;
     Some(path.display().to_string())
 }

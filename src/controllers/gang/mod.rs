@@ -214,18 +214,21 @@ impl<'a> Gang<'a> {
             let stepped = self.take(decision.journal);
             let memory = &self.journal.memory;
             let falls = is_mixed(&self.journal, &self.policy) && memory.generation != generation;
-            if begun && self.journal.state == State::Provisioning && (falls || memory.way != way) {
+            let elsewhere =
+                begun && self.journal.state == State::Provisioning && (falls || memory.way != way);
+            if stepped || elsewhere {
+                let way = (!self.journal.state.is_over()).then_some(memory.way);
+                pages.went_on(&self.id, way);
+            }
+            if elsewhere {
                 // What was accepted for the way before is not what comes now.
                 pages.strike(&self.id);
-                pages.went_on(&self.id, Some(self.journal.memory.way));
                 self.plan = None;
             }
             if stepped {
                 if let Event::Failed(failure) | Event::Lost { failure, .. } = &event {
                     pages.note_shortage(self.exhausted(failure, &glance.losses), now);
                 }
-                let way = (!self.journal.state.is_over()).then_some(self.journal.memory.way);
-                pages.went_on(&self.id, way);
                 break;
             }
         }
