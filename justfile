@@ -52,7 +52,7 @@ bench:
     cargo bench --bench pure
     cargo bench --bench reconcile
 
-# Setu beside Kueue's own check, a poller and plain Karpenter on the real control plane; needs Go. `--full` takes longer
+# Setu beside Kueue's own check, a poller and plain Karpenter on the real control plane; needs Go. `--full` takes longer, `--shortage` is that part alone
 bench-compare *flags:
     cargo build --release -p setu
     SETU_BIN="$PWD/target/release/setu" cargo bench -p setu-e2e --profile dev --bench compare -- {{ flags }}

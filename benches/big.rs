@@ -17,6 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use setu::api::Workload;
 use setu::clock::Clock;
+use setu::gang::Journal;
 use setu::gang::identity::gang_id;
 use setu::gang::reservation::Epoch;
 use setu::names;
@@ -154,6 +155,9 @@ fn fill(admin: &User, model: &Model, gangs: usize) {
         let new_gang = gang_id(&new_uid, ID);
         let text = journal.replace(uid, &new_uid).replace(&gang, &new_gang).replace(name, &new_name);
         let text = text.replace(&epoch, &epoch_of(&made));
+        let made_at: Timestamp = made["metadata"]["creationTimestamp"].as_str().unwrap().parse().unwrap();
+        // As this gang's own, trace ids included, or Setu would write it anew.
+        let text = Journal::decode(&text, &new_uid, made_at, Timestamp::now()).unwrap().encode();
         let patch = json!({"metadata": {"annotations": {journal_key.as_str(): text}}});
         admin.merge(&kinds::WORKLOAD, ID, &new_name, &patch).unwrap();
         for (slot, (claim, node)) in model.claims.iter().zip(&model.nodes).enumerate() {

@@ -232,8 +232,12 @@ fn a_second_node_that_the_first_tier_lacks_comes_from_the_tier_that_the_first_on
     let memory = &seen.journal.memory;
     assert_eq!((seen.state(), memory.attempt, memory.way.choice), (StateName::Provisioning, 1, 1));
     assert_eq!(seen.step(), [0]);
-    // And where no tier has any left, that ends the attempt.
+    // Another gang that tries there first is waited for.
     seen.losses.clear();
+    seen.plan = Outcome::Wait(Obstacle::new(ObstacleReason::OthersFirst, "another gang tries there first"));
+    assert_eq!(seen.step(), [0_u32; 0]);
+    assert_eq!(seen.state(), StateName::Provisioning);
+    // And where no tier has any left, that ends the attempt.
     let none = Obstacle::new(ObstacleReason::CapacityShort, "nothing is to be had");
     seen.plan = Outcome::Wait(none);
     seen.step();

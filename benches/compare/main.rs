@@ -1,8 +1,8 @@
 //! Setu beside its alternatives on one real control plane, one after the other in one run: what each adds at
 //! both ends of the cloud's own time, how long a Job waits for its pods, and what a shortage costs.
 //!
-//! `just bench-compare` runs it with the release build; `--full` takes the larger cells too. It writes
-//! docs/performance/comparison.md and docs/images/comparison.svg.
+//! `just bench-compare` runs it with the release build; `--full` takes the larger cells too, and it writes
+//! docs/performance/comparison.md and docs/images/comparison.svg. `--shortage` only prints what a shortage costs.
 
 #![allow(
     missing_docs,
@@ -27,6 +27,7 @@ mod world;
 
 use anyhow::{Context as _, Result};
 use report::Cell;
+use setu_e2e::Stack;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use watch::{Observer, Times};
@@ -53,6 +54,11 @@ async fn main() -> Result<()> {
     }
     let world = World::start().await?;
     let stack = Arc::clone(&world.stack);
+    if arguments.iter().any(|a| a == "--shortage") {
+        shortage::both(&world, &Observer::default()).await;
+        end(world, stack);
+        return Ok(());
+    }
     tokio::spawn(systems::grant_everything(world.client.clone()));
     // It runs all the time, so that it is met at any moment of its round.
     world.poller();
@@ -87,11 +93,15 @@ async fn main() -> Result<()> {
     let short = shortage::both(&world, &observer).await;
     let bound = bound(&world, &observer).await;
     report::write(&results, &bound, &short, &process)?;
+    end(world, stack);
+    Ok(())
+}
+
+fn end(world: World, stack: Arc<Stack>) {
     world.end();
     if let Ok(stack) = Arc::try_unwrap(stack) {
         stack.stop();
     }
-    Ok(())
 }
 
 /// Submits gangs at once, waits until all are told Ready, and clears away.

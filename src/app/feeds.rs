@@ -18,6 +18,7 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Config;
 use kube::{Api, Resource};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
@@ -105,9 +106,17 @@ impl Feeds {
         if let Some(topologies) = topologies {
             spawn(topologies.touched, &context, |_, _| {});
         }
-        spawn(daemon_sets.touched, &context, |_, _| {});
-        spawn(limit_ranges.touched, &context, |_, _| {});
-        spawn(runtime_classes.touched, &context, |_, _| {});
+        let mut generations = BTreeMap::new();
+        spawn(daemon_sets.touched, &context, move |context, set| {
+            // Its status changes with every node, and that is no news.
+            let exists = context.stores.daemon_sets.get(&ObjectRef::from_obj(set)).is_some();
+            let generation = exists.then_some(set.metadata.generation);
+            if generations.insert(Key::of(set), generation) != Some(generation) {
+                plans_may_change(context);
+            }
+        });
+        spawn(limit_ranges.touched, &context, |context, _| plans_may_change(context));
+        spawn(runtime_classes.touched, &context, |context, _| plans_may_change(context));
         spawn(nodes.touched, &context, |context, node| {
             context.node_touched(node);
         });
@@ -148,7 +157,7 @@ fn received<T: Send + 'static>(receiver: UnboundedReceiver<T>) -> BoxStream<'sta
 fn spawn<K: Send + Sync + 'static>(
     mut receiver: UnboundedReceiver<Arc<K>>,
     context: &Arc<Context>,
-    act: impl Fn(&Context, &K) + Send + 'static,
+    mut act: impl FnMut(&Context, &K) + Send + 'static,
 ) {
     let context = Arc::clone(context);
     tokio::spawn(async move {

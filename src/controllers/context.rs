@@ -17,6 +17,7 @@ use crate::cluster::pace::Pace;
 use crate::cluster::store::Store;
 use crate::cluster::watch::{Gates, Listed};
 use crate::effects::events::Publisher;
+use crate::gang::StateName;
 use crate::gang::identity::pin;
 use crate::gang::trace::cut_off;
 use crate::names;
@@ -355,8 +356,11 @@ impl Context {
 
     /// Gangs that may have waited for another's turn are looked at.
     pub(super) fn next_turn(&self) {
-        for workload in self.board.in_state(crate::gang::StateName::Validating) {
-            self.wake_workload(workload);
+        // One whose nodes come by several ways waits for a part of them.
+        for state in [StateName::Validating, StateName::Provisioning] {
+            for workload in self.board.in_state(state) {
+                self.wake_workload(workload);
+            }
         }
     }
 }

@@ -160,7 +160,7 @@ pub fn outcome(
     match plan::plan(&cluster, request) {
         Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, now) {
             Some((_, offering)) if matches!(request.ways, Ways::From(_)) => Outcome::Wait(Obstacle::new(
-                ObstacleReason::CapacityShort,
+                ObstacleReason::OthersFirst,
                 format!("{offering} ran out of capacity lately, and another gang tries there first"),
             )),
             _ => Outcome::Provision(plan),

@@ -21,6 +21,9 @@ use tokio::time::Instant;
 const SAFETY_NET: Duration = Duration::from_mins(1);
 /// How often a message that only tells of progress is written.
 const PROGRESS_PACE: SignedDuration = SignedDuration::from_secs(5);
+/// So long after a reservation nobody is told of progress: many gangs may begin at once, and then the API server
+/// has their NodeClaims to write.
+const SETTLING: SignedDuration = SignedDuration::from_secs(2);
 /// A lagging cache is given this long before it is looked at again.
 const CATCH_UP: Duration = Duration::from_millis(500);
 
@@ -89,7 +92,12 @@ async fn tell(
         return Ok(None);
     }
     let now = context.now();
+    let reserved = condition::since(workload.conditions(), "QuotaReserved").unwrap_or(now);
     let only_progress = looks.iter().filter(|l| l.entry.is_some()).all(|l| l.progress);
+    let age = now.duration_since(reserved);
+    if only_progress && age.is_positive() && age < SETTLING {
+        return Ok(Some(reserved + SETTLING));
+    }
     if only_progress && let Some(due) = context.progress_due(workload, PROGRESS_PACE, now) {
         return Ok(Some(due));
     }
@@ -97,7 +105,6 @@ async fn tell(
     let entries: Vec<CheckState> = ours
         .map(|old| changed.iter().find(|new| new.name == old.name).map_or(old, |new| *new).clone())
         .collect();
-    let reserved = condition::since(workload.conditions(), "QuotaReserved").unwrap_or(now);
     let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
     *workload = verdict::apply(client, workload, &entries).await?;
     context.own_writes.note(workload);

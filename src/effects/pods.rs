@@ -1,7 +1,8 @@
-//! Reads which pods run on given Nodes, past every cache.
+//! Reads which pods run on given Nodes.
 //!
-//! Called before a gang is told to run. Rule: one list per Node, selected by
-//! the API server, because there may be very many pods elsewhere.
+//! Called before a gang is told to run. Rule: one list per Node, selected by the API server, because there may
+//! be very many pods elsewhere. Its cache will do: a pod that it does not show yet was bound in the last
+//! moments, and the next one may be bound a moment later all the same.
 
 use crate::api::Pod;
 use crate::effects::call;
@@ -12,7 +13,7 @@ use kube::core::DeserializeGuard;
 use kube::{Api, Client};
 
 /// Most Nodes that are asked about at the same time.
-const PARALLEL: usize = 16;
+const PARALLEL: usize = 32;
 
 /// The pods bound to these Nodes.
 ///
@@ -23,7 +24,7 @@ pub async fn on_nodes(client: &Client, nodes: Vec<String>) -> Result<Vec<Pod>, E
     let lists = stream::iter(nodes).map(|node| {
         let api = api.clone();
         async move {
-            let params = ListParams::default().fields(&format!("spec.nodeName={node}"));
+            let params = ListParams::default().fields(&format!("spec.nodeName={node}")).match_any();
             call("listing pods of Node", &node, api.list(&params)).await
         }
     });

@@ -112,7 +112,8 @@ fn usually(journal: &Journal, facts: &Facts<'_>) -> String {
     let Some(by) = facts.outlook.ready_by else { return String::new() };
     let happened = last_ready(journal, facts).map_or(journal.entered_at, |t| t.max(journal.entered_at));
     let seconds = by.duration_since(happened).as_secs();
-    if seconds <= 0 {
+    // Creation times have no fractions.
+    if seconds < 0 {
         return ", later than usual".to_owned();
     }
     // To ten seconds, and to minutes where they are many: no more is known.

@@ -66,6 +66,7 @@ pub enum ObstacleReason {
     BadQuantity,
     UpdatesClash,
     CapacityShort,
+    OthersFirst,
     BudgetExceeded,
     PlacementForbidden,
     QuotaExceeded,

@@ -4,6 +4,7 @@
 //! but never deletes. Every decision that absence takes part in is made on a quorum read.
 
 mod act;
+mod again;
 mod planning;
 mod report;
 mod view;
@@ -12,16 +13,14 @@ mod warm;
 use super::context::Context;
 use super::plans;
 use crate::api::pod::ResourceList;
-use crate::api::workload::{CheckState, Verdict};
+use crate::api::workload::CheckState;
 use crate::api::{Node, NodeClaim, Workload};
-use crate::effects::{claims, pods};
 use crate::error::Error;
 use crate::gang::identity::pin;
 use crate::gang::journal::JournalError;
 use crate::gang::losses::is_mixed;
 use crate::gang::{
     Effect, Event, GangIdentity, Journal, Reading, Reservation, Rules, Sight, State, decide, observe,
-    strangers,
 };
 use crate::names;
 use crate::plan::{Outcome, strategy};
@@ -286,36 +285,5 @@ impl<'a> Gang<'a> {
             self.policy = plans::of_tier(&self.policy, self.journal.memory.way.tier);
             self.policy = plans::of_topology(self.context, &self.policy, workload, &self.pin);
         }
-    }
-
-    async fn look_again(&mut self, workload: &Workload) -> Result<(), Error> {
-        let (claims, nodes) = claims::read(self.client, &self.identity).await?;
-        self.tier = view::tier_of(&claims);
-        self.claims = claims;
-        self.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();
-        self.sight = Sight::Quorum;
-        self.look_for_strangers(workload).await
-    }
-
-    /// Looks who else is on the nodes of a gang that is about to be told to run. A taint keeps off only those
-    /// who do not tolerate it, and anybody may write a toleration.
-    async fn look_for_strangers(&mut self, workload: &Workload) -> Result<(), Error> {
-        self.taken.clear();
-        let memory = &self.journal.memory;
-        let waits = matches!(self.journal.state, State::WaitingReady | State::Approved);
-        let told = workload.check(&self.identity.check).is_some_and(|c| c.state == Verdict::Ready);
-        let ready = self.nodes.values().filter(|node| node.is_ready()).count();
-        let complete = u32::try_from(ready).is_ok_and(|nodes| nodes >= memory.slots);
-        if !waits || told || !complete {
-            return Ok(());
-        }
-        match pods::on_nodes(self.client, self.nodes.keys().cloned().collect()).await {
-            Ok(pods) => self.taken = strangers::taken(&pods),
-            Err(error) if error.code() == Some(403) => {
-                tracing::warn!(error = %error, "could not look for other pods on a gang's nodes");
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(())
     }
 }

@@ -5,7 +5,7 @@ use crate::plan::quantity::Amount;
 use crate::sim::api::{User, kinds};
 use crate::sim::values::{flag, is, is_going, list, map, name, text};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Binds every pod that has a node to go to; returns those that were bound.
@@ -27,12 +27,14 @@ pub fn schedule(user: &User) -> Vec<Arc<Value>> {
             host.carry(&requests(pod));
         }
     }
+    let labelled = Labelled::of(&hosts, &waiting);
     let mut bound = Vec::new();
     for pod in waiting {
         let wanted = requests(pod);
-        let fits = |host: &&mut Host| takes(host.node, pod) && host.has_room(&wanted);
+        let fits = |at: &usize| hosts.get(*at).is_some_and(|h| takes(h.node, pod) && h.has_room(&wanted));
         // The real scheduler spreads, too.
-        if let Some(host) = hosts.iter_mut().filter(fits).min_by_key(|host| host.pods) {
+        let least = labelled.candidates(pod).filter(fits).min_by_key(|at| hosts.get(*at).map(|h| h.pods));
+        if let Some(host) = least.and_then(|at| hosts.get_mut(at)) {
             host.carry(&wanted);
             let bind = json!({"spec": {"nodeName": host.name}});
             let patched = user.merge(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &bind);
@@ -40,6 +42,42 @@ pub fn schedule(user: &User) -> Vec<Arc<Value>> {
         }
     }
     bound
+}
+
+/// Which hosts have the labels that waiting pods ask for, so that not every pod is compared with every host.
+struct Labelled<'n> {
+    /// Indices of hosts by key and value of a label.
+    hosts: BTreeMap<(&'n str, &'n str), Vec<usize>>,
+    all: usize,
+}
+
+impl<'n> Labelled<'n> {
+    fn of(hosts: &[Host<'n>], pods: &[&'n Arc<Value>]) -> Self {
+        let keys: BTreeSet<&str> = pods.iter().flat_map(|pod| selector(pod)).map(|(key, _)| key).collect();
+        let mut by_label: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+        for (at, host) in hosts.iter().enumerate() {
+            let labels = host.node.pointer("/metadata/labels");
+            for key in &keys {
+                if let Some(value) = labels.and_then(|l| l.get(key)).and_then(Value::as_str) {
+                    by_label.entry((*key, value)).or_default().push(at);
+                }
+            }
+        }
+        Self { hosts: by_label, all: hosts.len() }
+    }
+
+    /// The fewest hosts among which are all that a pod's selector admits, in their order.
+    fn candidates(&self, pod: &Value) -> impl Iterator<Item = usize> {
+        let of = |asked| self.hosts.get(&asked).cloned().unwrap_or_default();
+        let fewest = selector(pod).map(of).min_by_key(Vec::len);
+        fewest.unwrap_or_else(|| (0..self.all).collect()).into_iter()
+    }
+}
+
+/// Keys and values of the node labels that a pod asks for.
+fn selector(pod: &Value) -> impl Iterator<Item = (&str, &str)> {
+    let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
+    selector.into_iter().flatten().filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)))
 }
 
 /// A Node that pods may go to.
@@ -99,9 +137,8 @@ fn requests(pod: &Value) -> BTreeMap<String, Amount> {
 /// Whether a node's labels and taints agree with a pod's selector and tolerations.
 fn takes(node: &Value, pod: &Value) -> bool {
     let labels = node.pointer("/metadata/labels");
-    let selector = pod.pointer("/spec/nodeSelector").and_then(Value::as_object);
-    let selected =
-        selector.is_none_or(|s| s.iter().all(|(key, value)| labels.and_then(|l| l.get(key)) == Some(value)));
+    let has = |key, value| labels.and_then(|l| l.get(key)).and_then(Value::as_str) == Some(value);
+    let selected = selector(pod).all(|(key, value)| has(key, value));
     let tolerated =
         list(node, "/spec/taints").iter().filter(|t| text(t, "/effect") != "PreferNoSchedule").all(|taint| {
             list(pod, "/spec/tolerations").iter().any(|t| {
