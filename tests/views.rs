@@ -192,6 +192,10 @@ fn situations() -> Vec<Gang> {
             .edit(|gang| gang.claims[0]["metadata"]["deletionTimestamp"] = json!(at(31).to_string())),
         Gang::reserved("short", "")
             .journal(&json!({"state": "BackingOff", "until": at(110).to_string(), "lastFailure": failure}), 1, 4, &off),
+        Gang::reserved("named", "")
+            .journal(&json!({"state": "Provisioning", "tier": 1, "tierName": "on-demand"}), 1, 2, &start[..1]),
+        Gang::reserved("numbered", "")
+            .journal(&json!({"state": "Provisioning", "tier": 1}), 1, 2, &start[..1]),
         Gang::reserved("running", "")
             .journal(&json!({"state": "Approved"}), 1, 2, &approved)
             .claim(0, &READY)
