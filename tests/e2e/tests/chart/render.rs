@@ -157,14 +157,14 @@ fn wrong_values_are_refused_with_the_place_and_the_reason() {
 #[test]
 fn every_key_of_a_policy_may_be_a_value_of_the_chart() {
     let text = std::fs::read_to_string(root().join("examples/policy.yaml")).unwrap();
-    let policy = documents(&text).remove(0);
+    let policy = PolicyFile::parse(&text).unwrap();
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("values.yaml");
     std::fs::write(&file, serde_json::json!({"policy": policy}).to_string()).unwrap();
     let rendered = rendered(None, &["--values", &file.display().to_string()]);
     let map = documents(&rendered).into_iter().find(|d| d["kind"] == "ConfigMap").unwrap();
     let text = map["data"]["policy.yaml"].as_str().unwrap();
-    assert_eq!(PolicyFile::parse(text).unwrap(), PolicyFile::parse(&policy.to_string()).unwrap());
+    assert_eq!(PolicyFile::parse(text).unwrap(), policy);
     // What Setu takes for a key that is not given, helm takes too.
     let none = self::rendered(None, &["--set", "policy.defaults.retry=null,policy.guards.gangNodes=null"]);
     let map = documents(&none).into_iter().find(|d| d["kind"] == "ConfigMap").unwrap();
