@@ -157,7 +157,7 @@ async fn what_a_newcomer_types_works_as_it_stands() {
     let job = std::fs::read_to_string(root().join("examples/gang-of-four.yaml")).unwrap();
     let job = job.replace("gang-of-four", "train").replace("run-for: 20s", "run-for: 10m");
     let elsewhere = job.replace("namespace: default", "namespace: team-a");
-    apply::yaml(&client, &format!("{TRAIN}---{elsewhere}---\n{job}")).await.unwrap();
+    apply::yaml(&client, &format!("{TRAIN}---\n{elsewhere}---\n{job}")).await.unwrap();
     terminal.types("kubectl wait job/train --for=jsonpath='{.status.active}'=4 --timeout=60s").await;
     for place in SECTIONS {
         terminal.types_all(place, &setu).await;
