@@ -1,6 +1,6 @@
 //! Generated files are committed and equal to what the code makes.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 use serde_json::{Value, json};
 use setu::policy::PolicyFile;

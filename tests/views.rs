@@ -183,6 +183,9 @@ fn situations() -> Vec<Gang> {
         Gang::new("queued", &[condition("QuotaReserved", "False", 1, "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu in flavor gpu, 8 more needed")])
             .edit(|gang| gang.workload["status"]["admissionChecks"] = json!([{"name": CHECK, "state": "Pending"}])),
         Gang::reserved("unanswered", ""),
+        Gang::reserved("asked", "").edit(|gang| {
+            gang.workload["status"]["conditions"][0]["lastTransitionTime"] = json!(at(89).to_string());
+        }),
         Gang::reserved("gated", gate).journal(&json!({"state": "Validating"}), 0, 0, &[]),
         waiting,
         tainted,
