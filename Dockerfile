@@ -1,10 +1,11 @@
 # syntax=docker/dockerfile:1
 # A static binary and nothing else. For both architectures:
 #   docker buildx build --platform linux/amd64,linux/arm64 -t setu .
-ARG RUST_VERSION=1.95
+# Base images are named by digest, so that the same commit is built from the same parts; a digest is that of the list for
+# all architectures, and the tag beside it is for readers.
 
 # Dependencies are compiled before the sources are copied, so that they stay cached until they change.
-FROM --platform=$BUILDPLATFORM rust:${RUST_VERSION}-alpine AS build
+FROM --platform=$BUILDPLATFORM rust:1.95-alpine@sha256:606fd313a0f49743ee2a7bd49a0914bab7deedb12791f3a846a34a4711db7ed2 AS build
 ARG TARGETARCH
 # Seconds since 1970 of the commit; with it two builds of one commit are alike.
 ARG SOURCE_DATE_EPOCH=0
@@ -43,7 +44,7 @@ RUN find src -name '*.rs' -exec touch {} + && \
     touch -d "@$SOURCE_DATE_EPOCH" /setu && \
     ls -l /setu
 
-FROM gcr.io/distroless/static:nonroot
+FROM gcr.io/distroless/static:nonroot@sha256:f7f8f729987ad0fdf6b05eeeae94b26e6a0f613bdf46feea7fc40f7bd72953e6
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="setu" \

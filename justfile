@@ -37,6 +37,11 @@ model:
 fuzz target:
     cargo +nightly fuzz run {{ quote(target) }}
 
+# A static binary for any Linux of this architecture; needs musl-gcc (apt install musl-tools)
+static:
+    rustup target add "$(uname -m)-unknown-linux-musl"
+    cargo build --release --locked --bin setu --target "$(uname -m)-unknown-linux-musl"
+
 # Write the generated files anew; those of the chart need Go, once
 generate:
     SETU_REGENERATE=1 cargo test --test charts --test generated --test metrics --test views

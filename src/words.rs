@@ -1,6 +1,6 @@
 //! Words for people.
 
-use jiff::{Timestamp, Unit};
+use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
 
 /// A number of things: `1 node`, `4 nodes`.
 pub fn counted(number: u32, thing: &str) -> String {
@@ -8,14 +8,22 @@ pub fn counted(number: u32, thing: &str) -> String {
     format!("{number} {thing}{plural}")
 }
 
-/// A point in time to the second, as RFC 3339.
+/// A point in time as RFC 3339, cut to the second as every clock shows it.
 pub fn to_the_second(time: Timestamp) -> String {
-    time.round(Unit::Second).unwrap_or(time).to_string()
+    let cut = TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Floor);
+    time.round(cut).unwrap_or(time).to_string()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_is_cut_as_a_clock_that_shows_it_cuts() {
+        let time: Timestamp = "2026-11-21T10:15:02.987Z".parse().unwrap();
+        assert_eq!(to_the_second(time), "2026-11-21T10:15:02Z");
+        assert!(to_the_second(time).contains(&time.strftime("%H:%M:%SZ").to_string()));
+    }
 
     #[test]
     fn one_thing_is_no_plural() {

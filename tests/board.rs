@@ -138,6 +138,7 @@ impl Fake {
             since: at(since),
             attempt: self.attempt,
             tier: 0,
+            tier_name: None,
             slots: self.slots,
             created: u32::try_from(nodes.len()).unwrap(),
             ready,

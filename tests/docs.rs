@@ -322,23 +322,39 @@ fn variants(file: &str, name: &str) -> Vec<String> {
     body.lines().map(variant).filter(|v| !v.is_empty() && v.chars().all(char::is_alphanumeric)).collect()
 }
 
+/// The reasons of Events: in every file that makes some, the texts that are words in CamelCase.
+fn events() -> BTreeSet<String> {
+    let sources = files("src", "rs").into_iter().map(|file| read(&file)).filter(|s| s.contains("Notice"));
+    let is_reason = |text: &&str| {
+        text.starts_with(char::is_uppercase)
+            && text.chars().all(char::is_alphabetic)
+            && text.chars().filter(|c| c.is_uppercase()).count() > 1
+    };
+    let of = |source: String| {
+        let source = source.split("#[cfg(test)]").next().unwrap().to_owned();
+        between(&source, "\"", "\"").into_iter().filter(is_reason).map(str::to_owned).collect::<Vec<_>>()
+    };
+    sources.flat_map(of).collect()
+}
+
 #[test]
 fn troubleshooting_knows_every_reason_class_and_event() {
     let text = read("docs/troubleshooting.md");
     let reasons = variants("src/plan/outcome.rs", "ObstacleReason");
     assert!(reasons.len() > 20, "{reasons:?}");
-    let mut events = BTreeSet::new();
-    for file in ["src/gang/notice.rs", "src/controllers/plans.rs", "src/app/reload.rs"] {
-        let source = read(file);
-        let source = source.split("#[cfg(test)]").next().unwrap();
-        let starts = ["Gang", "NodeClaimF", "JobOverride", "Policy"];
-        let named = |text: &&str| {
-            text.chars().all(char::is_alphabetic) && starts.iter().any(|start| text.starts_with(start))
-        };
-        events.extend(between(source, "\"", "\"").into_iter().filter(named).map(str::to_owned));
-    }
-    assert!(events.len() >= 12, "{events:?}");
+    let events = events();
+    assert!(events.len() >= 14, "{events:?}");
     let classes = FailureClass::ALL.iter().map(ToString::to_string);
+    let operations = read("docs/operations.md");
+    let (_, listed) = operations.split_once("\n## Events\n").unwrap();
+    let listed = listed.split("\n## ").next().unwrap();
+    for event in &events {
+        assert!(listed.contains(&format!("`{event}`")), "operations.md does not list {event}");
+    }
+    let (_, table) = text.split_once("\n## Events\n").unwrap();
+    for told in between(table.split("\n## ").next().unwrap(), "\n| `", "`") {
+        assert!(events.contains(told), "nobody tells {told}");
+    }
     for word in reasons.into_iter().chain(classes).chain(events) {
         assert!(text.contains(&format!("| `{word}` |")), "{word} is not listed");
     }

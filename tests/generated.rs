@@ -1,7 +1,8 @@
 //! Generated files are committed and equal to what the code makes.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
+use serde_json::{Value, json};
 use setu::policy::PolicyFile;
 use std::path::Path;
 
@@ -19,6 +20,61 @@ fn compare(file: &str, made: &str) {
 fn the_schema_and_the_reference_of_the_policy_are_those_of_the_code() {
     compare("charts/setu/policy.schema.json", &setu::policy::schema::json());
     compare("docs/policy.md", &setu::policy::reference::markdown());
+}
+
+/// The policy's schema in the dialect of draft 7, the only one that every helm reads. What only editors and
+/// the API server use of it is left out, and alternatives are written so that helm's complaint is one line.
+fn for_helm() -> Value {
+    let text = setu::policy::schema::json().replace("#/$defs/", "#/definitions/");
+    let mut root: Value = serde_json::from_str(&text).unwrap();
+    let file = root.as_object_mut().unwrap();
+    let mut definitions = file.remove("$defs").unwrap();
+    // In values they may be left out.
+    file.retain(|key, _| !["$schema", "title", "required"].contains(&key.as_str()));
+    definitions["PolicyFile"] = root;
+    plain(&mut definitions);
+    definitions
+}
+
+/// Makes enumerations of constants that are spelled out, and asks first whether a value that may be `null`
+/// is: of alternatives helm would complain one by one.
+fn plain(schema: &mut Value) {
+    match schema {
+        Value::Object(object) => {
+            object.retain(|key, _| !key.starts_with("x-kubernetes-"));
+            let constants = object.get("oneOf").and_then(Value::as_array).and_then(|all| {
+                all.iter().map(|one| one.get("const").cloned()).collect::<Option<Vec<Value>>>()
+            });
+            if let Some(constants) = constants {
+                object.remove("oneOf");
+                object.insert("enum".to_owned(), Value::Array(constants));
+            }
+            let nothing = json!({"type": "null"});
+            let other = match object.get("anyOf").and_then(Value::as_array).map(Vec::as_slice) {
+                Some([one, other]) if *other == nothing => Some(one.clone()),
+                _ => None,
+            };
+            if let Some(other) = other {
+                object.remove("anyOf");
+                object.insert("if".to_owned(), json!({"not": nothing}));
+                object.insert("then".to_owned(), other);
+            }
+            object.values_mut().for_each(plain);
+        }
+        Value::Array(all) => all.iter_mut().for_each(plain),
+        _ => {}
+    }
+}
+
+#[test]
+fn the_schema_of_the_charts_values_has_the_policys_in_it() {
+    let file = "charts/setu/values.schema.json";
+    let text = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap();
+    let (own, _) = text.split_once("  \"definitions\": ").unwrap();
+    let definitions = serde_json::to_string_pretty(&for_helm()).unwrap().replace('\n', "\n  ");
+    compare(file, &format!("{own}  \"definitions\": {definitions}\n}}\n"));
+    let all: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(all["properties"]["policy"]["then"]["$ref"], "#/definitions/PolicyFile");
 }
 
 #[test]

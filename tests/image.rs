@@ -52,3 +52,18 @@ fn what_the_image_is_built_from_is_a_workspace_that_cargo_takes() {
         .unwrap();
     assert!(cargo.status.success(), "{}", String::from_utf8_lossy(&cargo.stderr));
 }
+
+#[test]
+fn every_base_image_is_named_by_its_digest() {
+    let dockerfile = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Dockerfile")).unwrap();
+    let bases: Vec<&str> = dockerfile
+        .lines()
+        .filter_map(|line| line.strip_prefix("FROM "))
+        .filter_map(|from| from.split(' ').find(|word| !word.starts_with("--")))
+        .collect();
+    assert_eq!(bases.len(), 2, "{bases:?}");
+    for base in bases {
+        let digest = base.split_once("@sha256:").map_or("", |(_, digest)| digest);
+        assert!(digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit()), "{base}");
+    }
+}

@@ -219,6 +219,26 @@ fn dashboard_and_alerts_ask_for_metrics_that_exist_and_leave_none_unseen() {
 }
 
 #[test]
+fn every_alert_is_tested_to_fire_and_to_be_quiet() {
+    let read = |file| serde_yaml::from_str::<serde_json::Value>(&read(file)).unwrap();
+    let (rules, tests) = (read("charts/setu/rules/setu.yaml"), read("charts/setu/rules/setu.test.yaml"));
+    let all = |pointer: &str, value: &serde_json::Value| {
+        value.pointer(pointer).unwrap().as_array().unwrap().clone()
+    };
+    let tests = all("/tests", &tests);
+    for alert in all("/groups/0/rules", &rules) {
+        let of = |test: &serde_json::Value| {
+            let mut cases = all("/alert_rule_test", test);
+            cases.retain(|case| case["alertname"] == alert["alert"]);
+            cases
+        };
+        let quiet = of(&tests[0]).iter().any(|case| case["exp_alerts"].is_null());
+        let fires = tests.iter().flat_map(of).any(|case| !case["exp_alerts"].is_null());
+        assert!(quiet && fires, "{}: quiet {quiet}, fires {fires}", alert["alert"]);
+    }
+}
+
+#[test]
 fn every_alert_has_its_runbook() {
     let rules: serde_json::Value = serde_yaml::from_str(&read("charts/setu/rules/setu.yaml")).unwrap();
     let runbooks = read("docs/operations.md");

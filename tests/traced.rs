@@ -230,6 +230,9 @@ fn what_traces_and_metrics_cost() {
             metrics::describe();
             crowd(gangs, true)
         });
-        println!("round {round}: {gangs} gangs, {spans} spans; {without}0 ms without, {with}0 ms with");
+        let more = 1_000 * with.saturating_sub(without) / without.max(1);
+        println!(
+            "round {round}: {gangs} gangs, {spans} spans; {without}0 ms without, {with}0 ms with, {more} per mille more"
+        );
     }
 }

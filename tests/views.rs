@@ -183,6 +183,9 @@ fn situations() -> Vec<Gang> {
         Gang::new("queued", &[condition("QuotaReserved", "False", 1, "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu in flavor gpu, 8 more needed")])
             .edit(|gang| gang.workload["status"]["admissionChecks"] = json!([{"name": CHECK, "state": "Pending"}])),
         Gang::reserved("unanswered", ""),
+        Gang::reserved("asked", "").edit(|gang| {
+            gang.workload["status"]["conditions"][0]["lastTransitionTime"] = json!(at(89).to_string());
+        }),
         Gang::reserved("gated", gate).journal(&json!({"state": "Validating"}), 0, 0, &[]),
         waiting,
         tainted,
@@ -192,6 +195,10 @@ fn situations() -> Vec<Gang> {
             .edit(|gang| gang.claims[0]["metadata"]["deletionTimestamp"] = json!(at(31).to_string())),
         Gang::reserved("short", "")
             .journal(&json!({"state": "BackingOff", "until": at(110).to_string(), "lastFailure": failure}), 1, 4, &off),
+        Gang::reserved("named", "")
+            .journal(&json!({"state": "Provisioning", "tier": 1, "tierName": "on-demand"}), 1, 2, &start[..1]),
+        Gang::reserved("numbered", "")
+            .journal(&json!({"state": "Provisioning", "tier": 1}), 1, 2, &start[..1]),
         Gang::reserved("running", "")
             .journal(&json!({"state": "Approved"}), 1, 2, &approved)
             .claim(0, &READY)

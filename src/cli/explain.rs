@@ -19,7 +19,7 @@ impl Args {
     /// Prints it.
     pub async fn run(self) -> Result<(), Failure> {
         let cluster = self.connection.connect(false).await?;
-        let snapshot = cluster.read().await?;
+        let snapshot = find::read(&cluster, &self.workload).await?;
         snapshot.notes.iter().for_each(|note| render::remark(note));
         let gangs = find::gangs(&cluster, &snapshot, &self.workload).await?;
         let texts: Vec<String> = gangs.iter().map(|gang| explanation::explain(gang, snapshot.now)).collect();

@@ -5,7 +5,13 @@ use super::cluster::{Cluster, Scope, Snapshot};
 use super::report::{self, GangReport};
 use crate::api::Workload;
 use kube::ResourceExt;
+use std::time::Duration;
+use tokio::time::Instant;
 
+/// How long a Workload is looked for that is not there: Kueue makes it a moment after its Job.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Time between two looks for it.
+const BETWEEN: Duration = Duration::from_millis(250);
 /// Names at least this similar are suggested; 1 is equal.
 const SIMILAR: f64 = 0.7;
 /// Most names that are suggested.
@@ -51,6 +57,18 @@ pub fn similar(workloads: &[Workload], wanted: &str) -> Vec<String> {
     scored.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
+/// Reads the cluster; for a while again and again, as long as there is no Workload that the user may mean.
+pub async fn read(cluster: &Cluster, wanted: &str) -> Result<Snapshot, Failure> {
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let snapshot = cluster.read().await?;
+        if !matches(&snapshot.workloads, wanted).is_empty() || Instant::now() >= until {
+            return Ok(snapshot);
+        }
+        tokio::time::sleep(BETWEEN).await;
+    }
+}
+
 /// The gangs of the Workload a user means, or one line that says what to type instead.
 pub async fn gangs(cluster: &Cluster, snapshot: &Snapshot, wanted: &str) -> Result<Vec<GangReport>, Failure> {
     let found = matches(&snapshot.workloads, wanted);
@@ -80,6 +98,7 @@ async fn missing(cluster: &Cluster, snapshot: &Snapshot, wanted: &str) -> String
             let mut others: Vec<String> =
                 matches(&everywhere, wanted).into_iter().filter_map(ResourceExt::namespace).collect();
             others.dedup();
+            others.retain(|other| other != namespace);
             (format!("namespace {namespace}"), others)
         }
     };

@@ -61,7 +61,10 @@ impl Args {
     /// Prints them, once or until interrupted.
     pub async fn run(self) -> Result<(), Failure> {
         let cluster = self.connection.connect(self.all_namespaces).await?;
-        let snapshot = cluster.read().await?;
+        let snapshot = match &self.workload {
+            Some(wanted) => find::read(&cluster, wanted).await?,
+            None => cluster.read().await?,
+        };
         snapshot.notes.iter().for_each(|note| render::remark(note));
         let gangs = self.select(&cluster, &snapshot).await?;
         let text = self.text(&gangs, &snapshot)?;

@@ -47,7 +47,7 @@ impl Args {
     pub async fn run(self) -> Result<(), Failure> {
         logs::init(logs::Format::default(), "warn").map_err(|e| Failure::Invalid(e.to_string()))?;
         let cluster = self.connection.connect(false).await?;
-        let snapshot = cluster.read().await?;
+        let snapshot = find::read(&cluster, &self.workload).await?;
         if snapshot.claims.is_none() {
             return Err(Failure::Failed(
                 "you may not list nodeclaims, and a journal cannot be made anew without them".to_owned(),

@@ -19,6 +19,9 @@ use kube::ResourceExt;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
+/// Within this time of its reservation a gang that nobody answers is only new.
+const JUST_NOW: SignedDuration = SignedDuration::from_secs(5);
+
 /// Stands for a deadline that only the controller knows, since its policy file cannot be read here.
 const NOT_KNOWN: Span = Span::minutes(100 * 365 * 24 * 60);
 
@@ -325,17 +328,21 @@ fn why(snapshot: &Snapshot, report: &GangReport) -> String {
         }
         (_, Some(gang)) => gang.sentence.clone(),
         (Standing::Evicted, None) => said("evicted"),
-        (Standing::Reserved | Standing::Admitted, None) => unanswered(snapshot, &report.check),
+        (Standing::Reserved | Standing::Admitted, None) => unanswered(snapshot, report),
     }
 }
 
-/// Quota is reserved and Setu has not started: the controller, or the check, is to blame.
-fn unanswered(snapshot: &Snapshot, check: &str) -> String {
+/// Quota is reserved and Setu has not started: after a moment the controller, or the check, is to blame.
+fn unanswered(snapshot: &Snapshot, report: &GangReport) -> String {
+    let check = report.check.as_str();
     let known = snapshot.checks.iter().flatten().find(|c| c.name_any() == check);
     let active = known.and_then(|c| condition::find(c.conditions(), "Active"));
     match active {
         Some(active) if active.status != "True" => {
             format!("AdmissionCheck {check} is not active: {} {}", active.reason, active.message)
+        }
+        _ if report.waiting(snapshot.now).is_some_and(|waits| waits < JUST_NOW) => {
+            format!("quota was reserved just now; check {check} is about to be answered")
         }
         _ => format!(
             "nobody has answered check {check} yet; does `setu run` run, with this --controller-name?"

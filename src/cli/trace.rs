@@ -30,7 +30,7 @@ impl Args {
     /// Prints it.
     pub async fn run(self) -> Result<(), Failure> {
         let cluster = self.connection.connect(false).await?;
-        let snapshot = cluster.read().await?;
+        let snapshot = find::read(&cluster, &self.workload).await?;
         snapshot.notes.iter().for_each(|note| render::remark(note));
         let layout = waterfall::Layout {
             width: render::terminal_width().unwrap_or(WIDTH),

@@ -34,6 +34,9 @@ pub struct Explanation {
     pub attempt: u32,
     /// Index of the tier the attempt uses.
     pub tier: u32,
+    /// What the policy calls it, where it names its tiers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tier_name: Option<String>,
     /// Nodes of the attempt.
     pub slots: u32,
     /// NodeClaims of the attempt that exist.
@@ -136,6 +139,7 @@ impl Explanation {
             since: journal.entered_at,
             attempt: memory.attempt,
             tier: memory.way.tier,
+            tier_name: memory.tier_name.clone(),
             slots: memory.slots,
             created: count(existing(journal, facts)),
             ready: count(ready(journal, facts)),

@@ -19,8 +19,8 @@ pub const VERSION: u32 = 1;
 pub const WRITE_LIMIT: usize = 8 * 1024;
 /// Largest annotation that is even looked at, in bytes.
 const READ_LIMIT: usize = 2 * WRITE_LIMIT;
-/// Longest name of a replica in the history.
-const BY_LIMIT: usize = 63;
+/// Longest name of a replica in the history, and of a tier, in characters.
+const NAME_LIMIT: usize = 63;
 /// Most nodes a journal may name: each of them is looked for, and the number is a tenant's word.
 pub(super) const SLOTS_LIMIT: u32 = 16 * 1024;
 /// Most history entries kept; the oldest go first.
@@ -68,6 +68,9 @@ pub struct Memory {
     /// Which of the ways to get nodes the attempt uses, or the next one is to start from.
     #[serde(flatten)]
     pub way: Way,
+    /// The policy's own name for the tier of `way`, for people; absent where the policy names no tiers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier_name: Option<String>,
     /// Number of the attempt's last replacement of lost nodes; 0 if there was none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub generation: u32,
@@ -281,8 +284,13 @@ impl Journal {
     /// Notes which replica took the last transition.
     pub fn sign(&mut self, replica: &str) {
         if let Some(step) = self.history.last_mut() {
-            step.by = replica.chars().take(BY_LIMIT).collect();
+            step.by = replica.chars().take(NAME_LIMIT).collect();
         }
+    }
+
+    /// Notes what the policy calls the tier that the nodes come from.
+    pub fn name_tier(&mut self, name: Option<&str>) {
+        self.memory.tier_name = name.map(|name| name.chars().take(NAME_LIMIT).collect());
     }
 
     /// Why an attempt was taken back before a pod could run on its nodes; `None` if it was not.
@@ -325,6 +333,9 @@ impl Journal {
             return Err(JournalError::Malformed("its epoch or its plan is no word of ours".to_owned()));
         }
         memory.last_failure = memory.last_failure.take().map(|f| Failure::new(f.reason, f.message));
+        if let Some(name) = self.memory.tier_name.take() {
+            self.name_tier(Some(&name));
+        }
         self.traceparent = self.trace_context().to_string();
         Ok(())
     }
@@ -359,6 +370,8 @@ mod tests {
         journal.record(State::BackingOff { until: at(40) }, Reason::Progress(Progress::ClaimsGone), at(12));
         journal.memory.last_failure =
             Some(Failure::new(FailureClass::InsufficientCapacity, "no p5\u{7} left"));
+        journal.name_tier(Some("spot"));
+        assert!(journal.encode().contains(r#""tierName":"spot""#));
         assert_eq!(Journal::decode(&journal.encode(), "uid-1", at(0), at(20)), Ok(journal));
     }
 
@@ -367,6 +380,7 @@ mod tests {
         let mut journal = journal();
         journal.memory.last_failure =
             Some(Failure::new(FailureClass::LaunchFailed, "\u{10ffff}".repeat(9_999)));
+        journal.name_tier(Some(&"\u{10ffff}".repeat(9_999)));
         for n in 0..10_000 {
             journal.record(State::Validating, Reason::Failed(FailureClass::InitializationTimeout), at(n));
         }

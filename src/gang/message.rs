@@ -10,7 +10,7 @@ use super::observe::{existing, laggard, last_ready, ready};
 use super::state::{State, Then};
 use crate::api::parameters::OnNodeLost;
 use crate::plan::{ObstacleReason, Outcome};
-use crate::words::to_the_second;
+use crate::words::{counted, to_the_second};
 
 /// The sentence for the check's message.
 pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
@@ -24,7 +24,7 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                 format!("{}: {}. Goes on by itself once that is mended", obstacle.reason, obstacle.message)
             }
             _ if !facts.claims.is_empty() => {
-                format!("waiting for {} NodeClaims of an earlier attempt to go", facts.claims.len())
+                format!("waiting for {} of an earlier attempt to go", claims(facts))
             }
             _ => "working out which nodes are needed".to_owned(),
         },
@@ -56,12 +56,7 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                 Then::Released => "then nothing more",
             };
             let what = if *then == Then::Released { "giving back the nodes of" } else { "rolling back" };
-            format!(
-                "{what} attempt {}: {} NodeClaims left, {next}{}",
-                memory.attempt,
-                facts.claims.len(),
-                cause(journal)
-            )
+            format!("{what} attempt {}: {} left, {next}{}", memory.attempt, claims(facts), cause(journal))
         }
         State::BackingOff { .. } if memory.way.choice > 0 => {
             format!("the next tier is tried{}", cause(journal))
@@ -81,6 +76,7 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
             };
             format!("{}/{} nodes are left{next}{}", existing(journal, facts), memory.slots, cause(journal))
         }
+        State::Approved if memory.slots == 1 => "its node is ready".to_owned(),
         State::Approved => format!("all {} nodes are ready", memory.slots),
         State::Yielded => {
             let next = memory
@@ -94,6 +90,11 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
     text.chars().take(1024).collect()
 }
 
+/// How many NodeClaims of the gang there are.
+fn claims(facts: &Facts<'_>) -> String {
+    counted(u32::try_from(facts.claims.len()).unwrap_or(u32::MAX), "NodeClaim")
+}
+
 /// One line for the state annotation.
 pub fn headline(journal: &Journal, facts: &Facts<'_>) -> String {
     format!("{}: {}", journal.state.name(), explain(journal, facts))
@@ -101,10 +102,11 @@ pub fn headline(journal: &Journal, facts: &Facts<'_>) -> String {
 
 /// Which attempt it is, and what it is made of: the policy's own name for it, or the capacity type.
 fn attempt(journal: &Journal, facts: &Facts<'_>) -> String {
-    let named = usize::try_from(journal.memory.way.tier).ok().and_then(|index| facts.policy.tiers.get(index));
-    let tier = named.map(|tier| tier.name.as_str()).or(facts.outlook.tier);
+    let memory = &journal.memory;
+    let of_policy = || facts.policy.tier_name(memory.way.tier);
+    let tier = memory.tier_name.as_deref().or_else(of_policy).or(facts.outlook.tier);
     let tier = tier.map_or_else(String::new, |tier| format!(", tier {tier}"));
-    format!("attempt {}{tier}", journal.memory.attempt)
+    format!("attempt {}{tier}", memory.attempt)
 }
 
 /// How long it usually takes from the last thing that happened until all nodes are ready.

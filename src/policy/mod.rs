@@ -143,6 +143,12 @@ impl Policy {
     pub fn longest_wait(&self) -> SignedDuration {
         self.in_check.max.max(self.yielding.max).signed().saturating_mul(3) / 2
     }
+
+    /// What the tier of this index is called; `None` where no tiers are stated.
+    pub fn tier_name(&self, index: u32) -> Option<&str> {
+        let tier = self.tiers.get(usize::try_from(index).ok()?)?;
+        Some(tier.name.as_str())
+    }
 }
 
 impl Pace {

@@ -75,6 +75,8 @@ pub struct Start {
     pub options: Options,
     /// The election it takes part in; without, it acts whoever else does.
     pub election: Option<Election>,
+    /// Whether it tells the steps of a gang on its Job too.
+    pub events_on_job: bool,
 }
 
 /// What several replicas settle among them.
@@ -147,7 +149,7 @@ impl Cluster {
             telemetry: Telemetry {
                 instance: name.clone(),
                 traces: self.traces.clone(),
-                ..Telemetry::default()
+                events_on_job: start.events_on_job,
             },
             election: start.election.map(|election| self.election(&name, election)),
         });

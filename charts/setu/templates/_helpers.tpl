@@ -11,6 +11,11 @@ app.kubernetes.io/name: setu
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "setu.testSelector" -}}
+app.kubernetes.io/name: setu-test
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
 {{- define "setu.labels" -}}
 helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ include "setu.selector" . }}

@@ -35,7 +35,11 @@ pub fn explain(report: &GangReport, now: Timestamp) -> String {
     match &report.gang {
         Some(gang) => {
             let since = span(now.duration_since(gang.since));
-            let tier = if gang.tier == 0 { String::new() } else { format!(", tier {}", gang.tier) };
+            let tier = match (&gang.tier_name, gang.tier) {
+                (Some(name), _) => format!(", tier {}", clean(name)),
+                (None, 0) => String::new(),
+                (None, number) => format!(", tier {number}"),
+            };
             let attempt = match (gang.state, gang.attempt) {
                 (StateName::Validating, 0) => String::new(),
                 (StateName::Validating, last) => format!(", after attempt {last}"),

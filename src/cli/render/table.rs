@@ -44,7 +44,7 @@ fn row(report: &GangReport, now: Timestamp, layout: Layout) -> Vec<String> {
         paint(style_of(&state), &state),
         nodes(report),
         gang.map_or_else(dash, |g| g.attempt.to_string()),
-        gang.map_or_else(dash, |g| g.tier.to_string()),
+        gang.map_or_else(dash, |g| g.tier_name.as_deref().map_or_else(|| g.tier.to_string(), clean)),
         span(now.duration_since(report.created)),
     ];
     if layout.namespaces {

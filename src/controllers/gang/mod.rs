@@ -258,6 +258,10 @@ impl<'a> Gang<'a> {
         if stepped {
             self.journal.sign(&self.context.telemetry.instance);
         }
+        let tier = self.journal.memory.way.tier;
+        if stepped || tier != before.memory.way.tier {
+            self.journal.name_tier(self.policy.tier_name(tier));
+        }
         if stepped || self.journal.memory.epoch != before.memory.epoch {
             self.untold.push((before, self.journal.clone()));
         }

@@ -209,6 +209,39 @@ async fn tables_have_the_columns_of_a_real_cluster() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn the_columns_show_the_gangs_of_the_chart_and_of_the_demo() {
+    let served = Served::start().await;
+    let admin = served.server.user("admin");
+    for check in ["karpenter-provision", "demo", "another"] {
+        let state = format!("state.setu.kueue.x-k8s.io/{check}");
+        admin
+            .create(
+                &kinds::WORKLOAD,
+                json!({
+                    "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+                    "metadata": {"name": check, "namespace": "default", "annotations": {state: "WaitingReady: 1/2 nodes ready"}},
+                    "spec": {"queueName": "team-a", "podSets": []},
+                }),
+            )
+            .unwrap();
+    }
+    let message = json!({"status": {"admissionChecks": [
+        {"name": "demo", "state": "Pending", "message": "1/2 nodes ready; slot 1 waits for launch", "lastTransitionTime": "2026-01-02T03:04:05Z"},
+    ]}});
+    admin.merge_status(&kinds::WORKLOAD, "default", "demo", &message).unwrap();
+    let table =
+        served.says(&["get", "workloads", "-A", "-o", "custom-columns-file=examples/columns.txt"]).await;
+    assert_eq!(
+        ageless(&table),
+        "NAMESPACE WORKLOAD QUEUE STATE PROGRESS\n\
+         default another team-a <none> <none>\n\
+         default demo team-a WaitingReady: 1/2 nodes ready 1/2 nodes ready; slot 1 waits for launch\n\
+         default karpenter-provision team-a WaitingReady: 1/2 nodes ready <none>"
+    );
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn objects_are_changed_and_deleted_as_people_are_used_to() {
     let served = Served::start().await;
     half_a_gang(&served.server);

@@ -3,16 +3,16 @@
 //!
 //! No kubelet starts containers here, so the test starts what the pods say, with their arguments.
 
-use crate::admission;
 use crate::helm::{SETS, chart, command, said, succeed, values};
 use crate::real::{Real, Shared};
 use crate::setu::Setu;
+use crate::{admission, hooks};
 use ::setu::sim::scenario::{self, Run, Scenario, Step, World, controller_name_of};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use k8s_openapi::api::rbac::v1::ClusterRole;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::ListParams;
 use kube::{Api, CustomResourceExt as _, ResourceExt as _};
 use serde_json::{Value, json};
 use setu_e2e::{Options, Stack, apply};
@@ -73,7 +73,7 @@ impl Install {
         Self { world, stack, folder }
     }
 
-    fn helm(&self, arguments: &[&str]) -> Command {
+    pub fn helm(&self, arguments: &[&str]) -> Command {
         let mut helm = command(&self.folder);
         helm.args(arguments).args(["--namespace", NAMESPACE]).env("KUBECONFIG", self.stack.kubeconfig());
         helm
@@ -87,6 +87,12 @@ impl Install {
         helm.args(["--set", "nodeSelector.nowhere=at-all"]);
         let told = succeed(&mut helm);
         assert!(told.contains("AdmissionCheck is Active"), "no notes in\n{told}");
+        let acting = match file {
+            Some(file) if file.contains("everything") => "as 2 replicas, which share the gangs in 3 shards.",
+            Some(_) => "as 3 replicas, of which one acts.",
+            None => "as 2 replicas, of which one acts.",
+        };
+        assert!(told.contains(acting), "no {acting:?} in\n{told}");
         let replicas = self.deployment().await.spec.unwrap().replicas.unwrap();
         self.until("the pods are made", async || {
             let pods: Api<Pod> = Api::namespaced(self.stack.client().unwrap(), NAMESPACE);
@@ -105,7 +111,7 @@ impl Install {
         }
     }
 
-    async fn deployment(&self) -> Deployment {
+    pub async fn deployment(&self) -> Deployment {
         Api::namespaced(self.stack.client().unwrap(), NAMESPACE).get("setu").await.unwrap()
     }
 
@@ -138,6 +144,13 @@ impl Install {
         scenario::take(&mut self.world, &step).await.unwrap_or_else(|e| panic!("{e:#}"));
     }
 
+    /// How many attempts a gang has made.
+    async fn attempts(&mut self, job: &str) -> u64 {
+        let workload = self.world.workload(job).await.unwrap().unwrap();
+        let journal = &workload.annotations()[&::setu::names::journal_key(ID)];
+        serde_json::from_str::<Value>(journal).unwrap()["attempt"].as_u64().unwrap()
+    }
+
     /// A gang from its submission to its end.
     async fn lead_a_gang(&mut self, job: &str, setu: &Setu) {
         self.step(json!({"submit": {"name": job, "pods": 2, "gpus": 1, "runFor": "2s"}})).await;
@@ -162,8 +175,16 @@ async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_le
         install.apply(file).await;
         let setu = install.run(name).await;
         install.lead_a_gang(name, &setu).await;
+        hooks::test(&install, &setu).await;
+        if name == "default" {
+            install.step(json!({"submit": {"name": "stays", "pods": 1, "gpus": 1}})).await;
+            install.step(json!({"until": {"job": "stays", "admitted": true, "runningOnOwnNodes": 1}})).await;
+        }
         if name == "everything" {
             admission::hold(&mut install).await;
+            install.step(json!({"weather": [{"registrationDelay": "1h"}]})).await;
+            install.step(json!({"submit": {"name": "crosses", "pods": 1, "gpus": 1, "runFor": "2s"}})).await;
+            install.step(json!({"until": {"job": "crosses", "state": "WaitingReady", "claims": 1}})).await;
         }
         setu.signal("TERM").unwrap();
     }
@@ -174,7 +195,22 @@ async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_le
     let replicas = install.deployment().await.spec.unwrap().replicas;
     assert_eq!(replicas, Some(2));
     let setu = install.run("rolled-back").await;
+    // What waited for its node while the release changed goes on, and what ran was not touched by any of it.
+    install.step(json!({"weather": []})).await;
+    install.step(json!({"until": {"job": "crosses", "finished": true, "claims": 0}})).await;
+    install
+        .step(json!({"holds": {"job": "stays", "admitted": true, "runningOnOwnNodes": 1, "within": 2}}))
+        .await;
+    assert_eq!(install.attempts("stays").await, 1, "its node is still the first");
+    install.step(json!({"delete": {"kind": "Job", "name": "stays"}})).await;
     install.lead_a_gang("rolled-back", &setu).await;
+    hooks::test(&install, &setu).await;
+
+    install.apply(None).await;
+    setu.signal("TERM").unwrap();
+    let setu = install.run("default-again").await;
+    install.lead_a_gang("default-again", &setu).await;
+    install.step(json!({"until": {"allClaims": 0}})).await;
 
     uninstall(&mut install, &setu).await;
     scenario::nothing_is_left(&mut install.world).await.unwrap();
@@ -195,8 +231,7 @@ async fn uninstall(install: &mut Install, setu: &Setu) {
 
     let mut helm = install.helm(&["uninstall", "setu", "--timeout", "3m"]);
     let uninstalled = tokio::task::spawn_blocking(move || helm.output().unwrap());
-    // The Deployment's pods end when the hook scales it to zero.
-    hook(install, setu).await;
+    hooks::uninstall(install, setu).await;
     let output = uninstalled.await.unwrap();
     assert!(output.status.success(), "{}", said(&output));
 
@@ -225,29 +260,4 @@ async fn uninstall(install: &mut Install, setu: &Setu) {
     // Its node is Karpenter's now, which takes it away when the pods are gone, and Setu is not there.
     install.step(json!({"delete": {"kind": "Job", "name": "runs"}})).await;
     install.step(json!({"until": {"allClaims": 0, "within": 180}})).await;
-}
-
-/// Does what the kubelet and the hook's container would.
-async fn hook(install: &Install, setu: &Setu) {
-    let pods: Api<Pod> = Api::namespaced(install.stack.client().unwrap(), NAMESPACE);
-    let of_hook = ListParams::default().labels("app.kubernetes.io/name=setu-uninstall");
-    install
-        .until("the hook's pod is made", async || !pods.list(&of_hook).await.unwrap().items.is_empty())
-        .await;
-    let pod = pods.list(&of_hook).await.unwrap().items.remove(0);
-    let spec = pod.spec.clone().unwrap();
-    let account = spec.service_account_name.unwrap();
-    let kubeconfig = install.stack.kubeconfig_of(NAMESPACE, &account).await.unwrap();
-    setu.signal("TERM").unwrap();
-    let mut command = Command::new(crate::setu::binary().unwrap());
-    command.args(spec.containers[0].args.clone().unwrap()).env("KUBECONFIG", kubeconfig);
-    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
-    let told = said(&output);
-    assert!(output.status.success(), "{told}");
-    for line in ["close AdmissionCheck", "give back the quota", "hand back to Karpenter", "delete NodeClaim"]
-    {
-        assert!(told.contains(line), "without {line:?}: {told}");
-    }
-    let succeeded = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
-    pods.patch_status(&pod.name_any(), &PatchParams::default(), &succeeded).await.unwrap();
 }

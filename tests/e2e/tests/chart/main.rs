@@ -12,6 +12,7 @@
 
 mod admission;
 mod helm;
+mod hooks;
 mod install;
 #[path = "../scenarios/real.rs"]
 mod real;

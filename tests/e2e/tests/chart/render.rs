@@ -2,6 +2,7 @@
 //! values are wrong.
 
 use crate::helm::{SETS, chart, command, root, said, succeed, values};
+use ::setu::policy::PolicyFile;
 use serde::Deserialize as _;
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -135,7 +136,14 @@ fn wrong_values_are_refused_with_the_place_and_the_reason() {
         ("controller.extraArgs={run}", "'/controller/extraArgs/0'"),
         ("leaderElection.leaseDuration=15", "'/leaderElection/leaseDuration'"),
         ("tracing.endpoint=collector:4317", "'/tracing/endpoint'"),
+        ("replicaCount=0", "'/replicaCount': minimum: got 0, want 1"),
         ("policy.kind=Polizei", "'/policy/kind'"),
+        ("policy.defaults.deadlines.lunch=4m", "'/policy/defaults/deadlines': additional properties 'lunch'"),
+        ("policy.defaults.deadlines.launch=soon", "'/policy/defaults/deadlines/launch'"),
+        ("policy.checks.gpu.custody.pinning=Maybe", "'/policy/checks/gpu/custody/pinning'"),
+        ("policy.guards.gangNodes=-1", "'/policy/guards/gangNodes'"),
+        ("policy.defaults.gates.capacity=false", "'/policy/defaults/gates/capacity'"),
+        ("policy=policy.yaml", "--set-file policy=policy.yaml"),
         ("leaderElection.enabled=false", "set leaderElection.enabled=true"),
         ("serviceMonitor.enabled=true,service.enabled=false", "needs service.enabled=true"),
     ] {
@@ -144,6 +152,35 @@ fn wrong_values_are_refused_with_the_place_and_the_reason() {
         let said = said(&output);
         assert!(!output.status.success() && said.contains(words), "{set}: {said}");
     }
+}
+
+#[test]
+fn every_key_of_a_policy_may_be_a_value_of_the_chart() {
+    let text = std::fs::read_to_string(root().join("examples/policy.yaml")).unwrap();
+    let policy = PolicyFile::parse(&text).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("values.yaml");
+    std::fs::write(&file, serde_json::json!({"policy": policy}).to_string()).unwrap();
+    let rendered = rendered(None, &["--values", &file.display().to_string()]);
+    let map = documents(&rendered).into_iter().find(|d| d["kind"] == "ConfigMap").unwrap();
+    let text = map["data"]["policy.yaml"].as_str().unwrap();
+    assert_eq!(PolicyFile::parse(text).unwrap(), policy);
+    // What Setu takes for a key that is not given, helm takes too.
+    let none = self::rendered(None, &["--set", "policy.defaults.retry=null,policy.guards.gangNodes=null"]);
+    let map = documents(&none).into_iter().find(|d| d["kind"] == "ConfigMap").unwrap();
+    assert_eq!(
+        PolicyFile::parse(map["data"]["policy.yaml"].as_str().unwrap()).unwrap(),
+        PolicyFile::default()
+    );
+}
+
+#[test]
+fn helm_test_is_there_only_with_the_service_it_asks() {
+    let pods = |more: &[&str]| {
+        let all = documents(&rendered(None, more));
+        all.iter().filter(|d| d["kind"] == "Pod").count()
+    };
+    assert_eq!((pods(&[]), pods(&["--set", "service.enabled=false"])), (1, 0));
 }
 
 #[test]

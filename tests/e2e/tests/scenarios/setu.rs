@@ -120,13 +120,18 @@ impl Setu {
         Ok(lines.filter_map(|l| l.rsplit(' ').next()?.parse::<u64>().ok()).sum())
     }
 
-    /// What it answers on one of its two servers, head included.
-    pub fn get(&self, server: &str, path: &str) -> Result<String> {
-        use std::io::{Read as _, Write as _};
+    /// Where one of its two servers listens, from its log.
+    pub fn address(&self, server: &str) -> Result<String> {
         let log = std::fs::read_to_string(&self.log)?;
         let line = format!("what=\"{server}\" address=\"");
         let told = log.lines().rev().find_map(|l| l.split(&line).nth(1)?.split('"').next());
-        let mut stream = std::net::TcpStream::connect(told.context("Setu has not said where it listens")?)?;
+        told.map(str::to_owned).context("Setu has not said where it listens")
+    }
+
+    /// What it answers on one of its two servers, head included.
+    pub fn get(&self, server: &str, path: &str) -> Result<String> {
+        use std::io::{Read as _, Write as _};
+        let mut stream = std::net::TcpStream::connect(self.address(server)?)?;
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut text = String::new();
         stream.read_to_string(&mut text)?;

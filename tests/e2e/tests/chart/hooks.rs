@@ -1,0 +1,112 @@
+//! The chart's hooks: helm makes their pods, and the test does what the kubelet would with them.
+
+use crate::helm::said;
+use crate::install::{Install, NAMESPACE};
+use crate::setu::Setu;
+use k8s_openapi::api::core::v1::{Container, Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::process::{Command, Output};
+
+/// The one pod with this name in its labels, once helm has made it.
+async fn pod_of(install: &Install, name: &str) -> Pod {
+    let pods: Api<Pod> = Api::namespaced(install.stack.client().unwrap(), NAMESPACE);
+    let of_hook = ListParams::default().labels(&format!("app.kubernetes.io/name={name}"));
+    install
+        .until("the hook's pod is made", async || !pods.list(&of_hook).await.unwrap().items.is_empty())
+        .await;
+    pods.list(&of_hook).await.unwrap().items.remove(0)
+}
+
+/// Says of a pod what the kubelet says of one whose containers have ended well.
+async fn has_succeeded(install: &Install, pod: &Pod) {
+    let pods: Api<Pod> = Api::namespaced(install.stack.client().unwrap(), NAMESPACE);
+    let succeeded = Patch::Merge(json!({"status": {"phase": "Succeeded"}}));
+    pods.patch_status(&pod.name_any(), &PatchParams::default(), &succeeded).await.unwrap();
+}
+
+/// Plays `setu uninstall` as the pre-delete hook, while helm waits for it.
+pub async fn uninstall(install: &Install, setu: &Setu) {
+    let pod = pod_of(install, "setu-uninstall").await;
+    let spec = pod.spec.clone().unwrap();
+    let account = spec.service_account_name.unwrap();
+    let kubeconfig = install.stack.kubeconfig_of(NAMESPACE, &account).await.unwrap();
+    // The Deployment's pods end when the hook scales it to zero.
+    setu.signal("TERM").unwrap();
+    let mut command = Command::new(crate::setu::binary().unwrap());
+    command.args(spec.containers[0].args.clone().unwrap()).env("KUBECONFIG", kubeconfig);
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let told = said(&output);
+    assert!(output.status.success(), "{told}");
+    for line in ["close AdmissionCheck", "give back the quota", "hand back to Karpenter", "delete NodeClaim"]
+    {
+        assert!(told.contains(line), "without {line:?}: {told}");
+    }
+    has_succeeded(install, &pod).await;
+}
+
+/// Runs `helm test` against the process that runs.
+pub async fn test(install: &Install, setu: &Setu) {
+    let mut helm = install.helm(&["test", "setu", "--timeout", "2m"]);
+    let tested = tokio::task::spawn_blocking(move || helm.output().unwrap());
+    let pod = pod_of(install, "setu-test").await;
+    is_let_through(install, &pod).await;
+    let container = pod.spec.clone().unwrap().containers.remove(0);
+    let output = run(&container, &setu.address("metrics").unwrap(), &[]).await;
+    assert!(output.status.success(), "{}", said(&output));
+    // Nobody listens there, and what is tried again is not the question.
+    let output = run(&container, "127.0.0.1:1", &["--retry", "0"]).await;
+    assert!(!output.status.success(), "the test cannot fail");
+    has_succeeded(install, &pod).await;
+    let output = tested.await.unwrap();
+    let told = said(&output);
+    assert!(output.status.success() && told.contains("Succeeded"), "{told}");
+}
+
+/// Runs a container's command here, where every host name leads to this address, as that of a Service would.
+async fn run(container: &Container, address: &str, more: &[&str]) -> Output {
+    let program = container.command.clone().unwrap();
+    let mut command = Command::new(&program[0]);
+    command.args(&program[1..]).args(container.args.clone().unwrap());
+    command.args(["--connect-to", &format!("::{address}")]).args(more);
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+}
+
+/// Whether the pod's URL is one of the Service, which leads to the Deployment's pods, and whether
+/// the NetworkPolicy lets this pod in.
+async fn is_let_through(install: &Install, pod: &Pod) {
+    let client = install.stack.client().unwrap();
+    let service: Service = Api::namespaced(client.clone(), NAMESPACE).get("setu").await.unwrap();
+    let service = service.spec.unwrap();
+    let port = &service.ports.unwrap()[0];
+    let container = &pod.spec.as_ref().unwrap().containers[0];
+    let url = format!("http://setu:{}/metrics", port.port);
+    assert!(container.args.as_ref().unwrap().contains(&url), "{container:?} does not ask for {url}");
+    let template = install.deployment().await.spec.unwrap().template;
+    let replica = template.metadata.unwrap().labels.unwrap();
+    let ports = template.spec.unwrap().containers.remove(0).ports.unwrap();
+    let target = ports.iter().find(|p| p.name == Some("metrics".into())).unwrap();
+    assert_eq!(
+        (port.target_port.clone(), target.container_port),
+        (Some(IntOrString::String("metrics".into())), 8080)
+    );
+    let selects = |selector: &BTreeMap<String, String>, labels: &BTreeMap<String, String>| {
+        selector.iter().all(|(key, value)| labels.get(key) == Some(value))
+    };
+    let selector = service.selector.unwrap();
+    assert!(selects(&selector, &replica), "{selector:?} does not select {replica:?}");
+    assert!(!selects(&selector, pod.labels()), "the test's pod would be taken for a replica");
+    let policy: NetworkPolicy = Api::namespaced(client, NAMESPACE).get("setu").await.unwrap();
+    let policy = policy.spec.unwrap();
+    let bound = policy.pod_selector.unwrap_or_default().match_labels.unwrap();
+    assert!(!selects(&bound, pod.labels()), "the policy would keep the test's pod from going out");
+    let peers = policy.ingress.unwrap().remove(0).from.unwrap_or_default();
+    let is_test = |selector: &BTreeMap<String, String>| selects(selector, pod.labels());
+    let let_in =
+        peers.iter().filter_map(|peer| peer.pod_selector.as_ref()?.match_labels.as_ref()).any(is_test);
+    assert!(peers.is_empty() || let_in, "nobody lets the test's pod in: {peers:?}");
+}

@@ -1,0 +1,168 @@
+//! The commands of the documents that need a cluster, typed as they stand, in the order in which a newcomer
+//! meets them. What no machine can know is filled in: the name of a Workload, and where Setu listens.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+#![allow(dead_code, reason = "the process is shared with the scenarios, which use all of it")]
+
+#[path = "scenarios/setu.rs"]
+mod setu;
+
+use ::setu::names;
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use setu::Setu;
+use setu_e2e::{KUEUE_NAMESPACE, Layout, Options, Stack, apply, programs};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
+
+/// What is typed, in this order: the document, and the heading of the section.
+const INSTALL: (&str, &str) = ("README.md", "## Install it");
+const FIRST_GANG: (&str, &str) = ("docs/quickstart.md", "## On the real control plane");
+const SECTIONS: [(&str, &str); 7] = [
+    ("README.md", "## How a gang lives"),
+    ("README.md", "## Why is my job waiting?"),
+    ("docs/see.md", "## All gangs"),
+    ("docs/see.md", "## As a kubectl plugin"),
+    ("docs/operations.md", "# Operating Setu"),
+    ("docs/troubleshooting.md", "# Troubleshooting"),
+    ("docs/quickstart.md", "## What to try next"),
+];
+
+/// The job that the documents speak of, in both namespaces that they look for it.
+const TRAIN: &str = r"
+apiVersion: v1
+kind: Namespace
+metadata: {name: team-a}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: team-a, namespace: team-a}
+spec: {clusterQueue: training}
+";
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The command lines in the shell blocks of a section that are for a cluster and end by themselves, or go
+/// on until they are stopped.
+fn lines((document, heading): (&str, &str)) -> Vec<String> {
+    let text = format!("\n{}", std::fs::read_to_string(root().join(document)).unwrap());
+    let (_, rest) = text.split_once(&format!("\n{heading}\n")).unwrap();
+    let section = rest.split("\n## ").next().unwrap().replace("\\\n", " ");
+    let mut lines = Vec::new();
+    for block in section.split("```sh\n").skip(1) {
+        let block = block.split("```").next().unwrap();
+        lines.extend(block.lines().filter(|line| is_for_a_cluster(line)).map(str::to_owned));
+    }
+    assert!(!lines.is_empty(), "{document} shows no command under {heading}");
+    lines
+}
+
+fn is_for_a_cluster(line: &str) -> bool {
+    let first = line.split_whitespace().next().unwrap_or_default();
+    ["kubectl", "setu", "helm", "curl"].contains(&first)
+        // The controller itself, which the test starts, what opens a port to a pod that nobody runs, and
+        // what tests/chart does.
+        && !["setu run", "port-forward", "helm upgrade", "helm test", "helm rollback"].iter().any(|part| line.contains(part))
+}
+
+/// A terminal: a folder in front of the PATH, and the cluster's kubeconfig.
+struct Terminal {
+    stack: Stack,
+    path: String,
+    typed: usize,
+}
+
+impl Terminal {
+    async fn open() -> Self {
+        let layout = Layout::default();
+        let stack = Stack::start(Options { job_kinds: true, ..Options::default() }).await.unwrap();
+        let kubectl = programs::kubectl(&layout).unwrap();
+        let folder = stack.folder().join("path");
+        std::fs::create_dir_all(&folder).unwrap();
+        let setu = setu::binary().unwrap().canonicalize().unwrap();
+        let helm = layout.bin().join("helm");
+        for (program, name) in
+            [(&setu, "setu"), (&setu, "kubectl-setu"), (&helm, "helm"), (&kubectl, "kubectl")]
+        {
+            std::os::unix::fs::symlink(program, folder.join(name)).unwrap();
+        }
+        let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+        Self { stack, path, typed: 0 }
+    }
+
+    async fn run(&self, line: &str) -> Output {
+        let mut command = Command::new("sh");
+        command.args(["-c", line]).current_dir(root());
+        command.env("PATH", &self.path).env("KUBECONFIG", self.stack.kubeconfig());
+        command.env("HOME", self.stack.folder());
+        tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+    }
+
+    /// Types a line; it must succeed and say something, or go on saying something where it is to go on.
+    async fn types(&mut self, line: &str) -> String {
+        let goes_on = line.contains(" --watch") || line.trim_end().ends_with(" -w");
+        let output =
+            if goes_on { self.run(&format!("timeout 5 {line}")).await } else { self.run(line).await };
+        let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        // 124 is what `timeout` ends with where it had to stop something.
+        let expected = if goes_on { 124 } else { 0 };
+        assert_eq!(output.status.code(), Some(expected), "{line}\n{out}{err}");
+        assert!(!out.is_empty(), "{line} says nothing: {err}");
+        self.typed += 1;
+        if std::env::var_os("SETU_SHOW").is_some() {
+            println!("$ {line}\n{out}{err}");
+        }
+        out.into_owned()
+    }
+
+    async fn types_all(&mut self, place: (&str, &str), setu: &Setu) {
+        let workload = self.run("kubectl get workloads -o name | grep train").await;
+        let workload = String::from_utf8(workload.stdout).unwrap();
+        let name = workload.trim().rsplit('/').next().unwrap().to_owned();
+        let probes = setu.address("probes").unwrap();
+        for line in lines(place) {
+            self.types(&line.replace("NAME", &name).replace("SETU:8081", &probes)).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_newcomer_types_works_as_it_stands() {
+    let mut terminal = Terminal::open().await;
+    let client = terminal.stack.client().unwrap();
+    let [install, wait] = lines(INSTALL).try_into().unwrap();
+    terminal.types(&install).await;
+    // No kubelet starts containers here, so nobody is to buy nodes for them, and the test starts Setu itself.
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), KUEUE_NAMESPACE);
+    let none = Patch::Merge(json!({"spec": {"replicas": 0}}));
+    deployments.patch("setu", &PatchParams::default(), &none).await.unwrap();
+    let kubeconfig = terminal.stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await.unwrap();
+    let folder = terminal.stack.folder().join("setu");
+    let mut setu = Setu::new(&kubeconfig, names::CONTROLLER_NAME, POLICY, &folder).unwrap();
+    setu.start(None).unwrap();
+    terminal.types(&wait).await;
+
+    // What `just cluster` does before it says that it is ready.
+    apply::path(&client, &root().join("examples/setup")).await.unwrap();
+    for line in lines(FIRST_GANG) {
+        let said = terminal.types(&line).await;
+        assert!(said.contains("gang-of-four"), "{line}\n{said}");
+    }
+    let job = std::fs::read_to_string(root().join("examples/gang-of-four.yaml")).unwrap();
+    let job = job.replace("gang-of-four", "train").replace("run-for: 20s", "run-for: 10m");
+    let elsewhere = job.replace("namespace: default", "namespace: team-a");
+    apply::yaml(&client, &format!("{TRAIN}---\n{elsewhere}---\n{job}")).await.unwrap();
+    terminal.types("kubectl wait job/train --for=jsonpath='{.status.active}'=4 --timeout=60s").await;
+    for place in SECTIONS {
+        terminal.types_all(place, &setu).await;
+    }
+    assert!(terminal.typed > 20, "{} commands", terminal.typed);
+    drop(setu);
+    terminal.stack.stop();
+}

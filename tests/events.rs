@@ -1,0 +1,97 @@
+//! What a gang's owner is told by Events in the embedded cluster, and on which objects.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+use setu::clock::Clock;
+use setu::names;
+use setu::sim::api::kinds;
+use setu::sim::cluster::{Cluster, Start};
+use setu::sim::scenario::{controller_name_of, objects};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Name of everything.
+const ID: &str = "told";
+/// Time between two looks.
+const BEAT: Duration = Duration::from_millis(250);
+
+fn job() -> Value {
+    let gpu = json!({"nvidia.com/gpu": "1"});
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"name": "train", "namespace": ID, "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
+        "spec": {
+            "parallelism": 2, "completions": 2, "suspend": true,
+            "template": {
+                "metadata": {"annotations": {"e2e.setu/run-for": "2s"}},
+                "spec": {
+                    "restartPolicy": "Never",
+                    "containers": [{"name": "main", "image": "none", "resources": {"requests": gpu, "limits": gpu}}],
+                },
+            },
+        },
+    })
+}
+
+/// Leads a gang of two to its end; returns the Events that Setu made, each with reason and words, by the
+/// kind and name of what they are on.
+fn told(events_on_job: bool) -> BTreeMap<String, BTreeSet<(String, String)>> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+        let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
+        let policy = serde_json::from_value(policy).unwrap();
+        let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
+        let admin = cluster.server.user("admin");
+        let weather = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"}});
+        for object in objects(ID, 100).unwrap().into_iter().chain([weather, job()]) {
+            let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
+            admin.create(kind, object).unwrap();
+        }
+        let setu = cluster.start_setu(&Start { events_on_job, ..Start::default() });
+        let text = |event: &Value, at: &str| {
+            event.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned()
+        };
+        let told = || {
+            let mut told = BTreeMap::<String, BTreeSet<(String, String)>>::new();
+            for event in admin.list(&kinds::EVENT) {
+                if text(&event, "/reportingController") != names::CONTROLLER_NAME {
+                    continue;
+                }
+                let (kind, name) = (text(&event, "/regarding/kind"), text(&event, "/regarding/name"));
+                let on = if kind == "Job" { format!("{kind}/{name}") } else { kind };
+                told.entry(on).or_default().insert((text(&event, "/reason"), text(&event, "/note")));
+            }
+            told
+        };
+        let is_over = || told().values().flatten().any(|(reason, _)| reason == "GangReleased");
+        for _ in 0..4_000 {
+            if is_over() {
+                break;
+            }
+            tokio::time::sleep(BEAT).await;
+        }
+        assert!(is_over(), "the gang's end was not told: {:?}", told());
+        // What is published in the background at that moment comes within it.
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        drop(setu);
+        told()
+    })
+}
+
+#[test]
+fn events_on_the_job_tell_what_those_on_its_workload_tell_and_come_only_where_they_are_asked_for() {
+    let asked = told(true);
+    let (job, workload) = (&asked["Job/train"], &asked["Workload"]);
+    assert_eq!(job, workload);
+    let reasons: BTreeSet<&str> = job.iter().map(|(reason, _)| reason.as_str()).collect();
+    for reason in ["GangValidated", "GangProvisioning", "GangWaiting", "GangReady", "GangReleased"] {
+        assert!(reasons.contains(reason), "{reason} is not among {reasons:?}");
+    }
+    let unasked = told(false);
+    assert_eq!(unasked.keys().collect::<Vec<_>>(), ["Workload"]);
+    assert_eq!(&unasked["Workload"], workload);
+}
