@@ -8,7 +8,8 @@ use kube::ResourceExt;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How long a Workload is looked for that is not there: Kueue makes it a moment after its Job.
+/// How long a Workload is looked for that is not there, or has no checks yet: Kueue makes it a moment after
+/// its Job, and lists its checks a moment after its quota is reserved.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Time between two looks for it.
 const BETWEEN: Duration = Duration::from_millis(250);
@@ -57,12 +58,20 @@ pub fn similar(workloads: &[Workload], wanted: &str) -> Vec<String> {
     scored.into_iter().take(SUGGESTIONS).map(|(_, name)| name).collect()
 }
 
-/// Reads the cluster; for a while again and again, as long as there is no Workload that the user may mean.
+/// Whether there is a Workload that the user may mean, and Kueue has listed its checks or has none to list.
+fn is_settled(workloads: &[Workload], wanted: &str) -> bool {
+    let found = matches(workloads, wanted);
+    let lacks_checks = |w: &&Workload| w.is("QuotaReserved") && w.checks().is_empty() && !w.is("Admitted");
+    !found.is_empty() && !found.iter().any(lacks_checks)
+}
+
+/// Reads the cluster; for a while again and again, as long as Kueue may be about to tell more of the Workload
+/// that the user means.
 pub async fn read(cluster: &Cluster, wanted: &str) -> Result<Snapshot, Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
         let snapshot = cluster.read().await?;
-        if !matches(&snapshot.workloads, wanted).is_empty() || Instant::now() >= until {
+        if is_settled(&snapshot.workloads, wanted) || Instant::now() >= until {
             return Ok(snapshot);
         }
         tokio::time::sleep(BETWEEN).await;
