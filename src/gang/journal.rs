@@ -290,7 +290,8 @@ impl Journal {
 
     /// Notes what the policy calls the tier that the nodes come from.
     pub fn name_tier(&mut self, name: Option<&str>) {
-        self.memory.tier_name = name.map(|name| name.chars().take(NAME_LIMIT).collect());
+        let printable = |name: &str| name.chars().filter(|c| !c.is_control()).take(NAME_LIMIT).collect();
+        self.memory.tier_name = name.map(printable);
     }
 
     /// Why an attempt was taken back before a pod could run on its nodes; `None` if it was not.
