@@ -59,7 +59,6 @@ fn two_leaders_for_ever_do_no_harm() {
 fn clocks_that_are_an_hour_wrong_do_no_harm() {
     every_way_with(&[
         ("an hour fast", &|drama| drama.replicas = vec![3_600]),
-        ("an hour slow", &|drama| drama.replicas = vec![-3_600]),
         ("one fast and one slow", &|drama| drama.replicas = vec![3_600, -3_600]),
     ]);
 }
@@ -91,12 +90,10 @@ fn took(outcome: &Outcome, job: &str) -> SignedDuration {
 fn whatever_anybody_does_for_a_minute_the_gang_comes_to_its_end() {
     let mut all = Vec::new();
     for what in Move::ALL {
-        for at in [3_000, 10_000] {
-            let gangs = vec![Role { pods: 2, runs: 10, enters: 0 }, Role { pods: 1, runs: 5, enters: 8 }];
-            let scenes = vec![(at, Scene::Move(what)), (at + 60_000, Scene::Calm)];
-            let drama = Drama { gangs, scenes, chaos: at + 61_000, ..Drama::quiet(2) };
-            all.push((format!("{what:?} after {at} ms"), drama, None));
-        }
+        let gangs = vec![Role { pods: 2, runs: 10, enters: 0 }, Role { pods: 1, runs: 5, enters: 8 }];
+        let scenes = vec![(6_000, Scene::Move(what)), (66_000, Scene::Calm)];
+        let drama = Drama { gangs, scenes, chaos: 67_000, ..Drama::quiet(2) };
+        all.push((format!("{what:?}"), drama, None));
     }
     all_go_well(&all);
 }
