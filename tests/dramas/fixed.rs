@@ -69,7 +69,7 @@ fn a_leader_that_wakes_after_ten_minutes_with_its_old_memory_does_no_harm() {
     let reference = quiet.play(false).unwrap();
     let mut all = Vec::new();
     for (alone, replicas) in [("alone", vec![0]), ("beside another", vec![0, 0])] {
-        for at in (0..16_000).step_by(1_000) {
+        for at in (0..16_000).step_by(2_000) {
             let scenes = vec![(at, Scene::Sleep(0, 600))];
             let drama = Drama { replicas: replicas.clone(), scenes, chaos: at + 610_000, ..quiet.clone() };
             all.push((format!("{alone}, asleep from {at} ms on"), drama, Some(&reference)));
@@ -119,7 +119,7 @@ fn thirty_gangs_that_come_during_an_outage_are_all_served_after_it() {
 fn delay(scenes: Vec<(u64, Scene)>) -> SignedDuration {
     let first = Role { pods: 2, runs: 5, enters: 10 };
     let other = Role { pods: 3, runs: 5, enters: 0 };
-    let chaos = 180_000;
+    let chaos = 100_000;
     let alone = Drama { gangs: vec![first.clone()], chaos, ..Drama::quiet(2) };
     let beside = Drama { gangs: vec![first, other], scenes, ..alone.clone() };
     let both = all_go_well(&[("alone".to_owned(), alone, None), ("beside".to_owned(), beside, None)]);
@@ -141,7 +141,7 @@ fn a_gang_whose_journal_is_poisoned_all_the_time_delays_no_other() {
         Move::FillAnnotations,
         Move::ForgeApproved,
     ];
-    let scenes = (0..300_u64).zip(poison.into_iter().cycle());
+    let scenes = (0..180_u64).zip(poison.into_iter().cycle());
     let scenes = scenes.map(|(n, what)| (n * 500, Scene::MoveOn(1, what))).collect();
     let delay = delay(scenes);
     assert!(delay < CONSTANT, "{delay:#}");
@@ -189,8 +189,10 @@ fn every_committed_step_is_counted_once_and_no_other() {
         let (counted, committed) = counted(&way.drama);
         assert!(committed.len() > 3, "{}", way.name);
         assert_eq!(counted, committed, "{}", way.name);
+    }
+    for way in ways().into_iter().take(2) {
         let doubled = Drama { plan: Some((4, Fault::AppliedTwice)), ..way.drama.clone() };
-        let (counted, committed) = self::counted(&doubled);
+        let (counted, committed) = counted(&doubled);
         for (step, times) in counted {
             assert!(committed.get(&step).is_some_and(|most| times <= *most), "{}: {step}", way.name);
         }

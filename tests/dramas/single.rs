@@ -160,14 +160,14 @@ fn every(faults: &[Fault], keep: impl Fn(usize, &Case) -> bool) {
 }
 
 #[test]
-fn whatever_happens_to_any_one_write_of_a_quiet_gang_the_end_is_the_same() {
-    every(&Fault::ALL, |_, (way, ..)| *way == 0);
+fn the_worst_that_can_happen_to_any_one_write_of_a_quiet_gang_does_not_change_its_end() {
+    every(&WORST, |_, (way, ..)| *way == 0);
 }
 
 /// A part of what the next test plays: each way, each fault and writes all along it are in it.
 #[test]
 fn what_happens_to_one_write_of_any_gang_does_not_change_its_end() {
-    every(&WORST, |nth, (way, ..)| *way > 0 && nth % 11 == 0);
+    every(&Fault::ALL, |nth, _| nth % 37 == 0);
 }
 
 /// `just nightly` runs it.
