@@ -266,6 +266,7 @@ mod tests {
                 "namespace": "n", "name": "w", "uid": "u",
                 "annotations": {(names::journal_key("c")): journal.encode()},
             },
+            "spec": {"active": true},
         }))
     }
 
@@ -301,7 +302,7 @@ mod tests {
     #[test]
     fn a_gang_that_goes_round_by_itself_is_found() {
         let round = [State::Validating, waiting(), State::Validating, waiting()];
-        assert!(livelocked(&round, None));
+        assert!(livelocked(&round, None), "not found");
         assert!(!livelocked(&round, Some(3)), "somebody moved in between");
         assert!(!livelocked(&[State::Validating, waiting(), State::Yielded], None));
     }
