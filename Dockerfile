@@ -37,6 +37,7 @@ RUN mkdir -p src benches/compare tests/e2e/src tests/e2e/tests/scenarios tests/e
     cargo build --release --locked --bin setu --target "$(cat /target)" && \
     rm -r src
 COPY src src
+COPY examples/scenarios examples/scenarios
 # Newer than what the stand-in left behind.
 RUN find src -name '*.rs' -exec touch {} + && \
     cargo build --release --locked --bin setu --target "$(cat /target)" && \

@@ -24,8 +24,9 @@ cluster:
 soak count='1000' from='1000000':
     cargo bench --locked --bench soak -- {{ count }} {{ from }}
 
-# The same with more dramas, in which every fault must meet a gang in every state
+# The same with more dramas, in which every fault must meet a gang in every state; and every fault at every write
 nightly count='20000' from='1000000':
+    cargo test --locked --profile bench --test dramas -- --ignored every_fault --nocapture
     cargo bench --locked --bench soak -- {{ count }} {{ from }} every-pair
 
 # The model with two faults at a time, and the known bugs that it must find; takes a while

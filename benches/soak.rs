@@ -29,6 +29,8 @@ fn main() {
     let (next, lives) = (AtomicU64::new(0), AtomicU64::new(0));
     let met: Mutex<BTreeMap<(StateName, String), u64>> = Mutex::default();
     let failed: Mutex<BTreeMap<u64, String>> = Mutex::default();
+    // Node-seconds that served nobody, by seed.
+    let wasted: Mutex<BTreeMap<u64, f64>> = Mutex::default();
     let started = Instant::now();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -41,6 +43,7 @@ fn main() {
                     }
                     let outcome = Drama::of(from + index).play(false).unwrap();
                     let so_far = lives.fetch_add(outcome.lives, Ordering::Relaxed) + outcome.lives;
+                    wasted.lock().unwrap().insert(from + index, outcome.wasted);
                     for (pair, times) in outcome.met {
                         *met.lock().unwrap().entry(pair).or_default() += times;
                     }
@@ -61,6 +64,14 @@ fn main() {
         "{count} dramas, {lives} gangs in {took:.1?} on {cores} cores: {rate:.0} gangs/s, {:.0} a minute and core",
         rate * 60.0 / cores as f64
     );
+    let wasted = wasted.into_inner().unwrap();
+    let total: f64 = wasted.values().sum();
+    if let Some((seed, most)) = wasted.iter().max_by(|a, b| a.1.total_cmp(b.1)) {
+        println!(
+            "node-seconds that served nobody: {total:.0}, {:.0} a gang; most in one drama, of seed {seed}: {most:.0}",
+            total / lives as f64
+        );
+    }
     let met = met.into_inner().unwrap();
     println!("{}", coverage(&met));
     let never: Vec<String> = gaps(&met).iter().map(|(state, fault)| format!("{fault} in {state}")).collect();

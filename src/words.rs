@@ -14,6 +14,17 @@ pub fn to_the_second(time: Timestamp) -> String {
     time.round(cut).unwrap_or(time).to_string()
 }
 
+/// How much alike two words are, from 0 to 1, of which one may be meant for the other.
+const ALIKE: f64 = 0.5;
+
+/// The known word most like this one, if any is.
+pub fn nearest<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
+    let likeness =
+        |other: &str| strsim::normalized_damerau_levenshtein(&word.to_lowercase(), &other.to_lowercase());
+    let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
+    (likeness(best) >= ALIKE).then_some(*best)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

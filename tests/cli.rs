@@ -291,10 +291,10 @@ fn a_demo_that_cannot_be_shown_says_why_in_one_line() {
         assert_eq!(output.status.code(), Some(2), "{said}");
         assert!(said.contains(words) && said.trim_end().lines().count() == 1, "{said}");
     };
-    one_line(
-        &["demo", "--scenario", "nowhere.yaml"],
-        "nowhere.yaml is no file; name a scenario file such as",
-    );
+    one_line(&["demo", "--scenario", "nowhere.yaml"], "--scenario nowhere.yaml is no file");
+    one_line(&["demo", "--scenario", "./shortag.yaml"], "is no file; did you mean shortage?");
+    one_line(&["demo", "--scenario", "shortag"], "is the name of no scenario; did you mean shortage?");
+    one_line(&["demo", "--scenario", "zzz"], "`setu demo --scenario list` shows the names");
     let broken = File::new("broken-scenario", "title: t\nsteps:\n- submti: {name: job}\n");
     one_line(&["demo", "--scenario", broken.path()], broken.path());
     let torn = File::new("torn-scenario", "title: [\n");
@@ -306,13 +306,59 @@ fn a_demo_that_cannot_be_shown_says_why_in_one_line() {
     one_line(&["demo", "--speed=-1"], "give 0 or a positive number");
 }
 
+/// What a demo shows that goes as fast as the machine can.
+fn shown(arguments: &[&str]) -> String {
+    let output = setu(&[&["demo", "--speed", "0"], arguments].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn a_scenario_is_played_by_its_name_and_one_run_of_many_by_its_id() {
+    let list = shown(&["--scenario", "list"]);
+    assert!(list.lines().any(|l| l.starts_with("shortage ")), "{list}");
+    assert!(list.lines().any(|l| l.starts_with("tiers ") && l.ends_with("(2 runs)")), "{list}");
+    let tiers = shown(&["--scenario", "tiers"]);
+    for part in ["goes there at once: spot-out\n", "goes there at once: type-out\n"] {
+        assert!(tiers.contains(part), "{tiers}");
+    }
+    assert_eq!(tiers.matches("Look deeper").count(), 1, "{tiers}");
+    let one = shown(&["--scenario", "tiers-type-out"]);
+    assert!(one.contains(": type-out\n") && !one.contains(": spot-out\n"), "{one}");
+}
+
+#[test]
+fn a_scenario_with_kills_is_played_with_each_of_them() {
+    let told = shown(&["--scenario", "killed"]);
+    let kills = told.lines().filter(|l| l.contains("Setu is killed right after this write")).count();
+    let announced = told.lines().filter(|l| l.starts_with("killed right after write ")).count();
+    assert!(kills > 5 && kills == announced, "{kills} of {announced}\n{told}");
+}
+
+#[test]
+fn a_scenario_that_is_served_says_which_run_that_is() {
+    for (scenario, said) in [
+        (
+            "tiers",
+            "the scenario has 2 runs, of which the first is served; name another by its id, such as --scenario tiers-type-out",
+        ),
+        ("killed", "served without the kills after each write"),
+    ] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_setu"))
+            .args(["demo", "--scenario", scenario, "--serve", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let first = BufReader::new(child.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert_eq!(first, said);
+    }
+}
+
 #[test]
 fn the_same_seed_shows_the_same_demo_and_another_seed_another() {
-    let shown = |seed: &str| {
-        let output = setu(&["demo", "--speed", "0", "--seed", seed]);
-        assert_eq!(output.status.code(), Some(0));
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let shown = |seed: &str| shown(&["--seed", seed]);
     let first = shown("3");
     for words in
         ["steady: finished", "setu-2 leads", "InsufficientCapacity", "WASTED NODE-SECONDS", "Look deeper"]

@@ -55,6 +55,22 @@ fn every_scenario_comes_true_in_the_embedded_cluster() {
     assert!(failed.is_empty(), "{} failed:\n{}", failed.len(), failed.join("\n"));
 }
 
+#[test]
+fn every_scenario_can_be_played_by_its_name() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/scenarios");
+    let files = std::fs::read_dir(folder).unwrap().map(|f| f.unwrap().file_name().into_string().unwrap());
+    let mut files: Vec<String> = files.map(|file| file.trim_end_matches(".yaml").to_owned()).collect();
+    files.sort();
+    let names: Vec<&str> = scenario::names().collect();
+    assert_eq!(names, files, "src/sim/scenario/library.rs has the list of what is compiled in");
+    let ids: Vec<String> =
+        scenario::names().flat_map(|name| scenario::find(name).unwrap()).map(|run| run.id).collect();
+    for id in &ids {
+        assert!(!scenario::find(id).unwrap().is_empty(), "{id}");
+    }
+    assert!(ids.len() > files.len() && scenario::find("nowhere").unwrap().is_empty());
+}
+
 const WARM: &str = "
 title: A node passes from gang to gang
 policy: {custody: {release: Warm, warmFor: 30s}}

@@ -78,11 +78,12 @@ pub async fn free(client: &Client, key: &str, now: Timestamp) -> Result<Vec<Node
     Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).filter(|c| is_free(c, now)).collect())
 }
 
-/// Makes a kept claim what `wanted` says, which was to be created. `None` if it has changed since it was
-/// read, so that it may be another gang's by now.
+/// Makes a kept claim what `wanted` says, which was to be created. `None` if it is gone.
 ///
 /// # Errors
-/// What the API server said; the claim may have changed hands if it said nothing.
+/// [`Error::Conflict`] if it has changed since it was read: it may be another gang's by now, or this gang's
+/// by the hand of another replica. Otherwise what the API server said; the claim may have changed hands if
+/// it said nothing.
 pub async fn take_over(
     client: &Client,
     kept: &NodeClaim,
@@ -114,7 +115,6 @@ pub async fn take_over(
             );
             Ok(Some(taken))
         }
-        Err(Error::Conflict { .. }) => Ok(None),
         Err(error) if error.code() == Some(404) => Ok(None),
         Err(error) => Err(error),
     }

@@ -4,6 +4,7 @@
 //! is read again until nothing is left to stumble over. The types are the only schema.
 
 use super::tree::{Entry, Node, Path, Place, Problem, Step, Value};
+use crate::words::nearest;
 use serde::de::value::StrDeserializer;
 use serde::de::{
     DeserializeOwned, DeserializeSeed, Deserializer, EnumAccess, Error, Expected, IntoDeserializer,
@@ -15,8 +16,6 @@ use std::rc::Rc;
 
 /// Most problems told of one file.
 const MOST_PROBLEMS: usize = 100;
-/// Words less alike than this are not taken for each other.
-const ALIKE: f64 = 0.5;
 
 /// Reads `tree` as a `T`, and takes out of it what cannot be read. `None` where nothing is left; what is
 /// wrong comes beside it.
@@ -151,14 +150,6 @@ fn advice(word: &str, known: &[&str]) -> String {
         (None, [only]) => format!("known is {only}"),
         (None, [first @ .., last]) => format!("known are {} and {last}", first.join(", ")),
     }
-}
-
-/// The known word most like this one, if any is.
-fn nearest<'w>(word: &str, known: &[&'w str]) -> Option<&'w str> {
-    let likeness =
-        |other: &str| strsim::normalized_damerau_levenshtein(&word.to_lowercase(), &other.to_lowercase());
-    let best = known.iter().max_by(|a, b| likeness(a).total_cmp(&likeness(b)))?;
-    (likeness(best) >= ALIKE).then_some(*best)
 }
 
 /// A node as serde reads it.

@@ -3,8 +3,10 @@
 use super::actors::{self, karpenter::Karpenter, kueue::Kueue, machines::Machines};
 use super::api::{self, ApiServer, Caller};
 use super::chance::Chance;
+use super::denials::Denials;
 use super::faults::{Fault, Line, Rates, Struck, Wire};
 use super::transport::Link;
+use crate::app::reload;
 use crate::app::replica::{Parts, Replica};
 use crate::clock::Clock;
 use crate::cluster::lease::{Settings, Timing};
@@ -12,11 +14,12 @@ use crate::controllers::Context;
 use crate::controllers::board::BoardSnapshot;
 use crate::controllers::context::Options;
 use crate::names;
-use crate::policy::PolicyFile;
+use crate::policy::{FileError, PolicyFile};
 use crate::telemetry::Telemetry;
 use crate::telemetry::traces::Traces;
 use jiff::SignedDuration;
 use kube::Client;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -35,6 +38,8 @@ pub struct Cluster {
     pub server: ApiServer,
     /// Its time.
     pub clock: Clock,
+    /// What Setu is refused.
+    pub denials: Denials,
     /// Where the spans of every replica go that is started from now on.
     pub traces: Traces,
     seed: u64,
@@ -42,6 +47,7 @@ pub struct Cluster {
     policy: PolicyFile,
     lives: u64,
     down: Arc<AtomicBool>,
+    kueue_stands: Arc<AtomicBool>,
     died: (UnboundedSender<Fault>, UnboundedReceiver<Fault>),
     struck: Struck,
     /// Replicas of Setu in the order in which they were started.
@@ -93,18 +99,20 @@ impl Cluster {
     pub fn start(seed: u64, clock: &Clock, controller_name: &str, policy: PolicyFile) -> Self {
         let options = api::Options { seed, clock: clock.clone(), replicas: API_REPLICAS, history: HISTORY };
         let server = ApiServer::new(options);
-        actors::start(Kueue::default(), &server, clock, seed);
+        let kueue_stands = actors::start(Kueue::default(), &server, clock, seed);
         actors::start(Karpenter::default(), &server, clock, seed);
         actors::start(Machines::default(), &server, clock, seed);
         Self {
             server,
             clock: clock.clone(),
+            denials: Denials::default(),
             traces: Traces::default(),
             seed,
             controller_name: controller_name.to_owned(),
             policy,
             lives: 0,
             down: Arc::default(),
+            kueue_stands,
             died: unbounded_channel(),
             struck: Arc::new(|_| {}),
             started: Arc::default(),
@@ -113,7 +121,8 @@ impl Cluster {
 
     fn link(&self, user: &str, api_replica: usize, clock: Clock, wire: Arc<Wire>) -> Link {
         let caller = Caller { user: Arc::from(user), replica: api_replica };
-        Link { server: self.server.clone(), caller, wire, clock, down: Arc::clone(&self.down) }
+        let denials = if user == names::SETU { self.denials.clone() } else { Denials::default() };
+        Link { server: self.server.clone(), caller, wire, clock, down: Arc::clone(&self.down), denials }
     }
 
     /// A client on whose way nothing goes wrong.
@@ -139,7 +148,8 @@ impl Cluster {
         if let Some((write, fault)) = start.plan {
             wire.plan(write, fault);
         }
-        let client = self.link("setu", start.api_replica, self.clock.clone(), Arc::clone(&wire)).client();
+        let client =
+            self.link(names::SETU, start.api_replica, self.clock.clone(), Arc::clone(&wire)).client();
         let replica = Replica::start(Parts {
             client,
             clock: self.clock.skewed(start.skew),
@@ -191,6 +201,25 @@ impl Cluster {
     pub fn set_down(&self, down: bool) {
         self.down.store(down, Ordering::Relaxed);
         self.server.cut_watches(None);
+    }
+
+    /// Has Kueue stand still, or go on with all it missed.
+    pub fn stop_kueue(&self, stops: bool) {
+        self.kueue_stands.store(stops, Ordering::Relaxed);
+    }
+
+    /// Gives every replica another policy file, as a mounted file changes: one that is no policy is refused
+    /// by those that run, and those that are started from now on have the last good one.
+    pub fn change_policy(&mut self, text: &str) {
+        if let Ok(file) = PolicyFile::parse(text) {
+            self.policy = file;
+        }
+        let started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        for context in started.iter().filter_map(Weak::upgrade) {
+            let file = PolicyFile::parse(text)
+                .map_err(|problems| FileError::Invalid { path: PathBuf::from("policy.yaml"), problems });
+            tokio::spawn(async move { reload::take_over(&context, file).await });
+        }
     }
 
     /// Replicas that died of a planned or random fault since this was asked last.

@@ -1,4 +1,20 @@
 //! What can go wrong between a replica and the API server, and when it does.
+//!
+//! Faults of single writes and of watches are here. What goes wrong elsewhere is a move or a scene of a drama:
+//!
+//! | what goes wrong | where it is played |
+//! |---|---|
+//! | a role lacks a verb, a policy refuses one slot, a webhook the status, the API the Events | moves `Deny…`, `HangWebhook` |
+//! | a NodePool is deleted, or its template changes | moves `DeletePool`, `ChangePool` |
+//! | a NodeClass is deleted | not played: to Setu it is one that is not ready, as in `BreakNodeClass` |
+//! | the policy file changes, also to one that cannot be used | scene `Policy` |
+//! | the policy file cannot be used at the start | not played: the process ends before it does anything (`tests/cli.rs`) |
+//! | a journal is of a newer version | move `NewerJournal` |
+//! | the collector of spans does not answer | `traced` of a drama |
+//! | nobody reads the metrics | not played: they are fetched, and nothing waits for who fetches them |
+//! | many gangs come at once after an outage | `tests/dramas/fixed.rs`; ten thousand in `benches/big.rs` |
+//! | Kueue stands still, between our Ready and its admission too | move `StopKueue` |
+//! | another check is pending, or rejects after our Ready | moves `SecondCheck`, `OtherRejects` |
 
 use super::chance::Chance;
 use serde::{Deserialize, Serialize};

@@ -9,6 +9,7 @@ pub mod api;
 pub mod catalogue;
 pub mod chance;
 pub mod cluster;
+pub mod denials;
 pub mod drama;
 pub mod embedded;
 pub mod faults;

@@ -2,6 +2,7 @@
 //! latency and with faults.
 
 use super::api::{Answer, ApiServer, Caller, Frame, Watch};
+use super::denials::Denials;
 use super::faults::{Fault, WatchFault, Wire};
 use crate::clock::Clock;
 use axum::body::{Body as AnswerBody, Bytes};
@@ -42,6 +43,8 @@ pub struct Link {
     pub clock: Clock,
     /// Whether the API server is away.
     pub down: Arc<AtomicBool>,
+    /// What the API server refuses on this way.
+    pub denials: Denials,
 }
 
 impl Link {
@@ -75,6 +78,9 @@ impl Link {
         wire.up().await;
         if self.down.load(Ordering::Relaxed) {
             return Err(broken());
+        }
+        if let Some(code) = self.denials.refuse(request.method(), request.uri().path(), request.body()) {
+            return Ok(refused(code, code.canonical_reason().unwrap_or_default()));
         }
         let date = http_date(self.clock.now());
         let mut answer = self.server.handle(&self.caller, &request);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Builds Setu with fail points and runs the scenarios on the real control plane; before them, kubectl on
-# the embedded API server, and that server compared with the real one.
+# the embedded cluster, with Setu and without, and that server compared with the real one.
 # An argument selects scenarios by a part of their title.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

@@ -1,7 +1,7 @@
 //! The screen: a bar for each gang on a terminal, a line for each step elsewhere.
 
 use crate::gang::StateName;
-use crate::sim::show::{Gang, Phase, Spectator};
+use crate::sim::show::{Gang, Spectator};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use jiff::Timestamp;
 use std::collections::BTreeMap;
@@ -34,7 +34,7 @@ impl Screen {
                 .entry(gang.workload.clone())
                 .or_insert_with(|| bars.add(ProgressBar::new(1).with_style(style())));
             bar.set_length(u64::from(gang.slots.max(1)));
-            bar.set_position(gang.count(Phase::Ready) as u64);
+            bar.set_position(gang.ready() as u64);
             bar.set_prefix(gang.job.clone());
             bar.set_message(message(&gang));
         }
@@ -59,7 +59,7 @@ impl Screen {
 }
 
 fn style() -> ProgressStyle {
-    ProgressStyle::with_template("{prefix:>10.bold} {bar:16.green/dim} {pos}/{len} {wide_msg}")
+    ProgressStyle::with_template("{prefix:>10.bold} {bar:16.green/dim} {wide_msg}")
         .unwrap_or_else(|_| ProgressStyle::default_bar())
         .progress_chars("━━─")
 }
@@ -71,8 +71,7 @@ fn message(gang: &Gang) -> String {
         (_, true) => ", running",
         _ => "",
     };
-    let detail = gang.headline.split_once(": ").map_or("", |(_, text)| text);
-    format!("{state}{running}  {detail}")
+    format!("{state}{running}  {}", gang.said)
 }
 
 /// The name of a state.

@@ -1,5 +1,6 @@
 //! `setu demo`: the embedded cluster with the real controller in it, before the user's eyes.
 
+mod chosen;
 mod door;
 mod live;
 mod summary;
@@ -17,9 +18,11 @@ use jiff::Timestamp;
 use live::Screen;
 use std::io::IsTerminal as _;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
+/// What is told when a write is the last of a life.
+const KILLED: &str = "— Setu is killed right after this write, and starts again";
 /// How often the screen is drawn anew while a scenario is played.
 const DRAW: Duration = Duration::from_millis(100);
 
@@ -28,8 +31,8 @@ const DRAW: Duration = Duration::from_millis(100);
 /// Example: setu demo --speed 4
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A scenario file to play instead, such as examples/scenarios/shortage.yaml.
-    #[arg(long, value_name = "FILE")]
+    /// A scenario to play instead, such as shortage, or a scenario file; `list` shows the names.
+    #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
     /// How many times as fast as the wall clock time goes; 0 means as fast as the machine can.
     #[arg(long, default_value_t = 1.5)]
@@ -48,24 +51,46 @@ impl Args {
         if !self.speed.is_finite() || self.speed < 0.0 {
             return Err(Failure::Invalid(format!("--speed {}: give 0 or a positive number", self.speed)));
         }
-        let runs = self.scenario.as_deref().map(read).transpose()?;
+        if self.scenario.as_deref() == Some(chosen::LIST) {
+            super::print(&chosen::list()?);
+            return Ok(());
+        }
+        let runs = self.scenario.as_deref().map(chosen::runs).transpose()?;
         let door = self.serve.map(Door::open).transpose()?;
         // Its time needs a runtime of its own, with one thread.
         let shown = tokio::task::spawn_blocking(move || self.show(runs, door));
         shown.await.map_err(|e| Failure::Failed(format!("the demo broke off: {e}")))?
     }
 
-    fn show(&self, runs: Option<Vec<Run>>, mut door: Option<Door>) -> Result<(), Failure> {
-        match runs {
-            None => self.on_stage(self.play(door)),
-            Some(runs) => {
-                runs.into_iter().try_for_each(|run| self.on_stage(self.scenario(&run, door.take())))
+    fn show(&self, runs: Option<Vec<Run>>, door: Option<Door>) -> Result<(), Failure> {
+        let runs = runs.unwrap_or_default();
+        match (runs.first(), door) {
+            (None, door) => self.on_stage(self.play(door))?,
+            (Some(first), Some(door)) => {
+                let name = self.scenario.as_deref().unwrap_or_default();
+                if let Some(what) = chosen::left_out(name, &runs) {
+                    super::print(&format!("{what}\n"));
+                }
+                self.on_stage(self.scenario(first, None, Some(door)))?;
             }
+            (Some(_), None) => runs.iter().try_for_each(|run| self.lives(run))?,
         }
+        super::print(summary::DEEPER);
+        Ok(())
+    }
+
+    /// Plays a run, and again with Setu killed right after each of its writes if the scenario asks for that.
+    fn lives(&self, run: &Run) -> Result<(), Failure> {
+        let writes = self.on_stage(self.scenario(run, None, None))?;
+        let kills = if run.scenario.kill_after_each_write { writes } else { 0 };
+        (1..=kills).try_for_each(|write| {
+            super::print(&format!("\nkilled right after write {write} of {kills}: "));
+            self.on_stage(self.scenario(run, Some(write), None)).map(drop)
+        })
     }
 
     /// Runs a show in virtual time, or in real time where kubectl may come in.
-    fn on_stage(&self, show: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    fn on_stage<T>(&self, show: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
         let paused = self.serve.is_none();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(paused).build();
         let runtime = runtime.map_err(|e| Failure::Failed(format!("no runtime: {e}")))?;
@@ -111,12 +136,16 @@ impl Args {
         Ok(())
     }
 
-    async fn scenario(&self, run: &Run, door: Option<Door>) -> Result<(), Failure> {
+    /// Plays a run in one life of Setu, or killed right after a write. Returns how many writes Setu made, 0
+    /// if it was killed or interrupted.
+    async fn scenario(&self, run: &Run, kill_after: Option<u64>, door: Option<Door>) -> Result<u64, Failure> {
         let invalid = |e: anyhow::Error| Failure::Invalid(format!("{e:#}"));
         let policy = scenario::policy(run).map_err(invalid)?;
         let policy: PolicyFile = serde_yaml::from_str(&policy)
             .map_err(|e| Failure::Invalid(format!("the policy of {}: {e}", run.title)))?;
-        let (cluster, spectator) = self.cluster(&scenario::controller_name(run), policy);
+        let (mut cluster, spectator) = self.cluster(&scenario::controller_name(run), policy);
+        let (witness, clock) = (spectator.clone(), cluster.clock.clone());
+        cluster.tell_of_faults(Arc::new(move |_| witness.announce(clock.now(), KILLED)));
         super::print(&format!("{}\n", run.title));
         let served = door.is_some();
         door.map_or(Ok(()), |door| door.serve(&cluster))?;
@@ -124,7 +153,7 @@ impl Args {
         let mut world = scenario::World::new(Embedded::new(cluster), run).await.map_err(invalid)?;
         let mut played = None;
         let shown = async {
-            let mut playing = std::pin::pin!(scenario::play(&mut world, run, None));
+            let mut playing = std::pin::pin!(scenario::play(&mut world, run, kill_after));
             played = Some(loop {
                 tokio::select! {
                     biased;
@@ -144,7 +173,7 @@ impl Args {
         unless_interrupted(served, shown).await;
         screen.close();
         super::print(&summary::text(&spectator.gangs(), columns()));
-        played.map_or(Ok(()), |played| played.map(drop).map_err(|e| Failure::Failed(format!("{e:#}"))))
+        played.map_or(Ok(0), |played| played.map_err(|e| Failure::Failed(format!("{e:#}"))))
     }
 }
 
@@ -166,14 +195,4 @@ async fn unless_interrupted(served: bool, show: impl Future<Output = ()>) {
         () = interrupted => {}
         () = show => {}
     }
-}
-
-fn read(scenario: &str) -> Result<Vec<Run>, Failure> {
-    let path = Path::new(scenario);
-    if !path.is_file() {
-        let what =
-            format!("{scenario} is no file; name a scenario file such as examples/scenarios/shortage.yaml");
-        return Err(Failure::Invalid(what));
-    }
-    scenario::read_file(path).map_err(|e| Failure::Invalid(format!("{e:#}")))
 }

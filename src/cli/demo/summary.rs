@@ -6,6 +6,8 @@ use std::fmt::Write as _;
 
 /// Width of the lines, where it is no terminal that they go to.
 const WIDTH: usize = 140;
+/// Between the tiers that a gang came to.
+const THEN: &str = " → ";
 /// Width of the columns of numbers, with the gaps between them.
 const NUMBERS: usize = 42;
 /// Least width of the lines on which the ways of gangs are told.
@@ -15,9 +17,12 @@ const LEAST: usize = 40;
 pub fn text(gangs: &[Gang], columns: Option<usize>) -> String {
     let mut text = String::from("\n");
     let width = gangs.iter().map(|g| g.job.len()).max().unwrap_or_default().max(4);
-    let room = columns.unwrap_or(WIDTH).saturating_sub(width + NUMBERS).max(LEAST);
+    let tiers = |gang: &Gang| gang.tiers.join(THEN);
+    let wide = gangs.iter().map(|g| tiers(g).chars().count()).max().unwrap_or_default().max("TIERS".len());
+    let room = columns.unwrap_or(WIDTH).saturating_sub(width + NUMBERS + wide + 2).max(LEAST);
     // Writing to a String cannot fail.
-    let _ = writeln!(text, "{:<width$}  NODES  WASTED NODE-SECONDS  API WRITES  WAY", "GANG");
+    let _ =
+        writeln!(text, "{:<width$}  NODES  WASTED NODE-SECONDS  API WRITES  {:<wide$}  WAY", "GANG", "TIERS");
     for gang in gangs {
         let steps =
             gang.path.iter().map(|(state, time)| format!("{} {:.1}s", name(*state), time.as_secs_f64()));
@@ -26,14 +31,17 @@ pub fn text(gangs: &[Gang], columns: Option<usize>) -> String {
         let first = way.next().unwrap_or_default();
         let _ = writeln!(
             text,
-            "{:<width$}  {:>5}  {:>19.1}  {:>10}  {first}",
-            gang.job, gang.created, gang.wasted, gang.writes
+            "{:<width$}  {:>5}  {:>19.1}  {:>10}  {:<wide$}  {first}",
+            gang.job,
+            gang.created,
+            gang.wasted,
+            gang.writes,
+            tiers(gang)
         );
         for line in way {
-            let _ = writeln!(text, "{:width$}  {:5}  {:19}  {:10}  {line}", "", "", "", "");
+            let _ = writeln!(text, "{:width$}  {:5}  {:19}  {:10}  {:wide$}  {line}", "", "", "", "", "");
         }
     }
-    text.push_str(DEEPER);
     text
 }
 
@@ -54,10 +62,10 @@ fn wrapped(steps: impl Iterator<Item = String>, width: usize) -> Vec<String> {
 }
 
 /// What to try next.
-const DEEPER: &str = "
+pub const DEEPER: &str = "
 Look deeper:
   setu demo --serve 127.0.0.1:8080    # the same with a port for kubectl; it stays until Ctrl-C
-  setu demo --scenario examples/scenarios/shortage.yaml
+  setu demo --scenario shortage    # one of the scenarios that the tests play; `list` shows them all
   setu demo --speed 0 --seed 2    # other chances, as fast as the machine can
   setu statechart    # every state and what leads from one to another
 ";

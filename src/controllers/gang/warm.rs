@@ -5,7 +5,7 @@ use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
 use crate::effects::warm::{self as effects, Keeping};
 use crate::error::Error;
-use crate::gang::State;
+use crate::gang::{Sight, State};
 use crate::names;
 use crate::plan::warm::{key, matches};
 use crate::telemetry::metrics::{self, Kept};
@@ -29,12 +29,21 @@ impl Gang<'_> {
 
     /// Takes kept nodes over for as many of these claims as there are; returns the others, which are to be
     /// created.
+    ///
+    /// The derived name of a claim keeps a second replica from creating it again, and a claim that was taken over
+    /// has another. So what the gang has is read after what is kept, and a slot that another replica was
+    /// faster to fill gets nothing in this look.
     pub(super) async fn take_over(
         &mut self,
         workload: &Workload,
-        wanted: Vec<NodeClaim>,
+        mut wanted: Vec<NodeClaim>,
     ) -> Result<Vec<NodeClaim>, Error> {
         self.fetch_warm(workload).await?;
+        if self.policy.release == Release::Warm {
+            self.look_again(workload).await?;
+            self.sight = Sight::Cached;
+            wanted.retain(|wanted| !self.claims.iter().any(|claim| fills_the_place_of(claim, wanted)));
+        }
         let kept = self.warm.take().unwrap_or_default();
         if kept.is_empty() {
             return Ok(wanted);
@@ -112,4 +121,10 @@ impl Gang<'_> {
         self.claims.retain(|c| !kept.contains(&c.uid()));
         Ok(())
     }
+}
+
+/// Whether a claim of the gang is in the place that another one was wanted for.
+fn fills_the_place_of(claim: &NodeClaim, wanted: &NodeClaim) -> bool {
+    claim.metadata.deletion_timestamp.is_none()
+        && [names::ATTEMPT, names::SLOT].iter().all(|key| claim.label(key) == wanted.label(key))
 }

@@ -1,31 +1,26 @@
 //! Karpenter: launches, registers, initializes and ends NodeClaims, as its contract says, in the
-//! weather that a test makes. The kubelet of its Nodes is played here too.
+//! weather that a test makes.
 
-use super::machines::has_ended;
+mod nodes;
+
 use super::{Actor, Stage, Touched};
 use crate::names;
 use crate::sim::api::kinds::{self, Kind};
 use crate::sim::api::{Preconditions, User};
 use crate::sim::catalogue::{Offer, offers};
 use crate::sim::values::{
-    annotation, condition, created, is, is_going, label, list, map, name, seconds, set, text, uid,
-    with_condition,
+    annotation, condition, created, is_going, label, list, map, name, seconds, set, text, uid, with_condition,
 };
 use crate::sim::weather::{Place, Weather};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// The finalizer on every NodeClaim.
 const FINALIZER: &str = "karpenter.sh/termination";
 /// Karpenter gives up on a launch after this long.
 const LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
-/// Karpenter gives up on a registration after this long.
-const REGISTRATION_LIMIT: SignedDuration = SignedDuration::from_mins(15);
-/// An unprotected node is taken away when it has been idle for this long.
-const IDLE_LIMIT: Duration = Duration::from_secs(27);
 /// How often a delay of the weather is looked at again.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -93,8 +88,8 @@ impl Actor for Karpenter {
             Phase::Launch => self.launch(&user, &object, stage),
             Phase::Register => self.register(&user, &object, stage),
             Phase::Boot => self.boot(&user, &object, stage),
-            Phase::Initialize => initialize(&user, &object, stage),
-            Phase::Idle => idle(&user, &object, stage),
+            Phase::Initialize => nodes::initialize(&user, &object, stage),
+            Phase::Idle => nodes::idle(&user, &object, stage),
             Phase::Terminate => self.terminate(&user, &object),
         }
     }
@@ -234,140 +229,6 @@ impl Karpenter {
             "conditions": with_condition(claim, ("Launched", "True"), ("Launched", ""), now),
         }});
         let _ = user.merge_status(&kinds::NODE_CLAIM, "", name(claim), &status);
-    }
-
-    fn register(&self, user: &User, claim: &Value, stage: &mut Stage<Due>) {
-        let now = stage.now();
-        let key = |phase| (name(claim).to_owned(), uid(claim).to_owned(), phase);
-        let Some(place) = self.live.get(name(claim)) else { return };
-        if now.duration_since(created(claim)) > REGISTRATION_LIMIT {
-            return delete(user, claim);
-        }
-        let waited = crate::sim::values::since(claim, "Launched")
-            .map_or(SignedDuration::MAX, |t| now.duration_since(t));
-        if waited < signed(weather(user).registration_delay(place)) {
-            return stage.after(LOOK, key(Phase::Register));
-        }
-        let mut labels = map(claim, "/metadata/labels");
-        labels.insert("kubernetes.io/hostname".to_owned(), name(claim).to_owned());
-        labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
-        labels.insert("kubernetes.io/arch".to_owned(), "amd64".to_owned());
-        labels.insert("karpenter.sh/registered".to_owned(), "true".to_owned());
-        let mut taints = list(claim, "/spec/taints").to_vec();
-        taints.extend_from_slice(list(claim, "/spec/startupTaints"));
-        taints.push(json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}));
-        let node = json!({
-            "apiVersion": "v1", "kind": "Node",
-            "metadata": {
-                "name": name(claim), "labels": labels, "annotations": map(claim, "/metadata/annotations"),
-                "ownerReferences": [{
-                    "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": name(claim), "uid": uid(claim),
-                    "blockOwnerDeletion": true,
-                }],
-            },
-            "spec": {"providerID": text(claim, "/status/providerID"), "taints": taints},
-        });
-        let _ = user.create(&kinds::NODE, node);
-        let status = json!({"status": {
-            "nodeName": name(claim),
-            "conditions": with_condition(claim, ("Registered", "True"), ("Registered", ""), now),
-        }});
-        let _ = user.merge_status(&kinds::NODE_CLAIM, "", name(claim), &status);
-        stage.soon(200, 1_500, key(Phase::Boot));
-    }
-
-    /// The kubelet: the Node becomes Ready and shows what it has.
-    fn boot(&self, user: &User, claim: &Value, stage: &mut Stage<Due>) {
-        let key = |phase| (name(claim).to_owned(), uid(claim).to_owned(), phase);
-        let (Some(place), Some(node)) = (self.live.get(name(claim)), user.get(&kinds::NODE, "", name(claim)))
-        else {
-            return;
-        };
-        let weather = weather(user);
-        if weather.never_ready(place) {
-            return stage.after(LOOK, key(Phase::Boot));
-        }
-        let all = map(claim, "/status/allocatable");
-        let shown: BTreeMap<&String, &String> =
-            all.iter().filter(|(r, _)| !weather.hides(place, r)).collect();
-        let status = json!({"status": {
-            "capacity": shown, "allocatable": shown,
-            "conditions": with_condition(&node, ("Ready", "True"), ("KubeletReady", "kubelet is posting ready status"), stage.now()),
-        }});
-        let _ = user.merge_status(&kinds::NODE, "", name(claim), &status);
-        let taints: Vec<&Value> = list(&node, "/spec/taints")
-            .iter()
-            .filter(|t| !text(t, "/key").starts_with("node.kubernetes.io/not-ready"))
-            .collect();
-        let _ = user.merge(&kinds::NODE, "", name(claim), &json!({"spec": {"taints": taints}}));
-        if shown.len() < all.len() {
-            stage.after(LOOK, key(Phase::Boot));
-        }
-        stage.soon(50, 500, key(Phase::Initialize));
-    }
-
-    fn terminate(&mut self, user: &User, claim: &Value) {
-        let node = name(claim);
-        let drained = |p: &&Arc<Value>| text(p, "/spec/nodeName") == node && !has_ended(p);
-        for pod in user.list(&kinds::POD).iter().filter(drained) {
-            let _ = user.delete(
-                &kinds::POD,
-                text(pod, "/metadata/namespace"),
-                name(pod),
-                Preconditions::default(),
-            );
-        }
-        let _ = user.delete(&kinds::NODE, "", node, Preconditions::default());
-        self.live.remove(node);
-        let others: Vec<&Value> =
-            list(claim, "/metadata/finalizers").iter().filter(|f| *f != FINALIZER).collect();
-        let _ = user.merge(&kinds::NODE_CLAIM, "", node, &json!({"metadata": {"finalizers": others}}));
-    }
-}
-
-/// Initialized is set once and never taken back.
-fn initialize(user: &User, claim: &Value, stage: &mut Stage<Due>) {
-    let Some(node) = user.get(&kinds::NODE, "", name(claim)) else { return };
-    let shown = map(&node, "/status/allocatable");
-    let missing = map(claim, "/spec/resources/requests").keys().any(|r| !shown.contains_key(r));
-    let startup = list(claim, "/spec/startupTaints");
-    let tainted = list(&node, "/spec/taints")
-        .iter()
-        .any(|t| startup.iter().any(|s| text(s, "/key") == text(t, "/key")));
-    if is(claim, "Initialized") || missing || tainted || !is(&node, "Ready") {
-        return;
-    }
-    let _ = user.merge(
-        &kinds::NODE,
-        "",
-        name(claim),
-        &json!({"metadata": {"labels": {"karpenter.sh/initialized": "true"}}}),
-    );
-    let now = stage.now();
-    let mut done = claim.clone();
-    for kind in ["Initialized", "Ready"] {
-        let conditions = with_condition(&done, (kind, "True"), (kind, ""), now);
-        if let Some(status) = done.get_mut("status") {
-            set(status, &["conditions"], json!(conditions));
-        }
-    }
-    set_conditions(user, &kinds::NODE_CLAIM, claim, list(&done, "/status/conditions"));
-    stage.after(IDLE_LIMIT, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Idle));
-}
-
-/// Consolidation: an unprotected node on which nothing runs is taken away.
-fn idle(user: &User, claim: &Value, stage: &mut Stage<Due>) {
-    let Some(node) = user.get(&kinds::NODE, "", name(claim)) else { return };
-    let protected = annotation(&node, names::DO_NOT_DISRUPT) == "true";
-    let runs = |p: &std::sync::Arc<Value>| {
-        text(p, "/spec/nodeName") == name(claim)
-            && !matches!(text(p, "/status/phase"), "Succeeded" | "Failed")
-    };
-    let busy = user.list(&kinds::POD).iter().any(runs);
-    if protected || busy {
-        stage.after(IDLE_LIMIT, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Idle));
-    } else {
-        delete(user, claim);
     }
 }
 

@@ -16,6 +16,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -87,8 +88,11 @@ pub trait Actor: Send + 'static {
     fn due(&mut self, what: Self::Timer, stage: &mut Stage<Self::Timer>);
 }
 
-/// Starts an actor. It ends with the server.
-pub fn start<A: Actor>(mut actor: A, server: &ApiServer, clock: &Clock, seed: u64) {
+/// How often an actor that stands still looks whether it may go on.
+const STANDSTILL: Duration = Duration::from_millis(100);
+
+/// Starts an actor. It ends with the server, and stands still while what is returned is true.
+pub fn start<A: Actor>(mut actor: A, server: &ApiServer, clock: &Clock, seed: u64) -> Arc<AtomicBool> {
     let (told, mut changes) = unbounded_channel();
     server.observe(Box::new(Bus(told)));
     let mut stage = Stage {
@@ -98,14 +102,20 @@ pub fn start<A: Actor>(mut actor: A, server: &ApiServer, clock: &Clock, seed: u6
         timers: BTreeMap::new(),
         count: 0,
     };
+    let stands = Arc::new(AtomicBool::new(false));
+    let halted = Arc::clone(&stands);
     tokio::spawn(async move {
         while let Some(step) = step(&mut changes, &mut stage).await {
+            while halted.load(Ordering::Relaxed) {
+                tokio::time::sleep(STANDSTILL).await;
+            }
             match step {
                 Step::Seen(touched) => actor.seen(&touched, &mut stage),
                 Step::Due(what) => actor.due(what, &mut stage),
             }
         }
     });
+    stands
 }
 
 enum Step<T> {

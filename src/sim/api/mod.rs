@@ -5,6 +5,7 @@
 mod body;
 mod cells;
 mod columns;
+mod create;
 mod defaults;
 mod delete;
 mod differ;

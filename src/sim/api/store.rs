@@ -3,20 +3,19 @@
 //! One counter of versions for everything. A change is committed, told to the observers, and sent to
 //! every open watch, before the call that made it returns.
 
-use super::events;
+mod watches;
+
 use super::kinds::Kind;
 use super::managers::Managers;
-use super::select::Selector;
-use super::{Change, Frame, Observer, Options};
+use super::{Change, Observer, Options};
 use crate::clock::Clock;
 use crate::sim::chance::Chance;
 use crate::sim::values::{name, namespace, set};
-use axum::body::Bytes;
-use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use watches::{Watcher, send};
 
 /// Namespace and name; the namespace is empty for cluster-scoped objects.
 pub type Key = (String, String);
@@ -42,15 +41,6 @@ struct Past {
     kind: &'static Kind,
     before: Option<Arc<Value>>,
     after: Option<Arc<Value>>,
-}
-
-/// An open watch.
-struct Watcher {
-    kind: &'static Kind,
-    selector: Selector,
-    form: events::Form,
-    replica: usize,
-    sender: UnboundedSender<Frame>,
 }
 
 /// A replica of the server that has fallen behind.
@@ -211,68 +201,6 @@ impl Store {
         Stored { object, bare, managers: Arc::new(managers) }
     }
 
-    fn tell(&mut self, past: &Past, last: &Arc<Value>) {
-        let frozen = &self.frozen;
-        let mut lines = BTreeMap::new();
-        self.watchers.retain(|watcher| {
-            if watcher.kind != past.kind {
-                return true;
-            }
-            if frozen.get(watcher.replica).is_some_and(Option::is_some) {
-                // It hears of this once its replica has caught up.
-                return !watcher.sender.is_closed();
-            }
-            send(watcher, past, last, &mut lines)
-        });
-    }
-
-    /// Opens a watch of what comes after a version; it ends with an error if that is forgotten.
-    pub fn watch(
-        &mut self,
-        kind: &'static Kind,
-        (selector, form): (Selector, events::Form),
-        replica: usize,
-        from: u64,
-    ) -> UnboundedReceiver<Frame> {
-        let (sender, receiver) = unbounded();
-        if from < self.forgotten {
-            let line = frame_line("ERROR", &super::lists::too_old(from, self.forgotten));
-            // Nobody but this sender's receiver is there to hear of it.
-            let _ = sender.unbounded_send(Frame { at: self.clock.now(), line });
-            return receiver;
-        }
-        let watcher = Watcher { kind, selector, form, replica, sender };
-        let until = self.frozen.get(replica).and_then(Option::as_ref).map_or(u64::MAX, |f| f.version);
-        for past in self.past.iter().filter(|p| p.kind == kind && p.version > from && p.version <= until) {
-            send(&watcher, past, &past.last(), &mut BTreeMap::new());
-        }
-        self.watchers.push(watcher);
-        receiver
-    }
-
-    /// Sends the present objects into a new watch, which then goes on.
-    pub fn watch_from_now(
-        &mut self,
-        kind: &'static Kind,
-        (selector, form): (Selector, events::Form),
-        replica: usize,
-        bookmark: bool,
-    ) -> UnboundedReceiver<Frame> {
-        let (objects, version) = self.cached(kind, replica);
-        let (sender, receiver) = unbounded();
-        let at = self.clock.now();
-        for object in objects.iter().filter(|o| selector.takes(o)) {
-            // A receiver that is gone already is found out at the next change.
-            let _ = sender.unbounded_send(Frame { at, line: frame_line("ADDED", &form.of(object)) });
-        }
-        if bookmark {
-            let end = super::bookmark(kind, form, version, true);
-            let _ = sender.unbounded_send(Frame { at, line: end });
-        }
-        self.watchers.push(Watcher { kind, selector, form, replica, sender });
-        receiver
-    }
-
     pub fn freeze(&mut self, replica: usize) {
         let now = Frozen { objects: self.objects.clone(), version: self.version };
         if let Some(place) = self.frozen.get_mut(replica)
@@ -322,185 +250,62 @@ fn last_of(before: Option<&Arc<Value>>, version: u64) -> Arc<Value> {
     Arc::new(object)
 }
 
-/// Tells a watch of a change, as its selector sees it. Returns whether the watch is still open.
-fn send(
-    watcher: &Watcher,
-    past: &Past,
-    last: &Arc<Value>,
-    lines: &mut BTreeMap<(&'static str, events::Form), Bytes>,
-) -> bool {
-    let was = past.before.as_ref().is_some_and(|o| watcher.selector.takes(o));
-    let is = past.after.as_ref().is_some_and(|o| watcher.selector.takes(o));
-    let verb = match (was, is) {
-        (false, true) => "ADDED",
-        (true, true) => "MODIFIED",
-        (true, false) => "DELETED",
-        (false, false) => return !watcher.sender.is_closed(),
-    };
-    let line = lines.entry((verb, watcher.form)).or_insert_with(|| {
-        // Who loses sight of an object is told how it was when last seen.
-        let unseen = past.before.as_ref().filter(|_| verb == "DELETED");
-        let seen = unseen.map_or_else(|| Arc::clone(last), |before| last_of(Some(before), past.version));
-        frame_line(verb, &watcher.form.of(&seen))
-    });
-    watcher.sender.unbounded_send(Frame { at: past.at, line: line.clone() }).is_ok()
-}
-
-fn frame_line(verb: &str, object: &Value) -> Bytes {
-    Bytes::from(format!("{{\"type\":\"{verb}\",\"object\":{object}}}\n"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::kinds::CONFIG_MAP;
-    use super::super::{Answer, ApiServer, Caller, Options, Preconditions, Watch};
+    use super::super::{Answer, ApiServer, Apply, Caller, Options, Preconditions};
     use crate::clock::Clock;
     use axum::body::Bytes;
-    use futures::{FutureExt, StreamExt};
     use serde_json::{Value, json};
 
     fn server() -> ApiServer {
         ApiServer::new(Options { seed: 1, clock: Clock::wall(), replicas: 2, history: 100 })
     }
 
-    fn map(name: &str, app: &str) -> Value {
+    fn map(name: &str) -> Value {
         json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "1"},
-            "metadata": {"name": name, "namespace": "default", "labels": {"app": app}}})
+            "metadata": {"name": name, "namespace": "default"}})
     }
 
-    fn answer(server: &ApiServer, replica: usize, query: &str) -> Answer {
+    fn list(server: &ApiServer, query: &str) -> Value {
         let request = http::Request::get(format!("/api/v1/namespaces/default/configmaps?{query}"));
-        let caller = Caller { user: "test".into(), replica };
-        server.handle(&caller, &request.body(Bytes::new()).unwrap())
-    }
-
-    fn watch(server: &ApiServer, replica: usize, query: &str) -> Watch {
-        match answer(server, replica, &format!("watch=true&{query}")) {
-            Answer::Watch(watch) => watch,
-            Answer::Whole(whole) => panic!("{whole:?}"),
-        }
-    }
-
-    fn list(server: &ApiServer, replica: usize, query: &str) -> Value {
-        match answer(server, replica, query) {
+        let caller = Caller { user: "test".into(), replica: 0 };
+        match server.handle(&caller, &request.body(Bytes::new()).unwrap()) {
             Answer::Whole(whole) => serde_json::from_slice(whole.body()).unwrap(),
             Answer::Watch(_) => panic!("a watch"),
         }
-    }
-
-    fn heard(watch: &mut Watch) -> Vec<String> {
-        let frames = std::iter::from_fn(|| watch.next().now_or_never().flatten());
-        let told = frames.map(|frame| {
-            let event: Value = serde_json::from_slice(&frame.line).unwrap();
-            let name = event["object"]["metadata"]["name"].as_str().unwrap_or_default().to_owned();
-            format!("{} {name}", event["type"].as_str().unwrap())
-        });
-        told.map(|text| text.trim_end().to_owned()).collect()
-    }
-
-    fn relabel(server: &ApiServer, name: &str, app: &str) {
-        let patch = json!({"metadata": {"labels": {"app": app}}});
-        server.user("test").merge(&CONFIG_MAP, "default", name, &patch).unwrap();
-    }
-
-    #[test]
-    fn what_comes_into_a_selector_is_added_and_what_leaves_it_deleted() {
-        let server = server();
-        let mut watch = watch(&server, 0, "labelSelector=app%3Da");
-        server.user("test").create(&CONFIG_MAP, map("x", "b")).unwrap();
-        for app in ["a", "a", "b"] {
-            relabel(&server, "x", app);
-        }
-        assert_eq!(heard(&mut watch), ["ADDED x", "DELETED x"], "the same label again is no change");
-    }
-
-    #[test]
-    fn a_frozen_replica_shows_the_past_until_it_catches_up() {
-        let server = server();
-        server.user("test").create(&CONFIG_MAP, map("old", "a")).unwrap();
-        server.freeze(1);
-        let mut watch = watch(&server, 1, "");
-        server.user("test").create(&CONFIG_MAP, map("new", "a")).unwrap();
-        let count = |replica, query| list(&server, replica, query)["items"].as_array().unwrap().len();
-        assert_eq!((count(1, "resourceVersion=0"), count(1, ""), count(0, "resourceVersion=0")), (1, 2, 2));
-        let newer = format!("resourceVersion={}", server.version());
-        assert_eq!(list(&server, 1, &newer)["code"], 504);
-        assert_eq!(heard(&mut watch), ["ADDED old"]);
-        let bookmark =
-            |watch: &Watch| -> Value { serde_json::from_slice(&server.bookmark(watch).line).unwrap() };
-        let said = bookmark(&watch)["object"]["metadata"]["resourceVersion"].clone();
-        assert_eq!(
-            said,
-            list(&server, 1, "resourceVersion=0")["metadata"]["resourceVersion"],
-            "not what it never saw"
-        );
-        server.thaw(1);
-        assert_eq!(heard(&mut watch), ["ADDED new"]);
-        assert_eq!(count(1, "resourceVersion=0"), 2);
-    }
-
-    #[test]
-    fn a_watch_from_a_forgotten_version_ends_with_an_error() {
-        let server = server();
-        let old = server.version();
-        server.user("test").create(&CONFIG_MAP, map("x", "a")).unwrap();
-        let mut alive = watch(&server, 0, &format!("resourceVersion={old}"));
-        assert_eq!(heard(&mut alive), ["ADDED x"]);
-        server.compact();
-        let mut late = watch(&server, 0, &format!("resourceVersion={old}"));
-        assert_eq!(heard(&mut late), ["ERROR"]);
-        server.cut_watches(None);
-        assert!(alive.next().now_or_never().unwrap().is_none());
-    }
-
-    #[test]
-    fn a_streaming_list_ends_with_its_bookmark() {
-        let server = server();
-        server.user("test").create(&CONFIG_MAP, map("x", "a")).unwrap();
-        let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true";
-        assert_eq!(heard(&mut watch(&server, 0, query)), ["ADDED x", "BOOKMARK"]);
     }
 
     #[test]
     fn the_pages_of_a_list_are_of_one_version_until_it_is_forgotten() {
         let server = server();
         for name in ["a", "b", "c"] {
-            server.user("test").create(&CONFIG_MAP, map(name, "x")).unwrap();
+            server.user("test").create(&CONFIG_MAP, map(name)).unwrap();
         }
-        let first = list(&server, 0, "limit=1");
+        let first = list(&server, "limit=1");
         assert_eq!(first["metadata"]["remainingItemCount"], 2);
         let user = server.user("test");
         user.delete(&CONFIG_MAP, "default", "b", Preconditions::default()).unwrap();
-        user.create(&CONFIG_MAP, map("d", "x")).unwrap();
+        user.create(&CONFIG_MAP, map("d")).unwrap();
         let next = format!("limit=5&continue={}", first["metadata"]["continue"].as_str().unwrap());
-        let second = list(&server, 0, &next);
+        let second = list(&server, &next);
         let names: Vec<&Value> =
             second["items"].as_array().unwrap().iter().map(|i| &i["metadata"]["name"]).collect();
         assert_eq!(names, ["b", "c"]);
         assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
         server.compact();
-        assert_eq!(list(&server, 0, &next)["reason"], "Expired");
-    }
-
-    #[test]
-    fn a_write_that_changes_nothing_makes_no_version_and_no_event() {
-        let server = server();
-        server.user("test").create(&CONFIG_MAP, map("x", "a")).unwrap();
-        let (mut watch, before) = (watch(&server, 0, ""), server.version());
-        heard(&mut watch);
-        relabel(&server, "x", "a");
-        assert_eq!((server.version(), heard(&mut watch)), (before, Vec::new()));
+        assert_eq!(list(&server, &next)["reason"], "Expired");
     }
 
     #[test]
     fn hidden_managers_are_known_but_not_shown() {
         let server = server();
         server.hide_managers();
-        let made = server.user("test").create(&CONFIG_MAP, map("x", "a")).unwrap();
+        let made = server.user("test").create(&CONFIG_MAP, map("x")).unwrap();
         assert_eq!(made["metadata"].get("managedFields"), None);
         let apply = |manager, force| {
             let object = json!({"data": {"a": "2"}});
-            let apply = super::super::Apply { manager, object: &object, force, subresource: None };
+            let apply = Apply { manager, object: &object, force, subresource: None };
             server.user("test").apply(&CONFIG_MAP, "default", "x", &apply)
         };
         assert_eq!(apply("other", false).unwrap_err().reason, "Conflict");

@@ -6,27 +6,17 @@ use crate::sim::moves::Move;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-/// States in which a gang is under way.
-const STATES: [StateName; 6] = [
-    StateName::Validating,
-    StateName::Provisioning,
-    StateName::WaitingReady,
-    StateName::BackingOff,
-    StateName::Approved,
-    StateName::RollingBack,
-];
-
 /// A table of how often each fault or move met a gang in each state.
 pub fn coverage(met: &BTreeMap<(StateName, String), u64>) -> String {
     let mut table = format!("{:<16}", "met in");
     // Writing to a String cannot fail.
-    for state in STATES {
+    for state in StateName::ALL {
         let _ = write!(table, "{:>14}", state.to_string());
     }
     table.push('\n');
     for fault in everything() {
         let _ = write!(table, "{fault:<16}");
-        for state in STATES {
+        for state in StateName::ALL {
             let times = met.get(&(state, fault.clone())).copied().unwrap_or_default();
             let _ = write!(table, "{times:>14}");
         }
@@ -40,12 +30,12 @@ fn everything() -> BTreeSet<String> {
     let faults = Fault::ALL.iter().map(ToString::to_string);
     let watches = WatchFault::ALL.iter().map(|fault| format!("{fault:?}"));
     let moves = Move::ALL.iter().map(|what| format!("{what:?}"));
-    let scenes = ["Kill", "Sleep", "Upgrade"].map(str::to_owned);
+    let scenes = ["Kill", "Sleep", "Upgrade", "Policy"].map(str::to_owned);
     faults.chain(watches).chain(moves).chain(scenes).collect()
 }
 
 /// Pairs that never happened.
 pub fn gaps(met: &BTreeMap<(StateName, String), u64>) -> Vec<(StateName, String)> {
-    let pairs = everything().into_iter().flat_map(|fault| STATES.map(|state| (state, fault.clone())));
+    let pairs = everything().into_iter().flat_map(|fault| StateName::ALL.map(|state| (state, fault.clone())));
     pairs.filter(|pair| !met.contains_key(pair)).collect()
 }

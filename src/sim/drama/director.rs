@@ -2,7 +2,7 @@
 
 use super::{Drama, Outcome, Role, Scene};
 use crate::clock::Clock;
-use crate::gang::StateName;
+use crate::gang::{Span, StateName};
 use crate::names;
 use crate::policy::PolicyFile;
 use crate::sim::actors::{kueue, machines};
@@ -11,14 +11,17 @@ use crate::sim::chance::Chance;
 use crate::sim::cluster::{Cluster, Setu, Start};
 use crate::sim::faults::{Fault, Line, Rates};
 use crate::sim::invariants::Watchman;
-use crate::sim::moves::{Players, Props, calm};
+use crate::sim::moves::{Players, Props, calm, weather};
 use crate::sim::scenario;
 use crate::sim::values::{annotation, is, name, text};
+use crate::telemetry::traces::Traces;
 use jiff::{SignedDuration, Timestamp};
+use opentelemetry_sdk::trace::Sampler;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio::sync::mpsc::Receiver;
 use tokio::time::Instant;
 
 /// Name of everything in a drama.
@@ -46,6 +49,8 @@ pub struct Director<'d> {
     started: Instant,
     first_writes: Option<usize>,
     met: Met,
+    /// The end of the way of all spans, at which nobody listens.
+    _unheard: Receiver<Span>,
 }
 
 /// How often each fault or move met a gang in each state.
@@ -58,12 +63,13 @@ impl<'d> Director<'d> {
     pub async fn direct(drama: &'d Drama, lines: bool) -> Result<Outcome, String> {
         let origin: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap_or_default();
         let clock = Clock::starting_at(origin);
-        let policy = json!({
-            "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy", "defaults": drama.policy,
-        });
-        let policy =
-            serde_json::from_value::<PolicyFile>(policy).map_err(|e| format!("the drama's policy: {e}"))?;
+        let policy = PolicyFile::parse(&policy_text(&drama.policy))
+            .map_err(|problems| format!("the drama's policy: {problems:?}"))?;
         let mut cluster = Cluster::start(drama.seed, &clock, &scenario::controller_name_of(ID), policy);
+        let (traces, unheard) = Traces::channel(Sampler::AlwaysOn, 1);
+        if drama.traced {
+            cluster.traces = traces;
+        }
         let watchman = if lines { Watchman::with_lines() } else { Watchman::default() };
         watchman.allow_creates(drama.creates());
         cluster.server.observe(Box::new(watchman.clone()));
@@ -92,6 +98,7 @@ impl<'d> Director<'d> {
             started: Instant::now(),
             first_writes: None,
             met,
+            _unheard: unheard,
         };
         director.first_part().await;
         director.second_part().await;
@@ -183,9 +190,24 @@ impl<'d> Director<'d> {
         match scene {
             Scene::Move(what) => {
                 self.note(&format!("{what:?}"));
-                self.players.make(*what, &self.cluster, &PROPS, &mut self.chance);
+                self.players.make(*what, None, &self.cluster, &PROPS, &mut self.chance);
+            }
+            Scene::MoveOn(gang, what) => {
+                self.note(&format!("{what:?}"));
+                let job = job_of(*gang);
+                self.players.make(*what, Some(&job), &self.cluster, &PROPS, &mut self.chance);
             }
             Scene::Calm => calm(&self.cluster, &PROPS),
+            Scene::Weather(rules) => {
+                self.note("Weather");
+                weather(&self.cluster.server.user("admin"), &PROPS, &json!(rules));
+            }
+            Scene::Policy(changes) => {
+                self.note("Policy");
+                let mut policy = self.drama.policy.clone();
+                json_patch::merge(&mut policy, changes);
+                self.cluster.change_policy(&policy_text(&policy));
+            }
             Scene::Kill(replica, seconds) => {
                 self.note("Kill");
                 self.leave(*replica);
@@ -217,7 +239,7 @@ impl<'d> Director<'d> {
         let job = json!({
             "apiVersion": "batch/v1", "kind": "Job",
             "metadata": {
-                "namespace": ID, "name": format!("gang-{index}"), "labels": {kueue::QUEUE: "queue"},
+                "namespace": ID, "name": job_of(index), "labels": {kueue::QUEUE: "queue"},
             },
             "spec": {
                 "parallelism": role.pods, "completions": role.pods, "suspend": true,
@@ -304,8 +326,22 @@ impl<'d> Director<'d> {
             met: std::mem::take(&mut *self.met.lock().unwrap_or_else(PoisonError::into_inner)),
             writes: self.first_writes.unwrap_or(first),
             wasted: self.watchman.wasted(),
+            created: self.watchman.created(),
+            ends: self.watchman.ends(),
+            steps: self.watchman.steps(),
         }
     }
+}
+
+/// Name of the Job of the gang of this index.
+fn job_of(gang: usize) -> String {
+    format!("gang-{gang}")
+}
+
+/// A policy file with these defaults.
+fn policy_text(defaults: &Value) -> String {
+    let file = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy", "defaults": defaults});
+    file.to_string()
 }
 
 /// Notes in which states the gangs are when something happens.

@@ -12,7 +12,7 @@ pub use shrink::shrink;
 
 use super::chance::Chance;
 use super::faults::{Fault, Rates};
-use super::invariants::Violation;
+use super::invariants::{End, Violation};
 use super::moves::Move;
 use crate::gang::StateName;
 use serde::{Deserialize, Serialize};
@@ -25,6 +25,17 @@ const CHAOS: u64 = 600;
 /// How often one claim is created at most where replicas die, or do not hear what came of a write. An
 /// attempt ends at its deadline, and between two creates lies a look that failed or a new life.
 const CREATES: u32 = 12;
+
+/// What a policy may be changed to; the last two are no policies.
+const POLICIES: [&str; 7] = [
+    r#"{"custody": {"onNodeLost": "Reject"}}"#,
+    r#"{"custody": {"onNodeLost": "Yield", "pinning": "Selector"}}"#,
+    r#"{"custody": {"release": "Warm", "warmFor": "20s"}}"#,
+    r#"{"deadlines": {"launch": "5s", "register": "10s", "initialize": "15s", "gang": "20s"}}"#,
+    r#"{"retry": {"inCheck": {"limit": 0}}}"#,
+    r#"{"deadlines": {"launch": "soon"}}"#,
+    r#"{"nodes": 3}"#,
+];
 
 /// A gang in a drama.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -44,8 +55,14 @@ pub struct Role {
 pub enum Scene {
     /// Somebody makes a move.
     Move(Move),
+    /// Somebody makes a move on the gang of this index.
+    MoveOn(usize, Move),
     /// All moves that last are taken back.
     Calm,
+    /// The weather is replaced by these rules.
+    Weather(Vec<Value>),
+    /// The policy file is changed: what is stated here is merged into the drama's policy. It need not be valid.
+    Policy(Value),
     /// The replica of this index dies; another takes its place after some seconds.
     Kill(usize, u64),
     /// The replica of this index stands still for some seconds.
@@ -81,6 +98,9 @@ pub struct Drama {
     /// Retries etc., as in a policy file's `defaults`.
     #[serde(default)]
     pub policy: Value,
+    /// Whether spans are made. Nobody takes them off, so that nearly all find their way blocked.
+    #[serde(default)]
+    pub traced: bool,
 }
 
 /// What a drama came to.
@@ -102,6 +122,12 @@ pub struct Outcome {
     pub writes: usize,
     /// Node-seconds of nodes on which no pod ever ran.
     pub wasted: f64,
+    /// NodeClaims that Setu created.
+    pub created: u64,
+    /// What became of each Job, by its name.
+    pub ends: BTreeMap<String, End>,
+    /// How often a gang went from one state to another, and why, as committed.
+    pub steps: BTreeMap<(StateName, StateName, String), u64>,
 }
 
 impl Drama {
@@ -137,7 +163,8 @@ impl Drama {
                 "yield": {"limit": 100, "base": "2s", "max": "10s"}, "onExhausted": exhausted,
             },
         });
-        Self { title: String::new(), seed, gangs, replicas, rates, plan: None, scenes, chaos, policy }
+        let traced = chance.happens(100);
+        Self { title: String::new(), seed, gangs, replicas, rates, plan: None, scenes, chaos, policy, traced }
     }
 
     /// One gang of `pods` pods and nothing that goes wrong.
@@ -148,6 +175,7 @@ impl Drama {
             rates: Rates::default(),
             scenes: Vec::new(),
             chaos: 0,
+            traced: false,
             ..Self::of(1)
         }
     }
@@ -187,11 +215,14 @@ fn scenes(chance: &mut Chance, chaos: u64, replicas: u64) -> Vec<(u64, Scene)> {
     for _ in 0..count {
         let at = chance.below(chaos);
         let replica = usize::try_from(chance.below(replicas)).unwrap_or_default();
-        let scene = match chance.below(10) {
+        let scene = match chance.below(11) {
             0 => Scene::Kill(replica, chance.below(30)),
             1 => Scene::Sleep(replica, chance.below(700)),
             2 => Scene::Upgrade(replica),
             3 => Scene::Calm,
+            4 => chance
+                .pick(&POLICIES)
+                .map_or(Scene::Calm, |text| Scene::Policy(serde_json::from_str(text).unwrap_or_default())),
             _ => Scene::Move(chance.pick(&favourites).copied().unwrap_or(Move::Evict)),
         };
         scenes.push((at, scene));

@@ -38,6 +38,11 @@ impl Book {
         self.taken_over.get(place).map(String::as_str)
     }
 
+    /// How many claims Setu created.
+    pub fn created(&self) -> u64 {
+        self.created.values().map(|times| u64::from(*times)).sum()
+    }
+
     /// Seconds of nodes that were never used.
     pub fn wasted(&self) -> f64 {
         self.wasted

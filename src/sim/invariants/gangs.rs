@@ -4,6 +4,7 @@ use super::{Sight, decode};
 use crate::api::Workload;
 use crate::api::workload::{CheckState, Verdict};
 use crate::gang::journal::WRITE_LIMIT;
+use crate::gang::reservation::Epoch;
 use crate::gang::{GangIdentity, Journal, Reservation, State, StateName, diagram};
 use crate::names;
 use crate::sim::api::Change;
@@ -29,7 +30,14 @@ pub struct Book {
     lives: BTreeSet<String>,
     /// Workloads whose journal somebody else has written.
     tampered: BTreeSet<String>,
+    /// How often a gang went from one state to another, and why.
+    steps: BTreeMap<(StateName, StateName, String), u64>,
+    /// How much others had moved when a gang last came to a state, by UID of its Workload.
+    came: BTreeMap<String, BTreeMap<Place, u64>>,
 }
+
+/// Where a gang can come to twice only if somebody else moves: state, admission, attempt, generation of nodes.
+type Place = (StateName, Epoch, u32, u32);
 
 impl Book {
     /// Where the gangs are that are under way.
@@ -40,6 +48,11 @@ impl Book {
     /// Whether somebody else has written the journal of a Workload.
     pub fn is_tampered(&self, uid: &str) -> bool {
         self.tampered.contains(uid)
+    }
+
+    /// How often a gang went from one state to another, and why.
+    pub fn steps(&self) -> BTreeMap<(StateName, StateName, String), u64> {
+        self.steps.clone()
     }
 
     /// How many Workloads there have been.
@@ -106,7 +119,15 @@ fn journal_written(sight: &mut Sight, workload: &Workload, check: &str, old: Opt
         return;
     };
     sight.gangs_book.states.insert(workload.uid().unwrap_or_default(), new.state.name());
-    let Some(old) = old.and_then(|old| read(old, workload)) else { return };
+    let old = old.and_then(|old| read(old, workload));
+    for step in new.history.iter().filter(|s| s.seq > old.as_ref().map_or(0, |old| old.seq)) {
+        let step = (step.from, step.to, step.reason.to_string());
+        *sight.gangs_book.steps.entry(step).or_default() += 1;
+    }
+    let Some(old) = old else { return };
+    if old.seq != new.seq {
+        came_again(sight, workload, &new);
+    }
     let steps: Vec<_> = new.history.iter().filter(|s| s.seq > old.seq).collect();
     let mut at = (old.seq, old.state.name());
     let edges = diagram::edges();
@@ -121,6 +142,19 @@ fn journal_written(sight: &mut Sight, workload: &Workload, check: &str, old: Opt
             "lawful",
             format!("{name}: the history leads to {at:?}, the journal says {} {}", new.seq, new.state.name()),
         );
+    }
+}
+
+/// A gang came to a state: not again, unless somebody else moved since it last did.
+fn came_again(sight: &mut Sight, workload: &Workload, journal: &Journal) {
+    let memory = &journal.memory;
+    let place = (journal.state.name(), memory.epoch.clone(), memory.attempt, memory.generation);
+    let moves = sight.moves_of_others;
+    let came = sight.gangs_book.came.entry(workload.uid().unwrap_or_default()).or_default();
+    if came.insert(place, moves) == Some(moves) {
+        let what =
+            format!("{} comes to {} again, and nobody moved", workload.name_any(), journal.state.name());
+        sight.violated("no-livelock", what);
     }
 }
 

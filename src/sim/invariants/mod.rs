@@ -13,16 +13,21 @@
 //! | stable | what Kueue is told to add to the pods does not change while it says Ready |
 //! | right-epoch | a Ready is of the admission it is written for |
 //! | no-kill | no claim of an admitted gang is deleted by Setu while its reservation stands |
+//! | no-livelock | a gang does not come to the same state of the same attempt again while nothing but Setu moved |
 //! | small | a journal has at most 8 KiB, a message at most 1 KiB |
 //! | nothing-left | when all is over, no claim and no node is left |
 
 mod claims;
+mod ends;
 mod gangs;
+
+pub use ends::End;
 
 use super::api::{Change, Observer};
 use super::values::{name, namespace, text, uid};
 use crate::api::Workload;
 use crate::gang::StateName;
+use crate::names;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
@@ -56,6 +61,7 @@ struct Sight {
     /// By UID.
     workloads: BTreeMap<String, Arc<Value>>,
     claims_book: claims::Book,
+    ends_book: ends::Book,
     gangs_book: gangs::Book,
     violations: Vec<Violation>,
     log: Sha256,
@@ -64,6 +70,8 @@ struct Sight {
     /// How often one claim may be created.
     creates: u32,
     changes: u64,
+    /// Changes that others than Setu made.
+    moves_of_others: u64,
     now: Timestamp,
 }
 
@@ -139,6 +147,21 @@ impl Watchman {
         self.sight().claims_book.wasted()
     }
 
+    /// How many NodeClaims Setu created.
+    pub fn created(&self) -> u64 {
+        self.sight().claims_book.created()
+    }
+
+    /// What became of each Job, by its name.
+    pub fn ends(&self) -> BTreeMap<String, End> {
+        self.sight().ends_book.ends()
+    }
+
+    /// How often a gang went from one state to another, and why.
+    pub fn steps(&self) -> BTreeMap<(StateName, StateName, String), u64> {
+        self.sight().gangs_book.steps()
+    }
+
     /// Every change as a line of text, if they are kept.
     pub fn lines(&self) -> Vec<String> {
         self.sight().lines.clone()
@@ -170,6 +193,7 @@ impl Observer for Watchman {
         let mut sight = self.sight();
         sight.now = change.at;
         sight.changes += 1;
+        sight.moves_of_others += u64::from(&*change.by != names::SETU);
         let line = line(change);
         sight.log.update(line.as_bytes());
         if sight.keep_lines {
@@ -184,9 +208,11 @@ impl Observer for Watchman {
                 keep(&mut sight.nodes, change, name);
                 claims::node_changed(&mut sight, change);
             }
+            "Job" => ends::job_changed(&mut sight, change),
             "Pod" => claims::pod_changed(&mut sight, change),
             "Workload" => {
                 gangs::changed(&mut sight, change);
+                ends::workload_changed(&mut sight, change);
                 keep(&mut sight.workloads, change, uid);
             }
             _ => {}
@@ -220,4 +246,64 @@ fn line(change: &Change) -> String {
         "{} {} {} {verb} {} {namespace}/{name} {status} {verdicts} {text}\n",
         change.version, change.at, change.by, change.kind.kind
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::reservation::Epoch;
+    use crate::gang::{Journal, State};
+    use crate::sim::api::kinds;
+    use serde_json::json;
+
+    /// A Workload whose journal has come to this state as its `seq`th.
+    fn workload(seq: u64, state: State) -> Arc<Value> {
+        let mut journal = Journal::new("u", Epoch("e".to_owned()), Timestamp::UNIX_EPOCH, None);
+        (journal.seq, journal.state) = (seq, state);
+        Arc::new(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {
+                "namespace": "n", "name": "w", "uid": "u",
+                "annotations": {(names::journal_key("c")): journal.encode()},
+            },
+            "spec": {"active": true},
+        }))
+    }
+
+    fn waiting() -> State {
+        State::BackingOff { until: Timestamp::UNIX_EPOCH }
+    }
+
+    /// Has a Workload go through these states, each written by Setu, and somebody else move after `others`.
+    fn livelocked(states: &[State], others: Option<usize>) -> bool {
+        let mut watchman = Watchman::default();
+        let mut before = None;
+        for (seq, state) in (1..).zip(states) {
+            let after = Some(workload(seq, state.clone()));
+            let change = |by: &str, kind, before, after| Change {
+                version: seq,
+                at: Timestamp::UNIX_EPOCH,
+                kind,
+                before,
+                after,
+                by: by.into(),
+                subresource: None,
+            };
+            watchman.committed(&change(names::SETU, &kinds::WORKLOAD, before, after.clone()));
+            if others.is_some_and(|others| others as u64 == seq) {
+                let node = Arc::new(json!({"metadata": {"name": "n"}}));
+                watchman.committed(&change("kubelet", &kinds::NODE, None, Some(node)));
+            }
+            before = after;
+        }
+        watchman.violations().iter().any(|v| v.invariant == "no-livelock")
+    }
+
+    #[test]
+    fn a_gang_that_goes_round_by_itself_is_found() {
+        let round = [State::Validating, waiting(), State::Validating, waiting()];
+        assert!(livelocked(&round, None), "not found");
+        assert!(!livelocked(&round, Some(3)), "somebody moved in between");
+        assert!(!livelocked(&[State::Validating, waiting(), State::Yielded], None));
+    }
 }

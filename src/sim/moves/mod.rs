@@ -1,6 +1,10 @@
 //! What people, Kueue, the cloud and the network do to a cluster at any moment.
 
+mod forged;
 mod free;
+mod lasting;
+
+pub use lasting::{calm, weather};
 
 use crate::names;
 use crate::sim::actors::kueue;
@@ -8,7 +12,8 @@ use crate::sim::api::kinds;
 use crate::sim::api::{Preconditions, User};
 use crate::sim::chance::Chance;
 use crate::sim::cluster::Cluster;
-use crate::sim::values::{annotation, is, label, list, name, namespace, set, text, uid};
+use crate::sim::values::{is, label, list, name, namespace, seconds, set, text, uid};
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -74,11 +79,37 @@ pub enum Move {
     CutWatches,
     /// The API server is away for a while.
     ApiServerDown,
+    /// Setu may create no NodeClaim for a while.
+    DenyCreates,
+    /// A policy refuses the NodeClaim of one slot for a while.
+    DenySlot,
+    /// A webhook that is asked about the NodeClaim of one slot does not answer for a while.
+    HangWebhook,
+    /// Setu may delete no NodeClaim for a while.
+    DenyDeletes,
+    /// Setu may not write the annotations of Workloads for a while.
+    DenyJournals,
+    /// A webhook refuses Setu's writes to the status of Workloads for a while.
+    DenyVerdicts,
+    /// Setu may publish no Events for a while.
+    DenyEvents,
+    /// Somebody deletes the NodePool; it is made again after a while.
+    DeletePool,
+    /// Somebody changes the template of the NodePool.
+    ChangePool,
+    /// Kueue stands still for a while.
+    StopKueue,
+    /// The queue demands another check, which nobody answers, for a while.
+    SecondCheck,
+    /// The controller of another check rejects a Workload.
+    OtherRejects,
+    /// A newer Setu writes a journal that this one does not know, and comes back after a while.
+    NewerJournal,
 }
 
 impl Move {
     /// Every move.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 42] = [
         Self::Evict,
         Self::LoseQuota,
         Self::StaleEntries,
@@ -108,6 +139,19 @@ impl Move {
         Self::Compact,
         Self::CutWatches,
         Self::ApiServerDown,
+        Self::DenyCreates,
+        Self::DenySlot,
+        Self::HangWebhook,
+        Self::DenyDeletes,
+        Self::DenyJournals,
+        Self::DenyVerdicts,
+        Self::DenyEvents,
+        Self::DeletePool,
+        Self::ChangePool,
+        Self::StopKueue,
+        Self::SecondCheck,
+        Self::OtherRejects,
+        Self::NewerJournal,
     ];
 
     /// Whether what the tenant does to the journal may make it leave the chart.
@@ -120,6 +164,7 @@ impl Move {
                 | Self::ReplayJournal
                 | Self::CopyJournal
                 | Self::GarbleJournal
+                | Self::NewerJournal
         )
     }
 }
@@ -140,11 +185,24 @@ pub struct Props<'p> {
 }
 
 impl Players {
-    /// Makes a move.
-    pub fn make(&mut self, what: Move, cluster: &Cluster, props: &Props<'_>, chance: &mut Chance) {
+    /// Makes a move: on the Workload of this Job, where it is about one, or on any.
+    pub fn make(
+        &mut self,
+        what: Move,
+        job: Option<&str>,
+        cluster: &Cluster,
+        props: &Props<'_>,
+        chance: &mut Chance,
+    ) {
         let user = cluster.server.user(who(what));
         let workloads = user.list(&kinds::WORKLOAD);
-        let workload = chance.pick(&workloads).cloned();
+        let of_job = |w: &&Arc<Value>| {
+            list(w, "/metadata/ownerReferences").iter().any(|o| Some(text(o, "/name")) == job)
+        };
+        let workload = match job {
+            Some(_) => workloads.iter().find(of_job).cloned(),
+            None => chance.pick(&workloads).cloned(),
+        };
         match (what, workload) {
             (Move::Evict, Some(w)) => {
                 kueue::evict(&user, &w, ("Preempted", "preempted"), cluster.clock.now());
@@ -162,10 +220,15 @@ impl Players {
             }
             (Move::SquatName, Some(w)) => free::squat(&user, &w, props),
             (forgery, Some(w)) if forgery.touches_journal() => {
-                let journal = self.journal(forgery, &workloads, &w, props.check, chance);
+                let all = forged::Known { seen: &self.seen, now: &workloads };
+                let journal = forged::journal(forgery, &all, &w, props.check, chance);
                 annotate(&user, &w, &names::journal_key(props.check), &journal);
             }
-            (other, _) => elsewhere(other, &user, cluster, props, chance),
+            (Move::OtherRejects, Some(w)) => {
+                lasting::second_check(&user, props, cluster.clock.now());
+                reject(&user, &w, cluster.clock.now());
+            }
+            (other, _) => lasting::begin(other, &user, cluster, props, chance),
         }
     }
 
@@ -181,42 +244,6 @@ impl Players {
             let _ = user.merge_status(&kinds::WORKLOAD, namespace(workload), name(workload), &status);
         }
     }
-
-    fn journal(
-        &self,
-        what: Move,
-        all: &[Arc<Value>],
-        workload: &Value,
-        check: &str,
-        chance: &mut Chance,
-    ) -> Value {
-        let key = names::journal_key(check);
-        let own = annotation(workload, &key).to_owned();
-        let with = |state: Value| {
-            let mut journal: Value = serde_json::from_str(&own).unwrap_or_default();
-            if let (Some(journal), Some(state)) = (journal.as_object_mut(), state.as_object()) {
-                journal.extend(state.clone());
-            }
-            json!(journal.to_string())
-        };
-        match what {
-            Move::ForgeApproved => with(json!({"state": "Approved", "slots": 0, "attempt": 1})),
-            Move::ForgeRollback => {
-                with(json!({"state": "RollingBack", "then": "Rejected", "attempt": 4_000_000_000_u32}))
-            }
-            Move::ReplayJournal => {
-                let journals: Vec<&str> =
-                    self.seen.iter().map(|w| annotation(w, &key)).filter(|j| !j.is_empty()).collect();
-                chance.pick(&journals).map_or(Value::Null, |journal| json!(journal))
-            }
-            Move::CopyJournal => {
-                let other = chance.pick(all).map_or("", |w| crate::sim::values::annotation(w, &key));
-                json!(other)
-            }
-            Move::GarbleJournal => json!(format!("{{\"version\":1,\"state\":{}", "[".repeat(500))),
-            _ => Value::Null,
-        }
-    }
 }
 
 fn who(what: Move) -> &'static str {
@@ -227,6 +254,17 @@ fn who(what: Move) -> &'static str {
         Move::DeleteJob | Move::RecreateJob | Move::DeleteWorkload | Move::FillAnnotations => "tenant",
         _ => "admin",
     }
+}
+
+/// Another check's controller says that a Workload can never run.
+fn reject(user: &User, workload: &Value, now: Timestamp) {
+    let mut entries = list(workload, "/status/admissionChecks").to_vec();
+    entries.retain(|entry| text(entry, "/name") != lasting::OTHER);
+    entries.push(json!({
+        "name": lasting::OTHER, "state": "Rejected", "message": "never", "lastTransitionTime": seconds(now),
+    }));
+    let status = json!({"status": {"admissionChecks": entries}});
+    let _ = user.merge_status(&kinds::WORKLOAD, namespace(workload), name(workload), &status);
 }
 
 fn annotate(user: &User, workload: &Value, key: &str, value: &Value) {
@@ -254,104 +292,5 @@ fn delete_job(user: &User, workload: &Value, again: bool) {
             "spec": spec,
         });
         let _ = user.create(&kinds::JOB, twin);
-    }
-}
-
-fn elsewhere(what: Move, user: &User, cluster: &Cluster, props: &Props<'_>, chance: &mut Chance) {
-    match what {
-        Move::DeleteClaim => {
-            if let Some(claim) = chance.pick(&user.list(&kinds::NODE_CLAIM)) {
-                let _ = user.delete(&kinds::NODE_CLAIM, "", name(claim), Preconditions::default());
-            }
-        }
-        Move::FlapNode => {
-            if let Some(node) = chance.pick(&user.list(&kinds::NODE)) {
-                set_ready(user, node, false, cluster);
-            }
-        }
-        Move::Shortage => {
-            let room = chance.below(4);
-            weather(user, props, &json!([{"capacity": room}]));
-        }
-        Move::SlowCloud => {
-            let launch = format!("{}s", chance.below(90));
-            let registration = format!("{}s", chance.below(90));
-            weather(user, props, &json!([{"launchDelay": launch, "registrationDelay": registration}]));
-        }
-        Move::RefuseSlot => {
-            let error = json!({"reason": "Unauthorized", "message": "not allowed"});
-            weather(user, props, &json!([{"slot": chance.below(3).to_string(), "createError": error}]));
-        }
-        Move::FreeNode => free::stand(user, props, cluster.clock.now()),
-        Move::HideDevices => weather(user, props, &json!([{"missingResources": ["nvidia.com/gpu"]}])),
-        Move::FairWeather => weather(user, props, &json!([])),
-        Move::BreakNodeClass => set_class(user, props, false, cluster),
-        Move::HoldQueue => set_queue(
-            user,
-            props,
-            &json!({"stopPolicy": if chance.happens(500) { "Hold" } else { "HoldAndDrain" }}),
-        ),
-        Move::RemoveCheck => set_queue(user, props, &json!({"admissionChecksStrategy": null})),
-        Move::FreezeReplica => cluster.server.freeze(1),
-        Move::Compact => cluster.server.compact(),
-        Move::CutWatches => cluster.server.cut_watches(None),
-        Move::ApiServerDown => cluster.set_down(true),
-        _ => {}
-    }
-}
-
-fn weather(user: &User, props: &Props<'_>, rules: &Value) {
-    let mut rules = rules.clone();
-    for rule in rules.as_array_mut().into_iter().flatten() {
-        set(rule, &["nodePool"], json!(props.id));
-    }
-    let patch = json!({"data": {props.id: json!({"rules": rules}).to_string()}});
-    let _ = user.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &patch);
-}
-
-fn set_ready(user: &User, node: &Value, ready: bool, cluster: &Cluster) {
-    let status = if ready { "True" } else { "False" };
-    let conditions =
-        crate::sim::values::with_condition(node, ("Ready", status), ("Kubelet", ""), cluster.clock.now());
-    let _ = user.merge_status(&kinds::NODE, "", name(node), &json!({"status": {"conditions": conditions}}));
-}
-
-fn set_class(user: &User, props: &Props<'_>, ready: bool, cluster: &Cluster) {
-    if let Some(class) = user.get(&kinds::KWOK_NODE_CLASS, "", props.id) {
-        let status = if ready { "True" } else { "False" };
-        let conditions =
-            crate::sim::values::with_condition(&class, ("Ready", status), ("Admin", ""), cluster.clock.now());
-        let _ = user.merge_status(
-            &kinds::KWOK_NODE_CLASS,
-            "",
-            props.id,
-            &json!({"status": {"conditions": conditions}}),
-        );
-    }
-}
-
-fn set_queue(user: &User, props: &Props<'_>, spec: &Value) {
-    let _ = user.merge(&kinds::CLUSTER_QUEUE, "", props.id, &json!({"spec": spec}));
-}
-
-/// Takes back every move that lasts, so that all can end well.
-pub fn calm(cluster: &Cluster, props: &Props<'_>) {
-    let user = cluster.server.user("admin");
-    cluster.set_down(false);
-    cluster.server.thaw(1);
-    weather(&user, props, &json!([]));
-    set_class(&user, props, true, cluster);
-    free::clear(&user);
-    let checks = json!({"admissionChecks": [{"name": props.check}]});
-    set_queue(&user, props, &json!({"stopPolicy": "None", "admissionChecksStrategy": checks}));
-    for node in user.list(&kinds::NODE) {
-        if !is(&node, "Ready")
-            && list(&node, "/status/conditions").iter().any(|c| text(c, "/reason") == "Kubelet")
-        {
-            set_ready(&user, &node, true, cluster);
-        }
-    }
-    for workload in user.list(&kinds::WORKLOAD) {
-        annotate(&user, &workload, "example.com/junk", &Value::Null);
     }
 }

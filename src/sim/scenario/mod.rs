@@ -4,10 +4,12 @@
 //! plane; a [`Theatre`] is either.
 
 mod file;
+mod library;
 mod play;
 mod world;
 
 pub use file::{Expect, Run, Scenario, Step, parse, read, read_file};
+pub use library::{find, names};
 pub use play::{nothing_is_left, paths_are_lawful, play, take};
 pub use world::{World, controller_name, controller_name_of, objects, policy};
 

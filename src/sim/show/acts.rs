@@ -48,14 +48,18 @@ pub const ACTS: [Act; 10] = [
     act(16, "a Job of two pods comes", job("evicted", 2, 15)),
     act(
         26,
-        "Kueue evicts it and reserves for it again at once: its nodes are kept for it",
+        "Kueue evicts the Job of two pods and reserves for it again at once: its nodes are kept for it",
         Deed::Evict("evicted"),
     ),
     act(
-        36,
-        "two Jobs of four pods come, and the cloud has six nodes",
+        46,
+        "from now on the cloud has six nodes in all",
         Deed::Weather("[{\"nodePool\": \"demo\", \"capacity\": 6}]"),
     ),
-    act(37, "one of them runs, the other waits with nothing held", job("rival-a", 4, 10)),
-    act(37, "", job("rival-b", 4, 10)),
+    act(
+        47,
+        "two Jobs of four pods come: who does not get all four nodes gives back what it got, and tries again",
+        job("rival-a", 4, 10),
+    ),
+    act(47, "", job("rival-b", 4, 10)),
 ];

@@ -39,8 +39,12 @@ pub struct Gang {
     pub job: String,
     /// Where it is, and since when; `None` before its quota is reserved.
     pub state: Option<(StateName, Timestamp)>,
-    /// The line for people.
-    pub headline: String,
+    /// What Setu said of it last, in the line for people or in its check's message.
+    pub said: String,
+    /// The tier that its last attempt is of; empty before the first.
+    pub tier: String,
+    /// The tiers that its attempts were of, each named once, in the order in which it came to them.
+    pub tiers: Vec<String>,
     /// Number of its attempt.
     pub attempt: u32,
     /// Nodes it needs.
@@ -60,6 +64,8 @@ pub struct Gang {
     /// Whether it has run to its end.
     pub finished: bool,
     last_step: u64,
+    /// Its check's message, as last seen.
+    message: String,
 }
 
 #[derive(Default)]
@@ -135,7 +141,7 @@ impl Book {
         if gang.finished && !was.1 {
             news.push((now, format!("{}: finished", gang.job)));
         }
-        news.extend(gang.journal(workload));
+        news.extend(gang.journal(workload, now));
         self.news.extend(news);
     }
 
@@ -177,7 +183,7 @@ impl Book {
 
 impl Gang {
     /// Takes in what the journal says, and returns what is new.
-    fn journal(&mut self, workload: &Value) -> Vec<(Timestamp, String)> {
+    fn journal(&mut self, workload: &Value, now: Timestamp) -> Vec<(Timestamp, String)> {
         let annotations = workload.pointer("/metadata/annotations").and_then(Value::as_object);
         let mut found = annotations.into_iter().flatten().filter_map(|(key, journal)| {
             let check = key.strip_prefix(names::JOURNAL_PREFIX)?;
@@ -186,7 +192,7 @@ impl Gang {
             Some((check.to_owned(), journal))
         });
         let Some((check, journal)) = found.next() else { return Vec::new() };
-        annotation(workload, &names::state_key(&check)).clone_into(&mut self.headline);
+        self.hear(workload, &check, journal.seq);
         (self.attempt, self.slots) = (journal.memory.attempt, journal.memory.slots);
         let mut news = Vec::new();
         for step in journal.history.iter().filter(|s| s.seq > self.last_step) {
@@ -197,11 +203,45 @@ impl Gang {
             // A gang that has ended well still remembers what failed before.
             let failure = told.filter(|f| step.reason.to_string() == f.reason.to_string());
             let why = failure.map_or_else(|| step.reason.to_string(), ToString::to_string);
-            news.push((step.at, format!("{}: {} → {} ({why})", self.job, step.from, step.to)));
+            let begins = step.to == StateName::Provisioning && !self.tier.is_empty();
+            let tier = if begins {
+                format!(", attempt {}, tier {}", step.attempt, self.tier)
+            } else {
+                String::new()
+            };
+            news.push((now, format!("{}: {} → {} ({why}){tier}", self.job, step.from, step.to)));
         }
         self.last_step = journal.seq;
         self.state.get_or_insert((journal.state.name(), journal.entered_at));
         news
+    }
+
+    /// Takes in what is newer, the line for people that is written with each step, or the message.
+    fn hear(&mut self, workload: &Value, check: &str, seq: u64) {
+        if seq != self.last_step {
+            let headline = annotation(workload, &names::state_key(check));
+            headline.split_once(": ").map_or("", |(_, text)| text).clone_into(&mut self.said);
+        }
+        let entries = list(workload, "/status/admissionChecks");
+        let message = entries.iter().find(|e| text(e, "/name") == check).map_or("", |e| text(e, "/message"));
+        if message != self.message {
+            message.clone_into(&mut self.message);
+            message.clone_into(&mut self.said);
+        }
+        // The one place where the name is told; the journal knows the number.
+        let tier = self.said.split_once(", tier ").map(|(_, rest)| rest.split(';').next().unwrap_or(rest));
+        let Some(tier) = tier else { return };
+        tier.clone_into(&mut self.tier);
+        if !self.tiers.contains(&self.tier) {
+            self.tiers.push(self.tier.clone());
+        }
+    }
+
+    /// How many of its nodes are ready, by the same count as in what was said.
+    pub fn ready(&self) -> usize {
+        let counted = self.said.split_once(" nodes ready").and_then(|(count, _)| count.split_once('/'));
+        let said = counted.and_then(|(ready, _)| ready.parse().ok());
+        said.unwrap_or_else(|| self.count(Phase::Ready))
     }
 
     /// How many of its nodes have come at least so far.

@@ -2,13 +2,16 @@
 
 #![allow(
     clippy::unwrap_used,
+    clippy::panic,
     clippy::print_stdout,
     clippy::cast_precision_loss,
     reason = "a test may panic and tell what it saw"
 )]
 
+mod fixed;
+mod single;
+
 use setu::sim::drama::{Drama, Outcome, shrink};
-use setu::sim::faults::Fault;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -16,11 +19,11 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Random dramas that are played twice.
-const REPEATED: std::ops::Range<u64> = 0..50;
+const REPEATED: std::ops::Range<u64> = 0..25;
 /// The other random dramas that are played; `SETU_SEEDS=from..to` chooses others.
-const SEEDS: std::ops::Range<u64> = 50..300;
+const SEEDS: std::ops::Range<u64> = 25..300;
 /// Random dramas in which the nodes of a gang may come from several tiers.
-const MIXED: std::ops::Range<u64> = 300..340;
+const MIXED: std::ops::Range<u64> = 300..325;
 
 fn seeds() -> std::ops::Range<u64> {
     let chosen = std::env::var("SETU_SEEDS").ok();
@@ -63,21 +66,6 @@ fn a_gang_that_nothing_happens_to_runs_and_leaves_nothing() {
         outcome.lines.concat()
     );
     println!("{} changes, {} writes of Setu", outcome.changes, outcome.writes);
-}
-
-#[test]
-fn whatever_happens_to_any_one_write_nothing_is_lost_and_nothing_is_left() {
-    let reference = Drama::quiet(2).play(false).unwrap();
-    let cases: Vec<(usize, Fault)> =
-        (0..reference.writes).flat_map(|write| Fault::ALL.map(|fault| (write, fault))).collect();
-    let failed = each(&cases, |(write, fault)| {
-        let drama = Drama { plan: Some((*write, *fault)), ..Drama::quiet(2) };
-        let outcome = drama.play(false).unwrap();
-        outcome.violations.first().map(|v| format!("write {write}, {fault}: {v}"))
-    });
-    println!("{} writes × {} faults", reference.writes, Fault::ALL.len());
-    let failed: Vec<String> = failed.into_iter().flatten().collect();
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
 #[test]

@@ -8,6 +8,8 @@
     reason = "a test may panic"
 )]
 
+mod demo;
+
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 use std::time::Duration;

@@ -1,0 +1,64 @@
+//! What is played: the name of a scenario that comes with the binary, or a scenario file of the user's.
+
+use super::super::Failure;
+use crate::sim::scenario::{self, Run};
+use crate::words::{counted, nearest};
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// The word that asks for the names.
+pub const LIST: &str = "list";
+
+/// The runs of a scenario, named or in a file.
+pub fn runs(scenario: &str) -> Result<Vec<Run>, Failure> {
+    let invalid = |e: anyhow::Error| Failure::Invalid(format!("{e:#}"));
+    let known = scenario::find(scenario).map_err(invalid)?;
+    if !known.is_empty() {
+        return Ok(known);
+    }
+    let path = Path::new(scenario);
+    if path.is_file() {
+        return scenario::read_file(path).map_err(invalid);
+    }
+    let is_path = scenario.contains('/') || path.extension().is_some_and(|e| e == "yaml");
+    let what = if is_path { "is no file" } else { "is the name of no scenario" };
+    let names: Vec<&str> = scenario::names().collect();
+    let near = nearest(path.file_stem().and_then(|s| s.to_str()).unwrap_or(scenario), &names);
+    let near = near.map_or_else(String::new, |name| format!("; did you mean {name}?"));
+    let how = format!("`setu demo --scenario {LIST}` shows the names");
+    Err(Failure::Invalid(format!("--scenario {scenario} {what}{near} ({how})")))
+}
+
+/// Every scenario that comes with the binary, each in a line.
+pub fn list() -> Result<String, Failure> {
+    let width = scenario::names().map(str::len).max().unwrap_or_default();
+    let mut text = String::new();
+    for name in scenario::names() {
+        let runs = scenario::find(name).map_err(|e| Failure::Failed(format!("{name}: {e:#}")))?;
+        let Some(first) = runs.first() else { continue };
+        let title = &first.scenario.title;
+        let more = match runs.len() {
+            1 if first.scenario.kill_after_each_write => ", once for each write".to_owned(),
+            1 => String::new(),
+            many => format!(" ({})", counted(u32::try_from(many).unwrap_or(u32::MAX), "run")),
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{name:<width$}  {title}{more}");
+    }
+    Ok(text)
+}
+
+/// What is left out where a scenario is served: the cluster of its first run stays, so no other follows.
+pub fn left_out(scenario: &str, runs: &[Run]) -> Option<String> {
+    let (first, others) = runs.split_first()?;
+    if let Some(next) = others.first() {
+        let all = counted(u32::try_from(runs.len()).unwrap_or(u32::MAX), "run");
+        let how = if scenario::names().any(|name| name == scenario) {
+            format!("; name another by its id, such as --scenario {}", next.id)
+        } else {
+            String::new()
+        };
+        return Some(format!("the scenario has {all}, of which the first is served{how}"));
+    }
+    first.scenario.kill_after_each_write.then(|| "served without the kills after each write".to_owned())
+}

@@ -1,0 +1,127 @@
+//! How an object comes to be: its name, its namespace, its UID, and what the server fills in.
+
+use super::kinds::{self, Kind};
+use super::managers::Managers;
+use super::status::{Status, Violation};
+use super::store::{Key, Store};
+use super::write::{By, Deny, FIXED};
+use super::{Attempt, defaults, rules};
+use crate::sim::values::{is_going, name, namespace, seconds, set, text};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Names tried for `generateName`.
+const NAME_TRIES: u32 = 8;
+
+impl Store {
+    pub fn create(
+        &mut self,
+        kind: &'static Kind,
+        object: Value,
+        by: By<'_>,
+        deny: Deny<'_>,
+    ) -> Result<Arc<Value>, Status> {
+        self.create_with(kind, object, Managers::default(), by, deny)
+    }
+
+    /// Creates an object; who has no managers yet is managed by its creator.
+    pub fn create_with(
+        &mut self,
+        kind: &'static Kind,
+        mut object: Value,
+        mut managers: Managers,
+        by: By<'_>,
+        deny: Deny<'_>,
+    ) -> Result<Arc<Value>, Status> {
+        let versioned =
+            text(&object, "/metadata/resourceVersion").parse::<u64>().is_ok_and(|version| version > 0);
+        self.name(kind, &mut object)?;
+        let key: Key = (namespace(&object).to_owned(), name(&object).to_owned());
+        self.namespace_for(kind, &key)?;
+        let now = seconds(self.clock.now());
+        let uid = self.uid();
+        if kind.status
+            && let Some(fields) = object.as_object_mut()
+        {
+            fields.remove("status");
+        }
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            for field in FIXED.iter().chain(&["managedFields"]) {
+                metadata.remove(*field);
+            }
+            metadata.insert("uid".to_owned(), json!(uid));
+            metadata.insert("creationTimestamp".to_owned(), json!(now));
+            if kind.has_generation() {
+                metadata.insert("generation".to_owned(), json!(1));
+            }
+            defaults::drop_empty(metadata);
+        }
+        let mut object = defaults::without_nulls(object);
+        defaults::fill(kind, &mut object);
+        if managers == Managers::default() {
+            let nothing = json!({"apiVersion": object.get("apiVersion"), "kind": object.get("kind")});
+            managers.update(kind, by.manager(&now), &nothing, &object);
+        }
+        rules::check(kind, None, &object, None)?;
+        if versioned && !by.dry_run {
+            return Err(Status::internal("resourceVersion should not be set on objects to be created"));
+        }
+        if let Some(found) = self.get(kind, &key) {
+            let mut status = Status::already_exists(kind, &key.1);
+            if is_going(&found.bare) {
+                status.message = format!("object is being deleted: {}", status.message);
+            }
+            return Err(status);
+        }
+        deny(&Attempt { user: by.user, verb: "CREATE", kind, object: &object, old: None })
+            .map_or(Ok(()), Err)?;
+        if by.dry_run {
+            return Ok(Arc::new(self.shown(object, &managers)));
+        }
+        Ok(self.commit(kind, key, Some((object, managers)), (by.user, None)))
+    }
+
+    /// Names an object that asks for a generated name.
+    fn name(&mut self, kind: &'static Kind, object: &mut Value) -> Result<(), Status> {
+        let prefix = text(object, "/metadata/generateName").to_owned();
+        if name(object).is_empty() && !prefix.is_empty() {
+            let free = (0..NAME_TRIES).find_map(|_| {
+                let ending = crate::digest::digest(&[&self.chance.draw().to_string()], 5);
+                let name = format!("{prefix}{ending}");
+                self.get(kind, &(namespace(object).to_owned(), name.clone())).is_none().then_some(name)
+            });
+            let free = free.ok_or_else(|| Status::already_exists(kind, &prefix))?;
+            set(object, &["metadata", "name"], json!(free));
+        }
+        if name(object).is_empty() {
+            let violation = Violation::required("metadata.name", "name or generateName is required");
+            return Err(Status::invalid(kind, "", &[violation]));
+        }
+        Ok(())
+    }
+
+    /// Whether the namespace takes new objects.
+    fn namespace_for(&self, kind: &Kind, (namespace, name): &Key) -> Result<(), Status> {
+        if !kind.namespaced {
+            return Ok(());
+        }
+        let found = self.get(&kinds::NAMESPACE, &(String::new(), namespace.clone()));
+        match found {
+            None => Err(Status::not_found(&kinds::NAMESPACE, namespace)),
+            Some(found) if is_going(&found.bare) => Err(Status::terminating(kind, name, namespace)),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn uid(&mut self) -> String {
+        let (high, low) = (self.chance.draw(), self.chance.draw());
+        format!(
+            "{:08x}-{:04x}-4{:03x}-{:04x}-{:012x}",
+            high >> 32,
+            (high >> 16) & 0xffff,
+            high & 0xfff,
+            0x8000 | (low >> 50),
+            low & 0xffff_ffff_ffff
+        )
+    }
+}

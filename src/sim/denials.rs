@@ -1,0 +1,127 @@
+//! What the API server refuses Setu for a while: as a role that lacks a verb does, a policy, or a webhook.
+
+use super::api::kinds;
+use crate::names;
+use http::{Method, StatusCode};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Writes that are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Denial {
+    /// NodeClaims are not created.
+    Creates,
+    /// The NodeClaim of slot 1 is not created.
+    OneSlot,
+    /// The webhook that is asked about the NodeClaim of slot 1 does not answer.
+    Webhook,
+    /// NodeClaims are not deleted.
+    Deletes,
+    /// Workloads are not annotated.
+    Journals,
+    /// The status of Workloads is not written.
+    Verdicts,
+    /// Events are not published.
+    Events,
+}
+
+impl Denial {
+    fn covers(self, method: &Method, path: &str, body: &[u8]) -> bool {
+        let of = |plural: &str| path.split('/').any(|part| part == plural);
+        let status = path.ends_with("/status");
+        match self {
+            Self::Creates => *method == Method::POST && of(kinds::NODE_CLAIM.plural),
+            Self::OneSlot | Self::Webhook => {
+                Self::Creates.covers(method, path, body) && contains(body, &slot_one())
+            }
+            Self::Deletes => *method == Method::DELETE && of(kinds::NODE_CLAIM.plural),
+            Self::Journals => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && !status,
+            Self::Verdicts => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && status,
+            Self::Events => *method != Method::GET && of(kinds::EVENT.plural),
+        }
+    }
+
+    /// What the answer says.
+    const fn code(self) -> StatusCode {
+        match self {
+            Self::Webhook => StatusCode::INTERNAL_SERVER_ERROR,
+            _ => StatusCode::FORBIDDEN,
+        }
+    }
+}
+
+/// The label of slot 1 in a body of JSON.
+fn slot_one() -> String {
+    format!("\"{}\":\"1\"", names::SLOT)
+}
+
+fn contains(body: &[u8], word: &str) -> bool {
+    body.windows(word.len()).any(|part| part == word.as_bytes())
+}
+
+/// What is refused at the moment. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct Denials(Arc<Mutex<BTreeSet<Denial>>>);
+
+impl Denials {
+    fn all(&self) -> MutexGuard<'_, BTreeSet<Denial>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on this is refused, too.
+    pub fn begin(&self, denial: Denial) {
+        self.all().insert(denial);
+    }
+
+    /// From now on nothing is refused.
+    pub fn end(&self) {
+        self.all().clear();
+    }
+
+    /// What a request is refused with; `None` if it is not.
+    pub fn refuse(&self, method: &Method, path: &str, body: &[u8]) -> Option<StatusCode> {
+        self.all().iter().find(|denial| denial.covers(method, path, body)).map(|denial| denial.code())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_denial_covers_its_own_writes_and_no_others() {
+        let claims = "/apis/karpenter.sh/v1/nodeclaims";
+        let workload = "/apis/kueue.x-k8s.io/v1beta2/namespaces/n/workloads/w";
+        let slot = |n: u32| format!("{{\"labels\":{{\"{}\":\"{n}\"}}}}", names::SLOT);
+        let requests = [
+            (Method::POST, claims.to_owned(), slot(0)),
+            (Method::POST, claims.to_owned(), slot(1)),
+            (Method::DELETE, format!("{claims}/c"), String::new()),
+            (Method::PATCH, workload.to_owned(), String::new()),
+            (Method::PATCH, format!("{workload}/status"), String::new()),
+            (Method::POST, "/apis/events.k8s.io/v1/namespaces/n/events".to_owned(), String::new()),
+            (Method::GET, claims.to_owned(), String::new()),
+        ];
+        for (denial, refused) in [
+            (Denial::Creates, vec![0, 1]),
+            (Denial::OneSlot, vec![1]),
+            (Denial::Webhook, vec![1]),
+            (Denial::Deletes, vec![2]),
+            (Denial::Journals, vec![3]),
+            (Denial::Verdicts, vec![4]),
+            (Denial::Events, vec![5]),
+        ] {
+            let denials = Denials::default();
+            denials.begin(denial);
+            let covered: Vec<usize> = (0..requests.len())
+                .filter(|index| {
+                    let (method, path, body) = &requests[*index];
+                    denials.refuse(method, path, body.as_bytes()).is_some()
+                })
+                .collect();
+            assert_eq!(covered, refused, "{denial:?}");
+            denials.end();
+            assert_eq!(denials.refuse(&Method::POST, claims, b""), None);
+        }
+    }
+}

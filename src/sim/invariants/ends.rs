@@ -1,0 +1,62 @@
+//! What becomes of each Job: whether it ran to its end, and how long that took.
+
+use super::Sight;
+use crate::sim::api::Change;
+use crate::sim::values::{created, flag, is, list, name, text};
+use jiff::{SignedDuration, Timestamp};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// What became of a Job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct End {
+    /// Whether it ran to its end.
+    pub finished: bool,
+    /// Whether it was told that it never will.
+    pub given_up: bool,
+    /// How long that took from when it was submitted; `None` while neither is so.
+    pub took: Option<SignedDuration>,
+}
+
+/// What is remembered of Jobs, by name.
+#[derive(Default)]
+pub struct Book {
+    submitted: BTreeMap<String, Timestamp>,
+    ends: BTreeMap<String, End>,
+}
+
+impl Book {
+    /// What became of each Job.
+    pub fn ends(&self) -> BTreeMap<String, End> {
+        self.ends.clone()
+    }
+}
+
+/// A Job was written.
+pub fn job_changed(sight: &mut Sight, change: &Change) {
+    if let (None, Some(job)) = (&change.before, &change.after) {
+        sight.ends_book.submitted.insert(name(job).to_owned(), created(job));
+        sight.ends_book.ends.insert(name(job).to_owned(), End::default());
+    }
+}
+
+/// A Workload was written.
+pub fn workload_changed(sight: &mut Sight, change: &Change) {
+    let Some(workload) = &change.after else { return };
+    let (finished, given_up) = (is(workload, "Finished"), is_given_up(workload));
+    if !finished && !given_up {
+        return;
+    }
+    let now = sight.now;
+    let book = &mut sight.ends_book;
+    for owner in list(workload, "/metadata/ownerReferences") {
+        let job = text(owner, "/name");
+        let Some(end) = book.ends.get_mut(job).filter(|end| end.took.is_none()) else { continue };
+        let since = book.submitted.get(job).copied().unwrap_or(now);
+        *end = End { finished, given_up, took: Some(now.duration_since(since)) };
+    }
+}
+
+fn is_given_up(workload: &Value) -> bool {
+    workload.pointer("/spec/active").is_some() && !flag(workload, "/spec/active")
+}

@@ -1,0 +1,168 @@
+//! Moves that are about no one Workload: most last until all is calm again.
+
+use super::{Move, Props, annotate, forged, free};
+use crate::names;
+use crate::sim::api::{Preconditions, User, kinds};
+use crate::sim::chance::Chance;
+use crate::sim::cluster::Cluster;
+use crate::sim::denials::Denial;
+use crate::sim::scenario;
+use crate::sim::values::{is, list, name, set, text, with_condition};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// A check that nobody answers.
+pub const OTHER: &str = "other";
+
+/// Makes a move that is about no Workload in particular.
+pub fn begin(what: Move, user: &User, cluster: &Cluster, props: &Props<'_>, chance: &mut Chance) {
+    match what {
+        Move::DeleteClaim => {
+            if let Some(claim) = chance.pick(&user.list(&kinds::NODE_CLAIM)) {
+                let _ = user.delete(&kinds::NODE_CLAIM, "", name(claim), Preconditions::default());
+            }
+        }
+        Move::FlapNode => {
+            if let Some(node) = chance.pick(&user.list(&kinds::NODE)) {
+                set_ready(user, node, false, cluster);
+            }
+        }
+        Move::Shortage => {
+            let room = chance.below(4);
+            weather(user, props, &json!([{"capacity": room}]));
+        }
+        Move::SlowCloud => {
+            let launch = format!("{}s", chance.below(90));
+            let registration = format!("{}s", chance.below(90));
+            weather(user, props, &json!([{"launchDelay": launch, "registrationDelay": registration}]));
+        }
+        Move::RefuseSlot => {
+            let error = json!({"reason": "Unauthorized", "message": "not allowed"});
+            weather(user, props, &json!([{"slot": chance.below(3).to_string(), "createError": error}]));
+        }
+        Move::FreeNode => free::stand(user, props, cluster.clock.now()),
+        Move::HideDevices => weather(user, props, &json!([{"missingResources": ["nvidia.com/gpu"]}])),
+        Move::FairWeather => weather(user, props, &json!([])),
+        Move::BreakNodeClass => set_class(user, props, false, cluster),
+        Move::HoldQueue => set_queue(
+            user,
+            props,
+            &json!({"stopPolicy": if chance.happens(500) { "Hold" } else { "HoldAndDrain" }}),
+        ),
+        Move::RemoveCheck => set_queue(user, props, &json!({"admissionChecksStrategy": null})),
+        Move::FreezeReplica => cluster.server.freeze(1),
+        Move::Compact => cluster.server.compact(),
+        Move::CutWatches => cluster.server.cut_watches(None),
+        Move::ApiServerDown => cluster.set_down(true),
+        Move::DenyCreates => cluster.denials.begin(Denial::Creates),
+        Move::DenySlot => cluster.denials.begin(Denial::OneSlot),
+        Move::HangWebhook => cluster.denials.begin(Denial::Webhook),
+        Move::DenyDeletes => cluster.denials.begin(Denial::Deletes),
+        Move::DenyJournals => cluster.denials.begin(Denial::Journals),
+        Move::DenyVerdicts => cluster.denials.begin(Denial::Verdicts),
+        Move::DenyEvents => cluster.denials.begin(Denial::Events),
+        Move::DeletePool => {
+            let _ = user.delete(&kinds::NODE_POOL, "", props.id, Preconditions::default());
+        }
+        Move::ChangePool => change_pool(user, props, chance.below(1_000)),
+        Move::StopKueue => cluster.stop_kueue(true),
+        Move::SecondCheck => second_check(user, props, cluster.clock.now()),
+        _ => {}
+    }
+}
+
+/// Another template, and what Karpenter notes of it.
+fn change_pool(user: &User, props: &Props<'_>, hash: u64) {
+    let hash = hash.to_string();
+    let patch = json!({
+        "metadata": {"annotations": {(names::NODEPOOL_HASH): hash}},
+        "spec": {"template": {"metadata": {"labels": {"example.com/edition": hash}}}},
+    });
+    let _ = user.merge(&kinds::NODE_POOL, "", props.id, &patch);
+}
+
+/// Makes the queue demand another check as well.
+pub fn second_check(user: &User, props: &Props<'_>, now: Timestamp) {
+    let check = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": OTHER},
+        "spec": {"controllerName": "example.com/other"},
+    });
+    // It is there already if this is the second time.
+    if let Ok(check) = user.create(&kinds::ADMISSION_CHECK, check) {
+        let conditions = with_condition(&check, ("Active", "True"), ("Other", ""), now);
+        let status = json!({"status": {"conditions": conditions}});
+        let _ = user.merge_status(&kinds::ADMISSION_CHECK, "", OTHER, &status);
+    }
+    let checks = json!({"admissionChecks": [{"name": props.check}, {"name": OTHER}]});
+    set_queue(user, props, &json!({"admissionChecksStrategy": checks}));
+}
+
+/// Makes the NodePool again if somebody has deleted it.
+fn restore_pool(user: &User, props: &Props<'_>) {
+    let all = scenario::objects(props.id, 100).unwrap_or_default();
+    for pool in all.into_iter().filter(|o| text(o, "/kind") == "NodePool" && name(o) == props.id) {
+        // It was not deleted.
+        let _ = user.create(&kinds::NODE_POOL, pool);
+    }
+}
+
+/// Replaces the weather over the run's NodePool.
+pub fn weather(user: &User, props: &Props<'_>, rules: &Value) {
+    let mut rules = rules.clone();
+    for rule in rules.as_array_mut().into_iter().flatten() {
+        set(rule, &["nodePool"], json!(props.id));
+    }
+    let patch = json!({"data": {props.id: json!({"rules": rules}).to_string()}});
+    let _ = user.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &patch);
+}
+
+fn set_ready(user: &User, node: &Value, ready: bool, cluster: &Cluster) {
+    let status = if ready { "True" } else { "False" };
+    let conditions = with_condition(node, ("Ready", status), ("Kubelet", ""), cluster.clock.now());
+    let _ = user.merge_status(&kinds::NODE, "", name(node), &json!({"status": {"conditions": conditions}}));
+}
+
+fn set_class(user: &User, props: &Props<'_>, ready: bool, cluster: &Cluster) {
+    if let Some(class) = user.get(&kinds::KWOK_NODE_CLASS, "", props.id) {
+        let status = if ready { "True" } else { "False" };
+        let conditions = with_condition(&class, ("Ready", status), ("Admin", ""), cluster.clock.now());
+        let _ = user.merge_status(
+            &kinds::KWOK_NODE_CLASS,
+            "",
+            props.id,
+            &json!({"status": {"conditions": conditions}}),
+        );
+    }
+}
+
+fn set_queue(user: &User, props: &Props<'_>, spec: &Value) {
+    let _ = user.merge(&kinds::CLUSTER_QUEUE, "", props.id, &json!({"spec": spec}));
+}
+
+/// Takes back every move that lasts, so that all can end well.
+pub fn calm(cluster: &Cluster, props: &Props<'_>) {
+    let user = cluster.server.user("admin");
+    cluster.set_down(false);
+    cluster.denials.end();
+    cluster.stop_kueue(false);
+    restore_pool(&user, props);
+    cluster.server.thaw(1);
+    weather(&user, props, &json!([]));
+    set_class(&user, props, true, cluster);
+    free::clear(&user);
+    let checks = json!({"admissionChecks": [{"name": props.check}]});
+    set_queue(&user, props, &json!({"stopPolicy": "None", "admissionChecksStrategy": checks}));
+    for node in user.list(&kinds::NODE) {
+        if !is(&node, "Ready")
+            && list(&node, "/status/conditions").iter().any(|c| text(c, "/reason") == "Kubelet")
+        {
+            set_ready(&user, &node, true, cluster);
+        }
+    }
+    for workload in user.list(&kinds::WORKLOAD) {
+        annotate(&user, &workload, "example.com/junk", &Value::Null);
+        if let Some(journal) = forged::before(&workload, props.check) {
+            annotate(&user, &workload, &names::journal_key(props.check), &journal);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The scenarios that come with the binary, by the names of their files in `examples/scenarios/`.
+//!
+//! `tests/scenarios.rs` compares the list with the folder, so that none is forgotten.
+
+use super::file::{self, Run};
+use anyhow::Result;
+
+macro_rules! files {
+    ($($name:literal,)+) => {
+        [$(($name, include_str!(concat!("../../../examples/scenarios/", $name, ".yaml")))),+]
+    };
+}
+
+/// Name and text of each file, in the order of their names.
+const FILES: &[(&str, &str)] = &files![
+    "budget",
+    "buffer-time",
+    "check-added",
+    "checks-by-flavor",
+    "cpu-job",
+    "crowded",
+    "crowded-by-tolerant",
+    "dry-run",
+    "gpu-job",
+    "handed-back",
+    "hold-over",
+    "journal",
+    "killed",
+    "killed-in-shortage",
+    "last-check",
+    "launch-timeout",
+    "limits",
+    "long-name",
+    "managed-resources",
+    "mended",
+    "mended-in-its-tier",
+    "mixed-tiers",
+    "never-comes",
+    "next-pool",
+    "node-lost",
+    "node-lost-ignore",
+    "node-lost-reject",
+    "node-lost-yield",
+    "not-handed-back",
+    "one-zone",
+    "outage",
+    "packing",
+    "parameters-broken",
+    "parameters-changed",
+    "parameters-late",
+    "placement",
+    "pod-group",
+    "queue-budget",
+    "running",
+    "same-name-again",
+    "shortage",
+    "taken-away",
+    "tiers",
+    "two-checks",
+    "two-gangs",
+    "warm",
+    "warm-other-queue",
+];
+
+/// The names, in their order.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|(name, _)| *name)
+}
+
+/// The runs of the scenario of this name, or the one run of this id; none if nothing is named so.
+///
+/// Fails only if a file that was compiled in is no scenario.
+pub fn find(name: &str) -> Result<Vec<Run>> {
+    if let Some((stem, text)) = FILES.iter().find(|(stem, _)| *stem == name) {
+        return file::parse(stem, text);
+    }
+    let mut found = Vec::new();
+    for (stem, text) in FILES.iter().filter(|(stem, _)| name.starts_with(stem)) {
+        found.extend(file::parse(stem, text)?.into_iter().filter(|run| run.id == name));
+    }
+    Ok(found)
+}

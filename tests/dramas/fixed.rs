@@ -1,0 +1,219 @@
+//! Runs that chance may leave out: leaders that do not know of each other, clocks that differ, neighbours that
+//! never heal, many gangs at once, and telemetry that finds its way blocked.
+
+use super::each;
+use super::single::{differs, ways};
+use jiff::SignedDuration;
+use serde_json::json;
+use setu::sim::drama::{Drama, Outcome, Role, Scene};
+use setu::sim::faults::{Fault, Rates};
+use setu::sim::moves::Move;
+use setu::telemetry::metrics;
+use std::collections::BTreeMap;
+
+/// Plays dramas, each with its name; every one must go well, and as its reference if it has one.
+fn all_go_well(all: &[(String, Drama, Option<&Outcome>)]) -> Vec<Outcome> {
+    let played = each(all, |(name, drama, reference)| {
+        let outcome = drama.play(false).unwrap();
+        let wrong = outcome.violations.first().map(ToString::to_string);
+        let other = || reference.and_then(|reference| differs(reference, &outcome, drama));
+        (wrong.or_else(other).map(|wrong| format!("{name}: {wrong}")), outcome)
+    });
+    let (wrong, outcomes): (Vec<Option<String>>, Vec<Outcome>) = played.into_iter().unzip();
+    let wrong: Vec<String> = wrong.into_iter().flatten().collect();
+    assert!(wrong.is_empty(), "{} of {} failed:\n{}", wrong.len(), all.len(), wrong.join("\n"));
+    outcomes
+}
+
+/// A name, and what is changed in a drama.
+type Change<'c> = (&'c str, &'c (dyn Fn(&mut Drama) + Sync));
+
+/// Every way that a gang can go, with something changed, ends as without it.
+fn every_way_with(changes: &[Change<'_>]) {
+    let ways = ways();
+    let references: Vec<Outcome> = each(&ways, |way| way.drama.play(false).unwrap());
+    let mut all = Vec::new();
+    for (what, change) in changes {
+        for (way, reference) in ways.iter().zip(&references) {
+            let mut drama = way.drama.clone();
+            change(&mut drama);
+            all.push((format!("{}, {what}", way.name), drama, Some(reference)));
+        }
+    }
+    all_go_well(&all);
+}
+
+#[test]
+fn two_leaders_for_ever_do_no_harm() {
+    let far = Rates { lag: 3_000, ..Rates::default() };
+    every_way_with(&[
+        ("two leaders", &|drama| drama.replicas = vec![0, 0]),
+        ("two leaders that see late", &|drama| {
+            drama.replicas = vec![0, 0];
+            drama.rates = far.clone();
+        }),
+    ]);
+}
+
+#[test]
+fn clocks_that_are_an_hour_wrong_do_no_harm() {
+    every_way_with(&[
+        ("an hour fast", &|drama| drama.replicas = vec![3_600]),
+        ("one fast and one slow", &|drama| drama.replicas = vec![3_600, -3_600]),
+    ]);
+}
+
+#[test]
+fn a_leader_that_wakes_after_ten_minutes_with_its_old_memory_does_no_harm() {
+    let quiet = Drama::quiet(2);
+    let reference = quiet.play(false).unwrap();
+    let mut all = Vec::new();
+    for (alone, replicas) in [("alone", vec![0]), ("beside another", vec![0, 0])] {
+        for at in (0..16_000).step_by(2_000) {
+            let scenes = vec![(at, Scene::Sleep(0, 600))];
+            let drama = Drama { replicas: replicas.clone(), scenes, chaos: at + 610_000, ..quiet.clone() };
+            all.push((format!("{alone}, asleep from {at} ms on"), drama, Some(&reference)));
+        }
+    }
+    let outcomes = all_go_well(&all);
+    let slow = |outcome: &Outcome| took(outcome, "gang-0") > SignedDuration::from_mins(9);
+    let (alone, beside) = outcomes.split_at(all.len() / 2);
+    assert!(alone.iter().any(slow), "no one was asleep while it mattered");
+    assert!(!beside.iter().any(slow), "the other one goes on");
+}
+
+fn took(outcome: &Outcome, job: &str) -> SignedDuration {
+    outcome.ends.get(job).and_then(|end| end.took).unwrap()
+}
+
+#[test]
+fn whatever_anybody_does_for_a_minute_the_gang_comes_to_its_end() {
+    let mut all = Vec::new();
+    for what in Move::ALL {
+        let gangs = vec![Role { pods: 2, runs: 10, enters: 0 }, Role { pods: 1, runs: 5, enters: 8 }];
+        let scenes = vec![(6_000, Scene::Move(what)), (66_000, Scene::Calm)];
+        let drama = Drama { gangs, scenes, chaos: 67_000, ..Drama::quiet(2) };
+        all.push((format!("{what:?}"), drama, None));
+    }
+    all_go_well(&all);
+}
+
+#[test]
+fn thirty_gangs_that_come_during_an_outage_are_all_served_after_it() {
+    let gangs = (0..30).map(|n| Role { pods: 2, runs: 5, enters: n / 3 }).collect();
+    let scenes = vec![(0, Scene::Move(Move::ApiServerDown)), (60_000, Scene::Calm)];
+    let mut drama = Drama { gangs, scenes, chaos: 61_000, ..Drama::quiet(2) };
+    // The deadlines of dramas are short.
+    json_patch::merge(
+        &mut drama.policy,
+        &json!({"deadlines": {"launch": "4m", "register": "8m", "initialize": "10m", "gang": "15m"}}),
+    );
+    let outcome = all_go_well(&[("thirty".to_owned(), drama, None)]).remove(0);
+    assert_eq!(outcome.ends.values().filter(|end| end.finished).count(), 30);
+    assert_eq!(outcome.created, 60);
+    let last = outcome.ends.values().filter_map(|end| end.took).max().unwrap();
+    assert!(last < SignedDuration::from_mins(4), "the last was served after {last:#}");
+}
+
+/// How much later the first of two gangs ends for what happens to the second.
+fn delay(scenes: Vec<(u64, Scene)>) -> SignedDuration {
+    let first = Role { pods: 2, runs: 5, enters: 10 };
+    let other = Role { pods: 3, runs: 5, enters: 0 };
+    let chaos = 100_000;
+    let alone = Drama { gangs: vec![first.clone()], chaos, ..Drama::quiet(2) };
+    let beside = Drama { gangs: vec![first, other], scenes, ..alone.clone() };
+    let both = all_go_well(&[("alone".to_owned(), alone, None), ("beside".to_owned(), beside, None)]);
+    let [alone, beside] = both.as_slice() else { panic!("two were played") };
+    let ended = |outcome: &Outcome| outcome.ends.get("gang-0").is_some_and(|end| end.finished);
+    assert!(ended(alone) && ended(beside), "{:?}", beside.ends);
+    took(beside, "gang-0") - took(alone, "gang-0")
+}
+
+/// What one gang may be delayed by another.
+const CONSTANT: SignedDuration = SignedDuration::from_secs(5);
+
+#[test]
+fn a_gang_whose_journal_is_poisoned_all_the_time_delays_no_other() {
+    let poison = [
+        Move::GarbleJournal,
+        Move::ForgeRollback,
+        Move::EraseJournal,
+        Move::FillAnnotations,
+        Move::ForgeApproved,
+    ];
+    let scenes = (0..180_u64).zip(poison.into_iter().cycle());
+    let scenes = scenes.map(|(n, what)| (n * 500, Scene::MoveOn(1, what))).collect();
+    let delay = delay(scenes);
+    assert!(delay < CONSTANT, "{delay:#}");
+}
+
+#[test]
+fn a_gang_that_never_heals_delays_no_other() {
+    let error = json!({"reason": "Unauthorized", "message": "not allowed"});
+    let never = |rule| vec![(0, Scene::Weather(vec![rule]))];
+    // Slot 2 is of the larger gang alone.
+    let delayed = delay(never(json!({"slot": "2", "createError": error})));
+    assert!(delayed < CONSTANT, "{delayed:#}");
+    let delayed = delay(never(json!({"slot": "2", "registrationDelay": "1h"})));
+    assert!(delayed < CONSTANT, "{delayed:#}");
+}
+
+#[test]
+fn a_delay_is_seen_where_there_is_one() {
+    let delayed = delay(vec![(9_000, Scene::Weather(vec![json!({"launchDelay": "1m"})]))]);
+    assert!(delayed > CONSTANT, "{delayed:#}");
+}
+
+/// Plays a drama; how often each step was counted, and how often it was committed.
+fn counted(drama: &Drama) -> (BTreeMap<String, u64>, BTreeMap<String, u64>) {
+    let recorder = metrics::recorder().unwrap();
+    let handle = recorder.handle();
+    let outcome = ::metrics::with_local_recorder(&recorder, || drama.play(false)).unwrap();
+    assert!(outcome.violations.is_empty(), "{:?}", outcome.violations);
+    let committed = outcome
+        .steps
+        .iter()
+        .map(|((from, to, why), times)| (format!("from=\"{from}\",to=\"{to}\",reason=\"{why}\""), *times));
+    let text = handle.render();
+    let lines = text.lines().filter_map(|line| line.strip_prefix("setu_gang_transitions_total{"));
+    let counted = lines.map(|line| {
+        let (labels, times) = line.split_once("} ").unwrap();
+        (labels.to_owned(), times.parse().unwrap())
+    });
+    (counted.collect(), committed.collect())
+}
+
+#[test]
+fn every_committed_step_is_counted_once_and_no_other() {
+    for way in ways() {
+        let (counted, committed) = counted(&way.drama);
+        assert!(committed.len() > 3, "{}", way.name);
+        assert_eq!(counted, committed, "{}", way.name);
+    }
+    for way in ways().into_iter().take(2) {
+        let doubled = Drama { plan: Some((4, Fault::AppliedTwice)), ..way.drama.clone() };
+        let (counted, committed) = counted(&doubled);
+        for (step, times) in counted {
+            assert!(committed.get(&step).is_some_and(|most| times <= *most), "{}: {step}", way.name);
+        }
+    }
+}
+
+#[test]
+fn telemetry_that_finds_its_way_blocked_changes_nothing() {
+    for way in ways() {
+        let plain = way.drama.play(false).unwrap();
+        let traced = Drama { traced: true, ..way.drama.clone() }.play(false).unwrap();
+        assert_eq!(traced.digest, plain.digest, "{}: spans", way.name);
+        let mut mute = way.drama.clone();
+        mute.scenes.insert(0, (0, Scene::Move(Move::DenyEvents)));
+        mute.chaos = mute.chaos.max(30_000);
+        let mute = mute.play(false).unwrap();
+        assert_eq!(
+            (&mute.violations, differs(&plain, &mute, &way.drama)),
+            (&Vec::new(), None),
+            "{}: Events",
+            way.name
+        );
+    }
+}

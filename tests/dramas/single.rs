@@ -1,0 +1,190 @@
+//! Every fault that can strike a single write, at every write of each way that a gang can go: the run ends
+//! as the one without a fault, and buys no more than it must.
+
+use super::each;
+use serde_json::{Value, json};
+use setu::gang::StateName;
+use setu::sim::drama::{Drama, Outcome, Role, Scene};
+use setu::sim::faults::Fault;
+use setu::sim::moves::Move;
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+/// The faults after which another life, or another answer, has to lead to the same end.
+const WORST: [Fault; 5] =
+    [Fault::CrashBefore, Fault::CrashAfter, Fault::ReplyLost, Fault::AppliedTwice, Fault::StaleRestart];
+
+/// A way that a gang can go, and by what it is seen that the run without a fault went it.
+pub struct Way {
+    pub name: &'static str,
+    pub drama: Drama,
+    goes: fn(&Outcome) -> bool,
+}
+
+/// Gangs by their pods, the seconds that these run, and when they come.
+fn gangs(all: &[(u32, u64, u64)]) -> Vec<Role> {
+    all.iter().map(|&(pods, runs, enters)| Role { pods, runs, enters }).collect()
+}
+
+fn of(gangs: Vec<Role>, scenes: Vec<(u64, Scene)>, more: &Value) -> Drama {
+    let mut policy = Drama::quiet(1).policy;
+    json_patch::merge(&mut policy, &json!({"retry": {"inCheck": {"limit": 20}}}));
+    json_patch::merge(&mut policy, more);
+    let chaos = if scenes.is_empty() { 0 } else { 30_000 };
+    Drama { gangs, scenes, chaos, policy, ..Drama::quiet(1) }
+}
+
+fn weather(rule: Value) -> (u64, Scene) {
+    (0, Scene::Weather(vec![rule]))
+}
+
+fn moves(at: u64, what: Move) -> (u64, Scene) {
+    (at, Scene::Move(what))
+}
+
+fn met(outcome: &Outcome, state: StateName, what: Move) -> bool {
+    outcome.met.contains_key(&(state, format!("{what:?}")))
+}
+
+fn went(outcome: &Outcome, from: StateName, to: StateName) -> bool {
+    outcome.steps.keys().any(|step| (step.0, step.1) == (from, to))
+}
+
+/// Every way.
+pub fn ways() -> Vec<Way> {
+    let tier = |zone: &str| json!({"name": zone, "zones": [zone]});
+    let slow = || weather(json!({"registrationDelay": "10s"}));
+    let none = json!({});
+    let way = |name, drama, goes| Way { name, drama, goes };
+    vec![
+        way("nothing happens", Drama::quiet(2), |o| went(o, StateName::WaitingReady, StateName::Approved)),
+        way(
+            "a tier runs short, and the next one has room",
+            of(
+                gangs(&[(2, 5, 0)]),
+                vec![weather(json!({"zone": "us-east-1a", "capacity": 1}))],
+                &json!({"tiers": [tier("us-east-1a"), tier("us-east-1b")]}),
+            ),
+            |o| went(o, StateName::RollingBack, StateName::BackingOff),
+        ),
+        way(
+            "two gangs want the same nodes",
+            of(gangs(&[(2, 5, 0), (2, 5, 1)]), vec![weather(json!({"capacity": 3}))], &none),
+            |o| went(o, StateName::RollingBack, StateName::BackingOff),
+        ),
+        way(
+            "it is evicted while its claims are created",
+            of(
+                gangs(&[(2, 5, 0)]),
+                vec![moves(0, Move::HangWebhook), moves(5_000, Move::Evict), (8_000, Scene::Calm)],
+                &none,
+            ),
+            |o| met(o, StateName::Provisioning, Move::Evict),
+        ),
+        way(
+            "it is evicted while its nodes come up",
+            of(gangs(&[(2, 5, 0)]), vec![slow(), moves(6_000, Move::Evict)], &none),
+            |o| met(o, StateName::WaitingReady, Move::Evict),
+        ),
+        way(
+            "its Workload is deleted while its nodes come up",
+            of(gangs(&[(2, 5, 0)]), vec![slow(), moves(6_000, Move::DeleteWorkload)], &none),
+            |o| met(o, StateName::WaitingReady, Move::DeleteWorkload),
+        ),
+        way(
+            "a node is lost before it runs",
+            of(gangs(&[(2, 5, 0)]), vec![slow(), moves(6_000, Move::DeleteClaim)], &none),
+            |o| went(o, StateName::WaitingReady, StateName::Provisioning),
+        ),
+        way(
+            "a node is lost while it runs",
+            of(gangs(&[(2, 20, 0)]), vec![moves(15_000, Move::DeleteClaim)], &none),
+            |o| went(o, StateName::Approved, StateName::Approved),
+        ),
+        way(
+            "its nodes pass to the next gang",
+            of(
+                gangs(&[(2, 2, 0), (2, 2, 20)]),
+                Vec::new(),
+                &json!({"custody": {"release": "Warm", "warmFor": "30s"}}),
+            ),
+            |o| o.created == 2 && o.ends.len() == 2,
+        ),
+    ]
+}
+
+/// In what a run differs from the one without a fault, other than in time.
+pub fn differs(reference: &Outcome, faulty: &Outcome, drama: &Drama) -> Option<String> {
+    let ends = |outcome: &Outcome| -> BTreeMap<String, (bool, bool)> {
+        outcome.ends.iter().map(|(job, end)| (job.clone(), (end.finished, end.given_up))).collect()
+    };
+    if ends(reference) != ends(faulty) {
+        return Some(format!("it ends as {:?}, and without the fault as {:?}", faulty.ends, reference.ends));
+    }
+    // A fault may cost each gang the attempt that it strikes, and where time matters it may come too late to
+    // take over what was kept for it.
+    let allowed = reference.created + drama.gangs.iter().map(|gang| u64::from(gang.pods)).sum::<u64>();
+    (faulty.created > allowed).then(|| format!("{} claims are made, {allowed} at most", faulty.created))
+}
+
+/// A fault at one write: of which way, which write, which fault.
+type Case = (usize, usize, Fault);
+
+/// Plays each of the cases that is kept, of these faults at every write of every way.
+fn every(faults: &[Fault], keep: impl Fn(usize, &Case) -> bool) {
+    let started = Instant::now();
+    let ways = ways();
+    let references: Vec<Outcome> = each(&ways, |way| way.drama.play(false).unwrap());
+    let mut cases: Vec<Case> = Vec::new();
+    for (index, (way, reference)) in ways.iter().zip(&references).enumerate() {
+        assert!(reference.violations.is_empty(), "{}: {:?}", way.name, reference.violations);
+        assert!(reference.ends.values().all(|end| end.finished), "{}: {:?}", way.name, reference.ends);
+        assert!((way.goes)(reference), "{}: it goes another way, {:?}", way.name, reference.steps);
+        let writes = (0..reference.writes).flat_map(|write| faults.iter().map(move |f| (index, write, *f)));
+        cases.extend(writes);
+    }
+    let all = cases.len();
+    let cases: Vec<Case> =
+        cases.into_iter().enumerate().filter(|(nth, case)| keep(*nth, case)).map(|(_, case)| case).collect();
+    let failed = each(&cases, |&(index, write, fault)| {
+        let (way, reference) = ways.iter().zip(&references).nth(index).unwrap();
+        let drama = Drama { plan: Some((write, fault)), ..way.drama.clone() };
+        let outcome = drama.play(false).unwrap();
+        let wrong = outcome.violations.first().map(ToString::to_string);
+        let wrong = wrong.or_else(|| differs(reference, &outcome, &drama))?;
+        Some(format!("{}; write {write}, {fault}: {wrong}", way.name))
+    });
+    println!("{} of {all} single faults in {:?}", cases.len(), started.elapsed());
+    let failed: Vec<String> = failed.into_iter().flatten().collect();
+    assert!(failed.is_empty(), "{} of {} failed:\n{}", failed.len(), cases.len(), failed.join("\n"));
+}
+
+#[test]
+fn the_worst_that_can_happen_to_any_one_write_of_a_quiet_gang_does_not_change_its_end() {
+    every(&WORST, |_, (way, ..)| *way == 0);
+}
+
+/// A part of what the next test plays: each way, each fault and writes all along it are in it.
+#[test]
+fn what_happens_to_one_write_of_any_gang_does_not_change_its_end() {
+    every(&Fault::ALL, |nth, _| nth % 74 == 0);
+}
+
+/// `just nightly` runs it.
+#[test]
+#[ignore = "takes minutes"]
+fn every_fault_at_every_write_of_every_gang_does_not_change_its_end() {
+    every(&Fault::ALL, |_, _| true);
+}
+
+#[test]
+fn an_end_that_is_another_is_seen() {
+    let drama = Drama::quiet(2);
+    let reference = drama.play(false).unwrap();
+    let cut_short = of(gangs(&[(2, 5, 0)]), vec![moves(5_000, Move::DeleteJob)], &json!({}));
+    let cut_short = cut_short.play(false).unwrap();
+    assert!(differs(&reference, &cut_short, &drama).unwrap().contains("it ends as"));
+    let dear = Outcome { created: 5, ..reference.clone() };
+    assert!(differs(&reference, &dear, &drama).unwrap().contains("5 claims are made, 4 at most"));
+    assert_eq!(differs(&reference, &reference, &drama), None);
+}

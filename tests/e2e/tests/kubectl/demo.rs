@@ -1,0 +1,106 @@
+//! The ordinary kubectl on the cluster that `setu demo --serve` serves: Setu answers what people do.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use setu_e2e::programs;
+use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
+use tokio::process::{Child, Command};
+use tokio::time::Instant;
+
+use super::{PATIENCE, text};
+
+/// A demo that is served, and a kubectl that knows nothing else.
+struct Demo {
+    address: String,
+    kubectl: PathBuf,
+    home: TempDir,
+    _setu: Child,
+}
+
+impl Demo {
+    async fn start() -> Self {
+        let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/e2e/setu/debug/setu");
+        let setu = std::env::var_os("SETU_BIN").map_or(built, PathBuf::from);
+        let mut setu = Command::new(&setu)
+            .args(["demo", "--serve", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap_or_else(|e| panic!("{}: {e}; `just e2e` builds it", setu.display()));
+        let mut lines = BufReader::new(setu.stdout.take().unwrap()).lines();
+        let address = tokio::time::timeout(PATIENCE, async {
+            loop {
+                let line = lines.next_line().await.unwrap().expect("the demo ended");
+                if let Some((_, rest)) = line.split_once("--server ") {
+                    return rest.split(' ').next().unwrap_or_default().to_owned();
+                }
+            }
+        });
+        let address = address.await.expect("the demo does not serve");
+        // Nobody else reads what it tells, and it must not wait for that.
+        tokio::spawn(async move { while lines.next_line().await.is_ok_and(|line| line.is_some()) {} });
+        let kubectl = programs::kubectl(&setu_e2e::Layout::default()).unwrap();
+        Self { address, kubectl, home: TempDir::new().unwrap(), _setu: setu }
+    }
+
+    /// What kubectl prints; it must succeed.
+    async fn says(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new(&self.kubectl);
+        command.current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."));
+        command.env("HOME", self.home.path()).env("KUBECONFIG", "/dev/null").stdin(Stdio::null());
+        command.args(["--server", &self.address]).args(arguments).kill_on_drop(true);
+        let output = tokio::time::timeout(PATIENCE, command.output());
+        let output = output.await.unwrap_or_else(|_| panic!("kubectl {arguments:?} does not end")).unwrap();
+        let (out, err) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "kubectl {arguments:?}: {out}{err}");
+        out
+    }
+
+    /// Asks until the answer is as wanted, and returns it.
+    async fn until(&self, arguments: &[&str], wanted: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + 2 * PATIENCE;
+        loop {
+            let said = self.says(arguments).await;
+            if wanted(&said) {
+                return said;
+            }
+            assert!(Instant::now() < deadline, "kubectl {arguments:?} still says {said:?}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
+
+const WORKLOADS: [&str; 4] = ["get", "workloads", "-n", "default"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gang_that_is_applied_gets_its_nodes_and_one_that_is_deleted_gives_them_back() {
+    let demo = Demo::start().await;
+    demo.says(&["apply", "--validate=false", "-f", "examples/setup", "-f", "examples/gang-of-four.yaml"])
+        .await;
+    let of_workload = |path: &'static str| [&WORKLOADS[..], &["-o", path]].concat();
+    let state = of_workload("jsonpath={.items[0].status.admissionChecks[0].state}");
+    demo.until(&[&WORKLOADS[..], &["-o", "name"]].concat(), |said| !said.is_empty()).await;
+    demo.until(&state, |said| said == "Ready").await;
+    let uid = demo.says(&of_workload("jsonpath={.items[0].metadata.uid}")).await;
+    let selector = format!("setu.kueue.x-k8s.io/workload-uid={uid}");
+    let claims = ["get", "nodeclaims", "-l", selector.as_str(), "-o", "name"];
+    assert_eq!(demo.says(&claims).await.lines().count(), 4);
+
+    let name = demo.says(&of_workload("jsonpath={.items[0].metadata.name}")).await;
+    let journal = "gang.setu.kueue.x-k8s.io/karpenter-provision";
+    let forged = format!("{journal}=nonsense");
+    demo.says(&["annotate", "workload", &name, "-n", "default", "--overwrite", &forged]).await;
+    let annotation = of_workload(
+        r"jsonpath={.items[0].metadata.annotations.gang\.setu\.kueue\.x-k8s\.io/karpenter-provision}",
+    );
+    demo.until(&annotation, |said| said.contains(r#""state":"Approved""#)).await;
+    assert_eq!(demo.says(&claims).await.lines().count(), 4, "the nodes are still the gang's");
+
+    demo.says(&["delete", "job", "gang-of-four"]).await;
+    demo.until(&claims, str::is_empty).await;
+    let all = demo.says(&["get", "nodes", "-l", selector.as_str(), "-o", "name"]).await;
+    assert_eq!(all, "");
+}
