@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
+#[path = "gangs/train.rs"]
+mod train;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use setu::clock::Clock;
@@ -17,24 +20,6 @@ const ID: &str = "told";
 /// Time between two looks.
 const BEAT: Duration = Duration::from_millis(250);
 
-fn job() -> Value {
-    let gpu = json!({"nvidia.com/gpu": "1"});
-    json!({
-        "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": {"name": "train", "namespace": ID, "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
-        "spec": {
-            "parallelism": 2, "completions": 2, "suspend": true,
-            "template": {
-                "metadata": {"annotations": {"e2e.setu/run-for": "2s"}},
-                "spec": {
-                    "restartPolicy": "Never",
-                    "containers": [{"name": "main", "image": "none", "resources": {"requests": gpu, "limits": gpu}}],
-                },
-            },
-        },
-    })
-}
-
 /// Leads a gang of two to its end; returns the Events that Setu made, each with reason and words, by the
 /// kind and name of what they are on.
 fn told(events_on_job: bool) -> BTreeMap<String, BTreeSet<(String, String)>> {
@@ -47,7 +32,7 @@ fn told(events_on_job: bool) -> BTreeMap<String, BTreeSet<(String, String)>> {
         let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
         let admin = cluster.server.user("admin");
         let weather = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"}});
-        for object in objects(ID, 100).unwrap().into_iter().chain([weather, job()]) {
+        for object in objects(ID, 100).unwrap().into_iter().chain([weather, train::job(ID)]) {
             let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
             admin.create(kind, object).unwrap();
         }

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
+#[path = "gangs/train.rs"]
+mod train;
+
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -49,7 +52,7 @@ fn play(kill_after: Option<usize>) -> (Vec<Span>, usize) {
         let mut setu = cluster.start_setu(&Start { plan, ..Start::default() });
         let first = std::sync::Arc::clone(&setu.wire);
         let jobs: Api<Job> = Api::namespaced(client.clone(), ID);
-        jobs.create(&PostParams::default(), &serde_json::from_value(job()).unwrap()).await.unwrap();
+        jobs.create(&PostParams::default(), &serde_json::from_value(train::job(ID)).unwrap()).await.unwrap();
         let mut shortage_over = false;
         for beat in 0.. {
             tokio::time::sleep(BEAT).await;
@@ -107,24 +110,6 @@ async fn weather(client: &Client, rules: &Value) {
         "data": {ID: json!({"rules": rules}).to_string()},
     });
     api.patch("weather", &PatchParams::apply("test").force(), &Patch::Apply(&body)).await.unwrap();
-}
-
-fn job() -> Value {
-    let gpu = json!({"nvidia.com/gpu": "1"});
-    json!({
-        "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": {"name": "train", "namespace": ID, "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
-        "spec": {
-            "parallelism": 2, "completions": 2, "suspend": true,
-            "template": {
-                "metadata": {"annotations": {"e2e.setu/run-for": "2s"}},
-                "spec": {
-                    "restartPolicy": "Never",
-                    "containers": [{"name": "main", "image": "none", "resources": {"requests": gpu, "limits": gpu}}],
-                },
-            },
-        },
-    })
 }
 
 /// Says what is wrong with the spans of one life.
@@ -193,7 +178,7 @@ fn crowd(gangs: usize, with_traces: bool) -> (u64, usize) {
         weather(&client, &json!([])).await;
         let jobs: Api<Job> = Api::namespaced(client.clone(), ID);
         for gang in 0..gangs {
-            let mut job = job();
+            let mut job = train::job(ID);
             job["metadata"]["name"] = json!(format!("train-{gang}"));
             job["spec"]["template"]["metadata"]["annotations"]["e2e.setu/run-for"] = json!("10h");
             jobs.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();

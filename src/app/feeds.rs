@@ -174,9 +174,7 @@ fn workload_uid(claim: &NodeClaim) -> &str {
 
 /// Something that plans are made from has changed: whoever waits for a plan looks again.
 fn plans_may_change(context: &Context) {
-    for workload in context.board().in_state(StateName::Validating) {
-        context.wake_workload(workload);
-    }
+    context.wake_all_in(StateName::Validating);
 }
 
 fn parameters_touched(context: &Context, parameters: &RawParameters) {

@@ -357,10 +357,14 @@ impl Context {
     /// Gangs that may have waited for another's turn are looked at.
     pub(super) fn next_turn(&self) {
         // One whose nodes come by several ways waits for a part of them.
-        for state in [StateName::Validating, StateName::Provisioning] {
-            for workload in self.board.in_state(state) {
-                self.wake_workload(workload);
-            }
+        self.wake_all_in(StateName::Validating);
+        self.wake_all_in(StateName::Provisioning);
+    }
+
+    /// Has another look taken at every gang in a state.
+    pub fn wake_all_in(&self, state: StateName) {
+        for workload in self.board.in_state(state) {
+            self.wake_workload(workload);
         }
     }
 }
