@@ -228,7 +228,8 @@ impl Gang {
             message.clone_into(&mut self.message);
             message.clone_into(&mut self.said);
         }
-        // The one place where the name is told; the journal knows the number.
+        // From the sentence, which has it only while an attempt is of it and also where the policy names none: the
+        // journal names the next tier while the last attempt is still being taken back.
         let tier = self.said.split_once(", tier ").map(|(_, rest)| rest.split(';').next().unwrap_or(rest));
         let Some(tier) = tier else { return };
         tier.clone_into(&mut self.tier);
