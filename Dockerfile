@@ -6,24 +6,30 @@
 
 # Dependencies are compiled before the sources are copied, so that they stay cached until they change.
 FROM --platform=$BUILDPLATFORM rust:1.95-alpine@sha256:606fd313a0f49743ee2a7bd49a0914bab7deedb12791f3a846a34a4711db7ed2 AS build
+# Alpine keeps no package once there is a newer one, so a pinned version would soon be gone. clang compiles ring's C.
+# cargo-auditable writes into the binary which crates it is made of, where scanners and the image's SBOM find them.
+# hadolint ignore=DL3018
+RUN apk add --no-cache musl-dev clang && \
+    cargo install cargo-auditable --locked --version 0.7.7
 ARG TARGETARCH
 # Seconds since 1970 of the commit; with it two builds of one commit are alike.
 ARG SOURCE_DATE_EPOCH=0
 ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} \
     CARGO_INCREMENTAL=0 \
     RUSTFLAGS="-C target-feature=+crt-static --remap-path-prefix=/build=. --remap-path-prefix=/usr/local/cargo=cargo"
-# hadolint ignore=DL3018
-RUN apk add --no-cache musl-dev clang lld
 WORKDIR /build
 SHELL ["/bin/ash", "-eo", "pipefail", "-c"]
-# ring compiles C for the target, which is why the compiler is one that knows them all.
+# The compiler's own linker knows every architecture, but links static binaries alone. So it is for the other one: where host and
+# target are the same, build scripts and proc macros, which are dynamic here, are linked by what is named for the target.
 RUN case "$TARGETARCH" in \
       amd64) echo x86_64-unknown-linux-musl ;; \
       arm64) echo aarch64-unknown-linux-musl ;; \
       *) echo "no image for $TARGETARCH" >&2; exit 1 ;; \
     esac > /target && \
     rustup target add "$(cat /target)" && \
-    printf '[target.%s]\nlinker = "rust-lld"\n' "$(cat /target)" > /usr/local/cargo/config.toml
+    if ! rustc -vV | grep -qx "host: $(cat /target)"; then \
+      printf '[target.%s]\nlinker = "rust-lld"\n' "$(cat /target)" > /usr/local/cargo/config.toml; \
+    fi
 ENV CC=clang
 COPY Cargo.toml Cargo.lock ./
 COPY tests/e2e/Cargo.toml tests/e2e/
@@ -34,13 +40,13 @@ RUN mkdir -p src benches/compare tests/e2e/src tests/e2e/tests/scenarios tests/e
       tests/e2e/tests/conformance/main.rs tests/model/lib.rs && \
     sed -n '/^\[\[bench\]\]/,/^$/s/^name = "\(.*\)"/benches\/\1.rs/p' Cargo.toml | xargs -r touch && \
     echo 'fn main() {}' > src/main.rs && \
-    cargo build --release --locked --bin setu --target "$(cat /target)" && \
+    cargo auditable build --release --locked --bin setu --target "$(cat /target)" && \
     rm -r src
 COPY src src
 COPY examples/scenarios examples/scenarios
 # Newer than what the stand-in left behind.
 RUN find src -name '*.rs' -exec touch {} + && \
-    cargo build --release --locked --bin setu --target "$(cat /target)" && \
+    cargo auditable build --release --locked --bin setu --target "$(cat /target)" && \
     cp "target/$(cat /target)/release/setu" /setu && \
     touch -d "@$SOURCE_DATE_EPOCH" /setu && \
     ls -l /setu

@@ -144,6 +144,7 @@ fn packing(c: &mut Criterion) {
         pods,
         needs: list(&[("cpu", cpu), ("memory", memory), ("gpu", gpu), ("pods", 1)]),
         per_node: u32::MAX,
+        apart: Vec::new(),
     };
     let different: Vec<Batch> = (0..5_000_u32)
         .map(|i| batch(1, 500 + i % 4_000, 1_000 + i % 13_000, u32::from(i % 7 == 0)))

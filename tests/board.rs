@@ -251,6 +251,7 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
         let shortages = vec![Shortage {
             offering: Offering {
                 what: What::NodePool("gpu-h100-spot".into()),
+                machine: String::new(),
                 zone: "any".into(),
                 capacity_type: "spot".into(),
             },

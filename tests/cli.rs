@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -299,11 +300,29 @@ fn a_demo_that_cannot_be_shown_says_why_in_one_line() {
     one_line(&["demo", "--scenario", broken.path()], broken.path());
     let torn = File::new("torn-scenario", "title: [\n");
     one_line(&["demo", "--scenario", torn.path()], torn.path());
+    for (scenario, words) in [
+        ("title: t\nweather: [{capacty: 3}]\n", "rule 1 of the weather: unknown field `capacty`"),
+        ("title: t\nsteps: [{weather: [{capacity: 3}, {launchDelay: soon}]}]\n", "rule 2 of the weather: "),
+        ("title: t\nmatrix: {a: {}}\n", "axis a of the matrix has no alternatives"),
+        ("title: t\nsteps: [{apply: [{kind: Nix, metadata: {name: n}}]}]\n", "serves no kind Nix"),
+        ("title: t\nsteps: [{apply: [{metadata: {name: n}}]}]\n", "an object without kind or name"),
+        ("title: t\nsteps: [{patch: {kind: Nix, name: n, patch: {}}}]\n", "step 1 of \"t\": patch Nix n: "),
+        ("title: t\nsteps: [{submit: {name: Bad_Name, pods: 1}}]\n", "\"Bad_Name\" is no name: it must"),
+        ("title: t\nsteps: [{until: {job: nobody, within: 5}}]\n", "until nobody: no step submits nobody"),
+        ("title: t\nsteps: [{until: {state: Nonsense}}]\n", "unknown variant `Nonsense`"),
+        ("title: t\nsteps: [{submit: {name: a, pods: 1, runFor: soon}}]\n", "expected number at 0"),
+    ] {
+        let wrong = File::new("wrong-scenario", scenario);
+        one_line(&["demo", "--scenario", wrong.path()], words);
+        one_line(&["demo", "--scenario", wrong.path()], wrong.path());
+    }
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     one_line(&["demo", "--serve", &address], "the port is taken; give another one, or 0 for any");
     one_line(&["demo", "--serve", "0.0.0.0:0"], "such as 127.0.0.1:8080");
-    one_line(&["demo", "--speed=-1"], "give 0 or a positive number");
+    for speed in ["--speed=-1", "--speed=1e-300", "--speed=inf", "--speed=nan"] {
+        one_line(&["demo", speed], "give 0 or a number from 0.02 on");
+    }
 }
 
 /// What a demo shows that goes as fast as the machine can.
@@ -360,13 +379,35 @@ fn a_scenario_that_is_served_says_which_run_that_is() {
 fn the_same_seed_shows_the_same_demo_and_another_seed_another() {
     let shown = |seed: &str| shown(&["--seed", seed]);
     let first = shown("3");
-    for words in
-        ["steady: finished", "setu-2 leads", "InsufficientCapacity", "WASTED NODE-SECONDS", "Look deeper"]
-    {
+    for words in ["setu-2 leads", "InsufficientCapacity", "WASTED NODE-SECONDS", "Look deeper"] {
         assert!(first.contains(words), "{words} is missing in\n{first}");
     }
     assert_eq!(first, shown("3"));
     assert_ne!(first, shown("4"));
+}
+
+/// Seconds of the play, by the time of its last line.
+fn length(told: &str) -> f64 {
+    let time = |line: &str| line.trim_start().split_once("s  ")?.0.parse().ok();
+    told.lines().filter_map(time).next_back().unwrap()
+}
+
+#[test]
+fn every_gang_of_the_demo_is_shown_to_its_end_and_that_within_a_minute() {
+    const SPEED: f64 = 2.0;
+    for seed in ["1", "2", "5", "8"] {
+        let told = shown(&["--seed", seed]);
+        for gang in ["steady", "resumed", "hungry", "evicted", "rival-a", "rival-b"] {
+            assert!(told.contains(&format!("{gang}: finished")), "{gang}, seed {seed}:\n{told}");
+        }
+        let says = |gang: &str, words: &str| told.lines().any(|l| l.contains(gang) && l.contains(words));
+        assert!(says("rival-", "→ RollingBack"), "seed {seed}:\n{told}");
+        assert!(says("evicted: ", "Approved → WaitingReady"), "seed {seed}:\n{told}");
+        assert!(says("hungry  ", "spot → on-demand"), "seed {seed}:\n{told}");
+        assert!(length(&told) / SPEED < 55.0, "seed {seed} takes {} seconds", length(&told) / SPEED);
+    }
+    let help = String::from_utf8(setu(&["demo", "--help"]).stdout).unwrap();
+    assert!(help.contains(&format!("[default: {SPEED}]")), "{help}");
 }
 
 #[test]
@@ -377,13 +418,14 @@ fn a_demo_that_is_served_answers_until_ctrl_c() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let address = lines
-        .find_map(|line| {
-            let line = line.unwrap();
-            let (_, after) = line.split_once("--server http://")?;
-            Some(after.split(' ').next().unwrap_or_default().to_owned())
-        })
-        .unwrap();
+    let mut after = |words: &str| {
+        let after = lines.find_map(|line| line.unwrap().split_once(words).map(|(_, after)| after.to_owned()));
+        after.unwrap().split(' ').next().unwrap_or_default().to_owned()
+    };
+    let address = after("--server http://");
+    let kubeconfig = PathBuf::from(after("export KUBECONFIG="));
+    let mode = kubeconfig.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "others can read {}", kubeconfig.display());
     let get = |path: &str| {
         let mut stream = std::net::TcpStream::connect(&address).unwrap();
         write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
@@ -396,12 +438,13 @@ fn a_demo_that_is_served_answers_until_ctrl_c() {
     assert!(get("/board").contains("<!doctype html>"));
     // Events go on for ever; the first one shows a gang of the play.
     let mut events = std::net::TcpStream::connect(&address).unwrap();
-    events.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    events.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
     write!(events, "GET /board/events HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
     let mut shown = BufReader::new(events).lines().map_while(Result::ok);
     assert!(shown.any(|line| line.contains("steady")), "the board shows no gang");
     assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success());
     let rest: Vec<String> = lines.map(Result::unwrap).collect();
     assert!(rest.iter().any(|line| line.contains("Look deeper")), "{rest:?}");
+    assert!(!kubeconfig.exists(), "{} stays behind", kubeconfig.display());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }

@@ -361,6 +361,14 @@ fn troubleshooting_knows_every_reason_class_and_event() {
 }
 
 #[test]
+fn administrators_are_told_why_they_are_refused_and_what_helps() {
+    for document in ["eks", "gke", "aks", "operations", "troubleshooting"] {
+        let text = read(&format!("docs/{document}.md"));
+        assert!(text.contains("admissionPolicies.breakGlassGroups"), "docs/{document}.md");
+    }
+}
+
+#[test]
 fn every_flag_of_the_first_setu_is_accepted_or_marked_as_gone() {
     let text = read("docs/migration.md");
     let flags = [
@@ -415,6 +423,9 @@ fn what_is_copied_into_a_document_is_still_so() {
             "tested with {what} {tested}, and the README says {row}"
         );
     }
+    let chart: Value = serde_yaml::from_str(&read("charts/setu/Chart.yaml")).unwrap();
+    let oldest = chart["kubeVersion"].as_str().unwrap().trim_start_matches(">=").trim_end_matches(".0-0");
+    assert!(readme.contains(&format!("| Kubernetes | {oldest} or later |")), "the chart takes {oldest}");
     let examples = read("examples/README.md");
     for file in std::fs::read_dir(root().join("examples")).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();

@@ -22,7 +22,7 @@ const BEAT: Duration = Duration::from_millis(250);
 
 /// Leads a gang of two to its end; returns the Events that Setu made, each with reason and words, by the
 /// kind and name of what they are on.
-fn told(events_on_job: bool) -> BTreeMap<String, BTreeSet<(String, String)>> {
+fn told(events_on_job: bool, more: &[Value]) -> BTreeMap<String, BTreeSet<(String, String)>> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -32,7 +32,7 @@ fn told(events_on_job: bool) -> BTreeMap<String, BTreeSet<(String, String)>> {
         let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
         let admin = cluster.server.user("admin");
         let weather = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"}});
-        for object in objects(ID, 100).unwrap().into_iter().chain([weather, train::job(ID)]) {
+        for object in objects(ID, 100).unwrap().into_iter().chain([weather]).chain(more.to_vec()).chain([train::job(ID)]) {
             let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
             admin.create(kind, object).unwrap();
         }
@@ -69,14 +69,33 @@ fn told(events_on_job: bool) -> BTreeMap<String, BTreeSet<(String, String)>> {
 
 #[test]
 fn events_on_the_job_tell_what_those_on_its_workload_tell_and_come_only_where_they_are_asked_for() {
-    let asked = told(true);
+    let asked = told(true, &[]);
     let (job, workload) = (&asked["Job/train"], &asked["Workload"]);
     assert_eq!(job, workload);
     let reasons: BTreeSet<&str> = job.iter().map(|(reason, _)| reason.as_str()).collect();
     for reason in ["GangValidated", "GangProvisioning", "GangWaiting", "GangReady", "GangReleased"] {
         assert!(reasons.contains(reason), "{reason} is not among {reasons:?}");
     }
-    let unasked = told(false);
+    let unasked = told(false, &[]);
     assert_eq!(unasked.keys().collect::<Vec<_>>(), ["Workload"]);
     assert_eq!(&unasked["Workload"], workload);
+}
+
+#[test]
+fn what_is_to_be_said_against_a_plan_is_told_to_the_gangs_owner() {
+    let agent = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"namespace": "kube-system", "name": "agent"},
+        "spec": {"selector": {"matchLabels": {"app": "agent"}}, "template": {
+            "metadata": {"labels": {"app": "agent"}},
+            "spec": {"containers": [{"name": "main", "image": "none", "resources": {"requests": {"cpu": "100m"}}}]},
+        }},
+    });
+    let events = told(false, &[agent]);
+    let drawbacks: Vec<&str> = events["Workload"]
+        .iter()
+        .filter(|(reason, _)| reason == "PlanHasDrawback")
+        .map(|(_, note)| note.as_str())
+        .collect();
+    assert_eq!(drawbacks.len(), 1, "{events:?}");
+    assert!(drawbacks[0].contains("kube-system/agent"), "{drawbacks:?}");
 }

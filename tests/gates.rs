@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use setu::app::server;
 use setu::clock::Clock;
 use setu::policy::PolicyFile;
-use setu::sim::api::{Change, Observer, User, kinds};
+use setu::sim::api::{Change, Observer, Preconditions, User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::scenario;
 use setu::telemetry::metrics;
@@ -108,6 +108,14 @@ impl Stage {
         panic!("{what} not within two minutes; {}", self.message("train"));
     }
 
+    /// Waits for NodeClaims, which come as soon as the watch shows what changed: nobody has to look again by himself.
+    async fn until_woken(&self) {
+        let since = self.cluster.clock.now();
+        self.until("NodeClaims", |s| !s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
+        let waited = self.cluster.clock.now().duration_since(since);
+        assert!(waited.as_millis() < 2_000, "it looked again only after {waited:?}");
+    }
+
     async fn until_told(&self, job: &str, words: &str) {
         self.until(words, |s| s.message(job).contains(words)).await;
     }
@@ -150,6 +158,7 @@ fn limits_of_node_pools_are_counted_by_what_they_say_and_once_each_time_that_is_
         stage.until_told("train", "NodePool gates has a limit of 1 nodes").await;
         tokio::time::sleep(Duration::from_mins(1)).await;
         stage.limit("2");
+        stage.until_woken().await;
         stage.until("it runs", |s| s.is_admitted("train")).await;
     });
     counted(
@@ -193,9 +202,27 @@ fn the_diagnosis_of_quota_is_counted_by_what_it_says() {
         stage.submit("train", 2, "2s");
         stage.until_told("train", "101 of 100 nvidia.com/gpu").await;
         stage.reserve("100");
+        stage.until_woken().await;
         stage.until("it runs", |s| s.is_admitted("train")).await;
     });
     counted(&text, QUOTA, [(passed, 3), ("queue=\"gates\",result=\"waiting\"", 1)]);
+}
+
+#[test]
+fn a_gang_that_waits_for_its_local_queue_is_woken_when_it_comes_back() {
+    played("defaults: {gates: {quota: Enforce}}", async |stage| {
+        let _setu = stage.start();
+        stage.limit("1");
+        stage.submit("train", 2, "2s");
+        stage.until_told("train", "has a limit of 1 nodes").await;
+        stage.admin.delete(&kinds::LOCAL_QUEUE, ID, "queue", Preconditions::default()).unwrap();
+        stage.limit("2");
+        stage.until_told("train", "LocalQueue queue does not exist").await;
+        let objects = scenario::objects(ID, 100).unwrap();
+        let queue = objects.into_iter().find(|o| o["kind"] == "LocalQueue").unwrap();
+        stage.admin.create(&kinds::LOCAL_QUEUE, queue).unwrap();
+        stage.until_woken().await;
+    });
 }
 
 #[test]
@@ -218,6 +245,62 @@ fn a_dry_run_is_told_by_an_event_and_counted_and_creates_nothing() {
     counted(&text, CAPACITY, [("nodepool=\"gates\",result=\"passed\"", 1)]);
     assert_eq!(series(&text, "setu_gangs")["state=\"Validating\""], 1);
     counted(&text, "setu_nodeclaims_created_total", []);
+}
+
+/// What one series shows.
+fn shown(text: &str, series: &str) -> f64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {series} in\n{text}")).parse().unwrap()
+}
+
+#[test]
+fn an_attempt_in_vain_and_one_that_succeeds_are_measured_as_they_were() {
+    let text = played("defaults: {retry: {inCheck: {limit: 3, base: 1s, max: 1s}}}", async |stage| {
+        stage.weather(&json!([{"nodePool": ID, "capacity": 1}]));
+        let setu = stage.start();
+        stage.submit("train", 2, "60s");
+        let short =
+            |s: &Stage| s.workload("train").is_some_and(|w| w.to_string().contains("InsufficientCapacity"));
+        stage.until("a shortage", short).await;
+        let good = json!({"data": {ID: json!({"rules": []}).to_string()}});
+        stage.admin.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &good).unwrap();
+        stage.until("it runs", |s| s.is_admitted("train")).await;
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        setu.context.set_gauges();
+    });
+    let is = |series: &str, expected: f64| {
+        let shown = shown(&text, series);
+        assert!((shown - expected).abs() < f64::EPSILON, "{series}: {shown}, not {expected}");
+    };
+    let between = |series: &str, least: f64, most: f64| {
+        let shown = shown(&text, series);
+        assert!((least..=most).contains(&shown), "{series}: {shown}, not {least} to {most}");
+    };
+    is("setu_workloads_processed_total{result=\"approved\"}", 1.0);
+    is("setu_gang_provisioning_attempts_total{result=\"success\"}", 1.0);
+    between("setu_gang_provisioning_attempts_total{result=\"rollback\"}", 1.0, 3.0);
+    is("setu_verdict_delay_seconds_count", 1.0);
+    between("setu_verdict_delay_seconds_sum", 0.001, 1.0);
+    is("setu_admission_check_latency_seconds_count{result=\"approved\"}", 1.0);
+    between("setu_admission_check_latency_seconds_sum{result=\"approved\"}", 2.0, 120.0);
+    is("setu_nodeclaim_provisioning_duration_seconds_count{nodepool=\"gates\",result=\"ready\"}", 2.0);
+    is("setu_active_nodeclaims{nodepool=\"gates\",state=\"ready\"}", 2.0);
+    is("setu_held_nodes{nodepool=\"gates\",state=\"used\"}", 2.0);
+    between("setu_gang_state_duration_seconds_sum{state=\"BackingOff\"}", 0.5, 60.0);
+    between("setu_wasted_node_seconds_total{reason=\"InsufficientCapacity\"}", 1.0, 120.0);
+}
+
+#[test]
+fn the_time_of_a_node_that_was_kept_and_not_used_is_counted() {
+    let text = played("defaults: {custody: {release: Warm, warmFor: 30s}}", async |stage| {
+        let setu = stage.start();
+        stage.submit("train", 2, "2s");
+        stage.until("it runs", |s| s.is_admitted("train")).await;
+        stage.until("its nodes are kept and gone", |s| s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
+        setu.context.set_gauges();
+    });
+    let kept = shown(&text, "setu_warm_node_seconds_total{nodepool=\"gates\",result=\"unused\"}");
+    assert!((60.0..=70.0).contains(&kept), "{kept}");
 }
 
 /// The body of an answer over HTTP. Virtual time stands still meanwhile.
@@ -326,6 +409,57 @@ impl Observer for Times {
             times.0.get_or_insert(change.at);
         }
     }
+}
+
+/// When a NodeClaim last became ready, and when the last one was created.
+#[derive(Clone, Default)]
+struct Arrivals(Arc<Mutex<(Option<Timestamp>, Option<Timestamp>)>>);
+
+impl Observer for Arrivals {
+    fn committed(&mut self, change: &Change) {
+        let (Some(after), "NodeClaim") = (&change.after, change.kind.kind) else { return };
+        let initialized = |object: &Value| {
+            let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            conditions.iter().any(|c| c["type"] == "Initialized" && c["status"] == "True")
+        };
+        let mut times = self.0.lock().unwrap();
+        match &change.before {
+            None => times.1 = Some(change.at),
+            Some(before) if initialized(after) && !initialized(before) => times.0 = Some(change.at),
+            Some(_) => {}
+        }
+    }
+}
+
+#[test]
+fn a_gang_that_waits_for_others_to_get_ready_goes_on_as_soon_as_they_are() {
+    played("guards: {claimsInFlight: 2}\ndefaults: {}", async |stage| {
+        let times = Arrivals::default();
+        stage.cluster.server.observe(Box::new(times.clone()));
+        let _setu = stage.start();
+        stage.submit("first", 2, "5m");
+        stage.until("its NodeClaims", |s| s.admin.list(&kinds::NODE_CLAIM).len() == 2).await;
+        stage.submit("train", 2, "2s");
+        stage.until_told("train", "guards.claimsInFlight allows 2").await;
+        stage.until("its NodeClaims", |s| s.admin.list(&kinds::NODE_CLAIM).len() == 4).await;
+        let (ready, created) = *times.0.lock().unwrap();
+        let waited = created.unwrap().duration_since(ready.unwrap());
+        assert!(waited.as_millis() < 1_500, "it looked again only after {waited:?}");
+    });
+}
+
+#[test]
+fn what_was_created_before_setu_started_counts_for_the_guards_too() {
+    played("guards: {createsPerMinute: 3}\ndefaults: {}", async |stage| {
+        let setu = stage.start();
+        stage.submit("first", 2, "5m");
+        stage.until("it runs", |s| s.is_admitted("first")).await;
+        setu.kill();
+        let _setu = stage.start();
+        stage.submit("train", 2, "2s");
+        stage.until_told("train", "guards.createsPerMinute allows 3").await;
+        stage.until("it runs in the end", |s| s.is_admitted("train")).await;
+    });
 }
 
 #[test]

@@ -6,6 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
 fn copy(from: &Path, to: &Path) {
     if from.is_dir() {
         for entry in fs::read_dir(from).unwrap() {
@@ -22,19 +26,48 @@ fn copy(from: &Path, to: &Path) {
 fn stand_ins(dockerfile: &str) -> String {
     let from = dockerfile.find("RUN mkdir -p src").unwrap() + "RUN ".len();
     let made = &dockerfile[from..];
-    made[..made.find("cargo build").unwrap()].replace("\\\n", " ") + "true"
+    made[..made.find("cargo auditable build").unwrap()].replace("\\\n", " ") + "true"
+}
+
+/// What the Dockerfile writes into cargo's configuration where it is built on `host` for `architecture`.
+fn configuration(host: &str, architecture: &str) -> String {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("linker-{host}-{architecture}"));
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
+    let from = dockerfile.find("RUN case").unwrap() + "RUN ".len();
+    let script = dockerfile[from..].split("\nENV ").next().unwrap().replace("\\\n", " ");
+    let here = |path: &str| folder.join(path).display().to_string();
+    let script = script.replace("/usr/local/cargo/", &here("")).replace("/target)", &here("target)"));
+    let script = script.replace("> /target", &format!("> {}", here("target")));
+    let programs = format!("rustup() {{ true; }}; rustc() {{ echo 'host: {host}'; }}; {script}");
+    let shell = Command::new("sh").args(["-ec", &programs]).env("TARGETARCH", architecture).output().unwrap();
+    assert!(shell.status.success(), "{}", String::from_utf8_lossy(&shell.stderr));
+    fs::read_to_string(folder.join("config.toml")).unwrap_or_default()
+}
+
+#[test]
+fn the_linker_for_static_binaries_links_no_build_script() {
+    for (host, architecture, linker) in [
+        ("x86_64", "amd64", ""),
+        ("aarch64", "arm64", ""),
+        ("x86_64", "arm64", "[target.aarch64-unknown-linux-musl]\nlinker = \"rust-lld\"\n"),
+        ("aarch64", "amd64", "[target.x86_64-unknown-linux-musl]\nlinker = \"rust-lld\"\n"),
+    ] {
+        let host = format!("{host}-unknown-linux-musl");
+        assert_eq!(configuration(&host, architecture), linker, "{host} for {architecture}");
+    }
 }
 
 #[test]
 fn what_the_image_is_built_from_is_a_workspace_that_cargo_takes() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let context = Path::new(env!("CARGO_TARGET_TMPDIR")).join("image");
     let _ = fs::remove_dir_all(&context);
-    let ignore = fs::read_to_string(root.join(".dockerignore")).unwrap();
+    let ignore = fs::read_to_string(root().join(".dockerignore")).unwrap();
     for admitted in ignore.lines().filter_map(|line| line.strip_prefix('!')) {
-        copy(&root.join(admitted), &context.join(admitted));
+        copy(&root().join(admitted), &context.join(admitted));
     }
-    let dockerfile = fs::read_to_string(root.join("Dockerfile")).unwrap();
+    let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
     for copied in dockerfile.lines().filter_map(|line| line.strip_prefix("COPY ")) {
         let sources: Vec<&str> = copied.split_whitespace().filter(|word| !word.starts_with("--")).collect();
         let sources = &sources[..sources.len() - 1];
@@ -46,7 +79,7 @@ fn what_the_image_is_built_from_is_a_workspace_that_cargo_takes() {
         Command::new("sh").args(["-ec", &stand_ins(&dockerfile)]).current_dir(&context).output().unwrap();
     assert!(shell.status.success(), "{}", String::from_utf8_lossy(&shell.stderr));
     let cargo = Command::new(env!("CARGO"))
-        .args(["tree", "--locked", "--offline", "--workspace", "--quiet"])
+        .args(["tree", "--locked", "--quiet"])
         .current_dir(&context)
         .output()
         .unwrap();
@@ -55,7 +88,7 @@ fn what_the_image_is_built_from_is_a_workspace_that_cargo_takes() {
 
 #[test]
 fn every_base_image_is_named_by_its_digest() {
-    let dockerfile = fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Dockerfile")).unwrap();
+    let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
     let bases: Vec<&str> = dockerfile
         .lines()
         .filter_map(|line| line.strip_prefix("FROM "))

@@ -11,7 +11,9 @@ use setu::policy::PolicyFile;
 use setu::sim::api::kinds::{self, Kind};
 use setu::sim::api::{Preconditions, User};
 use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::denials::Denial;
 use setu::sim::scenario;
+use setu::telemetry::metrics;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -185,6 +187,20 @@ async fn a_node_that_never_goes_keeps_no_namespace() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn nothing_that_is_refused_to_setu_keeps_a_namespace_for_longer_than_its_patience() {
+    for denial in [Denial::Deletes, Denial::Verdicts] {
+        let stage = Stage::new(HOLDS, "{}");
+        stage.job("gang", &queued());
+        stage.until("it runs", 120, |s| s.is("gang", "Admitted")).await;
+        stage.cluster.denials.begin(denial);
+        stage.end_namespace();
+        stage.until("its namespace is empty", 600, Stage::is_empty).await;
+        stage.cluster.denials.end();
+        stage.until("no node is left", 600, |s| s.claims().is_empty()).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_finalizer_that_nobody_asks_for_any_more_is_taken_off() {
     let mut stage = Stage::new(HOLDS, "{nodePoolName: nowhere}");
     stage.job("gang", &queued());
@@ -233,6 +249,14 @@ impl Stage {
         self.admin.merge_status(&kinds::WORKLOAD, ID, name, &status).unwrap();
     }
 
+    /// Somebody deletes a NodeClaim that was made for this Workload.
+    async fn lose_one(&self, name: &str) {
+        let claim = self.claims_of(name).remove(0);
+        let name = claim["metadata"]["name"].as_str().unwrap();
+        self.admin.delete(&kinds::NODE_CLAIM, "", name, Preconditions::default()).unwrap();
+        self.until("it is gone", 60, |s| s.admin.get(&kinds::NODE_CLAIM, "", name).is_none()).await;
+    }
+
     fn claims_of(&self, name: &str) -> Vec<Arc<Value>> {
         let workload = json!(format!("{ID}/{name}"));
         let mut claims = self.claims();
@@ -271,6 +295,47 @@ async fn an_elastic_job_grows_on_top_of_the_nodes_it_has_and_gives_all_back_at_i
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_a_replaced_slice_loses_is_made_again_while_the_pods_of_the_line_need_it() {
+    let stage = Stage::new(Options::default(), "{}");
+    let job = stage.job("elastic", &json!({}));
+    stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 2, None)).unwrap();
+    stage.until("the first slice is admitted", 120, |s| s.is("first", "Admitted")).await;
+    stage.admin.create(&kinds::WORKLOAD, slice(&job, "second", 3, Some("first"))).unwrap();
+    stage.until("the second slice has its quota", 60, |s| s.is("second", "QuotaReserved")).await;
+    stage.finish("first", "WorkloadSliceReplaced");
+    stage.until("the second slice is admitted", 120, |s| s.is("second", "Admitted")).await;
+    stage.lose_one("first").await;
+    stage.until("it is made again", 120, |s| s.claims_of("first").len() == 2).await;
+    // Kueue lowers the count in place when the Job shrinks.
+    let pods =
+        json!({"spec": {"podSets": [{"name": "main", "count": 1, "template": job["spec"]["template"]}]}});
+    stage.admin.merge(&kinds::WORKLOAD, ID, "second", &pods).unwrap();
+    stage.lose_one("first").await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert_eq!(stage.claims().len(), 2, "two nodes are enough for one pod");
+    stage.finish("second", "Succeeded");
+    stage.until("no node is left", 60, |s| s.claims().is_empty()).await;
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert!(stage.claims().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_that_shrank_and_grows_again_is_given_the_nodes_that_it_kept() {
+    let stage = Stage::new(Options::default(), "{}");
+    let job = stage.job("elastic", &json!({}));
+    stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 3, None)).unwrap();
+    stage.until("the first slice is admitted", 120, |s| s.is("first", "Admitted")).await;
+    let pods =
+        json!({"spec": {"podSets": [{"name": "main", "count": 1, "template": job["spec"]["template"]}]}});
+    stage.admin.merge(&kinds::WORKLOAD, ID, "first", &pods).unwrap();
+    stage.admin.create(&kinds::WORKLOAD, slice(&job, "second", 4, Some("first"))).unwrap();
+    stage.until("the second slice has its quota", 60, |s| s.is("second", "QuotaReserved")).await;
+    stage.finish("first", "WorkloadSliceReplaced");
+    stage.until("the second slice is admitted", 120, |s| s.is("second", "Admitted")).await;
+    assert_eq!((stage.claims_of("first").len(), stage.claims_of("second").len()), (3, 1));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slice_that_gets_no_nodes_waits_and_takes_nothing_from_the_one_that_runs() {
     let retry =
         "{retry: {inCheck: {limit: 0}, yield: {limit: 0}, onExhausted: Reject}, deadlines: {launch: 5s}}";
@@ -293,6 +358,32 @@ async fn a_slice_that_gets_no_nodes_waits_and_takes_nothing_from_the_one_that_ru
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     assert!(stage.says("second").contains("\"to\":\"BackingOff\""), "it tries on: {}", stage.says("second"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_another_check_sends_the_pods_to_another_cluster_ready_is_told_without_nodes() {
+    for (controller, nodes) in [(names::MULTIKUEUE, 0), ("example.com/other", 2)] {
+        let stage = Stage::new(Options::default(), "{}");
+        let away = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "away"},
+            "spec": {"controllerName": controller},
+        });
+        stage.admin.create(&kinds::ADMISSION_CHECK, away).unwrap();
+        let active = json!({"status": {"conditions": [{
+            "type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]}});
+        stage.admin.merge_status(&kinds::ADMISSION_CHECK, "", "away", &active).unwrap();
+        let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": ID}, {"name": "away"}]}}});
+        stage.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+        stage.job("gang", &queued());
+        let told = |s: &Stage| {
+            let workload = s.workload("gang").unwrap_or_default();
+            let entries = workload["status"]["admissionChecks"].as_array().cloned().unwrap_or_default();
+            entries.iter().any(|e| e["name"] == ID && e["state"] == "Ready")
+        };
+        stage.until("it is told Ready", 120, told).await;
+        assert_eq!(stage.claims().len(), nodes, "{controller}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -340,4 +431,44 @@ async fn checks_of_kueues_own_controller_are_answered_on_request_and_nodes_show_
         }
         stage.until("it is admitted", 60, |s| s.is("gang", "Admitted")).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_for_which_a_node_was_kept_is_counted_whoever_ends_it() {
+    let recorder = metrics::recorder().unwrap();
+    let _guard = ::metrics::set_default_local_recorder(&recorder);
+    let counted = |result: &str| {
+        let text = recorder.handle().render();
+        let line =
+            text.lines().find(|l| l.starts_with("setu_warm") && l.contains(&format!("result=\"{result}\"")));
+        line.and_then(|l| l.rsplit(' ').next()?.parse::<u64>().ok()).unwrap_or_default()
+    };
+    let stage = Stage::new(Options::default(), "{custody: {release: Warm, warmFor: 10m}}");
+    let run = async |name: &str| {
+        stage.job(name, &queued());
+        stage.until("it runs", 120, |s| s.is(name, "Admitted")).await;
+        let workload = stage.workload(name).unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+        stage.finish(&workload, "Succeeded");
+        stage.until("its nodes are kept", 60, |s| s.claims_of(&workload).is_empty()).await;
+        stage.admin.delete(&kinds::JOB, ID, name, Preconditions::default()).unwrap();
+        for pod in stage.admin.list_in(&kinds::POD, ID) {
+            let name = pod["metadata"]["name"].as_str().unwrap();
+            let _ = stage.admin.delete(&kinds::POD, ID, name, Preconditions::default());
+        }
+    };
+    run("first").await;
+    assert_eq!((stage.claims().len(), counted("reused"), counted("unused")), (2, 0, 0));
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    run("second").await;
+    let reused = counted("reused");
+    assert!((120..200).contains(&reused), "two nodes were kept for a minute each: {reused}");
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    let name = stage.claims()[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    stage.admin.delete(&kinds::NODE_CLAIM, "", &name, Preconditions::default()).unwrap();
+    stage.until("it is gone", 60, |s| s.claims().len() == 1).await;
+    let deleted = counted("unused");
+    assert!((60..120).contains(&deleted), "somebody deleted one after a minute: {deleted}");
+    stage.until("the other goes in the end", 900, |s| s.claims().is_empty()).await;
+    let all = counted("unused") - deleted;
+    assert!((600..700).contains(&all), "it was kept for ten minutes: {all}");
 }

@@ -11,7 +11,7 @@ use setu::gang::claims::Loss;
 use setu::gang::event::{Effect, Event, Standing};
 use setu::gang::message::explain;
 use setu::gang::observe::{unfit, wake_at};
-use setu::gang::reservation::Epoch;
+use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::verdict::desired;
 use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
@@ -38,6 +38,7 @@ fn plan(slots: u32) -> Plan {
         node_pool: "gpu".into(),
         template: Arc::clone(&template),
         shape: None,
+        most: Arc::default(),
     };
     Plan {
         slots: (0..slots).map(slot).collect(),
@@ -56,6 +57,8 @@ struct Seen {
     journal: Journal,
     policy: Policy,
     standing: Standing,
+    /// Whether another slice of its Job has taken its place.
+    replaced: bool,
     told: Verdict,
     plan: Outcome,
     claims: Vec<ClaimView>,
@@ -99,6 +102,7 @@ impl Seen {
             journal,
             policy: Policy::default(),
             standing,
+            replaced: false,
             told: if standing == Standing::Reserved { Verdict::Pending } else { Verdict::Ready },
             plan: Outcome::Provision(plan(2)),
             claims: vec![ready(0, 0), going(1, 0)],
@@ -109,7 +113,8 @@ impl Seen {
     }
 
     fn with<T>(&self, act: impl FnOnce(&Facts<'_>) -> T) -> T {
-        let reservation = Reservation::Held { epoch: Epoch("1-0-a".into()), standing: self.standing };
+        let held = Reservation::Held { epoch: Epoch("1-0-a".into()), standing: self.standing };
+        let reservation = if self.replaced { Reservation::Leaving(Ending::Replaced) } else { held };
         act(&Facts {
             now: at(self.now),
             fresh: false,
@@ -268,6 +273,62 @@ fn a_shortage_takes_the_whole_gang_along_where_tiers_are_not_mixed_or_none_is_le
 }
 
 #[test]
+fn what_fails_while_let_go_pods_wait_for_late_nodes_ends_nothing_but_its_own_slot() {
+    let shortage = || BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
+    for state in [State::Provisioning, State::WaitingReady] {
+        let mut seen = Seen::new(state, Standing::AdmittedPods);
+        seen.losses = shortage();
+        seen.sight = Sight::Cached;
+        assert_eq!(seen.read(), Reading::LookAgain, "that a claim is gone counts in a quorum read alone");
+        seen.sight = Sight::Quorum;
+        seen.step();
+        let memory = &seen.journal.memory;
+        assert_eq!((seen.state(), memory.attempt, memory.generation), (StateName::Provisioning, 1, 1));
+        assert_eq!(seen.step(), [1]);
+        // The next one is lost too, later than the attempt may take: it is made up for all the same, at its time.
+        seen.claims = vec![ready(0, 0), going(1, 1)];
+        seen.journal.state = State::WaitingReady;
+        seen.losses = shortage();
+        assert_eq!(seen.events(), []);
+        let next = seen.with(|facts| wake_at(&seen.journal, facts)).unwrap();
+        assert!(next > at(seen.now));
+        seen.now = 2_000;
+        seen.step();
+        assert_eq!((seen.state(), seen.journal.memory.generation), (StateName::Provisioning, 2));
+    }
+}
+
+#[test]
+fn of_late_nodes_one_that_never_launched_is_deleted_and_one_that_pods_may_run_on_is_not() {
+    let with = |reason| {
+        let mut seen = Seen::new(State::WaitingReady, Standing::AdmittedPods);
+        let failed = Health::Failed(Failure::new(reason, "late"));
+        seen.claims = vec![ready(0, 0), ClaimView { health: failed, ..ready(1, 0) }];
+        seen.losses.clear();
+        (seen.events(), seen)
+    };
+    let (events, mut seen) = with(FailureClass::LaunchTimeout);
+    assert_eq!(events, [Event::Strays(vec!["c1-0".into()])]);
+    assert_eq!(with(FailureClass::NodeTooSmall).0, []);
+    assert_eq!(with(FailureClass::InitializationTimeout).0, []);
+    // While no node is up, nothing can run there, and the next tier may have them all.
+    let coming = Health::Coming { waits_for: "launch".into(), until: None };
+    seen.claims = vec![ClaimView { health: coming, ..ready(0, 0) }, going(1, 0)];
+    seen.losses = BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
+    seen.step();
+    assert_eq!(seen.journal.state, State::RollingBack { then: Then::BackingOff });
+}
+
+#[test]
+fn the_nodes_of_a_slice_that_was_replaced_are_mended_because_its_pods_run_on() {
+    let mut seen = Seen::new(State::Approved, Standing::Admitted);
+    seen.replaced = true;
+    seen.step();
+    assert_eq!((seen.state(), seen.journal.memory.mending), (StateName::Approved, true));
+    assert_eq!(seen.step(), [1]);
+}
+
+#[test]
 fn a_replacement_is_created_on_a_quorum_read_alone() {
     let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
     seen.sight = Sight::Cached;
@@ -340,16 +401,21 @@ fn a_replacement_that_is_lost_while_the_others_are_created_ends_the_attempt() {
     assert_eq!(seen.journal.state, State::RollingBack { then: Then::BackingOff });
 }
 
-#[test]
-fn ready_is_taken_back_first_and_stays_told_where_losses_are_ignored() {
-    let entry = CheckState {
+/// The entry of a check that said Ready.
+fn told_ready() -> CheckState {
+    CheckState {
         name: "c".into(),
         state: Verdict::Ready,
         last_transition_time: at(0),
         message: String::new(),
         requeue_after_seconds: None,
         pod_set_updates: Vec::new(),
-    };
+    }
+}
+
+#[test]
+fn ready_is_taken_back_first_and_stays_told_where_losses_are_ignored() {
+    let entry = told_ready();
     let mut seen = Seen::new(State::Approved, Standing::Reserved);
     seen.told = Verdict::Ready;
     assert_eq!(seen.events(), []);
@@ -359,6 +425,27 @@ fn ready_is_taken_back_first_and_stays_told_where_losses_are_ignored() {
     seen.policy.on_node_lost = OnNodeLost::Ignore;
     assert_eq!(verdict(&seen), None);
     assert_eq!(seen.with(|f| unfit(&seen.journal, f)), None);
+}
+
+#[test]
+fn a_node_that_falters_before_admission_delays_the_gang_and_ends_nothing() {
+    let entry = told_ready();
+    let mut seen = Seen::new(State::Approved, Standing::Reserved);
+    seen.told = Verdict::Ready;
+    seen.losses.clear();
+    let waits_for = "node n to be Ready".to_owned();
+    seen.claims =
+        vec![ready(0, 0), ClaimView { health: Health::Coming { waits_for, until: None }, ..ready(1, 0) }];
+    let verdict =
+        |seen: &Seen| seen.with(|f| desired(&seen.journal, f, &entry, Ok(Vec::new()))).map(|d| d.state);
+    assert_eq!(verdict(&seen), Some(Verdict::Pending));
+    assert_eq!((seen.events(), seen.state()), (vec![], StateName::Approved));
+    seen.sight = Sight::Cached;
+    assert_eq!(verdict(&seen), None, "a cache may not know the node yet");
+    assert_eq!(seen.read(), Reading::LookAgain);
+    seen.sight = Sight::Quorum;
+    seen.claims = vec![ready(0, 0), ready(1, 0)];
+    assert_eq!(verdict(&seen), None);
 }
 
 #[test]

@@ -137,6 +137,30 @@ fn each_phase_has_its_own_deadline_and_reason() {
 }
 
 #[test]
+fn what_a_cloud_says_of_its_accounts_reaches_no_tenant() {
+    const SECRET: &str = "account 123456789012, subnet-0abc";
+    let mut refused = condition("Launched", "Unknown", "Unauthorized");
+    refused["message"] = json!(SECRET);
+    let refused = claim(&[refused]);
+    for now in [14, 15, 240] {
+        let told = match health(&refused, None, now) {
+            Health::Coming { waits_for, .. } => waits_for,
+            Health::Failed(failure) => failure.message,
+            ready @ Health::Ready { .. } => panic!("{ready:?}"),
+        };
+        assert!(told.contains("Unauthorized") && !told.contains("123456789012"), "{told}");
+    }
+    for reason in ["InsufficientCapacityError", "LaunchFailed"] {
+        let event = Some((reason.to_owned(), SECRET.to_owned()));
+        let died = Obituary { event, noticed: Some(at(0)), ..Obituary::default() };
+        let Loss::Failed(failure) = loss(3, None, &died, None, at(900_000)) else {
+            panic!("{reason} is unclear")
+        };
+        assert!(!failure.message.contains("123456789012"), "{}", failure.message);
+    }
+}
+
+#[test]
 fn what_a_vanished_claim_died_of_is_pieced_together() {
     let event = |message: &str| Obituary {
         event: Some(("InsufficientCapacityError".into(), message.into())),

@@ -14,7 +14,7 @@ fn list(pairs: &[(&str, u32)]) -> ResourceList {
 }
 
 fn batch(pods: u32, needs: &[(&str, u32)]) -> Batch {
-    Batch { pods, needs: list(needs), per_node: u32::MAX }
+    Batch { pods, needs: list(needs), per_node: u32::MAX, apart: Vec::new() }
 }
 
 fn kind(room: &[(&str, u32)], price: Option<u32>) -> Kind {
@@ -52,6 +52,22 @@ fn fewest_nodes_come_first_and_then_the_lowest_price() {
     let filled = pack(&[batch(9, &[("gpu", 1)])], &kinds).unwrap();
     assert_eq!(nodes(&filled), 2);
     assert_eq!(filled.iter().map(|f| (f.kind, f.pods[0])).collect::<Vec<_>>(), [(1, 8), (2, 1)]);
+}
+
+#[test]
+fn a_kind_without_a_price_leaves_the_prices_of_the_others_to_count() {
+    let kinds = [kind(&[("gpu", 8)], Some(80)), kind(&[("gpu", 8)], Some(60)), kind(&[("gpu", 8)], None)];
+    let filled = pack(&[batch(8, &[("gpu", 1)])], &kinds).unwrap();
+    assert_eq!(filled, [Filled { kind: 1, nodes: 1, pods: vec![8] }]);
+}
+
+#[test]
+fn batches_that_are_to_be_apart_share_no_node_and_others_fill_the_gaps() {
+    let apart = |pods, from: usize| Batch { apart: vec![from], ..batch(pods, &[("cpu", 1)]) };
+    let batches = [apart(2, 1), apart(2, 0), batch(4, &[("cpu", 1)])];
+    let filled = pack(&batches, &[kind(&[("cpu", 4)], None)]).unwrap();
+    assert_eq!(nodes(&filled), 2);
+    assert!(filled.iter().all(|f| f.pods[0] == 0 || f.pods[1] == 0), "{filled:?}");
 }
 
 #[test]
@@ -186,7 +202,7 @@ fn against_the_exact_solver_and_the_lower_bound() {
 }
 
 #[test]
-fn how_long_five_thousand_pods_take_is_told() {
+fn five_thousand_pods_are_packed_within_fifty_milliseconds() {
     let mut dice = Dice(3);
     let room = [("cpu", 190_000), ("memory", 2_000_000), ("gpu", 8), ("pods", 110)];
     let kinds: Vec<Kind> =
@@ -204,7 +220,10 @@ fn how_long_five_thousand_pods_take_is_told() {
     for (what, batches) in [("alike", &alike[..]), ("of 20 kinds", &mixed), ("all different", &different)] {
         let started = Instant::now();
         let found = nodes(&pack(batches, &kinds).unwrap());
-        println!("5000 pods {what}, 20 kinds of nodes: {found} nodes in {:?}", started.elapsed());
+        let took = started.elapsed();
+        println!("5000 pods {what}, 20 kinds of nodes: {found} nodes in {took:?}");
+        // Without optimization, figures say nothing of what users get.
+        assert!(cfg!(debug_assertions) || took.as_millis() < 50, "5000 pods {what} took {took:?}");
         assert!(found < 5_000);
     }
 }
@@ -215,8 +234,9 @@ fn problems() -> impl Strategy<Value = (Vec<Batch>, Vec<Kind>)> {
     let list = |m: std::collections::BTreeMap<&'static str, u32>| {
         m.into_iter().map(|(k, v)| (k.to_owned(), Quantity(v.to_string()))).collect::<ResourceList>()
     };
-    let batch = (0..40_u32, amounts(), prop_oneof![Just(u32::MAX), 1..4_u32])
-        .prop_map(move |(pods, needs, per_node)| Batch { pods, needs: list(needs), per_node });
+    let batch = (0..40_u32, amounts(), prop_oneof![Just(u32::MAX), 1..4_u32]).prop_map(
+        move |(pods, needs, per_node)| Batch { pods, needs: list(needs), per_node, apart: Vec::new() },
+    );
     let kind = (amounts(), proptest::option::of(1..9_u32)).prop_map(move |(room, price)| Kind {
         room: list(room),
         price: price.map(|p| p.to_string().parse().unwrap()),

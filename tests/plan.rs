@@ -135,8 +135,10 @@ fn a_static_node_pool_and_one_over_its_limit_are_told() {
     let pools = std::fs::read_to_string(example("nodepools.yaml")).unwrap();
     let fixed = Scratch::new("static", &pools.replace("limits: {nvidia.com/gpu: 64}", "replicas: 2"));
     let full = Scratch::new("full", &pools.replace("nvidia.com/gpu: 64", "nvidia.com/gpu: 4"));
-    for (pools, words) in [(&fixed, "is static (spec.replicas)"), (&full, "has a limit of 4 nvidia.com/gpu")]
-    {
+    for (pools, words) in [
+        (&fixed, "StaticNodePool: NodePool gpu-nodepool is static (spec.replicas)"),
+        (&full, "has a limit of 4 nvidia.com/gpu"),
+    ] {
         let output = Command::new(env!("CARGO_BIN_EXE_setu"))
             .args(["plan", "-f", pools.path(), "-f", &example("flavors.yaml"), "-f", &example("job.yaml")])
             .args(["--config", &example("fill.yaml")])
@@ -145,6 +147,43 @@ fn a_static_node_pool_and_one_over_its_limit_are_told() {
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
+fn the_nodes_that_a_gang_has_do_not_count_as_anothers() {
+    let workload = serde_json::json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+        "metadata": {"name": "w", "namespace": "default", "uid": "u1"},
+        "spec": {"queueName": "team-a", "podSets": [{"name": "main", "count": 2, "template": {"spec": {"containers": [
+            {"name": "main", "resources": {"limits": {"cpu": "2", "nvidia.com/gpu": "1"}}},
+        ]}}}]},
+    });
+    let read: setu::api::Workload = serde_json::from_value(workload.clone()).unwrap();
+    let pin = setu::gang::identity::pin(&read, setu::names::DEFAULT_CHECK);
+    let claim = |name: &str, pin: &str, uid: &str| {
+        serde_json::json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": name, "labels": {
+                (setu::names::NODEPOOL): "gpu-nodepool", (setu::names::GANG): pin, (setu::names::WORKLOAD_UID): uid,
+            }},
+            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+        })
+    };
+    let pools = std::fs::read_to_string(example("nodepools.yaml")).unwrap();
+    let pools = Scratch::new("three", &pools.replace("nvidia.com/gpu: 64", "nodes: 3"));
+    for (pin, fits) in [(pin.as_str(), true), ("another", false)] {
+        let claims = [claim("c0", pin, "u1"), claim("c1", pin, "u1")];
+        let text = [&workload, &claims[0], &claims[1]].map(ToString::to_string).join("\n---\n");
+        let scratch = Scratch::new("gang", &text);
+        let output = Command::new(env!("CARGO_BIN_EXE_setu"))
+            .args(["plan", "-f", pools.path(), "-f", &example("flavors.yaml"), "-f", scratch.path()])
+            .args(["--config", &example("per-pod.yaml")])
+            .env("KUBECONFIG", "/nowhere/kubeconfig")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!((output.status.success(), said.contains("2 in use and 2 more")), (fits, !fits), "{said}");
     }
 }
 

@@ -11,10 +11,12 @@ use setu::planted::{Planted, plant};
 use setu::policy::PolicyFile;
 use setu::sim::api::kinds;
 use setu::sim::cluster::Cluster;
-use setu::sim::drama::{Drama, Scene};
+use setu::sim::drama::{Drama, Role, Scene};
 use setu::sim::faults::Rates;
 use setu::sim::invariants::Violation;
 use setu::sim::moves::Move;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 /// What is wrong in a drama with a bug, or without any.
 fn wrong(drama: &Drama, bug: Option<Planted>) -> Option<Violation> {
@@ -53,6 +55,64 @@ fn a_claim_that_is_swept_on_the_word_of_a_cache_is_found() {
         ..Drama::quiet(2)
     });
     found(dramas, Planted::SweepBeforeStores, "first-written");
+}
+
+/// Dramas of two gangs and two replicas that learn of things late, while there is room for one of the gangs.
+fn late_in_a_shortage() -> impl Iterator<Item = Drama> {
+    let gangs = vec![Role { pods: 2, runs: 10, enters: 0 }, Role { pods: 2, runs: 10, enters: 2 }];
+    let short = vec![(0, Scene::Weather(vec![json!({"capacity": 3})]))];
+    let rates = Rates { lag: 20_000, ..Rates::default() };
+    (20..80).map(move |seed| Drama {
+        seed,
+        gangs: gangs.clone(),
+        replicas: vec![0, 0],
+        rates: rates.clone(),
+        scenes: short.clone(),
+        chaos: 120_000,
+        ..Drama::quiet(2)
+    })
+}
+
+#[test]
+fn a_delete_that_names_no_uid_is_found() {
+    found(std::iter::once(Drama::quiet(2)), Planted::DeleteWithoutUid, "ours");
+}
+
+#[test]
+fn a_claim_that_no_journal_announced_is_found() {
+    found(std::iter::once(Drama::quiet(2)), Planted::CreateWithoutJournal, "first-written");
+}
+
+#[test]
+fn what_an_old_journal_asks_for_is_found() {
+    found(late_in_a_shortage(), Planted::ActOnStaleJournal, "first-written");
+}
+
+/// Names that come after one of these words in the text of the files in these folders.
+fn named(folders: &[&str], before: &[&str]) -> BTreeSet<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut open: Vec<PathBuf> = folders.iter().map(|folder| root.join(folder)).collect();
+    let mut all = BTreeSet::new();
+    while let Some(path) = open.pop() {
+        if path.is_dir() {
+            open.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let text = std::fs::read_to_string(path).unwrap();
+        for rest in before.iter().flat_map(|word| text.split(word).skip(1)) {
+            all.insert(rest.chars().take_while(|c| c.is_alphanumeric()).collect());
+        }
+    }
+    all
+}
+
+#[test]
+fn every_known_bug_is_listed_and_has_a_test_that_looks_for_it() {
+    let listed: BTreeSet<String> = Planted::ALL.iter().map(|bug| format!("{bug:?}")).collect();
+    assert_eq!(named(&["src"], &["planted!("]).difference(&listed).next(), None);
+    let sought =
+        named(&["tests/planted.rs", "tests/fuzz.rs", "tests/model/planted.rs"], &["Planted::", "_found: "]);
+    assert_eq!(listed.difference(&sought).next(), None);
 }
 
 /// Whether a claim of the name that Setu wants, made by somebody else, is taken for Setu's own.

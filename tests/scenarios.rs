@@ -71,6 +71,12 @@ fn every_scenario_can_be_played_by_its_name() {
     assert!(ids.len() > files.len() && scenario::find("nowhere").unwrap().is_empty());
 }
 
+#[test]
+fn what_only_the_real_control_plane_can_play_is_written_as_scenarios_are() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/scenarios");
+    assert!(scenario::read(&folder).unwrap().len() > 8);
+}
+
 const WARM: &str = "
 title: A node passes from gang to gang
 policy: {custody: {release: Warm, warmFor: 30s}}

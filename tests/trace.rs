@@ -180,6 +180,55 @@ fn nodes_hang_below_the_state_in_which_they_came_up_with_the_phases_of_their_con
     assert!(nodes[1].attributes.contains(&("k8s.node.name", Value::Text("node-1".into()))));
 }
 
+/// The claim of a slot that was replaced.
+fn replacement(slot: u32, created: i64, conditions: &[(&str, i64)]) -> NodeClaim {
+    let mut claim = claim(slot, 1, created, conditions);
+    let labels = claim.metadata.labels.get_or_insert_default();
+    labels.insert("setu.kueue.x-k8s.io/generation".to_owned(), "1".to_owned());
+    claim
+}
+
+#[test]
+fn a_node_that_is_lost_on_the_way_is_told_of_alone_and_every_other_when_it_is_ready() {
+    let done = |from: i64| [("Launched", from + 2), ("Registered", from + 3), ("Initialized", from + 5)];
+    let lost = Event::Lost {
+        failure: Failure::new(FailureClass::Interrupted, "gone"),
+        standing: Standing::Reserved,
+    };
+    let (journal, mut all) =
+        live(new(), &[planned(), Event::ClaimsExist, lost], &[claim(1, 1, 10, &done(10))]);
+    let nodes = named(&all, "NodeClaim");
+    assert_eq!(nodes.len(), 1, "the other one goes on");
+    assert!(matches!(&nodes[0].status, Status::Failed(why) if why.contains("lost")));
+    assert!(nodes[0].attributes.contains(&("setu.slot", Value::Number(0))));
+    let claims = [replacement(0, 31, &done(31)), claim(1, 1, 10, &done(10))];
+    let (_, more) = live(journal, &[Event::ClaimsExist, Event::NodesReady], &claims);
+    let came: Vec<_> = named(&more, "NodeClaim").iter().map(|n| (n.status.clone(), n.start, n.end)).collect();
+    assert_eq!(came, [(Status::Good, at(31), at(36)), (Status::Good, at(10), at(15))]);
+    all.extend(more);
+    let ids: BTreeSet<_> = all.iter().map(|s| s.id).collect();
+    assert_eq!(ids.len(), all.len(), "no id stands for two spans");
+}
+
+#[test]
+fn another_tier_is_an_event_of_the_state_in_which_it_was_chosen() {
+    let way = |tier: u32| setu::gang::Way { tier, choice: tier, choices: 2 };
+    let planned =
+        |tier: u32| Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, way: way(tier) };
+    let events = [planned(0), shortage(), Event::ClaimsGone, Event::WaitOver, planned(1), Event::ClaimsExist];
+    let (_, all) = live(new(), &events, &[]);
+    let changes: Vec<_> = all
+        .iter()
+        .flat_map(|s| s.events.iter().map(move |e| (s.name, e)))
+        .filter(|(_, e)| e.name == "tier change")
+        .collect();
+    assert_eq!(changes.len(), 1);
+    assert_eq!(
+        (changes[0].0, &changes[0].1.attributes),
+        ("Validating", &vec![("setu.tier", Value::Number(1))])
+    );
+}
+
 #[test]
 fn a_failed_attempt_says_why_and_the_next_one_links_to_it() {
     let claims = [claim(0, 1, 12, &[("Launched", 15)])];

@@ -97,6 +97,7 @@ fn plan(kind: u8) -> Outcome {
                 node_pool: "gpu".into(),
                 template: Arc::clone(&template),
                 shape: None,
+                most: Arc::default(),
             };
             Outcome::Provision(Plan {
                 slots: (0..2).map(slot).collect(),

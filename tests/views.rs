@@ -140,6 +140,19 @@ impl Gang {
 
 const READY: [(&str, i64); 3] = [("Launched", 20), ("Registered", 48), ("Initialized", 63)];
 
+/// Gangs that wait for something before they begin.
+fn gated() -> impl Iterator<Item = Gang> {
+    [
+        ("gated", "LimitExceeded: NodePool gpu would hold 12 nodes, and its limit is 8 nodes. Goes on by itself once that is mended"),
+        ("lasting", "OtherChecks: 2 NodeClaims; they wait until check budget is Ready. Goes on by itself once that is mended"),
+        ("rehearsed", "DryRun: 2 NodeClaims; they would be created; strategy DryRun creates nothing"),
+        ("scarce", "CapacityShort: no tier is left to try. Goes on by itself once that is mended"),
+        ("second", "OthersFirst: p5.48xlarge in any zone, on-demand ran out of capacity lately, and another gang tries there first. Goes on by itself once that is mended"),
+    ]
+    .into_iter()
+    .map(|(name, message)| Gang::reserved(name, message).journal(&json!({"state": "Validating"}), 0, 0, &[]))
+}
+
 /// One gang in each situation a user may ask about.
 fn situations() -> Vec<Gang> {
     let start = [
@@ -168,7 +181,6 @@ fn situations() -> Vec<Gang> {
             gang.nodes[0]["spec"] =
                 json!({"taints": [{"key": "node.example/gpu-driver", "effect": "NoSchedule"}]});
         });
-    let gate = "LimitExceeded: NodePool gpu would hold 12 nodes, and its limit is 8 nodes. Goes on by itself once that is mended";
     let failure =
         json!({"reason": "InsufficientCapacity", "message": "the provider has no capacity for slot 3 now"});
     let back = [&start[..], &[("WaitingReady", "RollingBack", 30, "InsufficientCapacity")]].concat();
@@ -179,14 +191,30 @@ fn situations() -> Vec<Gang> {
         &[("Approved", "RollingBack", 70, "Finished"), ("RollingBack", "Released", 80, "ClaimsGone")],
     ]
     .concat();
-    vec![
+    let yielded = [&back[..], &[("RollingBack", "Yielded", 40, "ClaimsGone")]].concat();
+    let rejected = [&back[..], &[("RollingBack", "Rejected", 40, "ClaimsGone")]].concat();
+    let evicted = [&approved[..], &[("Approved", "RollingBack", 70, "Evicted")]].concat();
+    let others = vec![
         Gang::new("queued", &[condition("QuotaReserved", "False", 1, "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu in flavor gpu, 8 more needed")])
             .edit(|gang| gang.workload["status"]["admissionChecks"] = json!([{"name": CHECK, "state": "Pending"}])),
         Gang::reserved("unanswered", ""),
         Gang::reserved("asked", "").edit(|gang| {
             gang.workload["status"]["conditions"][0]["lastTransitionTime"] = json!(at(89).to_string());
         }),
-        Gang::reserved("gated", gate).journal(&json!({"state": "Validating"}), 0, 0, &[]),
+        Gang::reserved("usual", "0/1 nodes ready, usually 70 s more; slot 0 waits for launch; attempt 1, tier on-demand; gives up at 2026-11-21T10:15:02Z")
+            .journal(&json!({"state": "WaitingReady"}), 1, 1, &start)
+            .claim(0, &[]),
+        Gang::new("yielded", &[condition("QuotaReserved", "False", 80, "the quota was given back")])
+            .journal(&json!({"state": "Yielded", "lastFailure": failure, "notBefore": at(140).to_string()}), 3, 4, &yielded),
+        Gang::new("rejected", &[condition("QuotaReserved", "False", 80, ""), condition("Evicted", "True", 80, "deactivated by a check")])
+            .journal(&json!({"state": "Rejected", "lastFailure": failure}), 3, 4, &rejected)
+            .edit(|gang| gang.workload["spec"]["active"] = json!(false)),
+        Gang::reserved("evicted", "")
+            .journal(&json!({"state": "RollingBack", "then": "Released"}), 1, 1, &evicted)
+            .claim(0, &READY)
+            .edit(|gang| {
+                gang.workload["status"]["conditions"].as_array_mut().unwrap().push(condition("Evicted", "True", 70, "preempted by a Workload of higher priority"));
+            }),
         waiting,
         tainted,
         Gang::reserved("retreating", "")
@@ -218,7 +246,8 @@ fn situations() -> Vec<Gang> {
             gang.workload["metadata"]["annotations"][format!("gang.setu.kueue.x-k8s.io/{CHECK}")] = json!("{\"version\": 9}");
         }),
         Gang::reserved("hostile", "\u{1b}[2Jall good").journal(&json!({"state": "Validating"}), 0, 0, &[]),
-    ]
+    ];
+    gated().chain(others).collect()
 }
 
 fn snapshot(gangs: &[Gang]) -> Snapshot {
@@ -312,11 +341,21 @@ fn the_waterfall_begins_with_this_admission_unless_all_is_asked_for() {
 
 #[test]
 fn what_is_held_idle_and_wasted_is_counted_by_node_pool() {
-    let snapshot = snapshot(&situations());
+    let kept = Gang::new("kept", &[condition("Finished", "True", 70, "")]).claim(0, &READY).edit(|gang| {
+        gang.claims[0]["metadata"]["labels"]["setu.kueue.x-k8s.io/warm"] = json!("key");
+        gang.claims[0]["metadata"]["annotations"]["setu.kueue.x-k8s.io/warm-since"] =
+            json!(at(80).to_string());
+    });
+    let mut gangs = situations();
+    gangs.push(kept);
+    let snapshot = snapshot(&gangs);
     let summary = summary::summary(&snapshot, report::gangs(&snapshot), 3);
     let held = summary.pools["gpu"];
-    assert_eq!((held.nodes, held.running, held.coming, held.idle, held.wasted), (9, 2, 3, 3, 1));
-    assert_eq!(held.running + held.coming + held.idle + held.wasted, held.nodes);
+    assert_eq!((held.nodes, held.running, held.coming, held.idle), (12, 2, 4, 3));
+    assert_eq!((held.warm, held.wasted), (1, 2));
+    // Three idle ones for 27 s each, one kept for 10 s, one on its way out for 59 s, and one of a gang that lost
+    // its quota, since it exists.
+    assert_eq!(held.unused_seconds, 3 * 27 + 10 + 59 + 86);
     compare("top.txt", &summary::top(&summary, snapshot.now, None));
 }
 

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use kube::Resource;
 use kube::api::ObjectMeta;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// A Node, slimmed.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
@@ -38,9 +38,19 @@ pub struct NodeStatus {
     /// What pods may use.
     #[serde(default)]
     pub allocatable: ResourceList,
+    /// Devices that it has, whether they work or not.
+    #[serde(default, rename = "capacity", deserialize_with = "devices")]
+    pub devices: ResourceList,
     /// Ready and others.
     #[serde(default)]
     pub conditions: Vec<NodeCondition>,
+}
+
+/// The extended resources of a list, under the names of their vendors.
+fn devices<'de, D: Deserializer<'de>>(list: D) -> Result<ResourceList, D::Error> {
+    let mut list = ResourceList::deserialize(list)?;
+    list.retain(|key, _| key.contains('/'));
+    Ok(list)
 }
 
 /// A condition of a Node, slimmed.

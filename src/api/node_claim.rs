@@ -122,6 +122,12 @@ impl NodeClaim {
         self.annotation(names::TAKEN_OVER).parse().ok()
     }
 
+    /// What its node has in all; before launch, what it asks for.
+    pub fn counts_with(&self) -> &ResourceList {
+        let known = self.status.as_ref().map(|s| &s.capacity).filter(|c| !c.is_empty());
+        known.unwrap_or(&self.spec.resources.requests)
+    }
+
     /// Name of its Node; absent until it is registered.
     pub fn node_name(&self) -> Option<&str> {
         self.status.as_ref().map(|s| s.node_name.as_str()).filter(|name| !name.is_empty())

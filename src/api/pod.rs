@@ -37,6 +37,9 @@ pub struct TemplateMeta {
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct PodSpec {
+    /// Whether the pods use the node's own network, on which each port is the host's.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub host_network: bool,
     /// Main containers.
     #[serde(default)]
     pub containers: Vec<Container>,

@@ -2,22 +2,23 @@
 
 use super::replica::Parts;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
-    RawParameters, ResourceFlavor, Topology, Workload,
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, NodePool, RawParameters,
+    ResourceFlavor, Topology,
 };
 use crate::cluster::lease::Shards;
-use crate::cluster::watch::{Gates, watch, watch_by};
+use crate::cluster::store::{Keeping, Object};
+use crate::cluster::watch::{Gates, Touched, watch, watch_keeping};
 use crate::controllers::Context;
 use crate::controllers::context::{Optional, Stores, Wakers};
+use crate::controllers::glance::ClaimGlance;
 use crate::controllers::queue::Key;
-use crate::gang::StateName;
 use crate::names;
 use futures::stream::{self, BoxStream, StreamExt};
 use k8s_openapi::api::core::v1::{Event, LimitRange};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use kube::Api;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Config;
-use kube::{Api, Resource};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -46,7 +47,9 @@ impl Feeds {
         let ours = || Config::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
         let of_gangs = || Config::default().labels(names::GANG);
         let open = Some(&gates);
-        let workloads = watch::<Workload>("workloads", Api::all(client.clone()), all(), open);
+        // Those that come in thousands are kept packed.
+        let workloads = Keeping { packed: true, ..Keeping::default() };
+        let workloads = watch_keeping("workloads", Api::all(client.clone()), all(), open, workloads);
         let checks = watch::<AdmissionCheck>("admissionchecks", Api::all(client.clone()), all(), open);
         let queues = watch::<ClusterQueue>("clusterqueues", Api::all(client.clone()), all(), open);
         let flavors = watch::<ResourceFlavor>("resourceflavors", Api::all(client.clone()), all(), open);
@@ -56,8 +59,10 @@ impl Feeds {
             .tas_compat
             .then(|| watch::<Topology>("topologies", Api::all(client.clone()), all(), open));
         let pools = watch::<NodePool>("nodepools", Api::all(client.clone()), all(), open);
-        let claims = watch_by("nodeclaims", Api::all(client.clone()), ours(), open, Some(workload_uid));
-        let nodes = watch::<Node>("nodes", Api::all(client.clone()), of_gangs(), open);
+        let claims = Keeping { glance: ClaimGlance::of, index: ClaimGlance::workload_uid, packed: true };
+        let claims = watch_keeping("nodeclaims", Api::all(client.clone()), ours(), open, claims);
+        let nodes = Keeping { packed: true, ..Keeping::default() };
+        let nodes = watch_keeping("nodes", Api::all(client.clone()), of_gangs(), open, nodes);
         let daemon_sets = watch::<DaemonSet>("daemonsets", Api::all(client.clone()), all(), open);
         let limit_ranges = watch::<LimitRange>("limitranges", Api::all(client.clone()), all(), open);
         let runtime_classes = watch::<RuntimeClass>("runtimeclasses", Api::all(client.clone()), all(), open);
@@ -138,43 +143,36 @@ impl Feeds {
 }
 
 /// What is touched, after it was noted, and what is woken for another reason.
-fn wakes<K: Resource<DynamicType = ()> + Send + Sync + 'static>(
-    touched: UnboundedReceiver<Arc<K>>,
+fn wakes<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
+    touched: Touched<K, G>,
     woken: UnboundedReceiver<ObjectRef<K>>,
     note: impl Fn(&K) + Send + 'static,
 ) -> Wakes {
-    let touched = received(touched).map(move |object| {
+    let touched = stream::unfold(touched, |mut t| async move { t.recv().await.map(|object| (object, t)) });
+    let touched = touched.map(move |object| {
         note(&object);
         Key::of(&*object)
     });
-    stream::select(touched, received(woken).map(Key::from)).boxed()
+    let woken = stream::unfold(woken, |mut w| async move { w.recv().await.map(|object| (object, w)) });
+    stream::select(touched, woken.map(Key::from)).boxed()
 }
 
-fn received<T: Send + 'static>(receiver: UnboundedReceiver<T>) -> BoxStream<'static, T> {
-    stream::unfold(receiver, |mut r| async move { r.recv().await.map(|item| (item, r)) }).boxed()
-}
-
-fn spawn<K: Send + Sync + 'static>(
-    mut receiver: UnboundedReceiver<Arc<K>>,
+fn spawn<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
+    mut touched: Touched<K, G>,
     context: &Arc<Context>,
     mut act: impl FnMut(&Context, &K) + Send + 'static,
 ) {
     let context = Arc::clone(context);
     tokio::spawn(async move {
-        while let Some(item) = receiver.recv().await {
+        while let Some(item) = touched.recv().await {
             act(&context, &item);
         }
     });
 }
 
-/// What NodeClaims are found by.
-fn workload_uid(claim: &NodeClaim) -> &str {
-    claim.label(names::WORKLOAD_UID)
-}
-
 /// Something that plans are made from has changed: whoever waits for a plan looks again.
 fn plans_may_change(context: &Context) {
-    context.wake_all_in(StateName::Validating);
+    context.next_turn();
 }
 
 fn parameters_touched(context: &Context, parameters: &RawParameters) {

@@ -74,7 +74,11 @@ async fn terms(context: &Context, shard: usize, idle: &CancellationToken) {
 
 /// Runs the loops until they are told to stop.
 async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
-    let sweeper = Arc::new(Sweeper { context: Arc::clone(context), suspects: Suspects::default() });
+    let sweeper = Arc::new(Sweeper {
+        context: Arc::clone(context),
+        suspects: Suspects::default(),
+        parted: Suspects::default(),
+    });
     let workloads = queue::work(
         feeds.workloads,
         AT_ONCE,
@@ -91,6 +95,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
 
 async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {
     let Some(workload) = context.stores.workloads.get(&key.object()) else {
+        context.waiting.is_served(&key);
         return Action::await_change();
     };
     let look = workload::reconcile(Arc::clone(&workload), Arc::clone(context)).boxed();

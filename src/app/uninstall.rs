@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::DeserializeGuard;
 use kube::{Api, Client, ResourceExt};
@@ -47,6 +48,14 @@ pub struct Plan {
     pub marked: Vec<Workload>,
 }
 
+impl Plan {
+    /// Whether there is nothing but checks, which stay closed.
+    fn is_done(&self) -> bool {
+        let claims = self.delete.is_empty() && self.hand_back.is_empty();
+        claims && self.waiting.is_empty() && self.marked.is_empty()
+    }
+}
+
 /// Reads the cluster and says what would be done. `controller_name` is that of the checks to leave.
 pub async fn plan(client: &Client, controller_name: &str, nodes: Nodes) -> Result<Plan, Error> {
     let all = ListParams::default();
@@ -72,21 +81,31 @@ fn sorted(
     claims: Vec<NodeClaim>,
     workloads: Vec<Workload>,
 ) -> Plan {
-    let (ours, others): (Vec<_>, Vec<_>) =
-        checks.into_iter().partition(|c| c.spec.controller_name == controller_name);
+    // A check of Kueue's own provisioning is ours if we have made nodes for it (`setu run --tas-compat`).
+    let served: BTreeSet<&str> = claims.iter().map(|c| c.annotation(names::CHECK)).collect();
+    let is_ours = |check: &AdmissionCheck| {
+        let of = &check.spec.controller_name;
+        of == controller_name
+            || (of == names::PROVISIONING_REQUEST && served.contains(check.name_any().as_str()))
+    };
+    let (ours, others): (Vec<_>, Vec<_>) = checks.into_iter().partition(is_ours);
     let others: BTreeSet<String> = others.iter().map(ResourceExt::name_any).collect();
     let names: BTreeSet<String> = ours.iter().map(ResourceExt::name_any).collect();
-    let running: BTreeSet<String> = workloads
-        .iter()
-        .filter(|w| w.is("Admitted") && !w.is("Finished"))
-        .filter_map(ResourceExt::uid)
-        .collect();
+    let runs = |w: &&Workload| w.is("Admitted") && !w.is("Finished");
+    let lines: BTreeSet<String> = workloads.iter().filter(runs).map(Workload::line).collect();
+    // The pods of a replaced slice run on with those of the slice that took its place.
+    let runs_on =
+        |w: &&Workload| runs(w) || (w.is("Admitted") && w.is_replaced() && lines.contains(&w.line()));
+    let running: BTreeSet<String> = workloads.iter().filter(runs_on).filter_map(ResourceExt::uid).collect();
     // A claim made for another controller's check is another installation's.
     let claims = claims.into_iter().filter(|c| !others.contains(c.annotation(names::CHECK)));
     let (hand_back, delete) =
         claims.partition(|c| nodes == Nodes::HandBack && running.contains(c.label(names::WORKLOAD_UID)));
+    // One whose check says Retry waits for Kueue alone.
+    let asks = |c: &CheckState| names.contains(&c.name) && c.state != Verdict::Retry;
+    // To answer a slice that is to replace a running one would have Kueue stop the whole Job.
     let waits = |w: &&Workload| {
-        w.is("QuotaReserved") && !w.is("Admitted") && w.checks().iter().any(|c| names.contains(&c.name))
+        w.is("QuotaReserved") && !w.is("Admitted") && w.replaces().is_none() && w.checks().iter().any(asks)
     };
     let waiting: Vec<Workload> = workloads.iter().filter(waits).cloned().collect();
     let all_goes = nodes == Nodes::Delete;
@@ -97,34 +116,73 @@ fn sorted(
     Plan { checks: ours, delete, hand_back, waiting, marked }
 }
 
-/// Scales the controller's Deployment to zero and waits until its pods are gone.
+/// Scales the controller's Deployment to zero and waits until its pods are gone, those too that are ending:
+/// what ends may still write.
 pub async fn stop(client: &Client, namespace: &str, name: &str, limit: Duration) -> Result<(), String> {
     let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let zero = Patch::Merge(json!({"spec": {"replicas": 0}}));
     let scaled =
         call("scaling Deployment", name, api.patch_scale(name, &PatchParams::default(), &zero)).await;
-    match scaled {
+    let scale = match scaled {
         Err(error) if error.code() == Some(404) => return Ok(()),
         other => other.map_err(|e| e.to_string())?,
     };
+    let selector = scale.status.and_then(|s| s.selector).unwrap_or_default();
+    if selector.is_empty() {
+        return Err(format!(
+            "the scale of Deployment {namespace}/{name} does not say which pods are its own"
+        ));
+    }
+    let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
+    let its = ListParams::default().labels(&selector);
     let deadline = Instant::now() + limit;
     loop {
-        let scale = call("reading Deployment", name, api.get_scale(name)).await.map_err(|e| e.to_string())?;
-        let left = scale.status.map_or(0, |s| s.replicas);
-        if left == 0 {
+        let left = call("listing Pods", name, pods.list_metadata(&its)).await.map_err(|e| e.to_string())?;
+        let left: Vec<String> = left.items.iter().map(ResourceExt::name_any).collect();
+        if left.is_empty() {
             return Ok(());
         }
         if Instant::now() > deadline {
             return Err(format!(
-                "{left} pods of Deployment {namespace}/{name} are still there after {limit:?}"
+                "these pods of Deployment {namespace}/{name} are still there after {limit:?}: {}",
+                left.join(", ")
             ));
         }
         sleep(LOOK).await;
     }
 }
 
-/// Does what the plan says, and waits until the deleted NodeClaims are gone.
-pub async fn carry_out(client: &Client, plan: Plan, nodes: Nodes, limit: Duration) -> Result<(), String> {
+/// Does what the plan says, waits until the deleted NodeClaims are gone, and looks again until a look finds
+/// nothing: what the controller had on its way when it ended arrives after the plan was made.
+pub async fn carry_out(
+    client: &Client,
+    controller_name: &str,
+    mut plan: Plan,
+    nodes: Nodes,
+    limit: Duration,
+) -> Result<(), String> {
+    let deadline = Instant::now() + limit;
+    let mut handed_back = BTreeSet::new();
+    loop {
+        handed_back.extend(plan.hand_back.iter().filter_map(ResourceExt::uid));
+        pass(client, plan, nodes, limit).await?;
+        sleep(LOOK).await;
+        plan = self::plan(client, controller_name, nodes).await.map_err(|e| e.to_string())?;
+        // They keep our label, so that they are found again here.
+        plan.hand_back.retain(|claim| claim.uid().is_none_or(|uid| !handed_back.contains(&uid)));
+        if plan.is_done() {
+            return Ok(());
+        }
+        if Instant::now() > deadline {
+            return Err(format!(
+                "something new to take away was found again and again for {limit:?}: does a controller still run? \
+                 Name its Deployment with --deployment"
+            ));
+        }
+    }
+}
+
+async fn pass(client: &Client, plan: Plan, nodes: Nodes, limit: Duration) -> Result<(), String> {
     let inactive = Active {
         works: false,
         reason: "Uninstalled",
@@ -169,7 +227,7 @@ async fn give_back(client: &Client, workload: &Workload, checks: &BTreeSet<Strin
     let entries: Vec<CheckState> =
         workload.checks().iter().filter(|c| checks.contains(&c.name)).map(retry).collect();
     match verdict::apply(client, workload, &entries).await {
-        // Whoever changed it has moved it on; it waits for us no more, or is told of at the end.
+        // Whoever changed it has moved it on; it waits for us no more, or the next look finds it.
         Err(Error::Conflict { .. }) => Ok(()),
         other => other.map(drop),
     }
@@ -285,6 +343,50 @@ mod tests {
         assert_eq!(names_of(&plan.waiting), ["reserved"]);
         assert_eq!(names_of(&plan.checks), ["ours"]);
         assert!(plan.marked.is_empty());
+    }
+
+    /// A slice of the elastic Job with this UID.
+    fn slice(uid: &str, conditions: &[&str], replaces: Option<&str>) -> Workload {
+        let mut slice = workload(uid, conditions);
+        slice.metadata.namespace = Some("team".to_owned());
+        let owner =
+            json!({"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "job", "controller": true});
+        slice.metadata.owner_references = Some(vec![serde_json::from_value(owner).unwrap()]);
+        let annotations = slice.metadata.annotations.get_or_insert_default();
+        annotations.insert(names::ELASTIC_JOB.to_owned(), "true".to_owned());
+        if let Some(name) = replaces {
+            annotations.insert(names::SLICE_REPLACES.to_owned(), format!("team/{name}"));
+        }
+        for finished in slice.status.iter_mut().flat_map(|s| &mut s.conditions) {
+            finished.reason = "WorkloadSliceReplaced".to_owned();
+        }
+        slice
+    }
+
+    #[test]
+    fn the_nodes_of_a_replaced_slice_stay_with_the_job_and_a_slice_that_waits_is_not_answered() {
+        let all = ["QuotaReserved", "Admitted", "Finished"];
+        let workloads = vec![
+            slice("first", &all, None),
+            slice("second", &all[..2], Some("first")),
+            slice("third", &all[..1], Some("second")),
+        ];
+        let claims = vec![claim("old", "ours", "first"), claim("new", "ours", "second")];
+        let plan = sorted("setu", Nodes::HandBack, vec![check("ours", "setu")], claims, workloads);
+        assert_eq!(names_of(&plan.hand_back), ["old", "new"]);
+        assert!(plan.delete.is_empty() && plan.waiting.is_empty());
+    }
+
+    #[test]
+    fn a_check_of_kueues_own_provisioning_is_left_in_order_if_it_has_nodes_of_ours() {
+        let checks = || {
+            vec![check("served", names::PROVISIONING_REQUEST), check("kueues", names::PROVISIONING_REQUEST)]
+        };
+        let plan = sorted("setu", Nodes::HandBack, checks(), vec![claim("a", "served", "gone")], vec![]);
+        assert_eq!(
+            (names_of(&plan.checks), names_of(&plan.delete)),
+            (vec!["served".to_owned()], vec!["a".to_owned()])
+        );
     }
 
     #[test]

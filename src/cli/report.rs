@@ -12,6 +12,7 @@ use crate::gang::{
     ClaimView, Explanation, Facts, GangIdentity, Journal, Outlook, Reservation, Sight, StateName,
 };
 use crate::names;
+use crate::plan::{Obstacle, ObstacleReason, Outcome};
 use crate::policy::{Limits, Policy};
 use crate::words::counted;
 use jiff::{SignedDuration, Timestamp};
@@ -58,6 +59,9 @@ pub struct GangReport {
     pub kueue_says: Option<String>,
     /// Checks of other controllers that are not Ready.
     pub other_checks: Vec<OtherCheck>,
+    /// What the controller last told Kueue in words.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub told: String,
     /// Where the gang is, and why; absent while Setu has not started on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<Explanation>,
@@ -167,6 +171,7 @@ pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangRepo
         why: String::new(),
         kueue_says: kueue_says(workload, standing),
         other_checks: workload.checks().iter().filter(|c| is_foreign(snapshot, c)).map(other).collect(),
+        told: entry.map(|c| c.message.clone()).unwrap_or_default(),
         gang,
         trace_id: journal.as_ref().and_then(|j| j.trace_id()).map(str::to_owned),
         history: journal.map_or_else(Vec::new, |j| j.history),
@@ -210,12 +215,18 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         .collect();
     views.sort_by_key(|view| view.slot);
     let reservation = Reservation::of(workload, check);
+    // What the gates said is known from what the controller wrote.
+    let word = word_of_controller(workload, check);
+    let obstacle = word.and_then(|word| {
+        let (reason, message) = word.split_once(": ")?;
+        Some(Outcome::Wait(Obstacle::new(ObstacleReason::named(reason)?, message)))
+    });
     let facts = Facts {
         now: snapshot.now,
         fresh: false,
         reservation: &reservation,
         told: workload.check(check).map(|entry| entry.state).unwrap_or_default(),
-        plan: None,
+        plan: obstacle.as_ref(),
         claims: &views,
         losses: &BTreeMap::new(),
         sight: Sight::Cached,
@@ -234,7 +245,7 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         StateName::Approved => explanation.slots == 0,
         _ => snapshot.claims.is_none(),
     };
-    if needs_plan && let Some(word) = word_of_controller(workload, check) {
+    if needs_plan && let Some(word) = word {
         word.clone_into(&mut explanation.sentence);
     }
     explanation

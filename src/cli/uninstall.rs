@@ -64,7 +64,9 @@ impl Args {
             .map_err(|e| Failure::Failed(e.to_string()))?;
         super::print(&told(&plan, self.yes));
         if self.yes {
-            uninstall::carry_out(&client, plan, nodes, self.timeout).await.map_err(Failure::Failed)?;
+            uninstall::carry_out(&client, &self.controller_name, plan, nodes, self.timeout)
+                .await
+                .map_err(Failure::Failed)?;
             super::print("done\n");
         }
         Ok(())

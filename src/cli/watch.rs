@@ -56,10 +56,7 @@ impl Live {
             // Either way there is something to show: a change, or time that went by.
             let _ = tokio::time::timeout(TICK, change).await;
             tokio::time::sleep(PACE).await;
-            while self.workloads.touched.try_recv().is_ok()
-                || self.claims.touched.try_recv().is_ok()
-                || self.nodes.touched.try_recv().is_ok()
-            {}
+            while self.workloads.touched.skip() || self.claims.touched.skip() || self.nodes.touched.skip() {}
             let closed = self.gates.closed();
             if closed.is_empty() {
                 return Ok(self.snapshot(cluster));

@@ -6,6 +6,7 @@ pub mod fence;
 pub mod lanes;
 pub mod lease;
 pub mod pace;
+pub mod packed;
 pub mod store;
 pub mod time;
 pub mod watch;

@@ -3,49 +3,94 @@
 //! A relist replaces everything at once, when it is complete. What it does not show any more is told
 //! as removed, which a watch alone would never do.
 
+use super::packed::{Kept, Packer};
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+/// What a store can keep.
+pub trait Object: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone {}
+impl<K: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone> Object for K {}
 
 /// Namespace and name.
 type Key = (String, String);
 
-/// By what objects are found besides their names.
-pub type Index<K> = fn(&K) -> &str;
+/// How the objects of a kind are kept.
+#[derive(Debug)]
+pub struct Keeping<K, G> {
+    /// What is at hand of each object when all are gone through.
+    pub glance: fn(&K) -> G,
+    /// By what objects are found besides their names; nobody looks for an empty value.
+    pub index: fn(&G) -> &str,
+    /// Whether they are packed: of a kind that comes in thousands. Each look at one unpacks it.
+    pub packed: bool,
+}
+
+impl<K> Default for Keeping<K, ()> {
+    fn default() -> Self {
+        Self { glance: |_| (), index: |()| "", packed: false }
+    }
+}
+
+/// An object, and what is at hand of it.
+#[derive(Debug)]
+pub struct Glimpse<K, G> {
+    glance: Arc<G>,
+    kept: Kept<K>,
+}
+
+impl<K, G> Clone for Glimpse<K, G> {
+    fn clone(&self) -> Self {
+        Self { glance: Arc::clone(&self.glance), kept: self.kept.clone() }
+    }
+}
+
+impl<K, G> Deref for Glimpse<K, G> {
+    type Target = G;
+
+    fn deref(&self) -> &G {
+        &self.glance
+    }
+}
+
+impl<K: DeserializeOwned, G> Glimpse<K, G> {
+    /// The whole object.
+    pub fn object(&self) -> Option<Arc<K>> {
+        self.kept.object()
+    }
+}
 
 /// Objects of one kind. Cheap to clone; all clones show the same.
 #[derive(Debug)]
-pub struct Store<K>(Arc<RwLock<Shelf<K>>>);
+pub struct Store<K, G = ()>(Arc<RwLock<Shelf<K, G>>>);
 
 #[derive(Debug)]
-struct Shelf<K> {
-    objects: BTreeMap<Key, Arc<K>>,
-    index: Option<Index<K>>,
+struct Shelf<K, G> {
+    keeping: Keeping<K, G>,
+    objects: BTreeMap<Key, Glimpse<K, G>>,
     found: BTreeMap<String, BTreeSet<Key>>,
 }
 
-impl<K> Default for Shelf<K> {
-    fn default() -> Self {
-        Self { objects: BTreeMap::new(), index: None, found: BTreeMap::new() }
-    }
-}
-
-impl<K> Shelf<K> {
-    fn insert(&mut self, key: Key, object: Arc<K>) {
-        if let Some(index) = self.index {
-            self.found.entry(index(&object).to_owned()).or_default().insert(key.clone());
-            if let Some(old) = self.objects.get(&key).filter(|old| index(old) != index(&object)).cloned() {
-                self.lose(index(&old), &key);
-            }
+impl<K, G> Shelf<K, G> {
+    fn insert(&mut self, key: Key, object: Glimpse<K, G>) {
+        let index = self.keeping.index;
+        let value = index(&object).to_owned();
+        if let Some(old) = self.objects.insert(key.clone(), object).filter(|old| index(old) != value) {
+            self.lose(index(&old), &key);
         }
-        self.objects.insert(key, object);
+        if !value.is_empty() {
+            self.found.entry(value).or_default().insert(key);
+        }
     }
 
     fn remove(&mut self, key: &Key) {
-        if let (Some(old), Some(index)) = (self.objects.remove(key), self.index) {
-            self.lose(index(&old), key);
+        if let Some(old) = self.objects.remove(key) {
+            self.lose((self.keeping.index)(&old), key);
         }
     }
 
@@ -59,7 +104,7 @@ impl<K> Shelf<K> {
     }
 }
 
-impl<K> Clone for Store<K> {
+impl<K, G> Clone for Store<K, G> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }
@@ -67,91 +112,144 @@ impl<K> Clone for Store<K> {
 
 impl<K> Default for Store<K> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self::new(Keeping::default())
     }
 }
 
-impl<K: Resource<DynamicType = ()> + Clone> Store<K> {
+impl<K, G> Store<K, G> {
+    fn new(keeping: Keeping<K, G>) -> Self {
+        Self(Arc::new(RwLock::new(Shelf { keeping, objects: BTreeMap::new(), found: BTreeMap::new() })))
+    }
+
+    /// What is at hand of every object, by namespace and name.
+    pub fn glimpses(&self) -> Vec<Glimpse<K, G>> {
+        self.shelf().objects.values().cloned().collect()
+    }
+
+    fn shelf(&self) -> RwLockReadGuard<'_, Shelf<K, G>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Shelf<K, G>) -> T) -> T {
+        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl<K: Object, G> Store<K, G> {
     /// An object.
     pub fn get(&self, object: &ObjectRef<K>) -> Option<Arc<K>> {
         let key = (object.namespace.clone().unwrap_or_default(), object.name.clone());
-        self.shelf().objects.get(&key).cloned()
+        let kept = self.shelf().objects.get(&key).cloned()?;
+        kept.object()
     }
 
-    /// Every object, by namespace and name.
+    /// Every object, by namespace and name, one after the other: of a packed kind there is never more than one
+    /// unpacked.
+    pub fn each(&self) -> impl Iterator<Item = Arc<K>> + use<K, G> {
+        self.glimpses().into_iter().filter_map(|kept| kept.object())
+    }
+
+    /// Every object at once, by namespace and name.
     pub fn state(&self) -> Vec<Arc<K>> {
-        self.shelf().objects.values().cloned().collect()
+        self.each().collect()
     }
 
     /// The objects whose index is this.
     pub fn of(&self, value: &str) -> Vec<Arc<K>> {
         let open = self.shelf();
         let keys = open.found.get(value).into_iter().flatten();
-        keys.filter_map(|key| open.objects.get(key).cloned()).collect()
+        let found: Vec<_> = keys.filter_map(|key| open.objects.get(key).cloned()).collect();
+        drop(open);
+        found.into_iter().filter_map(|kept| kept.object()).collect()
     }
 
-    fn shelf(&self) -> RwLockReadGuard<'_, Shelf<K>> {
-        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    /// The objects whose names, without namespaces, are like this.
+    pub fn named(&self, is_wanted: impl Fn(&str) -> bool) -> Vec<Arc<K>> {
+        let open = self.shelf();
+        let found = open.objects.iter().filter(|((_, name), _)| is_wanted(name));
+        let found: Vec<_> = found.map(|(_, kept)| kept.clone()).collect();
+        drop(open);
+        found.into_iter().filter_map(|kept| kept.object()).collect()
     }
+}
 
-    fn change<T>(&self, change: impl FnOnce(&mut Shelf<K>) -> T) -> T {
-        change(&mut self.0.write().unwrap_or_else(PoisonError::into_inner))
-    }
+/// What a writer has to tell of an object.
+pub enum News<K: Resource<DynamicType = ()>> {
+    /// It was listed, as the store shows it.
+    Listed(ObjectRef<K>),
+    /// It was added, changed or removed.
+    Moved(Arc<K>),
 }
 
 /// Fills a [`Store`] from the events of a watch.
-pub struct Writer<K> {
-    store: Store<K>,
+pub struct Writer<K, G = ()> {
+    store: Store<K, G>,
+    glance: fn(&K) -> G,
+    packer: Option<Packer>,
     /// What a relist has shown so far.
-    relist: BTreeMap<Key, Arc<K>>,
+    relist: BTreeMap<Key, Glimpse<K, G>>,
 }
 
-impl<K: Resource<DynamicType = ()> + Clone> Writer<K> {
+impl<K: Object, G> Writer<K, G> {
     /// A writer of a new store.
-    pub fn new(index: Option<Index<K>>) -> (Store<K>, Self) {
-        let store = Store::default();
-        store.change(|shelf| shelf.index = index);
-        (store.clone(), Self { store, relist: BTreeMap::new() })
+    pub fn new(keeping: Keeping<K, G>) -> (Store<K, G>, Self) {
+        let (glance, packer) = (keeping.glance, keeping.packed.then(Packer::default));
+        let store = Store::new(keeping);
+        (store.clone(), Self { store, glance, packer, relist: BTreeMap::new() })
     }
 
     /// Takes an event in, and returns the objects it added, changed or removed.
-    pub fn take(&mut self, event: Event<K>) -> Vec<Arc<K>> {
+    pub fn take(&mut self, event: Event<K>) -> Vec<News<K>> {
         match event {
             Event::Init => {
                 self.relist.clear();
                 Vec::new()
             }
             Event::InitApply(object) => {
-                self.relist.insert(key(&object), Arc::new(object));
+                let key = key(&object);
+                let kept = self.kept(&Arc::new(object));
+                self.relist.insert(key, kept);
                 Vec::new()
             }
-            Event::InitDone => {
-                let fresh = std::mem::take(&mut self.relist);
-                let shown: Vec<Arc<K>> = fresh.values().cloned().collect();
-                let before = self.store.change(|shelf| {
-                    shelf.found.clear();
-                    let before = std::mem::take(&mut shelf.objects);
-                    for (key, object) in fresh {
-                        shelf.insert(key, object);
-                    }
-                    before
-                });
-                let known = self.store.state();
-                let gone = before.into_iter().filter(|(k, old)| {
-                    known.binary_search_by(|new| key(&**new).cmp(k)).is_err() && old.meta().uid.is_some()
-                });
-                gone.map(|(_, old)| old).chain(shown).collect()
-            }
+            Event::InitDone => self.listed(),
             Event::Apply(object) => {
                 let object = Arc::new(object);
-                self.store.change(|shelf| shelf.insert(key(&*object), Arc::clone(&object)));
-                vec![object]
+                let kept = self.kept(&object);
+                self.store.change(|shelf| shelf.insert(key(&*object), kept));
+                vec![News::Moved(object)]
             }
             Event::Delete(object) => {
                 self.store.change(|shelf| shelf.remove(&key(&object)));
-                vec![Arc::new(object)]
+                vec![News::Moved(Arc::new(object))]
             }
         }
+    }
+
+    fn kept(&mut self, object: &Arc<K>) -> Glimpse<K, G> {
+        let packed = self.packer.as_mut().and_then(|packer| packer.pack(&**object));
+        let kept = packed.map_or_else(|| Kept::Whole(Arc::clone(object)), Kept::Packed);
+        Glimpse { glance: Arc::new((self.glance)(object)), kept }
+    }
+
+    /// Shows what was listed, and nothing else.
+    fn listed(&mut self) -> Vec<News<K>> {
+        let fresh = std::mem::take(&mut self.relist);
+        let reference = |(namespace, name): &Key| {
+            let object = ObjectRef::new(name);
+            if namespace.is_empty() { object } else { object.within(namespace) }
+        };
+        let shown: Vec<News<K>> = fresh.keys().map(|key| News::Listed(reference(key))).collect();
+        let gone = self.store.change(|shelf| {
+            shelf.found.clear();
+            let mut before = std::mem::take(&mut shelf.objects);
+            before.retain(|key, _| !fresh.contains_key(key));
+            for (key, object) in fresh {
+                shelf.insert(key, object);
+            }
+            before
+        });
+        let gone = gone.into_values().filter_map(|kept| kept.object()).map(News::Moved);
+        gone.chain(shown).collect()
     }
 }
 
@@ -175,9 +273,17 @@ mod tests {
         nodes.iter().map(|n| n.name_any()).collect()
     }
 
+    fn told(news: &[News<Node>]) -> Vec<String> {
+        let name = |news: &News<Node>| match news {
+            News::Listed(node) => format!("listed {}", node.name),
+            News::Moved(node) => node.name_any(),
+        };
+        news.iter().map(name).collect()
+    }
+
     #[test]
     fn a_relist_is_shown_when_it_is_complete_and_tells_what_is_gone() {
-        let (store, mut writer) = Writer::new(None);
+        let (store, mut writer) = Writer::new(Keeping::default());
         for event in [Event::Init, Event::InitApply(node("a")), Event::InitApply(node("b")), Event::InitDone]
         {
             writer.take(event);
@@ -186,7 +292,7 @@ mod tests {
         writer.take(Event::Init);
         assert!(writer.take(Event::InitApply(node("b"))).is_empty());
         assert_eq!(names(&store.state()), ["a", "b"], "an unfinished relist is not shown");
-        assert_eq!(names(&writer.take(Event::InitDone)), ["a", "b"], "what is gone is told too");
+        assert_eq!(told(&writer.take(Event::InitDone)), ["a", "listed b"], "what is gone is told too");
         assert_eq!(names(&store.state()), ["b"]);
     }
 
@@ -197,27 +303,30 @@ mod tests {
             node.metadata.generate_name = Some(zone.into());
             node
         };
-        let (store, mut writer) =
-            Writer::new(Some(|n: &Node| n.metadata.generate_name.as_deref().unwrap_or_default()));
-        for event in [
-            Event::Init,
-            Event::InitApply(node("a", "x")),
-            Event::InitApply(node("b", "y")),
-            Event::InitDone,
-            Event::Apply(node("c", "x")),
-        ] {
-            writer.take(event);
+        for packed in [false, true] {
+            let zone = |n: &Node| n.metadata.generate_name.clone().unwrap_or_default();
+            let (store, mut writer) = Writer::new(Keeping { glance: zone, index: String::as_str, packed });
+            for event in [
+                Event::Init,
+                Event::InitApply(node("a", "x")),
+                Event::InitApply(node("b", "y")),
+                Event::InitDone,
+                Event::Apply(node("c", "x")),
+            ] {
+                writer.take(event);
+            }
+            let found = |zone| names(&store.of(zone));
+            assert_eq!((found("x"), found("y")), (vec!["a".into(), "c".into()], vec!["b".into()]));
+            assert_eq!(names(&store.named(|name| name > "a")), ["b", "c"]);
+            let glimpses = store.glimpses();
+            assert_eq!(glimpses.iter().map(|g| g.as_str()).collect::<Vec<_>>(), ["x", "y", "x"]);
+            writer.take(Event::Apply(node("a", "y")));
+            writer.take(Event::Delete(node("c", "x")));
+            assert_eq!((found("x"), found("y")), (vec![], vec!["a".into(), "b".into()]));
+            for event in [Event::Init, Event::InitApply(node("b", "z")), Event::InitDone] {
+                writer.take(event);
+            }
+            assert_eq!((store.of("y").len(), found("z")), (0, vec!["b".to_owned()]));
         }
-        assert_eq!(
-            (names(&store.of("x")), names(&store.of("y"))),
-            (vec!["a".into(), "c".into()], vec!["b".into()])
-        );
-        writer.take(Event::Apply(node("a", "y")));
-        writer.take(Event::Delete(node("c", "x")));
-        assert_eq!((names(&store.of("x")), names(&store.of("y"))), (vec![], vec!["a".into(), "b".into()]));
-        for event in [Event::Init, Event::InitApply(node("b", "z")), Event::InitDone] {
-            writer.take(event);
-        }
-        assert_eq!((store.of("y").len(), names(&store.of("z"))), (0, vec!["b".to_owned()]));
     }
 }

@@ -4,14 +4,13 @@
 //! objects are told of too, with the store already without them.
 
 use super::backoff::Doubling;
-use super::store::{Index, Store, Writer};
+use super::store::{Keeping, News, Object, Store, Writer};
 use crate::telemetry::metrics;
 use futures::{StreamExt, TryStreamExt, pin_mut};
 use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
-use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,13 +18,48 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 /// A watched kind.
-pub struct Watched<K: Resource<DynamicType = ()> + 'static> {
+pub struct Watched<K: Resource<DynamicType = ()> + 'static, G = ()> {
     /// Everything that exists, as last seen.
-    pub store: Store<K>,
+    pub store: Store<K, G>,
     /// Every object that was added, changed or removed.
-    pub touched: UnboundedReceiver<Arc<K>>,
+    pub touched: Touched<K, G>,
     /// Whether everything has been listed once.
     pub listed: Listed,
+}
+
+/// What was added, changed or removed, one object after the other.
+pub struct Touched<K: Resource<DynamicType = ()>, G = ()> {
+    news: UnboundedReceiver<News<K>>,
+    store: Store<K, G>,
+}
+
+impl<K: Object, G> Touched<K, G> {
+    /// The next one; `None` when the watch has ended.
+    pub async fn recv(&mut self) -> Option<Arc<K>> {
+        loop {
+            let news = self.news.recv().await?;
+            if let Some(object) = self.known(news) {
+                return Some(object);
+            }
+        }
+    }
+
+    /// Passes over everything that is there already. Returns whether there was anything.
+    pub fn skip(&mut self) -> bool {
+        let mut any = false;
+        while self.news.try_recv().is_ok() {
+            any = true;
+        }
+        any
+    }
+
+    /// What was listed and is gone again meanwhile is told of by itself.
+    fn known(&self, news: News<K>) -> Option<Arc<K>> {
+        match news {
+            News::Listed(object) => self.store.get(&object),
+            News::Moved(object) => Some(object),
+        }
+    }
 }
 
 /// Whether a kind has been listed once.
@@ -68,40 +102,42 @@ pub fn watch<K>(
     gates: Option<&Gates>,
 ) -> Watched<K>
 where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    K: Object + Debug + Send + Sync + 'static,
 {
-    watch_by(kind, api, config, gates, None)
+    watch_keeping(kind, api, config, gates, Keeping::default())
 }
 
-/// The same, with an index of the store.
-pub fn watch_by<K>(
+/// The same, with a say in how the objects are kept.
+pub fn watch_keeping<K, G>(
     kind: &'static str,
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
     gates: Option<&Gates>,
-    index: Option<Index<K>>,
-) -> Watched<K>
+    keeping: Keeping<K, G>,
+) -> Watched<K, G>
 where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    K: Object + Debug + Send + Sync + 'static,
+    G: Send + Sync + 'static,
 {
-    let (store, writer) = Writer::new(index);
-    let (told, touched) = unbounded_channel();
+    let (store, writer) = Writer::new(keeping);
+    let (told, news) = unbounded_channel();
     if let Some(gates) = gates {
         gates.set(kind, Some("not listed yet".to_owned()));
     }
     let listed = Listed::default();
     tokio::spawn(pump(kind, api, config, (writer, told, listed.clone()), gates.cloned()));
-    Watched { store, touched, listed }
+    Watched { touched: Touched { news, store: store.clone() }, store, listed }
 }
 
-async fn pump<K>(
+async fn pump<K, G>(
     kind: &'static str,
     api: Api<DeserializeGuard<K>>,
     config: watcher::Config,
-    (mut writer, told, all_listed): (Writer<K>, UnboundedSender<Arc<K>>, Listed),
+    (mut writer, told, all_listed): (Writer<K, G>, UnboundedSender<News<K>>, Listed),
     gates: Option<Gates>,
 ) where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + Sync + 'static,
+    K: Object + Debug + Send + Sync + 'static,
+    G: Send + Sync + 'static,
 {
     let events = watcher(api, config)
         .backoff(Doubling::default())
@@ -111,8 +147,8 @@ async fn pump<K>(
         match event {
             Ok(event) => {
                 let listed = matches!(event, Event::InitDone);
-                for object in writer.take(event) {
-                    if told.send(object).is_err() {
+                for news in writer.take(event) {
+                    if told.send(news).is_err() {
                         return;
                     }
                 }

@@ -3,7 +3,7 @@
 //! Rule: written by the gangs' looks alone, read by everybody, and never decided upon except to know
 //! whom to wake. A gang that did not change keeps its revision, so that readers are told only news.
 
-use crate::api::Workload;
+use crate::api::{Workload, condition};
 use crate::gang::journal::Step;
 use crate::gang::{Explanation, Journal, StateName};
 use crate::plan::offering::Offering;
@@ -28,6 +28,8 @@ pub struct BoardEntry {
     pub queue: String,
     /// The AdmissionCheck.
     pub check: String,
+    /// When quota was reserved.
+    pub reserved: Option<Timestamp>,
     /// Where it is, why, and what comes next.
     #[serde(flatten)]
     pub explanation: Explanation,
@@ -54,6 +56,8 @@ impl BoardEntry {
             owner: workload.owner(),
             queue: workload.spec.queue_name.clone(),
             check: check.to_owned(),
+            reserved: condition::since(workload.conditions(), "QuotaReserved")
+                .filter(|_| workload.is("QuotaReserved")),
             explanation,
             history: journal.history.clone(),
             trace_id: journal.trace_id().unwrap_or_default().to_owned(),

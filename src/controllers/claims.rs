@@ -28,14 +28,21 @@ const SWEEP: Duration = Duration::from_mins(5);
 /// Time between the two looks.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
-/// Claims that were found unwanted once.
+/// Most claims that are remembered of one kind.
+const REMEMBERED: usize = 10_000;
+
+/// Claims of which something was seen once.
 #[derive(Debug, Default)]
 pub struct Suspects(Mutex<BTreeSet<String>>);
 
 impl Suspects {
     /// Notes the claim; returns whether it was noted before.
     fn again(&self, uid: &str) -> bool {
-        !self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned())
+        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if noted.len() >= REMEMBERED {
+            noted.clear();
+        }
+        !noted.insert(uid.to_owned())
     }
 
     fn clear(&self, uid: &str) {
@@ -49,6 +56,8 @@ pub struct Sweeper {
     pub context: Arc<Context>,
     /// Claims found unwanted once.
     pub suspects: Suspects,
+    /// Kept claims whose end was counted.
+    pub parted: Suspects,
 }
 
 /// Looks at one claim.
@@ -59,10 +68,17 @@ pub async fn reconcile(claim: Arc<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<A
         return Ok(Action::await_change());
     }
     let (name, uid) = (claim.name_any(), claim.uid().unwrap_or_default());
+    let now = context.now();
+    if claim.metadata.deletion_timestamp.is_some() && is_ours(&claim) && is_warm(&claim) {
+        // Whoever deletes it, Karpenter shows it once more before it is gone.
+        if !sweeper.parted.again(&uid) {
+            metrics::kept_warm(&claim, Kept::Unused, now);
+        }
+        return Ok(Action::await_change());
+    }
     if claim.metadata.deletion_timestamp.is_some() || !is_ours(&claim) {
         return Ok(Action::await_change());
     }
-    let now = context.now();
     if orphaned_now(context, &claim, now).await?.is_none() {
         sweeper.suspects.clear(&uid);
         return Ok(Action::requeue(next_look(&claim, now)));
@@ -87,9 +103,6 @@ pub async fn reconcile(claim: Arc<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<A
     );
     claims::delete(context.client_of(of_workload), &name, &uid).await?;
     metrics::swept(reason);
-    if reason == Orphaned::WarmOver {
-        metrics::kept_warm(&current, Kept::Unused, now);
-    }
     Ok(Action::await_change())
 }
 

@@ -1,12 +1,15 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::board::{Board, BoardSnapshot};
+use super::glance::ClaimGlance;
 use super::ledger::{Ledger, Remembered};
 use super::memory::{Necrology, OwnWrites};
 use super::meters::{Estimates, Stall};
 use super::policies::Policies;
+use super::queue::Key;
 use super::seen::Seen;
 use super::terms;
+use super::waiting::Waiting;
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
     RawParameters, ResourceFlavor, Topology, Workload,
@@ -14,7 +17,7 @@ use crate::api::{
 use crate::clock::Clock;
 use crate::cluster::lease::{self, Shards};
 use crate::cluster::pace::Pace;
-use crate::cluster::store::Store;
+use crate::cluster::store::{Glimpse, Object, Store};
 use crate::cluster::watch::{Gates, Listed};
 use crate::effects::events::Publisher;
 use crate::gang::StateName;
@@ -28,7 +31,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, ResourceExt};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::UnboundedSender;
@@ -49,7 +52,7 @@ pub struct Stores {
     /// NodePools.
     pub pools: Store<NodePool>,
     /// NodeClaims of ours, found by the UID of their Workload too.
-    pub claims: Store<NodeClaim>,
+    pub claims: Store<NodeClaim, ClaimGlance>,
     /// Nodes of ours.
     pub nodes: Store<Node>,
     /// DaemonSets.
@@ -70,14 +73,14 @@ pub struct Stores {
 
 /// A kind that the controller can do without.
 #[derive(Clone)]
-pub struct Optional<K: Resource<DynamicType = ()> + 'static> {
+pub struct Optional<K> {
     /// Its objects, as far as they were read.
     pub store: Store<K>,
     /// Whether all were.
     pub listed: Listed,
 }
 
-impl<K: Resource<DynamicType = ()> + Clone + 'static> Optional<K> {
+impl<K: Object> Optional<K> {
     /// Every object, or `None` where they cannot be read.
     pub fn all(&self) -> Option<Vec<Arc<K>>> {
         self.listed.is_done().then(|| self.store.state())
@@ -159,6 +162,8 @@ pub struct Context {
     pub(super) estimates: Estimates,
     pub(super) stall: Stall,
     pub(super) seen: Seen,
+    /// Since when Workloads wait to be looked at.
+    pub waiting: Waiting,
     pub(super) failures: Mutex<BTreeMap<String, u32>>,
     progress: Mutex<BTreeMap<String, Timestamp>>,
     pub(super) board: Board,
@@ -190,6 +195,7 @@ impl Context {
             estimates: Estimates::default(),
             stall: Stall::default(),
             seen: Seen::default(),
+            waiting: Waiting::default(),
             failures: Mutex::default(),
             progress: Mutex::default(),
             board: Board::default(),
@@ -245,6 +251,7 @@ impl Context {
 
     /// Has another look taken at a Workload.
     pub fn wake_workload(&self, workload: ObjectRef<Workload>) {
+        self.waiting.note(Key::from(workload.clone()));
         // Fails only while the process ends, when nobody looks any more.
         let _ = self.wake.workload.send(workload);
     }
@@ -257,7 +264,7 @@ impl Context {
 
     /// Has another look taken at every Workload that has a check of ours.
     pub fn wake_all_of(&self, check: &str) {
-        for workload in self.stores.workloads.state() {
+        for workload in self.stores.workloads.each() {
             if workload.check(check).is_some() {
                 self.wake_workload(ObjectRef::from_obj(&*workload));
             }
@@ -290,9 +297,11 @@ impl Context {
         self.let_go(claim);
     }
 
-    /// A Node was touched: note its shape, and look at its gang.
+    /// A Node was touched: note its shape, or that it is gone, and look at its gang.
     pub fn node_touched(&self, node: &Node) {
-        if let Some(shape) = Shape::of_node(node, self.now()) {
+        if self.stores.nodes.get(&ObjectRef::from_obj(node)).is_none() {
+            self.ledger.open().unlearn(&node.name_any(), self.now());
+        } else if let Some(shape) = Shape::of_node(node, self.now()) {
             self.ledger.open().learn(shape);
         }
         let annotation = node.metadata.annotations.as_ref().and_then(|a| a.get(names::WORKLOAD));
@@ -316,6 +325,7 @@ impl Context {
     /// A Workload was touched: if it is gone, its claims are looked at.
     pub fn workload_touched(&self, workload: &Workload) {
         let object = ObjectRef::from_obj(workload);
+        self.waiting.note(Key::of(workload));
         let uid = workload.uid().unwrap_or_default();
         if workload.line() != uid {
             self.wake_claims_of_slices(workload);
@@ -348,14 +358,15 @@ impl Context {
     /// An elastic Job may be over, and with it what the nodes of its earlier slices were kept for.
     fn wake_claims_of_slices(&self, workload: &Workload) {
         let pins: Vec<String> = workload.checks().iter().map(|c| pin(workload, &c.name)).collect();
-        let of_slices = |c: &&Arc<NodeClaim>| pins.iter().any(|pin| pin == c.label(names::GANG));
-        for claim in self.stores.claims.state().iter().filter(of_slices) {
-            let _ = self.wake.claim.send(ObjectRef::from_obj(&**claim));
+        let mut claims = self.stores.claims.glimpses();
+        claims.retain(|claim| pins.contains(&claim.pin));
+        for claim in claims.iter().filter_map(Glimpse::object) {
+            let _ = self.wake.claim.send(ObjectRef::from_obj(&*claim));
         }
     }
 
-    /// Gangs that may have waited for another's turn are looked at.
-    pub(super) fn next_turn(&self) {
+    /// Gangs that may have waited for another's turn, or for anything else that plans are made from, are looked at.
+    pub fn next_turn(&self) {
         // One whose nodes come by several ways waits for a part of them.
         self.wake_all_in(StateName::Validating);
         self.wake_all_in(StateName::Provisioning);

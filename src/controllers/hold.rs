@@ -26,6 +26,16 @@ pub async fn take(context: &Context, workload: &mut Workload) -> Result<(), Erro
     Ok(())
 }
 
+/// Lets a Workload go that has been deleted for too long, whatever it has: nothing that fails at its gangs may
+/// keep its namespace. Returns whether it did.
+pub async fn let_go_late(context: &Context, workload: &Workload) -> Result<bool, Error> {
+    let late = is_held(workload) && end(workload).is_some_and(|end| end <= context.now());
+    if late {
+        release_workload(client_of(context, workload), workload, Annotations::Keep).await?;
+    }
+    Ok(late)
+}
+
 /// Lets a Workload go that has nothing any more. Returns when one is let go that has.
 pub async fn let_go(
     context: &Context,
@@ -35,16 +45,18 @@ pub async fn let_go(
     if !is_held(workload) {
         return Ok(None);
     }
-    let deleted = workload.metadata.deletion_timestamp.as_ref().map(|t| t.0);
-    let end = deleted.and_then(|t| t.checked_add(PATIENCE).ok());
     let has_nodes = looks.iter().any(|look| look.holds);
     let wanted = context.options.workload_finalizer && may_get_nodes(workload);
-    let out_of_patience = end.is_some_and(|end| end <= context.now());
-    if (wanted || has_nodes) && !out_of_patience {
-        return Ok(end);
+    if wanted || has_nodes {
+        return Ok(end(workload));
     }
     release_workload(client_of(context, workload), workload, Annotations::Keep).await?;
     Ok(None)
+}
+
+/// When one that is being deleted is let go whatever it has.
+fn end(workload: &Workload) -> Option<Timestamp> {
+    workload.metadata.deletion_timestamp.as_ref()?.0.checked_add(PATIENCE).ok()
 }
 
 /// Whether the finalizer is on it.

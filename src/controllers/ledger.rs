@@ -10,6 +10,7 @@ use crate::plan::gates::guards::Created;
 use crate::plan::gates::local_queue::Held;
 use crate::plan::offering::Offering;
 use crate::plan::shapes::Shape;
+use crate::plan::sightings::Sightings;
 use crate::plan::{ObstacleReason, Plan, Reservation};
 use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
@@ -32,7 +33,9 @@ pub struct LedgerPages {
     entries: BTreeMap<String, Entry>,
     short: BTreeMap<Offering, Timestamp>,
     ways: BTreeMap<String, Way>,
-    shapes: BTreeMap<String, Shape>,
+    sightings: Sightings,
+    /// When the first plan was entered: what is older was created in an earlier life.
+    since: Option<Timestamp>,
     /// When how many claims were created, and for which LocalQueue; the oldest first, for an hour.
     created: Vec<(Timestamp, String, u32)>,
     /// What the gates said of each gang since it moved last, as counted; `None` where they let it pass.
@@ -82,10 +85,11 @@ impl LedgerPages {
             held: Held::of_plan(plan),
             offerings: plan.offerings(),
             choice: plan.choice,
-            shapes: self.shapes(),
+            shapes: self.shapes(now),
             queue: queue.to_owned(),
         };
         self.entries.insert(gang.to_owned(), entry);
+        self.since.get_or_insert(now);
         self.created.retain(|(at, ..)| *at + LOG > now);
         self.created.push((now, queue.to_owned(), plan.to_create()));
     }
@@ -113,6 +117,17 @@ impl LedgerPages {
             claims: counted.iter().map(|(_, _, claims)| *claims).fold(0, u32::saturating_add),
             frees_at: counted.first().map(|(at, ..)| *at + within),
         }
+    }
+
+    /// Whether what was created then is not in this ledger.
+    pub fn is_older(&self, created: Timestamp) -> bool {
+        // Objects tell the whole seconds of their creation alone.
+        self.since.is_none_or(|since| created.as_second() < since.as_second())
+    }
+
+    /// Whether a gang waits for this.
+    pub fn is_waited_for(&self, reason: ObstacleReason) -> bool {
+        self.answers.values().any(|answer| *answer == Some(reason))
     }
 
     /// Notes what a gang waits for, or that it waits for nothing. Returns whether that is new.
@@ -174,17 +189,17 @@ impl LedgerPages {
 
     /// Notes the shape of a node that was seen.
     pub fn learn(&mut self, shape: Shape) {
-        match self.shapes.get_mut(&shape.instance_type) {
-            Some(known) => *known = known.combined(&shape),
-            None => {
-                self.shapes.insert(shape.instance_type.clone(), shape);
-            }
-        }
+        self.sightings.note(shape);
     }
 
-    /// Every shape that was seen.
-    pub fn shapes(&self) -> Arc<[Shape]> {
-        self.shapes.values().cloned().collect()
+    /// A node that was seen is gone.
+    pub fn unlearn(&mut self, node: &str, now: Timestamp) {
+        self.sightings.forget_node(node, now);
+    }
+
+    /// The shape of every type that was seen.
+    pub fn shapes(&self, now: Timestamp) -> Arc<[Shape]> {
+        self.sightings.shapes(now).collect()
     }
 
     /// What was out of capacity lately, and whose turn it is there.
@@ -205,7 +220,7 @@ impl LedgerPages {
 
     /// Everything that is remembered of capacity, for people.
     pub fn remembered(&self, now: Timestamp) -> Remembered {
-        Remembered { shortages: self.shortages(now), shapes: self.shapes.values().cloned().collect() }
+        Remembered { shortages: self.shortages(now), shapes: self.sightings.shapes(now).collect() }
     }
 }
 
@@ -233,6 +248,7 @@ mod tests {
             node_pool: "gpu".into(),
             template: Arc::new(template),
             shape: None,
+            most: Arc::default(),
         };
         Plan {
             slots: vec![slot],

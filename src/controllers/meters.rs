@@ -4,17 +4,16 @@
 //! Rule: nothing is decided on any of it; it is for messages and metrics.
 
 use super::context::Context;
+use super::glance::Phase;
 use crate::api::{Node, NodeClaim};
 use crate::gang::StateName;
-use crate::gang::custody::is_warm;
-use crate::gang::identity::gang_of;
 use crate::names;
 use crate::telemetry::metrics;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Latest nodes of a kind that an estimate is made from.
 const SAMPLES: usize = 64;
@@ -23,13 +22,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How long nodes took lately, by NodePool and capacity type.
+/// How long nodes took lately, by NodePool and the capacity types that they were asked for.
 #[derive(Debug, Default)]
 pub struct Estimates {
     took: Mutex<BTreeMap<(String, String), VecDeque<SignedDuration>>>,
     /// What each gang was told, and after which transition: a word once given stands, or every node
     /// that comes up anywhere would change the message of every gang that waits.
-    told: Mutex<BTreeMap<String, (u64, Option<Timestamp>)>>,
+    told: Mutex<BTreeMap<String, (u64, Timestamp)>>,
 }
 
 impl Estimates {
@@ -47,17 +46,16 @@ impl Estimates {
     /// transition of this number; `None` where no such node was seen yet.
     pub fn ready_by(&self, gang: &str, seq: u64, claims: &[&NodeClaim]) -> Option<Timestamp> {
         if let Some((_, told)) = lock(&self.told).get(gang).filter(|(at, _)| *at == seq) {
-            return *told;
+            return Some(*told);
         }
         let all = lock(&self.took);
         let due = |claim: &&NodeClaim| {
             let created = claim.metadata.creation_timestamp.as_ref()?.0;
             created.checked_add(median(all.get(&kind(claim))?)?).ok()
         };
-        let due =
-            claims.iter().map(due).collect::<Option<Vec<Timestamp>>>().and_then(|d| d.into_iter().max());
+        let due = claims.iter().map(due).collect::<Option<Vec<Timestamp>>>()?.into_iter().max()?;
         lock(&self.told).insert(gang.to_owned(), (seq, due));
-        due
+        Some(due)
     }
 
     /// Forgets what a gang was told.
@@ -72,8 +70,16 @@ fn median(samples: &VecDeque<SignedDuration>) -> Option<SignedDuration> {
     sorted.get(sorted.len() / 2).copied()
 }
 
+/// What a claim was asked for, which is known as long as it exists; what it got only shows later.
 fn kind(claim: &NodeClaim) -> (String, String) {
-    (claim.label(names::NODEPOOL).to_owned(), capacity_type(claim).to_owned())
+    (claim.label(names::NODEPOOL).to_owned(), asked_capacity_types(claim).join(","))
+}
+
+/// The capacity types a claim was asked for; empty where the provider chooses.
+fn asked_capacity_types(claim: &NodeClaim) -> &[String] {
+    let mut required = claim.spec.requirements.iter();
+    let required = required.find(|r| r.key == names::CAPACITY_TYPE && r.operator == "In");
+    required.map_or(&[], |r| &r.values)
 }
 
 /// The capacity type a claim got or is bound to; empty where the provider chooses.
@@ -82,10 +88,8 @@ pub fn capacity_type(claim: &NodeClaim) -> &str {
     if !got.is_empty() {
         return got;
     }
-    let required =
-        claim.spec.requirements.iter().find(|r| r.key == names::CAPACITY_TYPE && r.operator == "In");
-    match required.map(|r| r.values.as_slice()) {
-        Some([only]) => only,
+    match asked_capacity_types(claim) {
+        [only] => only,
         _ => "",
     }
 }
@@ -166,24 +170,22 @@ impl Context {
         };
         self.stall.tick(waits, now);
         // Whoever acts for a gang counts its nodes, so that the sum over all replicas is right.
-        let ours = |claim: &NodeClaim| self.acts_for(claim.label(names::WORKLOAD_UID));
         let gangs = self.seen.standings();
         let (mut claims, mut held) = (BTreeMap::new(), BTreeMap::new());
-        let known = self.stores.claims.state();
-        for claim in known.iter().filter(|c| ours(c)) {
-            let node_pool = claim.label(names::NODEPOOL).to_owned();
-            let phase = phase(claim);
-            if phase == "ready" {
-                let state = match gangs.get(&gang_of(claim)) {
-                    _ if is_warm(claim) => "warm",
+        let known = self.stores.claims.glimpses();
+        for claim in known.iter().filter(|c| self.acts_for(&c.workload_uid)) {
+            if claim.phase == Phase::Ready {
+                let state = match gangs.get(&claim.gang) {
+                    _ if claim.is_warm => "warm",
                     Some((state, workload)) => self.use_of(*state, workload),
                     None => "unknown",
                 };
-                *held.entry((node_pool.clone(), state)).or_default() += 1;
+                *held.entry((claim.node_pool.clone(), state)).or_default() += 1;
             }
-            *claims.entry((node_pool, phase)).or_default() += 1;
+            *claims.entry((claim.node_pool.clone(), claim.phase.name())).or_default() += 1;
         }
-        for pool in self.stray_nodes(&known) {
+        let named: BTreeSet<&str> = known.iter().map(|c| c.node_name.as_str()).collect();
+        for pool in self.stray_nodes(&named) {
             *held.entry((pool, "stray")).or_default() += 1;
         }
         metrics::claims(&claims);
@@ -192,13 +194,11 @@ impl Context {
 
     /// NodePools of the Nodes of ours whose NodeClaim is gone. Karpenter ends their machines; one that stays
     /// bills for nobody, and is the administrator's to look at.
-    fn stray_nodes(&self, claims: &[Arc<NodeClaim>]) -> Vec<String> {
-        let named: BTreeSet<&str> = claims.iter().filter_map(|c| c.node_name()).collect();
-        let nodes = self.stores.nodes.state();
-        let is_named = |node: &Node| named.contains(node.metadata.name.as_deref().unwrap_or_default());
+    fn stray_nodes(&self, named: &BTreeSet<&str>) -> Vec<String> {
+        let strays = self.stores.nodes.named(|node| !named.contains(node));
         let ours =
             |node: &Node| self.acts_for(node.labels().get(names::WORKLOAD_UID).map_or("", String::as_str));
-        let strays = nodes.iter().filter(|node| !is_named(node) && ours(node));
+        let strays = strays.iter().filter(|node| ours(node));
         strays.filter_map(|node| node.labels().get(names::NODEPOOL).cloned()).collect()
     }
 
@@ -211,19 +211,6 @@ impl Context {
             StateName::Provisioning | StateName::WaitingReady => "gathering",
             _ => "leaving",
         }
-    }
-}
-
-/// How far a claim has come.
-fn phase(claim: &NodeClaim) -> &'static str {
-    if claim.metadata.deletion_timestamp.is_some() {
-        return "deleting";
-    }
-    match [claim.is("Launched"), claim.is("Registered"), claim.is("Initialized")] {
-        [false, ..] => "launching",
-        [_, false, _] => "registering",
-        [_, _, false] => "initializing",
-        _ => "ready",
     }
 }
 
@@ -240,9 +227,12 @@ mod tests {
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
             "metadata": {
                 "name": "c", "creationTimestamp": at(created).to_string(),
-                "labels": {names::NODEPOOL: "gpu", names::CAPACITY_TYPE: capacity},
+                "labels": {names::NODEPOOL: "gpu"},
             },
-            "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+            "spec": {
+                "nodeClassRef": {"group": "", "kind": "", "name": ""},
+                "requirements": [{"key": names::CAPACITY_TYPE, "operator": "In", "values": [capacity]}],
+            },
         }))
         .unwrap()
     }
@@ -255,13 +245,16 @@ mod tests {
         for seconds in [70, 60, 500] {
             estimates.note(&spot, SignedDuration::from_secs(seconds));
         }
-        assert_eq!(estimates.ready_by("g", 1, &[&spot]), None, "it was answered before");
-        assert_eq!(estimates.ready_by("g", 2, &[&spot]), Some(at(170)));
+        assert_eq!(estimates.ready_by("g", 1, &[&spot]), Some(at(170)));
+        estimates.note(&spot, SignedDuration::from_secs(600));
+        estimates.note(&spot, SignedDuration::from_secs(700));
+        assert_eq!(estimates.ready_by("g", 1, &[&spot]), Some(at(170)), "it was answered before");
+        assert_eq!(estimates.ready_by("g", 2, &[&spot]), Some(at(600)));
         assert_eq!(estimates.ready_by("g", 3, &[&spot, &on_demand]), None);
         estimates.note(&on_demand, SignedDuration::from_secs(90));
-        assert_eq!(estimates.ready_by("h", 3, &[&spot, &on_demand]), Some(at(200)));
+        assert_eq!(estimates.ready_by("h", 3, &[&spot, &on_demand]), Some(at(600)));
         estimates.forget("g");
-        assert_eq!(estimates.ready_by("g", 3, &[&spot, &on_demand]), Some(at(200)));
+        assert_eq!(estimates.ready_by("g", 3, &[&spot, &on_demand]), Some(at(600)));
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod board;
 pub mod claims;
 pub mod context;
 mod gang;
+pub mod glance;
 mod hold;
 mod ledger;
 mod memory;
@@ -20,6 +21,7 @@ pub mod queue;
 mod seen;
 mod terms;
 mod traffic;
+mod waiting;
 pub mod workload;
 
 pub use context::Context;

@@ -119,7 +119,7 @@ pub fn outcome(
         }
     }
     // While its claims are created, what is learnt meanwhile must not change the plan of a gang.
-    let shapes = pages.accepted(gang).map_or_else(|| pages.shapes(), |(_, shapes)| shapes);
+    let shapes = pages.accepted(gang).map_or_else(|| pages.shapes(now), |(_, shapes)| shapes);
     let short = pages.short(now);
     let reserved = pages.others(gang);
     let counted: Vec<NodeClaim> = known
@@ -134,7 +134,8 @@ pub fn outcome(
     let traffic = traffic::of(context, workload, gang, pages, now);
     let local_queues = context.stores.local_queues.all();
     let namespace = namespace(context, workload);
-    let predecessor = predecessor(context, workload);
+    let predecessors = predecessors(context, workload);
+    let settled = predecessors.first().and_then(|_| settled(context, request));
     let cluster = Cluster {
         cluster_queue: queue.as_deref(),
         checks: &context.stores.checks.state(),
@@ -155,7 +156,8 @@ pub fn outcome(
         namespace_labels: namespace.as_deref().map(|n| n.metadata.labels.as_ref().unwrap_or(&NO_LABELS)),
         guards: Some(&settings.file.guards),
         traffic: Some(&traffic),
-        predecessor: predecessor.as_deref(),
+        predecessors: &predecessors,
+        settled: settled.as_deref(),
     };
     match plan::plan(&cluster, request) {
         Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, now) {
@@ -186,15 +188,24 @@ pub fn updates(
     Ok(updates)
 }
 
-/// The slice that this one takes the place of, and whose pods run: the nearest that was admitted.
-fn predecessor(context: &Context, workload: &Workload) -> Option<Arc<Workload>> {
-    let namespace = workload.namespace()?;
+/// The slices before this one that were admitted, and whose nodes stay until the Job ends.
+fn predecessors(context: &Context, workload: &Workload) -> Vec<Arc<Workload>> {
+    let namespace = workload.namespace().unwrap_or_default();
     let before = |slice: &Workload| {
         let object = ObjectRef::new(slice.replaces()?).within(&namespace);
         context.stores.workloads.get(&object).filter(|found| found.line() == workload.line())
     };
     let line = std::iter::successors(before(workload), |slice| before(slice));
-    line.take(SLICES).find(|slice| slice.is("Admitted"))
+    line.take(SLICES).filter(|slice| slice.is("Admitted")).collect()
+}
+
+/// The value of the shared label that the nodes of an elastic Job have.
+fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
+    let key = &request.policy.colocation.as_ref()?.topology_key;
+    let mut claims = context.stores.claims.glimpses();
+    claims.retain(|claim| claim.pin == request.gang && !claim.node_name.is_empty());
+    let nodes = claims.iter().filter_map(|claim| context.stores.nodes.get(&ObjectRef::new(&claim.node_name)));
+    nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
 }
 
 /// The Workload's namespace, where namespaces can be read.

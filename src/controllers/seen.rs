@@ -26,6 +26,8 @@ struct Glimpse {
     subject: Subject,
     /// What the gang's owner was told last of its waiting, and after which transition.
     told: (u64, String),
+    /// Whether it waits for what may take as long as it takes: another check, or an administrator.
+    lasts: bool,
 }
 
 impl Seen {
@@ -33,12 +35,13 @@ impl Seen {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes where a gang is.
-    pub fn note(&self, workload: &Workload, journal: &Journal, subject: Subject) {
+    /// Notes where a gang is. `lasts` says that it waits for what may take as long as it takes.
+    pub fn note(&self, workload: &Workload, journal: &Journal, subject: Subject, lasts: bool) {
         let mut gangs = self.gangs();
         let told = gangs.remove(&subject.gang).map(|before| before.told).unwrap_or_default();
         let object = ObjectRef::from_obj(workload);
-        gangs.insert(subject.gang.clone(), Glimpse { object, journal: journal.clone(), subject, told });
+        gangs
+            .insert(subject.gang.clone(), Glimpse { object, journal: journal.clone(), subject, told, lasts });
     }
 
     /// Whether this replica has looked at the gang before.
@@ -78,14 +81,17 @@ impl Seen {
         self.gangs().iter().map(|(gang, glimpse)| (gang.clone(), standing(glimpse))).collect()
     }
 
-    /// How many gangs are in each state, and how long the oldest of them has been there.
+    /// How many gangs are in each state, and how long the oldest of them has been there that should not be there
+    /// for long.
     pub fn by_state(&self, now: Timestamp) -> BTreeMap<StateName, (usize, Duration)> {
         let mut all: BTreeMap<StateName, (usize, Duration)> = BTreeMap::new();
         for glimpse in self.gangs().values() {
             let (count, oldest) = all.entry(glimpse.journal.state.name()).or_default();
             *count += 1;
             let age = now.duration_since(glimpse.journal.entered_at);
-            *oldest = Duration::try_from(age).unwrap_or_default().max(*oldest);
+            if !glimpse.lasts {
+                *oldest = Duration::try_from(age).unwrap_or_default().max(*oldest);
+            }
         }
         all
     }

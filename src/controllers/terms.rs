@@ -29,9 +29,7 @@ impl Context {
     pub fn turn(&self, shard: usize, leads: bool) {
         let count = self.shards.count();
         let is_in = |uid: &str| shard_of(uid, count) == shard;
-        let mut workloads = self.stores.workloads.state();
-        workloads.retain(|w| is_in(w.metadata.uid.as_deref().unwrap_or_default()));
-        self.forget_shard(is_in, &workloads);
+        self.forget_shard(is_in);
         if !leads {
             return;
         }
@@ -44,10 +42,10 @@ impl Context {
                 let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
             }
         }
-        for workload in workloads {
+        for workload in self.workloads_of(is_in) {
             self.wake_workload(ObjectRef::from_obj(&*workload));
         }
-        for claim in self.stores.claims.state() {
+        for claim in self.stores.claims.each() {
             self.learn_shape(&claim);
             if is_in(claim.label(names::WORKLOAD_UID)) {
                 let _ = self.wake.claim.send(ObjectRef::from_obj(&*claim));
@@ -55,15 +53,22 @@ impl Context {
         }
     }
 
-    fn forget_shard(&self, is_in: impl Fn(&str) -> bool, workloads: &[Arc<Workload>]) {
+    fn workloads_of(&self, is_in: impl Fn(&str) -> bool) -> impl Iterator<Item = Arc<Workload>> {
+        let all = self.stores.workloads.each();
+        all.filter(move |w| is_in(w.metadata.uid.as_deref().unwrap_or_default()))
+    }
+
+    fn forget_shard(&self, is_in: impl Fn(&str) -> bool) {
         self.board.forget_all(&is_in);
         self.seen.forget_all(&is_in);
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| !is_in(uid));
         let mut pages = self.ledger.open();
         if self.shards.any_led() && self.shards.count() > 1 {
-            for gang in workloads.iter().flat_map(|w| gangs_of(w)) {
-                pages.went_on(&gang, None);
-                pages.strike(&gang);
+            for workload in self.workloads_of(is_in) {
+                for gang in gangs_of(&workload) {
+                    pages.went_on(&gang, None);
+                    pages.strike(&gang);
+                }
             }
         } else {
             *pages = LedgerPages::default();

@@ -1,17 +1,15 @@
 //! What is going on besides one gang, as the guards of the whole controller and of its LocalQueue count it.
 
 use super::context::Context;
+use super::glance::{ClaimGlance, Phase};
 use super::ledger::LedgerPages;
-use super::memory::workload_of;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::StateName;
-use crate::gang::identity::gang_of;
-use crate::names;
+use crate::plan::ObstacleReason;
 use crate::plan::gates::guards::{Created, Traffic};
 use crate::plan::gates::local_queue::Held;
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
-use std::sync::Arc;
 
 /// How soon a gang that waits for claims to become ready looks again.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
@@ -35,19 +33,19 @@ pub fn of(
         queue: if by_queue { entered(Some(&queue)).cloned().collect() } else { Vec::new() },
         queue_last_hour: pages.created(Some(&queue), hour, now),
     };
-    for claim in context.stores.claims.state() {
-        let id = gang_of(&claim);
+    for claim in context.stores.claims.glimpses() {
         // Looked up only where it counts: there may be thousands of claims.
         let same_queue = by_queue && queue_of(context, &claim).is_some_and(|of| of == queue);
-        if id != gang && !pages.is_entered(&id) && claim.metadata.deletion_timestamp.is_none() {
-            traffic.in_flight += u32::from(!claim.is("Initialized"));
+        if claim.gang != gang && claim.phase != Phase::Deleting && !pages.is_entered(&claim.gang) {
+            traffic.in_flight += u32::from(!claim.is_initialized);
             if same_queue {
-                traffic.queue.push(Held::of_claim(Arc::clone(&claim)));
+                traffic.queue.extend(claim.object().map(Held::of_claim));
             }
         }
-        if !context.acts_for(claim.label(names::WORKLOAD_UID)) {
-            // Another replica's doing, which is in its ledger and not in this one.
-            let made = claim.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
+        let made = claim.created.unwrap_or(now);
+        // The doing of another replica, or of an earlier life, which is not in this ledger.
+        let earlier = !pages.is_entered(&claim.gang) && pages.is_older(made);
+        if earlier || !context.acts_for(&claim.workload_uid) {
             count(&mut traffic.last_minute, made + minute, now);
             if same_queue {
                 count(&mut traffic.queue_last_hour, made + hour, now);
@@ -63,22 +61,28 @@ pub fn counts_by_queue(context: &Context) -> bool {
 }
 
 /// `namespace/name` of the LocalQueue that a claim is held for, where its Workload is still known.
-fn queue_of(context: &Context, claim: &NodeClaim) -> Option<String> {
-    let kept_for = claim.annotation(names::WARM_QUEUE);
-    if !kept_for.is_empty() {
-        return Some(kept_for.to_owned());
+fn queue_of(context: &Context, claim: &ClaimGlance) -> Option<String> {
+    if !claim.kept_for.is_empty() {
+        return Some(claim.kept_for.clone());
     }
-    Some(context.stores.workloads.get(&workload_of(claim)?)?.local_queue())
+    Some(context.stores.workloads.get(claim.workload.as_ref()?)?.local_queue())
 }
 
 impl Context {
-    /// A node is not held any more: whoever waits for what its LocalQueue may hold looks again.
+    /// A node is ready, or is not held any more: whoever waits for that looks again.
     pub(super) fn let_go(&self, claim: &NodeClaim) {
-        let gone = || self.stores.claims.get(&ObjectRef::from_obj(claim)).is_none();
-        if !counts_by_queue(self) || (claim.metadata.deletion_timestamp.is_none() && !gone()) {
+        let gone = claim.metadata.deletion_timestamp.is_some()
+            || self.stores.claims.get(&ObjectRef::from_obj(claim)).is_none();
+        let waited_for = |reason| self.ledger.open().is_waited_for(reason);
+        let arrived = (gone || claim.is("Initialized")) && waited_for(ObstacleReason::Guarded);
+        if arrived || (gone && waited_for(ObstacleReason::LimitExceeded)) {
+            self.wake_all_in(StateName::Validating);
             return;
         }
-        let queue = queue_of(self, claim);
+        if !counts_by_queue(self) || !gone {
+            return;
+        }
+        let queue = queue_of(self, &ClaimGlance::of(claim));
         for object in self.board.in_state(StateName::Validating) {
             let waits = self.stores.workloads.get(&object).map(|workload| workload.local_queue());
             // Of a Workload that is gone, nobody can say any more which LocalQueue it was in.

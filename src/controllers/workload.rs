@@ -5,7 +5,7 @@ use super::context::Context;
 use super::gang::{Gang, Looked};
 use super::hold;
 use super::queue::{Action, Key};
-use crate::api::workload::CheckState;
+use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Workload, condition};
 use crate::effects::verdict;
 use crate::error::{Class, Error};
@@ -34,9 +34,10 @@ pub fn lane(key: &Key, context: &Context) -> String {
 
 /// Looks at one Workload.
 pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result<Action, Error> {
-    let started = Instant::now();
+    let key = Key::of(&*workload);
     if !context.acts_for(workload.metadata.uid.as_deref().unwrap_or_default()) {
         // Whoever begins to lead its shard looks at it.
+        context.waiting.is_served(&key);
         return Ok(Action::await_change());
     }
     if !context.gates.closed().is_empty() {
@@ -46,10 +47,15 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
         // The watch will bring our own write, and this Workload with it.
         return Ok(Action::requeue(CATCH_UP));
     }
+    if hold::let_go_late(&context, &workload).await? {
+        // If somebody else holds it too, the watch brings it again.
+        return Ok(Action::await_change());
+    }
     let checks = our_checks(&workload, &context);
     let mut looks = Vec::new();
     if checks.is_empty() {
         hold::let_go(&context, &workload, &looks).await?;
+        context.waiting.is_served(&key);
         return Ok(Action::await_change());
     }
     let mut workload = (*workload).clone();
@@ -59,8 +65,9 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
             looks.push(gang.look(&mut workload).await?);
         }
     }
-    let later = tell(&context, &mut workload, &looks, started).await?;
+    let later = tell(&context, &mut workload, &looks, context.waiting.since(&key)).await?;
     let let_go = hold::let_go(&context, &workload, &looks).await?;
+    context.waiting.is_served(&key);
     context
         .failures
         .lock()
@@ -80,12 +87,13 @@ fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
     checks
 }
 
-/// Writes the entries that changed, all in one. Returns when a message that was held back is due.
+/// Writes the entries that changed, all in one. Returns when a message that was held back is due. `waits` is how
+/// long the Workload has waited for this look.
 async fn tell(
     context: &Context,
     workload: &mut Workload,
     looks: &[Looked],
-    started: Instant,
+    waits: Instant,
 ) -> Result<Option<Timestamp>, Error> {
     let changed: Vec<&CheckState> = looks.iter().filter_map(|l| l.entry.as_ref()).collect();
     if changed.is_empty() {
@@ -105,6 +113,10 @@ async fn tell(
     let entries: Vec<CheckState> = ours
         .map(|old| changed.iter().find(|new| new.name == old.name).map_or(old, |new| *new).clone())
         .collect();
+    let is_told = |check: &str| workload.check(check).is_some_and(|old| old.state == Verdict::Ready);
+    let is_ready = |entry: &CheckState| entry.state == Verdict::Ready && !is_told(&entry.name);
+    // Where there are no nodes, none stood idle.
+    let nodes_waited = looks.iter().any(|l| l.has_nodes && l.entry.as_ref().is_some_and(is_ready));
     let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
     *workload = verdict::apply(client, workload, &entries).await?;
     context.own_writes.note(workload);
@@ -114,15 +126,15 @@ async fn tell(
             check = entry.name, verdict = ?entry.state, message = entry.message, "told Kueue"
         );
         let result = match entry.state {
-            crate::api::workload::Verdict::Ready => "approved",
-            crate::api::workload::Verdict::Rejected => "rejected",
-            crate::api::workload::Verdict::Retry => "yielded",
-            crate::api::workload::Verdict::Pending => continue,
+            Verdict::Ready => "approved",
+            Verdict::Rejected => "rejected",
+            Verdict::Retry => "yielded",
+            Verdict::Pending => continue,
         };
         metrics::verdict(result, Duration::try_from(now.duration_since(reserved)).unwrap_or_default());
     }
-    if looks.iter().any(|l| l.approved) {
-        metrics::verdict_delay(started.elapsed());
+    if nodes_waited {
+        metrics::verdict_delay(waits.elapsed());
     }
     Ok(None)
 }

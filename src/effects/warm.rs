@@ -3,6 +3,7 @@
 //! Rule: a node is a gang's by the labels of its NodeClaim, which change by compare-and-swap. The Node bears
 //! its last gang's until the next one marks it, as often as that takes.
 
+use crate::api::duration::Span;
 use crate::api::{Node, NodeClaim};
 use crate::effects::{call, merge, patch_params, write};
 use crate::error::Error;
@@ -69,13 +70,19 @@ async fn keep(client: &Client, claim: &NodeClaim, keeping: &Keeping) -> Result<(
     Ok(())
 }
 
-/// Claims that are kept under this key and may be taken over, as the API server has them now.
-pub async fn free(client: &Client, key: &str, now: Timestamp) -> Result<Vec<NodeClaim>, Error> {
+/// Claims that are kept under this key and that a job which may run for this long may take over, as the API
+/// server has them now.
+pub async fn free(
+    client: &Client,
+    key: &str,
+    job: Option<Span>,
+    now: Timestamp,
+) -> Result<Vec<NodeClaim>, Error> {
     let selector = format!("{}={},{}={key}", names::MANAGED_BY, names::SETU, names::WARM);
     let api: Api<DeserializeGuard<NodeClaim>> = Api::all(client.clone());
     let list =
         call("listing kept NodeClaims", key, api.list(&ListParams::default().labels(&selector))).await?;
-    Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).filter(|c| is_free(c, now)).collect())
+    Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).filter(|c| is_free(c, job, now)).collect())
 }
 
 /// Makes a kept claim what `wanted` says, which was to be created. `None` if it is gone.
@@ -142,7 +149,12 @@ fn marks(claim: &NodeClaim, node: &Node) -> Value {
             "uid": node.metadata.uid,
             "resourceVersion": node.metadata.resource_version,
             "labels": ownership(claim),
-            "annotations": {names::DO_NOT_DISRUPT: "true"},
+            "annotations": {
+                names::DO_NOT_DISRUPT: "true",
+                names::WORKLOAD: claim.annotation(names::WORKLOAD),
+                names::CHECK: claim.annotation(names::CHECK),
+                names::HOLD_UNTIL: claim.annotation(names::HOLD_UNTIL),
+            },
         },
         "spec": {"taints": taints},
     })
@@ -164,9 +176,12 @@ mod tests {
     fn a_node_that_changes_hands_bears_the_new_gangs_marks_and_keeps_what_is_not_ours() {
         let claim: NodeClaim = serde_json::from_value(json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
-            "metadata": {"name": "c", "labels": {
-                names::GANG: "new", names::WORKLOAD_UID: "uid", names::ATTEMPT: "1", names::SLOT: "3",
-            }},
+            "metadata": {
+                "name": "c", "annotations": {names::WORKLOAD: "team/second"},
+                "labels": {
+                    names::GANG: "new", names::WORKLOAD_UID: "uid", names::ATTEMPT: "1", names::SLOT: "3",
+                },
+            },
             "spec": {
                 "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},
                 "taints": [{"key": names::GANG, "value": "first", "effect": "NoSchedule"}],
@@ -190,6 +205,8 @@ mod tests {
             ])
         );
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        let woken = &patch["metadata"]["annotations"][names::WORKLOAD];
+        assert_eq!(woken, "team/second", "news of the Node are the new gang's");
         assert_eq!(
             patch["metadata"]["labels"],
             json!({

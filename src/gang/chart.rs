@@ -94,6 +94,9 @@ impl GangChart {
                 Handled
             }
             Event::Lost { failure, .. } if context.falls_in_part(failure) => Transition(State::Provisioning),
+            Event::Lost { failure, standing: Standing::AdmittedPods } => {
+                Transition(context.make_up_for(failure))
+            }
             _ => Super,
         }
     }
@@ -102,6 +105,10 @@ impl GangChart {
     fn waiting_ready(context: &mut Turn, event: &Event) -> Outcome<State> {
         match event {
             Event::NodesReady => Transition(State::Approved),
+            Event::Lost { failure, .. } if context.falls_in_part(failure) => Transition(State::Provisioning),
+            Event::Lost { failure, standing: Standing::AdmittedPods } => {
+                Transition(context.make_up_for(failure))
+            }
             Event::Lost { failure, .. } => context.lose(failure).map_or(Handled, Transition),
             _ => Super,
         }

@@ -18,6 +18,9 @@ const OBITUARY_GRACE: SignedDuration = SignedDuration::from_secs(3);
 /// Age after which Karpenter itself gives up a launch.
 const KARPENTER_LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
 
+/// Phases of a claim that has no Node yet.
+const NODELESS: [&str; 2] = ["launch", "register"];
+
 /// One claim of a gang, as seen in one snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimView {
@@ -93,6 +96,23 @@ impl ClaimView {
         }
     }
 
+    /// Whether it will not come any more.
+    pub fn has_failed(&self) -> bool {
+        matches!(self.health, Health::Failed(_))
+    }
+
+    /// Whether it may have a Node that pods run on, ready or not.
+    pub fn may_have_pods(&self) -> bool {
+        match &self.health {
+            Health::Ready { .. } => true,
+            Health::Coming { waits_for, .. } => !NODELESS.iter().any(|phase| waits_for.starts_with(phase)),
+            Health::Failed(failure) => !matches!(
+                failure.reason,
+                FailureClass::LaunchFailed | FailureClass::LaunchTimeout | FailureClass::RegistrationTimeout
+            ),
+        }
+    }
+
     /// Whether its node can run its pods.
     pub fn is_ready(&self) -> bool {
         !self.deleting && matches!(self.health, Health::Ready { .. })
@@ -110,8 +130,8 @@ fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestam
     let by =
         |limit: crate::api::duration::Span| created.checked_add(limit.signed()).unwrap_or(Timestamp::MAX);
     let phases = [
-        ("Launched", "launch", by(policy.deadlines.launch), FailureClass::LaunchTimeout),
-        ("Registered", "register", by(policy.deadlines.register), FailureClass::RegistrationTimeout),
+        ("Launched", NODELESS[0], by(policy.deadlines.launch), FailureClass::LaunchTimeout),
+        ("Registered", NODELESS[1], by(policy.deadlines.register), FailureClass::RegistrationTimeout),
         ("Initialized", "initialize", by(policy.deadlines.initialize), FailureClass::InitializationTimeout),
     ];
     for (kind, phase, until, class) in phases {

@@ -259,16 +259,28 @@ impl Turn {
         replaces.then_some(State::Approved)
     }
 
+    /// Where a gang goes that gets its nodes late and lost one: its pods may run on the others, and nobody
+    /// makes them anew. So only the lost one is made again, as often as it takes.
+    pub(super) fn make_up_for(&mut self, failure: &Failure) -> State {
+        self.begin_replacement(failure);
+        self.restart_clock();
+        State::Provisioning
+    }
+
     /// Begins a replacement under a number that was never used, if there is a try left for it.
     fn replaces(&mut self, failure: &Failure) -> bool {
         if self.memory.tries >= self.rules.in_check.limit {
             return false;
         }
+        self.begin_replacement(failure);
+        true
+    }
+
+    fn begin_replacement(&mut self, failure: &Failure) {
         self.memory.tries = self.memory.tries.saturating_add(1);
         self.memory.generation = self.memory.generation.saturating_add(1);
         self.memory.mending = false;
         self.memory.last_failure = Some(failure.clone());
-        true
     }
 
     /// Where a gang goes that has used up its tries under this admission.

@@ -205,7 +205,10 @@ fn otherwise(journal: &Journal, facts: &Facts<'_>) -> Option<Otherwise> {
     let at = |at: Option<Timestamp>, what: &str| at.map(|at| Otherwise { at, what: what.to_owned() });
     let deadline = journal.memory.deadline;
     match &journal.state {
-        State::Validating => at(deadline, "stops waiting and gives the quota back"),
+        State::Validating => match facts.plan {
+            Some(Outcome::Wait(obstacle)) if obstacle.reason.may_last() => None,
+            _ => at(deadline, "stops waiting and gives the quota back"),
+        },
         State::Provisioning | State::WaitingReady => {
             at(deadline, "gives this attempt up, deletes its nodes and tries again")
         }

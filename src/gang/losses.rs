@@ -8,8 +8,9 @@ use super::event::{Event, Standing};
 use super::facts::{Facts, Sight};
 use super::failure::Failure;
 use super::journal::{Journal, Way};
+use super::late::is_late;
 use super::observe::{Reading, is_waiting};
-use super::reservation::Reservation;
+use super::reservation::{Ending, Reservation};
 use super::state::State;
 use crate::api::parameters::{OnNodeLost, Pinning};
 use crate::plan::{Outcome, Plan};
@@ -76,7 +77,8 @@ pub(super) fn first_loss(journal: &Journal, facts: &Facts<'_>) -> Option<Failure
 /// replacement mends the second alone.
 pub(super) fn first_failure(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
     let failed = live(journal, facts).find_map(|c| match &c.health {
-        Health::Failed(failure) => Some(failure.clone()),
+        // One with a node that may have pods stays as it is.
+        Health::Failed(failure) if !is_late(journal, facts) => Some(failure.clone()),
         _ => None,
     });
     match first_loss(journal, facts) {
@@ -124,10 +126,12 @@ pub fn is_mixed(journal: &Journal, policy: &Policy) -> bool {
 }
 
 /// What an admitted gang needs that lost nodes: nobody but us can give its pods others, because they
-/// ask for the gang's own label.
+/// ask for the gang's own label. The pods of a slice that was replaced run on, and its nodes are still its own.
 pub(super) fn mend(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
-    let Reservation::Held { standing, .. } = facts.reservation else {
-        return None;
+    let standing = match facts.reservation {
+        Reservation::Held { standing, .. } => standing,
+        Reservation::Leaving(Ending::Replaced) => &Standing::AdmittedPods,
+        Reservation::Leaving(_) | Reservation::Gone(_) => return None,
     };
     let ours = matches!(standing, Standing::Admitted | Standing::AdmittedPods);
     if !ours || journal.memory.slots == 0 || facts.policy.on_node_lost != OnNodeLost::Replace {

@@ -19,6 +19,7 @@ pub mod failure;
 mod found;
 pub mod identity;
 pub mod journal;
+pub mod late;
 pub mod losses;
 pub mod message;
 pub mod notice;

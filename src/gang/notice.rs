@@ -80,6 +80,11 @@ pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
     }
 }
 
+/// What to tell of an accepted plan against which something is to be said.
+pub fn of_plan(notes: &[String]) -> Notice {
+    Notice::warning("PlanHasDrawback", notes.join("; "))
+}
+
 /// What to tell of a gang that waits: for something to be mended, or for the rest of its nodes. `text`
 /// says where it is. `None` if there is no more to tell than at its last transition.
 pub fn of_wait(journal: &Journal, facts: &Facts<'_>, text: &str) -> Option<Notice> {

@@ -9,6 +9,7 @@ use super::facts::{Facts, Sight};
 use super::failure::{Failure, FailureClass};
 use super::found::{belied, first_sight};
 use super::journal::{Journal, Way};
+use super::late;
 use super::losses::{self, empty, first_failure, live, missing};
 use super::reservation::Reservation;
 use super::state::{State, Then};
@@ -50,6 +51,13 @@ pub fn observe(journal: &Journal, facts: &Facts<'_>) -> Reading {
         // Kueue may admit at any time on a Ready that stands: that is taken back before the nodes are.
         Some(Reading::Events(more)) if ready_stands(facts) => {
             events.extend(more.into_iter().filter(|e| !matches!(e, Event::Failed(_) | Event::Lost { .. })));
+        }
+        Some(Reading::Events(more)) if late::is_late(journal, facts) => {
+            match late::spared(journal, facts, more) {
+                Reading::LookAgain if events.is_empty() => return Reading::LookAgain,
+                Reading::LookAgain => {}
+                Reading::Events(more) => events.extend(more),
+            }
         }
         Some(Reading::Events(more)) => events.extend(more),
         Some(Reading::LookAgain) if events.is_empty() => return Reading::LookAgain,
@@ -101,7 +109,8 @@ fn strays(journal: &Journal, facts: &Facts<'_>) -> Vec<String> {
             && claim.slot < journal.memory.slots
             && !losses::is_superseded(claim, journal, facts)
     };
-    facts.claims.iter().filter(|c| !c.deleting && !wanted(c)).map(|c| c.name.clone()).collect()
+    let unwanted = facts.claims.iter().filter(|c| !c.deleting && !wanted(c)).map(|c| c.name.clone());
+    unwanted.chain(late::doomed(journal, facts)).collect()
 }
 
 fn by_state(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
@@ -251,7 +260,17 @@ fn approved(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         return None;
     }
     let unsure = facts.told != Verdict::Ready && !planted!(ReadyFromJournalAlone);
-    (cached && (unsure || !empty(journal, facts).is_empty())).then_some(Reading::LookAgain)
+    let doubtful = unsure || falters(journal, facts) || !empty(journal, facts).is_empty();
+    (cached && doubtful).then_some(Reading::LookAgain)
+}
+
+/// Whether Kueue may admit a gang on a Ready of which a node is not up any more. That delays the gang and ends
+/// nothing: the node may come back.
+pub fn falters(journal: &Journal, facts: &Facts<'_>) -> bool {
+    ready_stands(facts)
+        && journal.state == State::Approved
+        && facts.policy.on_node_lost != OnNodeLost::Ignore
+        && usize::try_from(journal.memory.slots).is_ok_and(|slots| ready(journal, facts) < slots)
 }
 
 /// Why a gang that was approved, and is not admitted yet, must not run after all.
@@ -329,7 +348,8 @@ pub fn existing(journal: &Journal, facts: &Facts<'_>) -> usize {
 }
 
 fn expired(journal: &Journal, facts: &Facts<'_>) -> bool {
-    journal.memory.deadline.is_some_and(|deadline| deadline <= facts.now)
+    let over = journal.memory.deadline.is_some_and(|deadline| deadline <= facts.now);
+    over && !late::is_late(journal, facts)
 }
 
 /// When the hold on the first of the attempt's nodes ends.
@@ -360,7 +380,12 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
         State::BackingOff { until } => Some(*until),
         State::Provisioning | State::WaitingReady => {
             let hold = hold_ends(journal, facts);
-            journal.memory.deadline.into_iter().chain(hold).chain(claims).chain(losses).min()
+            let ends = journal.memory.deadline.into_iter().chain(hold).chain(claims);
+            if late::is_late(journal, facts) {
+                let next = late::next_try(journal, facts);
+                return ends.chain(next).filter(|t| *t > facts.now).chain(losses).min();
+            }
+            ends.chain(losses).min()
         }
         State::Approved => {
             let admit = journal.entered_at.checked_add(facts.policy.deadlines.admit.signed()).ok();

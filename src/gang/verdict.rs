@@ -5,7 +5,7 @@
 //! Workload is evicted, inactive, finished or without a reservation.
 
 use super::event::Standing;
-use super::facts::Facts;
+use super::facts::{Facts, Sight};
 use super::journal::Journal;
 use super::message;
 use super::observe;
@@ -70,6 +70,13 @@ pub fn desired(
             }
             if let Some(failure) = observe::unfit(journal, facts) {
                 return pending(format!("takes Ready back: {failure}"));
+            }
+            if observe::falters(journal, facts) && facts.sight == Sight::Quorum {
+                let ready = observe::ready(journal, facts);
+                return pending(format!(
+                    "takes Ready back: {ready}/{} nodes still ready",
+                    journal.memory.slots
+                ));
             }
             let promises = entry.state != Verdict::Ready && !admitted;
             if promises && journal.memory.slots == 0 && !observe::needs_nothing(facts) {

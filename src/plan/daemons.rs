@@ -1,8 +1,8 @@
 //! DaemonSets of a node that does not exist yet: what they take from it, and which of them the
 //! gang's taint would keep off.
 //!
-//! Rule: in doubt a DaemonSet counts as kept off, because a node without its device plugin never gets
-//! ready, and a node without the taint only risks a stranger's pod.
+//! Rule: in doubt a DaemonSet counts as one of the node's. One that is kept off may be the device plugin without
+//! which the node never gets ready, and one that was not reckoned with takes the room of the gang's pods.
 
 use super::claim::{Draft, constrained};
 use super::requirements::{Values, is_reserved, is_well_known, normalized};
@@ -60,7 +60,10 @@ pub fn kept_off_by_taint<'a>(
         .filter(|d| !tolerates(&d.spec.template.spec.tolerations, &taint))
         .collect();
     let mut names: Vec<String> = drafts
-        .flat_map(|draft| excluded.iter().filter(|d| may_belong(&d.spec.template.spec, draft, cluster)))
+        .flat_map(|draft| {
+            let taints = draft.taints("", Pinning::None);
+            excluded.iter().filter(move |d| may_belong(&d.spec.template.spec, draft, &taints, cluster))
+        })
         .map(|d| name(d))
         .collect();
     names.sort();
@@ -68,16 +71,29 @@ pub fn kept_off_by_taint<'a>(
     names
 }
 
-/// What the DaemonSets of such a node take from it.
+/// What the DaemonSets of such a node take from it, those too of which it is `in_doubt` whether they will come.
 ///
 /// # Errors
 /// The DaemonSet whose requests cannot be read, and which of them.
-pub fn overhead(draft: &Draft, taints: &[Taint], cluster: &Cluster<'_>) -> Result<ResourceList, Obstacle> {
+pub fn overhead(
+    draft: &Draft,
+    taints: &[Taint],
+    cluster: &Cluster<'_>,
+    in_doubt: bool,
+) -> Result<ResourceList, Obstacle> {
     let defaults = Defaults { limit_ranges: &[], runtime_classes: cluster.runtime_classes };
     let mut total = ResourceList::new();
-    for daemon in cluster.daemon_sets.iter().filter(|d| belongs(&d.spec.template.spec, draft, taints)) {
-        let pod = resources::of_pod(&daemon.spec.template.spec, defaults)
+    for daemon in cluster.daemon_sets {
+        let spec = &daemon.spec.template.spec;
+        let belongs = belongs(spec, draft, taints);
+        let may_come = || in_doubt && may_belong(spec, draft, taints, cluster);
+        if !belongs && !may_come() {
+            continue;
+        }
+        let mut pod = resources::of_pod(spec, defaults)
             .map_err(|e| super::bad_quantity(&format!("DaemonSet {}", name(daemon)), &e))?;
+        // A device that such a node may turn out not to have is not asked for.
+        pod.retain(|key, _| belongs || !resources::is_device(key));
         total = resources::sum(&total, &pod);
     }
     Ok(total)
@@ -96,7 +112,7 @@ fn belongs(spec: &PodSpec, draft: &Draft, taints: &[Taint]) -> bool {
 
 /// Whether they would once something has labelled the node. Device plugins select on labels that a
 /// feature discovery sets, which no NodePool knows of.
-fn may_belong(spec: &PodSpec, draft: &Draft, cluster: &Cluster<'_>) -> bool {
+fn may_belong(spec: &PodSpec, draft: &Draft, taints: &[Taint], cluster: &Cluster<'_>) -> bool {
     let mut later = draft.clone();
     for key in keys(spec) {
         let by_hand = is_reserved(key) || key.starts_with(NODE_ROLE_PREFIX);
@@ -106,7 +122,7 @@ fn may_belong(spec: &PodSpec, draft: &Draft, cluster: &Cluster<'_>) -> bool {
             let _ = later.requirements.add(key, &Values::any());
         }
     }
-    belongs(spec, &later, &draft.taints("", Pinning::None))
+    belongs(spec, &later, taints)
 }
 
 /// The label keys a pod asks about.
@@ -131,6 +147,7 @@ fn defines(pool: &NodePool, key: &str) -> bool {
 mod tests {
     use super::super::fixtures::{World, daemon_set, object, pool};
     use super::*;
+    use crate::api::parameters::PackingMode;
     use crate::api::parameters::Pinning;
     use serde_json::{Value, json};
 
@@ -224,6 +241,30 @@ mod tests {
         ];
         let requests = &world.provisioned().slots[0].template.spec.resources.requests;
         assert_eq!((requests["cpu"].0.as_str(), requests["pods"].0.as_str()), ("2100m", "2"));
+    }
+
+    #[test]
+    fn one_that_waits_for_a_label_which_only_the_live_node_gets_is_reckoned_with_but_for_its_devices() {
+        let requests = json!([{"resources": {"requests": {"cpu": "2", "example.com/nic": "1"}}}]);
+        let spec = |selector: Value| json!({"tolerations": everything(), "nodeSelector": selector, "containers": requests});
+        let asked_by = |packing: PackingMode, selector: Value| {
+            let mut world = World::new();
+            world.policy.packing = packing;
+            world.daemon_sets = vec![daemon_set("d", &spec(selector))];
+            world.provisioned().slots[0].template.spec.resources.requests.clone()
+        };
+        let asked = |selector: Value| asked_by(PackingMode::Fill, selector);
+        let later = || json!({"nvidia.com/gpu.deploy.dcgm": "true"});
+        let reckoned = asked(later());
+        assert_eq!((reckoned["cpu"].0.as_str(), reckoned.get("example.com/nic")), ("4", None));
+        assert_eq!(
+            asked_by(PackingMode::PerPod, later())["cpu"].0,
+            "2",
+            "a pod that fits is not refused for it"
+        );
+        let sure = asked(json!({}));
+        assert_eq!((sure["cpu"].0.as_str(), sure["example.com/nic"].0.as_str()), ("4", "1"));
+        assert_eq!(asked(json!({"team": "web"}))["cpu"].0, "2");
     }
 
     #[test]

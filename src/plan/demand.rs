@@ -2,6 +2,7 @@
 //!
 //! Rule: counts come from the admission, never from `resourceUsage`, which covers quota alone.
 
+use super::apart::shuns_itself;
 use super::claim::constrained;
 use super::daemons::keys;
 use super::requirements::{Requirements, Values};
@@ -147,13 +148,33 @@ pub fn pinned(queue: Option<&ClusterQueue>, request: &Request<'_>) -> Vec<String
     sets.map(|p| p.name.clone()).filter(|name| covered.contains(name)).collect()
 }
 
+/// Pods of the whole Workload that need a place.
+pub fn pods_of(workload: &Workload) -> u32 {
+    workload.spec.pod_sets.iter().map(|pod_set| pods(workload, pod_set)).sum()
+}
+
+/// The Workload as its quota was granted: none of its pods done, and none given up while they ran.
+pub fn as_granted(workload: &Workload) -> Workload {
+    let mut all = workload.clone();
+    for pod_set in &mut all.spec.pod_sets {
+        pod_set.count = granted(workload, pod_set);
+    }
+    if let Some(status) = &mut all.status {
+        status.reclaimable_pods.clear();
+    }
+    all
+}
+
+/// Pods that quota was granted for. Kueue lowers the count of the pod set alone where an elastic Job shrinks.
+fn granted(workload: &Workload, pod_set: &PodSet) -> i32 {
+    let assignments = workload.admission().map_or(&[][..], |a| &a.pod_set_assignments);
+    let assigned = assignments.iter().find(|psa| psa.name == pod_set.name);
+    assigned.and_then(|psa| psa.count).unwrap_or(pod_set.count)
+}
+
 /// Pods that need a place: those granted, without those that are done.
 fn pods(workload: &Workload, pod_set: &PodSet) -> u32 {
-    let granted = workload
-        .admission()
-        .and_then(|a| a.pod_set_assignments.iter().find(|psa| psa.name == pod_set.name))
-        .and_then(|psa| psa.count)
-        .unwrap_or(pod_set.count);
+    let granted = granted(workload, pod_set);
     let done = workload
         .status
         .iter()
@@ -163,13 +184,14 @@ fn pods(workload: &Workload, pod_set: &PodSet) -> u32 {
     u32::try_from(granted.min(pod_set.count.saturating_sub(done))).unwrap_or(0)
 }
 
-/// Pods of a pod set that have their places from the slice before.
+/// Pods of a pod set that have their places from the slices before. Each got nodes for what was more than in
+/// those before it, and gives none back before the Job ends.
 fn placed(cluster: &Cluster<'_>, pod_set: &str) -> u32 {
-    let of = |slice: &Workload| {
-        let same = slice.spec.pod_sets.iter().find(|p| p.name == pod_set);
-        same.map_or(0, |same| pods(slice, same))
+    let of = |slice: &Arc<Workload>| {
+        let same = slice.spec.pod_sets.iter().find(|p| p.name == pod_set)?;
+        u32::try_from(granted(slice, same)).ok()
     };
-    cluster.predecessor.map_or(0, of)
+    cluster.predecessors.iter().filter_map(of).max().unwrap_or(0)
 }
 
 /// What one pod takes.
@@ -179,41 +201,23 @@ fn each(cluster: &Cluster<'_>, pod_set: &PodSet) -> Result<ResourceList, Obstacl
         .map_err(|e| super::bad_quantity(&format!("pod set {}", pod_set.name), &e))
 }
 
-/// What no node can ever be: a selector and an affinity of the same pod that exclude each other.
+/// What no node can ever be: what the selector and the affinity of a pod ask for together, where no term of the
+/// affinity can be met, whatever NodePools offer.
 fn contradiction(pod_set: &PodSet) -> Option<Obstacle> {
     let spec = &pod_set.template.spec;
     let mut asked = Requirements::default();
     for key in keys(spec) {
         // A key that nothing is asked of yet can always be narrowed.
-        let _ = asked.add(key, &Values::any());
+        let _ = asked.add(key, &Values::any_or_none());
     }
     let clash = constrained(&asked, spec).err()?;
-    // Labels may be absent, so only a clash of values is one.
-    let values = spec.node_selector.get(&clash.key)?;
     Some(Obstacle::new(
         ObstacleReason::RequirementsClash,
         format!(
-            "pod set {} contradicts itself: its nodeSelector wants {} {values}, and its node affinity {}; correct the pods",
-            pod_set.name, clash.key, clash.asked
+            "pod set {} contradicts itself: nodeSelector and node affinity want {} {}, and also {}; correct the pods",
+            pod_set.name, clash.key, clash.offered, clash.asked
         ),
     ))
-}
-
-/// Whether two pods of the set cannot run on one node: they spread over host names, shun each other
-/// there, or listen on the same port of the host.
-fn shuns_itself(pod_set: &PodSet) -> bool {
-    let spec = &pod_set.template.spec;
-    let on_host_name = |key: &str| key == names::HOSTNAME;
-    let spread = spec
-        .topology_spread_constraints
-        .iter()
-        .any(|c| on_host_name(&c.topology_key) && c.when_unsatisfiable == "DoNotSchedule");
-    let shunned = spec.affinity.iter().filter_map(|a| a.pod_anti_affinity.as_ref()).any(|a| {
-        let terms = a.required_during_scheduling_ignored_during_execution.iter().flatten();
-        terms.into_iter().any(|term| on_host_name(&term.topology_key))
-    });
-    let ports = spec.containers.iter().flat_map(|c| &c.ports).any(|p| p.host_port.is_some_and(|p| p > 0));
-    spread || shunned || ports
 }
 
 /// Whether the pods ask for one of these resources, in a request or a limit. No list means yes.
@@ -395,6 +399,45 @@ mod tests {
     }
 
     #[test]
+    fn pods_that_contradict_themselves_are_refused_whatever_the_node_pools_offer() {
+        let affinity = |terms: &[&[(&str, &str, &[&str])]]| {
+            let term = |expressions: &&[(&str, &str, &[&str])]| {
+                let all: Vec<Value> = expressions
+                    .iter()
+                    .map(
+                        |(key, operator, values)| json!({"key": key, "operator": operator, "values": values}),
+                    )
+                    .collect();
+                json!({"matchExpressions": all})
+            };
+            let terms: Vec<Value> = terms.iter().map(term).collect();
+            json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}})
+        };
+        let old = "failure-domain.beta.kubernetes.io/zone";
+        let (a, b): (&[&str], &[&str]) = (&["a"], &["b"]);
+        let never = |spec: Value| match World::new().pods(&spec).plan() {
+            Outcome::Never(obstacle) => obstacle.message,
+            other => panic!("{spec}: {other:?}"),
+        };
+        for spec in [
+            json!({"affinity": affinity(&[&[(names::ZONE, "In", a), (names::ZONE, "In", b)]])}),
+            json!({"nodeSelector": {(old): "a"}, "affinity": affinity(&[&[(names::ZONE, "In", b)]])}),
+            json!({"nodeSelector": {(names::ZONE): "a"}, "affinity": affinity(&[&[(names::ZONE, "In", b)], &[(names::ZONE, "NotIn", a)]])}),
+            json!({"affinity": affinity(&[&[("team", "In", a), ("team", "DoesNotExist", &[])]])}),
+        ] {
+            let message = never(spec);
+            assert!(message.starts_with("pod set main contradicts itself"), "{message}");
+        }
+        for spec in [
+            json!({"affinity": affinity(&[&[(names::ZONE, "In", a), (names::ZONE, "In", b)], &[(names::ZONE, "In", b)]])}),
+            json!({"affinity": affinity(&[&[("team", "DoesNotExist", &[]), ("team", "NotIn", a)]])}),
+            json!({"nodeSelector": {(names::ZONE): "c"}}),
+        ] {
+            assert!(!matches!(World::new().pods(&spec).plan(), Outcome::Never(_)), "{spec}");
+        }
+    }
+
+    #[test]
     fn a_flavor_that_does_not_exist_is_waited_for() {
         let world = World { flavors: Vec::new(), ..World::new() };
         assert_eq!(
@@ -421,17 +464,24 @@ mod tests {
         // The template of a running Job has what was added to the pods of the first slice.
         let spec = &mut world.workload.spec.pod_sets[0].template.spec;
         spec.node_selector.insert(names::GANG.to_owned(), "g1".to_owned());
-        let plan = |predecessor| {
-            let cluster = Cluster { predecessor, ..world.cluster() };
+        let plan = |predecessors: &[Arc<Workload>]| {
+            let cluster = Cluster { predecessors, ..world.cluster() };
             match super::super::plan(&cluster, &world.request()) {
                 Outcome::Provision(plan) => plan,
                 other => panic!("{other:?}"),
             }
         };
-        assert_eq!(plan(Some(&before)).slots.len(), 3);
-        assert_eq!(plan(None).slots.len(), 5);
+        assert_eq!(plan(&[Arc::new(before.clone())]).slots.len(), 3);
+        assert_eq!(plan(&[]).slots.len(), 5);
+        // It was four, and two of them were given up while their nodes stayed.
+        let mut shrunk = slice(4, &Value::Null).workload;
+        shrunk.spec.pod_sets[0].count = 2;
+        let admission = shrunk.status.as_mut().and_then(|s| s.admission.as_mut()).unwrap();
+        admission.pod_set_assignments[0].count = Some(4);
+        let line = [Arc::new(before.clone()), Arc::new(shrunk)];
+        assert_eq!(plan(&line).slots.len(), 1);
         // Kueue adds no toleration to pods that come later.
-        assert_eq!(plan(None).pinning, crate::api::parameters::Pinning::Selector);
+        assert_eq!(plan(&[]).pinning, crate::api::parameters::Pinning::Selector);
         let pins = [&before, &world.workload].map(|w| crate::gang::identity::pin(w, "prov"));
         assert_eq!(pins[0], pins[1]);
     }

@@ -5,15 +5,17 @@
 
 use super::claim::Draft;
 use super::demand::PodSetDemand;
-use crate::api::Workload;
 use crate::api::duration::Span;
+use crate::api::workload::PodSet;
+use crate::api::{NodeClaim, Workload};
+use jiff::Timestamp;
 
 /// One note for each pod set that may run longer than its nodes live.
 pub fn notes(workload: &Workload, demand: &[PodSetDemand<'_>], drafts: &[Draft]) -> Vec<String> {
     let note = |(set, draft): (&PodSetDemand<'_>, &Draft)| {
         // `Never` is no span.
         let life: Span = draft.expire_after().parse().ok()?;
-        let runs = longest(workload, set)?;
+        let runs = longest(workload, set.pod_set)?;
         (runs > life).then(|| {
             format!(
                 "pod set {} may run for {runs}, and Karpenter takes nodes of NodePool {} away after {life}, whatever \
@@ -25,10 +27,29 @@ pub fn notes(workload: &Workload, demand: &[PodSetDemand<'_>], drafts: &[Draft])
     demand.iter().zip(drafts).filter_map(note).collect()
 }
 
+/// How long the pods of a Workload may run; `None` where nothing bounds one of them.
+pub fn of_job(workload: &Workload) -> Option<Span> {
+    let sets = workload.spec.pod_sets.iter().map(|set| longest(workload, set));
+    sets.collect::<Option<Vec<Span>>>()?.into_iter().max()
+}
+
+/// Whether Karpenter leaves a node that is there already alone for as long as it is needed: for the time that
+/// its job may run, or, where nothing bounds it, for half of the life of a new one.
+pub fn lasts(claim: &NodeClaim, job: Option<Span>, now: Timestamp) -> bool {
+    let born = claim.metadata.creation_timestamp.as_ref().map(|t| t.0);
+    // `Never` is no span.
+    let Some(life) = claim.spec.expire_after.as_deref().and_then(|life| life.parse::<Span>().ok()) else {
+        return true;
+    };
+    let needed = job.unwrap_or(Span(life.0 / 2)).signed();
+    let end = born.and_then(|born| born.checked_add(life.signed()).ok());
+    end.is_none_or(|end| end.duration_since(now) >= needed)
+}
+
 /// How long a pod of this set may run; `None` where nothing bounds it.
-fn longest(workload: &Workload, set: &PodSetDemand<'_>) -> Option<Span> {
+fn longest(workload: &Workload, set: &PodSet) -> Option<Span> {
     let whole = workload.spec.maximum_execution_time_seconds.map(u64::from);
-    let each = set.pod_set.template.spec.active_deadline_seconds.and_then(|s| u64::try_from(s).ok());
+    let each = set.template.spec.active_deadline_seconds.and_then(|s| u64::try_from(s).ok());
     whole.into_iter().chain(each).min().map(Span::seconds)
 }
 

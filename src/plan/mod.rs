@@ -2,12 +2,13 @@
 //!
 //! Read in this order: `outcome` (what planning comes to) → `demand` (which pod sets, how many pods) →
 //! `tiers` and `pools` (the ways to get nodes) → `claim` (what a NodeClaim looks like; uses
-//! `requirements`, `resources`, `daemons`) → `slots` (how many; uses `shapes`, `packing`) → `gates` (may
+//! `requirements`, `resources`, `daemons`) → `slots` (how many; uses `shapes`, `sightings`, `apart`, `packing`) → `gates` (may
 //! it be bought now) → `merge` (will Kueue be able to start the pods there).
 //!
 //! Rule: sizes, shapes and pools come from the admission, the pod sets and the administrator's
 //! objects alone. Nothing a tenant annotates has a say.
 
+pub mod apart;
 pub mod claim;
 pub mod cost;
 pub mod daemons;
@@ -23,6 +24,7 @@ pub mod quantity;
 pub mod requirements;
 pub mod resources;
 pub mod shapes;
+pub mod sightings;
 pub mod slots;
 pub mod strategy;
 pub mod tiers;
@@ -42,7 +44,7 @@ use gates::guards::Traffic;
 use k8s_openapi::api::core::v1::{LimitRange, Toleration};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use offering::Offering;
-pub use outcome::{Obstacle, ObstacleReason, Outcome, Plan, Reservation, Share, Slot};
+pub use outcome::{Most, Obstacle, ObstacleReason, Outcome, Plan, Reservation, Share, Slot};
 use shapes::Shape;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -89,8 +91,10 @@ pub struct Cluster<'a> {
     pub traffic: Option<&'a Traffic>,
     /// Claims that the gang has and keeps, whatever way the rest of its nodes come.
     pub kept: &'a [NodeClaim],
-    /// The slice of an elastic Job that this one takes the place of, and whose pods have their nodes.
-    pub predecessor: Option<&'a Workload>,
+    /// The slices of an elastic Job that came before this one and have nodes.
+    pub predecessors: &'a [Arc<Workload>],
+    /// Where those nodes are, by the label that all nodes of the gang are to share.
+    pub settled: Option<&'a str>,
 }
 
 /// Whom to plan for.
@@ -290,10 +294,7 @@ mod tests {
     fn a_reservation_holds_all_nodes_of_the_gang_in_a_pool() {
         let all = two_sets().provisioned().reservations("g1");
         assert_eq!((all.len(), all[0].nodes, all[0].node_pool.as_str()), (1, 3, "gpu"));
-        assert_eq!(
-            (all[0].requests["cpu"].0.as_str(), all[0].requests["nvidia.com/gpu"].0.as_str()),
-            ("6", "3")
-        );
+        assert_eq!((all[0].most["cpu"].0.as_str(), all[0].most["nvidia.com/gpu"].0.as_str()), ("6", "3"));
     }
 
     #[test]

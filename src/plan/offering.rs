@@ -1,11 +1,14 @@
 //! What a NodeClaim may become: combinations of instance type, zone and capacity type.
 //!
 //! A provider runs out of exactly such combinations, so shortages are remembered in these terms, by
-//! all gangs together. Where a claim leaves the type open, the NodePool stands for it.
+//! all gangs together. Where a claim leaves the type open, the NodePool stands for it, with all that is asked of
+//! the machine: what has run out of one family says nothing of another.
 
 use super::requirements::Requirements;
+use super::shapes::is_of_machine;
 use crate::api::NodeClaim;
 use crate::api::node_claim::Requirement;
+use crate::digest::hex_digest;
 use crate::names;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -13,8 +16,10 @@ use std::fmt;
 
 /// Stands for whatever zone or capacity type the provider takes.
 const ANY: &str = "any";
-/// More combinations than this are told by their NodePool alone.
+/// More combinations than this are told by their NodePool.
 const MOST: usize = 2_048;
+/// Longest text of what is asked of a machine; of a longer one its digest stands.
+const LONGEST: usize = 200;
 
 /// One combination.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,6 +28,9 @@ pub struct Offering {
     /// The machine.
     #[serde(flatten)]
     pub what: What,
+    /// What is asked of the machine where its type is open, as text; empty for nothing.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub machine: String,
     /// Zone, or `any`.
     pub zone: String,
     /// Capacity type, or `any`.
@@ -56,17 +64,17 @@ impl Offering {
         };
         let or_any = |key: &str| listed(key).unwrap_or_else(|| vec![ANY.to_owned()]);
         let (zones, capacity_types) = (or_any(names::ZONE), or_any(names::CAPACITY_TYPE));
-        let pool = || vec![What::NodePool(node_pool.to_owned())];
+        let pool = || vec![(What::NodePool(node_pool.to_owned()), machine(&requirements))];
         let few = |types: &Vec<String>| types.len() * zones.len() * capacity_types.len() <= MOST;
-        let whats = listed(names::INSTANCE_TYPE)
-            .filter(few)
-            .map_or_else(pool, |types| types.into_iter().map(What::InstanceType).collect());
+        let whats = listed(names::INSTANCE_TYPE).filter(few).map_or_else(pool, |types| {
+            types.into_iter().map(|t| (What::InstanceType(t), String::new())).collect()
+        });
         let mut all = BTreeSet::new();
-        for what in whats {
+        for (what, machine) in whats {
             for zone in &zones {
                 for capacity_type in &capacity_types {
                     let (zone, capacity_type) = (zone.clone(), capacity_type.clone());
-                    all.insert(Self { what: what.clone(), zone, capacity_type });
+                    all.insert(Self { what: what.clone(), machine: machine.clone(), zone, capacity_type });
                 }
             }
         }
@@ -75,11 +83,16 @@ impl Offering {
 
     /// Whether it is out of capacity: itself, or a wider one that has it in it.
     pub fn is_in(&self, short: &BTreeSet<Self>) -> bool {
-        let with = |zone: &str, capacity_type: &str| {
-            let (zone, capacity_type) = (zone.to_owned(), capacity_type.to_owned());
-            short.contains(&Self { what: self.what.clone(), zone, capacity_type })
+        let with = |machine: &str, zone: &str, capacity_type: &str| {
+            let (machine, zone, capacity_type) =
+                (machine.to_owned(), zone.to_owned(), capacity_type.to_owned());
+            short.contains(&Self { what: self.what.clone(), machine, zone, capacity_type })
         };
-        short.contains(self) || with(ANY, &self.capacity_type) || with(&self.zone, ANY) || with(ANY, ANY)
+        let (zone, capacity_type) = (self.zone.as_str(), self.capacity_type.as_str());
+        [self.machine.as_str(), ""].into_iter().any(|machine| {
+            let places = [(zone, capacity_type), (ANY, capacity_type), (zone, ANY), (ANY, ANY)];
+            places.into_iter().any(|(zone, capacity_type)| with(machine, zone, capacity_type))
+        })
     }
 }
 
@@ -89,8 +102,18 @@ impl fmt::Display for Offering {
             What::InstanceType(name) => write!(f, "{name}")?,
             What::NodePool(name) => write!(f, "NodePool {name}")?,
         }
+        if !self.machine.is_empty() {
+            write!(f, " with {}", self.machine)?;
+        }
         write!(f, " ({} capacity in {} zone)", self.capacity_type, self.zone)
     }
+}
+
+/// What is asked of the machine, as text that is the same for the same requirements.
+fn machine(requirements: &Requirements) -> String {
+    let all = requirements.iter().filter(|(key, _)| is_of_machine(key));
+    let text = all.map(|(key, values)| format!("{key} {}", values.words())).collect::<Vec<_>>().join(", ");
+    if text.len() > LONGEST { format!("requirements {}", hex_digest(&[&text], 4)) } else { text }
 }
 
 /// Whether nothing that a claim may become has capacity, as far as is remembered.
@@ -123,6 +146,23 @@ mod tests {
         let open = Offering::of(&claim(&[]));
         let text = serde_json::to_value(open.first().unwrap()).unwrap();
         assert_eq!(text, json!({"nodePool": "gpu", "zone": "any", "capacityType": "any"}));
+    }
+
+    #[test]
+    fn where_the_type_is_open_what_ran_out_of_one_family_leaves_another() {
+        let family =
+            |name: &'static str| -> (&str, Vec<&str>) { ("karpenter.k8s.aws/instance-family", vec![name]) };
+        let (p5, p4d) = (family("p5"), family("p4d"));
+        let (p5, p4d) = (claim(&[(p5.0, &p5.1)]), claim(&[(p4d.0, &p4d.1)]));
+        let short = Offering::of(&p5);
+        assert!(is_short(&p5, &short) && !is_short(&p4d, &short));
+        let told = short.first().unwrap().to_string();
+        assert_eq!(
+            told,
+            "NodePool gpu with karpenter.k8s.aws/instance-family [p5] (any capacity in any zone)"
+        );
+        assert!(is_short(&p5, &Offering::of(&claim(&[]))), "the NodePool had nothing at all");
+        assert!(!is_short(&claim(&[]), &short));
     }
 
     #[test]

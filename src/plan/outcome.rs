@@ -12,6 +12,9 @@ use crate::digest::hex_digest;
 use crate::names;
 use crate::words::counted;
 use jiff::Timestamp;
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as ValueError, StrDeserializer};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -48,12 +51,13 @@ pub struct Obstacle {
 }
 
 /// Kinds of obstacles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it, and the messages say more")]
 pub enum ObstacleReason {
     NodePoolMissing,
     NodePoolNotReady,
     NoNodePoolFits,
+    StaticNodePool,
     RequirementsClash,
     FlavorNotOffered,
     TaintNotTolerated,
@@ -77,6 +81,14 @@ pub enum ObstacleReason {
     DryRun,
 }
 
+impl ObstacleReason {
+    /// The kind of this name, as messages begin with it.
+    pub fn named(name: &str) -> Option<Self> {
+        let name: StrDeserializer<'_, ValueError> = name.into_deserializer();
+        Self::deserialize(name).ok()
+    }
+}
+
 impl fmt::Display for ObstacleReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
@@ -91,7 +103,14 @@ impl ObstacleReason {
 
     /// Whether only another policy or another Workload helps, so that quota need not be held for it.
     fn is_refusal(self) -> bool {
-        matches!(self, Self::TooManyNodes | Self::TooLarge | Self::BudgetExceeded | Self::PlacementForbidden)
+        matches!(
+            self,
+            Self::TooManyNodes
+                | Self::TooLarge
+                | Self::BudgetExceeded
+                | Self::PlacementForbidden
+                | Self::StaticNodePool
+        )
     }
 }
 
@@ -154,6 +173,17 @@ pub struct Slot {
     pub template: Arc<NodeClaim>,
     /// The shape it was packed into, if one was known.
     pub shape: Option<Arc<Shape>>,
+    /// The most that its node may turn out to have.
+    pub most: Arc<Most>,
+}
+
+/// What a node has at most, as far as is known of what it may become.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Most {
+    /// How much of each resource.
+    pub resources: ResourceList,
+    /// Whether it may be of a type of which nothing is known, and have more.
+    pub or_more: bool,
 }
 
 /// Pods of one pod set on one node.
@@ -174,21 +204,16 @@ pub struct Reservation {
     pub node_pool: String,
     /// Nodes.
     pub nodes: u32,
-    /// Resources of all of them.
-    pub requests: ResourceList,
+    /// The most that all of them may turn out to have, as far as is known.
+    pub most: ResourceList,
+    /// How many of them may have even more, because nothing is known of what they may become.
+    pub or_more: u32,
 }
 
 impl Slot {
     /// Whether its claim is there already, and is not what the plan would have asked for.
     fn is_kept(&self) -> bool {
         self.template.metadata.name.as_deref().is_some_and(|name| !name.is_empty())
-    }
-
-    /// What the node counts with: all it has, where its shape is known; else what it is asked to have.
-    pub fn resources(&self) -> ResourceList {
-        let requests = &self.template.spec.resources.requests;
-        let whole = self.shape.as_ref().map(|shape| resources::max(requests, &shape.allocatable));
-        whole.unwrap_or_else(|| requests.clone())
     }
 }
 
@@ -220,7 +245,9 @@ impl Plan {
             let slot = claim.label(names::SLOT);
             if let Some(slot) = self.slots.iter_mut().find(|s| s.index.to_string() == slot) {
                 claim.label(names::NODEPOOL).clone_into(&mut slot.node_pool);
+                let (resources, or_more) = (claim.counts_with().clone(), false);
                 (slot.template, slot.shape) = (Arc::new(claim.clone()), None);
+                slot.most = Arc::new(Most { resources, or_more });
             }
         }
         self
@@ -266,17 +293,20 @@ impl Plan {
     pub fn reservations(&self, gang: &str) -> Vec<Reservation> {
         let mut all: Vec<Reservation> = Vec::new();
         for (slot, count) in self.groups() {
-            let requests = resources::times(&slot.resources(), count);
+            let most = resources::times(&slot.most.resources, count);
+            let or_more = if slot.most.or_more { count } else { 0 };
             match all.iter_mut().find(|r| r.node_pool == slot.node_pool) {
                 Some(r) => {
                     r.nodes = r.nodes.saturating_add(count);
-                    r.requests = resources::sum(&r.requests, &requests);
+                    r.most = resources::sum(&r.most, &most);
+                    r.or_more = r.or_more.saturating_add(or_more);
                 }
                 None => all.push(Reservation {
                     gang: gang.to_owned(),
                     node_pool: slot.node_pool.clone(),
                     nodes: count,
-                    requests,
+                    most,
+                    or_more,
                 }),
             }
         }

@@ -18,6 +18,8 @@ pub struct Batch {
     pub needs: ResourceList,
     /// Most of them that may share a node.
     pub per_node: u32,
+    /// Indices of the batches that they may not share a node with.
+    pub apart: Vec<usize>,
 }
 
 /// A kind of node that may be bought.
@@ -93,8 +95,11 @@ pub fn pack(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
     Ok(bins.iter().map(|bin| Filled { kind: bin.kind, nodes: bin.nodes, pods: pods(bin) }).collect())
 }
 
-/// Nodes, price, size: the less the better, in this order.
-type Score = (u64, i128, i128);
+/// Nodes, and what they cost: the less the better, in this order.
+type Score = (u64, Cost);
+
+/// Nodes without a known price, the price of the others, and the size of all: the less the better, in this order.
+type Cost = [i128; 3];
 
 /// How the size of a pod is measured.
 #[derive(Clone, Copy)]
@@ -112,9 +117,9 @@ const WHOLE: i128 = 1_000_000;
 struct Problem {
     needs: Vec<Row>,
     limits: Vec<(u32, u32)>,
+    apart: Vec<Vec<usize>>,
     rooms: Vec<Row>,
-    prices: Option<Vec<i128>>,
-    sizes: Vec<i128>,
+    costs: Vec<Cost>,
     /// What all pods take together.
     totals: Row,
 }
@@ -143,16 +148,16 @@ impl Problem {
         };
         let rooms: Vec<Row> = kinds.iter().map(|k| row(&k.room)).collect();
         let most: Row = (0..keys.len()).map(|d| rooms.iter().map(|r| at(r, d)).max().unwrap_or(0)).collect();
-        let sizes = rooms.iter().map(|room| shares(room, &most).sum()).collect();
+        let sizes = rooms.iter().map(|room| shares(room, &most).sum::<i128>());
         let needs: Vec<Row> = batches.iter().map(|b| row(&b.needs)).collect();
         let of_all = |d: usize| needs.iter().zip(batches).map(|(n, b)| at(n, d) * i128::from(b.pods)).sum();
         Self {
             totals: (0..keys.len()).map(of_all).collect(),
             needs,
             limits: batches.iter().map(|b| (b.pods, b.per_node.max(1))).collect(),
-            prices: kinds.iter().map(|k| k.price.map(|p| i128::from(p.micros))).collect(),
+            apart: batches.iter().map(|b| b.apart.clone()).collect(),
+            costs: kinds.iter().zip(sizes).map(|(kind, size)| cost(kind.price, size)).collect(),
             rooms,
-            sizes,
         }
     }
 
@@ -188,6 +193,12 @@ impl Problem {
         nodes.max().unwrap_or(0)
     }
 
+    /// Whether a node has pods that these may not run beside.
+    fn keeps_off(&self, batch: usize, bin: &Bin) -> bool {
+        let apart = self.apart.get(batch).map_or(&[][..], Vec::as_slice);
+        !apart.is_empty() && bin.pods.iter().any(|(there, _)| apart.contains(there))
+    }
+
     fn may_share(&self, batch: usize) -> u32 {
         self.limits.get(batch).map_or(0, |(_, per_node)| *per_node)
     }
@@ -215,7 +226,11 @@ impl Problem {
             let mut n = 0;
             while left > 0 && n < bins.len() {
                 if let Some(bin) = bins.get_mut(n) {
-                    let may = if share == u32::MAX { share } else { share.saturating_sub(bin.there(batch)) };
+                    let may = match share {
+                        _ if self.keeps_off(batch, bin) => 0,
+                        u32::MAX => share,
+                        share => share.saturating_sub(bin.there(batch)),
+                    };
                     let fit = self.fit(batch, &bin.free, may.min(left));
                     let rest = self.place(batch, bin, fit, &mut left);
                     n += 1;
@@ -284,9 +299,8 @@ impl Problem {
             .max_by_key(|kind| (fit(*kind), Reverse(self.cost(*kind))))
     }
 
-    /// What a kind costs: its price, or its size where prices are not known of all.
-    fn cost(&self, kind: usize) -> i128 {
-        self.prices.as_ref().unwrap_or(&self.sizes).get(kind).copied().unwrap_or(0)
+    fn cost(&self, kind: usize) -> Cost {
+        self.costs.get(kind).copied().unwrap_or_default()
     }
 
     /// Turns nodes into the cheapest kind that holds their pods.
@@ -307,10 +321,19 @@ impl Problem {
     }
 
     fn score(&self, bins: &[Bin]) -> Score {
-        let total = |each: &dyn Fn(&Bin) -> i128| bins.iter().map(|b| each(b) * i128::from(b.nodes)).sum();
-        let size = |bin: &Bin| self.sizes.get(bin.kind).copied().unwrap_or(0);
-        (bins.iter().map(|b| u64::from(b.nodes)).sum(), total(&|bin| self.cost(bin.kind)), total(&size))
+        let mut total = Cost::default();
+        for bin in bins {
+            for (sum, each) in total.iter_mut().zip(self.cost(bin.kind)) {
+                *sum += each * i128::from(bin.nodes);
+            }
+        }
+        (bins.iter().map(|b| u64::from(b.nodes)).sum(), total)
     }
+}
+
+/// What a node costs. One without a price is not taken for cheap: it comes after all that have one.
+fn cost(price: Option<Price>, size: i128) -> Cost {
+    [i128::from(price.is_none()), price.map_or(0, |p| i128::from(p.micros)), size]
 }
 
 fn at(row: &[i128], column: usize) -> i128 {

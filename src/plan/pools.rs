@@ -75,7 +75,10 @@ fn none_fits(wanted: &PodSetDemand<'_>, reasons: &[Obstacle]) -> Obstacle {
     let more = reasons.len().saturating_sub(TOLD);
     let more = if more == 0 { String::new() } else { format!("; and {more} more") };
     let message = format!("no NodePool fits pod set {}: {}{more}", wanted.pod_set.name, told.join("; "));
-    Obstacle::new(ObstacleReason::NoNodePoolFits, message)
+    // The others do not fit at all, so there is none that could come to fit by itself.
+    let fixed = reasons.iter().any(|o| o.reason == ObstacleReason::StaticNodePool);
+    let reason = if fixed { ObstacleReason::StaticNodePool } else { ObstacleReason::NoNodePoolFits };
+    Obstacle::new(reason, message)
 }
 
 /// The draft from one NodePool, if it fits.
@@ -98,7 +101,7 @@ fn draft(
     let draft = Draft::new(pool, request, tier, wanted)?;
     // A static pool will not do later either.
     match (pool.spec.replicas, pool.unusable()) {
-        (Some(_), Some(fault)) => Err(Obstacle::new(ObstacleReason::NoNodePoolFits, fault)),
+        (Some(_), Some(fault)) => Err(Obstacle::new(ObstacleReason::StaticNodePool, fault)),
         _ => Ok(draft),
     }
 }
@@ -175,9 +178,20 @@ mod tests {
         let world = world(&[("far", zoned("b")), ("static", json!({"spec": {"replicas": 3}}))]);
         let world = world.pods(&json!({"nodeSelector": {"topology.kubernetes.io/zone": "a"}}));
         let (reason, message) = world.obstacle();
-        assert_eq!(reason, ObstacleReason::NoNodePoolFits);
+        assert_eq!(reason, ObstacleReason::StaticNodePool);
         let far = "pod set main asks for topology.kubernetes.io/zone [a], but NodePool far offers [b]";
         assert!(message.contains("NodePool static is static") && message.contains(far), "{message}");
+    }
+
+    #[test]
+    fn a_static_pool_is_refused_where_no_other_could_give_the_nodes() {
+        let fixed = || ("static", json!({"spec": {"replicas": 3}}));
+        assert!(matches!(world(&[fixed()]).plan(), crate::plan::Outcome::Refuse(_)));
+        let mut named = world(&[fixed()]);
+        named.policy.node_pool = Some("static".into());
+        assert!(matches!(named.plan(), crate::plan::Outcome::Refuse(_)));
+        let late = ("late", not_ready(&[("Ready", "False")]));
+        assert_eq!(world(&[fixed(), late]).obstacle().0, ObstacleReason::NodePoolNotReady);
     }
 
     #[test]

@@ -111,6 +111,12 @@ impl Values {
         Self { complement: true, ..Self::default() }
     }
 
+    /// Any value, or none at all.
+    pub fn any_or_none() -> Self {
+        // No label has this value.
+        Self { listed: ["!".to_owned()].into(), ..Self::any() }
+    }
+
     /// Reads operator and values; `None` for an operator that is not known or misses its number.
     pub fn read(operator: &str, values: &[String], min_values: Option<i32>) -> Option<Self> {
         let set = || values.iter().cloned().collect::<BTreeSet<_>>();
@@ -181,7 +187,8 @@ impl Values {
         (start..=start.saturating_add(tries)).map(|n| n.to_string()).find(|n| self.allows(n))
     }
 
-    fn words(&self) -> String {
+    /// What it allows, for people.
+    pub fn words(&self) -> String {
         let list = self.listed.iter().cloned().collect::<Vec<_>>().join(" ");
         match (self.complement, self.listed.is_empty(), self.above, self.below) {
             (false, true, ..) => "nothing".to_owned(),

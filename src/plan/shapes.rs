@@ -1,7 +1,7 @@
 //! What nodes of an instance type offer: stated by the policy, or learnt from nodes that were seen.
 //!
-//! No API object lists instance types. Rule: what a Node has shown wins over what was said of it, and
-//! among several that were seen the least counts.
+//! No API object lists instance types. Rule: what Nodes have shown wins over what was said of them. Among
+//! several the least counts, but the most of a device: one that lacks some is ill, not smaller.
 
 use super::requirements::{Requirements, is_well_known};
 use super::resources;
@@ -12,7 +12,7 @@ use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 /// Pods that a node takes whose shape does not say, the kubelet's own default.
@@ -74,7 +74,9 @@ impl Shape {
         let labels = node.metadata.labels.as_ref()?;
         let source = Source::Node { name: node.metadata.name.clone()?, seen };
         let shown = node.is_ready() && labels.get(names::INITIALIZED).is_some_and(|v| v == "true");
-        shown.then(|| Self::seen(labels, &node.status.allocatable, source)).flatten()
+        // A device that is out of order is not allocatable, and the next node of the type has it.
+        let allocatable = resources::max(&node.status.allocatable, &node.status.devices);
+        shown.then(|| Self::seen(labels, &allocatable, source)).flatten()
     }
 
     /// What the provider expects of a NodeClaim's instance type, with a margin for what it cannot know.
@@ -98,14 +100,18 @@ impl Shape {
         Some(Self { instance_type, allocatable: allocatable.clone(), labels: labels.collect(), source })
     }
 
-    /// Both as one: the newer, with the least that either showed; a Node counts more than an estimate.
+    /// Both as one, told as the other is: the least that either showed, but the most of each device.
     #[must_use]
-    pub fn combined(&self, newer: &Self) -> Self {
-        match (&self.source, &newer.source) {
-            (Source::Node { .. }, Source::NodeClaim { .. }) => self.clone(),
-            (Source::NodeClaim { .. }, Source::Node { .. }) => newer.clone(),
-            _ => Self { allocatable: resources::min(&self.allocatable, &newer.allocatable), ..newer.clone() },
-        }
+    pub fn with(&self, other: &Self) -> Self {
+        let devices = |list: &ResourceList| -> ResourceList {
+            list.iter()
+                .filter(|(key, _)| resources::is_device(key))
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect()
+        };
+        let mut allocatable = resources::min(&self.allocatable, &other.allocatable);
+        allocatable.extend(resources::max(&devices(&self.allocatable), &devices(&other.allocatable)));
+        Self { allocatable, ..other.clone() }
     }
 
     /// What is left for pods besides these DaemonSets.
@@ -132,7 +138,7 @@ impl Shape {
 }
 
 /// Whether a label tells what a machine is, rather than where it is or what has asked for it.
-fn is_of_machine(key: &str) -> bool {
+pub fn is_of_machine(key: &str) -> bool {
     is_well_known(key) && !OF_PLACE.contains(&key) && !key.ends_with("nodeclass")
 }
 
@@ -146,6 +152,8 @@ pub struct Known {
     pub shapes: Vec<Shape>,
     /// Whether a type is possible of which nothing is known.
     pub others: bool,
+    /// Whether the requirements say which types are possible.
+    pub lists_types: bool,
 }
 
 /// The shapes that a node with these requirements may have: those of the policy, else those learnt.
@@ -180,16 +188,16 @@ pub fn known(stated: &[parameters::Shape], learnt: &[Shape], requirements: &Requ
     all.retain(|shape| shape.may_be(requirements));
     let listed = requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
     let others = listed.is_none_or(|types| types.iter().any(|t| !all.iter().any(|s| s.instance_type == *t)));
-    Known { shapes: all, others }
+    Known { shapes: all, others, lists_types: listed.is_some() }
 }
 
-/// How many devices each node has, where the requirements of its type say so.
-pub fn devices_per_node(requirements: &Requirements) -> Option<u32> {
-    let count = |key: &&str| {
+/// How many devices a node may have, where the requirements of its type say so.
+pub fn devices_per_node(requirements: &Requirements) -> BTreeSet<u32> {
+    let counts = |key: &&str| {
         let values = requirements.get(key)?.listed()?;
-        values.iter().filter_map(|v| v.parse::<u32>().ok()).filter(|n| *n > 0).min()
+        Some(values.iter().filter_map(|v| v.parse::<u32>().ok()).filter(|n| *n > 0).collect())
     };
-    names::DEVICE_COUNTS.iter().find_map(count)
+    names::DEVICE_COUNTS.iter().find_map(counts).unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -243,8 +251,8 @@ mod tests {
     }
 
     #[test]
-    fn the_least_of_what_was_seen_counts_and_a_node_more_than_an_estimate() {
-        let seen = node("n1", "8", 1).combined(&node("n2", "7", 2)).combined(&node("n3", "9", 3));
+    fn of_two_the_least_counts_and_of_an_estimate_a_part_of_the_memory_is_left_free() {
+        let seen = node("n1", "8", 1).with(&node("n2", "7", 2)).with(&node("n3", "9", 3));
         assert_eq!(seen.allocatable["cpu"].0, "7");
         assert_eq!(seen.source.to_string(), "Node n3, seen 1970-01-01T00:00:03Z");
         let claim: NodeClaim = serde_json::from_value(json!({
@@ -256,8 +264,24 @@ mod tests {
         .unwrap();
         let estimate = Shape::of_claim(&claim, Timestamp::UNIX_EPOCH).unwrap();
         assert_eq!(estimate.allocatable["memory"].0, "95");
-        assert_eq!(seen.combined(&estimate), seen);
-        assert_eq!(estimate.combined(&seen), seen);
+    }
+
+    #[test]
+    fn a_device_that_is_out_of_order_is_one_that_the_type_has() {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "n", "labels": {(names::INSTANCE_TYPE): "p5", (names::INITIALIZED): "true"}},
+            "status": {
+                "allocatable": {"cpu": "8", "nvidia.com/gpu": "7"},
+                "capacity": {"cpu": "9", "nvidia.com/gpu": "8"},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }))
+        .unwrap();
+        let shape = Shape::of_node(&node, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(
+            (shape.allocatable["cpu"].0.as_str(), shape.allocatable["nvidia.com/gpu"].0.as_str()),
+            ("8", "8")
+        );
     }
 
     #[test]

@@ -2,17 +2,19 @@
 //!
 //! Rule: pods of several sets share a node only if the nodes asked for are alike in everything.
 
+use super::apart::shun;
 use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::packing::{Batch, Filled, Kind, Misfit, pack};
 use super::shapes::{Known, Shape, devices_per_node, known};
 use super::{
-    Cluster, Obstacle, ObstacleReason, Plan, Request, Share, Slot, cost, daemons, lifetime, resources,
+    Cluster, Most, Obstacle, ObstacleReason, Plan, Request, Share, Slot, cost, daemons, lifetime, resources,
 };
 use crate::api::parameters::{PackingMode, Pinning};
 use crate::api::pod::ResourceList;
 use crate::names;
 use k8s_openapi::api::core::v1::Taint;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::sync::Arc;
 
 /// Plans the slots of all pod sets, each with its draft.
@@ -28,8 +30,12 @@ pub fn plan(
     let mut slots = Vec::new();
     for family in families(request.policy.packing, demand, drafts) {
         let taints = family.draft.taints(request.gang, pinning);
-        let daemons = daemons::overhead(family.draft, &taints, cluster)?;
-        let site = Site { cluster, request, family: &family, taints, daemons };
+        // Where pods share nodes a DaemonSet that may come takes the room of one; a node for each has room to spare,
+        // or shows that it has not.
+        let in_doubt = request.policy.packing == PackingMode::Fill;
+        let daemons = daemons::overhead(family.draft, &taints, cluster, in_doubt)?;
+        let known = known(&request.policy.shapes, cluster.shapes, &family.draft.requirements);
+        let site = Site { request, family: &family, taints, daemons, known };
         let more = match request.policy.packing {
             PackingMode::PerPod => site.one_each()?,
             PackingMode::Fill => site.filled(&mut notes)?,
@@ -101,26 +107,22 @@ fn families<'a>(mode: PackingMode, demand: &'a [PodSetDemand<'a>], drafts: &'a [
 
 /// Everything that the nodes of one family are planned from.
 struct Site<'a> {
-    cluster: &'a Cluster<'a>,
     request: &'a Request<'a>,
     family: &'a Family<'a>,
     taints: Vec<Taint>,
     daemons: ResourceList,
+    known: Known,
 }
 
 impl Site<'_> {
-    fn known(&self) -> Known {
-        known(&self.request.policy.shapes, self.cluster.shapes, &self.family.draft.requirements)
-    }
-
     /// One node for each pod. The provider picks the type, so only what no type can hold is refused.
     fn one_each(&self) -> Result<Vec<Slot>, Obstacle> {
-        let Known { shapes, others } = self.known();
+        let Known { shapes, others, .. } = &self.known;
         let mut slots = Vec::new();
         for (index, set) in self.family.sets.iter().enumerate() {
             let fits = |s: &Shape| resources::first_short(&set.each, &s.room(&self.daemons)).is_none();
             if !others && !shapes.iter().any(fits) {
-                return Err(self.too_large(set, &shapes));
+                return Err(self.too_large(set, shapes));
             }
             let pods = self.shares(|n| u32::from(n == index));
             let shape = shapes.iter().find(|s| fits(s)).filter(|_| shapes.len() == 1 && !others);
@@ -131,7 +133,7 @@ impl Site<'_> {
 
     /// As many pods on each node as its shape has room for.
     fn filled(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
-        let Known { shapes, others } = self.known();
+        let Known { shapes, others, .. } = &self.known;
         if shapes.is_empty() {
             return self.by_devices(notes);
         }
@@ -144,7 +146,7 @@ impl Site<'_> {
                 Err(Misfit { batch }) => {
                     let set = self.family.sets.get(batch).ok_or_else(|| self.too_large_for_all())?;
                     if !others {
-                        return Err(self.too_large(set, &shapes));
+                        return Err(self.too_large(set, shapes));
                     }
                     notes.push(format!(
                         "no known shape holds a pod of pod set {}, so each gets a node of its own",
@@ -155,10 +157,10 @@ impl Site<'_> {
                 }
             }
         };
-        notes.extend(shapes.iter().filter(|shape| used(&filled, &shapes, shape)).map(|shape| {
+        notes.extend(shapes.iter().filter(|shape| used(&filled, shapes, shape)).map(|shape| {
             format!("packed into shape {} as known from {}", shape.instance_type, shape.source)
         }));
-        let mut slots = self.of(&filled, &batches, &shapes)?;
+        let mut slots = self.of(&filled, &batches, shapes)?;
         for batch in alone {
             let pods = self.family.sets.get(batch).map_or(0, |set| set.pods);
             slots.extend(self.alike(self.shares(|n| u32::from(n == batch)), pods, &[], None)?);
@@ -180,43 +182,49 @@ impl Site<'_> {
 
     /// Where no shape is known: by the devices of a node, if the requirements tell how many it has.
     fn by_devices(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
-        let devices = devices_per_node(&self.family.draft.requirements);
+        let counts = devices_per_node(&self.family.draft.requirements);
         let pool = &self.family.draft.node_pool;
-        let key =
-            self.family.sets.iter().find_map(|set| set.each.keys().find(|key| resources::is_device(key)));
-        let (Some(devices), Some(key)) = (devices, key) else {
+        let sets = &self.family.sets;
+        let key = sets.iter().find_map(|set| set.each.keys().find(|key| resources::is_device(key)));
+        let (Some(most), Some(key)) = (counts.last(), key) else {
             notes.push(format!(
                 "no shape of NodePool {pool} is known yet, so each pod gets a node of its own; state shapes under packing.shapes"
             ));
             return self.one_each();
         };
-        let only = |list: &ResourceList| {
+        let room = |devices: &u32| ResourceList::from([(key.clone(), Quantity(devices.to_string()))]);
+        let only = |list: &ResourceList| -> ResourceList {
             list.iter().filter(|(k, _)| *k == key).map(|(k, v)| (k.clone(), v.clone())).collect()
         };
+        if let Some(set) = sets.iter().find(|s| resources::first_short(&only(&s.each), &room(most)).is_some())
+        {
+            return Err(Obstacle::new(
+                ObstacleReason::TooLarge,
+                format!(
+                    "a pod of pod set {} requests more {key} than the {most} of a node of NodePool {pool}; request fewer per pod",
+                    set.pod_set.name
+                ),
+            ));
+        }
+        // A node may come with the least of them that holds a pod, so no more than that is counted on.
+        let holds_all =
+            |n: &&u32| sets.iter().all(|s| resources::first_short(&only(&s.each), &room(n)).is_none());
+        let devices = counts.iter().find(holds_all).unwrap_or(most);
         let batches: Vec<Batch> = self
             .batches()
             .into_iter()
             .map(|batch| {
-                let needs: ResourceList = only(&batch.needs);
+                let needs = only(&batch.needs);
                 // Pods without the device say nothing of how many of them fit.
                 let per_node = if needs.is_empty() { 1 } else { batch.per_node };
                 Batch { needs, per_node, ..batch }
             })
             .collect();
-        let room =
-            [(key.clone(), k8s_openapi::apimachinery::pkg::api::resource::Quantity(devices.to_string()))]
-                .into();
-        let kinds = [Kind { room, price: None }];
         notes.push(format!(
             "no shape of NodePool {pool} is known yet: packed by its {devices} {key} per node alone, so the sum of CPU and memory may be more than a node has"
         ));
-        let filled = pack(&batches, &kinds).map_err(|Misfit { batch }| {
-            let name = self.family.sets.get(batch).map_or("", |set| &set.pod_set.name);
-            Obstacle::new(
-                ObstacleReason::TooLarge,
-                format!("a pod of pod set {name} requests more {key} than the {devices} of a node of NodePool {pool}; request fewer per pod"),
-            )
-        })?;
+        let filled = pack(&batches, &[Kind { room: room(devices), price: None }])
+            .map_err(|Misfit { .. }| self.too_large_for_all())?;
         let mut slots = Vec::new();
         for node in &filled {
             let pods = self.shares(|n| node.pods.get(n).copied().unwrap_or(0));
@@ -226,12 +234,18 @@ impl Site<'_> {
     }
 
     fn batches(&self) -> Vec<Batch> {
-        let batch = |set: &&PodSetDemand<'_>| Batch {
+        let sets = &self.family.sets;
+        let apart = |n: usize, set: &PodSetDemand<'_>| {
+            let others = sets.iter().enumerate().filter(|(other, _)| *other != n);
+            others.filter(|(_, other)| shun(set.pod_set, other.pod_set)).map(|(other, _)| other).collect()
+        };
+        let batch = |(n, set): (usize, &&PodSetDemand<'_>)| Batch {
             pods: set.pods,
             needs: set.each.clone(),
             per_node: set.per_node,
+            apart: apart(n, set),
         };
-        self.family.sets.iter().map(batch).collect()
+        sets.iter().enumerate().map(batch).collect()
     }
 
     fn kind(&self, shape: &Shape) -> Kind {
@@ -265,6 +279,7 @@ impl Site<'_> {
             }
         }
         let template = Arc::new(self.family.draft.claim(requests, self.taints.clone(), types)?);
+        let most = Arc::new(self.most(&template.spec.resources.requests, types));
         let pods: Arc<[Share]> = pods.into();
         let shape = shape.cloned().map(Arc::new);
         let slot = |_| Slot {
@@ -273,8 +288,30 @@ impl Site<'_> {
             node_pool: self.family.draft.node_pool.clone(),
             template: Arc::clone(&template),
             shape: shape.clone(),
+            most: Arc::clone(&most),
         };
         Ok((0..nodes).map(slot).collect())
+    }
+
+    /// The most that a node may have which is to have this: that of the largest type it may be of.
+    fn most(&self, requests: &ResourceList, types: &[String]) -> Most {
+        let may_be = |shape: &&Shape| {
+            let named = types.is_empty() || types.contains(&shape.instance_type);
+            named && resources::first_short(requests, &shape.room(&ResourceList::new())).is_none()
+        };
+        let listed = !types.is_empty() || self.known.lists_types;
+        // Where any type is possible, that a large one is known does not make it likely.
+        let shapes = self.known.shapes.iter().filter(|_| listed).filter(may_be);
+        let mut most = shapes.fold(requests.clone(), |most, shape| resources::max(&most, &shape.allocatable));
+        let or_more = types.is_empty() && self.known.others;
+        let device = requests.keys().find(|key| resources::is_device(key));
+        if let (true, Some(key), Some(count)) =
+            (or_more, device, devices_per_node(&self.family.draft.requirements).last())
+        {
+            let count = ResourceList::from([(key.clone(), Quantity(count.to_string()))]);
+            most = resources::max(&most, &count);
+        }
+        Most { resources: most, or_more }
     }
 
     fn too_large_for_all(&self) -> Obstacle {
@@ -427,6 +464,17 @@ mod tests {
         assert_eq!(filled(&[set], &["p5"], &eight()).provisioned().slots.len(), 3);
     }
 
+    #[test]
+    fn pods_of_two_sets_that_shun_each_other_do_not_share_a_node_either() {
+        let apart = json!({"template": {"metadata": {"labels": {"app": "js"}}, "spec": {"affinity": {"podAntiAffinity":
+        {"requiredDuringSchedulingIgnoredDuringExecution": [
+            {"topologyKey": names::HOSTNAME, "labelSelector": {"matchLabels": {"app": "js"}}},
+        ]}}}}});
+        let set = |name, count| super::super::fixtures::patched(pod_set(name, count), &apart);
+        let plan = filled(&[set("lead", 1), set("main", 3)], &["p5"], &eight()).provisioned();
+        assert_eq!(pods(&plan), [[("lead", 1)], [("main", 1)], [("main", 1)], [("main", 1)]]);
+    }
+
     fn learnt(instance_type: &str, gpus: u32) -> Shape {
         Shape {
             instance_type: instance_type.into(),
@@ -457,6 +505,79 @@ mod tests {
         let plan = world.provisioned();
         assert_eq!(pods(&plan), [[("main", 6)], [("main", 2)]]);
         assert!(plan.notes[0].contains("Node n1"), "{:?}", plan.notes);
+    }
+
+    #[test]
+    fn filled_nodes_hold_every_pod_once_and_are_never_more_than_one_for_each_pod() {
+        let mut seed = 7_u64;
+        let mut roll = |sides: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % sides
+        };
+        let mut planned = 0;
+        for round in 0..300 {
+            let sets: Vec<Value> = (0..=roll(3))
+                .map(|n| {
+                    let limits =
+                        json!({"cpu": (1 + roll(9)).to_string(), "nvidia.com/gpu": roll(5).to_string()});
+                    let count = 1 + i32::try_from(roll(6)).unwrap();
+                    let spec = json!({"containers": [{"resources": {"limits": limits}}]});
+                    super::super::fixtures::patched(
+                        pod_set(&format!("s{n}"), count),
+                        &json!({"template": {"spec": spec}}),
+                    )
+                })
+                .collect();
+            let shape = |name: &str, cpu: u64, gpus: u64| json!({"instanceType": name, "allocatable": {"cpu": cpu, "nvidia.com/gpu": gpus}});
+            let known = [shape("p4", 4 + roll(9), roll(5)), shape("p5", 8 + roll(30), 4 + roll(5))];
+            let stated = usize::try_from(roll(3)).unwrap();
+            let mut world = filled(&sets, &["p4", "p5"], &json!(known[..stated]));
+            if stated == 0 && roll(2) == 0 {
+                let counts = json!({"key": names::DEVICE_COUNTS[0], "operator": "In", "values": [(1 + roll(4)).to_string(), "4", "8"]});
+                let requirements = json!({"spec": {"template": {"spec": {"requirements": [counts]}}}});
+                world.pools = vec![pool("gpu", &requirements)];
+            }
+            let fill = world.plan();
+            world.policy.packing = PackingMode::PerPod;
+            match (fill, world.plan()) {
+                (super::super::Outcome::Provision(fill), super::super::Outcome::Provision(each)) => {
+                    planned += 1;
+                    assert!(fill.nodes() <= each.nodes(), "round {round}");
+                    let placed = |plan: &Plan| -> u32 {
+                        plan.slots.iter().flat_map(|s| s.pods.iter()).map(|p| p.pods).sum()
+                    };
+                    assert_eq!(placed(&fill), placed(&each), "round {round}");
+                    for slot in &fill.slots {
+                        let Some(shape) = &slot.shape else { continue };
+                        let requests = &slot.template.spec.resources.requests;
+                        let room = shape.room(&ResourceList::new());
+                        assert_eq!(resources::shortage(requests, &room), None, "round {round}");
+                    }
+                }
+                (fill, each) => {
+                    let told = format!("round {round}: {fill:?} {each:?}");
+                    assert_eq!(std::mem::discriminant(&fill), std::mem::discriminant(&each), "{told}");
+                }
+            }
+        }
+        assert!(planned > 100, "{planned}");
+    }
+
+    #[test]
+    fn of_several_counts_of_devices_the_smallest_that_holds_every_pod_is_filled() {
+        let half = json!({"template": {"spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": "4"}}}]}}});
+        let set = super::super::fixtures::patched(pod_set("main", 3), &half);
+        let mut world = filled(&[set], &["p5"], &json!([]));
+        let counted = |counts: &[&str]| {
+            let requirement = json!({"key": names::DEVICE_COUNTS[0], "operator": "In", "values": counts});
+            vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": [requirement]}}}}))]
+        };
+        world.pools = counted(&["1", "8"]);
+        assert_eq!(pods(&world.provisioned()), [vec![("main", 2)], vec![("main", 1)]]);
+        world.pools = counted(&["4", "8"]);
+        assert_eq!(world.provisioned().slots.len(), 3);
+        world.pools = counted(&["1", "2"]);
+        assert!(world.obstacle().1.contains("more nvidia.com/gpu than the 2 of a node"));
     }
 
     #[test]

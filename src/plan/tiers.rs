@@ -11,6 +11,9 @@ use crate::api::parameters::{ColocationMode, Tier};
 use crate::policy::{Colocation, Policy};
 use std::collections::BTreeSet;
 
+/// Most combinations of NodePools that are tried for pod sets that choose among different ones.
+const MOST: usize = 64;
+
 /// One way to get all nodes of a gang.
 #[derive(Clone, Debug)]
 pub struct Choice {
@@ -44,15 +47,13 @@ pub fn choices(cluster: &Cluster<'_>, request: &Request<'_>, demand: &[PodSetDem
                 continue;
             }
         };
-        let most = candidates.iter().map(Vec::len).max().unwrap_or(1);
-        for nth in 0..most {
-            // A pod set with fewer NodePools to choose from stays on its last one.
-            let drafts: Vec<Draft> =
-                candidates.iter().filter_map(|list| list.get(nth).or_else(|| list.last())).cloned().collect();
+        let rows = combinations(&candidates);
+        let several = rows.len() > 1;
+        for drafts in rows {
             let pools: BTreeSet<&str> = drafts.iter().map(|d| d.node_pool.as_str()).collect();
             let pools =
-                if most > 1 { pools.into_iter().collect::<Vec<_>>().join(" and ") } else { String::new() };
-            for (place, drafts) in places(request.policy.colocation.as_ref(), drafts) {
+                if several { pools.into_iter().collect::<Vec<_>>().join(" and ") } else { String::new() };
+            for (place, drafts) in places(request.policy.colocation.as_ref(), cluster.settled, drafts) {
                 let name = [tier.name.as_str(), &pools, &place].into_iter().filter(|part| !part.is_empty());
                 all.push(one(name.collect(), drafts));
             }
@@ -61,9 +62,37 @@ pub fn choices(cluster: &Cluster<'_>, request: &Request<'_>, demand: &[PodSetDem
     all
 }
 
-/// The drafts held to each value of the shared label in turn, with that value.
+/// One NodePool for each pod set: the first of each, then the second of each and so on, where a pod set with fewer to
+/// choose from stays on its last one. Where pod sets choose among different ones, all else that goes together follows.
+fn combinations(candidates: &[Vec<Draft>]) -> Vec<Vec<Draft>> {
+    let last = |list: &Vec<Draft>| list.len().saturating_sub(1);
+    let most = candidates.iter().map(last).max().unwrap_or(0);
+    let mut rows: Vec<Vec<usize>> =
+        (0..=most).map(|nth| candidates.iter().map(|list| nth.min(last(list))).collect()).collect();
+    let same = |a: &[Draft], b: &[Draft]| {
+        a.iter().map(|draft| &draft.node_pool).eq(b.iter().map(|draft| &draft.node_pool))
+    };
+    if !candidates.windows(2).all(|pair| matches!(pair, [a, b] if same(a, b))) {
+        let mut mixed: Vec<Vec<usize>> = vec![Vec::new()];
+        for list in candidates {
+            let with = |row: &Vec<usize>, n| row.iter().copied().chain([n]).collect();
+            let longer = mixed.iter().flat_map(|row| (0..list.len()).map(move |n| with(row, n)));
+            mixed = longer.take(MOST).collect();
+        }
+        mixed.retain(|row| !rows.contains(row));
+        mixed.sort_by_key(|row| row.iter().sum::<usize>());
+        rows.extend(mixed);
+    }
+    let drafts =
+        |row: &Vec<usize>| candidates.iter().zip(row).filter_map(|(list, n)| list.get(*n)).cloned().collect();
+    rows.iter().map(drafts).collect()
+}
+
+/// The drafts held to each value of the shared label in turn, with that value. Of a gang that grows, the value that
+/// its nodes have: no other if it is required, and else before the others.
 fn places(
     colocation: Option<&Colocation>,
+    settled: Option<&str>,
     drafts: Vec<Draft>,
 ) -> Vec<(String, Result<Vec<Draft>, Obstacle>)> {
     let Some(Colocation { topology_key: key, mode }) = colocation else {
@@ -71,9 +100,12 @@ fn places(
     };
     let listed = |draft: &Draft| draft.requirements.get(key).and_then(|v| v.listed()).cloned();
     let common = drafts.iter().map(listed).reduce(|a, b| Some(&a? & &b?)).flatten();
-    let mut all: Vec<_> = common
-        .iter()
-        .flatten()
+    let required = *mode == ColocationMode::Required;
+    let open = |value: &&String| !required || settled.is_none_or(|settled| settled == *value);
+    let mut values: Vec<&String> = common.iter().flatten().filter(open).collect();
+    values.sort_by_key(|value| settled != Some(value.as_str()));
+    let mut all: Vec<_> = values
+        .into_iter()
         .map(|value| (value.clone(), drafts.iter().map(|d| d.held_to(key, value)).collect()))
         .collect();
     match (mode, common) {
@@ -81,7 +113,9 @@ fn places(
         (ColocationMode::Required, common) => {
             let pools: BTreeSet<&str> = drafts.iter().map(|d| d.node_pool.as_str()).collect();
             let pools = pools.into_iter().collect::<Vec<_>>().join(" and ");
-            let why = if common.is_some() {
+            let why = if let (Some(settled), Some(_)) = (settled, &common) {
+                format!("leave out {key} {settled}, where the nodes are that the gang has already")
+            } else if common.is_some() {
                 format!("have no value of {key} in common")
             } else {
                 format!(
@@ -219,6 +253,31 @@ mod tests {
         assert_eq!(world.provisioned().slots[0].node_pool, "light");
     }
 
+    #[test]
+    fn pod_sets_that_choose_among_different_pools_get_any_two_that_are_open() {
+        use super::super::fixtures::{flavor, pod_set};
+        let of = |kind: &str, weight: i32, nodes: &str| {
+            json!({"spec": {"weight": weight, "limits": {"nodes": nodes},
+                "template": {"metadata": {"labels": {"kind": kind}}}}})
+        };
+        let mut world = World::new().workload(&json!({
+            "spec": {"podSets": [pod_set("lead", 1), pod_set("main", 2)]},
+            "status": {"admission": {"podSetAssignments": [
+                {"name": "lead", "flavors": {"cpu": "a"}}, {"name": "main", "flavors": {"cpu": "b"}},
+            ]}},
+        }));
+        world.flavors = ["a", "b"].map(|kind| flavor(kind, &json!({"kind": kind}))).to_vec();
+        world.pools = vec![
+            pool("a1", &of("a", 9, "0")),
+            pool("a2", &of("a", 1, "9")),
+            pool("b1", &of("b", 9, "9")),
+            pool("b2", &of("b", 1, "0")),
+        ];
+        let plan = world.provisioned();
+        let pools: Vec<&str> = plan.slots.iter().map(|s| s.node_pool.as_str()).collect();
+        assert_eq!((pools, plan.choices), (vec!["a2", "b1", "b1"], 4));
+    }
+
     fn together(mode: ColocationMode) -> World {
         let mut world = World::new();
         let topology_key = names::ZONE.to_owned();
@@ -245,6 +304,32 @@ mod tests {
         assert_eq!(zones(&world.provisioned()), ["b"]);
         world.ways = Ways::From(1);
         assert_eq!(zones(&world.provisioned()), ["b"]);
+    }
+
+    #[test]
+    fn a_gang_that_grows_stays_where_its_nodes_are() {
+        let plan = |world: &World, settled| {
+            let cluster = crate::plan::Cluster { settled: Some(settled), ..world.cluster() };
+            match crate::plan::plan(&cluster, &world.request()) {
+                Outcome::Provision(plan) => Ok(plan),
+                Outcome::Wait(obstacle) => Err(obstacle.message),
+                other => panic!("{other:?}"),
+            }
+        };
+        let mut world = together(ColocationMode::Required);
+        let first = plan(&world, "b").unwrap();
+        assert_eq!((zones(&first), first.choices), (vec!["b".to_owned()], 1));
+        world.short = short(&first);
+        assert_eq!(zones(&plan(&world, "b").unwrap()), ["b"], "it is tried again there, and nowhere else");
+        let message = plan(&world, "c").unwrap_err();
+        assert!(
+            message.contains("leave out topology.kubernetes.io/zone c, where the nodes are"),
+            "{message}"
+        );
+        let mut world = together(ColocationMode::Preferred);
+        assert_eq!(zones(&plan(&world, "b").unwrap()), ["b"]);
+        world.short = short(&first);
+        assert_eq!(zones(&plan(&world, "b").unwrap()), ["a"]);
     }
 
     #[test]

@@ -3,8 +3,10 @@
 //! Rule: one is as good as another if Karpenter was asked for the same; and it never changes the
 //! LocalQueue, because what its last tenant left behind is there still.
 
+use super::lifetime::lasts;
 use super::outcome::Plan;
 use crate::api::NodeClaim;
+use crate::api::duration::Span;
 use crate::api::node_claim::NodeClaimSpec;
 use crate::digest::digest;
 use crate::gang::custody::hold_ends;
@@ -20,11 +22,13 @@ pub fn key(queue: &str, check: &str) -> String {
     digest(&[queue, check], 16)
 }
 
-/// Whether a kept claim may be taken over now.
-pub fn is_free(claim: &NodeClaim, now: Timestamp) -> bool {
+/// Whether a kept claim may be taken over now, by a job that may run for this long; `None` where nothing bounds
+/// it.
+pub fn is_free(claim: &NodeClaim, job: Option<Span>, now: Timestamp) -> bool {
     let stays = hold_ends(claim).and_then(|end| end.checked_sub(MARGIN).ok()).is_some_and(|end| end > now);
     let spoilt = claim.is("Drifted") || claim.is("DisruptionReason");
-    claim.metadata.deletion_timestamp.is_none() && claim.is("Initialized") && stays && !spoilt
+    let there = claim.metadata.deletion_timestamp.is_none() && claim.is("Initialized");
+    there && stays && !spoilt && lasts(claim, job, now)
 }
 
 /// Which kept claim each slot can have, by the slot's index; at most one each. Slots for which there is
@@ -124,14 +128,30 @@ mod tests {
 
     #[test]
     fn a_node_that_goes_soon_drifts_or_is_not_up_is_not_free() {
-        assert!(is_free(&claim("a", "1", "old"), at(90)));
-        assert!(!is_free(&claim("a", "1", "old"), at(95)));
+        assert!(is_free(&claim("a", "1", "old"), None, at(90)));
+        assert!(!is_free(&claim("a", "1", "old"), None, at(95)));
         let going = |c: &mut Value| c["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         let drifts = |c: &mut Value| c["status"]["conditions"][0]["type"] = json!("Drifted");
         let endless = |c: &mut Value| c["metadata"]["annotations"] = json!({});
-        assert!(!is_free(&changed(claim("a", "1", "old"), going), at(90)));
-        assert!(!is_free(&changed(claim("a", "1", "old"), drifts), at(90)));
-        assert!(!is_free(&changed(claim("a", "1", "old"), endless), at(90)));
+        assert!(!is_free(&changed(claim("a", "1", "old"), going), None, at(90)));
+        assert!(!is_free(&changed(claim("a", "1", "old"), drifts), None, at(90)));
+        assert!(!is_free(&changed(claim("a", "1", "old"), endless), None, at(90)));
+    }
+
+    #[test]
+    fn a_node_that_karpenter_takes_away_before_the_job_must_end_is_not_free() {
+        let aged = |life: &str| {
+            changed(claim("a", "1", "old"), |c| {
+                c["metadata"]["creationTimestamp"] = json!("1970-01-01T00:00:00Z");
+                c["spec"]["expireAfter"] = json!(life);
+            })
+        };
+        let runs = |seconds| Some(Span::seconds(seconds));
+        assert!(is_free(&aged("100s"), runs(10), at(90)));
+        assert!(!is_free(&aged("100s"), runs(11), at(90)));
+        assert!(is_free(&aged("180s"), None, at(90)), "half of its life is left");
+        assert!(!is_free(&aged("179s"), None, at(90)), "nobody knows how long the job runs");
+        assert!(is_free(&aged("Never"), None, at(90)) && is_free(&aged("Never"), runs(9_000_000), at(90)));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use super::check::{Finding, told};
 use super::tree::Path;
 use super::{Pace, Policy};
 use crate::api::duration::Span;
-use crate::api::parameters::{ColocationMode, PackingMode, Release};
+use crate::api::parameters::{Allocatable, ColocationMode, PackingMode, Release};
 
 /// Shortest wait of a retry: less would be a storm.
 pub const LEAST_WAIT: Span = Span::seconds(1);
@@ -53,6 +53,11 @@ pub fn faults(policy: &Policy) -> Vec<Finding> {
             let message = "does not go with packing.mode Fill: a node of another tier may hold other pods";
             found.push((at, message.to_owned()));
         }
+    }
+    if policy.packing == PackingMode::Fill && policy.readiness.allocatable != Allocatable::Exact {
+        let message =
+            "has to be Exact with packing.mode Fill: a node that does not hold its pods would count as ready";
+        found.push((root.key("readiness").key("allocatable"), message.to_owned()));
     }
     found
 }
@@ -117,6 +122,14 @@ mod tests {
             (
                 "defaults: {strategy: {bufferTime: 5m}, custody: {holdLimit: 4m}}",
                 "defaults.strategy.bufferTime: 5m is not shorter than custody.holdLimit, 4m",
+            ),
+            (
+                "defaults: {packing: {mode: Fill}, readiness: {allocatable: Devices}}",
+                "defaults.readiness.allocatable: has to be Exact with packing.mode Fill",
+            ),
+            (
+                "defaults: {readiness: {allocatable: None}}\nchecks: {c: {packing: {mode: Fill}}}",
+                "checks.c: readiness.allocatable has to be Exact with packing.mode Fill",
             ),
             ("defaults: {custody: {release: Warm}}", "defaults.custody.release: Warm needs warmFor"),
             (

@@ -4,8 +4,9 @@ use super::actors::{self, karpenter::Karpenter, kueue::Kueue, machines::Machines
 use super::api::{self, ApiServer, Caller};
 use super::chance::Chance;
 use super::denials::Denials;
-use super::faults::{Fault, Line, Rates, Struck, Wire};
+use super::faults::{Fault, Rates};
 use super::transport::Link;
+use super::wire::{Line, Struck, Wire};
 use crate::app::reload;
 use crate::app::replica::{Parts, Replica};
 use crate::clock::Clock;
@@ -114,7 +115,7 @@ impl Cluster {
             down: Arc::default(),
             kueue_stands,
             died: unbounded_channel(),
-            struck: Arc::new(|_| {}),
+            struck: Arc::new(|_, _| {}),
             started: Arc::default(),
         }
     }
@@ -128,7 +129,7 @@ impl Cluster {
     /// A client on whose way nothing goes wrong.
     pub fn client(&self, user: &str) -> Client {
         let (died, _) = unbounded_channel();
-        let wire = Wire::new(Chance::new(self.seed, user), died, Arc::new(|_| {}));
+        let wire = Wire::new(Chance::new(self.seed, user), died, Arc::new(|_, _| {}));
         self.link(user, 0, self.clock.clone(), wire).client()
     }
 
@@ -236,6 +237,11 @@ impl Setu {
         self.stop.cancel();
     }
 
+    /// Whether it has ended although nobody ended it: it panicked.
+    pub fn has_fallen(&self) -> bool {
+        self.task.is_finished() && !self.stop.is_cancelled() && !self.wire.is_dead()
+    }
+
     /// Ends it as an upgrade does: what is under way is finished.
     pub fn stop(&self) {
         self.stop.cancel();
@@ -245,5 +251,24 @@ impl Setu {
 impl Drop for Setu {
     fn drop(&mut self) {
         self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_ends_by_itself_has_fallen_and_one_that_is_ended_has_not() {
+        let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);
+        let mut cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
+        let mut fallen = cluster.start_setu(&Start::default());
+        fallen.task = tokio::spawn(async { panic!("on purpose") });
+        let [stopped, killed, alive] = [(); 3].map(|()| cluster.start_setu(&Start::default()));
+        stopped.stop();
+        killed.kill();
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        assert!(fallen.has_fallen() && stopped.task.is_finished() && killed.task.is_finished());
+        assert!(![stopped, killed, alive].iter().any(Setu::has_fallen));
     }
 }

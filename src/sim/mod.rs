@@ -21,3 +21,4 @@ pub mod show;
 pub mod transport;
 mod values;
 pub mod weather;
+pub mod wire;

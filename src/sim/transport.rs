@@ -3,13 +3,14 @@
 
 use super::api::{Answer, ApiServer, Caller, Frame, Watch};
 use super::denials::Denials;
-use super::faults::{Fault, WatchFault, Wire};
+use super::faults::{Fault, WatchFault};
+use super::wire::Wire;
 use crate::clock::Clock;
 use axum::body::{Body as AnswerBody, Bytes};
 use futures::future::BoxFuture;
 use futures::{FutureExt, Stream, StreamExt, stream};
-use http::header::DATE;
-use http::{HeaderValue, Method, Request, Response, StatusCode};
+use http::header::{DATE, RETRY_AFTER};
+use http::{HeaderValue, Request, Response, StatusCode};
 use jiff::fmt::rfc2822::DateTimePrinter;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
@@ -59,14 +60,16 @@ impl Link {
         let request = Request::from_parts(parts, body);
         let wire = Arc::clone(&self.wire);
         wire.up().await;
-        let write = request.method() != Method::GET;
-        let fault = if write { wire.strikes(request.method().as_str(), request.uri().path()) } else { None };
+        let fault = wire.strikes(&request);
         tokio::time::sleep(wire.latency()).await;
         match fault {
             Some(Fault::CrashBefore) => wire.die(Fault::CrashBefore),
             Some(Fault::RequestLost) => return Err(broken()),
             Some(Fault::TooManyRequests) => {
-                return Ok(refused(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests"));
+                return Ok(busy(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests"));
+            }
+            Some(Fault::Unavailable) => {
+                return Ok(busy(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable"));
             }
             Some(Fault::ServerError) => {
                 return Ok(refused(StatusCode::INTERNAL_SERVER_ERROR, "InternalError"));
@@ -195,6 +198,13 @@ fn status(code: StatusCode, reason: &str) -> serde_json::Value {
 fn refused(code: StatusCode, reason: &str) -> Response<AnswerBody> {
     let mut response = Response::new(AnswerBody::from(status(code, reason).to_string()));
     *response.status_mut() = code;
+    response
+}
+
+/// A refusal that says when to come back.
+fn busy(code: StatusCode, reason: &str) -> Response<AnswerBody> {
+    let mut response = refused(code, reason);
+    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }
 

@@ -46,6 +46,9 @@ pub struct Rule {
     /// The Node shows none of these.
     #[serde(default)]
     missing_resources: Vec<String>,
+    /// The Node shows so much of these, whatever its type has.
+    #[serde(default)]
+    shows: BTreeMap<String, String>,
     /// Multiplies the price of the offers.
     price_factor: Option<f64>,
 }
@@ -126,6 +129,11 @@ impl Weather {
     /// Whether the Node does not show this resource.
     pub fn hides(&self, place: &Place, resource: &str) -> bool {
         self.at(place).any(|r| r.missing_resources.iter().any(|m| m == resource))
+    }
+
+    /// How much of this resource the Node shows in place of what its type has.
+    pub fn shows(&self, place: &Place, resource: &str) -> Option<String> {
+        self.at(place).find_map(|r| r.shows.get(resource)).cloned()
     }
 
     /// What the price is multiplied by.

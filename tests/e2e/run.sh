@@ -10,7 +10,7 @@ if ! command -v go >/dev/null; then
 fi
 cargo build --features fail-points --target-dir target/e2e/setu
 if [ -z "${1:-}" ]; then
-  cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test shards --test examples --test documents --test tenant --test chart
+  cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test shards --test examples --test documents --test cluster --test tenant --test chart
   if command -v kubectl >/dev/null; then
     cargo test -p setu-e2e --test cli -- --ignored
   else

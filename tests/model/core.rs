@@ -66,6 +66,7 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
         node_pool: "gpu".into(),
         template: Arc::clone(&template),
         shape: None,
+        most: Arc::default(),
     };
     Outcome::Provision(Plan {
         slots: (0..SLOTS).map(slot).collect(),

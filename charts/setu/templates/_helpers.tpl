@@ -57,9 +57,10 @@ system:serviceaccount:{{ .Release.Namespace }}:{{ include "setu.serviceAccount" 
 system:serviceaccount:{{ .Release.Namespace }}:{{ include "setu.fullname" . }}-uninstall
 {{- end -}}
 
+{{- /* What has failed stays, or nobody could read why. */ -}}
 {{- define "setu.uninstallMeta" -}}
 labels: {{- include "setu.labels" . | nindent 2 }}
 annotations:
   helm.sh/hook: pre-delete
-  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded,hook-failed
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
 {{- end -}}

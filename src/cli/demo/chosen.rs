@@ -18,7 +18,10 @@ pub fn runs(scenario: &str) -> Result<Vec<Run>, Failure> {
     }
     let path = Path::new(scenario);
     if path.is_file() {
-        return scenario::read_file(path).map_err(invalid);
+        let runs = scenario::read_file(path).map_err(invalid)?;
+        let wrong = |e: anyhow::Error| invalid(e.context(scenario.to_owned()));
+        runs.iter().try_for_each(scenario::check).map_err(wrong)?;
+        return Ok(runs);
     }
     let is_path = scenario.contains('/') || path.extension().is_some_and(|e| e == "yaml");
     let what = if is_path { "is no file" } else { "is the name of no scenario" };

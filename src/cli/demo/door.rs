@@ -5,9 +5,12 @@ use crate::app::board;
 use crate::controllers::board::BoardSnapshot;
 use crate::sim::cluster::Cluster;
 use crate::sim::http;
+use std::fs::OpenOptions;
 use std::future::IntoFuture as _;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write as _};
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::sync::CancellationToken;
 
@@ -35,8 +38,9 @@ impl Door {
         Ok(Self { listener, address })
     }
 
-    /// Answers from now on, and says how to knock. Must be called within a tokio runtime.
-    pub fn serve(self, cluster: &Cluster) -> Result<(), Failure> {
+    /// Answers from now on, and says how to knock. What is returned is kept for as long as it answers. Must be
+    /// called within a tokio runtime.
+    pub fn serve(self, cluster: &Cluster) -> Result<Option<Kubeconfig>, Failure> {
         let listener = tokio::net::TcpListener::from_std(self.listener)
             .map_err(|e| Failure::Failed(format!("--serve {}: {e}", self.address)))?;
         let (acting, last) = (cluster.board(), Arc::new(Mutex::new(BoardSnapshot::default())));
@@ -51,7 +55,9 @@ impl Door {
         let api = http::router(cluster.server.clone(), CancellationToken::new());
         // It ends with the runtime.
         tokio::spawn(axum::serve(listener, board::routes(snapshot).merge(api)).into_future());
-        let own = kubeconfig(self.address).map_or_else(String::new, |path| {
+        let kubeconfig = Kubeconfig::write(self.address);
+        let own = kubeconfig.as_ref().map_or_else(String::new, |Kubeconfig(path)| {
+            let path = path.display();
             format!("With Setu's own commands:\n\n  export KUBECONFIG={path}\n  setu inspect -A\n\n")
         });
         print(&format!(
@@ -62,13 +68,28 @@ impl Door {
              {own}In a browser: http://{address}/board\n\n",
             address = self.address
         ));
-        Ok(())
+        Ok(kubeconfig)
     }
 }
 
-/// Writes a kubeconfig that leads to an address; returns its path, if there is a place for it.
-fn kubeconfig(address: SocketAddr) -> Option<String> {
-    let path = std::env::temp_dir().join(format!("setu-demo-{}.json", address.port()));
-    std::fs::write(&path, http::kubeconfig(address)).ok()?;
-    Some(path.display().to_string())
+/// A kubeconfig that leads to the port, in a file of this user's own. It goes with this value.
+pub struct Kubeconfig(PathBuf);
+
+impl Kubeconfig {
+    /// Writes it, if there is a place for it. What is there already may be another user's and is left alone.
+    fn write(address: SocketAddr) -> Option<Self> {
+        let name = format!("setu-demo-{}-{}.json", address.port(), std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).ok()?;
+        let kubeconfig = Self(path);
+        file.write_all(http::kubeconfig(address).as_bytes()).ok()?;
+        Some(kubeconfig)
+    }
+}
+
+impl Drop for Kubeconfig {
+    fn drop(&mut self) {
+        // Whoever cleans the folder may have been faster.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }

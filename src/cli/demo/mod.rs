@@ -23,6 +23,8 @@ use std::time::Duration;
 
 /// What is told when a write is the last of a life.
 const KILLED: &str = "— Setu is killed right after this write, and starts again";
+/// Less would make a second of the play longer than a minute, and at last longer than can be counted.
+const SLOWEST: f64 = 0.02;
 /// How often the screen is drawn anew while a scenario is played.
 const DRAW: Duration = Duration::from_millis(100);
 
@@ -35,7 +37,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     scenario: Option<String>,
     /// How many times as fast as the wall clock time goes; 0 means as fast as the machine can.
-    #[arg(long, default_value_t = 1.5)]
+    #[arg(long, default_value_t = 2.0)]
     speed: f64,
     /// What chance is made from: the same seed repeats the same run exactly.
     #[arg(long, default_value_t = 1)]
@@ -48,8 +50,11 @@ pub struct Args {
 impl Args {
     /// Shows it to the end.
     pub async fn run(self) -> Result<(), Failure> {
-        if !self.speed.is_finite() || self.speed < 0.0 {
-            return Err(Failure::Invalid(format!("--speed {}: give 0 or a positive number", self.speed)));
+        if !self.speed.is_finite() || (self.speed != 0.0 && self.speed < SLOWEST) {
+            return Err(Failure::Invalid(format!(
+                "--speed {}: give 0 or a number from {SLOWEST} on",
+                self.speed
+            )));
         }
         if self.scenario.as_deref() == Some(chosen::LIST) {
             super::print(&chosen::list()?);
@@ -121,7 +126,7 @@ impl Args {
         let (cluster, spectator) = self.cluster(names::CONTROLLER_NAME, policy);
         let mut play = Play::new(cluster, spectator.clone()).map_err(Failure::Failed)?;
         let served = door.is_some();
-        door.map_or(Ok(()), |door| door.serve(play.cluster()))?;
+        let _kubeconfig = door.map(|door| door.serve(play.cluster())).transpose()?;
         let mut screen = Screen::new(std::io::stdout().is_terminal());
         let shown = async {
             play.play(|spectator| screen.draw(spectator)).await;
@@ -145,10 +150,10 @@ impl Args {
             .map_err(|e| Failure::Invalid(format!("the policy of {}: {e}", run.title)))?;
         let (mut cluster, spectator) = self.cluster(&scenario::controller_name(run), policy);
         let (witness, clock) = (spectator.clone(), cluster.clock.clone());
-        cluster.tell_of_faults(Arc::new(move |_| witness.announce(clock.now(), KILLED)));
+        cluster.tell_of_faults(Arc::new(move |_, _| witness.announce(clock.now(), KILLED)));
         super::print(&format!("{}\n", run.title));
         let served = door.is_some();
-        door.map_or(Ok(()), |door| door.serve(&cluster))?;
+        let _kubeconfig = door.map(|door| door.serve(&cluster)).transpose()?;
         let mut screen = Screen::new(std::io::stdout().is_terminal());
         let mut world = scenario::World::new(Embedded::new(cluster), run).await.map_err(invalid)?;
         let mut played = None;

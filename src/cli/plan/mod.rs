@@ -8,6 +8,7 @@ mod show;
 use super::policy_flags::PolicyFlags;
 use super::{Failure, print, render};
 use crate::api::parameters::Gate;
+use crate::gang::identity::pin;
 use crate::names;
 use crate::plan::{self, Cluster, Obstacle, Outcome, Request, Ways};
 use crate::policy::overrides::{self, Ignored};
@@ -104,11 +105,13 @@ impl Args {
             traffic: Some(&traffic),
             ..Cluster::default()
         };
+        // By its label a gang's own nodes are known, which do not count as another's.
+        let gang = pin(&admitted.workload, &admitted.check);
         let request = Request {
             workload: &admitted.workload,
             check: &admitted.check,
             our_checks: &our_checks,
-            gang: "0000000000000000",
+            gang: &gang,
             policy: &policy,
             ways: Ways::From(0),
         };

@@ -17,6 +17,7 @@ use crate::names;
 use crate::plan::gates::guards::Traffic;
 use crate::plan::gates::local_queue::Held;
 use crate::plan::shapes::Shape;
+use crate::plan::sightings::Sightings;
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::LimitRange;
@@ -206,13 +207,9 @@ impl Objects {
         let now = Timestamp::now();
         let nodes = self.nodes.iter().filter_map(|n| Shape::of_node(n, now));
         let claims = self.node_claims.iter().filter_map(|c| Shape::of_claim(c, now));
-        let mut shapes: BTreeMap<String, Shape> = BTreeMap::new();
-        for shape in nodes.chain(claims) {
-            let combined =
-                shapes.get(&shape.instance_type).map_or_else(|| shape.clone(), |s| s.combined(&shape));
-            shapes.insert(shape.instance_type.clone(), combined);
-        }
-        shapes.into_values().collect()
+        let mut sightings = Sightings::default();
+        nodes.chain(claims).for_each(|shape| sightings.note(shape));
+        sightings.shapes(now).collect()
     }
 }
 

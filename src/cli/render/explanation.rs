@@ -82,6 +82,12 @@ fn waits(text: &mut String, report: &GangReport) {
     if let Some(words) = report.kueue_says.as_ref().filter(|words| !report.why.contains(*words)) {
         let _ = writeln!(text, "  Kueue: {}", clean(words));
     }
+    // How long it usually takes is known to the controller alone.
+    if report.gang.as_ref().is_some_and(|gang| gang.state == StateName::WaitingReady)
+        && report.told.contains(", usually ")
+    {
+        let _ = writeln!(text, "  Kueue was told: {}", clean(&report.told));
+    }
     for other in &report.other_checks {
         let says =
             if other.message.is_empty() { String::new() } else { format!(": {}", clean(&other.message)) };

@@ -5,6 +5,7 @@ use super::{BOLD, clean, paint, span, style_of};
 use crate::api::NodeClaim;
 use crate::cli::cluster::Snapshot;
 use crate::cli::report::{GangReport, Standing};
+use crate::gang::custody::is_warm;
 use crate::gang::explain::{Phase, SlotView};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
@@ -35,9 +36,12 @@ pub struct Held {
     pub coming: usize,
     /// Ready, and their gang does not run yet.
     pub idle: usize,
+    /// Kept for a next gang of the same LocalQueue.
+    pub warm: usize,
     /// For no gang that could still use them: being deleted, or left over.
     pub wasted: usize,
-    /// Seconds that idle nodes have been idle, and wasted ones have existed, all together.
+    /// Seconds that idle and warm nodes have been so, and wasted ones have been on their way out or, left over,
+    /// have existed, all together.
     pub unused_seconds: i64,
 }
 
@@ -73,9 +77,14 @@ fn count(held: &mut Held, claim: &NodeClaim, slot: Option<(&GangReport, &SlotVie
             }
             _ => held.coming += 1,
         },
+        _ if is_warm(claim) && claim.metadata.deletion_timestamp.is_none() => {
+            held.warm += 1;
+            held.unused_seconds += since(claim.annotation(names::WARM_SINCE).parse().ok());
+        }
         _ => {
             held.wasted += 1;
-            held.unused_seconds += since(created);
+            let going = claim.metadata.deletion_timestamp.as_ref().map(|t| t.0);
+            held.unused_seconds += since(going.or(created));
         }
     }
 }
@@ -95,7 +104,7 @@ pub fn top(summary: &Summary, now: Timestamp, width: Option<usize>) -> String {
     if summary.pools.is_empty() {
         text.push_str("No node is held.\n");
     } else {
-        let head = ["NODEPOOL", "NODES", "RUNNING", "COMING", "IDLE", "WASTED", "UNUSED TIME"];
+        let head = ["NODEPOOL", "NODES", "RUNNING", "COMING", "IDLE", "WARM", "WASTED", "UNUSED TIME"];
         let mut rows: Vec<Vec<String>> =
             summary.pools.iter().map(|(pool, held)| cells(&clean(pool), *held)).collect();
         if summary.pools.len() > 1 {
@@ -131,13 +140,14 @@ fn total(pools: &BTreeMap<String, Held>) -> Held {
         running: sum.running + held.running,
         coming: sum.coming + held.coming,
         idle: sum.idle + held.idle,
+        warm: sum.warm + held.warm,
         wasted: sum.wasted + held.wasted,
         unused_seconds: sum.unused_seconds + held.unused_seconds,
     })
 }
 
 fn cells(name: &str, held: Held) -> Vec<String> {
-    let counts = [held.nodes, held.running, held.coming, held.idle, held.wasted];
+    let counts = [held.nodes, held.running, held.coming, held.idle, held.warm, held.wasted];
     let unused = span(SignedDuration::from_secs(held.unused_seconds));
     std::iter::once(name.to_owned()).chain(counts.map(|n| n.to_string())).chain([unused]).collect()
 }

@@ -44,7 +44,11 @@ fn row(report: &GangReport, now: Timestamp, layout: Layout) -> Vec<String> {
         paint(style_of(&state), &state),
         nodes(report),
         gang.map_or_else(dash, |g| g.attempt.to_string()),
-        gang.map_or_else(dash, |g| g.tier_name.as_deref().map_or_else(|| g.tier.to_string(), clean)),
+        gang.map_or_else(dash, |g| match (&g.tier_name, g.tier) {
+            (Some(name), _) => clean(name),
+            (None, 0) => dash(),
+            (None, number) => number.to_string(),
+        }),
         span(now.duration_since(report.created)),
     ];
     if layout.namespaces {

@@ -7,6 +7,7 @@ use crate::effects::journal::Guard;
 use crate::effects::{claims, handover, journal as journal_write};
 use crate::error::Error;
 use crate::gang::custody::{Parting, parting};
+use crate::gang::late::is_late;
 use crate::gang::{Effect, Event, Failure, FailureClass, Reservation, Sight, State, decide, message};
 use crate::names;
 use crate::plan::{Outcome, Plan};
@@ -71,7 +72,8 @@ impl Gang<'_> {
         self.tier = super::view::tier_of(&self.claims);
         if let Some(error) = created.refused {
             tracing::warn!(workload = self.identity.workload_ref(), error = %error, "a NodeClaim was refused");
-            if self.journal.state == State::Approved {
+            let late = is_late(&self.journal, &self.facts(&self.glance(workload)));
+            if late || self.journal.state == State::Approved {
                 // Pods may run on the other nodes.
                 return Ok(());
             }

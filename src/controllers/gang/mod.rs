@@ -5,6 +5,7 @@
 
 mod act;
 mod again;
+mod line;
 mod planning;
 mod report;
 mod view;
@@ -71,8 +72,8 @@ pub struct Looked {
     pub entry: Option<CheckState>,
     /// Whether that entry only tells of progress.
     pub progress: bool,
-    /// Whether the gang was approved in this look.
-    pub approved: bool,
+    /// Whether the gang is one that has nodes.
+    pub has_nodes: bool,
     /// Whether it has nodes, or is about to.
     pub holds: bool,
     /// When it is looked at again although nothing was seen to change.

@@ -10,6 +10,7 @@ use crate::gang::claims::Loss;
 use crate::gang::losses::is_mixed;
 use crate::gang::{Failure, FailureClass, State};
 use crate::names;
+use crate::plan::demand::as_granted;
 use crate::plan::offering::Offering;
 use crate::plan::{Outcome, Request, Ways};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,14 +47,12 @@ impl Gang<'_> {
             kept: &kept,
         };
         let plan = plans::outcome(self.context, &request, &self.id, pages, known);
-        if !self.journal.memory.mending || !self.is_short_of(&plan) {
+        let counts_more = workload.is_replaced() || self.is_short_of(&plan);
+        if !self.journal.memory.mending || !counts_more {
             return plan;
         }
         // Pods that are done have moved the slots of the others: only all of them give the first plan.
-        let mut all = workload.clone();
-        if let Some(status) = &mut all.status {
-            status.reclaimable_pods.clear();
-        }
+        let all = as_granted(workload);
         plans::outcome(self.context, &Request { workload: &all, ..request }, &self.id, pages, known)
     }
 

@@ -10,6 +10,7 @@ use crate::effects::events::Moment;
 use crate::gang::claims::generation;
 use crate::gang::event::Reason;
 use crate::gang::journal::Step;
+use crate::gang::notice::Notice;
 use crate::gang::observe::wake_at;
 use crate::gang::trace::{Subject, cut_off, spans};
 use crate::gang::{Explanation, Journal, StateName, message, notice, verdict};
@@ -41,7 +42,7 @@ impl Gang<'_> {
             self.log(step, &after);
             self.count(step, &before, &after);
             let moment = Moment { check: &self.identity.check, seq: after.seq, at: step.at };
-            for notice in notice::of_step(&after, text) {
+            for notice in notice::of_step(&after, text).into_iter().chain(self.drawbacks(step)) {
                 self.context.events.publish(workload, moment, &notice);
             }
         }
@@ -54,13 +55,23 @@ impl Gang<'_> {
             to = %step.to, reason = %step.reason, attempt = after.memory.attempt, slots = after.memory.slots,
             last_failure = failure, "a gang moved on"
         );
-        if step.to == StateName::Provisioning
-            && let Some(Outcome::Provision(plan)) = &self.plan
-        {
-            for note in &plan.notes {
-                tracing::warn!(workload = self.identity.workload_ref(), note, "a plan has a drawback");
-            }
+        for note in self.notes(step) {
+            tracing::warn!(workload = self.identity.workload_ref(), note, "a plan has a drawback");
         }
+    }
+
+    /// What is to be said against the plan by which a step went to its nodes.
+    fn notes(&self, step: &Step) -> &[String] {
+        match &self.plan {
+            Some(Outcome::Provision(plan)) if step.to == StateName::Provisioning => &plan.notes,
+            _ => &[],
+        }
+    }
+
+    /// The same for the gang's owner: once an attempt, and not again for each replacement.
+    fn drawbacks(&self, step: &Step) -> Option<Notice> {
+        let notes = self.notes(step);
+        (step.from == StateName::Validating && !notes.is_empty()).then(|| notice::of_plan(notes))
     }
 
     fn count(&self, step: &Step, before: &Journal, after: &Journal) {
@@ -164,7 +175,8 @@ impl Gang<'_> {
         let explanation = Explanation::of(&self.journal, &facts, &self.claims);
         let entry = BoardEntry::new(&self.id, workload, &self.identity.check, &self.journal, explanation);
         self.context.board().note(entry);
-        self.context.seen.note(workload, &self.journal, self.subject(workload));
+        let lasts = matches!(&self.plan, Some(Outcome::Wait(obstacle)) if obstacle.reason.may_last());
+        self.context.seen.note(workload, &self.journal, self.subject(workload), lasts);
         let text = message::explain(&self.journal, &facts);
         if let Some(notice) = notice::of_wait(&self.journal, &facts, &text)
             && self.context.seen.tells(&self.id, self.journal.seq, &notice.topic)
@@ -172,16 +184,24 @@ impl Gang<'_> {
             let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: glance.now };
             self.context.events.publish(workload, moment, &notice);
         }
-        let approved = state == StateName::Approved && before != StateName::Approved;
-        if approved {
+        if state == StateName::Approved && before != StateName::Approved {
             self.count_ready();
         }
         let holds = !self.journal.state.is_over() || !self.claims.is_empty();
-        // Nothing happens by itself to what was admitted, or is over and has no nodes.
-        let rests = if state == StateName::Approved { workload.is("Admitted") } else { !holds };
+        // Nothing happens by itself to what was admitted, or is over and has no nodes. But the nodes of a slice
+        // that was replaced may be wanted again when the Job grows.
+        let runs = workload.is("Admitted") && !workload.is_replaced();
+        let rests = if state == StateName::Approved { runs } else { !holds };
         let net = if rests { REST_NET } else { SAFETY_NET };
         let wake = wake_at(&self.journal, &facts);
-        let looked = Looked { entry: None, progress: false, approved, holds, net, wake };
+        let looked = Looked {
+            entry: None,
+            progress: false,
+            has_nodes: self.journal.memory.slots > 0,
+            holds,
+            net,
+            wake,
+        };
         let Some(old) = workload.check(&self.identity.check) else {
             return looked;
         };

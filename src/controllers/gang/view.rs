@@ -1,6 +1,7 @@
 //! How a gang looks right now: its claims, what became of the lost ones, and the facts made of both.
 
 use super::Gang;
+use super::line::is_missed;
 use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Workload, condition};
 use crate::controllers::Context;
@@ -36,7 +37,7 @@ impl Gang<'_> {
             reservation: Reservation::of(workload, check),
             told: workload.check(check).map(|c| c.state).unwrap_or_default(),
             views: self.views(now),
-            losses: self.losses(now),
+            losses: self.losses(workload, now),
         }
     }
 
@@ -83,7 +84,7 @@ impl Gang<'_> {
     }
 
     /// What became of slots whose claim is missing, or going although the gang wants it.
-    fn losses(&self, now: Timestamp) -> BTreeMap<u32, Loss> {
+    fn losses(&self, workload: &Workload, now: Timestamp) -> BTreeMap<u32, Loss> {
         if !matches!(self.journal.state, State::Provisioning | State::WaitingReady | State::Approved) {
             return BTreeMap::new();
         }
@@ -110,7 +111,11 @@ impl Gang<'_> {
             let (obituary, pool) = self.context.necrology.missed(&name, now);
             Some((*slot, loss(*slot, claim, &obituary, self.pool_fault(&pool).as_deref(), now)))
         };
-        (0..memory.slots).filter_map(|slot| lost(&slot)).collect()
+        let losses: BTreeMap<u32, Loss> = (0..memory.slots).filter_map(|slot| lost(&slot)).collect();
+        // What a replaced slice had is no loss once the pods of the slices after it do without.
+        let counts =
+            losses.is_empty() || !workload.is_replaced() || is_missed(self.context, workload, &self.pin);
+        if counts { losses } else { BTreeMap::new() }
     }
 
     /// Name of the last claim of a slot, as far as is known here; else the one its loss is noted under.

@@ -7,6 +7,7 @@ use crate::effects::warm::{self as effects, Keeping};
 use crate::error::Error;
 use crate::gang::{Sight, State};
 use crate::names;
+use crate::plan::lifetime;
 use crate::plan::warm::{key, matches};
 use crate::telemetry::metrics::{self, Kept};
 use futures::{StreamExt, stream};
@@ -22,7 +23,8 @@ impl Gang<'_> {
     pub(super) async fn fetch_warm(&mut self, workload: &Workload) -> Result<(), Error> {
         if self.policy.release == Release::Warm && self.warm.is_none() {
             let key = key(&workload.local_queue(), &self.identity.check);
-            self.warm = Some(effects::free(self.client, &key, self.context.now()).await?);
+            self.warm =
+                Some(effects::free(self.client, &key, lifetime::of_job(workload), self.context.now()).await?);
         }
         Ok(())
     }

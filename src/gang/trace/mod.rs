@@ -235,7 +235,8 @@ fn state(journal: &Journal, step: &Step, entered: Timestamp, subject: &Subject) 
     {
         span.links.push(TraceContext { root: context.state(before.seq), ..context });
     }
-    span.events = events(step, earlier(StateName::Provisioning));
+    let entry = journal.history.iter().find(|s| s.seq.checked_add(1) == Some(step.seq));
+    span.events = events(step, entry, earlier(StateName::Provisioning));
     span.status = match step.reason {
         Reason::Failed(class) => {
             let last = journal.history.iter().rev().find(|s| matches!(s.reason, Reason::Failed(_)));
@@ -250,7 +251,7 @@ fn state(journal: &Journal, step: &Step, entered: Timestamp, subject: &Subject) 
 }
 
 /// What happened at the end of a state.
-fn events(step: &Step, attempt_before: Option<&Step>) -> Vec<Moment> {
+fn events(step: &Step, entry: Option<&Step>, attempt_before: Option<&Step>) -> Vec<Moment> {
     let moment = |name, key, value| Moment { name, at: step.at, attributes: vec![(key, value)] };
     let verdict = match step.to {
         StateName::Approved if step.from != StateName::Approved => Some("Ready"),
@@ -263,7 +264,13 @@ fn events(step: &Step, attempt_before: Option<&Step>) -> Vec<Moment> {
     if step.to == StateName::BackingOff {
         all.push(moment("retry", "setu.attempt", number(step.attempt.saturating_add(1))));
     }
-    if step.to == StateName::Provisioning && attempt_before.is_some_and(|b| b.tier != step.tier) {
+    // A gang falls to another tier between two attempts, or in part within one.
+    let tier_before = match step {
+        Step { from: StateName::Provisioning, .. } => entry,
+        Step { to: StateName::Provisioning, .. } => attempt_before,
+        _ => None,
+    };
+    if tier_before.is_some_and(|before| before.tier != step.tier) {
         all.push(moment("tier change", "setu.tier", number(step.tier)));
     }
     all

@@ -5,6 +5,7 @@
 
 use super::{Span, Status, Subject, Value, base, number, text};
 use crate::api::NodeClaim;
+use crate::gang::claims::generation;
 use crate::gang::journal::{Journal, Step};
 use crate::gang::state::StateName;
 use crate::names;
@@ -16,27 +17,43 @@ const PHASES: [(&str, &str); 3] =
 
 /// The NodeClaims of the attempt whose fate a step sealed.
 pub(super) fn spans(journal: &Journal, step: &Step, claims: &[NodeClaim], subject: &Subject) -> Vec<Span> {
-    let began = journal
-        .history
-        .iter()
-        .rev()
-        .find(|s| s.to == StateName::Provisioning && s.seq < step.seq)
-        .map_or(journal.trace.since, |s| s.at);
-    let going_on = step.from == StateName::Provisioning && step.to == StateName::WaitingReady;
-    let mut before = journal.history.iter().filter(|s| s.seq < step.seq && s.attempt == step.attempt);
-    // A gang that waits again, after its nodes were ready once, has no node come up.
-    if going_on || before.any(|s| s.from == StateName::WaitingReady) {
+    if step.from == StateName::Provisioning && step.to == StateName::WaitingReady {
         return Vec::new();
     }
+    // The attempt goes on: only of the nodes that it lost it is known how they ended.
+    let goes_on = step.to == StateName::Provisioning;
+    let earlier = || journal.history.iter().rev().filter(|s| s.seq < step.seq && s.attempt == step.attempt);
+    // A gang that waits again after its nodes were ready has only those come up that it got since.
+    let ready_before = earlier().find(|s| s.to == StateName::Approved).map(|s| s.at);
+    let began = earlier().find(|s| s.to == StateName::Provisioning && !is_under_way(s.from));
+    let began = began.map_or(journal.trace.since, |s| s.at);
+    // Another replica's clock may have been ahead of this one's.
+    let window = (began, step.at.max(began));
     let attempt = step.attempt.to_string();
     let of_slot = |slot: u32| {
         let slot = slot.to_string();
-        claims.iter().find(|c| c.label(names::ATTEMPT) == attempt && c.label(names::SLOT) == slot)
+        let of_attempt = claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt);
+        of_attempt.filter(|c| c.label(names::SLOT) == slot).max_by_key(|c| generation(c))
     };
-    let window = (began, step.at);
+    let is_told = |claim: Option<&NodeClaim>| {
+        let is_new = || claim.and_then(created) >= ready_before;
+        let is_lost = || claim.is_none_or(|c| c.metadata.deletion_timestamp.is_some());
+        is_new() && (!goes_on || is_lost())
+    };
     (0..journal.memory.slots)
-        .flat_map(|slot| node(journal, step, (slot, of_slot(slot)), window, subject))
+        .map(|slot| (slot, of_slot(slot)))
+        .filter(|(_, claim)| is_told(*claim))
+        .flat_map(|slot| node(journal, step, slot, window, subject))
         .collect()
+}
+
+/// Whether the attempt had begun before a step out of this state.
+fn is_under_way(state: StateName) -> bool {
+    matches!(state, StateName::Provisioning | StateName::WaitingReady | StateName::Approved)
+}
+
+fn created(claim: &NodeClaim) -> Option<Timestamp> {
+    claim.metadata.creation_timestamp.as_ref().map(|t| t.0)
 }
 
 /// One slot: the life of its NodeClaim, and the phases of that life.
@@ -49,8 +66,12 @@ fn node(
 ) -> Vec<Span> {
     let context = journal.trace_context();
     let about = [step.attempt.to_string(), slot.to_string()];
-    let id_of = |what: &str| context.span(&["claim", &about[0], &about[1], what]);
-    let created = claim.and_then(|c| c.metadata.creation_timestamp.as_ref()).map_or(began, |t| t.0);
+    // One that the attempt outlived is told of by the step that it was lost at.
+    let is_lost = step.to == StateName::Provisioning;
+    let life =
+        if is_lost { format!("lost at {}", step.seq) } else { claim.map_or(0, generation).to_string() };
+    let id_of = |what: &str| context.span(&["claim", &about[0], &about[1], &life, what]);
+    let created = claim.and_then(created).unwrap_or(began);
     let initialized = claim.and_then(|c| since(c, "Initialized"));
     // Conditions tell whole seconds only, so that a phase may seem to begin before what led to it.
     let (start, ready) = (created.clamp(began, end), initialized.unwrap_or(end).clamp(began, end));
@@ -58,14 +79,19 @@ fn node(
     whole.parent = Some(context.state(step.seq.saturating_sub(1)));
     whole.attributes = subject.attributes();
     whole.attributes.extend([("setu.attempt", number(step.attempt)), ("setu.slot", number(slot))]);
-    let gave_up = || Status::Failed(format!("not ready when the attempt was given up: {}", step.reason));
-    whole.status = if initialized.is_some() { Status::Good } else { gave_up() };
+    let gave_up = || {
+        let how = if is_lost { "lost" } else { "not ready when the attempt was given up" };
+        Status::Failed(format!("{how}: {}", step.reason))
+    };
+    whole.status = if initialized.is_some() && !is_lost { Status::Good } else { gave_up() };
     if step.to == StateName::Approved && initialized.is_none() {
         // Its claim was there then, and went since.
         return Vec::new();
     }
     let Some(claim) = claim else {
-        whole.status = Status::Failed(format!("there was no NodeClaim: {}", step.reason));
+        if !is_lost {
+            whole.status = Status::Failed(format!("there was no NodeClaim: {}", step.reason));
+        }
         return vec![whole];
     };
     whole.attributes.extend(told_of(claim));

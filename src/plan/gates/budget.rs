@@ -52,14 +52,17 @@ fn within(fits: bool, takes: &str, most: &str) -> Report {
 }
 
 fn of_resources(plan: &Plan, most: &ResourceList) -> Report {
-    let total = plan.reservations("").into_iter().fold(ResourceList::new(), |t, r| sum(&t, &r.requests));
+    let all = plan.reservations("");
+    let total = all.iter().fold(ResourceList::new(), |t, r| sum(&t, &r.most));
     let bounded: ResourceList = total.into_iter().filter(|(key, _)| most.contains_key(key)).collect();
     let short = first_short(&bounded, most);
     let Some(key) = short.or_else(|| bounded.keys().next().map(String::as_str)) else {
         let words = "the gang takes nothing that gates.budget.maxResources bounds";
         return Report::of(Gate::Budget, "").allow(words);
     };
-    within(short.is_none(), &format!("{} {key}", shown(&bounded, key)), &shown(most, key))
+    let report = within(short.is_none(), &format!("{} {key}", shown(&bounded, key)), &shown(most, key));
+    let or_more = all.iter().map(|r| r.or_more).fold(0, u32::saturating_add);
+    if report.answer == Answer::Allow { report.unless_larger(or_more) } else { report }
 }
 
 fn of_money(policy: &Policy, plan: &Plan, most: Price) -> Report {

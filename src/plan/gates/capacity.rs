@@ -9,7 +9,7 @@ use crate::plan::resources::{first_short, shown, sum};
 use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation, warm};
 use crate::words::counted;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The key under which a NodePool limits the number of its nodes.
 const NODES: &str = "nodes";
@@ -31,17 +31,22 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
             let report = Report::of(Gate::Capacity, &wanted.node_pool);
             Some(match over_limit(cluster, &others, pool(&wanted.node_pool)?, wanted, request.workload) {
                 Some(message) => report.answer(Answer::Wait, message).because(ObstacleReason::LimitExceeded),
-                None => report.allow(room(pool(&wanted.node_pool)?, wanted)),
+                None => allowed(report, pool(&wanted.node_pool)?, wanted),
             })
         })
         .map(|report| report.with_force_of(request.policy.capacity_gate))
         .collect()
 }
 
-fn room(pool: &NodePool, wanted: &Reservation) -> String {
-    let limited = pool.spec.limits.as_ref().is_some_and(|l| !l.is_empty());
-    let kept = if limited { "within its limits" } else { "which has no limits" };
-    format!("{} of NodePool {}, {kept}", counted(wanted.nodes, "more node"), wanted.node_pool)
+fn allowed(report: Report, pool: &NodePool, wanted: &Reservation) -> Report {
+    let limits = pool.spec.limits.as_ref();
+    let more = format!("{} of NodePool {}", counted(wanted.nodes, "more node"), wanted.node_pool);
+    if limits.is_none_or(BTreeMap::is_empty) {
+        return report.allow(format!("{more}, which has no limits"));
+    }
+    let report = report.allow(format!("{more}, within its limits"));
+    let bounds_resources = limits.is_some_and(|l| l.keys().any(|key| key != NODES));
+    if bounds_resources { report.unless_larger(wanted.or_more) } else { report }
 }
 
 fn over_limit(
@@ -55,13 +60,13 @@ fn over_limit(
     let limits = pool.spec.limits.as_ref().filter(|l| !l.is_empty())?;
     let mut used = ResourceList::new();
     for claim in others.iter().filter(|c| counts(c, wanted, uid)) {
-        used = sum(&used, &with_nodes(capacity(claim), 1));
+        used = sum(&used, &with_nodes(claim.counts_with(), 1));
     }
     for other in cluster.reserved.iter().filter(|r| r.node_pool == wanted.node_pool && r.gang != wanted.gang)
     {
-        used = sum(&used, &with_nodes(&other.requests, other.nodes));
+        used = sum(&used, &with_nodes(&other.most, other.nodes));
     }
-    let more = with_nodes(&wanted.requests, wanted.nodes);
+    let more = with_nodes(&wanted.most, wanted.nodes);
     let total: ResourceList =
         sum(&used, &more).into_iter().filter(|(key, _)| limits.contains_key(key)).collect();
     let key = first_short(&total, limits)?;
@@ -80,12 +85,6 @@ fn counts(claim: &NodeClaim, wanted: &Reservation, uid: &str) -> bool {
     claim.metadata.deletion_timestamp.is_none()
         && claim.label(names::NODEPOOL) == wanted.node_pool
         && (claim.label(names::GANG) != wanted.gang || claim.label(names::WORKLOAD_UID) != uid)
-}
-
-/// What a claim's node has in all; before launch, what it asks for.
-fn capacity(claim: &NodeClaim) -> &ResourceList {
-    let known = claim.status.as_ref().map(|s| &s.capacity).filter(|c| !c.is_empty());
-    known.unwrap_or(&claim.spec.resources.requests)
 }
 
 fn with_nodes(list: &ResourceList, nodes: u32) -> ResourceList {
@@ -146,6 +145,54 @@ mod tests {
     }
 
     #[test]
+    fn a_node_counts_with_the_largest_type_that_it_may_become() {
+        let mut world = world(&json!({"nvidia.com/gpu": "15"}));
+        let typed = json!({"spec": {"limits": {"nvidia.com/gpu": "15"}, "template": {"spec": {"requirements":
+            [{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["g5", "p5"]}]}}}});
+        world.pools = vec![pool("gpu", &typed)];
+        let shapes = |types: &[&str]| {
+            let gpus = |t: &str| if t == "p5" { "8" } else { "1" };
+            let all = types
+                .iter()
+                .map(|t| json!({"instanceType": t, "allocatable": {"cpu": "64", "nvidia.com/gpu": gpus(t)}}));
+            serde_json::from_value(all.collect()).unwrap()
+        };
+        for mode in [parameters::PackingMode::PerPod, parameters::PackingMode::Fill] {
+            world.policy.packing = mode;
+            world.policy.shapes = shapes(&["g5", "p5"]);
+            let (nodes, gpus) = if mode == parameters::PackingMode::Fill { (1, "8") } else { (2, "16") };
+            let wanted = match world.plan() {
+                crate::plan::Outcome::Provision(plan) => plan.reservations("g1").remove(0),
+                crate::plan::Outcome::Wait(obstacle) => {
+                    assert!(obstacle.message.contains("0 in use and 16 more"), "{}", obstacle.message);
+                    continue;
+                }
+                other => panic!("{other:?}"),
+            };
+            assert_eq!(
+                (wanted.nodes, wanted.most["nvidia.com/gpu"].0.as_str(), wanted.or_more),
+                (nodes, gpus, 0)
+            );
+        }
+        world.policy.packing = parameters::PackingMode::PerPod;
+        assert_eq!(world.obstacle().0, ObstacleReason::LimitExceeded);
+        world.policy.shapes = shapes(&["g5"]);
+        let report =
+            |plan: &Plan| plan.reports.iter().find(|r| r.gate == Gate::Capacity).unwrap().message.clone();
+        let told = report(&world.provisioned());
+        assert!(told.contains("where 2 nodes of types that are not known count with no more"), "{told}");
+    }
+
+    #[test]
+    fn devices_that_a_node_is_said_to_have_count_where_its_type_is_not_known() {
+        let counted = json!({"spec": {"limits": {"nvidia.com/gpu": "8"}, "template": {"spec": {"requirements":
+            [{"key": names::DEVICE_COUNTS[0], "operator": "In", "values": ["4", "8"]}]}}}});
+        let mut world = world(&json!({}));
+        world.pools = vec![pool("gpu", &counted)];
+        assert!(world.obstacle().1.contains("limit of 8 nvidia.com/gpu: 0 in use and 16 more"));
+    }
+
+    #[test]
     fn claims_that_go_that_are_ours_or_of_another_pool_do_not_count() {
         let mut world = world(&json!({"nodes": "2"}));
         world.claims = vec![
@@ -163,7 +210,8 @@ mod tests {
             gang: gang.into(),
             node_pool: node_pool.into(),
             nodes,
-            requests: ResourceList::new(),
+            most: ResourceList::new(),
+            or_more: 0,
         };
         world.reserved = vec![reserved("g1", "gpu", 9), reserved("g2", "cpu", 9), reserved("g2", "gpu", 1)];
         assert_eq!(world.provisioned().slots.len(), 2);

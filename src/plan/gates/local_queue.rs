@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub struct Held {
     /// How many.
     pub nodes: u32,
-    /// What all of them have; what they are asked to have at least, where that is not known.
+    /// What all of them have, or may turn out to have at most, as far as is known.
     pub resources: ResourceList,
     /// What each was, or will be, asked for as.
     pub claim: Arc<NodeClaim>,
@@ -38,7 +38,7 @@ impl Held {
     pub fn of_plan(plan: &Plan) -> Vec<Self> {
         let held = |(slot, nodes): (&crate::plan::Slot, u32)| Self {
             nodes,
-            resources: resources::times(&slot.resources(), nodes),
+            resources: resources::times(&slot.most.resources, nodes),
             claim: Arc::clone(&slot.template),
         };
         plan.groups().into_iter().map(held).collect()

@@ -13,6 +13,7 @@ pub mod readiness;
 
 use super::{Cluster, Obstacle, ObstacleReason, Plan, Request};
 use crate::api::parameters;
+use crate::words::counted;
 use jiff::Timestamp;
 use serde::Serialize;
 use std::fmt;
@@ -116,6 +117,19 @@ impl Report {
     fn answer(mut self, answer: Answer, message: impl Into<String>) -> Self {
         self.answer = answer;
         self.message = message.into();
+        self
+    }
+
+    /// With the word that it was reckoned without knowing how large so many of the nodes are.
+    fn unless_larger(mut self, nodes: u32) -> Self {
+        if nodes > 0 {
+            let nodes = counted(nodes, "node");
+            self.message = format!(
+                "{}, where {nodes} of types that are not known count with no more than is asked of them; name instance types \
+                 in NodePool or tier, and what they have under packing.shapes",
+                self.message
+            );
+        }
         self
     }
 

@@ -1,6 +1,7 @@
 //! Karpenter: launches, registers, initializes and ends NodeClaims, as its contract says, in the
 //! weather that a test makes.
 
+mod limits;
 mod nodes;
 
 use super::{Actor, Stage, Touched};
@@ -59,8 +60,12 @@ impl Actor for Karpenter {
     fn seen(&mut self, touched: &Touched, stage: &mut Stage<Due>) {
         let user = stage.server.user(Self::NAME);
         match touched.kind.kind {
-            "NodeClaim" if touched.gone => {}
-            "NodeClaim" => claim_seen(&user, &touched.object, stage),
+            "NodeClaim" => {
+                if !touched.gone {
+                    claim_seen(&user, &touched.object, stage);
+                }
+                limits::told(&user, &touched.object);
+            }
             "NodePool" if !touched.gone => pool_seen(&user, &touched.object, stage.now()),
             "KWOKNodeClass" => {
                 if !touched.gone && condition(&touched.object, "Ready").is_none() {

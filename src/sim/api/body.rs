@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 /// The query of a request.
 pub type Query = BTreeMap<String, String>;
 
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const TEXT_FORMATS: &str = "application/json, application/yaml";
 const BODY_FORMATS: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 /// Longest name of a field manager.
 const MANAGER_LIMIT: usize = 128;
@@ -82,6 +84,8 @@ fn read(request: &Request<Bytes>, kind: &Kind) -> Result<Value, Status> {
         "application/yaml" => {
             serde_yaml::from_slice(body).map_err(|e| unrecognized(kind, &format!("yaml parse error: {e}")))?
         }
+        // The real server takes it, and names it to whoever sends something else.
+        PROTOBUF => return Err(Status::unknown_format(TEXT_FORMATS)),
         _ => return Err(Status::unknown_format(BODY_FORMATS)),
     };
     if object.is_object() {

@@ -29,6 +29,7 @@ mod table;
 mod user;
 mod write;
 
+pub use rules::metadata::is_name;
 pub use status::{Status, Violation};
 pub use user::{Apply, User};
 
@@ -144,6 +145,9 @@ pub struct Change {
 pub trait Observer: Send {
     /// A change was committed.
     fn committed(&mut self, change: &Change);
+
+    /// A request came, whatever its answer will be.
+    fn asked(&mut self, _caller: &Caller, _request: &Request<Bytes>, _at: Timestamp) {}
 }
 
 /// A write that admission may refuse.
@@ -205,6 +209,7 @@ impl ApiServer {
         {
             return Answer::Whole(document);
         }
+        self.store().asked(caller, request);
         let answer = http::handle(self, caller, request);
         table::shown(answer, request, self.store().clock.now())
     }

@@ -7,10 +7,12 @@ mod watches;
 
 use super::kinds::Kind;
 use super::managers::Managers;
-use super::{Change, Observer, Options};
+use super::{Caller, Change, Observer, Options};
 use crate::clock::Clock;
 use crate::sim::chance::Chance;
 use crate::sim::values::{name, namespace, set};
+use axum::body::Bytes;
+use http::Request;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -84,6 +86,14 @@ impl Store {
 
     pub fn observe(&mut self, observer: Box<dyn Observer>) {
         self.observers.push(observer);
+    }
+
+    /// Tells the observers of a request.
+    pub fn asked(&mut self, caller: &Caller, request: &Request<Bytes>) {
+        let at = self.clock.now();
+        for observer in &mut self.observers {
+            observer.asked(caller, request, at);
+        }
     }
 
     pub fn get(&self, kind: &Kind, key: &Key) -> Option<&Stored> {

@@ -1,7 +1,7 @@
 //! Which fault or move met a gang in which state: a pair that never happens is not tested.
 
 use crate::gang::StateName;
-use crate::sim::faults::{Fault, WatchFault};
+use crate::sim::faults::{Fault, ReadFault, WatchFault};
 use crate::sim::moves::Move;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -28,10 +28,11 @@ pub fn coverage(met: &BTreeMap<(StateName, String), u64>) -> String {
 /// Everything that can happen in a drama.
 fn everything() -> BTreeSet<String> {
     let faults = Fault::ALL.iter().map(ToString::to_string);
+    let reads = ReadFault::ALL.iter().map(|fault| format!("{fault:?}"));
     let watches = WatchFault::ALL.iter().map(|fault| format!("{fault:?}"));
     let moves = Move::ALL.iter().map(|what| format!("{what:?}"));
     let scenes = ["Kill", "Sleep", "Upgrade", "Policy"].map(str::to_owned);
-    faults.chain(watches).chain(moves).chain(scenes).collect()
+    faults.chain(reads).chain(watches).chain(moves).chain(scenes).collect()
 }
 
 /// Pairs that never happened.

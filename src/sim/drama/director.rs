@@ -9,11 +9,12 @@ use crate::sim::actors::{kueue, machines};
 use crate::sim::api::{Preconditions, kinds};
 use crate::sim::chance::Chance;
 use crate::sim::cluster::{Cluster, Setu, Start};
-use crate::sim::faults::{Fault, Line, Rates};
+use crate::sim::faults::{Fault, Rates};
 use crate::sim::invariants::Watchman;
-use crate::sim::moves::{Players, Props, calm, weather};
+use crate::sim::moves::{Move, Players, Props, calm, weather};
 use crate::sim::scenario;
 use crate::sim::values::{annotation, is, name, text};
+use crate::sim::wire::Line;
 use crate::telemetry::traces::Traces;
 use jiff::{SignedDuration, Timestamp};
 use opentelemetry_sdk::trace::Sampler;
@@ -72,10 +73,18 @@ impl<'d> Director<'d> {
         }
         let watchman = if lines { Watchman::with_lines() } else { Watchman::default() };
         watchman.allow_creates(drama.creates());
+        watchman.allow(drama.allowed());
         cluster.server.observe(Box::new(watchman.clone()));
         let met = Met::default();
         let (witness, book) = (watchman.clone(), Arc::clone(&met));
-        cluster.tell_of_faults(Arc::new(move |fault| note(&witness, &book, fault)));
+        cluster.tell_of_faults(Arc::new(move |fault, write| {
+            let met = match write {
+                // What strikes a read or a watch strikes all that is known.
+                None => witness.states(),
+                Some(write) => witness.state_of(&witness.meant_by(write)).into_iter().collect(),
+            };
+            note(&book, &met, fault);
+        }));
         let admin = cluster.server.user("admin");
         for object in scenario::objects(ID, 100).map_err(|e| e.to_string())? {
             let kind = text(&object, "/kind");
@@ -142,6 +151,7 @@ impl<'d> Director<'d> {
                 self.thaw_at = Some(Instant::now() + wait + STALE_FOR);
             }
         }
+        self.bury_fallen();
         let now = Instant::now();
         if self.thaw_at.is_some_and(|at| at <= now) {
             self.thaw_at = None;
@@ -162,6 +172,17 @@ impl<'d> Director<'d> {
             }
         }
         tokio::time::sleep(self.beat).await;
+    }
+
+    /// A replica that panics is a fault of Setu's own; another takes its place.
+    fn bury_fallen(&mut self) {
+        let fallen = |s: &Option<Setu>| s.as_ref().is_some_and(Setu::has_fallen);
+        while let Some(replica) = self.stage.iter().position(fallen) {
+            let name = self.stage.get(replica).and_then(Option::as_ref).map_or("", |s| &s.name).to_owned();
+            self.watchman.violated("alive", self.cluster.clock.now(), format!("{name} ended by itself"));
+            self.leave(replica);
+            self.enter(replica, false);
+        }
     }
 
     fn enter(&mut self, replica: usize, first: bool) {
@@ -188,15 +209,8 @@ impl<'d> Director<'d> {
 
     fn show(&mut self, scene: &Scene) {
         match scene {
-            Scene::Move(what) => {
-                self.note(&format!("{what:?}"));
-                self.players.make(*what, None, &self.cluster, &PROPS, &mut self.chance);
-            }
-            Scene::MoveOn(gang, what) => {
-                self.note(&format!("{what:?}"));
-                let job = job_of(*gang);
-                self.players.make(*what, Some(&job), &self.cluster, &PROPS, &mut self.chance);
-            }
+            Scene::Move(what) => self.make(*what, None),
+            Scene::MoveOn(gang, what) => self.make(*what, Some(&job_of(*gang))),
             Scene::Calm => calm(&self.cluster, &PROPS),
             Scene::Weather(rules) => {
                 self.note("Weather");
@@ -231,8 +245,20 @@ impl<'d> Director<'d> {
         }
     }
 
+    /// Makes a move, and notes which gangs it met: the one that it is about, or all.
+    fn make(&mut self, what: Move, job: Option<&str>) {
+        let states = self.watchman.states_by_workload();
+        let meant = self.players.make(what, job, &self.cluster, &PROPS, &mut self.chance);
+        let met: Vec<StateName> = match meant {
+            Some(workload) => states.get(&workload).copied().into_iter().collect(),
+            None => states.into_values().collect(),
+        };
+        note(&self.met, &met, &format!("{what:?}"));
+    }
+
+    /// Notes something that all gangs meet.
     fn note(&self, what: &str) {
-        note(&self.watchman, &self.met, what);
+        note(&self.met, &self.watchman.states(), what);
     }
 
     fn submit(&self, index: usize, role: &Role) {
@@ -259,6 +285,7 @@ impl<'d> Director<'d> {
     /// Faults end; everything must.
     async fn second_part(&mut self) {
         self.beat = LATE_BEAT;
+        self.watchman.calm(self.cluster.clock.now());
         calm(&self.cluster, &PROPS);
         for replica in 0..self.stage.len() {
             match self.stage.get(replica) {
@@ -344,10 +371,10 @@ fn policy_text(defaults: &Value) -> String {
     file.to_string()
 }
 
-/// Notes in which states the gangs are when something happens.
-fn note(watchman: &Watchman, met: &Met, what: &str) {
+/// Notes in which states the gangs are that something happens to.
+fn note(met: &Met, states: &[StateName], what: &str) {
     let mut met = met.lock().unwrap_or_else(PoisonError::into_inner);
-    for state in watchman.states() {
-        *met.entry((state, what.to_owned())).or_default() += 1;
+    for state in states {
+        *met.entry((*state, what.to_owned())).or_default() += 1;
     }
 }

@@ -12,9 +12,10 @@ pub use shrink::shrink;
 
 use super::chance::Chance;
 use super::faults::{Fault, Rates};
-use super::invariants::{End, Violation};
+use super::invariants::{Allowed, End, Violation};
 use super::moves::Move;
 use crate::gang::StateName;
+use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -25,6 +26,10 @@ const CHAOS: u64 = 600;
 /// How often one claim is created at most where replicas die, or do not hear what came of a write. An
 /// attempt ends at its deadline, and between two creates lies a look that failed or a new life.
 const CREATES: u32 = 12;
+
+/// How late a request arrives at most where one may be delayed: as the network has it, and after the call
+/// before it.
+const DELAY: SignedDuration = SignedDuration::from_secs(45);
 
 /// What a policy may be changed to; the last two are no policies.
 const POLICIES: [&str; 7] = [
@@ -191,6 +196,22 @@ impl Drama {
             (false, Some(_)) => 2,
             (false, None) => 1,
         }
+    }
+
+    /// How many attempts an admission may take, and how long a request.
+    fn allowed(&self) -> Allowed {
+        let limit = self.policy.pointer("/retry/inCheck/limit").and_then(Value::as_u64).unwrap_or_default();
+        let tiers = self.policy.pointer("/tiers").and_then(Value::as_array).map_or(1, |t| t.len().max(1));
+        let attempts = usize::try_from(limit).ok().and_then(|limit| limit.checked_add(1)?.checked_mul(tiers));
+        let sleeps = self.scenes.iter().any(|(_, scene)| matches!(scene, Scene::Sleep(..)));
+        let delays = self.rates.writes.contains_key(&Fault::Delayed)
+            || self.plan.is_some_and(|(_, fault)| fault == Fault::Delayed);
+        let delay = match (sleeps, delays) {
+            (true, _) => SignedDuration::MAX,
+            (false, true) => DELAY,
+            (false, false) => SignedDuration::ZERO,
+        };
+        Allowed { attempts, delay }
     }
 
     /// Plays it in virtual time. `lines` keeps every change as a line of text.

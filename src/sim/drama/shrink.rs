@@ -38,6 +38,11 @@ fn candidates(drama: &Drama) -> Vec<Drama> {
             d.rates.writes.remove(fault);
         });
     }
+    for index in 0..drama.rates.reads.len() {
+        without(&|d| {
+            d.rates.reads.remove(index);
+        });
+    }
     for index in 0..drama.gangs.len() {
         without(&|d| {
             d.gangs.remove(index);

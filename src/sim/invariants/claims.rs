@@ -1,6 +1,6 @@
 //! Invariants of NodeClaims: who makes and deletes them, how many, and under which journal.
 
-use super::{Sight, decode};
+use super::{Sight, attempts, decode};
 use crate::api::workload::Verdict;
 use crate::gang::{Journal, Reservation, State};
 use crate::names;
@@ -104,9 +104,13 @@ fn created(sight: &mut Sight, claim: &Value) {
     if sight.claims.values().any(|c| same(c)) {
         sight.violated("one-per-slot", format!("{name} is a second claim for its slot"));
     }
+    if !tampered {
+        attempts::created_under(sight, claim);
+    }
     match journal(sight, claim) {
-        // A claim that was on its way when somebody erased the journal: the sweep takes it.
-        None => {}
+        // A claim that was on its way when its Workload was deleted, or its journal erased: the sweep takes it.
+        None if tampered || sight.workload(label(claim, names::WORKLOAD_UID)).is_none() => {}
+        None => sight.violated("first-written", format!("{name} is created under no journal")),
         Some((journal, _)) => {
             let known = attempt.parse().is_ok_and(|a: u32| a <= journal.memory.attempt);
             if !known {
@@ -135,26 +139,32 @@ fn deleted(sight: &mut Sight, claim: &Value) {
         sight.violated("ours", format!("{name} is deleted, which Setu has not made"));
         return;
     }
-    let Some((journal, workload)) = journal(sight, claim) else { return };
-    let reserved = workload.is("QuotaReserved") && workload.is("Admitted") && !workload.is("Finished");
+    let (uid, check) = (label(claim, names::WORKLOAD_UID), annotation(claim, names::CHECK));
+    let Some(workload) = sight.workload(uid) else { return };
+    let tampered = sight.gangs_book.is_tampered(uid);
+    let journal = journal(sight, claim).map(|(journal, _)| journal);
+    let approved = journal.as_ref().is_some_and(|j| j.state == State::Approved);
     let leaving = workload.metadata.deletion_timestamp.is_some();
-    let current = label(claim, names::ATTEMPT) == journal.memory.attempt.to_string();
-    // What was admitted while our check was off, or is not told Ready, runs elsewhere.
-    let told = workload.check(annotation(claim, names::CHECK)).is_none_or(|c| c.state == Verdict::Ready);
-    if reserved && !leaving && current && told && journal.state == State::Approved {
+    // Who is told anything else knows that its pods lose their nodes.
+    let told = workload.check(check).is_none_or(|c| c.state == Verdict::Ready);
+    let runs = sight.admitted_book.runs(uid, check).map(|attempt| attempt.to_string());
+    let on_it = runs.as_deref() == Some(label(claim, names::ATTEMPT));
+    // Who has a journal say that all is taken back harms its own gang alone.
+    if on_it && told && !leaving && (approved || !tampered) {
         sight.violated("no-kill", format!("{name} is deleted while its gang runs"));
     }
+    let Some(journal) = journal else { return };
+    let current = label(claim, names::ATTEMPT) == journal.memory.attempt.to_string();
     let memory = &journal.memory;
     let latest = label(claim, names::GENERATION).parse().unwrap_or(0) == memory.generation;
     let slot: Option<u32> = label(claim, names::SLOT).parse().ok();
     let meant = current && latest && slot.is_some_and(|slot| slot < memory.slots);
-    let held = match Reservation::of(&workload, annotation(claim, names::CHECK)) {
+    let held = match Reservation::of(&workload, check) {
         Reservation::Held { epoch, .. } => epoch == memory.epoch,
         _ => false,
     };
     let until: Option<Timestamp> = annotation(claim, names::HOLD_UNTIL).parse().ok();
     let over = until.is_some_and(|until| until <= sight.now) && !workload.is("Admitted");
-    let tampered = sight.gangs_book.is_tampered(label(claim, names::WORKLOAD_UID));
     if meant && held && !over && !tampered && journal.state.wants_claims() {
         sight.violated("first-written", format!("{name} is deleted under a journal that wants it"));
     }

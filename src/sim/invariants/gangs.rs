@@ -1,6 +1,6 @@
 //! Invariants of Workloads: their journals, and what Kueue is told.
 
-use super::{Sight, decode};
+use super::{Sight, admitted, attempts, decode};
 use crate::api::Workload;
 use crate::api::workload::{CheckState, Verdict};
 use crate::gang::journal::WRITE_LIMIT;
@@ -40,9 +40,9 @@ pub struct Book {
 type Place = (StateName, Epoch, u32, u32);
 
 impl Book {
-    /// Where the gangs are that are under way.
-    pub fn states(&self) -> Vec<StateName> {
-        self.states.values().copied().collect()
+    /// Where the gangs are that are under way, by UID of their Workload.
+    pub fn states(&self) -> &BTreeMap<String, StateName> {
+        &self.states
     }
 
     /// Whether somebody else has written the journal of a Workload.
@@ -105,7 +105,7 @@ pub fn changed(sight: &mut Sight, change: &Change) {
     }
 }
 
-fn read(text: &str, workload: &Workload) -> Option<Journal> {
+pub fn read(text: &str, workload: &Workload) -> Option<Journal> {
     Journal::decode(text, &workload.uid().unwrap_or_default(), Timestamp::MIN, Timestamp::MAX).ok()
 }
 
@@ -120,11 +120,16 @@ fn journal_written(sight: &mut Sight, workload: &Workload, check: &str, old: Opt
     };
     sight.gangs_book.states.insert(workload.uid().unwrap_or_default(), new.state.name());
     let old = old.and_then(|old| read(old, workload));
+    attempts::journal_written(sight, workload, check, (old.as_ref(), &new));
     for step in new.history.iter().filter(|s| s.seq > old.as_ref().map_or(0, |old| old.seq)) {
         let step = (step.from, step.to, step.reason.to_string());
         *sight.gangs_book.steps.entry(step).or_default() += 1;
     }
     let Some(old) = old else { return };
+    if old.seq == u64::MAX {
+        // Only a forger counts so far, and nobody can count on.
+        return;
+    }
     if old.seq != new.seq {
         came_again(sight, workload, &new);
     }
@@ -174,6 +179,7 @@ fn entry_written(sight: &mut Sight, workload: &Workload, old: &CheckState, new: 
     if new.state != Verdict::Ready || old.state == Verdict::Ready {
         return;
     }
+    admitted::told_ready(sight, workload, &new.name);
     let Some(journal) = journal else {
         sight.violated("honest", format!("{name} is told Ready without a journal"));
         return;

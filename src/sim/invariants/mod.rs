@@ -6,28 +6,35 @@
 //! | honest | Ready is written only when every node of the current attempt is up |
 //! | one-per-slot | no two live claims for one slot, and never more than the gang has slots |
 //! | lawful | every journal is reached from the one before by edges of the chart, numbered without a gap |
-//! | ours | Setu deletes only claims that it made for the Workload they name, and by UID |
+//! | ours | Setu deletes only claims that it made for the Workload they name, and asks for each by its UID |
 //! | first-written | a claim is created only under a journal that names its attempt, and deleted under none that wants it |
+//! | total-rollback | no claim is made for an attempt that is being taken back, and that ends only when none is left |
 //! | led | a pod of a gang that has nodes runs on one of them |
-//! | bounded | no claim is created twice but where an answer may have been lost, and then a few times; a gang costs a bounded number of writes |
+//! | bounded | no claim is created twice but where an answer may have been lost, and then a few times; a gang costs a bounded number of writes, and no more attempts under one admission than the policy says |
 //! | stable | what Kueue is told to add to the pods does not change while it says Ready |
-//! | right-epoch | a Ready is of the admission it is written for |
-//! | no-kill | no claim of an admitted gang is deleted by Setu while its reservation stands |
+//! | right-epoch | a Ready is of the admission it is written for, and is taken back if Kueue admits another on it |
+//! | no-kill | no claim on which an admitted gang runs is deleted by Setu while its reservation stands, whatever the journal says by then |
 //! | no-livelock | a gang does not come to the same state of the same attempt again while nothing but Setu moved |
 //! | small | a journal has at most 8 KiB, a message at most 1 KiB |
+//! | alive | no replica ends by itself |
 //! | nothing-left | when all is over, no claim and no node is left |
 
+mod admitted;
+mod attempts;
 mod claims;
 mod ends;
 mod gangs;
 
+pub use attempts::Allowed;
 pub use ends::End;
 
-use super::api::{Change, Observer};
-use super::values::{name, namespace, text, uid};
+use super::api::{Caller, Change, Observer};
+use super::values::{label, name, namespace, text, uid};
 use crate::api::Workload;
 use crate::gang::StateName;
 use crate::names;
+use axum::body::Bytes;
+use http::{Method, Request};
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde_json::Value;
@@ -60,6 +67,8 @@ struct Sight {
     nodes: BTreeMap<String, Arc<Value>>,
     /// By UID.
     workloads: BTreeMap<String, Arc<Value>>,
+    admitted_book: admitted::Book,
+    attempts_book: attempts::Book,
     claims_book: claims::Book,
     ends_book: ends::Book,
     gangs_book: gangs::Book,
@@ -112,6 +121,16 @@ impl Watchman {
         self.sight().creates = creates;
     }
 
+    /// What else may happen in this run.
+    pub fn allow(&self, allowed: Allowed) {
+        self.sight().attempts_book.allowed = allowed;
+    }
+
+    /// From now on nothing goes wrong any more.
+    pub fn calm(&self, now: Timestamp) {
+        self.sight().admitted_book.calm(now);
+    }
+
     /// What was found wrong so far.
     pub fn violations(&self) -> Vec<Violation> {
         self.sight().violations.clone()
@@ -134,7 +153,37 @@ impl Watchman {
 
     /// Where the gangs are that are under way.
     pub fn states(&self) -> Vec<StateName> {
-        self.sight().gangs_book.states()
+        self.sight().gangs_book.states().values().copied().collect()
+    }
+
+    /// The same by UID of their Workloads.
+    pub fn states_by_workload(&self) -> BTreeMap<String, StateName> {
+        self.sight().gangs_book.states().clone()
+    }
+
+    /// Where the gang of this Workload is, if it is under way.
+    pub fn state_of(&self, workload: &str) -> Option<StateName> {
+        self.sight().gangs_book.states().get(workload).copied()
+    }
+
+    /// UID of the Workload that a write is about; empty if it is about none.
+    pub fn meant_by(&self, write: &Request<Bytes>) -> String {
+        let body: Value = serde_json::from_slice(write.body()).unwrap_or_default();
+        let mut rest = write.uri().path().rsplit('/').filter(|part| *part != "status");
+        let (last, before) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
+        let of_label = |object: &Value| label(object, names::WORKLOAD_UID).to_owned();
+        let sight = self.sight();
+        match (before, last) {
+            ("workloads", workload) => {
+                let all = sight.workloads.values();
+                all.filter(|w| name(w) == workload).map(|w| uid(w).to_owned()).next().unwrap_or_default()
+            }
+            ("nodeclaims", claim) => sight.claims.get(claim).map_or_else(String::new, |c| of_label(c)),
+            ("nodes", node) => sight.nodes.get(node).map_or_else(String::new, |n| of_label(n)),
+            (_, "events") => text(&body, "/regarding/uid").to_owned(),
+            (_, "nodeclaims") => of_label(&body),
+            _ => String::new(),
+        }
     }
 
     /// How many Workloads there have been.
@@ -212,10 +261,28 @@ impl Observer for Watchman {
             "Pod" => claims::pod_changed(&mut sight, change),
             "Workload" => {
                 gangs::changed(&mut sight, change);
+                match change.after.as_deref().and_then(decode) {
+                    Some(workload) => admitted::changed(&mut sight, &workload),
+                    None => admitted::gone(&mut sight, change.before.as_deref().map_or("", uid)),
+                }
                 ends::workload_changed(&mut sight, change);
                 keep(&mut sight.workloads, change, uid);
             }
             _ => {}
+        }
+        admitted::check_stale(&mut sight);
+    }
+
+    fn asked(&mut self, caller: &Caller, request: &Request<Bytes>, at: Timestamp) {
+        if &*caller.user != names::SETU || request.method() != Method::DELETE {
+            return;
+        }
+        let Some((_, claim)) = request.uri().path().split_once("/nodeclaims") else { return };
+        let options: Value = serde_json::from_slice(request.body()).unwrap_or_default();
+        if text(&options, "/preconditions/uid").is_empty() {
+            let mut sight = self.sight();
+            sight.now = at;
+            sight.violated("ours", format!("NodeClaim {claim} is asked to be deleted, whatever its UID is"));
         }
     }
 }

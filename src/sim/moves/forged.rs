@@ -39,11 +39,19 @@ pub fn journal(what: Move, all: &Known<'_>, workload: &Value, check: &str, chanc
                 all.seen.iter().map(|w| annotation(w, &key)).filter(|j| !j.is_empty()).collect();
             chance.pick(&journals).map_or(Value::Null, |journal| json!(journal))
         }
+        Move::ForgeTimes => {
+            let time = if chance.happens(500) { "9999-12-30T00:00:00Z" } else { "1970-01-01T00:00:00Z" };
+            with(json!({
+                "seq": u64::MAX, "enteredAt": time, "until": time, "deadline": time, "notBefore": time,
+            }))
+        }
         Move::CopyJournal => {
             let other = chance.pick(all.now).map_or("", |w| annotation(w, &key));
             json!(other)
         }
         Move::GarbleJournal => json!(format!("{{\"version\":1,\"state\":{}", "[".repeat(500))),
+        // It is a newer version's already, which writes it again as it is.
+        Move::NewerJournal if before(workload, check).is_some() => json!(own),
         Move::NewerJournal if !own.is_empty() => {
             json!(json!({"version": 99, "state": "Somewhere", BEFORE: own}).to_string())
         }

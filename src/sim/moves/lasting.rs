@@ -11,6 +11,8 @@ use crate::sim::values::{is, list, name, set, text, with_condition};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+/// A finalizer whose controller does not answer.
+const HOLD: &str = "example.com/hold";
 /// A check that nobody answers.
 pub const OTHER: &str = "other";
 
@@ -20,6 +22,13 @@ pub fn begin(what: Move, user: &User, cluster: &Cluster, props: &Props<'_>, chan
         Move::DeleteClaim => {
             if let Some(claim) = chance.pick(&user.list(&kinds::NODE_CLAIM)) {
                 let _ = user.delete(&kinds::NODE_CLAIM, "", name(claim), Preconditions::default());
+            }
+        }
+        Move::HoldFinalizer => {
+            if let Some(claim) = chance.pick(&user.list(&kinds::NODE_CLAIM)) {
+                let mut all = list(claim, "/metadata/finalizers").to_vec();
+                all.push(json!(HOLD));
+                set_finalizers(user, claim, &all);
             }
         }
         Move::FlapNode => {
@@ -135,6 +144,11 @@ fn set_class(user: &User, props: &Props<'_>, ready: bool, cluster: &Cluster) {
     }
 }
 
+fn set_finalizers(user: &User, claim: &Value, all: &[Value]) {
+    // Refused for a claim that is going already, as the real server does.
+    let _ = user.merge(&kinds::NODE_CLAIM, "", name(claim), &json!({"metadata": {"finalizers": all}}));
+}
+
 fn set_queue(user: &User, props: &Props<'_>, spec: &Value) {
     let _ = user.merge(&kinds::CLUSTER_QUEUE, "", props.id, &json!({"spec": spec}));
 }
@@ -149,6 +163,13 @@ pub fn calm(cluster: &Cluster, props: &Props<'_>) {
     cluster.server.thaw(1);
     weather(&user, props, &json!([]));
     set_class(&user, props, true, cluster);
+    for claim in user.list(&kinds::NODE_CLAIM) {
+        let all = list(&claim, "/metadata/finalizers");
+        if all.iter().any(|f| f == HOLD) {
+            let others: Vec<Value> = all.iter().filter(|f| *f != HOLD).cloned().collect();
+            set_finalizers(&user, &claim, &others);
+        }
+    }
     free::clear(&user);
     let checks = json!({"admissionChecks": [{"name": props.check}]});
     set_queue(&user, props, &json!({"stopPolicy": "None", "admissionChecksStrategy": checks}));

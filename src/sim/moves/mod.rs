@@ -45,6 +45,8 @@ pub enum Move {
     ForgeRollback,
     /// A tenant puts an old journal back.
     ReplayJournal,
+    /// A tenant writes a journal whose times lie far away and whose count is at its end.
+    ForgeTimes,
     /// A tenant gives a Workload the journal of another.
     CopyJournal,
     /// A tenant writes something that is no journal.
@@ -53,6 +55,8 @@ pub enum Move {
     FillAnnotations,
     /// Somebody deletes a NodeClaim.
     DeleteClaim,
+    /// The finalizer of somebody else holds a NodeClaim for a while.
+    HoldFinalizer,
     /// Somebody makes a NodeClaim of the name that a gang's next one will have.
     SquatName,
     /// A node that nobody asked for stands free.
@@ -109,7 +113,7 @@ pub enum Move {
 
 impl Move {
     /// Every move.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 44] = [
         Self::Evict,
         Self::LoseQuota,
         Self::StaleEntries,
@@ -122,10 +126,12 @@ impl Move {
         Self::ForgeApproved,
         Self::ForgeRollback,
         Self::ReplayJournal,
+        Self::ForgeTimes,
         Self::CopyJournal,
         Self::GarbleJournal,
         Self::FillAnnotations,
         Self::DeleteClaim,
+        Self::HoldFinalizer,
         Self::SquatName,
         Self::FreeNode,
         Self::FlapNode,
@@ -162,6 +168,7 @@ impl Move {
                 | Self::ForgeApproved
                 | Self::ForgeRollback
                 | Self::ReplayJournal
+                | Self::ForgeTimes
                 | Self::CopyJournal
                 | Self::GarbleJournal
                 | Self::NewerJournal
@@ -185,7 +192,8 @@ pub struct Props<'p> {
 }
 
 impl Players {
-    /// Makes a move: on the Workload of this Job, where it is about one, or on any.
+    /// Makes a move: on the Workload of this Job, where it is about one, or on any. Returns the UID of the
+    /// Workload that it was about; `None` if it was about all.
     pub fn make(
         &mut self,
         what: Move,
@@ -193,7 +201,7 @@ impl Players {
         cluster: &Cluster,
         props: &Props<'_>,
         chance: &mut Chance,
-    ) {
+    ) -> Option<String> {
         let user = cluster.server.user(who(what));
         let workloads = user.list(&kinds::WORKLOAD);
         let of_job = |w: &&Arc<Value>| {
@@ -203,6 +211,7 @@ impl Players {
             Some(_) => workloads.iter().find(of_job).cloned(),
             None => chance.pick(&workloads).cloned(),
         };
+        let meant = workload.as_deref().map(|w| uid(w).to_owned());
         match (what, workload) {
             (Move::Evict, Some(w)) => {
                 kueue::evict(&user, &w, ("Preempted", "preempted"), cluster.clock.now());
@@ -228,8 +237,12 @@ impl Players {
                 lasting::second_check(&user, props, cluster.clock.now());
                 reject(&user, &w, cluster.clock.now());
             }
-            (other, _) => lasting::begin(other, &user, cluster, props, chance),
+            (other, _) => {
+                lasting::begin(other, &user, cluster, props, chance);
+                return None;
+            }
         }
+        meant
     }
 
     /// Remembers what may be put back later.

@@ -2,9 +2,14 @@
 //!
 //! Rule: strict. A key that is not known is an error, so that a check can never be skipped by a typo.
 
+use crate::api::duration::Span;
+use crate::api::workload::Verdict;
+use crate::gang::{FailureClass, StateName};
 use crate::sim::values::{name, text};
-use anyhow::{Context as _, Result};
-use serde::Deserialize;
+use crate::sim::weather::Rule;
+use anyhow::{Context as _, Result, ensure};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,7 +33,7 @@ pub struct Scenario {
     #[serde(default)]
     pub guards: Value,
     /// Weather at the start.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "rules")]
     pub weather: Vec<Value>,
     /// What happens, and what must be true meanwhile.
     #[serde(default)]
@@ -42,6 +47,16 @@ pub struct Scenario {
     /// Run it once for each of Setu's writes, killing Setu right after that write.
     #[serde(default)]
     pub kill_after_each_write: bool,
+}
+
+/// Rules of the weather, as they were written; each must be one that the cloud understands.
+fn rules<'de, D: Deserializer<'de>>(written: D) -> Result<Vec<Value>, D::Error> {
+    let rules = Vec::<Value>::deserialize(written)?;
+    for (index, rule) in rules.iter().enumerate() {
+        Rule::deserialize(rule)
+            .map_err(|error| D::Error::custom(format!("rule {} of the weather: {error}", index + 1)))?;
+    }
+    Ok(rules)
 }
 
 fn queue() -> String {
@@ -67,9 +82,12 @@ pub enum Step {
     /// An object is changed by a merge patch.
     Patch(Change),
     /// The weather changes.
+    #[serde(deserialize_with = "rules")]
     Weather(Vec<Value>),
     /// An AdmissionCheck of nobody's becomes Active.
     Activate(String),
+    /// The controller of another check says what comes of a Workload.
+    Answer(Answer),
     /// Somebody deletes one NodeClaim of this Job's gang.
     DeleteOneClaim(String),
     /// Somebody writes the journal of a Workload, or erases it.
@@ -89,11 +107,32 @@ pub enum Step {
 }
 
 impl Step {
-    /// The step for people, without the whole of the objects that it applies.
+    /// The step for people: what it is and what it is about.
     pub fn told(&self) -> String {
-        let Self::Apply(objects) = self else { return format!("{self:?}") };
         let named = |o: &Value| format!("{} {}", text(o, "/kind"), name(o));
-        format!("apply {}", objects.iter().map(named).collect::<Vec<String>>().join(", "))
+        let about = |expect: &Expect| expect.job.clone().unwrap_or_default();
+        let told = match self {
+            Self::Submit(job) => format!("submit {}", job.name),
+            Self::Group(group) => format!("group {}", group.name),
+            Self::Apply(all) => {
+                format!("apply {}", all.iter().map(named).collect::<Vec<String>>().join(", "))
+            }
+            Self::Delete(target) => format!("delete {} {}", target.kind, target.name),
+            Self::Patch(change) => format!("patch {} {}", change.kind, change.name),
+            Self::Weather(_) => "weather".to_owned(),
+            Self::Activate(check) => format!("activate {check}"),
+            Self::DeleteOneClaim(job) => format!("deleteOneClaim {job}"),
+            Self::Answer(answer) => format!("answer {} {}", answer.check, answer.verdict),
+            Self::Annotate(annotation) => format!("annotate {}", annotation.name),
+            Self::NodeClassReady(ready) => format!("nodeClassReady {ready}"),
+            Self::Setu(Power::Start) => "setu start".to_owned(),
+            Self::Setu(Power::Kill) => "setu kill".to_owned(),
+            Self::ApiServerGone(seconds) => format!("apiServerGone {seconds}"),
+            Self::Use(axis) => format!("use {axis}"),
+            Self::Until(expect) => format!("until {}", about(expect)),
+            Self::Holds(expect) => format!("holds {}", about(expect)),
+        };
+        told.trim_end().to_owned()
     }
 }
 
@@ -119,7 +158,7 @@ pub struct Job {
     #[serde(default)]
     pub gpus: u32,
     /// How long each pod runs; for ever if absent.
-    pub run_for: Option<String>,
+    pub run_for: Option<Span>,
     /// How many of its pods may be lost before it fails.
     #[serde(default)]
     pub restarts: u32,
@@ -146,7 +185,7 @@ pub struct Group {
     /// Its kinds of pods.
     pub roles: Vec<Role>,
     /// How long each pod runs; for ever if absent.
-    pub run_for: Option<String>,
+    pub run_for: Option<Span>,
 }
 
 /// Like pods of a group.
@@ -160,6 +199,18 @@ pub struct Role {
     /// GPUs of each.
     #[serde(default)]
     pub gpus: u32,
+}
+
+/// What another check says.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Answer {
+    /// The Job.
+    pub name: String,
+    /// The check.
+    pub check: String,
+    /// Its verdict: `Ready`, `Retry` or `Rejected`.
+    pub verdict: String,
 }
 
 /// A journal as somebody else writes it.
@@ -204,15 +255,15 @@ pub struct Expect {
     /// The Job or pod group the next lines are about.
     pub job: Option<String>,
     /// State of its gang.
-    pub state: Option<String>,
+    pub state: Option<StateName>,
     /// Verdict in its check.
-    pub verdict: Option<String>,
+    pub verdict: Option<Verdict>,
     /// Words in the check's message.
     pub message: Option<String>,
     /// Class of the last failure.
-    pub failure: Option<String>,
+    pub failure: Option<FailureClass>,
     /// States its gang has been in, in this order, others between them allowed.
-    pub went_through: Option<Vec<String>>,
+    pub went_through: Option<Vec<StateName>>,
     /// Whether it is admitted.
     pub admitted: Option<bool>,
     /// Whether it has finished.
@@ -223,6 +274,8 @@ pub struct Expect {
     pub running_on_own_nodes: Option<usize>,
     /// NodeClaims of this gang.
     pub claims: Option<usize>,
+    /// Pods of others on the nodes of this gang.
+    pub strangers: Option<usize>,
     /// Reason of an Event on its Workload.
     pub event: Option<String>,
     /// NodeClaims of the whole scenario.
@@ -281,6 +334,7 @@ pub fn parse(stem: &str, text: &str) -> Result<Vec<Run>> {
 fn expand(stem: &str, scenario: &Scenario) -> Result<Vec<Run>> {
     let mut choices: Vec<BTreeMap<String, String>> = vec![BTreeMap::new()];
     for (axis, options) in &scenario.matrix {
+        ensure!(!options.is_empty(), "axis {axis} of the matrix has no alternatives");
         choices = choices
             .iter()
             .flat_map(|chosen| {

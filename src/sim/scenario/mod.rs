@@ -3,11 +3,13 @@
 //! A scenario is a YAML file and is played unchanged on the embedded cluster and on a real control
 //! plane; a [`Theatre`] is either.
 
+mod check;
 mod file;
 mod library;
 mod play;
 mod world;
 
+pub use check::check;
 pub use file::{Expect, Run, Scenario, Step, parse, read, read_file};
 pub use library::{find, names};
 pub use play::{nothing_is_left, paths_are_lawful, play, take};

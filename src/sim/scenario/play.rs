@@ -2,8 +2,9 @@
 
 use super::file::{Expect, Power, Run, Step};
 use super::{Theatre, World};
+use crate::api::workload::Verdict;
 use crate::api::{NodeClaim, Workload, condition};
-use crate::gang::{Journal, diagram};
+use crate::gang::{Journal, StateName, diagram};
 use crate::names;
 use anyhow::{Context as _, Result, bail, ensure};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -62,6 +63,7 @@ pub async fn take<T: Theatre>(world: &mut World<T>, step: &Step) -> Result<()> {
             world.journals.clear();
             Ok(())
         }
+        Step::Answer(answer) => world.answer(answer).await,
         Step::Activate(check) => world.set_condition("AdmissionCheck", check, ("Active", true)).await,
         Step::NodeClassReady(ready) => world.set_condition("KWOKNodeClass", "${id}", ("Ready", *ready)).await,
         Step::Setu(Power::Start) => world.theatre.start_setu(None),
@@ -87,11 +89,7 @@ async fn until<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<()> 
             Err(error) => format!("{error:#}"),
         };
         if Instant::now() > deadline {
-            bail!(
-                "not so within {} s: {lack}\nSetu's last lines:\n{}",
-                expect.within,
-                world.theatre.log_tail()
-            );
+            bail!("not so within {} s: {lack}{}", expect.within, last_lines(world));
         }
         tokio::time::sleep(LOOK).await;
     }
@@ -102,11 +100,17 @@ async fn holds<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<()> 
     while Instant::now() < end {
         world.theatre.revive_setu()?;
         if let Some(lack) = lacks(world, expect).await? {
-            bail!("it did not stay so: {lack}\nSetu's last lines:\n{}", world.theatre.log_tail());
+            bail!("it did not stay so: {lack}{}", last_lines(world));
         }
         tokio::time::sleep(LOOK).await;
     }
     Ok(())
+}
+
+/// What Setu said last, on lines of its own, where it has a log.
+fn last_lines<T: Theatre>(world: &World<T>) -> String {
+    let tail = world.theatre.log_tail();
+    if tail.is_empty() { tail } else { format!("\nSetu's last lines:\n{tail}") }
 }
 
 /// The first thing that is not as expected.
@@ -170,11 +174,13 @@ async fn lacks_of_job<T: Theatre>(
         }
     };
     let of_journal = |f: &dyn Fn(&Journal) -> String| journal.as_ref().map_or_else(String::new, f);
-    same("state", of_journal(&|j| j.state.name().to_string()), &expect.state);
+    let wanted = expect.state.map(|state| state.to_string());
+    same("state", of_journal(&|j| j.state.name().to_string()), &wanted);
     let failure =
         |j: &Journal| j.memory.last_failure.as_ref().map_or_else(String::new, |f| f.reason.to_string());
-    same("failure", of_journal(&failure), &expect.failure);
-    same("verdict", entry.map_or_else(String::new, |e| format!("{:?}", e.state)), &expect.verdict);
+    same("failure", of_journal(&failure), &expect.failure.map(|class| class.to_string()));
+    let verdict = |verdict: Verdict| format!("{verdict:?}");
+    same("verdict", entry.map_or_else(String::new, |e| verdict(e.state)), &expect.verdict.map(verdict));
     same("admission", workload.is("Admitted").to_string(), &expect.admitted.map(|b| b.to_string()));
     same("end", workload.is("Finished").to_string(), &expect.finished.map(|b| b.to_string()));
     let running = if expect.running.is_some() { running_on(world, job).await?.len() } else { 0 };
@@ -187,7 +193,7 @@ async fn lacks_of_job<T: Theatre>(
         }
     }
     if let Some(states) = &expect.went_through {
-        let been: Vec<String> = journal.iter().flat_map(|j| &j.history).map(|s| s.to.to_string()).collect();
+        let been: Vec<StateName> = journal.iter().flat_map(|j| &j.history).map(|s| s.to).collect();
         let mut rest = been.iter();
         if !states.iter().all(|state| rest.any(|b| b == state)) {
             lack.push(format!("{job} went through {been:?}"));
@@ -195,6 +201,12 @@ async fn lacks_of_job<T: Theatre>(
     }
     if let Some(wanted) = expect.running_on_own_nodes {
         lack.extend(misplaced(world, job, &own, wanted).await?);
+    }
+    if let Some(wanted) = expect.strangers {
+        let found = strangers(world, job, &own).await?;
+        lack.extend(
+            (found.len() != wanted).then(|| format!("{found:?} are on nodes of {job}, not {wanted}")),
+        );
     }
     if let Some(reason) = &expect.event {
         lack.extend(no_event(world, &workload, reason).await?);
@@ -218,6 +230,16 @@ async fn misplaced<T: Theatre>(
     }
     let good = used.len() == wanted && used.is_subset(&nodes) && nodes.len() == wanted;
     Ok((!good).then(|| format!("pods of {job} run on {used:?}, and the gang's nodes are {nodes:?}")))
+}
+
+/// Pods that do not belong to the Job and are on a node of these claims.
+async fn strangers<T: Theatre>(world: &World<T>, job: &str, own: &[&NodeClaim]) -> Result<Vec<String>> {
+    let nodes: BTreeSet<&str> = own.iter().filter_map(|c| c.node_name()).collect();
+    let there = |p: &Pod| {
+        let node = p.spec.as_ref().and_then(|s| s.node_name.as_deref());
+        node.is_some_and(|node| nodes.contains(node)) && !p.name_any().starts_with(&format!("{job}-"))
+    };
+    Ok(world.pods().await?.iter().filter(|p| there(p)).map(ResourceExt::name_any).collect())
 }
 
 /// The Node of each running pod of a Job.
@@ -265,8 +287,8 @@ pub async fn nothing_is_left<T: Theatre>(world: &mut World<T>) -> Result<()> {
             let claims: Vec<String> = claims.iter().map(ResourceExt::name_any).collect();
             let workloads: Vec<String> = workloads.iter().map(ResourceExt::name_any).collect();
             bail!(
-                "left over: NodeClaims {claims:?}, Nodes {nodes:?}, Workloads {workloads:?}\n{}",
-                world.theatre.log_tail()
+                "left over: NodeClaims {claims:?}, Nodes {nodes:?}, Workloads {workloads:?}{}",
+                last_lines(world)
             );
         }
         tokio::time::sleep(LOOK).await;

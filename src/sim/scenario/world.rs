@@ -1,7 +1,8 @@
 //! A scenario's own corner of the cluster: its objects, its weather, its Setu, and what is seen there.
 
 use super::Theatre;
-use super::file::{Group, Job, Run};
+use super::file::{Answer, Group, Job, Run};
+use crate::api::duration::Span;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::Journal;
 use crate::names;
@@ -115,6 +116,7 @@ impl<T: Theatre> World<T> {
         let params = PatchParams::apply("e2e").force();
         api.patch(&name, &params, &Patch::Apply(&object))
             .await
+            .map_err(said)
             .with_context(|| format!("applying {kind} {name}"))?;
         Ok(())
     }
@@ -125,6 +127,7 @@ impl<T: Theatre> World<T> {
         let name = self.real_name(kind, name).await?;
         api.delete(&name, &DeleteParams::background())
             .await
+            .map_err(said)
             .with_context(|| format!("deleting {kind} {name}"))?;
         Ok(())
     }
@@ -137,6 +140,7 @@ impl<T: Theatre> World<T> {
         let params = PatchParams::default();
         api.patch(&name, &params, &Patch::Merge(&patch))
             .await
+            .map_err(said)
             .with_context(|| format!("patching {kind} {name}"))?;
         Ok(())
     }
@@ -163,7 +167,27 @@ impl<T: Theatre> World<T> {
         let params = PatchParams::default();
         api.patch_status(&name, &params, &Patch::Merge(&status))
             .await
+            .map_err(said)
             .with_context(|| format!("{condition} of {kind} {name}"))?;
+        Ok(())
+    }
+
+    /// Writes what another check says of a Workload, as its own controller would.
+    pub async fn answer(&self, answer: &Answer) -> Result<()> {
+        let (api, resource) = self.api("Workload")?;
+        let name = self.real_name("Workload", &answer.name).await?;
+        let check = filled(&answer.check, &self.id);
+        let body = json!({
+            "apiVersion": resource.api_version, "kind": resource.kind, "metadata": {"name": name},
+            "status": {"admissionChecks": [{
+                "name": check, "state": answer.verdict, "message": "set by the scenario",
+                "lastTransitionTime": seconds(self.theatre.now()), "requeueAfterSeconds": 0,
+            }]},
+        });
+        let params = PatchParams::apply("e2e.setu/nobody").force();
+        api.patch_status(&name, &params, &Patch::Apply(&body))
+            .await
+            .with_context(|| format!("{} of check {check} for {name}", answer.verdict))?;
         Ok(())
     }
 
@@ -183,7 +207,7 @@ impl<T: Theatre> World<T> {
             set(&mut labels, &["kueue.x-k8s.io/priority-class"], json!(format!("{}-high", self.id)));
         }
         let selector: Value = substituted(&json!(job.node_selector), &self.id)?;
-        let mut annotations = run_for(job.run_for.as_deref());
+        let mut annotations = run_for(job.run_for);
         for (key, value) in &job.annotations {
             set(&mut annotations, &[key], json!(value));
         }
@@ -209,7 +233,7 @@ impl<T: Theatre> World<T> {
         let total: u32 = group.roles.iter().map(|r| r.pods).sum();
         for role in &group.roles {
             for index in 0..role.pods {
-                let mut annotations = run_for(group.run_for.as_deref());
+                let mut annotations = run_for(group.run_for);
                 set(&mut annotations, &["kueue.x-k8s.io/pod-group-total-count"], json!(total.to_string()));
                 self.apply(json!({
                     "apiVersion": "v1", "kind": "Pod",
@@ -273,8 +297,16 @@ impl<T: Theatre> World<T> {
     }
 }
 
-fn run_for(time: Option<&str>) -> Value {
-    time.map_or_else(|| json!({}), |t| json!({RUN_FOR: t}))
+/// What the API server says to a person; the rest of its answer is for programs.
+fn said(error: kube::Error) -> anyhow::Error {
+    match error {
+        kube::Error::Api(status) => anyhow::Error::msg(status.message),
+        other => other.into(),
+    }
+}
+
+fn run_for(time: Option<Span>) -> Value {
+    time.map_or_else(|| json!({}), |time| json!({RUN_FOR: time.to_string()}))
 }
 
 fn container(gpus: u32) -> Value {
@@ -288,7 +320,7 @@ fn container(gpus: u32) -> Value {
 }
 
 /// Text with the scenario's id filled in, and the start of a name as long as names can be.
-fn filled(text: &str, id: &str) -> String {
+pub(super) fn filled(text: &str, id: &str) -> String {
     text.replace("${id}", id).replace("${long}", &"long-".repeat(50))
 }
 

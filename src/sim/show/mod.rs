@@ -57,7 +57,7 @@ pub struct Gang {
     pub created: u32,
     /// Seconds of nodes on which no pod of it ran.
     pub wasted: f64,
-    /// Writes that Setu made for it, by verb and kind.
+    /// Writes that Setu made for it: to its Workload and its NodeClaims, and Events on the former.
     pub writes: u64,
     /// Whether its pods may run.
     pub admitted: bool,
@@ -114,6 +114,12 @@ impl Observer for Spectator {
             ("Workload", Some(workload), _) => book.workload(workload, by_setu),
             ("NodeClaim", Some(claim), before) => book.claim(claim, before.is_none(), by_setu),
             ("NodeClaim", None, Some(claim)) => book.claim_gone(claim),
+            ("Event", Some(event), _) if by_setu => {
+                // Of what is a gang's, only its Workload has Events of Setu.
+                if let Some(gang) = book.gangs.get_mut(text(event, "/regarding/uid")) {
+                    gang.writes += 1;
+                }
+            }
             ("Lease", Some(lease), _) => book.lease(text(lease, "/spec/holderIdentity")),
             ("Pod", Some(pod), _) if text(pod, "/status/phase") == "Running" => {
                 book.used.insert(text(pod, "/spec/nodeName").to_owned());
@@ -255,5 +261,41 @@ impl Gang {
             Phase::Going => 0,
         };
         self.nodes.values().filter(|p| rank(**p) >= rank(at_least)).count()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::api::kinds::{self, Kind};
+    use serde_json::json;
+
+    #[test]
+    fn the_writes_of_a_gang_are_those_of_setu_to_its_workload_and_claims_and_its_events() {
+        let mut spectator = Spectator::default();
+        let mut commit = |kind: &'static Kind, by: &str, after: Value| {
+            let (at, before, after) = (Timestamp::UNIX_EPOCH, None, Some(Arc::new(after)));
+            spectator.committed(&Change {
+                version: 1,
+                at,
+                kind,
+                before,
+                after,
+                by: by.into(),
+                subresource: None,
+            });
+        };
+        let workload = json!({"metadata": {"namespace": "n", "name": "w", "uid": "u"}});
+        commit(&kinds::WORKLOAD, "kueue", workload.clone());
+        commit(&kinds::WORKLOAD, names::SETU, workload);
+        commit(
+            &kinds::NODE_CLAIM,
+            names::SETU,
+            json!({"metadata": {"name": "c", "labels": {(names::WORKLOAD_UID): "u"}}}),
+        );
+        commit(&kinds::EVENT, names::SETU, json!({"regarding": {"uid": "u"}}));
+        commit(&kinds::EVENT, names::SETU, json!({"regarding": {"uid": "other"}}));
+        commit(&kinds::EVENT, "kueue", json!({"regarding": {"uid": "u"}}));
+        assert_eq!(spectator.gangs().iter().map(|g| g.writes).collect::<Vec<u64>>(), [3]);
     }
 }

@@ -86,9 +86,7 @@ impl Play {
             }
             self.bury();
             see(&self.spectator);
-            let gangs = self.spectator.gangs();
-            let over = gangs.iter().all(|g| g.finished && g.nodes.is_empty());
-            if acts.peek().is_none() && over {
+            if acts.peek().is_none() && self.is_over() {
                 break;
             }
             tokio::time::sleep(BEAT).await;
@@ -102,6 +100,14 @@ impl Play {
             see(&self.spectator);
             tokio::time::sleep(BEAT).await;
         }
+    }
+
+    /// Whether every Job of the play has run and given its nodes back; of a Job that came just now Kueue may
+    /// not have made a Workload yet.
+    fn is_over(&self) -> bool {
+        let gangs = self.spectator.gangs();
+        let is_over = |job: &str| gangs.iter().any(|g| g.job == job && g.finished && g.nodes.is_empty());
+        ACTS.iter().all(|act| !matches!(act.does, Deed::Submit { job, .. } if !is_over(job)))
     }
 
     fn announce(&self, text: String) {

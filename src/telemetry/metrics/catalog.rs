@@ -72,7 +72,7 @@ catalogue! {
         "Time that gangs spent in a state they have left");
     GANGS = gauge("setu_gangs", &["state"], "Gangs by state");
     OLDEST = gauge("setu_oldest_gang_seconds", &["state"],
-        "Time that the gang which is longest in a state has spent there; 0 if none is");
+        "Time that the gang which is longest in a state has spent there, those aside that wait for another check or for an administrator; 0 if none is");
     LATENCY = histogram("setu_admission_check_latency_seconds", &["result"], NODES,
         "Reservation of the quota until the verdict is committed");
     VERDICT_DELAY = histogram("setu_verdict_delay_seconds", &[], OWN,
@@ -90,7 +90,7 @@ catalogue! {
     WASTED = counter("setu_wasted_node_seconds_total", &["reason"],
         "Seconds that launched nodes lived in attempts that were taken back before a pod could run");
     KEPT_WARM = counter("setu_warm_node_seconds_total", &["nodepool", "result"],
-        "Seconds that nodes were kept for a next gang, until one took them over (reused) or their time was over (unused)");
+        "Seconds that nodes were kept for a next gang, until one took them over (reused) or they went without (unused)");
     SWEPT = counter("setu_orphans_swept_total", &["reason"],
         "NodeClaims deleted because nobody wants them: their Workload or their elastic Job is gone, or their hold ran out");
     CAPACITY = counter("setu_capacity_validation_total", &["nodepool", "result"],

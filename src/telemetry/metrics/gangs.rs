@@ -37,6 +37,8 @@ pub fn transition(step: Counted<'_>) {
         counter!(catalog::ATTEMPTS.name, "result" => result).increment(1);
     }
     let processed = match to {
+        // A gang that is mended stays where it is.
+        _ if from == to => None,
         StateName::Approved => Some("approved"),
         StateName::Rejected => Some("rejected"),
         StateName::Yielded => Some("yielded"),

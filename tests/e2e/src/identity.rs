@@ -1,5 +1,5 @@
-//! Who may talk to the API server: one administrator with a random token, and the key that
-//! signs service account tokens. Made anew for every stack, nothing secret is ever stored.
+//! Who may talk to the API server: one administrator with a random token, programs that go by the names of their
+//! ServiceAccounts, and the key that signs service account tokens. Made anew for every stack, nothing secret is ever stored.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{ECDSA_P256_SHA256_FIXED_SIGNING, EcdsaKeyPair, EcdsaSigningAlgorithm, KeyPair};
-use serde_json::json;
+use serde_json::{Value, json};
 
 static ALGORITHM: &EcdsaSigningAlgorithm = &ECDSA_P256_SHA256_FIXED_SIGNING;
 
@@ -18,10 +18,18 @@ const P256_PUBLIC_KEY_INFO: &[u8] = &[
     0x48, 0xce, 0x3d, 0x03, 0x01, 0x07, 0x03, 0x42, 0x00,
 ];
 
+/// Who Karpenter is to the API server, as in a real cluster: admission policies judge it by that name.
+const KARPENTER: &str = "system:serviceaccount:kube-system:karpenter";
+/// Who Kueue is.
+const KUEUE: &str = "system:serviceaccount:kueue-system:kueue-controller-manager";
+
 /// The files that prove who is who.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
+    /// The administrator's.
     pub kubeconfig: PathBuf,
+    pub karpenter: PathBuf,
+    pub kueue: PathBuf,
     /// The API server's token file.
     pub tokens: PathBuf,
     /// Private key of the service accounts' issuer.
@@ -40,6 +48,8 @@ impl Identity {
         let random = SystemRandom::new();
         let identity = Self {
             kubeconfig: folder.join("kubeconfig"),
+            karpenter: folder.join("kubeconfig-karpenter"),
+            kueue: folder.join("kubeconfig-kueue"),
             tokens: folder.join("tokens.csv"),
             issuer_key: folder.join("issuer.pem"),
             issuer_public_key: folder.join("issuer-public.pem"),
@@ -47,27 +57,34 @@ impl Identity {
             serving: folder.join("serving"),
         };
         identity.link_certificate()?;
-        let mut bytes = [0; 16];
-        random.fill(&mut bytes).map_err(|_| anyhow!("the system gave no randomness"))?;
-        let token = bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}"));
-        write(&identity.tokens, &format!("{token},admin,admin,\"system:masters\"\n"))?;
-
+        let mut tokens = String::new();
+        for (file, user, groups) in [
+            (&identity.kubeconfig, "admin", ",\"system:masters\""),
+            (&identity.karpenter, KARPENTER, ""),
+            (&identity.kueue, KUEUE, ""),
+        ] {
+            let token = token(&random)?;
+            tokens.extend([&token, ",", user, ",", user, groups, "\n"]);
+            identity.write_kubeconfig(file, &token, api_server)?;
+        }
+        write(&identity.tokens, &tokens)?;
         identity.write_issuer(&random)?;
+        Ok(identity)
+    }
 
+    fn write_kubeconfig(&self, file: &Path, token: &str, api_server: u16) -> Result<()> {
         let kubeconfig = json!({
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "e2e",
-            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "admin"}}],
-            "users": [{"name": "admin", "user": {"token": token}}],
+            "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "user"}}],
+            "users": [{"name": "user", "user": {"token": token}}],
             "clusters": [{"name": "e2e", "cluster": {
                 "server": format!("https://127.0.0.1:{api_server}"),
-                "certificate-authority": identity.certificate(),
+                "certificate-authority": self.certificate(),
             }}],
         });
-        let text = serde_yaml::to_string(&kubeconfig).context("writing the kubeconfig as YAML")?;
-        write(&identity.kubeconfig, &text)?;
-        Ok(identity)
+        write(file, &serde_yaml::to_string(&kubeconfig).context("writing the kubeconfig as YAML")?)
     }
 
     /// The API server's certificate with the authority that signed it.
@@ -94,6 +111,24 @@ impl Identity {
         let public = [P256_PUBLIC_KEY_INFO, pair.public_key().as_ref()].concat();
         write(&self.issuer_public_key, &pem::encode(&pem::Pem::new("PUBLIC KEY", public)))
     }
+}
+
+/// What lets the programs do everything but what admission policies refuse.
+pub(crate) fn rights() -> Value {
+    let users = [KARPENTER, KUEUE];
+    let subject = |user| json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": user});
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "e2e-programs"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": users.map(subject),
+    })
+}
+
+fn token(random: &SystemRandom) -> Result<String> {
+    let mut bytes = [0; 16];
+    random.fill(&mut bytes).map_err(|_| anyhow!("the system gave no randomness"))?;
+    Ok(bytes.iter().fold(String::new(), |text, byte| format!("{text}{byte:02x}")))
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {

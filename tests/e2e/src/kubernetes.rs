@@ -51,6 +51,8 @@ pub(crate) fn api_server(identity: &Identity, ports: Ports) -> Launch {
 pub(crate) fn controller_manager(identity: &Identity, ports: Ports) -> Launch {
     let mut arguments = client_of_api_server(identity, ports.controller_manager);
     arguments.push("--controllers=*".to_owned());
+    // Each goes by a name of its own, as the garbage collector does whom admission policies let through.
+    arguments.push("--use-service-account-credentials=true".to_owned());
     arguments.push(format!("--service-account-private-key-file={}", identity.issuer_key.display()));
     Launch::new(Program::ControllerManager, arguments)
 }

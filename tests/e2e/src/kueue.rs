@@ -38,7 +38,7 @@ pub(crate) fn launch(layout: &Layout, folder: &Path, identity: &Identity, ports:
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
     let arguments = [
         format!("--config={}", path.display()),
-        format!("--kubeconfig={}", identity.kubeconfig.display()),
+        format!("--kubeconfig={}", identity.kueue.display()),
         // An extension API server of its own, which nothing here could reach.
         "--feature-gates=VisibilityOnDemand=false".to_owned(),
     ];

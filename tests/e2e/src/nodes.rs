@@ -22,6 +22,8 @@ pub(crate) fn kwok(layout: &Layout, folder: &Path, identity: &Identity, ports: P
         format!("--config={}", stages.display()),
         "--manage-all-nodes=false".to_owned(),
         "--manage-nodes-with-annotation-selector=kwok.x-k8s.io/node=fake".to_owned(),
+        // Without a lease that is renewed, a node counts as lost after less than a minute.
+        "--node-lease-duration-seconds=40".to_owned(),
         "--cidr=10.1.0.0/16".to_owned(),
         "--node-ip=127.0.0.1".to_owned(),
         format!("--server-address=127.0.0.1:{}", ports.kwok),
@@ -32,7 +34,7 @@ pub(crate) fn kwok(layout: &Layout, folder: &Path, identity: &Identity, ports: P
 pub(crate) fn karpenter(layout: &Layout, identity: &Identity, ports: Ports) -> Launch {
     let mut launch = Launch::new(Program::Karpenter, []);
     launch.environment = vec![
-        ("KUBECONFIG", identity.kubeconfig.display().to_string()),
+        ("KUBECONFIG", identity.karpenter.display().to_string()),
         ("DISABLE_LEADER_ELECTION", "true".to_owned()),
         ("SYSTEM_NAMESPACE", "kube-system".to_owned()),
         ("METRICS_PORT", ports.karpenter_metrics.to_string()),

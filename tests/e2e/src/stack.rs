@@ -14,7 +14,7 @@ use kube::{Api, Client, Config};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
-use crate::identity::Identity;
+use crate::identity::{self, Identity};
 use crate::ports::Ports;
 use crate::process::{Launch, Logs, Process, Program, Watchdog};
 use crate::{Layout, apply, jaeger, jobs, kubernetes, kueue, nodes, probe, programs};
@@ -153,6 +153,7 @@ impl Stack {
             objects.extend(jobs::manifests(&self.layout, &self.identity, self.ports)?);
         }
         let definitions = async {
+            apply::one(&client, identity::rights()).await?;
             apply::path(&client, &nodes::karpenter_manifests(&self.layout)).await?;
             apply::all(&client, objects).await
         };

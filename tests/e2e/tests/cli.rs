@@ -297,6 +297,40 @@ async fn a_viewer_sees_everything_a_tenant_what_is_his_and_errors_say_what_to_ty
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_journal_that_was_spoilt_is_made_anew_from_the_claims() {
+    let world = World::start().await;
+    let api: Api<DynamicObject> = Api::namespaced_with(
+        world.client.clone(),
+        "team-a",
+        &resource("kueue.x-k8s.io", "v1beta2", "Workload"),
+    );
+    let key = format!("gang.setu.kueue.x-k8s.io/{CHECK}");
+    let spoilt = json!({"metadata": {"annotations": {key.as_str(): "{\"version\":99}"}}});
+    api.patch("job-train-1a2b3", &PatchParams::default(), &Patch::Merge(spoilt)).await.unwrap();
+    let journal =
+        async || api.get("job-train-1a2b3").await.unwrap().metadata.annotations.unwrap()[&key].clone();
+    let admin = |arguments: &[&str]| {
+        let output = Command::new(binary())
+            .args(arguments)
+            .env("KUBECONFIG", world.stack.kubeconfig())
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let told = admin(&["repair", "job/train", "-n", "team-a"]);
+    assert!(told.contains("--yes") && journal().await.contains("99"), "{told}");
+    admin(&["repair", "job/train", "-n", "team-a", "--yes"]);
+    let repaired: Value = serde_json::from_str(&journal().await).unwrap();
+    assert_eq!(
+        (&repaired["version"], &repaired["attempt"], &repaired["slots"]),
+        (&json!(1), &json!(1), &json!(2))
+    );
+    world.fails("viewer", &["repair", "job/train", "-n", "team-a", "--yes"], 1);
+    world.stack.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_watch_prints_a_line_when_a_gang_moves() {
     let world = World::start().await;
     let mut watch = Command::new(binary())

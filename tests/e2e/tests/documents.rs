@@ -48,27 +48,88 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The command lines in the shell blocks of a section that are for a cluster and end by themselves, or go
-/// on until they are stopped.
+/// How lines begin that are not typed here, and why not.
+const ELSEWHERE: [(&str, &str); 28] = [
+    ("cargo run --release -- demo", "tests/docs.rs runs it, and with --serve tests/kubectl"),
+    ("cargo test", "it is what runs the tests"),
+    ("GANGS=200 cargo test", "a measurement"),
+    ("cargo install --locked --path .", "the build that every test makes, into somebody's home"),
+    ("ln -sf setu", "the terminal has that link"),
+    ("source <(setu completions", "the shell's own; tests/cli.rs prints them"),
+    ("docker ", "needs a container engine; a workflow builds the image"),
+    (
+        "helm install setu charts/setu --namespace kueue-system --set image.repository=REGISTRY/setu --set",
+        "the README's with more values",
+    ),
+    ("helm upgrade", "tests/chart"),
+    ("helm test", "tests/chart"),
+    ("helm rollback", "tests/chart"),
+    ("setu policy", "tests/docs.rs"),
+    ("$ setu plan -f examples/packing", "tests/docs.rs"),
+    ("$ setu explain job/waiting", "tests/views.rs"),
+    ("$ setu trace job/waiting", "tests/views.rs"),
+    ("setu plan -f examples/gang-of-four.yaml -f", "tests/docs.rs"),
+    ("setu run", "typed last, when the test's own Setu is gone"),
+    ("just cluster", "tests/cluster.rs"),
+    ("just check", "it is what runs the tests"),
+    ("just e2e", "it is what runs this test"),
+    ("just generate", "the tests compare what it writes"),
+    ("just model", "takes long"),
+    ("just soak", "takes long"),
+    ("just nightly", "takes long"),
+    ("export KUBECONFIG=…", "the terminal has it"),
+    ("kubectl --server", "tests/kubectl types it"),
+    ("kubectl -n kueue-system port-forward", "no kubelet runs the pod"),
+    ("open http", "needs a browser"),
+];
+
+fn is_elsewhere(line: &str) -> bool {
+    let line = line.split_whitespace().collect::<Vec<_>>().join(" ");
+    ELSEWHERE.iter().any(|(start, _)| line.starts_with(start))
+}
+
+/// The command lines in the shell blocks of a text.
+fn shown(text: &str) -> Vec<String> {
+    let text = text.replace("\\\n", " ");
+    let of = |kind: &str, prompt: &'static str| -> Vec<String> {
+        let fence = format!("```{kind}\n");
+        let blocks = text.split(&fence).skip(1).filter_map(|rest| rest.split("```").next());
+        let lines = blocks.flat_map(str::lines).filter(|l| !l.is_empty() && l.starts_with(prompt));
+        lines.map(str::to_owned).collect()
+    };
+    [of("sh", ""), of("console", "$ ")].concat()
+}
+
+/// The command lines of a section that are typed here.
 fn lines((document, heading): (&str, &str)) -> Vec<String> {
     let text = format!("\n{}", std::fs::read_to_string(root().join(document)).unwrap());
     let (_, rest) = text.split_once(&format!("\n{heading}\n")).unwrap();
-    let section = rest.split("\n## ").next().unwrap().replace("\\\n", " ");
-    let mut lines = Vec::new();
-    for block in section.split("```sh\n").skip(1) {
-        let block = block.split("```").next().unwrap();
-        lines.extend(block.lines().filter(|line| is_for_a_cluster(line)).map(str::to_owned));
-    }
+    let section = rest.split("\n## ").next().unwrap();
+    let lines: Vec<String> = shown(section).into_iter().filter(|line| !is_elsewhere(line)).collect();
     assert!(!lines.is_empty(), "{document} shows no command under {heading}");
     lines
 }
 
-fn is_for_a_cluster(line: &str) -> bool {
-    let first = line.split_whitespace().next().unwrap_or_default();
-    ["kubectl", "setu", "helm", "curl"].contains(&first)
-        // The controller itself, which the test starts, what opens a port to a pod that nobody runs, and
-        // what tests/chart does.
-        && !["setu run", "port-forward", "helm upgrade", "helm test", "helm rollback"].iter().any(|part| line.contains(part))
+#[test]
+fn every_command_that_a_document_shows_is_typed_or_it_is_said_why_not() {
+    let mut typed: Vec<String> = [INSTALL, FIRST_GANG].into_iter().chain(SECTIONS).flat_map(lines).collect();
+    let docs = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let top = ["README.md", "CONTRIBUTING.md"].map(|file| root().join(file));
+    let mut all = Vec::new();
+    for file in docs.chain(top).filter(|path| path.extension().is_some_and(|e| e == "md")) {
+        all.extend(shown(&std::fs::read_to_string(file).unwrap()));
+    }
+    assert!(all.len() > 50, "{} lines", all.len());
+    for line in all.iter().filter(|line| !is_elsewhere(line)) {
+        let at = typed.iter().position(|t| t == line);
+        typed.swap_remove(
+            at.unwrap_or_else(|| panic!("nobody types {line}: name its section, or say why not")),
+        );
+    }
+    for (start, why) in ELSEWHERE {
+        let used = all.iter().any(|l| l.split_whitespace().collect::<Vec<_>>().join(" ").starts_with(start));
+        assert!(used, "no document shows {start} ({why})");
+    }
 }
 
 /// A terminal: a folder in front of the PATH, and the cluster's kubeconfig.
@@ -101,19 +162,23 @@ impl Terminal {
         command.args(["-c", line]).current_dir(root());
         command.env("PATH", &self.path).env("KUBECONFIG", self.stack.kubeconfig());
         command.env("HOME", self.stack.folder());
+        // Those of `setu run` may be taken on this machine.
+        command.env("SETU_METRICS_BIND_ADDRESS", "127.0.0.1:0");
+        command.env("SETU_HEALTH_PROBE_BIND_ADDRESS", "127.0.0.1:0");
         tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
     }
 
     /// Types a line; it must succeed and say something, or go on saying something where it is to go on.
     async fn types(&mut self, line: &str) -> String {
-        let goes_on = line.contains(" --watch") || line.trim_end().ends_with(" -w");
+        let goes_on =
+            ["--watch", "-w", "setu run"].iter().any(|part| format!("{line} ").contains(&format!("{part} ")));
         let output =
             if goes_on { self.run(&format!("timeout 5 {line}")).await } else { self.run(line).await };
         let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         // 124 is what `timeout` ends with where it had to stop something.
         let expected = if goes_on { 124 } else { 0 };
         assert_eq!(output.status.code(), Some(expected), "{line}\n{out}{err}");
-        assert!(!out.is_empty(), "{line} says nothing: {err}");
+        assert!(!out.is_empty() || line.starts_with("setu run"), "{line} says nothing: {err}");
         self.typed += 1;
         if std::env::var_os("SETU_SHOW").is_some() {
             println!("$ {line}\n{out}{err}");
@@ -164,5 +229,11 @@ async fn what_a_newcomer_types_works_as_it_stands() {
     }
     assert!(terminal.typed > 20, "{} commands", terminal.typed);
     drop(setu);
+    for document in ["README.md", "docs/quickstart.md"] {
+        let text = std::fs::read_to_string(root().join(document)).unwrap();
+        for line in shown(&text).iter().filter(|line| line.starts_with("setu run")) {
+            terminal.types(line).await;
+        }
+    }
     terminal.stack.stop();
 }

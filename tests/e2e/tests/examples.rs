@@ -1,5 +1,5 @@
-//! The examples of kinds that the embedded cluster does not know, applied as they stand to the real control
-//! plane and driven to their end.
+//! Examples applied as they stand to the real control plane and driven to their end: those of kinds that the embedded
+//! cluster does not know, and one of each way in which examples differ besides (without a GPU, with queues of its own, a single pod).
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(dead_code, reason = "the process is shared with the scenarios, which use all of it")]
@@ -22,7 +22,13 @@ use std::time::{Duration, Instant};
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
 
 /// File, number of its pods, and whether it ends by itself.
-const EXAMPLES: [(&str, usize, bool); 2] = [("jobset.yaml", 5, true), ("leader-worker-set.yaml", 4, false)];
+const EXAMPLES: [(&str, usize, bool); 5] = [
+    ("jobset.yaml", 5, true),
+    ("leader-worker-set.yaml", 4, false),
+    ("cpu-gang.yaml", 3, true),
+    ("one-zone.yaml", 3, true),
+    ("jupyterhub.yaml", 1, true),
+];
 
 struct Play {
     client: Client,
@@ -60,7 +66,9 @@ impl Play {
 
     async fn comes_to_its_end(&self, file: &str, pods: usize, ends: bool) {
         let text = std::fs::read_to_string(root().join("examples").join(file)).unwrap();
-        let object: Value = apply::documents(&text).unwrap().remove(0);
+        let mut objects = apply::documents(&text).unwrap();
+        let object: Value = objects.pop().unwrap();
+        apply::all(&self.client, objects).await.unwrap();
         let stored = apply::one(&self.client, object).await.unwrap();
         self.until(&format!("{file} runs on nodes of its own"), async |play| {
             let used = play.used().await;

@@ -181,6 +181,7 @@ async fn a_trace_goes_on_over_two_kills_with_every_state_once_and_no_gap() {
     // The second goes on there, speaks the other protocol over TLS, and is killed as soon as all claims exist.
     world.theatre.setu.environment = vec![
         ("OTEL_EXPORTER_OTLP_ENDPOINT", https),
+        ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip".into()),
         ("OTEL_EXPORTER_OTLP_CERTIFICATE", stack.authority().display().to_string()),
     ];
     world.theatre.setu.start(None).unwrap();

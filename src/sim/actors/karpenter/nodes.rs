@@ -70,8 +70,11 @@ impl Karpenter {
             return stage.after(LOOK, key(Phase::Boot));
         }
         let all = map(claim, "/status/allocatable");
-        let shown: BTreeMap<&String, &String> =
-            all.iter().filter(|(r, _)| !weather.hides(place, r)).collect();
+        let shown: BTreeMap<&String, String> = all
+            .iter()
+            .filter(|(r, _)| !weather.hides(place, r))
+            .map(|(r, has)| (r, weather.shows(place, r).unwrap_or_else(|| has.clone())))
+            .collect();
         let status = json!({"status": {
             "capacity": shown, "allocatable": shown,
             "conditions": with_condition(&node, ("Ready", "True"), ("KubeletReady", "kubelet is posting ready status"), stage.now()),
@@ -137,7 +140,8 @@ pub(super) fn initialize(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     stage.after(IDLE_LIMIT, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Idle));
 }
 
-/// Consolidation: an unprotected node on which nothing runs is taken away.
+/// Consolidation: an unprotected node on which nothing runs is taken away. While any claim has no instance yet,
+/// Karpenter does not know its own cluster and takes nothing away.
 pub(super) fn idle(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     let Some(node) = user.get(&kinds::NODE, "", name(claim)) else { return };
     let protected = annotation(&node, names::DO_NOT_DISRUPT) == "true";
@@ -146,9 +150,59 @@ pub(super) fn idle(user: &User, claim: &Value, stage: &mut Stage<Due>) {
             && !matches!(text(p, "/status/phase"), "Succeeded" | "Failed")
     };
     let busy = user.list(&kinds::POD).iter().any(runs);
-    if protected || busy {
+    let unknown = |c: &Arc<Value>| text(c, "/status/providerID").is_empty();
+    let stalls = user.list(&kinds::NODE_CLAIM).iter().any(unknown);
+    if protected || busy || stalls {
         stage.after(IDLE_LIMIT, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Idle));
     } else {
         delete(user, claim);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::policy::PolicyFile;
+    use crate::sim::cluster::Cluster;
+    use crate::sim::scenario;
+    use jiff::Timestamp;
+
+    fn claim(name: &str, slot: &str) -> Value {
+        json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": name, "labels": {(names::NODEPOOL): "idle", (names::SLOT): slot}},
+            "spec": {
+                "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "idle"},
+                "requirements": [{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}],
+            },
+        })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_node_stays_while_another_claim_has_no_instance() {
+        let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+        let cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
+        let user = cluster.server.user("admin");
+        for object in scenario::objects("idle", 1).unwrap() {
+            let kind = kinds::ALL.iter().find(|k| k.kind == text(&object, "/kind")).unwrap();
+            user.create(kind, object).unwrap();
+        }
+        let rules = json!({"rules": [{"slot": "1", "launchDelay": "2m"}]}).to_string();
+        let weather = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"},
+            "data": {"idle": rules},
+        });
+        user.create(&kinds::CONFIG_MAP, weather).unwrap();
+        let left =
+            || -> Vec<String> { user.list(&kinds::NODE_CLAIM).iter().map(|c| name(c).to_owned()).collect() };
+        user.create(&kinds::NODE_CLAIM, claim("idle", "0")).unwrap();
+        user.create(&kinds::NODE_CLAIM, claim("late", "1")).unwrap();
+        tokio::time::sleep(Duration::from_secs(110)).await;
+        assert_eq!(left(), ["idle", "late"]);
+        tokio::time::sleep(Duration::from_secs(40)).await;
+        assert_eq!(left(), ["late"]);
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        assert!(left().is_empty());
     }
 }

@@ -16,6 +16,27 @@ pub fn queue_of(user: &User, workload: &Value) -> Option<Arc<Value>> {
     user.get(&kinds::CLUSTER_QUEUE, "", text(&local, "/spec/clusterQueue"))
 }
 
+/// How a queue is stopped.
+pub struct Stop {
+    /// Reason of the evictions it causes.
+    pub reason: &'static str,
+    /// Whether what was admitted ends too.
+    pub drains: bool,
+}
+
+/// How the Workload's ClusterQueue or LocalQueue is stopped, if one is.
+pub fn stop_of(user: &User, workload: &Value, queue: &Value) -> Option<Stop> {
+    let namespace = text(workload, "/metadata/namespace");
+    let local = user.get(&kinds::LOCAL_QUEUE, namespace, text(workload, "/spec/queueName"));
+    let stop = |queue: &Value, reason| match text(queue, "/spec/stopPolicy") {
+        "Hold" => Some(Stop { reason, drains: false }),
+        "HoldAndDrain" => Some(Stop { reason, drains: true }),
+        _ => None,
+    };
+    let of_cluster = stop(queue, "ClusterQueueStopped");
+    of_cluster.or_else(|| stop(local.as_deref()?, "LocalQueueStopped"))
+}
+
 /// Whether `spec.active` is false.
 pub fn is_inactive(workload: &Value) -> bool {
     workload.pointer("/spec/active").is_some() && !flag(workload, "/spec/active")

@@ -173,13 +173,11 @@ fn reconcile(user: &User, namespace: &str, name: &str, now: Timestamp) -> Option
             now,
         );
     } else if let Some(queue) = &queue {
-        match text(queue, "/spec/stopPolicy") {
-            "HoldAndDrain" => {
-                checks::evict(user, &workload, ("ClusterQueueStopped", "The ClusterQueue is stopped"), now);
-            }
+        match checks::stop_of(user, &workload, queue) {
             // A reservation that was not yet an admission is lost without any eviction.
-            "Hold" if is(&workload, "QuotaReserved") && !is(&workload, "Admitted") => {
-                checks::release(user, &workload, now);
+            Some(_) if !is(&workload, "Admitted") => lose_quota(user, &workload, now),
+            Some(stop) if stop.drains => {
+                checks::evict(user, &workload, (stop.reason, "The queue is stopped"), now);
             }
             _ => {}
         }

@@ -53,6 +53,9 @@ pub fn schedule(user: &User, now: Timestamp) {
     waiting.sort_by_key(|w| order(w));
     for workload in waiting {
         let Some(queue) = checks::queue_of(user, workload).filter(|q| is(q, "Active")) else { continue };
+        if checks::stop_of(user, workload, &queue).is_some() {
+            continue;
+        }
         let taken = taken(user, name(&queue));
         match assign(user, workload, &queue, &taken) {
             Some(assignments) => reserve(user, workload, &queue, &assignments, now),

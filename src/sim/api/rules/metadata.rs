@@ -30,6 +30,11 @@ fn is_subdomain(text: &str) -> bool {
         .all(|label| is_word(label, |c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-', edge))
 }
 
+/// Whether an object can have this name.
+pub fn is_name(text: &str) -> bool {
+    text.len() <= NAME_LIMIT && is_subdomain(text)
+}
+
 fn is_label_text(text: &str) -> bool {
     is_word(
         text,

@@ -99,6 +99,8 @@ func (i *instance) shape(node *corev1.Node, w weather) {
 	}
 	node.Status.Capacity = i.instanceType.Capacity.DeepCopy()
 	node.Status.Allocatable = i.instanceType.Allocatable().DeepCopy()
+	maps.Copy(node.Status.Capacity, w.shows(i.place))
+	maps.Copy(node.Status.Allocatable, w.shows(i.place))
 	for _, name := range w.missingResources(i.place) {
 		node.Status.Capacity[name] = resource.MustParse("0")
 		node.Status.Allocatable[name] = resource.MustParse("0")

@@ -49,6 +49,8 @@ type rule struct {
 	NeverReady bool `json:"neverReady,omitempty"`
 	// The Node shows none of these.
 	MissingResources []corev1.ResourceName `json:"missingResources,omitempty"`
+	// The Node shows so much of these, whatever its type has.
+	Shows corev1.ResourceList `json:"shows,omitempty"`
 	// Multiplies the price of the offerings; those of several rules multiply.
 	PriceFactor *float64 `json:"priceFactor,omitempty"`
 }
@@ -130,6 +132,15 @@ func (w weather) missingResources(p place) []corev1.ResourceName {
 	var out []corev1.ResourceName
 	for _, r := range w.at(p) {
 		out = append(out, r.MissingResources...)
+	}
+	return out
+}
+
+// shows is what the Node shows in place of what its type has; the first rule counts.
+func (w weather) shows(p place) corev1.ResourceList {
+	out := corev1.ResourceList{}
+	for _, r := range slices.Backward(w.at(p)) {
+		maps.Copy(out, r.Shows)
 	}
 	return out
 }

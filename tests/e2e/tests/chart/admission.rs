@@ -1,5 +1,6 @@
 //! The admission policies, tried by a tenant, by Kueue, by Karpenter and by Setu, each with a token of its
-//! own and more rights than it should have.
+//! own and more rights than it should have. The programs of the stack go by those names too, so that all they do for a gang
+//! passes the policies, or the gang would not come to its end.
 
 use crate::install::{ID, Install, NAMESPACE};
 use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};

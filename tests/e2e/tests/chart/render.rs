@@ -184,6 +184,22 @@ fn helm_test_is_there_only_with_the_service_it_asks() {
 }
 
 #[test]
+fn an_alert_links_to_its_runbook_only_where_it_is_said_where_that_lies() {
+    let links = |more: &[&str]| -> Vec<Option<String>> {
+        let all = documents(&rendered(None, &[&["--set", "prometheusRule.enabled=true"], more].concat()));
+        let rule = all.into_iter().find(|d| d["kind"] == "PrometheusRule").unwrap();
+        let alerts = rule["spec"]["groups"][0]["rules"].as_array().unwrap().clone();
+        alerts.iter().map(|a| a["annotations"]["runbook_url"].as_str().map(str::to_owned)).collect()
+    };
+    let without = links(&[]);
+    assert!(without.len() > 7 && without.iter().all(Option::is_none), "{without:?}");
+    let with = links(&["--set", "prometheusRule.runbookBase=https://git.example.com/"]);
+    let whole =
+        |link: &Option<String>| link.as_ref().is_some_and(|l| l.starts_with("https://git.example.com/docs/"));
+    assert!(with.len() == without.len() && with.iter().all(whole), "{with:?}");
+}
+
+#[test]
 fn policy_as_text_reaches_the_file_unchanged() {
     let text = "# comments stay\napiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {gates: {capacity: Off}}\n";
     let folder = tempfile::tempdir().unwrap();

@@ -58,6 +58,13 @@ pub fn first_difference(left: &Transcript, right: &Transcript) -> Option<Differe
                 format!("{} {}", other.code, other.body),
             );
         }
+        if let Some(code) = one.step.code.filter(|code| *code != one.code) {
+            return parted(
+                "/code".to_owned(),
+                format!("{} {}", one.code, one.body),
+                format!("{code} is expected"),
+            );
+        }
         let (mut one_body, mut other_body) = (one.body.clone(), other.body.clone());
         left_mask.apply(&mut one_body);
         right_mask.apply(&mut other_body);

@@ -37,6 +37,9 @@ pub struct Step {
     /// A body that is no JSON.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
+    /// The status code of the answer, where a kept sequence is about it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<u16>,
 }
 
 /// More than all annotations of an object may have together.

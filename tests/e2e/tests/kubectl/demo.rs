@@ -59,6 +59,16 @@ impl Demo {
         out
     }
 
+    /// What it prints within some seconds, where it goes on until it is stopped.
+    async fn says_for_a_while(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("timeout");
+        command.arg("5").arg(&self.kubectl).args(["--server", &self.address]).args(arguments);
+        command.env("HOME", self.home.path()).env("KUBECONFIG", "/dev/null").stdin(Stdio::null());
+        let output = command.output().await.unwrap();
+        assert_eq!(output.status.code(), Some(124), "{}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
     /// Asks until the answer is as wanted, and returns it.
     async fn until(&self, arguments: &[&str], wanted: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + 2 * PATIENCE;
@@ -73,17 +83,29 @@ impl Demo {
     }
 }
 
+/// What docs/quickstart.md has people type, without the address.
+fn shown_in_quickstart() -> [String; 3] {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/quickstart.md");
+    let text = std::fs::read_to_string(file).unwrap();
+    let lines = text.lines().filter_map(|l| l.strip_prefix("kubectl --server http://127.0.0.1:8080 "));
+    lines.map(str::to_owned).collect::<Vec<_>>().try_into().unwrap()
+}
+
 const WORKLOADS: [&str; 4] = ["get", "workloads", "-n", "default"];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_gang_that_is_applied_gets_its_nodes_and_one_that_is_deleted_gives_them_back() {
     let demo = Demo::start().await;
-    demo.says(&["apply", "--validate=false", "-f", "examples/setup", "-f", "examples/gang-of-four.yaml"])
-        .await;
+    let lines = shown_in_quickstart();
+    let [look, apply, watch] = lines.each_ref().map(|line| line.split(' ').collect::<Vec<_>>());
+    demo.says(&apply).await;
     let of_workload = |path: &'static str| [&WORKLOADS[..], &["-o", path]].concat();
     let state = of_workload("jsonpath={.items[0].status.admissionChecks[0].state}");
     demo.until(&[&WORKLOADS[..], &["-o", "name"]].concat(), |said| !said.is_empty()).await;
     demo.until(&state, |said| said == "Ready").await;
+    assert!(demo.says(&look).await.contains("nodeclaim"), "{look:?}");
+    let told = demo.says_for_a_while(&watch).await;
+    assert!(told.contains("GangReady"), "{told}");
     let uid = demo.says(&of_workload("jsonpath={.items[0].metadata.uid}")).await;
     let selector = format!("setu.kueue.x-k8s.io/workload-uid={uid}");
     let claims = ["get", "nodeclaims", "-l", selector.as_str(), "-o", "name"];

@@ -13,7 +13,7 @@ use setu_e2e::apply;
 /// Rounds of the tenant who submits and deletes.
 const ROUNDS: usize = 6;
 
-/// A6, A16: annotations and labels that are read by nobody, or closed; selectors beyond the NodePool.
+/// A6, A16, A20: annotations and labels that are read by nobody, or closed; selectors beyond the NodePool.
 pub async fn jobs_that_ask_for_more(stage: &mut Stage) {
     let victim = stage.gang_label("waits").await;
     let mut greedy = job(TENANT, "greedy");
@@ -22,6 +22,7 @@ pub async fn jobs_that_ask_for_more(stage: &mut Stage) {
         "provreq.kueue.x-k8s.io/setu-capacityType": "spot",
         "provreq.kueue.x-k8s.io/setu-zone": "us-east-1c",
         "provreq.kueue.x-k8s.io/setu-nodePoolName": "expensive",
+        "provreq.kueue.x-k8s.io/setu-traceparent": "00-ffffffffffffffffffffffffffffffff-0000000000000000-zz\u{1b}[2J<script>",
         names::journal_key(TENANT): r#"{"version":1,"state":"Approved","slots":9}"#,
         names::NODEPOOL: "expensive",
     });

@@ -1,0 +1,137 @@
+//! Which pods of a gang may not run on one node, as far as their own templates say.
+//!
+//! Rule: in doubt they may not. A node more costs something; a pod that finds no place keeps its gang from running.
+
+use crate::api::pod::PodSpec;
+use crate::api::workload::PodSet;
+use crate::names;
+use k8s_openapi::api::core::v1::ContainerPort;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Whether two pods of the set cannot run on one node: they spread over host names, shun each other
+/// there, or listen on the same port of the host.
+pub fn shuns_itself(pod_set: &PodSet) -> bool {
+    let spec = &pod_set.template.spec;
+    let spread = spec
+        .topology_spread_constraints
+        .iter()
+        .any(|c| c.topology_key == names::HOSTNAME && c.when_unsatisfiable == "DoNotSchedule");
+    spread || shunned(spec).next().is_some() || !ports(spec).is_empty()
+}
+
+/// Whether a pod of the one set and a pod of the other cannot run on one node: either shuns the other there, or
+/// both listen on the same port of the host.
+pub fn shun(one: &PodSet, other: &PodSet) -> bool {
+    let keeps_off = |a: &PodSet, b: &PodSet| {
+        let labels = &b.template.metadata.labels;
+        shunned(&a.template.spec).any(|selector| selector.is_none_or(|selector| may_select(selector, labels)))
+    };
+    keeps_off(one, other)
+        || keeps_off(other, one)
+        || !ports(&one.template.spec).is_disjoint(&ports(&other.template.spec))
+}
+
+/// The pods that these must not share a host with; `None` stands for whatever the API server makes of no selector.
+fn shunned(spec: &PodSpec) -> impl Iterator<Item = Option<&LabelSelector>> {
+    let affinity = spec.affinity.iter().filter_map(|a| a.pod_anti_affinity.as_ref());
+    let terms = affinity.flat_map(|a| a.required_during_scheduling_ignored_during_execution.iter().flatten());
+    terms.filter(|term| term.topology_key == names::HOSTNAME).map(|term| term.label_selector.as_ref())
+}
+
+/// Whether pods that start with these labels may come to match: controllers add labels to those of the template.
+fn may_select(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let equal = |(key, value): (&String, &String)| labels.get(key).is_none_or(|has| has == value);
+    let fits = |operator: &str, values: &[String], has: &String| match operator {
+        "In" => values.contains(has),
+        "NotIn" => !values.contains(has),
+        "DoesNotExist" => false,
+        _ => true,
+    };
+    selector.match_labels.iter().flatten().all(equal)
+        && selector.match_expressions.iter().flatten().all(|expression| {
+            let values = expression.values.as_deref().unwrap_or_default();
+            labels.get(&expression.key).is_none_or(|has| fits(&expression.operator, values, has))
+        })
+}
+
+/// Ports of the host that the pods listen on, with the protocol.
+fn ports(spec: &PodSpec) -> BTreeSet<(i32, &str)> {
+    let sidecars = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let all = spec.containers.iter().chain(sidecars).flat_map(|c| &c.ports);
+    // On the host's network the API server takes the container's port for the host's, in the pod alone.
+    let same = |port: &ContainerPort| spec.host_network.then_some(port.container_port);
+    let of_host =
+        all.filter_map(|p| Some((p.host_port.or(same(p))?, p.protocol.as_deref().unwrap_or("TCP"))));
+    of_host.filter(|(port, _)| *port > 0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{object, patched, pod_set};
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn set(labels: &Value, spec: &Value) -> PodSet {
+        let template = json!({"template": {"metadata": {"labels": labels}, "spec": spec}});
+        object(patched(pod_set("main", 1), &template))
+    }
+
+    fn anti(selector: &Value) -> Value {
+        let term = json!({"topologyKey": names::HOSTNAME, "labelSelector": selector});
+        json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
+    }
+
+    #[test]
+    fn pod_sets_shun_each_other_whichever_says_so_unless_a_label_shows_that_they_do_not() {
+        let js = json!({"app": "js"});
+        for (selector, labels, expected) in [
+            (json!({"matchLabels": js}), js.clone(), true),
+            (json!({"matchLabels": js}), json!({}), true),
+            (json!({"matchLabels": js}), json!({"app": "other"}), false),
+            (
+                json!({"matchExpressions": [{"key": "app", "operator": "In", "values": ["js"]}]}),
+                json!({"app": "other"}),
+                false,
+            ),
+            (
+                json!({"matchExpressions": [{"key": "app", "operator": "Exists"}]}),
+                json!({"app": "other"}),
+                true,
+            ),
+            (json!({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]}), js.clone(), false),
+        ] {
+            let (one, other) = (set(&js, &anti(&selector)), set(&labels, &json!({})));
+            assert_eq!((shun(&one, &other), shun(&other, &one)), (expected, expected), "{selector} {labels}");
+            assert!(shuns_itself(&one) && !shuns_itself(&other));
+        }
+    }
+
+    #[test]
+    fn pods_that_listen_on_one_port_of_the_host_are_apart() {
+        let listens = |port: i32, protocol: &str| {
+            set(
+                &json!({}),
+                &json!({"containers": [{"ports": [
+                    {"containerPort": port, "hostPort": port, "protocol": protocol},
+                ]}]}),
+            )
+        };
+        assert!(shun(&listens(80, "TCP"), &listens(80, "TCP")));
+        assert!(
+            !shun(&listens(80, "TCP"), &listens(80, "UDP"))
+                && !shun(&listens(80, "TCP"), &listens(81, "TCP"))
+        );
+        assert!(shuns_itself(&listens(80, "TCP")));
+    }
+
+    #[test]
+    fn on_the_hosts_network_each_port_is_the_hosts_and_sidecars_listen_too() {
+        let port = json!([{"ports": [{"containerPort": 80}]}]);
+        let plain = set(&json!({}), &json!({"containers": port}));
+        let on_host = set(&json!({}), &json!({"hostNetwork": true, "containers": port}));
+        let sidecar = json!([{"restartPolicy": "Always", "ports": [{"containerPort": 80, "hostPort": 80}]}]);
+        let with_sidecar = set(&json!({}), &json!({"initContainers": sidecar}));
+        assert!(!shuns_itself(&plain) && shuns_itself(&on_host) && shun(&on_host, &with_sidecar));
+    }
+}

@@ -1,0 +1,180 @@
+//! What was seen of the nodes of each instance type, and for how long it counts.
+//!
+//! Kept by the ledger, and made anew by `setu plan`. Rule: a node speaks for its type while it is there and for an
+//! hour from when the first one went, so that an attempt that failed for it is not repeated as it was, and one
+//! that was ill is forgotten.
+
+use super::shapes::{Shape, Source};
+use jiff::{SignedDuration, Timestamp};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How long what gone nodes have shown is remembered.
+const PAST: SignedDuration = SignedDuration::from_hours(1);
+
+/// What was seen, by instance type.
+#[derive(Debug, Default)]
+pub struct Sightings(BTreeMap<String, Seen>);
+
+/// What was seen of one type.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Nodes that are there, by what they show: mostly all the same.
+    present: Vec<(Shape, BTreeSet<String>)>,
+    /// What nodes have shown that are gone, and until when it counts.
+    past: Option<(Shape, Timestamp)>,
+    /// What the provider expects, which counts where no node was seen.
+    estimate: Option<Shape>,
+}
+
+impl Sightings {
+    /// Notes what a node shows, or what is expected of one.
+    pub fn note(&mut self, shape: Shape) {
+        let seen = self.0.entry(shape.instance_type.clone()).or_default();
+        match &shape.source {
+            Source::Node { name, .. } => {
+                let name = name.clone();
+                seen.note_node(&name, shape);
+            }
+            Source::NodeClaim { .. } | Source::Policy => {
+                seen.estimate =
+                    Some(seen.estimate.as_ref().map_or_else(|| shape.clone(), |e| e.with(&shape)));
+            }
+        }
+    }
+
+    /// A node is gone.
+    pub fn forget_node(&mut self, name: &str, now: Timestamp) {
+        for seen in self.0.values_mut() {
+            let Some(shape) = seen.take(name) else { continue };
+            let past = seen.past.take().filter(|(_, until)| *until > now);
+            seen.past = match past {
+                Some((past, until)) => Some((past.with(&shape), until)),
+                None => now.checked_add(PAST).ok().map(|until| (shape, until)),
+            };
+        }
+    }
+
+    /// One shape for each type.
+    pub fn shapes(&self, now: Timestamp) -> impl Iterator<Item = Shape> {
+        self.0.values().filter_map(move |seen| seen.shape(now))
+    }
+}
+
+impl Seen {
+    fn note_node(&mut self, name: &str, shape: Shape) {
+        let alike = |known: &Shape| known.allocatable == shape.allocatable && known.labels == shape.labels;
+        if self.present.iter().any(|(known, nodes)| alike(known) && nodes.contains(name)) {
+            return;
+        }
+        // What it showed before was true of it then, and is not true of any node now.
+        self.take(name);
+        match self.present.iter_mut().find(|(known, _)| alike(known)) {
+            Some((known, nodes)) => {
+                known.source = shape.source;
+                nodes.insert(name.to_owned());
+            }
+            None => self.present.push((shape, BTreeSet::from([name.to_owned()]))),
+        }
+    }
+
+    fn take(&mut self, name: &str) -> Option<Shape> {
+        let (shape, nodes) = self.present.iter_mut().find(|(_, nodes)| nodes.contains(name))?;
+        nodes.remove(name);
+        let shape = shape.clone();
+        self.present.retain(|(_, nodes)| !nodes.is_empty());
+        Some(shape)
+    }
+
+    fn shape(&self, now: Timestamp) -> Option<Shape> {
+        let past = self.past.iter().filter(|(_, until)| *until > now).map(|(shape, _)| shape);
+        let nodes = past.chain(self.present.iter().map(|(shape, _)| shape));
+        nodes
+            .fold(None, |all: Option<Shape>, one| Some(all.map_or_else(|| one.clone(), |all| all.with(one))))
+            .or_else(|| self.estimate.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::{Node, NodeClaim};
+    use crate::names;
+    use serde_json::json;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    fn node(name: &str, cpu: &str, gpus: &str, seconds: i64) -> Shape {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": name, "labels": {(names::INSTANCE_TYPE): "p5", (names::INITIALIZED): "true"}},
+            "status": {
+                "allocatable": {"cpu": cpu, "nvidia.com/gpu": gpus},
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        }))
+        .unwrap();
+        Shape::of_node(&node, at(seconds)).unwrap()
+    }
+
+    fn figures(sightings: &Sightings, now: i64) -> Option<(String, String)> {
+        let shape = sightings.shapes(at(now)).next()?;
+        Some((shape.allocatable["cpu"].0.clone(), shape.allocatable["nvidia.com/gpu"].0.clone()))
+    }
+
+    fn is(sightings: &Sightings, now: i64, cpu: &str, gpus: &str) {
+        assert_eq!(figures(sightings, now), Some((cpu.to_owned(), gpus.to_owned())));
+    }
+
+    #[test]
+    fn one_node_with_a_broken_device_does_not_speak_for_its_type() {
+        let mut all = Sightings::default();
+        for shape in [node("n1", "190", "8", 1), node("n2", "190", "7", 2), node("n3", "190", "8", 3)] {
+            all.note(shape);
+        }
+        is(&all, 4, "190", "8");
+        all.note(node("n1", "190", "6", 5));
+        // Another node has them all.
+        is(&all, 6, "190", "8");
+    }
+
+    #[test]
+    fn the_least_of_what_nodes_show_counts_while_they_are_there_and_an_hour_longer() {
+        let mut all = Sightings::default();
+        all.note(node("n1", "190", "8", 1));
+        all.note(node("n2", "188", "8", 2));
+        is(&all, 3, "188", "8");
+        all.forget_node("n2", at(10));
+        all.forget_node("n2", at(3_000));
+        is(&all, 3_000, "188", "8");
+        is(&all, 3_610, "190", "8");
+        all.forget_node("n1", at(4_000));
+        is(&all, 7_000, "190", "8");
+        assert_eq!(figures(&all, 7_600), None);
+    }
+
+    #[test]
+    fn a_node_that_shows_more_than_before_is_believed() {
+        let mut all = Sightings::default();
+        all.note(node("n1", "100", "8", 1));
+        all.note(node("n1", "190", "8", 2));
+        is(&all, 3, "190", "8");
+    }
+
+    #[test]
+    fn an_estimate_counts_only_where_no_node_was_seen() {
+        let claim: NodeClaim = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": "c", "labels": {(names::INSTANCE_TYPE): "p5"}},
+            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+            "status": {"allocatable": {"cpu": "6", "nvidia.com/gpu": "8"}},
+        }))
+        .unwrap();
+        let mut all = Sightings::default();
+        all.note(Shape::of_claim(&claim, at(1)).unwrap());
+        is(&all, 2, "6", "8");
+        all.note(node("n1", "190", "8", 2));
+        all.note(Shape::of_claim(&claim, at(3)).unwrap());
+        is(&all, 4, "190", "8");
+    }
+}

@@ -1,0 +1,43 @@
+//! What a NodePool's nodes have together, as Karpenter tells it in the NodePool's status.
+//!
+//! Rule: told only where there are limits, since nobody reads it elsewhere.
+
+use crate::names;
+use crate::plan::quantity::Amount;
+use crate::sim::api::User;
+use crate::sim::api::kinds;
+use crate::sim::values::{is_going, label, map};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Tells it anew of the NodePool of a claim that was touched.
+pub fn told(user: &User, claim: &Value) {
+    let name = label(claim, names::NODEPOOL);
+    let Some(pool) = user.get(&kinds::NODE_POOL, "", name) else { return };
+    let keys: Vec<String> = map(&pool, "/spec/limits").into_keys().collect();
+    if keys.is_empty() {
+        return;
+    }
+    let mut total: BTreeMap<String, Amount> = BTreeMap::new();
+    let launched =
+        |claim: &Value| Some(map(claim, "/status/capacity")).filter(|capacity| !capacity.is_empty());
+    for claim in user.list(&kinds::NODE_CLAIM) {
+        if label(&claim, names::NODEPOOL) != name || is_going(&claim) {
+            continue;
+        }
+        let Some(mut capacity) = launched(&claim) else { continue };
+        capacity.insert("nodes".to_owned(), "1".to_owned());
+        for key in &keys {
+            let more = capacity.get(key).and_then(|quantity| Amount::parse(quantity)).unwrap_or_default();
+            let sum = total.get(key).copied().unwrap_or_default().plus(more);
+            total.insert(key.clone(), sum);
+        }
+    }
+    let sum = |key: &String| Quantity::from(total.get(key).copied().unwrap_or_default()).0;
+    let shown: BTreeMap<String, String> = keys.iter().map(|key| (key.clone(), sum(key))).collect();
+    if map(&pool, "/status/resources") != shown {
+        // What is gone meanwhile has nothing to tell.
+        let _ = user.merge_status(&kinds::NODE_POOL, "", name, &json!({"status": {"resources": shown}}));
+    }
+}

@@ -1,0 +1,104 @@
+//! Invariants of gangs that Kueue has admitted: on which Ready that was, and what nobody may take from them.
+
+use super::Sight;
+use super::gangs::read;
+use crate::api::Workload;
+use crate::api::workload::Verdict;
+use crate::gang::reservation::Epoch;
+use crate::gang::{Reservation, State};
+use crate::names;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+use std::collections::BTreeMap;
+
+/// How long a Ready of an earlier admission may stand once nothing goes wrong any more: a replica may have to
+/// come back first, and to wait after what failed last.
+const REACTION: SignedDuration = SignedDuration::from_mins(2);
+
+/// UID of a Workload, and the check.
+type Place = (String, String);
+
+/// What is remembered of admitted gangs.
+#[derive(Default)]
+pub struct Book {
+    /// The attempt on whose nodes each gang runs.
+    runs: BTreeMap<Place, u32>,
+    /// The admission that each Ready was given for.
+    ready_for: BTreeMap<Place, Epoch>,
+    /// Since when a gang has been admitted on a Ready of an earlier admission.
+    stale: BTreeMap<Place, Timestamp>,
+    /// Since when nothing has gone wrong any more.
+    calm: Option<Timestamp>,
+}
+
+impl Book {
+    /// The attempt on whose nodes the gang runs, if it does.
+    pub fn runs(&self, uid: &str, check: &str) -> Option<u32> {
+        self.runs.get(&(uid.to_owned(), check.to_owned())).copied()
+    }
+
+    /// From now on nothing goes wrong any more.
+    pub fn calm(&mut self, now: Timestamp) {
+        self.calm = Some(now);
+    }
+}
+
+/// Setu has told Kueue Ready.
+pub fn told_ready(sight: &mut Sight, workload: &Workload, check: &str) {
+    let place = (workload.uid().unwrap_or_default(), check.to_owned());
+    if let Reservation::Held { epoch, .. } = Reservation::of(workload, check) {
+        sight.admitted_book.ready_for.insert(place, epoch);
+    }
+}
+
+/// A Workload is gone.
+pub fn gone(sight: &mut Sight, uid: &str) {
+    sight.admitted_book.runs.retain(|place, _| place.0 != uid);
+    sight.admitted_book.stale.retain(|place, _| place.0 != uid);
+}
+
+/// A Workload was written, by anybody.
+pub fn changed(sight: &mut Sight, workload: &Workload) {
+    let uid = workload.uid().unwrap_or_default();
+    let admitted = workload.is("Admitted") && workload.is("QuotaReserved") && !workload.is("Finished");
+    if !admitted {
+        return gone(sight, &uid);
+    }
+    for (key, text) in workload.annotations() {
+        let Some(check) = key.strip_prefix(names::JOURNAL_PREFIX) else { continue };
+        let place = (uid.clone(), check.to_owned());
+        let (now, book) = (sight.now, &mut sight.admitted_book);
+        let is_ready = workload.check(check).is_some_and(|entry| entry.state == Verdict::Ready);
+        let held = match Reservation::of(workload, check) {
+            Reservation::Held { epoch, .. } => Some(epoch),
+            _ => None,
+        };
+        let journal = read(text, workload).filter(|j| j.state == State::Approved && j.memory.slots > 0);
+        if let Some(journal) = journal
+            && is_ready
+            && held.as_ref() == Some(&journal.memory.epoch)
+        {
+            book.runs.insert(place.clone(), journal.memory.attempt);
+        }
+        if is_ready && held.is_some() && book.ready_for.get(&place).is_some_and(|e| held.as_ref() != Some(e))
+        {
+            book.stale.entry(place).or_insert(now);
+        } else {
+            book.stale.remove(&place);
+        }
+    }
+}
+
+/// Time has gone on.
+pub fn check_stale(sight: &mut Sight) {
+    let Some(calm) = sight.admitted_book.calm else { return };
+    let now = sight.now;
+    let late = |since: &Timestamp| now.duration_since(calm.max(*since)) > REACTION;
+    let stale = &mut sight.admitted_book.stale;
+    let Some(place) = stale.iter().find(|(_, since)| late(since)).map(|(place, _)| place.clone()) else {
+        return;
+    };
+    stale.remove(&place);
+    let (uid, check) = place;
+    sight.violated("right-epoch", format!("{uid} runs on a Ready of {check} for an earlier admission"));
+}

@@ -1,0 +1,93 @@
+//! What a scenario names that is not there, found before it is played on the embedded cluster.
+//!
+//! Rule: nothing that is found here could ever come true, so that nobody waits for it.
+
+use super::file::{Expect, Run, Step};
+use super::world::filled;
+use crate::sim::api::is_name;
+use crate::sim::api::kinds;
+use crate::sim::values::{label, name, text};
+use anyhow::{Context as _, Result, ensure};
+use std::collections::BTreeSet;
+
+/// Label of a plain pod whose group has a Workload of its own.
+const POD_GROUP: &str = "kueue.x-k8s.io/pod-group-name";
+/// What a name looks like.
+const FORM: &str =
+    "it must consist of lower-case letters, digits, '-' and '.', and begin and end with one of the first two";
+/// Longest name of a namespace.
+const NAMESPACE_LIMIT: usize = 63;
+
+/// Refuses a run with objects that cannot be, or with Jobs that nobody submits.
+///
+/// # Errors
+/// The first that is wrong, with its step.
+pub fn check(run: &Run) -> Result<()> {
+    let id = &run.id;
+    let fits = is_name(id) && !id.contains('.') && id.len() <= NAMESPACE_LIMIT;
+    ensure!(fits, "{id:?}, made from the names of the file and its choices, is no name of a namespace");
+    let steps = &run.scenario.steps;
+    let owners: BTreeSet<&str> = steps.iter().flat_map(owners).collect();
+    for (index, step) in steps.iter().enumerate() {
+        check_step(step, &run.id, &owners)
+            .with_context(|| format!("step {} of {:?}: {}", index + 1, run.title, step.told()))?;
+    }
+    Ok(())
+}
+
+/// Names under which a step makes something that can have a Workload.
+fn owners(step: &Step) -> Vec<&str> {
+    match step {
+        Step::Submit(job) => vec![&job.name],
+        Step::Group(group) => vec![&group.name],
+        Step::Apply(objects) => {
+            let groups = objects.iter().map(|o| label(o, POD_GROUP));
+            objects.iter().map(name).chain(groups).filter(|name| !name.is_empty()).collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+fn check_step(step: &Step, id: &str, owners: &BTreeSet<&str>) -> Result<()> {
+    let submitted = |job: &str| -> Result<()> {
+        ensure!(owners.contains(job), "no step submits {job}");
+        Ok(())
+    };
+    match step {
+        Step::Submit(job) => named(&job.name, id),
+        Step::Group(group) => named(&group.name, id),
+        Step::Apply(objects) => objects.iter().try_for_each(|object| {
+            ensure!(
+                !text(object, "/kind").is_empty() && !name(object).is_empty(),
+                "an object without kind or name"
+            );
+            served(text(object, "/kind"))?;
+            named(name(object), id)
+        }),
+        Step::Delete(target) => served(&target.kind),
+        Step::Patch(change) if change.kind == "Workload" => submitted(&change.name),
+        Step::Patch(change) => served(&change.kind),
+        Step::DeleteOneClaim(job) => submitted(job),
+        Step::Answer(answer) => submitted(&answer.name),
+        Step::Annotate(annotation) => submitted(&annotation.name),
+        Step::Until(expect) | Step::Holds(expect) => expected(expect, submitted),
+        _ => Ok(()),
+    }
+}
+
+fn expected(expect: &Expect, submitted: impl Fn(&str) -> Result<()>) -> Result<()> {
+    if let Some(target) = &expect.gone {
+        served(&target.kind)?;
+    }
+    expect.job.as_deref().map_or(Ok(()), submitted)
+}
+
+fn served(kind: &str) -> Result<()> {
+    ensure!(kinds::ALL.iter().any(|k| k.kind == kind), "the embedded cluster serves no kind {kind}");
+    Ok(())
+}
+
+fn named(name: &str, id: &str) -> Result<()> {
+    ensure!(is_name(&filled(name, id)), "{name:?} is no name: {FORM}");
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! The wire of one replica: whether it reaches the API server, and which fault strikes what it carries.
+
+use super::chance::Chance;
+use super::faults::{Fault, Rates, WatchFault};
+use axum::body::Bytes;
+use http::{Method, Request};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::{Notify, mpsc::UnboundedSender};
+
+/// Whether a replica can reach the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// It can.
+    Up,
+    /// It stands still: what it sends and hears waits.
+    Paused,
+    /// It is dead.
+    Dead,
+}
+
+/// A write that a replica made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// `POST`, `PATCH`, …
+    pub verb: String,
+    /// The path.
+    pub path: String,
+}
+
+/// What the wire of one replica does to what it carries.
+pub struct Wire {
+    line: Mutex<Line>,
+    /// Wakes in the order in which it was asked, which tokio's watch channel leaves to chance.
+    moved: Notify,
+    state: Mutex<State>,
+    died: UnboundedSender<Fault>,
+    struck: Struck,
+}
+
+/// Is told of every fault at the moment at which it strikes: its name, and the write that it strikes if it is one.
+pub type Struck = Arc<dyn Fn(&str, Option<&Request<Bytes>>) + Send + Sync>;
+
+/// A fault that waits for a write of its kind.
+struct Doom {
+    verb: &'static str,
+    path: &'static str,
+    left: usize,
+    fault: Fault,
+}
+
+impl Doom {
+    fn strikes(&mut self, verb: &str, path: &str) -> Option<Fault> {
+        if verb == self.verb && path.ends_with(self.path) {
+            self.left = self.left.checked_sub(1)?;
+            return (self.left == 0).then_some(self.fault);
+        }
+        None
+    }
+}
+
+struct State {
+    chance: Chance,
+    rates: Rates,
+    plan: Option<(usize, Fault)>,
+    doom: Option<Doom>,
+    written: Vec<Written>,
+}
+
+impl Wire {
+    /// A wire on which nothing goes wrong yet. Deaths are told to `died`.
+    pub fn new(chance: Chance, died: UnboundedSender<Fault>, struck: Struck) -> Arc<Self> {
+        let state = State { chance, rates: Rates::none(), plan: None, doom: None, written: Vec::new() };
+        Arc::new(Self {
+            line: Mutex::new(Line::Up),
+            moved: Notify::new(),
+            state: Mutex::new(state),
+            died,
+            struck,
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From now on this goes wrong at random.
+    pub fn set_rates(&self, rates: Rates) {
+        self.state().rates = rates;
+    }
+
+    /// This goes wrong with the write of this number, counted from 0.
+    pub fn plan(&self, write: usize, fault: Fault) {
+        self.state().plan = Some((write, fault));
+    }
+
+    /// This goes wrong with the write from now on of this number, counted from 1, among those with this
+    /// verb and this end of their path.
+    pub fn doom(&self, (verb, path): (&'static str, &'static str), number: usize, fault: Fault) {
+        self.state().doom = Some(Doom { verb, path, left: number, fault });
+    }
+
+    /// Every write that was sent, in order.
+    pub fn written(&self) -> Vec<Written> {
+        self.state().written.clone()
+    }
+
+    /// Sets the line.
+    pub fn set_line(&self, line: Line) {
+        {
+            let mut old = self.line();
+            if *old == Line::Dead {
+                return;
+            }
+            *old = line;
+        }
+        self.moved.notify_waiters();
+    }
+
+    /// Whether the replica is dead.
+    pub fn is_dead(&self) -> bool {
+        *self.line() == Line::Dead
+    }
+
+    /// Waits until the replica can reach the server; for ever if it is dead.
+    pub async fn up(&self) {
+        loop {
+            let moved = self.moved.notified();
+            if *self.line() == Line::Up {
+                return;
+            }
+            moved.await;
+        }
+    }
+
+    /// How long a message takes.
+    pub fn latency(&self) -> Duration {
+        self.state().chance.millis(1, 8)
+    }
+
+    /// How far a watch lags right now.
+    pub fn lag(&self) -> Duration {
+        let mut state = self.state();
+        let most = state.rates.lag;
+        state.chance.millis(0, most)
+    }
+
+    /// What goes wrong with this request.
+    pub fn strikes(&self, request: &Request<Bytes>) -> Option<Fault> {
+        if request.method() == Method::GET { self.strikes_read() } else { self.strikes_write(request) }
+    }
+
+    fn strikes_read(&self) -> Option<Fault> {
+        let mut state = self.state();
+        let rates = state.rates.reads.clone();
+        let (fault, _) = rates.into_iter().find(|(_, rate)| state.chance.happens(*rate))?;
+        drop(state);
+        (self.struck)(&format!("{fault:?}"), None);
+        Some(fault.of_write())
+    }
+
+    fn strikes_write(&self, request: &Request<Bytes>) -> Option<Fault> {
+        let (verb, path) = (request.method().as_str(), request.uri().path());
+        let mut state = self.state();
+        let number = state.written.len();
+        state.written.push(Written { verb: verb.to_owned(), path: path.to_owned() });
+        let planned = state.plan.filter(|(write, _)| *write == number).map(|(_, fault)| fault);
+        let planned = planned.or_else(|| state.doom.as_mut()?.strikes(verb, path));
+        let rates = state.rates.writes.clone();
+        let random =
+            || rates.into_iter().find(|(_, rate)| state.chance.happens(*rate)).map(|(fault, _)| fault);
+        let fault = planned.or_else(random);
+        drop(state);
+        if let Some(fault) = fault {
+            (self.struck)(&fault.to_string(), Some(request));
+        }
+        fault
+    }
+
+    /// What goes wrong with a watch at this frame.
+    pub fn breaks(&self) -> Option<WatchFault> {
+        let mut state = self.state();
+        let rates = state.rates.watches.clone();
+        let fault = rates.into_iter().find(|(_, rate)| state.chance.happens(*rate)).map(|(fault, _)| fault);
+        drop(state);
+        if let Some(fault) = fault {
+            (self.struck)(&format!("{fault:?}"), None);
+        }
+        fault
+    }
+
+    /// The replica dies.
+    pub fn die(&self, of: Fault) {
+        self.set_line(Line::Dead);
+        // Nobody listens any more once the run is over.
+        let _ = self.died.send(of);
+    }
+}

@@ -1,0 +1,49 @@
+//! `just cluster`, as it is typed: what it prints leads to a cluster with everything in it, and it ends when told to.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+use setu_e2e::{Layout, programs};
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// What kubectl says with these arguments, and whether it succeeded.
+fn kubectl(kubeconfig: &str, arguments: &[&str]) -> (bool, String) {
+    let mut command = Command::new(programs::kubectl(&Layout::default()).unwrap());
+    let output = command.env("KUBECONFIG", kubeconfig).args(arguments).current_dir(root()).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+#[test]
+fn the_cluster_to_play_with_starts_takes_the_manifests_and_ends() {
+    let justfile = std::fs::read_to_string(root().join("justfile")).unwrap();
+    let recipe = justfile.lines().find_map(|l| l.trim().strip_prefix("cargo run -p setu-e2e -- ")).unwrap();
+    let mut cluster = Command::new(env!("CARGO_BIN_EXE_setu-e2e"))
+        .args(recipe.split(' '))
+        .current_dir(root())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let printed = BufReader::new(cluster.stdout.take().unwrap()).lines().next();
+    let printed = printed.unwrap_or_else(|| panic!("it ended: {:?}", cluster.wait())).unwrap();
+    let kubeconfig = printed.strip_prefix("export KUBECONFIG=").unwrap();
+    let queues = kubectl(kubeconfig, &["get", "clusterqueues,nodepools", "-o", "name"]);
+    let manifests = kubectl(kubeconfig, &["apply", "--server-side", "-k", "manifests"]);
+    let gone = kubectl(kubeconfig, &["delete", "-k", "manifests", "--wait=false"]);
+    let term = Command::new("kill").args(["-TERM", &cluster.id().to_string()]).status().unwrap();
+    let ended = cluster.wait().unwrap();
+    assert!(
+        queues.0 && ["clusterqueue", "nodepool"].iter().all(|kind| queues.1.contains(kind)),
+        "{queues:?}"
+    );
+    for kind in ["deployment", "clusterrole", "admissioncheck", "validatingadmissionpolicy"] {
+        assert!(manifests.0 && manifests.1.contains(kind), "no {kind}: {}", manifests.1);
+    }
+    assert!(gone.0, "{}", gone.1);
+    assert!(term.success() && ended.success(), "{ended}");
+}

@@ -1,0 +1,96 @@
+//! `setu uninstall` in the embedded cluster: what arrives late goes too, and a Setu that comes back goes on.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+use serde_json::{Value, json};
+use setu::app::uninstall::{self, Nodes};
+use setu::clock::Clock;
+use setu::policy::PolicyFile;
+use setu::sim::api::User;
+use setu::sim::api::kinds;
+use setu::sim::cluster::{Cluster, Start};
+use setu::sim::scenario;
+use std::sync::Arc;
+use std::time::Duration;
+
+const ID: &str = "uninstall";
+const LIMIT: Duration = Duration::from_mins(5);
+
+fn stage() -> (Cluster, User) {
+    // The command goes by the machine's clock.
+    let clock = Clock::starting_at(jiff::Timestamp::now());
+    let cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), PolicyFile::default());
+    let admin = cluster.server.user("admin");
+    for object in scenario::objects(ID, 100).unwrap() {
+        let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
+        admin.create(kind, object).unwrap();
+    }
+    (cluster, admin)
+}
+
+fn submit(admin: &User) {
+    let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"namespace": ID, "name": "gang", "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
+        "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {
+            "metadata": {}, "spec": {"restartPolicy": "Never", "containers": [
+                {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
+            ]},
+        }},
+    });
+    admin.create(&kinds::JOB, job).unwrap();
+}
+
+fn is(object: &Value, condition: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.is_some_and(|all| all.iter().any(|c| c["type"] == condition && c["status"] == "True"))
+}
+
+fn workload(admin: &User) -> Arc<Value> {
+    admin.list(&kinds::WORKLOAD).pop().unwrap_or_default()
+}
+
+async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..60_000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    panic!("not within two minutes: {what}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_arrives_after_the_first_look_is_taken_away_and_a_new_setu_goes_on_from_there() {
+    let (mut cluster, admin) = stage();
+    let controller = scenario::controller_name_of(ID);
+    let client = cluster.client("admin");
+    let setu = cluster.start_setu(&Start::default());
+    let before = uninstall::plan(&client, &controller, Nodes::HandBack).await.unwrap();
+    assert!(before.delete.is_empty() && before.waiting.is_empty());
+    submit(&admin);
+    until("nodes are made", || admin.list(&kinds::NODE_CLAIM).len() == 2).await;
+    setu.kill();
+    uninstall::carry_out(&client, &controller, before, Nodes::HandBack, LIMIT).await.unwrap();
+    assert_eq!(admin.list(&kinds::NODE_CLAIM).len(), 0);
+    // The queue still names the check, which keeps it closed.
+    until("quota is given back", || !is(&workload(&admin), "QuotaReserved")).await;
+    let _again = cluster.start_setu(&Start::default());
+    until("the gang runs", || is(&workload(&admin), "Admitted")).await;
+    assert_eq!(admin.list(&kinds::NODE_CLAIM).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_controller_that_still_runs_is_told_of() {
+    let (mut cluster, admin) = stage();
+    let controller = scenario::controller_name_of(ID);
+    let client = cluster.client("admin");
+    let _setu = cluster.start_setu(&Start::default());
+    submit(&admin);
+    until("it runs", || is(&workload(&admin), "Admitted")).await;
+    let plan = uninstall::plan(&client, &controller, Nodes::Delete).await.unwrap();
+    let limit = Duration::from_secs(20);
+    let ended = uninstall::carry_out(&client, &controller, plan, Nodes::Delete, limit).await;
+    assert!(ended.unwrap_err().contains("does a controller still run?"));
+}
