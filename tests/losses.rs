@@ -252,6 +252,26 @@ fn a_second_node_that_the_first_tier_lacks_comes_from_the_tier_that_the_first_on
 }
 
 #[test]
+fn a_claim_that_went_and_nobody_says_why_is_not_tried_again_on_the_same_tier() {
+    let mut seen = short(State::WaitingReady, true, 2);
+    let unknown = || BTreeMap::from([(1, Loss::Failed(lost(FailureClass::Unknown)))]);
+    seen.losses = unknown();
+    seen.step();
+    let memory = &seen.journal.memory;
+    assert_eq!((seen.state(), memory.attempt, memory.way.choice), (StateName::Provisioning, 1, 1));
+    seen.plan = Outcome::Provision(Plan { tier: 1, choice: 1, choices: 2, ..plan(2) });
+    seen.step();
+    assert_eq!(seen.step(), [1]);
+    // On the last tier there is no way left but to give back and try later.
+    seen.journal.memory.generation = 2;
+    seen.losses = unknown();
+    seen.journal.state = State::WaitingReady;
+    seen.step();
+    assert_eq!(seen.state(), StateName::RollingBack);
+    assert_eq!((seen.journal.memory.way.choice, seen.journal.memory.tries), (0, 1));
+}
+
+#[test]
 fn nodes_that_would_need_other_pods_than_those_that_stay_end_the_attempt() {
     let mut seen = short(State::WaitingReady, true, 2);
     seen.step();

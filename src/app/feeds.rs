@@ -10,7 +10,7 @@ use crate::cluster::store::{Keeping, Object};
 use crate::cluster::watch::{Gates, Touched, watch, watch_keeping};
 use crate::controllers::Context;
 use crate::controllers::context::{Optional, Stores, Wakers};
-use crate::controllers::glance::ClaimGlance;
+use crate::controllers::glance::{ClaimGlance, WorkloadGlance};
 use crate::controllers::queue::Key;
 use crate::names;
 use futures::stream::{self, BoxStream, StreamExt};
@@ -48,7 +48,7 @@ impl Feeds {
         let of_gangs = || Config::default().labels(names::GANG);
         let open = Some(&gates);
         // Those that come in thousands are kept packed.
-        let workloads = Keeping { packed: true, ..Keeping::default() };
+        let workloads = Keeping { glance: WorkloadGlance::of, index: |_| "", packed: true };
         let workloads = watch_keeping("workloads", Api::all(client.clone()), all(), open, workloads);
         let checks = watch::<AdmissionCheck>("admissionchecks", Api::all(client.clone()), all(), open);
         let queues = watch::<ClusterQueue>("clusterqueues", Api::all(client.clone()), all(), open);

@@ -114,10 +114,8 @@ async fn look_at_check(key: Key, context: &Arc<Context>) -> Action {
 }
 
 async fn look_at_claim(key: Key, sweeper: &Arc<Sweeper>) -> Action {
-    let Some(claim) = sweeper.context.stores.claims.get(&key.object()) else {
-        return Action::await_change();
-    };
-    let looked = sweeper.context.pace.within(SWEEP, claims::reconcile(claim, Arc::clone(sweeper))).await;
+    let look = claims::reconcile(key.object(), Arc::clone(sweeper));
+    let looked = sweeper.context.pace.within(SWEEP, look).await;
     looked.unwrap_or_else(|error| retry("NodeClaim", &key, &error))
 }
 

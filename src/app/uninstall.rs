@@ -5,6 +5,7 @@
 
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{AdmissionCheck, NodeClaim, Workload};
+use crate::cluster::guard::Guarded;
 use crate::effects::active::Active;
 use crate::effects::handover::{Annotations, release_node, release_workload};
 use crate::effects::{active, call, claims, verdict};
@@ -14,7 +15,6 @@ use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams};
-use kube::core::DeserializeGuard;
 use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
@@ -61,8 +61,8 @@ pub async fn plan(client: &Client, controller_name: &str, nodes: Nodes) -> Resul
     let all = ListParams::default();
     let ours = all.clone().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
     let checks: Api<AdmissionCheck> = Api::all(client.clone());
-    let claims: Api<DeserializeGuard<NodeClaim>> = Api::all(client.clone());
-    let workloads: Api<DeserializeGuard<Workload>> = Api::all(client.clone());
+    let claims: Api<Guarded<NodeClaim>> = Api::all(client.clone());
+    let workloads: Api<Guarded<Workload>> = Api::all(client.clone());
     let (checks, claims, workloads) = tokio::try_join!(
         call("listing AdmissionChecks", "", checks.list(&all)),
         call("listing NodeClaims", "", claims.list(&ours)),
@@ -254,7 +254,7 @@ async fn until_gone(
     targets: &BTreeMap<String, String>,
     limit: Duration,
 ) -> Result<(), String> {
-    let api: Api<DeserializeGuard<NodeClaim>> = Api::all(client.clone());
+    let api: Api<Guarded<NodeClaim>> = Api::all(client.clone());
     let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
     let deadline = Instant::now() + limit;
     loop {

@@ -7,12 +7,12 @@ use super::Failure;
 use crate::api::{AdmissionCheck, Node, NodeClaim, ProvisioningParameters, Workload};
 use crate::clock::Clock;
 use crate::cluster::client;
+use crate::cluster::guard::Guarded;
 use crate::cluster::watch::provider_of;
 use crate::names;
 use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::core::DeserializeGuard;
 use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
@@ -186,7 +186,7 @@ enum Refusal {
 async fn list<K>(
     kind: &'static str,
     // An object that cannot be read must not hide the others.
-    api: Api<DeserializeGuard<K>>,
+    api: Api<Guarded<K>>,
     parameters: &ListParams,
 ) -> Result<Vec<K>, Refusal>
 where

@@ -3,6 +3,7 @@
 pub mod backoff;
 pub mod client;
 pub mod fence;
+pub mod guard;
 pub mod lanes;
 pub mod lease;
 pub mod pace;

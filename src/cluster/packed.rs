@@ -47,8 +47,11 @@ pub struct Packed {
 
 impl Packed {
     fn unpack<K: DeserializeOwned>(&self) -> Option<K> {
-        let text = decompress_with_dict(&self.bytes, self.length, &self.like).ok()?;
-        serde_json::from_slice(&text).ok()
+        serde_json::from_slice(&self.text()?).ok()
+    }
+
+    fn text(&self) -> Option<Vec<u8>> {
+        decompress_with_dict(&self.bytes, self.length, &self.like).ok()
     }
 }
 
@@ -60,13 +63,13 @@ pub struct Packer {
 }
 
 impl Packer {
-    /// Packs an object; `None` if it could not be unpacked as it was.
-    pub fn pack<K: Serialize + DeserializeOwned>(&mut self, object: &K) -> Option<Packed> {
+    /// Packs an object; `None` if its text would not come back as it was.
+    pub fn pack<K: Serialize>(&mut self, object: &K) -> Option<Packed> {
         let text = serde_json::to_vec(object).ok()?;
         let like = Arc::clone(self.like.get_or_insert_with(|| text.as_slice().into()));
         let bytes = compress_with_dict(&text, &like).into();
         let packed = Packed { bytes, length: text.len(), like };
-        packed.unpack::<K>().is_some().then_some(packed)
+        (packed.text()? == text).then_some(packed)
     }
 }
 

@@ -121,9 +121,27 @@ impl<K, G> Store<K, G> {
         Self(Arc::new(RwLock::new(Shelf { keeping, objects: BTreeMap::new(), found: BTreeMap::new() })))
     }
 
+    /// What is at hand of an object.
+    pub fn glimpse(&self, object: &ObjectRef<K>) -> Option<Glimpse<K, G>>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let key = (object.namespace.clone().unwrap_or_default(), object.name.clone());
+        self.shelf().objects.get(&key).cloned()
+    }
+
     /// What is at hand of every object, by namespace and name.
     pub fn glimpses(&self) -> Vec<Glimpse<K, G>> {
         self.shelf().objects.values().cloned().collect()
+    }
+
+    /// References to the objects of which this is true, by namespace and name.
+    pub fn those(&self, is_wanted: impl Fn(&G) -> bool) -> Vec<ObjectRef<K>>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        let open = self.shelf();
+        open.objects.iter().filter(|(_, known)| is_wanted(known)).map(|(key, _)| reference(key)).collect()
     }
 
     fn shelf(&self) -> RwLockReadGuard<'_, Shelf<K, G>> {
@@ -138,9 +156,7 @@ impl<K, G> Store<K, G> {
 impl<K: Object, G> Store<K, G> {
     /// An object.
     pub fn get(&self, object: &ObjectRef<K>) -> Option<Arc<K>> {
-        let key = (object.namespace.clone().unwrap_or_default(), object.name.clone());
-        let kept = self.shelf().objects.get(&key).cloned()?;
-        kept.object()
+        self.glimpse(object)?.object()
     }
 
     /// Every object, by namespace and name, one after the other: of a packed kind there is never more than one
@@ -234,10 +250,6 @@ impl<K: Object, G> Writer<K, G> {
     /// Shows what was listed, and nothing else.
     fn listed(&mut self) -> Vec<News<K>> {
         let fresh = std::mem::take(&mut self.relist);
-        let reference = |(namespace, name): &Key| {
-            let object = ObjectRef::new(name);
-            if namespace.is_empty() { object } else { object.within(namespace) }
-        };
         let shown: Vec<News<K>> = fresh.keys().map(|key| News::Listed(reference(key))).collect();
         let gone = self.store.change(|shelf| {
             shelf.found.clear();
@@ -251,6 +263,11 @@ impl<K: Object, G> Writer<K, G> {
         let gone = gone.into_values().filter_map(|kept| kept.object()).map(News::Moved);
         gone.chain(shown).collect()
     }
+}
+
+fn reference<K: Resource<DynamicType = ()>>((namespace, name): &Key) -> ObjectRef<K> {
+    let object = ObjectRef::new(name);
+    if namespace.is_empty() { object } else { object.within(namespace) }
 }
 
 fn key<K: Resource<DynamicType = ()>>(object: &K) -> Key {

@@ -4,10 +4,10 @@
 //! objects are told of too, with the store already without them.
 
 use super::backoff::Doubling;
+use super::guard::Guarded;
 use super::store::{Keeping, News, Object, Store, Writer};
 use crate::telemetry::metrics;
 use futures::{StreamExt, TryStreamExt, pin_mut};
-use kube::core::DeserializeGuard;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
@@ -97,7 +97,7 @@ impl Gates {
 /// Starts watching a kind. `gates` is `None` for kinds the controller can do without.
 pub fn watch<K>(
     kind: &'static str,
-    api: Api<DeserializeGuard<K>>,
+    api: Api<Guarded<K>>,
     config: watcher::Config,
     gates: Option<&Gates>,
 ) -> Watched<K>
@@ -110,7 +110,7 @@ where
 /// The same, with a say in how the objects are kept.
 pub fn watch_keeping<K, G>(
     kind: &'static str,
-    api: Api<DeserializeGuard<K>>,
+    api: Api<Guarded<K>>,
     config: watcher::Config,
     gates: Option<&Gates>,
     keeping: Keeping<K, G>,
@@ -131,7 +131,7 @@ where
 
 async fn pump<K, G>(
     kind: &'static str,
-    api: Api<DeserializeGuard<K>>,
+    api: Api<Guarded<K>>,
     config: watcher::Config,
     (mut writer, told, all_listed): (Writer<K, G>, UnboundedSender<News<K>>, Listed),
     gates: Option<Gates>,
@@ -164,11 +164,8 @@ async fn pump<K, G>(
     }
 }
 
-fn decoded<K: Resource<DynamicType = ()>>(
-    kind: &'static str,
-    event: Event<DeserializeGuard<K>>,
-) -> Option<Event<K>> {
-    let good = |guard: DeserializeGuard<K>| match guard.0 {
+fn decoded<K: Resource<DynamicType = ()>>(kind: &'static str, event: Event<Guarded<K>>) -> Option<Event<K>> {
+    let good = |guard: Guarded<K>| match guard.0 {
         Ok(mut object) => {
             // Nobody reads it, and it is often larger than the rest.
             object.meta_mut().managed_fields = None;

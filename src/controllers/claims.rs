@@ -5,9 +5,11 @@
 //! before the claim is deleted. Claims that are wanted are the business of their gang.
 
 use super::context::Context;
+use super::glance::{ClaimGlance, Phase, WorkloadGlance};
 use super::memory::workload_of;
 use super::queue::Action;
 use crate::api::{NodeClaim, Workload};
+use crate::cluster::guard::Guarded;
 use crate::effects::{call, claims};
 use crate::error::Error;
 use crate::gang::custody::{Kin, Orphaned, hold_ends, is_warm, orphaned};
@@ -17,7 +19,7 @@ use crate::planted::planted;
 use crate::telemetry::metrics::{self, Kept};
 use jiff::Timestamp;
 use kube::api::ListParams;
-use kube::core::DeserializeGuard;
+use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -61,12 +63,20 @@ pub struct Sweeper {
 }
 
 /// Looks at one claim.
-pub async fn reconcile(claim: Arc<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<Action, Error> {
+pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<Action, Error> {
     let context = &sweeper.context;
-    let of_workload = claim.label(names::WORKLOAD_UID);
-    if !context.acts_for(of_workload) {
+    let Some(known) = context.stores.claims.glimpse(&object) else {
+        return Ok(Action::await_change());
+    };
+    if !context.acts_for(&known.workload_uid) {
         return Ok(Action::await_change());
     }
+    if is_used(context, &known) {
+        sweeper.suspects.clear(&known.uid);
+        return Ok(Action::requeue(SWEEP));
+    }
+    let Some(claim) = known.object() else { return Ok(Action::await_change()) };
+    let of_workload = claim.label(names::WORKLOAD_UID);
     let (name, uid) = (claim.name_any(), claim.uid().unwrap_or_default());
     let now = context.now();
     if claim.metadata.deletion_timestamp.is_some() && is_ours(&claim) && is_warm(&claim) {
@@ -106,6 +116,13 @@ pub async fn reconcile(claim: Arc<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<A
     Ok(Action::await_change())
 }
 
+/// Whether pods may run on its node, as far as is known. So it is with most claims, and nothing is to be read.
+fn is_used(context: &Context, claim: &ClaimGlance) -> bool {
+    let workload = claim.workload.as_ref().and_then(|object| context.stores.workloads.glimpse(object));
+    let admitted = |w: &WorkloadGlance| w.uid == claim.workload_uid && w.is_admitted && !w.is_replaced;
+    claim.phase != Phase::Deleting && !claim.is_warm && workload.is_some_and(|known| admitted(&known))
+}
+
 fn is_ours(claim: &NodeClaim) -> bool {
     claim.label(names::MANAGED_BY) == names::SETU
 }
@@ -132,11 +149,11 @@ async fn orphaned_now(
         return Ok(judged);
     }
     let namespace = object.namespace.as_deref().unwrap_or_default();
-    let api: Api<DeserializeGuard<Workload>> = Api::namespaced(context.client.clone(), namespace);
+    let api: Api<Guarded<Workload>> = Api::namespaced(context.client.clone(), namespace);
     let found = match call("reading Workload", &object.name, api.get_opt(&object.name)).await? {
         // It exists, and what it says cannot be read.
-        Some(DeserializeGuard(Err(_))) => return Ok(None),
-        Some(DeserializeGuard(Ok(found))) => Some(found).filter(is_meant),
+        Some(Guarded(Err(_))) => return Ok(None),
+        Some(Guarded(Ok(found))) => Some(found).filter(is_meant),
         None => None,
     };
     let kin = Kin { workload: found.as_ref(), slice_lives: false };
@@ -155,7 +172,7 @@ fn shares_its_pin(claim: &NodeClaim) -> bool {
 }
 
 /// Whether a slice of the same elastic Job is not over yet.
-async fn slice_lives(api: &Api<DeserializeGuard<Workload>>, claim: &NodeClaim) -> Result<bool, Error> {
+async fn slice_lives(api: &Api<Guarded<Workload>>, claim: &NodeClaim) -> Result<bool, Error> {
     let of = claim.annotation(names::WORKLOAD);
     let all = call("listing the slices of Workload", of, api.list(&ListParams::default())).await?;
     let (label, check) = (claim.label(names::GANG), claim.annotation(names::CHECK));

@@ -1,7 +1,7 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::board::{Board, BoardSnapshot};
-use super::glance::ClaimGlance;
+use super::glance::{ClaimGlance, WorkloadGlance};
 use super::ledger::{Ledger, Remembered};
 use super::memory::{Necrology, OwnWrites};
 use super::meters::{Estimates, Stall};
@@ -17,7 +17,7 @@ use crate::api::{
 use crate::clock::Clock;
 use crate::cluster::lease::{self, Shards};
 use crate::cluster::pace::Pace;
-use crate::cluster::store::{Glimpse, Object, Store};
+use crate::cluster::store::{Object, Store};
 use crate::cluster::watch::{Gates, Listed};
 use crate::effects::events::Publisher;
 use crate::gang::StateName;
@@ -40,7 +40,7 @@ use tokio::sync::mpsc::UnboundedSender;
 #[derive(Clone)]
 pub struct Stores {
     /// Workloads.
-    pub workloads: Store<Workload>,
+    pub workloads: Store<Workload, WorkloadGlance>,
     /// AdmissionChecks.
     pub checks: Store<AdmissionCheck>,
     /// ClusterQueues.
@@ -330,8 +330,7 @@ impl Context {
         if workload.line() != uid {
             self.wake_claims_of_slices(workload);
         }
-        let gone =
-            self.stores.workloads.get(&object).is_none_or(|current| current.uid().unwrap_or_default() != uid);
+        let gone = self.stores.workloads.glimpse(&object).is_none_or(|current| current.uid != uid);
         if !gone || !self.gates.closed().is_empty() {
             return;
         }
@@ -350,18 +349,16 @@ impl Context {
                 self.next_turn();
             }
         }
-        for claim in self.stores.claims.of(&uid) {
-            let _ = self.wake.claim.send(ObjectRef::from_obj(&*claim));
+        for claim in self.stores.claims.those(|claim| claim.workload_uid == uid) {
+            let _ = self.wake.claim.send(claim);
         }
     }
 
     /// An elastic Job may be over, and with it what the nodes of its earlier slices were kept for.
     fn wake_claims_of_slices(&self, workload: &Workload) {
         let pins: Vec<String> = workload.checks().iter().map(|c| pin(workload, &c.name)).collect();
-        let mut claims = self.stores.claims.glimpses();
-        claims.retain(|claim| pins.contains(&claim.pin));
-        for claim in claims.iter().filter_map(Glimpse::object) {
-            let _ = self.wake.claim.send(ObjectRef::from_obj(&*claim));
+        for claim in self.stores.claims.those(|claim| pins.contains(&claim.pin)) {
+            let _ = self.wake.claim.send(claim);
         }
     }
 

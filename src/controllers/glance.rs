@@ -1,4 +1,5 @@
-//! What is at hand of each NodeClaim when all of them are gone through: there may be thousands.
+//! What is at hand of each Workload and NodeClaim when many are gone through: there may be thousands, and to
+//! have a whole one it must be unpacked.
 
 use super::memory::workload_of;
 use crate::api::{NodeClaim, Workload};
@@ -8,9 +9,39 @@ use crate::names;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 
-/// What guards and gauges want to know of a NodeClaim.
+/// What queues, gauges and the sweep want to know of a Workload.
+#[derive(Debug)]
+pub struct WorkloadGlance {
+    /// Its UID.
+    pub uid: String,
+    /// `namespace/name` of its LocalQueue.
+    pub local_queue: String,
+    /// What the slices of an elastic Job have in common; its UID where it is none.
+    pub line: String,
+    /// Whether it is admitted.
+    pub is_admitted: bool,
+    /// Whether another slice has taken its place.
+    pub is_replaced: bool,
+}
+
+impl WorkloadGlance {
+    /// What a Workload shows.
+    pub fn of(workload: &Workload) -> Self {
+        Self {
+            uid: workload.metadata.uid.clone().unwrap_or_default(),
+            local_queue: workload.local_queue(),
+            line: workload.line(),
+            is_admitted: workload.is("Admitted"),
+            is_replaced: workload.is_replaced(),
+        }
+    }
+}
+
+/// What guards, gauges and the sweep want to know of a NodeClaim.
 #[derive(Debug)]
 pub struct ClaimGlance {
+    /// Its UID.
+    pub uid: String,
     /// Id of its gang.
     pub gang: String,
     /// UID of its Workload.
@@ -27,6 +58,8 @@ pub struct ClaimGlance {
     pub pin: String,
     /// Whether it is kept for a next gang.
     pub is_warm: bool,
+    /// Whether it has no instance as far as Karpenter says.
+    pub waits_for_provider: bool,
     /// Whether its node is complete.
     pub is_initialized: bool,
     /// How far it has come.
@@ -54,6 +87,7 @@ impl ClaimGlance {
     /// What a claim shows.
     pub fn of(claim: &NodeClaim) -> Self {
         Self {
+            uid: claim.metadata.uid.clone().unwrap_or_default(),
             gang: gang_of(claim),
             workload_uid: claim.label(names::WORKLOAD_UID).to_owned(),
             workload: workload_of(claim),
@@ -62,6 +96,7 @@ impl ClaimGlance {
             kept_for: claim.annotation(names::WARM_QUEUE).to_owned(),
             pin: claim.label(names::GANG).to_owned(),
             is_warm: is_warm(claim),
+            waits_for_provider: claim.status.as_ref().is_none_or(|s| s.provider_id.is_empty()),
             is_initialized: claim.is("Initialized"),
             phase: Phase::of(claim),
             created: claim.metadata.creation_timestamp.as_ref().map(|t| t.0),

@@ -70,6 +70,11 @@ impl Ledger {
 }
 
 impl LedgerPages {
+    /// Forgets everything but what nodes have shown, which is true whoever leads.
+    pub fn forget_gangs(&mut self) {
+        *self = Self { sightings: std::mem::take(&mut self.sightings), ..Self::default() };
+    }
+
     /// What all gangs but this one are about to create.
     pub fn others(&self, gang: &str) -> Vec<Reservation> {
         self.entries.iter().filter(|(id, _)| *id != gang).flat_map(|(_, e)| e.reservations.clone()).collect()

@@ -137,18 +137,14 @@ impl Stalled {
     }
 }
 
-fn waits_for_provider(claim: &NodeClaim) -> bool {
-    claim.status.as_ref().is_none_or(|s| s.provider_id.is_empty())
-}
-
 impl Context {
     /// Measures a claim that was touched.
     pub(super) fn measure(&self, claim: &NodeClaim) {
         let now = self.now();
         let name = claim.name_any();
-        let current = self.stores.claims.get(&ObjectRef::from_obj(claim));
+        let current = self.stores.claims.glimpse(&ObjectRef::from_obj(claim));
         // It is counted once, by the leader of the first shard.
-        let waits = self.shards.first().leads() && current.as_ref().is_some_and(|c| waits_for_provider(c));
+        let waits = self.shards.first().leads() && current.as_ref().is_some_and(|c| c.waits_for_provider);
         self.stall.note(&name, waits, now);
         let launched = claim.is("Launched").then(|| claim.since("Launched")).flatten();
         let launched = launched.max(claim.taken_over());
@@ -166,7 +162,7 @@ impl Context {
         metrics::gangs(&self.seen.by_state(now));
         let counts = self.shards.first().leads();
         let waits = |name: &str| {
-            counts && self.stores.claims.get(&ObjectRef::new(name)).is_some_and(|c| waits_for_provider(&c))
+            counts && self.stores.claims.glimpse(&ObjectRef::new(name)).is_some_and(|c| c.waits_for_provider)
         };
         self.stall.tick(waits, now);
         // Whoever acts for a gang counts its nodes, so that the sum over all replicas is right.
@@ -204,7 +200,7 @@ impl Context {
 
     /// What a gang in this state does with a node that is ready.
     fn use_of(&self, state: StateName, workload: &ObjectRef<crate::api::Workload>) -> &'static str {
-        let admitted = || self.stores.workloads.get(workload).is_some_and(|w| w.is("Admitted"));
+        let admitted = || self.stores.workloads.glimpse(workload).is_some_and(|w| w.is_admitted);
         match state {
             StateName::Approved if admitted() => "used",
             StateName::Approved => "idle",

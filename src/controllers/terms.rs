@@ -3,7 +3,6 @@
 //! Rule: what was remembered of a shard's gangs ends with the term in which it was learnt.
 
 use super::context::Context;
-use super::ledger::LedgerPages;
 use crate::api::Workload;
 use crate::cluster::fence::fenced;
 use crate::cluster::lease::{Leadership, Shards, shard_of};
@@ -11,7 +10,7 @@ use crate::gang::identity::gang_id;
 use crate::names;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
-use std::sync::{Arc, PoisonError};
+use std::sync::PoisonError;
 
 impl Context {
     /// Whether this replica acts for the Workload with this UID.
@@ -42,20 +41,12 @@ impl Context {
                 let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
             }
         }
-        for workload in self.workloads_of(is_in) {
-            self.wake_workload(ObjectRef::from_obj(&*workload));
+        for workload in self.stores.workloads.those(|w| is_in(&w.uid)) {
+            self.wake_workload(workload);
         }
-        for claim in self.stores.claims.each() {
-            self.learn_shape(&claim);
-            if is_in(claim.label(names::WORKLOAD_UID)) {
-                let _ = self.wake.claim.send(ObjectRef::from_obj(&*claim));
-            }
+        for claim in self.stores.claims.those(|c| is_in(&c.workload_uid)) {
+            let _ = self.wake.claim.send(claim);
         }
-    }
-
-    fn workloads_of(&self, is_in: impl Fn(&str) -> bool) -> impl Iterator<Item = Arc<Workload>> {
-        let all = self.stores.workloads.each();
-        all.filter(move |w| is_in(w.metadata.uid.as_deref().unwrap_or_default()))
     }
 
     fn forget_shard(&self, is_in: impl Fn(&str) -> bool) {
@@ -64,14 +55,15 @@ impl Context {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| !is_in(uid));
         let mut pages = self.ledger.open();
         if self.shards.any_led() && self.shards.count() > 1 {
-            for workload in self.workloads_of(is_in) {
+            let of_shard = self.stores.workloads.those(|w| is_in(&w.uid));
+            for workload in of_shard.iter().filter_map(|object| self.stores.workloads.get(object)) {
                 for gang in gangs_of(&workload) {
                     pages.went_on(&gang, None);
                     pages.strike(&gang);
                 }
             }
         } else {
-            *pages = LedgerPages::default();
+            pages.forget_gangs();
         }
     }
 }

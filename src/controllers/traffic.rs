@@ -65,14 +65,14 @@ fn queue_of(context: &Context, claim: &ClaimGlance) -> Option<String> {
     if !claim.kept_for.is_empty() {
         return Some(claim.kept_for.clone());
     }
-    Some(context.stores.workloads.get(claim.workload.as_ref()?)?.local_queue())
+    Some(context.stores.workloads.glimpse(claim.workload.as_ref()?)?.local_queue.clone())
 }
 
 impl Context {
     /// A node is ready, or is not held any more: whoever waits for that looks again.
     pub(super) fn let_go(&self, claim: &NodeClaim) {
         let gone = claim.metadata.deletion_timestamp.is_some()
-            || self.stores.claims.get(&ObjectRef::from_obj(claim)).is_none();
+            || self.stores.claims.glimpse(&ObjectRef::from_obj(claim)).is_none();
         let waited_for = |reason| self.ledger.open().is_waited_for(reason);
         let arrived = (gone || claim.is("Initialized")) && waited_for(ObstacleReason::Guarded);
         if arrived || (gone && waited_for(ObstacleReason::LimitExceeded)) {
@@ -84,7 +84,7 @@ impl Context {
         }
         let queue = queue_of(self, &ClaimGlance::of(claim));
         for object in self.board.in_state(StateName::Validating) {
-            let waits = self.stores.workloads.get(&object).map(|workload| workload.local_queue());
+            let waits = self.stores.workloads.glimpse(&object).map(|known| known.local_queue.clone());
             // Of a Workload that is gone, nobody can say any more which LocalQueue it was in.
             if queue.is_none() || waits == queue {
                 self.wake_workload(object);

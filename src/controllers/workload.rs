@@ -29,7 +29,8 @@ const CATCH_UP: Duration = Duration::from_millis(500);
 
 /// Workloads of one LocalQueue wait in one line.
 pub fn lane(key: &Key, context: &Context) -> String {
-    context.stores.workloads.get(&key.object()).map_or_else(|| key.lane(), |w| w.local_queue())
+    let known = context.stores.workloads.glimpse(&key.object());
+    known.map_or_else(|| key.lane(), |workload| workload.local_queue.clone())
 }
 
 /// Looks at one Workload.

@@ -4,6 +4,7 @@
 //! found a stranger; a delete names the UID it means.
 
 use crate::api::{Node, NodeClaim};
+use crate::cluster::guard::Guarded;
 use crate::effects::{call, write};
 use crate::error::{Class, Error};
 use crate::gang::GangIdentity;
@@ -12,7 +13,6 @@ use crate::planted::planted;
 use crate::telemetry::metrics;
 use futures::{StreamExt, stream};
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
-use kube::core::DeserializeGuard;
 use kube::{Api, Client, ResourceExt};
 
 /// Most NodeClaims of one gang that are created or deleted at the same time.
@@ -127,7 +127,7 @@ pub async fn delete_all(client: &Client, claims: Vec<(String, String)>) -> (Vec<
 pub async fn read(client: &Client, gang: &GangIdentity) -> Result<(Vec<NodeClaim>, Vec<Node>), Error> {
     let selector = format!("{}={},{}={}", names::MANAGED_BY, names::SETU, names::WORKLOAD_UID, gang.uid);
     let params = ListParams::default().labels(&selector);
-    let claims: Api<DeserializeGuard<NodeClaim>> = Api::all(client.clone());
+    let claims: Api<Guarded<NodeClaim>> = Api::all(client.clone());
     let nodes: Api<Node> = Api::all(client.clone());
     let of = gang.workload_ref();
     let (claims, nodes) = tokio::try_join!(
@@ -147,7 +147,7 @@ pub async fn current(client: &Client, name: &str) -> Result<Option<NodeClaim>, E
 /// Every live claim of these NodePools, whoever made it.
 pub async fn of_pools(client: &Client, pools: &[String]) -> Result<Vec<NodeClaim>, Error> {
     let selector = format!("{} in ({})", names::NODEPOOL, pools.join(","));
-    let api: Api<DeserializeGuard<NodeClaim>> = Api::all(client.clone());
+    let api: Api<Guarded<NodeClaim>> = Api::all(client.clone());
     let list = call(
         "listing NodeClaims of NodePools",
         &selector,

@@ -5,11 +5,11 @@
 //! moments, and the next one may be bound a moment later all the same.
 
 use crate::api::Pod;
+use crate::cluster::guard::Guarded;
 use crate::effects::call;
 use crate::error::Error;
 use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::ListParams;
-use kube::core::DeserializeGuard;
 use kube::{Api, Client};
 
 /// Most Nodes that are asked about at the same time.
@@ -20,7 +20,7 @@ const PARALLEL: usize = 32;
 /// # Errors
 /// The first list that failed; 403 where Setu may not list pods.
 pub async fn on_nodes(client: &Client, nodes: Vec<String>) -> Result<Vec<Pod>, Error> {
-    let api: Api<DeserializeGuard<Pod>> = Api::all(client.clone());
+    let api: Api<Guarded<Pod>> = Api::all(client.clone());
     let lists = stream::iter(nodes).map(|node| {
         let api = api.clone();
         async move {

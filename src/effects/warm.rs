@@ -5,6 +5,7 @@
 
 use crate::api::duration::Span;
 use crate::api::{Node, NodeClaim};
+use crate::cluster::guard::Guarded;
 use crate::effects::{call, merge, patch_params, write};
 use crate::error::Error;
 use crate::names;
@@ -14,7 +15,6 @@ use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use kube::api::{ListParams, Patch};
-use kube::core::DeserializeGuard;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Map, Value, json};
 
@@ -79,7 +79,7 @@ pub async fn free(
     now: Timestamp,
 ) -> Result<Vec<NodeClaim>, Error> {
     let selector = format!("{}={},{}={key}", names::MANAGED_BY, names::SETU, names::WARM);
-    let api: Api<DeserializeGuard<NodeClaim>> = Api::all(client.clone());
+    let api: Api<Guarded<NodeClaim>> = Api::all(client.clone());
     let list =
         call("listing kept NodeClaims", key, api.list(&ListParams::default().labels(&selector))).await?;
     Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).filter(|c| is_free(c, job, now)).collect())

@@ -14,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 /// How long a launch error may stand before it counts: providers retry the transient ones.
 const LAUNCH_ERROR_GRACE: SignedDuration = SignedDuration::from_secs(15);
 /// How long a vanished claim is given for its cause to arrive by another watch.
-const OBITUARY_GRACE: SignedDuration = SignedDuration::from_secs(3);
+const OBITUARY_GRACE: SignedDuration = SignedDuration::from_secs(10);
 /// Age after which Karpenter itself gives up a launch.
 const KARPENTER_LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
 

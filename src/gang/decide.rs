@@ -229,12 +229,14 @@ impl Turn {
     }
 
     /// Leaves the slots that ran out of capacity to the next tier that has some, where tiers may be mixed;
-    /// all others stay as they are. Which tier that is the plan tells: the lost claim may be of an earlier
-    /// one than the latest.
+    /// all others stay as they are.
     pub(super) fn falls_in_part(&mut self, failure: &Failure) -> bool {
-        if !self.rules.mixed_tiers || !failure.reason.is_shortage() || self.memory.way.choices < 2 {
-            return false;
+        let next = self.memory.way.past(failure.reason);
+        let Some(next) = next.filter(|_| self.rules.mixed_tiers) else { return false };
+        if next > self.memory.way.choice {
+            self.restart_clock();
         }
+        self.memory.way.choice = next;
         self.memory.generation = self.memory.generation.saturating_add(1);
         self.memory.mending = false;
         // Nodes of several ways are nodes of no one plan.

@@ -87,6 +87,11 @@ impl FailureClass {
                 | Self::Unknown
         )
     }
+
+    /// Whether it says what is short, so that every plan made in the next minutes avoids it.
+    pub fn names_what_is_short(self) -> bool {
+        matches!(self, Self::InsufficientCapacity | Self::LaunchTimeout)
+    }
 }
 
 /// One failure, as kept in the journal.

@@ -131,6 +131,17 @@ pub struct Way {
     pub choices: u32,
 }
 
+impl Way {
+    /// From which way on what this failure took is looked for, while all else stays; `None` if none is left.
+    ///
+    /// Where it is known what is short the plan avoids that, and may find more of an earlier tier: the lost
+    /// claim may be of another one than the latest. Where it is not, the same way would fail again and again.
+    pub fn past(self, failure: FailureClass) -> Option<u32> {
+        let next = if failure.names_what_is_short() { self.choice } else { self.choice.saturating_add(1) };
+        (failure.is_shortage() && self.choices > 1 && next < self.choices).then_some(next)
+    }
+}
+
 /// One transition.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 pub struct Step {

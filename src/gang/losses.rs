@@ -109,8 +109,7 @@ pub(super) fn is_same(journal: &Journal, plan: &Plan) -> bool {
 /// Whether this shortage is left to the next tier for the slots that it took alone.
 pub(super) fn falls_in_part(journal: &Journal, facts: &Facts<'_>, failure: &Failure) -> bool {
     facts.policy.mixed_tiers
-        && failure.reason.is_shortage()
-        && journal.memory.way.choices > 1
+        && journal.memory.way.past(failure.reason).is_some()
         && first_loss(journal, facts).as_ref() == Some(failure)
 }
 

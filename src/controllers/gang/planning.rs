@@ -72,18 +72,18 @@ impl Gang<'_> {
     /// What this failure shows to be out of capacity.
     pub(super) fn exhausted(&self, failure: &Failure, losses: &BTreeMap<u32, Loss>) -> BTreeSet<Offering> {
         let attempt = self.journal.memory.attempt;
-        match failure.reason {
-            FailureClass::InsufficientCapacity => losses
-                .iter()
-                .filter(|(_, loss)| matches!(loss, Loss::Failed(f) if f.reason == failure.reason))
-                .flat_map(|(slot, _)| self.context.necrology.offerings(&self.last_name(*slot)))
-                .collect(),
-            FailureClass::LaunchTimeout => {
-                let late = self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
-                late.filter(|c| !c.is("Launched")).flat_map(Offering::of).collect()
-            }
-            _ => BTreeSet::new(),
+        if !failure.reason.names_what_is_short() {
+            return BTreeSet::new();
         }
+        if failure.reason == FailureClass::LaunchTimeout {
+            let late = self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
+            return late.filter(|c| !c.is("Launched")).flat_map(Offering::of).collect();
+        }
+        losses
+            .iter()
+            .filter(|(_, loss)| matches!(loss, Loss::Failed(f) if f.reason == failure.reason))
+            .flat_map(|(slot, _)| self.context.necrology.offerings(&self.last_name(*slot)))
+            .collect()
     }
 
     pub(super) fn request<'r>(&'r self, workload: &'r Workload) -> Request<'r> {

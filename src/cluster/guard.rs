@@ -1,0 +1,94 @@
+//! Objects that may not be readable, each read by itself: one that is not stops none of the others.
+//!
+//! Each is taken as text first, which is cheap: a list of thousands goes through here at every start.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Resource;
+use kube::core::error_boundary::InvalidObject;
+use serde::de::{DeserializeOwned, Error};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+use std::borrow::Cow;
+
+/// An object as the API server sent it, or what of it could be read and why no more. Read from JSON text only.
+#[derive(Clone, Debug)]
+pub struct Guarded<K>(pub Result<K, InvalidObject>);
+
+/// All that an object must have to be told of.
+#[derive(Deserialize)]
+struct Named {
+    #[serde(default)]
+    metadata: ObjectMeta,
+}
+
+impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        let error = match serde_json::from_str(text.get()) {
+            Ok(object) => return Ok(Self(Ok(object))),
+            Err(error) => error.to_string(),
+        };
+        let Named { metadata } = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+        Ok(Self(Err(InvalidObject { error, metadata })))
+    }
+}
+
+impl<K: Resource> Resource for Guarded<K> {
+    type DynamicType = K::DynamicType;
+    type Scope = K::Scope;
+
+    fn kind(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::kind(of)
+    }
+
+    fn group(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::group(of)
+    }
+
+    fn version(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::version(of)
+    }
+
+    fn plural(of: &Self::DynamicType) -> Cow<'_, str> {
+        K::plural(of)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        self.0.as_ref().map_or_else(|bad| &bad.metadata, K::meta)
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.0.as_mut().map_or_else(|bad| &mut bad.metadata, K::meta_mut)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::NodePool;
+    use kube::ResourceExt;
+    use kube::core::{ObjectList, WatchEvent};
+
+    #[test]
+    fn what_cannot_be_read_is_named_and_stops_nothing_beside_it() {
+        let text = r#"{"apiVersion": "v1", "kind": "List", "metadata": {}, "items": [
+            {"metadata": {"name": "bad"}, "spec": {"limits": "none"}},
+            {"metadata": {"name": "good"}, "spec": {"template": {"spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}}}}}
+        ]}"#;
+        let list: ObjectList<Guarded<NodePool>> = serde_json::from_str(text).unwrap();
+        let names: Vec<String> = list.items.iter().map(ResourceExt::name_any).collect();
+        assert_eq!(names, ["bad", "good"]);
+        let bad = list.items[0].0.as_ref().unwrap_err();
+        assert!(bad.error.contains("invalid type: string \"none\""), "{}", bad.error);
+        assert!(list.items[1].0.is_ok(), "{:?}", list.items[1]);
+    }
+
+    #[test]
+    fn an_event_of_a_watch_is_read_as_the_api_server_writes_it() {
+        let text = r#"{"type": "MODIFIED", "object": {"metadata": {"name": "bad"}, "spec": 1}}"#;
+        let event: WatchEvent<Guarded<NodePool>> = serde_json::from_str(text).unwrap();
+        let WatchEvent::Modified(object) = event else { panic!("{event:?}") };
+        assert_eq!(object.name_any(), "bad");
+        assert!(object.0.is_err());
+    }
+}
