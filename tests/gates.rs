@@ -364,23 +364,30 @@ impl Observer for Asked {
     }
 }
 
-#[test]
-fn where_tiers_may_be_mixed_one_node_that_a_tier_lacks_costs_one_more_claim_and_no_node_that_came_up() {
+/// A policy whose gangs may have nodes of both tiers.
+fn spot_mixed_with_on_demand() -> String {
     let tier = |name: &str| {
         format!(
             "{{name: {name}, requirements: [{{key: karpenter.sh/capacity-type, operator: In, values: [{name}]}}]}}"
         )
     };
     let tiers = format!("[{}, {}]", tier("spot"), tier("on-demand"));
-    let policy =
-        format!("defaults: {{mixedTiers: true, managedResources: [nvidia.com/gpu], tiers: {tiers}}}");
-    let text = played(&policy, async |stage| {
-        let any = json!([
-            {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["g5.4xlarge"]},
-            {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"]},
-        ]);
-        let patch = json!({"spec": {"template": {"spec": {"requirements": any}}}});
-        stage.admin.merge(&kinds::NODE_POOL, "", ID, &patch).unwrap();
+    format!("defaults: {{mixedTiers: true, managedResources: [nvidia.com/gpu], tiers: {tiers}}}")
+}
+
+fn offer_spot_too(stage: &Stage) {
+    let any = json!([
+        {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["g5.4xlarge"]},
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"]},
+    ]);
+    let patch = json!({"spec": {"template": {"spec": {"requirements": any}}}});
+    stage.admin.merge(&kinds::NODE_POOL, "", ID, &patch).unwrap();
+}
+
+#[test]
+fn where_tiers_may_be_mixed_one_node_that_a_tier_lacks_costs_one_more_claim_and_no_node_that_came_up() {
+    let text = played(&spot_mixed_with_on_demand(), async |stage| {
+        offer_spot_too(stage);
         stage.weather(&json!([{"nodePool": ID, "capacityType": "spot", "capacity": 2}]));
         let asked = Asked::default();
         stage.cluster.server.observe(Box::new(asked.clone()));
@@ -392,6 +399,29 @@ fn where_tiers_may_be_mixed_one_node_that_a_tier_lacks_costs_one_more_claim_and_
         assert!(told.iter().all(|event| event["reason"] != "GangRollingBack"), "{told:?}");
     });
     counted(&text, "setu_retry_attempts_total", [("operation=\"tier\",attempt=\"1\"", 1)]);
+}
+
+#[test]
+fn where_no_tier_has_what_is_missing_a_gang_of_mixed_tiers_does_not_ask_again_and_again() {
+    played(&spot_mixed_with_on_demand(), async |stage| {
+        offer_spot_too(stage);
+        stage.weather(&json!([
+            {"nodePool": ID, "capacityType": "spot", "capacity": 2},
+            {"nodePool": ID, "capacityType": "on-demand", "capacity": 0},
+        ]));
+        let asked = Asked::default();
+        stage.cluster.server.observe(Box::new(asked.clone()));
+        let _setu = stage.start();
+        stage.submit("train", 3, "2s");
+        let rests = |s: &Stage| s.workload("train").is_some_and(|w| w.to_string().contains("BackingOff"));
+        stage.until("the attempt is given up", rests).await;
+        // Three of the first tier, and one that the second one has not either.
+        assert_eq!(*asked.0.lock().unwrap(), ["spot", "spot", "spot", "on-demand"]);
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        let claims = asked.0.lock().unwrap().len();
+        // Each try asks each tier once. A gang that goes on without a pause asks several times a second.
+        assert!(claims <= 60, "{claims} NodeClaims in five minutes");
+    });
 }
 
 /// When the first NodeClaim was marked for deletion, and when the last one was created.

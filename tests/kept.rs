@@ -241,9 +241,10 @@ impl Stage {
     fn finish(&self, name: &str, reason: &str) {
         let workload = self.workload(name).unwrap();
         let mut conditions = workload["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        let now = self.cluster.clock.now();
         conditions.push(json!({
             "type": "Finished", "status": "True", "reason": reason, "message": "",
-            "lastTransitionTime": "2026-01-01T01:00:00Z",
+            "lastTransitionTime": now.to_string(),
         }));
         let status = json!({"status": {"conditions": conditions}});
         self.admin.merge_status(&kinds::WORKLOAD, ID, name, &status).unwrap();
@@ -431,6 +432,20 @@ async fn checks_of_kueues_own_controller_are_answered_on_request_and_nodes_show_
         }
         stage.until("it is admitted", 60, |s| s.is("gang", "Admitted")).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_of_a_gang_that_finished_go_though_its_journal_cannot_be_read() {
+    let stage = Stage::new(Options::default(), "{}");
+    stage.job("gang", &queued());
+    stage.until("it runs", 120, |s| s.is("gang", "Admitted")).await;
+    let workload = stage.workload("gang").unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+    let forged = json!({"metadata": {"annotations": {(names::journal_key(ID)): "{\"version\":99}"}}});
+    stage.admin.merge(&kinds::WORKLOAD, ID, &workload, &forged).unwrap();
+    stage.finish(&workload, "Succeeded");
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert_eq!(stage.claims().len(), 2, "whoever can read it would part with them as the policy says");
+    stage.until("its nodes are gone", 900, |s| s.claims().is_empty()).await;
 }
 
 #[tokio::test(start_paused = true)]

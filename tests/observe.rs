@@ -13,8 +13,8 @@ use setu::gang::message::explain;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::verdict::desired;
 use setu::gang::{
-    ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Sight, State,
-    observe,
+    ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
+    State, decide, observe,
 };
 use setu::policy::Policy;
 use std::collections::BTreeMap;
@@ -187,8 +187,8 @@ fn what_a_vanished_claim_died_of_is_pieced_together() {
     assert_eq!(of(Some(&initialized()), &launched, None, 0), FailureClass::DeletedByOther);
     assert_eq!(of(Some(&claim(&[])), &gone, None, 300), FailureClass::LaunchTimeout);
     assert_eq!(of(None, &gone, Some("the NodeClass is not ready"), 0), FailureClass::NodeClassNotReady);
-    assert_eq!(loss(3, None, &gone, None, at(2)), Loss::Unclear(at(3)));
-    assert_eq!(of(None, &gone, None, 3), FailureClass::Unknown);
+    assert_eq!(loss(3, None, &gone, None, at(9)), Loss::Unclear(at(10)));
+    assert_eq!(of(None, &gone, None, 10), FailureClass::Unknown);
 }
 
 fn view(slot: u32, health: Health) -> ClaimView {
@@ -356,6 +356,17 @@ fn the_claims_of_an_admitted_gang_are_believed_over_a_journal_that_knows_less() 
     }
     let strays = Event::Strays(vec![ready(0).name, ready(1).name]);
     assert_eq!(seen(attempt, 0, Standing::Reserved), Some(strays), "no pod runs yet");
+}
+
+#[test]
+fn a_wait_that_no_clock_has_written_is_over() {
+    let after = |until| {
+        let rules = Rules::new(&Policy::default(), at(10), 0.0);
+        decide(&journal(State::BackingOff { until }), &Event::WaitOver, &rules).journal.state
+    };
+    assert_eq!(after(at(10)), State::Validating);
+    assert_eq!(after(at(11)), State::BackingOff { until: at(11) });
+    assert_eq!(after(Timestamp::MAX), State::Validating, "a tenant can write that");
 }
 
 #[test]

@@ -119,7 +119,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
 /// Whether pods may run on its node, as far as is known. So it is with most claims, and nothing is to be read.
 fn is_used(context: &Context, claim: &ClaimGlance) -> bool {
     let workload = claim.workload.as_ref().and_then(|object| context.stores.workloads.glimpse(object));
-    let admitted = |w: &WorkloadGlance| w.uid == claim.workload_uid && w.is_admitted && !w.is_replaced;
+    let admitted = |w: &WorkloadGlance| w.uid == claim.workload_uid && w.is_admitted && !w.is_finished;
     claim.phase != Phase::Deleting && !claim.is_warm && workload.is_some_and(|known| admitted(&known))
 }
 

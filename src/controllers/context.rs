@@ -9,6 +9,7 @@ use super::policies::Policies;
 use super::queue::Key;
 use super::seen::Seen;
 use super::terms;
+use super::terms::gangs_of;
 use super::waiting::Waiting;
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
@@ -342,12 +343,17 @@ impl Context {
                 self.telemetry.traces.send(spans);
             }
             self.policies.forget(&gang);
-            let mut pages = self.ledger.open();
+        }
+        // One that no look ever got to the end of has a plan in the ledger all the same.
+        let mut pages = self.ledger.open();
+        let mut freed = false;
+        for gang in gangs_of(workload) {
             pages.went_on(&gang, None);
-            if pages.strike(&gang) {
-                drop(pages);
-                self.next_turn();
-            }
+            freed |= pages.strike(&gang);
+        }
+        drop(pages);
+        if freed {
+            self.next_turn();
         }
         for claim in self.stores.claims.those(|claim| claim.workload_uid == uid) {
             let _ = self.wake.claim.send(claim);

@@ -20,8 +20,8 @@ pub struct WorkloadGlance {
     pub line: String,
     /// Whether it is admitted.
     pub is_admitted: bool,
-    /// Whether another slice has taken its place.
-    pub is_replaced: bool,
+    /// Whether it is over.
+    pub is_finished: bool,
 }
 
 impl WorkloadGlance {
@@ -32,7 +32,7 @@ impl WorkloadGlance {
             local_queue: workload.local_queue(),
             line: workload.line(),
             is_admitted: workload.is("Admitted"),
-            is_replaced: workload.is_replaced(),
+            is_finished: workload.is("Finished"),
         }
     }
 }

@@ -69,7 +69,7 @@ impl Context {
 }
 
 /// The ids of all gangs that a Workload is, or was according to its journals.
-fn gangs_of(workload: &Workload) -> impl Iterator<Item = String> {
+pub(super) fn gangs_of(workload: &Workload) -> impl Iterator<Item = String> {
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();
     let listed = workload.checks().iter().map(|c| c.name.as_str());
     let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));

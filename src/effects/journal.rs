@@ -14,6 +14,9 @@ use kube::api::Patch;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
+/// What the API server says where a `test` of a JSON patch fails.
+const FAILED_TEST: &str = "the server rejected our request due to an error in our request";
+
 /// What is written for one check.
 #[derive(Clone, Debug)]
 pub struct Entry<'a> {
@@ -78,11 +81,12 @@ pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) ->
     Err(Error::Conflict { action, object: name })
 }
 
+/// Whether a `test` of the patch failed. Policies and schemas answer with 422 too, and with words of their own.
 fn is_failed_test(error: &Error) -> bool {
     let Error::Api { source, .. } = error else {
         return false;
     };
-    matches!(source.as_ref(), kube::Error::Api(status) if !status.message.contains("annotations: Too long"))
+    matches!(source.as_ref(), kube::Error::Api(status) if status.message == FAILED_TEST)
 }
 
 fn patch(workload: &Workload, entry: &Entry<'_>) -> JsonPatch {
@@ -136,6 +140,24 @@ mod tests {
         let entry = Entry { check: "c", old: None, journal: "{}", headline: "h", guard: Guard::Workload };
         let operations = serde_json::to_value(patch(&workload, &entry)).unwrap();
         assert_eq!(operations[1], json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"}));
+    }
+
+    #[test]
+    fn only_a_failed_test_is_a_lost_race() {
+        let refused = |message: &str| Error::Api {
+            action: "writing the journal of Workload",
+            object: "w".into(),
+            source: Box::new(kube::Error::Api(Box::new(kube::core::Status {
+                message: message.into(),
+                reason: "Invalid".into(),
+                code: 422,
+                ..kube::core::Status::default()
+            }))),
+        };
+        assert!(is_failed_test(&refused(FAILED_TEST)));
+        for other in ["ValidatingAdmissionPolicy 'quiet' denied request", "metadata.annotations: Too long"] {
+            assert!(!is_failed_test(&refused(other)), "{other}");
+        }
     }
 
     #[test]

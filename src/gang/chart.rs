@@ -63,7 +63,7 @@ impl GangChart {
     #[state(superstate = "unprovisioned")]
     fn backing_off(until: &mut Timestamp, context: &mut Turn, event: &Event) -> Outcome<State> {
         match event {
-            Event::WaitOver if *until <= context.now => {
+            Event::WaitOver if *until <= context.now || context.is_too_far(*until) => {
                 context.restart_clock();
                 Transition(State::Validating)
             }

@@ -8,13 +8,15 @@ use super::journal::Journal;
 use super::reservation::{Ending, Reservation};
 use super::state::{State, Then};
 use crate::api::parameters::Release;
-use crate::api::{NodeClaim, Workload};
+use crate::api::{NodeClaim, Workload, condition};
 use crate::names;
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
 
 /// How long after the end of a hold nobody but the gang itself ends it.
 const GRACE: SignedDuration = SignedDuration::from_mins(1);
+/// How long a gang that finished is left to part with its nodes as its policy says.
+const PARTING: SignedDuration = SignedDuration::from_mins(5);
 
 /// Why nobody wants a node any more: the labels of `setu_orphans_swept_total`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,13 +27,16 @@ pub enum Orphaned {
     HoldExpired,
     /// Every slice of its elastic Job is over.
     SlicesOver,
+    /// Its gang finished, and nobody looks after it any more.
+    GangOver,
     /// No gang took it over in the time for which it was kept.
     WarmOver,
 }
 
 impl Orphaned {
     /// Every reason.
-    pub const ALL: [Self; 4] = [Self::WorkloadGone, Self::HoldExpired, Self::SlicesOver, Self::WarmOver];
+    pub const ALL: [Self; 5] =
+        [Self::WorkloadGone, Self::HoldExpired, Self::SlicesOver, Self::GangOver, Self::WarmOver];
 
     /// Its name, as a label.
     pub const fn name(self) -> &'static str {
@@ -39,6 +44,7 @@ impl Orphaned {
             Self::WorkloadGone => "workload_gone",
             Self::HoldExpired => "hold_expired",
             Self::SlicesOver => "slices_over",
+            Self::GangOver => "gang_over",
             Self::WarmOver => "warm_over",
         }
     }
@@ -61,8 +67,14 @@ pub fn orphaned(claim: &NodeClaim, kin: Kin<'_>, now: Timestamp) -> Option<Orpha
     let Some(workload) = kin.workload else {
         return (!kin.slice_lives).then_some(Orphaned::WorkloadGone);
     };
+    if workload.is_replaced() && workload.is("Admitted") {
+        return (!kin.slice_lives).then_some(Orphaned::SlicesOver);
+    }
     if workload.is("Admitted") {
-        return (workload.is_replaced() && !kin.slice_lives).then_some(Orphaned::SlicesOver);
+        // Its check may be no longer ours, or its journal not be readable: then nobody else frees its nodes.
+        let finished =
+            condition::since(workload.conditions(), "Finished").filter(|_| workload.is("Finished"));
+        return finished.is_some_and(|at| at + PARTING <= now).then_some(Orphaned::GangOver);
     }
     // One that does not say is held for as long as its Workload is there.
     hold_ends(claim).is_some_and(|end| end <= now).then_some(Orphaned::HoldExpired)
@@ -169,6 +181,12 @@ mod tests {
         for admitted in [&runs, &evicted, &finished] {
             assert_eq!(of(Some(admitted), false, Some(0)), None, "pods may run on it, or its gang ends it");
         }
+        // Nobody looks after a gang whose check is not ours any more.
+        let later = |workload| {
+            orphaned(&claim(None), Kin { workload: Some(workload), slice_lives: false }, at(0) + PARTING)
+        };
+        assert_eq!([later(&runs), later(&evicted)], [None, None]);
+        assert_eq!(later(&finished), Some(Orphaned::GangOver));
         assert_eq!(of(None, false, Some(101)), Some(Orphaned::WorkloadGone));
     }
 

@@ -169,15 +169,14 @@ impl Turn {
             return Then::Yielded.state(self);
         }
         match self.memory.not_before {
-            // A time that lies further ahead than any wait was not written by a clock that is right.
-            Some(until)
-                if until > self.now
-                    && later(self.now, self.rules.longest_wait).is_none_or(|bound| until <= bound) =>
-            {
-                State::BackingOff { until }
-            }
+            Some(until) if until > self.now && !self.is_too_far(until) => State::BackingOff { until },
             _ => State::Validating,
         }
+    }
+
+    /// Whether a time lies further ahead than any wait: no clock that is right has written it.
+    pub(super) fn is_too_far(&self, until: Timestamp) -> bool {
+        later(self.now, self.rules.longest_wait).is_some_and(|bound| until > bound)
     }
 
     /// Notes a failed attempt and says where its rollback leads.

@@ -10,7 +10,7 @@ use super::state::{State, StateName};
 use super::trace::TraceContext;
 use crate::api::parameters::Pinning;
 use crate::planted::planted;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// The only version this code writes and reads.
@@ -21,6 +21,8 @@ pub const WRITE_LIMIT: usize = 8 * 1024;
 const READ_LIMIT: usize = 2 * WRITE_LIMIT;
 /// Longest name of a replica in the history, and of a tier, in characters.
 const NAME_LIMIT: usize = 63;
+/// How far the clocks of two replicas may be apart before a deadline counts as forged.
+const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(5);
 /// Most nodes a journal may name: each of them is looked for, and the number is a tenant's word.
 pub(super) const SLOTS_LIMIT: u32 = 16 * 1024;
 /// Most history entries kept; the oldest go first.
@@ -238,6 +240,8 @@ impl Journal {
             return Err(JournalError::Malformed(format!("it names {} slots", journal.memory.slots)));
         }
         journal.bounded()?;
+        // So that there is always a next number.
+        journal.seq = journal.seq.min(u64::MAX / 2);
         // Times are the tenant's word until they are shown to be possible.
         let possible = |time: Timestamp| time.clamp(created.min(now), now);
         journal.entered_at = possible(journal.entered_at);
@@ -248,6 +252,16 @@ impl Journal {
         journal.trace.since = possible(journal.trace.since);
         journal.trim();
         Ok(journal)
+    }
+
+    /// Holds the deadline of what goes on to what the policy gives from now on: as written it is the tenant's word.
+    pub fn bound_deadline(&mut self, now: Timestamp, limit: SignedDuration) {
+        let goes_on = matches!(self.state, State::Validating | State::Provisioning | State::WaitingReady);
+        let Ok(bound) = now.checked_add(limit) else { return };
+        let is_far = |deadline: Timestamp| deadline.duration_since(bound) > CLOCKS_APART;
+        if goes_on && self.memory.deadline.is_none_or(is_far) {
+            self.memory.deadline = Some(bound);
+        }
     }
 
     /// Writes it, never longer than [`WRITE_LIMIT`]: the oldest history goes first.
@@ -423,6 +437,24 @@ mod tests {
         forged.memory.slots = u32::MAX;
         let refused = Journal::decode(&forged.encode(), "uid-1", at(0), at(20));
         assert_eq!(refused, Err(JournalError::Malformed("it names 4294967295 slots".into())));
+    }
+
+    #[test]
+    fn a_forged_deadline_or_none_is_one_that_the_policy_gives() {
+        let minute = SignedDuration::from_mins(1);
+        let bound = |state: State, deadline| {
+            let mut forged = Journal { state, ..journal() };
+            forged.memory.deadline = deadline;
+            forged.bound_deadline(at(20), minute);
+            forged.memory.deadline
+        };
+        for far in [None, Some(at(9_999_999))] {
+            assert_eq!(bound(State::WaitingReady, far), Some(at(80)));
+            assert_eq!(bound(State::Released, far), far, "nothing goes on there");
+        }
+        // Written by a replica whose clock is ahead.
+        assert_eq!(bound(State::WaitingReady, Some(at(110))), Some(at(110)));
+        assert_eq!(bound(State::WaitingReady, Some(at(30))), Some(at(30)));
     }
 
     #[test]

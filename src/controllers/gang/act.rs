@@ -28,18 +28,16 @@ impl Gang<'_> {
         }
         let before = self.stored.clone();
         let committed = if planted!(CreateWithoutJournal) { Ok(()) } else { self.commit(workload).await };
-        if let Err(Error::Conflict { .. }) = committed
-            && !planted!(ActOnConflict)
-        {
-            // Somebody else has decided meanwhile, so what was decided here is out of date.
-            return committed;
-        }
         let held = matches!(Reservation::of(workload, &self.identity.check), Reservation::Held { .. });
-        if committed.is_err() && held {
+        match committed {
+            Err(Error::Conflict { .. }) if planted!(ActOnConflict) => {}
+            // Somebody else has decided meanwhile, so what was decided here is out of date.
+            Err(Error::Conflict { .. }) => return committed,
             // While it is not durable, another replica may decide otherwise and tell Kueue Ready.
-            return committed;
+            Err(_) if held => return committed,
+            Ok(()) | Err(_) => {}
         }
-        let skips = planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal);
+        let skips = planted!(ActOnStaleJournal) || planted!(CreateWithoutJournal) || planted!(ActOnConflict);
         if self.stored == before && !skips {
             let text = self.journal.encode();
             journal_write::confirm(self.client, workload, &self.entry(&text, "")).await?;
@@ -167,7 +165,7 @@ impl Gang<'_> {
     pub(super) async fn commit(&mut self, workload: &mut Workload) -> Result<(), Error> {
         let text = self.journal.encode();
         let unsaved = self.journal.seq > 0 || self.journal.state == State::Validating;
-        if !unsaved || self.stored.as_ref() == Some(&text) {
+        if !unsaved || self.is_stored(&text) {
             return Ok(());
         }
         let headline = message::headline(&self.journal, &self.facts(&self.glance(workload)));
@@ -178,6 +176,20 @@ impl Gang<'_> {
         self.fresh = false;
         self.tell(workload, &headline);
         Ok(())
+    }
+
+    /// Whether the Workload has this journal, but for the way, which each replica goes by its own knowledge: two that
+    /// believe they lead would correct each other without end.
+    fn is_stored(&self, text: &String) -> bool {
+        let (told, gone) = self.choice;
+        let way = self.journal.memory.way;
+        let same_way = || {
+            let mut journal = self.journal.clone();
+            journal.memory.way.choice = told;
+            journal.encode()
+        };
+        self.stored.as_ref() == Some(text)
+            || (told != gone && way.choice == gone && self.stored == Some(same_way()))
     }
 
     fn entry<'e>(&'e self, journal: &'e str, headline: &'e str) -> journal_write::Entry<'e> {

@@ -50,6 +50,8 @@ pub struct Gang<'a> {
     journal: Journal,
     /// The annotation as last read or written.
     stored: Option<String>,
+    /// The way by the journal as it was read, and by what this replica knows.
+    choice: (u32, u32),
     fresh: bool,
     claims: Vec<NodeClaim>,
     nodes: BTreeMap<String, Node>,
@@ -127,6 +129,7 @@ impl<'a> Gang<'a> {
             }
         };
         let claims = view::claims_of(context, &identity, now);
+        let known = known.filter(|journal| is_possible(journal, workload, &claims));
         let fresh = known.is_none();
         let journal = match (known, Reservation::of(workload, check)) {
             (Some(journal), _) => journal,
@@ -140,8 +143,11 @@ impl<'a> Gang<'a> {
         let nodes = view::nodes_of(context, &claims);
         let tier = view::tier_of(&claims);
         let mut journal = journal;
+        journal.bound_deadline(now, policy.deadlines.gang.signed());
         // The journal is the tenant's word too, so it does not say from which tier to buy.
+        let told = journal.memory.way.choice;
         journal.memory.way.choice = context.ledger.open().way(&id).map_or(0, |way| way.choice);
+        let choice = (told, journal.memory.way.choice);
         Some(Self {
             context,
             client: context.client_of(&identity.uid),
@@ -155,6 +161,7 @@ impl<'a> Gang<'a> {
             fresh,
             claims,
             nodes,
+            choice,
             sight: Sight::Cached,
             taken: BTreeMap::new(),
             pool_claims: Vec::new(),
@@ -291,4 +298,13 @@ impl<'a> Gang<'a> {
             self.policy = plans::of_topology(self.context, &self.policy, workload, &self.pin);
         }
     }
+}
+
+/// Whether a gang may have as many slots as its journal says. More would be work for nothing, and a tenant can ask
+/// for it.
+fn is_possible(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
+    let pods: i64 = workload.spec.pod_sets.iter().map(|set| i64::from(set.count)).sum();
+    let claimed =
+        claims.iter().filter_map(|c| c.label(names::SLOT).parse::<i64>().ok()?.checked_add(1)).max();
+    i64::from(journal.memory.slots) <= pods.max(claimed.unwrap_or_default())
 }

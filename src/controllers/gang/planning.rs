@@ -12,7 +12,8 @@ use crate::gang::{Failure, FailureClass, State};
 use crate::names;
 use crate::plan::demand::as_granted;
 use crate::plan::offering::Offering;
-use crate::plan::{Outcome, Request, Ways};
+use crate::plan::outcome::{Obstacle, ObstacleReason};
+use crate::plan::{Outcome, Plan, Request, Ways};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Gang<'_> {
@@ -40,6 +41,7 @@ impl Gang<'_> {
             (State::Approved, _, Some(claim)) if !mixed => Ways::Like(claim),
             _ => Ways::From(self.journal.memory.way.choice),
         };
+        let goes_on = mixed && self.journal.state == State::Provisioning && matches!(ways, Ways::From(_));
         let request = Request { ways, ..self.request(workload) };
         let known = plans::Known {
             claims: &self.pool_claims,
@@ -47,6 +49,13 @@ impl Gang<'_> {
             kept: &kept,
         };
         let plan = plans::outcome(self.context, &request, &self.id, pages, known);
+        let is_short =
+            |plan: &Plan, pages: &mut LedgerPages| plan.is_short(Some(&pages.short(self.context.now())));
+        if goes_on && matches!(&plan, Outcome::Provision(plan) if is_short(plan, pages)) {
+            // A gang that has nodes already does not ask in vain for the others: it would do so without a pause.
+            let message = "no tier has capacity now for the nodes that are missing";
+            return Outcome::Wait(Obstacle::new(ObstacleReason::CapacityShort, message));
+        }
         let counts_more = workload.is_replaced() || self.is_short_of(&plan);
         if !self.journal.memory.mending || !counts_more {
             return plan;
@@ -76,8 +85,13 @@ impl Gang<'_> {
             return BTreeSet::new();
         }
         if failure.reason == FailureClass::LaunchTimeout {
-            let late = self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
-            return late.filter(|c| !c.is("Launched")).flat_map(Offering::of).collect();
+            let (limit, now) = (self.policy.deadlines.launch.signed(), self.context.now());
+            let is_late = |c: &&NodeClaim| {
+                let created = c.metadata.creation_timestamp.as_ref();
+                !c.is("Launched") && created.is_some_and(|created| created.0 + limit <= now)
+            };
+            let all = self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
+            return all.filter(is_late).flat_map(Offering::of).collect();
         }
         losses
             .iter()
