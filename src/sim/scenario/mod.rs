@@ -27,6 +27,10 @@ pub trait Theatre {
     fn client(&self) -> Client;
     /// How a kind is served there.
     fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)>;
+    /// How many times as long as a scenario says things may take, where the machine's own work takes time.
+    fn patience(&self) -> u64 {
+        1
+    }
     /// The time there.
     fn now(&self) -> Timestamp;
     /// Starts Setu. With `kill_after` it dies right after that write.

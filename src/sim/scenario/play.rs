@@ -79,7 +79,8 @@ pub async fn take<T: Theatre>(world: &mut World<T>, step: &Step) -> Result<()> {
 }
 
 async fn until<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(expect.within);
+    let within = expect.within.saturating_mul(world.theatre.patience());
+    let deadline = Instant::now() + Duration::from_secs(within);
     loop {
         world.theatre.revive_setu()?;
         let lack = lacks(world, expect).await;
@@ -89,7 +90,7 @@ async fn until<T: Theatre>(world: &mut World<T>, expect: &Expect) -> Result<()> 
             Err(error) => format!("{error:#}"),
         };
         if Instant::now() > deadline {
-            bail!("not so within {} s: {lack}{}", expect.within, last_lines(world));
+            bail!("not so within {within} s: {lack}{}", last_lines(world));
         }
         tokio::time::sleep(LOOK).await;
     }
