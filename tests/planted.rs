@@ -88,6 +88,11 @@ fn what_an_old_journal_asks_for_is_found() {
     found(late_in_a_shortage(), Planted::ActOnStaleJournal, "first-written");
 }
 
+#[test]
+fn a_lost_race_that_is_acted_on_is_found() {
+    found(late_in_a_shortage(), Planted::ActOnConflict, "first-written");
+}
+
 /// Names that come after one of these words in the text of the files in these folders.
 fn named(folders: &[&str], before: &[&str]) -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
