@@ -1,4 +1,3 @@
-# syntax=docker/dockerfile:1
 # A static binary and nothing else. For both architectures:
 #   docker buildx build --platform linux/amd64,linux/arm64 -t setu .
 # Base images are named by digest, so that the same commit is built from the same parts; a digest is that of the list for

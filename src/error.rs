@@ -75,6 +75,11 @@ impl Error {
         }
     }
 
+    /// Whether a role or a policy does not allow it: HTTP 403.
+    pub fn is_forbidden(&self) -> bool {
+        self.code() == Some(403)
+    }
+
     /// The HTTP status, where the API server answered.
     pub fn code(&self) -> Option<u16> {
         match self {

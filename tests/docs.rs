@@ -415,6 +415,7 @@ fn what_is_copied_into_a_document_is_still_so() {
         ("Karpenter", "karpenter", "sigs.k8s.io/karpenter"),
         ("Kubernetes", "k8s", "k8s.io/kubernetes"),
         ("kwok", "kwok", "sigs.k8s.io/kwok"),
+        ("Helm", "helm", "helm.sh/helm/v4"),
     ] {
         let tested = version(module, package);
         let row = readme.lines().find(|l| l.starts_with(&format!("| {what} |"))).unwrap();
@@ -430,5 +431,30 @@ fn what_is_copied_into_a_document_is_still_so() {
     for file in std::fs::read_dir(root().join("examples")).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();
         assert!(name == "README.md" || examples.contains(&format!("({name}")), "{name} is not listed");
+    }
+}
+
+#[test]
+fn links_to_elsewhere_are_found_without_what_is_around_them_and_without_hosts_that_are_nobodys() {
+    let script = Command::new("bash").args([".ci/links", "--list"]).current_dir(root()).output().unwrap();
+    assert!(script.status.success(), "{}", String::from_utf8_lossy(&script.stderr));
+    let links = String::from_utf8(script.stdout).unwrap();
+    assert!(links.lines().count() > 5, "{links}");
+    for link in links.lines() {
+        let host = link.strip_prefix("https://").unwrap().split(['/', ':']).next().unwrap();
+        assert!(!host.ends_with(".example") && !host.ends_with("example.com"), "{link}");
+        assert!(link.chars().all(|c| c.is_ascii_graphic() && !"\"'`<>{}".contains(c)), "{link}");
+    }
+}
+
+#[test]
+fn every_command_is_in_a_block_that_tests_read() {
+    for document in documents() {
+        let (_, prose) = blocks(&read(&document));
+        let lines: Vec<&str> = prose.lines().collect();
+        // Four spaces after an empty line begin a block; within a list they go on with it.
+        let is_block = |pair: &&[&str]| pair[0].is_empty() && pair[1].starts_with("    ");
+        let found = lines.windows(2).find(is_block);
+        assert!(found.is_none(), "{document}: put a fence around {found:?}");
     }
 }

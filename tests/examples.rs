@@ -259,3 +259,31 @@ fn every_yaml_file_of_the_examples_can_be_read() {
     }
     assert!(read > 30, "{read} files");
 }
+
+#[test]
+fn the_profile_of_a_notebook_makes_the_pod_that_is_shown_and_waits_for_its_node() {
+    let path = folder().join("jupyterhub.yaml");
+    let file = std::fs::read_to_string(&path).unwrap();
+    let block: Vec<&str> = file.lines().filter_map(|line| line.strip_prefix("#   ")).collect();
+    let values: Value = serde_yaml::from_str(&block.join("\n")).unwrap();
+    let profile = values.pointer("/singleuser/profileList/0/kubespawner_override").unwrap();
+    let all = documents(&path);
+    let of = |kind: &str| all.iter().find(|d| text(d, "/kind") == kind).unwrap();
+    let contains = |whole: Option<&Value>, part: &str| {
+        let part = profile.get(part).and_then(Value::as_object).unwrap();
+        !part.is_empty() && part.iter().all(|(key, value)| whole.and_then(|w| w.get(key)) == Some(value))
+    };
+    let pod = of("Pod");
+    assert!(contains(pod.pointer("/metadata/labels"), "extra_labels"), "{profile}");
+    assert!(
+        contains(pod.pointer("/spec/containers/0/resources/limits"), "extra_resource_limits"),
+        "{profile}"
+    );
+    let queue = text(profile, "/extra_labels/kueue.x-k8s.io~1queue-name");
+    assert_eq!(queue, text(of("LocalQueue"), "/metadata/name"));
+    let deadline: setu::api::duration::Span =
+        serde_json::from_value(of("ProvisioningParameters").pointer("/spec/deadlines/gang").unwrap().clone())
+            .unwrap();
+    let patience = profile.get("start_timeout").and_then(Value::as_i64).unwrap();
+    assert!(patience > deadline.signed().as_secs(), "the hub gives up before Setu does");
+}

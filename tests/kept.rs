@@ -123,6 +123,18 @@ impl Stage {
     fn is_empty(&self) -> bool {
         self.admin.list_in(&kinds::WORKLOAD, ID).is_empty()
     }
+
+    /// Ends this Job, whose pods go; returns the name of its Workload, which stays.
+    fn end(&self, job: &str) -> String {
+        let workload = self.workload(job).unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+        self.finish(&workload, "Succeeded");
+        self.admin.delete(&kinds::JOB, ID, job, Preconditions::default()).unwrap();
+        for pod in self.admin.list_in(&kinds::POD, ID) {
+            let name = pod["metadata"]["name"].as_str().unwrap();
+            let _ = self.admin.delete(&kinds::POD, ID, name, Preconditions::default());
+        }
+        workload
+    }
 }
 
 fn queued() -> Value {
@@ -449,6 +461,40 @@ async fn nodes_of_a_gang_that_finished_go_though_its_journal_cannot_be_read() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_may_not_be_handed_back_or_kept_is_deleted_and_that_is_told() {
+    for custody in ["{release: HandBack}", "{release: Warm, warmFor: 10m}"] {
+        let stage = Stage::new(Options::default(), &format!("{{custody: {custody}}}"));
+        stage.job("gang", &queued());
+        stage.until("it runs", 120, |s| s.is("gang", "Admitted") && s.claims().len() == 2).await;
+        stage.cluster.denials.begin(Denial::Patches);
+        let workload = stage.workload("gang").unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+        stage.finish(&workload, "Succeeded");
+        stage.until("no node is left", 60, |s| s.claims().is_empty()).await;
+        stage.until("it is over", 60, |s| s.is_in("gang", "Released")).await;
+        let told = |s: &Stage| {
+            let events = s.admin.list(&kinds::EVENT);
+            let of =
+                |e: &&Arc<Value>| e["reason"] == "HandBackRefused" && e["regarding"]["name"] == *workload;
+            events.iter().find(of).is_some_and(|e| e["note"].as_str().unwrap().contains("rbac.handBack"))
+        };
+        stage.until(custody, 60, told).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn in_the_place_of_a_kept_node_that_may_not_be_taken_over_another_is_made() {
+    let stage = Stage::new(Options::default(), "{custody: {release: Warm, warmFor: 1h}}");
+    stage.job("first", &queued());
+    stage.until("it runs", 120, |s| s.is("first", "Admitted")).await;
+    let workload = stage.end("first");
+    stage.until("its nodes are kept", 60, |s| s.claims_of(&workload).is_empty()).await;
+    stage.cluster.denials.begin(Denial::Patches);
+    stage.job("second", &queued());
+    stage.until("it runs on nodes of its own", 300, |s| s.is("second", "Admitted")).await;
+    assert_eq!(stage.claims().len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_time_for_which_a_node_was_kept_is_counted_whoever_ends_it() {
     let recorder = metrics::recorder().unwrap();
     let _guard = ::metrics::set_default_local_recorder(&recorder);
@@ -462,14 +508,8 @@ async fn the_time_for_which_a_node_was_kept_is_counted_whoever_ends_it() {
     let run = async |name: &str| {
         stage.job(name, &queued());
         stage.until("it runs", 120, |s| s.is(name, "Admitted")).await;
-        let workload = stage.workload(name).unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
-        stage.finish(&workload, "Succeeded");
+        let workload = stage.end(name);
         stage.until("its nodes are kept", 60, |s| s.claims_of(&workload).is_empty()).await;
-        stage.admin.delete(&kinds::JOB, ID, name, Preconditions::default()).unwrap();
-        for pod in stage.admin.list_in(&kinds::POD, ID) {
-            let name = pod["metadata"]["name"].as_str().unwrap();
-            let _ = stage.admin.delete(&kinds::POD, ID, name, Preconditions::default());
-        }
     };
     run("first").await;
     assert_eq!((stage.claims().len(), counted("reused"), counted("unused")), (2, 0, 0));

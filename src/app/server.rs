@@ -7,16 +7,32 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use metrics_exporter_prometheus::PrometheusHandle;
-use std::net::SocketAddr;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-/// Takes the address, or says who is to change what.
+/// Takes the address, or says who is to change what. `[::]` stands for every address, those of IPv4 too.
 pub async fn bind(what: &str, address: SocketAddr) -> Result<TcpListener, AppError> {
-    TcpListener::bind(address).await.map_err(|e| {
+    let bound = match TcpListener::bind(address).await {
+        Err(error) => match without_ipv6(address, &error) {
+            Some(instead) => TcpListener::bind(instead).await,
+            None => Err(error),
+        },
+        bound => bound,
+    };
+    bound.map_err(|e| {
         AppError::Invalid(format!("cannot listen on {address} for {what}: {e}; choose another address"))
     })
+}
+
+/// What stands for every address where the machine has no IPv6; `None` if that is not what is wrong.
+fn without_ipv6(address: SocketAddr, error: &io::Error) -> Option<SocketAddr> {
+    // A family that is not there has an error of its own on each system, and no name in the standard library.
+    let other = matches!(error.kind(), io::ErrorKind::AddrInUse | io::ErrorKind::PermissionDenied);
+    (address.ip() == Ipv6Addr::UNSPECIFIED && !other)
+        .then(|| SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), address.port()))
 }
 
 /// Serves until told to stop.
@@ -72,4 +88,37 @@ pub fn health(context: Arc<Context>, stop: CancellationToken) -> Router {
         .route("/readyz", get(ready))
         .route("/debug/gangs", get(gangs))
         .route("/debug/capacity", get(capacity))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::TcpStream;
+
+    #[tokio::test]
+    async fn every_address_is_also_that_of_ipv4_and_of_ipv6_where_there_is_any() {
+        let listener = bind("a test", "[::]:0".parse().unwrap()).await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+        if std::net::UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok() {
+            TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.unwrap();
+        }
+        let taken = bind("a test", SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port)).await.unwrap_err();
+        assert!(taken.to_string().contains("choose another address"), "{taken}");
+    }
+
+    #[test]
+    fn only_a_machine_without_ipv6_takes_every_address_of_ipv4() {
+        let every: SocketAddr = "[::]:8080".parse().unwrap();
+        let instead = |address, error: io::Error| without_ipv6(address, &error).map(|a| a.to_string());
+        // EAFNOSUPPORT of Linux.
+        for missing in [io::Error::from_raw_os_error(97), io::ErrorKind::AddrNotAvailable.into()] {
+            assert_eq!(instead(every, missing).as_deref(), Some("0.0.0.0:8080"));
+        }
+        for other in [io::ErrorKind::AddrInUse, io::ErrorKind::PermissionDenied] {
+            assert_eq!(instead(every, other.into()), None);
+        }
+        let named = "[::1]:8080".parse().unwrap();
+        assert_eq!(instead(named, io::ErrorKind::AddrNotAvailable.into()), None);
+    }
 }

@@ -16,8 +16,10 @@ use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -64,13 +66,33 @@ pub async fn plan(client: &Client, controller_name: &str, nodes: Nodes) -> Resul
     let claims: Api<Guarded<NodeClaim>> = Api::all(client.clone());
     let workloads: Api<Guarded<Workload>> = Api::all(client.clone());
     let (checks, claims, workloads) = tokio::try_join!(
-        call("listing AdmissionChecks", "", checks.list(&all)),
-        call("listing NodeClaims", "", claims.list(&ours)),
-        call("listing Workloads", "", workloads.list(&all)),
+        list("listing AdmissionChecks", &checks, &all),
+        list("listing NodeClaims", &claims, &ours),
+        list("listing Workloads", &workloads, &all),
     )?;
-    let claims = claims.items.into_iter().filter_map(|c| c.0.ok()).collect();
-    let workloads = workloads.items.into_iter().filter_map(|w| w.0.ok()).collect();
-    Ok(sorted(controller_name, nodes, checks.items, claims, workloads))
+    let checks = checks.unwrap_or_default();
+    let claims = claims.unwrap_or_default().into_iter().filter_map(|c| c.0.ok()).collect();
+    let Some(workloads) = workloads else {
+        // Nobody can say what runs any more, and Karpenter looks before it takes a node away.
+        let plan = sorted(controller_name, Nodes::Delete, checks, claims, Vec::new());
+        return Ok(match nodes {
+            Nodes::Delete => plan,
+            Nodes::HandBack => Plan { hand_back: plan.delete, delete: Vec::new(), ..plan },
+        });
+    };
+    let workloads = workloads.into_iter().filter_map(|w| w.0.ok()).collect();
+    Ok(sorted(controller_name, nodes, checks, claims, workloads))
+}
+
+/// All objects of a kind; `None` where the cluster has no such kind, as when its CRD went first.
+async fn list<K>(action: &'static str, api: &Api<K>, params: &ListParams) -> Result<Option<Vec<K>>, Error>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    match call(action, "", api.list(params)).await {
+        Err(error) if error.code() == Some(404) => Ok(None),
+        answer => answer.map(|list| Some(list.items)),
+    }
 }
 
 /// The pure part of [`plan`].
@@ -258,9 +280,9 @@ async fn until_gone(
     let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
     let deadline = Instant::now() + limit;
     loop {
-        let list = call("listing NodeClaims", "", api.list(&ours)).await.map_err(|e| e.to_string())?;
+        let list = list("listing NodeClaims", &api, &ours).await.map_err(|e| e.to_string())?;
         let left: Vec<String> = list
-            .items
+            .unwrap_or_default()
             .into_iter()
             .filter_map(|c| c.0.ok())
             .filter(|c| targets.get(&c.name_any()) == c.uid().as_ref())
@@ -285,6 +307,8 @@ mod tests {
     use super::*;
     use crate::api::admission_check::AdmissionCheckSpec;
     use crate::api::node_claim::NodeClaimSpec;
+    use http::{Request, Response};
+    use kube::client::Body;
     use serde_json::Value;
 
     fn check(name: &str, controller: &str) -> AdmissionCheck {
@@ -395,5 +419,55 @@ mod tests {
         assert_eq!(names_of(&plan.delete), ["runs", "waits", "ended", "orphan"]);
         assert!(plan.hand_back.is_empty());
         assert_eq!(plan.marked.len(), 4);
+    }
+
+    /// A cluster that answers each request by its path: with a code, and what it says.
+    fn answering(answer: fn(&str) -> (u16, Value)) -> Client {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        tokio::spawn(async move {
+            while let Some((request, send)) = handle.next_request().await {
+                let (code, said) = answer(request.uri().path());
+                let body = Body::from(said.to_string().into_bytes());
+                send.send_response(Response::builder().status(code).body(body).unwrap());
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    fn status(code: u16) -> (u16, Value) {
+        (
+            code,
+            json!({"kind": "Status", "status": "Failure", "reason": "NotFound", "code": code, "message": "no"}),
+        )
+    }
+
+    #[tokio::test]
+    async fn where_the_crds_went_first_there_is_nothing_to_do_and_another_failure_is_one() {
+        let gone = answering(|_| status(404));
+        let plan = plan(&gone, "setu", Nodes::HandBack).await.unwrap();
+        assert!(plan.is_done() && plan.checks.is_empty());
+        let targets = BTreeMap::from([("c".to_owned(), "uid".to_owned())]);
+        until_gone(&gone, &targets, Duration::ZERO).await.unwrap();
+        let refused = answering(|_| status(403));
+        assert!(super::plan(&refused, "setu", Nodes::HandBack).await.is_err());
+        assert!(until_gone(&refused, &targets, Duration::ZERO).await.is_err());
+    }
+
+    #[tokio::test]
+    async fn nodes_of_which_nobody_can_say_what_runs_there_are_karpenters() {
+        let client = answering(|path| match path {
+            "/apis/karpenter.sh/v1/nodeclaims" => {
+                let claim = claim("orphan", "ours", "gone");
+                (
+                    200,
+                    json!({"apiVersion": "karpenter.sh/v1", "kind": "NodeClaimList", "metadata": {}, "items": [claim]}),
+                )
+            }
+            _ => status(404),
+        });
+        let kept = plan(&client, "setu", Nodes::HandBack).await.unwrap();
+        assert_eq!((names_of(&kept.hand_back), kept.delete.len()), (vec!["orphan".to_owned()], 0));
+        let all = plan(&client, "setu", Nodes::Delete).await.unwrap();
+        assert_eq!((names_of(&all.delete), all.hand_back.len()), (vec!["orphan".to_owned()], 0));
     }
 }

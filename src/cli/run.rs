@@ -6,7 +6,7 @@ use crate::app::{self, Config};
 use crate::controllers::context::Options;
 use crate::names;
 use crate::telemetry::{logs, traces};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 /// Runs the controller against KUBECONFIG or the cluster it runs in.
 ///
@@ -92,12 +92,12 @@ impl Args {
     }
 }
 
-/// Reads `:port` or `host:port`.
+/// Reads `:port`, which is every address of both families, or `host:port`.
 fn address(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
     let bad = || Failure::Invalid(format!("{flag} {text:?} is no address; write :port or host:port"));
     if let Some(port) = text.strip_prefix(':') {
         let port = port.parse().map_err(|_| bad())?;
-        return Ok(SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port));
+        return Ok(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port));
     }
     text.to_socket_addrs().ok().and_then(|mut all| all.next()).ok_or_else(bad)
 }
@@ -108,7 +108,7 @@ mod tests {
 
     #[test]
     fn an_address_is_a_port_or_host_and_port() {
-        assert_eq!(address("--x", ":8080").unwrap().to_string(), "0.0.0.0:8080");
+        assert_eq!(address("--x", ":8080").unwrap().to_string(), "[::]:8080");
         assert_eq!(address("--x", "127.0.0.1:1").unwrap().to_string(), "127.0.0.1:1");
         for bad in ["8080", ":", ":99999", ""] {
             let error = address("--x", bad).unwrap_err().to_string();

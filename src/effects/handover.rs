@@ -25,15 +25,39 @@ pub async fn release_node(client: &Client, claim: &NodeClaim) -> Result<(), Erro
     merge(&api, "releasing Node", node, &patch).await
 }
 
+/// What came of letting go of several claims.
+#[derive(Debug, Default)]
+pub struct LetGo {
+    /// Those that Setu may not change, which are its own still.
+    pub forbidden: Vec<NodeClaim>,
+    /// The first other failure; the next try does the rest.
+    pub failed: Option<Error>,
+}
+
+impl LetGo {
+    /// With the answer for one more claim.
+    pub(super) fn and(mut self, (claim, answer): (NodeClaim, Result<(), Error>)) -> Self {
+        match answer {
+            Ok(()) => {}
+            Err(error) if error.is_forbidden() => {
+                tracing::warn!(nodeclaim = claim.name_any(), error = %error, "may not let go of a NodeClaim");
+                self.forbidden.push(claim);
+            }
+            Err(error) => self.failed = self.failed.or(Some(error)),
+        }
+        self
+    }
+}
+
 /// Makes these claims and their Nodes Karpenter's own, in parallel: nothing on them is ours any more.
-///
-/// # Errors
-/// The first; the others are handed back all the same, and the rest by the next try.
-pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> Result<(), Error> {
+pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> LetGo {
     let answers = stream::iter(claims)
-        .map(|claim| async move { hand_back(client, &claim).await })
+        .map(|claim| async move {
+            let answer = hand_back(client, &claim).await;
+            (claim, answer)
+        })
         .buffer_unordered(PARALLEL);
-    answers.fold(Ok(()), |first, answer| async { first.and(answer) }).await
+    answers.fold(LetGo::default(), |all, answer| async { all.and(answer) }).await
 }
 
 /// The Node goes first: as long as the claim bears our label, there is something left to do.

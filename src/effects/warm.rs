@@ -6,6 +6,7 @@
 use crate::api::duration::Span;
 use crate::api::{Node, NodeClaim};
 use crate::cluster::guard::Guarded;
+use crate::effects::handover::LetGo;
 use crate::effects::{call, merge, patch_params, write};
 use crate::error::Error;
 use crate::names;
@@ -39,14 +40,14 @@ pub struct Keeping {
 }
 
 /// Keeps these claims for a next gang, in parallel.
-///
-/// # Errors
-/// The first; the others are kept all the same, and the rest by the next try.
-pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &Keeping) -> Result<(), Error> {
+pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &Keeping) -> LetGo {
     let answers = stream::iter(claims)
-        .map(|claim| async move { keep(client, &claim, keeping).await })
+        .map(|claim| async move {
+            let answer = keep(client, &claim, keeping).await;
+            (claim, answer)
+        })
         .buffer_unordered(PARALLEL);
-    answers.fold(Ok(()), |first, answer| async { first.and(answer) }).await
+    answers.fold(LetGo::default(), |all, answer| async { all.and(answer) }).await
 }
 
 async fn keep(client: &Client, claim: &NodeClaim, keeping: &Keeping) -> Result<(), Error> {

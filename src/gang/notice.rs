@@ -85,6 +85,16 @@ pub fn of_plan(notes: &[String]) -> Notice {
     Notice::warning("PlanHasDrawback", notes.join("; "))
 }
 
+/// What to tell of so many nodes of a finished gang that Setu may not change, and so deletes.
+pub fn of_forbidden(nodes: u32) -> Notice {
+    let text = format!(
+        "custody.release does not hold for {}, deleted instead: Setu may not change NodeClaims and nodes, for which \
+         the chart has rbac.handBack",
+        counted(nodes, "node")
+    );
+    Notice::warning("HandBackRefused", text)
+}
+
 /// What to tell of a gang that waits: for something to be mended, or for the rest of its nodes. `text`
 /// says where it is. `None` if there is no more to tell than at its last transition.
 pub fn of_wait(journal: &Journal, facts: &Facts<'_>, text: &str) -> Option<Notice> {

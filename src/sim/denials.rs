@@ -17,6 +17,8 @@ pub enum Denial {
     Webhook,
     /// NodeClaims are not deleted.
     Deletes,
+    /// NodeClaims and Nodes are not changed.
+    Patches,
     /// Workloads are not annotated.
     Journals,
     /// The status of Workloads is not written.
@@ -35,6 +37,9 @@ impl Denial {
                 Self::Creates.covers(method, path, body) && contains(body, &slot_one())
             }
             Self::Deletes => *method == Method::DELETE && of(kinds::NODE_CLAIM.plural),
+            Self::Patches => {
+                *method == Method::PATCH && (of(kinds::NODE_CLAIM.plural) || of(kinds::NODE.plural))
+            }
             Self::Journals => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && !status,
             Self::Verdicts => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && status,
             Self::Events => *method != Method::GET && of(kinds::EVENT.plural),
@@ -101,6 +106,8 @@ mod tests {
             (Method::PATCH, format!("{workload}/status"), String::new()),
             (Method::POST, "/apis/events.k8s.io/v1/namespaces/n/events".to_owned(), String::new()),
             (Method::GET, claims.to_owned(), String::new()),
+            (Method::PATCH, format!("{claims}/c"), String::new()),
+            (Method::PATCH, "/api/v1/nodes/n".to_owned(), String::new()),
         ];
         for (denial, refused) in [
             (Denial::Creates, vec![0, 1]),
@@ -110,6 +117,7 @@ mod tests {
             (Denial::Journals, vec![3]),
             (Denial::Verdicts, vec![4]),
             (Denial::Events, vec![5]),
+            (Denial::Patches, vec![7, 8]),
         ] {
             let denials = Denials::default();
             denials.begin(denial);

@@ -3,12 +3,13 @@
 use super::Gang;
 use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
+use crate::effects::events::Moment;
 use crate::effects::journal::Guard;
 use crate::effects::{claims, handover, journal as journal_write};
 use crate::error::Error;
 use crate::gang::custody::{Parting, parting};
 use crate::gang::late::is_late;
-use crate::gang::{Effect, Event, Failure, FailureClass, Reservation, Sight, State, decide, message};
+use crate::gang::{Effect, Event, Failure, FailureClass, Reservation, Sight, State, decide, message, notice};
 use crate::names;
 use crate::plan::{Outcome, Plan};
 use crate::planted::planted;
@@ -103,16 +104,32 @@ impl Gang<'_> {
                 Parting::Delete => gone.push((claim.name_any(), claim.uid().unwrap_or_default())),
             }
         }
-        self.hand_back(back).await?;
-        self.keep_warm(workload, kept).await?;
-        self.delete(names, gone).await
+        // What is to be let go must not keep from going what is not.
+        let stays: Vec<String> = back.iter().chain(&kept).map(ResourceExt::name_any).collect();
+        let going: Vec<String> = names.iter().filter(|name| !stays.contains(name)).cloned().collect();
+        let deleted = self.delete(&going, gone).await;
+        let back = handover::hand_back_all(self.client, back).await;
+        let kept = self.keep_warm(workload, kept).await;
+        let forbidden = [back.forbidden, kept.forbidden].concat();
+        self.delete_forbidden(workload, &forbidden).await?;
+        if let Some(error) = back.failed.or(kept.failed) {
+            return Err(error);
+        }
+        let is_forbidden = |c: &NodeClaim| forbidden.iter().any(|f| f.uid() == c.uid());
+        self.claims.retain(|c| !stays.contains(&c.name_any()) || is_forbidden(c));
+        deleted
     }
 
-    async fn hand_back(&mut self, claims: Vec<NodeClaim>) -> Result<(), Error> {
-        let handed: Vec<Option<String>> = claims.iter().map(ResourceExt::uid).collect();
-        handover::hand_back_all(self.client, claims).await?;
-        self.claims.retain(|c| !handed.contains(&c.uid()));
-        Ok(())
+    /// Deletes what Setu may neither hand back nor keep, for nobody else would ever take it away.
+    async fn delete_forbidden(&mut self, workload: &Workload, claims: &[NodeClaim]) -> Result<(), Error> {
+        let Some(nodes) = u32::try_from(claims.len()).ok().filter(|nodes| *nodes > 0) else {
+            return Ok(());
+        };
+        let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: self.context.now() };
+        self.context.events.publish(workload, moment, &notice::of_forbidden(nodes));
+        let names: Vec<String> = claims.iter().map(ResourceExt::name_any).collect();
+        let uids = claims.iter().map(|c| c.uid().unwrap_or_default());
+        self.delete(&names, names.iter().cloned().zip(uids).collect()).await
     }
 
     async fn delete(&mut self, names: &[String], targets: Vec<(String, String)>) -> Result<(), Error> {

@@ -3,6 +3,7 @@
 use super::Gang;
 use crate::api::parameters::Release;
 use crate::api::{NodeClaim, Workload};
+use crate::effects::handover::LetGo;
 use crate::effects::warm::{self as effects, Keeping};
 use crate::error::Error;
 use crate::gang::{Sight, State};
@@ -77,6 +78,10 @@ impl Gang<'_> {
                     self.claims.push(claim);
                 }
                 Ok(None) => others.push(wanted),
+                Err(error) if error.is_forbidden() => {
+                    tracing::warn!(error = %error, "a kept NodeClaim may not be taken over, and another is made");
+                    others.push(wanted);
+                }
                 Err(error) => first = first.and(Err(error)),
             }
         }
@@ -107,21 +112,11 @@ impl Gang<'_> {
     }
 
     /// Keeps these nodes for the next gang of the same LocalQueue.
-    pub(super) async fn keep_warm(
-        &mut self,
-        workload: &Workload,
-        claims: Vec<NodeClaim>,
-    ) -> Result<(), Error> {
-        if claims.is_empty() {
-            return Ok(());
-        }
+    pub(super) async fn keep_warm(&self, workload: &Workload, claims: Vec<NodeClaim>) -> LetGo {
         let (since, queue) = (self.context.now(), workload.local_queue());
         let until = since.checked_add(self.policy.warm_for.signed()).unwrap_or(Timestamp::MAX);
         let keeping = Keeping { key: key(&queue, &self.identity.check), queue, since, until };
-        let kept: Vec<Option<String>> = claims.iter().map(ResourceExt::uid).collect();
-        effects::keep_all(self.client, claims, &keeping).await?;
-        self.claims.retain(|c| !kept.contains(&c.uid()));
-        Ok(())
+        effects::keep_all(self.client, claims, &keeping).await
     }
 }
 

@@ -49,7 +49,7 @@ fn root() -> PathBuf {
 }
 
 /// How lines begin that are not typed here, and why not.
-const ELSEWHERE: [(&str, &str); 28] = [
+const ELSEWHERE: [(&str, &str); 36] = [
     ("cargo run --release -- demo", "tests/docs.rs runs it, and with --serve tests/kubectl"),
     ("cargo test", "it is what runs the tests"),
     ("GANGS=200 cargo test", "a measurement"),
@@ -61,7 +61,21 @@ const ELSEWHERE: [(&str, &str); 28] = [
         "helm install setu charts/setu --namespace kueue-system --set image.repository=REGISTRY/setu --set",
         "the README's with more values",
     ),
+    (
+        "helm install setu-b",
+        "an installation beside the one that is typed here; tests/chart has the policies",
+    ),
     ("helm upgrade", "tests/chart"),
+    ("helm uninstall", "tests/chart"),
+    ("(cd manifests && kustomize edit", "needs kustomize, and changes a file of this repository"),
+    ("kubectl apply --server-side -k manifests", "tests/chart compares them with what helm installs"),
+    ("cosign verify", "needs a release"),
+    ("gh attestation verify", "needs a release"),
+    ("rustup target add", "a download"),
+    (
+        "cargo build --release --locked --bin setu --target",
+        "takes long; a workflow does it with the image's flags",
+    ),
     ("helm test", "tests/chart"),
     ("helm rollback", "tests/chart"),
     ("setu policy", "tests/docs.rs"),

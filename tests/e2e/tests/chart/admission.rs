@@ -10,8 +10,13 @@ use setu::api::{NodeClaim, Workload};
 use setu_e2e::apply;
 
 /// Accounts with every right on Workloads and NodeClaims, so that only the policies stand in the way.
-const ACCOUNTS: [(&str, &str); 3] =
-    [(ID, "tenant"), ("kueue-system", "kueue-controller-manager"), ("kube-system", "karpenter")];
+const ACCOUNTS: [(&str, &str); 5] = [
+    (ID, "tenant"),
+    ("kueue-system", "kueue-controller-manager"),
+    ("kube-system", "karpenter"),
+    (ID, "another-writer"),
+    (ID, "another-keeper"),
+];
 
 fn rights() -> Vec<Value> {
     let mut objects = vec![json!({
@@ -94,7 +99,11 @@ async fn journals_are_setus(install: &Install, workload: &Workload) {
         serde_json::from_value(json!({"name": "copy", "namespace": ID, "annotations": {key: "{}"}})).unwrap();
     let creates = PostParams { dry_run: true, ..PostParams::default() };
     refused(tenant.create(&creates, &copy).await, "written by Setu alone");
-    for (namespace, account) in [(NAMESPACE, "setu"), ("kueue-system", "kueue-controller-manager")] {
+    let keeper = of(ID, "another-keeper").await;
+    refused(keeper.patch(name, &dry(), &annotation(key, Some("{}"))).await, "written by Setu alone");
+    for (namespace, account) in
+        [(NAMESPACE, "setu"), ("kueue-system", "kueue-controller-manager"), (ID, "another-writer")]
+    {
         of(namespace, account).await.patch(name, &dry(), &annotation(key, Some("{}"))).await.unwrap();
     }
 }
@@ -110,6 +119,11 @@ async fn claims_are_setus_and_karpenters(install: &Install, claim: &NodeClaim) {
     refused(tenant.patch(name, &dry(), &strip).await, words);
     let creates = PostParams { dry_run: true, ..PostParams::default() };
     refused(tenant.create(&creates, &like(claim, "setu-forged")).await, words);
+    let writer: Api<NodeClaim> = Api::all(client_of(install, ID, "another-writer").await);
+    refused(writer.delete(name, &deletes).await, words);
+    let keeper: Api<NodeClaim> = Api::all(client_of(install, ID, "another-keeper").await);
+    keeper.patch(name, &dry(), &annotation("example.com/note", Some("x"))).await.unwrap();
+    keeper.create(&creates, &like(claim, "setu-anothers")).await.unwrap();
     let karpenter: Api<NodeClaim> = Api::all(client_of(install, "kube-system", "karpenter").await);
     karpenter.patch(name, &dry(), &annotation("example.com/note", Some("x"))).await.unwrap();
     karpenter.delete(name, &deletes).await.unwrap();

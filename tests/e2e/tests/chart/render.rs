@@ -145,6 +145,15 @@ fn wrong_values_are_refused_with_the_place_and_the_reason() {
         ("policy.defaults.gates.capacity=false", "'/policy/defaults/gates/capacity'"),
         ("policy=policy.yaml", "--set-file policy=policy.yaml"),
         ("leaderElection.enabled=false", "set leaderElection.enabled=true"),
+        (
+            "policy.defaults.custody.release=HandBack",
+            "policy.defaults.custody.release is HandBack, so set rbac.handBack=true",
+        ),
+        (
+            "policy.checks.gpu.custody.release=Warm",
+            "policy.checks.gpu.custody.release is Warm, so set rbac.handBack=true",
+        ),
+        ("admissionPolicies.keepers={,a}", "'/admissionPolicies/keepers/0'"),
         ("serviceMonitor.enabled=true,service.enabled=false", "needs service.enabled=true"),
     ] {
         let output =
@@ -166,7 +175,10 @@ fn every_key_of_a_policy_may_be_a_value_of_the_chart() {
     let text = map["data"]["policy.yaml"].as_str().unwrap();
     assert_eq!(PolicyFile::parse(text).unwrap(), policy);
     // What Setu takes for a key that is not given, helm takes too.
-    let none = self::rendered(None, &["--set", "policy.defaults.retry=null,policy.guards.gangNodes=null"]);
+    let none = self::rendered(
+        None,
+        &["--set", "policy.defaults.retry=null,policy.defaults.custody=null,policy.guards.gangNodes=null"],
+    );
     let map = documents(&none).into_iter().find(|d| d["kind"] == "ConfigMap").unwrap();
     assert_eq!(
         PolicyFile::parse(map["data"]["policy.yaml"].as_str().unwrap()).unwrap(),
