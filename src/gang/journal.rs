@@ -25,6 +25,8 @@ const NAME_LIMIT: usize = 63;
 const CLOCKS_APART: SignedDuration = SignedDuration::from_mins(5);
 /// Most nodes a journal may name: each of them is looked for, and the number is a tenant's word.
 pub(super) const SLOTS_LIMIT: u32 = 16 * 1024;
+/// Largest number of a transition that is believed; no gang comes near it by itself.
+const SEQ_LIMIT: u64 = u64::MAX / 2;
 /// Most history entries kept; the oldest go first.
 const HISTORY_LIMIT: usize = 32;
 
@@ -240,8 +242,10 @@ impl Journal {
             return Err(JournalError::Malformed(format!("it names {} slots", journal.memory.slots)));
         }
         journal.bounded()?;
-        // So that there is always a next number.
-        journal.seq = journal.seq.min(u64::MAX / 2);
+        if journal.seq > SEQ_LIMIT {
+            // So that there is always a next number.
+            journal.seq = SEQ_LIMIT / 2;
+        }
         // Times are the tenant's word until they are shown to be possible.
         let possible = |time: Timestamp| time.clamp(created.min(now), now);
         journal.entered_at = possible(journal.entered_at);
