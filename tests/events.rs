@@ -11,6 +11,7 @@ use setu::clock::Clock;
 use setu::names;
 use setu::sim::api::kinds;
 use setu::sim::cluster::{Cluster, Start};
+use setu::sim::faults::Fault;
 use setu::sim::scenario::{controller_name_of, objects};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,9 +21,17 @@ const ID: &str = "told";
 /// Time between two looks.
 const BEAT: Duration = Duration::from_millis(250);
 
-/// Leads a gang of two to its end; returns the Events that Setu made, each with reason and words, by the
-/// kind and name of what they are on.
-fn told(events_on_job: bool, more: &[Value]) -> BTreeMap<String, BTreeSet<(String, String)>> {
+/// Events, each with reason and words, by the kind and name of what they are on.
+type Told = BTreeMap<String, BTreeSet<(String, String)>>;
+
+/// Leads a gang of two to its end; returns the Events that Setu made.
+fn told(events_on_job: bool, more: &[Value]) -> Told {
+    lead(&Start { events_on_job, ..Start::default() }, more).0
+}
+
+/// The same with a replica that is started like this, and another one should it die. Returns how many writes the
+/// first one made, too.
+fn lead(start: &Start, more: &[Value]) -> (Told, usize) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -36,12 +45,13 @@ fn told(events_on_job: bool, more: &[Value]) -> BTreeMap<String, BTreeSet<(Strin
             let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
             admin.create(kind, object).unwrap();
         }
-        let setu = cluster.start_setu(&Start { events_on_job, ..Start::default() });
+        let mut setu = cluster.start_setu(start);
+        let first = std::sync::Arc::clone(&setu.wire);
         let text = |event: &Value, at: &str| {
             event.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned()
         };
         let told = || {
-            let mut told = BTreeMap::<String, BTreeSet<(String, String)>>::new();
+            let mut told = Told::new();
             for event in admin.list(&kinds::EVENT) {
                 if text(&event, "/reportingController") != names::CONTROLLER_NAME {
                     continue;
@@ -58,12 +68,15 @@ fn told(events_on_job: bool, more: &[Value]) -> BTreeMap<String, BTreeSet<(Strin
                 break;
             }
             tokio::time::sleep(BEAT).await;
+            if !cluster.deaths().is_empty() {
+                setu = cluster.start_setu(&Start::default());
+            }
         }
         assert!(is_over(), "the gang's end was not told: {:?}", told());
         // What is published in the background at that moment comes within it.
         tokio::time::sleep(Duration::from_secs(10)).await;
         drop(setu);
-        told()
+        (told(), first.written().len())
     })
 }
 
@@ -79,6 +92,20 @@ fn events_on_the_job_tell_what_those_on_its_workload_tell_and_come_only_where_th
     let unasked = told(false, &[]);
     assert_eq!(unasked.keys().collect::<Vec<_>>(), ["Workload"]);
     assert_eq!(&unasked["Workload"], workload);
+}
+
+#[test]
+fn every_step_is_told_wherever_setu_was_killed_and_whichever_answer_was_lost() {
+    let reasons = |told: &Told| -> BTreeSet<String> {
+        told["Workload"].iter().map(|(reason, _)| reason.clone()).collect()
+    };
+    let (whole, writes) = lead(&Start::default(), &[]);
+    for fault in [Fault::CrashAfter, Fault::ReplyLost] {
+        for write in 0..writes {
+            let (told, _) = lead(&Start { plan: Some((write, fault)), ..Start::default() }, &[]);
+            assert_eq!(reasons(&told), reasons(&whole), "{fault} at write {write}");
+        }
+    }
 }
 
 #[test]

@@ -335,6 +335,7 @@ impl Context {
             return;
         }
         self.policies.forget_notices(&uid);
+        self.seen.forget_writes(&object);
         for gang in self.board.forget(&object) {
             self.estimates.forget(&gang);
             if let Some((journal, subject)) = self.seen.forget(&gang) {
