@@ -109,6 +109,48 @@ fn every_step_is_told_wherever_setu_was_killed_and_whichever_answer_was_lost() {
 }
 
 #[test]
+fn a_replica_that_takes_over_says_how_long_nodes_usually_take_as_the_one_before_could() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+        let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
+        let policy = serde_json::from_value(policy).unwrap();
+        let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
+        let admin = cluster.server.user("admin");
+        let weather = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"}});
+        let job = |name: &str| {
+            let mut job = train::job(ID);
+            job["metadata"]["name"] = json!(name);
+            job["spec"]["template"]["metadata"]["annotations"]["e2e.setu/run-for"] = json!("10h");
+            job
+        };
+        for object in objects(ID, 100).unwrap().into_iter().chain([weather, job("first")]) {
+            let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
+            admin.create(kind, object).unwrap();
+        }
+        let words = || -> Vec<String> {
+            let annotation = |w: &Value| w["metadata"]["annotations"][names::state_key(ID)].to_string();
+            admin.list(&kinds::WORKLOAD).iter().map(|w| annotation(w)).collect()
+        };
+        let setu = cluster.start_setu(&Start::default());
+        while words().iter().filter(|w| w.starts_with("\"Approved")).count() < 1 {
+            tokio::time::sleep(BEAT).await;
+        }
+        drop(setu);
+        let setu = cluster.start_setu(&Start::default());
+        admin.create(&kinds::JOB, job("second")).unwrap();
+        let mut said = false;
+        while words().iter().filter(|w| w.starts_with("\"Approved")).count() < 2 {
+            tokio::time::sleep(BEAT).await;
+            said |= admin.list(&kinds::WORKLOAD).iter().any(|w| w.to_string().contains("usually"));
+        }
+        drop(setu);
+        assert!(said, "nobody said how long it usually takes");
+    });
+}
+
+#[test]
 fn what_is_to_be_said_against_a_plan_is_told_to_the_gangs_owner() {
     let agent = json!({
         "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"namespace": "kube-system", "name": "agent"},

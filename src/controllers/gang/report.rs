@@ -19,7 +19,7 @@ use crate::names;
 use crate::plan::gates::{Answer, Gate};
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
 use crate::telemetry::metrics::{self, Checked, Counted};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use std::time::Duration;
 
@@ -226,7 +226,7 @@ impl Gang<'_> {
             if let Some(ready) = claim.since("Initialized") {
                 let took = elapsed(created(claim, ready), ready);
                 metrics::claim_ready(claim.label(names::NODEPOOL), took);
-                self.context.estimates.note(claim, SignedDuration::try_from(took).unwrap_or_default());
+                self.context.estimates.note(claim, ready);
             }
         }
     }
