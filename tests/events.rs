@@ -11,6 +11,7 @@ use setu::clock::Clock;
 use setu::names;
 use setu::sim::api::kinds;
 use setu::sim::cluster::{Cluster, Start};
+use setu::sim::faults::Fault;
 use setu::sim::scenario::{controller_name_of, objects};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -20,9 +21,17 @@ const ID: &str = "told";
 /// Time between two looks.
 const BEAT: Duration = Duration::from_millis(250);
 
-/// Leads a gang of two to its end; returns the Events that Setu made, each with reason and words, by the
-/// kind and name of what they are on.
-fn told(events_on_job: bool, more: &[Value]) -> BTreeMap<String, BTreeSet<(String, String)>> {
+/// Events, each with reason and words, by the kind and name of what they are on.
+type Told = BTreeMap<String, BTreeSet<(String, String)>>;
+
+/// Leads a gang of two to its end; returns the Events that Setu made.
+fn told(events_on_job: bool, more: &[Value]) -> Told {
+    lead(&Start { events_on_job, ..Start::default() }, more).0
+}
+
+/// The same with a replica that is started like this, and another one should it die. Returns how many writes the
+/// first one made, too.
+fn lead(start: &Start, more: &[Value]) -> (Told, usize) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -36,12 +45,13 @@ fn told(events_on_job: bool, more: &[Value]) -> BTreeMap<String, BTreeSet<(Strin
             let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
             admin.create(kind, object).unwrap();
         }
-        let setu = cluster.start_setu(&Start { events_on_job, ..Start::default() });
+        let mut setu = cluster.start_setu(start);
+        let first = std::sync::Arc::clone(&setu.wire);
         let text = |event: &Value, at: &str| {
             event.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned()
         };
         let told = || {
-            let mut told = BTreeMap::<String, BTreeSet<(String, String)>>::new();
+            let mut told = Told::new();
             for event in admin.list(&kinds::EVENT) {
                 if text(&event, "/reportingController") != names::CONTROLLER_NAME {
                     continue;
@@ -58,12 +68,15 @@ fn told(events_on_job: bool, more: &[Value]) -> BTreeMap<String, BTreeSet<(Strin
                 break;
             }
             tokio::time::sleep(BEAT).await;
+            if !cluster.deaths().is_empty() {
+                setu = cluster.start_setu(&Start::default());
+            }
         }
         assert!(is_over(), "the gang's end was not told: {:?}", told());
         // What is published in the background at that moment comes within it.
         tokio::time::sleep(Duration::from_secs(10)).await;
         drop(setu);
-        told()
+        (told(), first.written().len())
     })
 }
 
@@ -79,6 +92,62 @@ fn events_on_the_job_tell_what_those_on_its_workload_tell_and_come_only_where_th
     let unasked = told(false, &[]);
     assert_eq!(unasked.keys().collect::<Vec<_>>(), ["Workload"]);
     assert_eq!(&unasked["Workload"], workload);
+}
+
+#[test]
+fn every_step_is_told_wherever_setu_was_killed_and_whichever_answer_was_lost() {
+    let reasons = |told: &Told| -> BTreeSet<String> {
+        told["Workload"].iter().map(|(reason, _)| reason.clone()).collect()
+    };
+    let (whole, writes) = lead(&Start::default(), &[]);
+    for fault in [Fault::CrashAfter, Fault::ReplyLost] {
+        for write in 0..writes {
+            let (told, _) = lead(&Start { plan: Some((write, fault)), ..Start::default() }, &[]);
+            assert_eq!(reasons(&told), reasons(&whole), "{fault} at write {write}");
+        }
+    }
+}
+
+#[test]
+fn a_replica_that_takes_over_says_how_long_nodes_usually_take_as_the_one_before_could() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+        let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
+        let policy = serde_json::from_value(policy).unwrap();
+        let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
+        let admin = cluster.server.user("admin");
+        let weather = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"}});
+        let job = |name: &str| {
+            let mut job = train::job(ID);
+            job["metadata"]["name"] = json!(name);
+            job["spec"]["template"]["metadata"]["annotations"]["e2e.setu/run-for"] = json!("10h");
+            job
+        };
+        for object in objects(ID, 100).unwrap().into_iter().chain([weather, job("first")]) {
+            let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
+            admin.create(kind, object).unwrap();
+        }
+        let words = || -> Vec<String> {
+            let annotation = |w: &Value| w["metadata"]["annotations"][names::state_key(ID)].to_string();
+            admin.list(&kinds::WORKLOAD).iter().map(|w| annotation(w)).collect()
+        };
+        let setu = cluster.start_setu(&Start::default());
+        while words().iter().filter(|w| w.starts_with("\"Approved")).count() < 1 {
+            tokio::time::sleep(BEAT).await;
+        }
+        drop(setu);
+        let setu = cluster.start_setu(&Start::default());
+        admin.create(&kinds::JOB, job("second")).unwrap();
+        let mut said = false;
+        while words().iter().filter(|w| w.starts_with("\"Approved")).count() < 2 {
+            tokio::time::sleep(BEAT).await;
+            said |= admin.list(&kinds::WORKLOAD).iter().any(|w| w.to_string().contains("usually"));
+        }
+        drop(setu);
+        assert!(said, "nobody said how long it usually takes");
+    });
 }
 
 #[test]

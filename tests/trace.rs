@@ -281,6 +281,43 @@ fn another_admission_is_another_trace_that_links_to_the_one_before() {
 }
 
 #[test]
+fn an_admission_that_goes_on_after_its_end_is_another_trace_that_links_to_the_one_before() {
+    let again = Event::Reserved { epoch: epoch(1), standing: Standing::Reserved };
+    let ended = Event::Gone(Ending::CheckRemoved);
+    let events = [ended.clone(), again.clone(), planned(), ended.clone(), Event::ClaimsGone, again, ended];
+    let (_, all) = live(new(), &events, &[]);
+    let roots = named(&all, "gang");
+    assert_eq!(roots.len(), 3);
+    let traces: BTreeSet<_> = roots.iter().map(|root| root.trace).collect();
+    assert_eq!(traces.len(), 3, "each has its own");
+    for pair in roots.windows(2) {
+        assert_eq!(pair[1].links, [TraceContext { trace: pair[0].trace, root: pair[0].id }]);
+    }
+    for root in roots {
+        let mut states: Vec<_> = all.iter().filter(|s| s.parent == Some(root.id)).collect();
+        states.sort_by_key(|s| (s.start, s.end));
+        assert_eq!((states[0].start, states[states.len() - 1].end), (root.start, root.end));
+    }
+}
+
+#[test]
+fn a_state_told_of_again_is_told_as_before_whatever_became_of_the_gang_since() {
+    let (journal, made) = live(new(), &[planned(), shortage(), Event::ClaimsGone], &[]);
+    let larger = Event::Planned {
+        slots: 5,
+        plan: "q".into(),
+        pinning: Pinning::Selector,
+        way: setu::gang::Way::default(),
+    };
+    let (later, _) = live(journal, &[Event::WaitOver, larger, Event::ClaimsExist], &[]);
+    let moved = Subject { cluster_queue: "another".into(), ..subject() };
+    let again = spans(&later, None, &moved, 0);
+    for span in made.iter().filter(|s| s.name != "NodeClaim") {
+        assert_eq!(again.iter().find(|s| s.id == span.id), Some(span));
+    }
+}
+
+#[test]
 fn the_root_of_a_gang_with_a_long_history_still_begins_where_its_epoch_did() {
     let mut events = vec![];
     for _ in 0..5 {

@@ -17,6 +17,7 @@ use setu::api::{NodeClaim, Workload};
 use setu::clock::Clock;
 use setu::gang::StateName;
 use setu::gang::trace::Span;
+use setu::names;
 use setu::sim::api::kinds;
 use setu::sim::cluster::{Cluster, Start};
 use setu::sim::faults::Fault;
@@ -31,10 +32,10 @@ const ID: &str = "traced";
 /// Time between two looks.
 const BEAT: Duration = Duration::from_millis(250);
 
-/// Leads a gang of two through a shortage and then to its end. `kill_after` kills Setu right after that
-/// write, counted from 0; another replica takes its place. Returns every span that was sent, in order,
-/// and how many writes the first replica made.
-fn play(kill_after: Option<usize>) -> (Vec<Span>, usize) {
+/// Leads a gang of two through a shortage and then to its end. `plan` says what goes wrong with which write, counted
+/// from 0; where Setu dies of it, another replica takes its place. Returns every span that was sent, in order, and
+/// how many writes the first replica made.
+fn play(plan: Option<(usize, Fault)>) -> (Vec<Span>, usize) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -48,7 +49,6 @@ fn play(kill_after: Option<usize>) -> (Vec<Span>, usize) {
         let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 100_000);
         cluster.traces = traces;
         let client = stage(&cluster).await;
-        let plan = kill_after.map(|write| (write, Fault::CrashAfter));
         let mut setu = cluster.start_setu(&Start { plan, ..Start::default() });
         let first = std::sync::Arc::clone(&setu.wire);
         let jobs: Api<Job> = Api::namespaced(client.clone(), ID);
@@ -89,7 +89,7 @@ fn play(kill_after: Option<usize>) -> (Vec<Span>, usize) {
 }
 
 fn headline(workload: &Workload) -> String {
-    workload.annotations().get(&setu::names::state_key(ID)).cloned().unwrap_or_default()
+    workload.annotations().get(&names::state_key(ID)).cloned().unwrap_or_default()
 }
 
 async fn stage(cluster: &Cluster) -> Client {
@@ -145,13 +145,87 @@ fn a_trace_is_whole_wherever_setu_was_killed_and_what_is_sent_twice_is_the_same(
     assert_eq!(flaw(&sent), None);
     assert!(writes > 15, "{writes} writes");
     let again = (0..writes).filter(|write| {
-        let (sent, _) = play(Some(*write));
+        let (sent, _) = play(Some((*write, Fault::CrashAfter)));
         assert_eq!(flaw(&sent), None, "killed after write {write}");
         let mut ids: Vec<_> = sent.iter().map(|s| s.id).collect();
         ids.sort_unstable();
         ids.windows(2).any(|pair| pair[0] == pair[1])
     });
     assert!(again.count() > 3, "a replica that takes over sends again what its predecessor may have kept");
+}
+
+#[test]
+fn a_trace_is_whole_whichever_answer_is_lost() {
+    let (whole, writes) = play(None);
+    let counted = |sent: &[Span]| {
+        let mut count = BTreeMap::<&str, usize>::new();
+        for span in sent {
+            *count.entry(span.name).or_default() += 1;
+        }
+        count
+    };
+    for fault in [Fault::ReplyLost, Fault::Timeout] {
+        for write in 0..writes {
+            let (sent, _) = play(Some((write, fault)));
+            assert_eq!(flaw(&sent), None, "{fault} at write {write}");
+            assert_eq!(counted(&sent), counted(&whole), "{fault} at write {write}");
+        }
+    }
+}
+
+#[test]
+fn a_workload_that_goes_while_its_gang_is_rolled_back_leaves_no_gang_behind() {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let recorder = metrics::recorder().unwrap();
+    let sent = ::metrics::with_local_recorder(&recorder, || {
+        runtime.block_on(async {
+            let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+            let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
+            let policy = serde_json::from_value(policy).unwrap();
+            let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
+            let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 100_000);
+            cluster.traces = traces;
+            let client = stage(&cluster).await;
+            let setu = cluster.start_setu(&Start::default());
+            let jobs: Api<Job> = Api::namespaced(client.clone(), ID);
+            let job = serde_json::from_value(train::job(ID)).unwrap();
+            jobs.create(&PostParams::default(), &job).await.unwrap();
+            let workloads: Api<Workload> = Api::namespaced(client.clone(), ID);
+            let name = loop {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                // Seen where it is written, before Setu hears that it was.
+                let all = cluster.server.user("admin").list(&kinds::WORKLOAD);
+                let state = |w: &Value| w["metadata"]["annotations"][names::state_key(ID)].to_string();
+                if let Some(found) = all.iter().find(|w| state(w).starts_with("\"RollingBack")) {
+                    break found["metadata"]["name"].as_str().unwrap().to_owned();
+                }
+            };
+            // The NodeClaims' deletion is on its way, and takes longer than the Workload's.
+            setu.context.pace.pause(Duration::from_secs(5));
+            jobs.delete("train", &DeleteParams::background()).await.unwrap();
+            let free = json!({"metadata": {"finalizers": null}});
+            let _ = workloads.patch(&name, &PatchParams::default(), &Patch::Merge(&free)).await;
+            let _ = workloads.delete(&name, &DeleteParams::default()).await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            assert!(workloads.get_opt(&name).await.unwrap().is_none());
+            let claims = Api::<NodeClaim>::all(client.clone()).list(&ListParams::default()).await.unwrap();
+            assert!(!claims.items.is_empty(), "they were to go after it");
+            tokio::time::sleep(Duration::from_mins(1)).await;
+            assert!(setu.context.board_snapshot().gangs.is_empty(), "the board shows what is gone");
+            setu.context.set_gauges();
+            let mut spans = Vec::new();
+            while let Ok(span) = sent.try_recv() {
+                spans.push(span);
+            }
+            spans
+        })
+    });
+    let shown = recorder.handle().render();
+    let mut gauges = shown.lines().filter(|line| line.starts_with("setu_gangs{"));
+    assert!(gauges.all(|line| line.ends_with(" 0")), "{shown}");
+    assert!(shown.contains("setu_gangs{"));
+    assert_eq!(flaw(&sent), None);
 }
 
 /// CPU time of this process so far, in clock ticks of 10 ms.

@@ -12,6 +12,7 @@ use futures::FutureExt;
 use futures::future::join_all;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Objects of one kind that are looked at at the same time, and of them those of one lane.
@@ -95,7 +96,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
 
 async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {
     let Some(workload) = context.stores.workloads.get(&key.object()) else {
-        context.waiting.is_served(&key);
+        context.waiting.is_served(&key, Instant::now());
         return Action::await_change();
     };
     let look = workload::reconcile(Arc::clone(&workload), Arc::clone(context)).boxed();

@@ -32,7 +32,7 @@ pub struct Connection {
     /// Context of the kubeconfig. Default: its current one.
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// Namespace of the Workloads. Default: that of the context.
+    /// Namespace of the Workloads. Default: that of the context; for `top` all of them.
     #[arg(short, long, value_name = "NS")]
     namespace: Option<String>,
     /// `spec.controllerName` of the AdmissionChecks that are Setu's.
@@ -79,7 +79,24 @@ pub struct Snapshot {
     pub notes: Vec<String>,
 }
 
+impl Snapshot {
+    /// Leaves only the NodeClaims that were made for Workloads of this namespace.
+    pub fn keep_claims_of(&mut self, namespace: &str) {
+        let of = |claim: &NodeClaim| {
+            claim.annotation(names::WORKLOAD).split_once('/').map(|(ns, _)| ns == namespace)
+        };
+        if let Some(claims) = &mut self.claims {
+            claims.retain(|claim| of(claim) == Some(true));
+        }
+    }
+}
+
 impl Connection {
+    /// Connects to read the namespace that was named, or all of them.
+    pub async fn connect_widely(&self) -> Result<Cluster, Failure> {
+        self.connect(self.namespace.is_none()).await
+    }
+
     /// Connects. `everywhere` asks for all namespaces instead of one.
     pub async fn connect(&self, everywhere: bool) -> Result<Cluster, Failure> {
         let config = self.config().await.map_err(|e| {
@@ -213,4 +230,26 @@ fn root_of(error: &dyn std::error::Error) -> String {
         cause = deeper;
     }
     cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_one_namespace_only_its_own_claims_are_left() {
+        let claim = |workload: &str| {
+            serde_json::from_value::<NodeClaim>(serde_json::json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+                "metadata": {"name": "claim", "annotations": {names::WORKLOAD: workload}},
+                "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+            }))
+            .unwrap()
+        };
+        let claims = ["a/train", "ab/train", "b/a", ""].map(claim).to_vec();
+        let mut snapshot = Snapshot { claims: Some(claims), ..Snapshot::default() };
+        snapshot.keep_claims_of("a");
+        let left: Vec<_> = snapshot.claims.iter().flatten().map(|c| c.annotation(names::WORKLOAD)).collect();
+        assert_eq!(left, ["a/train"]);
+    }
 }

@@ -1,7 +1,7 @@
 //! `setu top`: what the gangs hold and waste, and which of them wait longest.
 
 use super::Failure;
-use super::cluster::Connection;
+use super::cluster::{Connection, Scope};
 use super::report;
 use crate::cli::render::{self, summary};
 
@@ -27,8 +27,11 @@ pub struct Args {
 impl Args {
     /// Prints it.
     pub async fn run(self) -> Result<(), Failure> {
-        let cluster = self.connection.connect(true).await?;
-        let snapshot = cluster.read().await?;
+        let cluster = self.connection.connect_widely().await?;
+        let mut snapshot = cluster.read().await?;
+        if let Scope::Namespace(namespace) = &cluster.scope {
+            snapshot.keep_claims_of(namespace);
+        }
         snapshot.notes.iter().for_each(|note| render::remark(note));
         let gangs = report::gangs(&snapshot);
         let summary = summary::summary(&snapshot, gangs, self.slowest);

@@ -118,10 +118,11 @@ impl Board {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes where a gang is.
-    pub fn note(&self, entry: BoardEntry) {
+    /// Notes where a gang is, if its Workload `is_there`: that is asked under the lock, since whoever sees a Workload go
+    /// forgets its gangs only once.
+    pub fn note(&self, entry: BoardEntry, is_there: impl FnOnce() -> bool) {
         let mut pages = self.pages();
-        if pages.gangs.get(&entry.gang).is_some_and(|noted| *noted.entry == entry) {
+        if !is_there() || pages.gangs.get(&entry.gang).is_some_and(|noted| *noted.entry == entry) {
             return;
         }
         pages.revision += 1;
@@ -215,20 +216,22 @@ mod tests {
     #[test]
     fn only_a_change_gives_a_gang_a_new_revision() {
         let board = Board::default();
-        board.note(entry("a", 1));
-        board.note(entry("b", 1));
+        board.note(entry("a", 1), || true);
+        board.note(entry("b", 1), || true);
         let before = board.gangs();
-        board.note(entry("a", 1));
+        board.note(entry("a", 1), || true);
         assert_eq!(board.gangs()["a"].revision, before["a"].revision);
-        board.note(entry("a", 2));
+        board.note(entry("a", 2), || true);
         assert!(board.gangs()["a"].revision > before["b"].revision);
+        board.note(entry("c", 1), || false);
+        assert!(!board.gangs().contains_key("c"), "its Workload is gone");
     }
 
     #[test]
     fn a_workload_that_is_gone_takes_its_gangs_along() {
         let board = Board::default();
-        board.note(entry("a", 1));
-        board.note(entry("b", 1));
+        board.note(entry("a", 1), || true);
+        board.note(entry("b", 1), || true);
         assert_eq!(board.forget(&entry("a", 1).object), ["a"]);
         assert_eq!(board.by_state(), [(StateName::Validating, 1)].into());
         assert_eq!(board.in_state(StateName::Validating).len(), 1);

@@ -137,6 +137,8 @@ pub struct Context {
     pub(super) clients: Vec<Client>,
     /// The time.
     pub clock: Clock,
+    /// When this replica began.
+    pub(super) began: Timestamp,
     /// Which shards this replica leads.
     pub shards: Shards,
     /// Whose turn it is to write.
@@ -182,6 +184,7 @@ impl Context {
             telemetry: parts.telemetry,
             client,
             clients,
+            began: parts.clock.now(),
             clock: parts.clock,
             shards,
             controller_name: parts.controller_name,
@@ -336,6 +339,7 @@ impl Context {
             return;
         }
         self.policies.forget_notices(&uid);
+        self.seen.forget_writes(&object);
         for gang in self.board.forget(&object) {
             self.estimates.forget(&gang);
             if let Some((journal, subject)) = self.seen.forget(&gang) {

@@ -12,7 +12,7 @@ use crate::telemetry::metrics;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Latest nodes of a kind that an estimate is made from.
@@ -22,24 +22,30 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// How long each of the latest nodes of a kind took, by when it was ready and the name of its claim: noted twice, or
+/// late, it counts the same.
+type Samples = BTreeMap<(Timestamp, String), SignedDuration>;
+
 /// How long nodes took lately, by NodePool and the capacity types that they were asked for.
 #[derive(Debug, Default)]
 pub struct Estimates {
-    took: Mutex<BTreeMap<(String, String), VecDeque<SignedDuration>>>,
+    took: Mutex<BTreeMap<(String, String), Samples>>,
     /// What each gang was told, and after which transition: a word once given stands, or every node
     /// that comes up anywhere would change the message of every gang that waits.
     told: Mutex<BTreeMap<String, (u64, Timestamp)>>,
 }
 
 impl Estimates {
-    /// Notes that a node was ready so long after its claim was created.
-    pub fn note(&self, claim: &NodeClaim, took: SignedDuration) {
+    /// Notes when the node of a claim was ready.
+    pub fn note(&self, claim: &NodeClaim, ready: Timestamp) {
+        let Some(created) = claim.metadata.creation_timestamp.as_ref() else { return };
+        let took = ready.duration_since(created.0).max(SignedDuration::ZERO);
         let mut all = lock(&self.took);
         let samples = all.entry(kind(claim)).or_default();
-        if samples.len() == SAMPLES {
-            samples.pop_front();
+        samples.insert((ready, claim.name_any()), took);
+        if samples.len() > SAMPLES {
+            samples.pop_first();
         }
-        samples.push_back(took);
     }
 
     /// When the last of these claims is usually ready, as first answered for this gang after the
@@ -64,8 +70,8 @@ impl Estimates {
     }
 }
 
-fn median(samples: &VecDeque<SignedDuration>) -> Option<SignedDuration> {
-    let mut sorted: Vec<SignedDuration> = samples.iter().copied().collect();
+fn median(samples: &Samples) -> Option<SignedDuration> {
+    let mut sorted: Vec<SignedDuration> = samples.values().copied().collect();
     sorted.sort_unstable();
     sorted.get(sorted.len() / 2).copied()
 }
@@ -141,6 +147,11 @@ impl Context {
     /// Measures a claim that was touched.
     pub(super) fn measure(&self, claim: &NodeClaim) {
         let now = self.now();
+        // Those that come up from now on are noted when their gang is ready.
+        let ready = claim.is("Initialized").then(|| claim.since("Initialized")).flatten();
+        if let Some(ready) = ready.filter(|ready| *ready < self.began && claim.taken_over().is_none()) {
+            self.estimates.note(claim, ready);
+        }
         let name = claim.name_any();
         let current = self.stores.claims.glimpse(&ObjectRef::from_obj(claim));
         // It is counted once, by the leader of the first shard.
@@ -238,16 +249,16 @@ mod tests {
         let estimates = Estimates::default();
         let (spot, on_demand) = (claim(100, "spot"), claim(110, "on-demand"));
         assert_eq!(estimates.ready_by("g", 1, &[&spot]), None);
-        for seconds in [70, 60, 500] {
-            estimates.note(&spot, SignedDuration::from_secs(seconds));
+        for seconds in [70, 60, 500, 60] {
+            estimates.note(&spot, at(100 + seconds));
         }
         assert_eq!(estimates.ready_by("g", 1, &[&spot]), Some(at(170)));
-        estimates.note(&spot, SignedDuration::from_secs(600));
-        estimates.note(&spot, SignedDuration::from_secs(700));
+        estimates.note(&spot, at(700));
+        estimates.note(&spot, at(800));
         assert_eq!(estimates.ready_by("g", 1, &[&spot]), Some(at(170)), "it was answered before");
         assert_eq!(estimates.ready_by("g", 2, &[&spot]), Some(at(600)));
         assert_eq!(estimates.ready_by("g", 3, &[&spot, &on_demand]), None);
-        estimates.note(&on_demand, SignedDuration::from_secs(90));
+        estimates.note(&on_demand, at(200));
         assert_eq!(estimates.ready_by("h", 3, &[&spot, &on_demand]), Some(at(600)));
         estimates.forget("g");
         assert_eq!(estimates.ready_by("g", 3, &[&spot, &on_demand]), Some(at(600)));

@@ -9,18 +9,27 @@ use crate::gang::identity::gang_of;
 use crate::gang::trace::Subject;
 use crate::gang::{Journal, StateName};
 use crate::names;
+use crate::plan::Outcome;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// Journal writes without an answer that are remembered of one gang. The newest count: an older one arrives late, if
+/// ever.
+const UNANSWERED_KEPT: usize = 4;
+
 /// Gangs by their ids.
 #[derive(Debug, Default)]
-pub struct Seen(Mutex<BTreeMap<String, Glimpse>>);
+pub struct Seen {
+    gangs: Mutex<BTreeMap<String, Glimpse>>,
+    unanswered: Mutex<BTreeMap<String, Vec<Unanswered>>>,
+}
 
+/// Where a gang is, as committed.
 #[derive(Debug)]
-struct Glimpse {
+pub struct Glimpse {
     object: ObjectRef<Workload>,
     journal: Journal,
     subject: Subject,
@@ -30,18 +39,85 @@ struct Glimpse {
     lasts: bool,
 }
 
+impl Glimpse {
+    /// Where a gang is. `lasts` says that it waits for what may take as long as it takes.
+    pub fn new(workload: &Workload, journal: &Journal, subject: Subject, lasts: bool) -> Self {
+        let object = ObjectRef::from_obj(workload);
+        Self { object, journal: journal.clone(), subject, told: <(u64, String)>::default(), lasts }
+    }
+}
+
+/// A journal write that got no answer, with all that is to be told should it turn out to have happened.
+#[derive(Debug)]
+pub struct Unanswered {
+    /// The Workload.
+    pub object: ObjectRef<Workload>,
+    /// What was written.
+    pub journal: String,
+    /// Number of the last transition in it.
+    pub seq: u64,
+    /// Its line for people.
+    pub headline: String,
+    /// Its transitions: the journal before each, and after it.
+    pub steps: Vec<(Journal, Journal)>,
+    /// The gang's claims as they were then.
+    pub claims: Vec<NodeClaim>,
+    /// The plan of then.
+    pub plan: Option<Outcome>,
+}
+
 impl Seen {
     fn gangs(&self) -> MutexGuard<'_, BTreeMap<String, Glimpse>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.gangs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes where a gang is. `lasts` says that it waits for what may take as long as it takes.
-    pub fn note(&self, workload: &Workload, journal: &Journal, subject: Subject, lasts: bool) {
+    fn unanswered(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Unanswered>>> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes where a gang is, if its Workload `is_there`; returns whether it is. That is asked under the lock, since
+    /// whoever sees a Workload go forgets its gangs only once, and may do so at any moment of a look.
+    pub fn note(&self, glimpse: Glimpse, is_there: impl FnOnce() -> bool) -> bool {
         let mut gangs = self.gangs();
-        let told = gangs.remove(&subject.gang).map(|before| before.told).unwrap_or_default();
-        let object = ObjectRef::from_obj(workload);
-        gangs
-            .insert(subject.gang.clone(), Glimpse { object, journal: journal.clone(), subject, told, lasts });
+        if !is_there() {
+            return false;
+        }
+        let gang = glimpse.subject.gang.clone();
+        let told = gangs.remove(&gang).map(|before| before.told).unwrap_or_default();
+        gangs.insert(gang, Glimpse { told, ..glimpse });
+        true
+    }
+
+    /// Keeps what is to be told of a write without an answer, if its Workload `is_there`.
+    pub fn keep(&self, gang: &str, write: Unanswered, is_there: impl FnOnce() -> bool) {
+        let mut all = self.unanswered();
+        if !is_there() {
+            return;
+        }
+        let kept = all.entry(gang.to_owned()).or_default();
+        if kept.len() == UNANSWERED_KEPT {
+            kept.remove(0);
+        }
+        kept.push(write);
+    }
+
+    /// The write without an answer that led to this journal, whose last transition has this number; once. Forgets
+    /// those that can no longer come to pass.
+    pub fn turned_out(&self, gang: &str, journal: Option<&str>, seq: u64) -> Option<Unanswered> {
+        let mut all = self.unanswered();
+        let kept = all.remove(gang)?;
+        let (mut happened, others): (Vec<_>, Vec<_>) =
+            kept.into_iter().partition(|write| Some(write.journal.as_str()) == journal);
+        let may_come: Vec<_> = others.into_iter().filter(|write| write.seq > seq).collect();
+        if !may_come.is_empty() {
+            all.insert(gang.to_owned(), may_come);
+        }
+        happened.pop()
+    }
+
+    /// Forgets the writes to a Workload that is gone.
+    pub fn forget_writes(&self, workload: &ObjectRef<Workload>) {
+        self.unanswered().retain(|_, kept| kept.iter().all(|write| write.object != *workload));
     }
 
     /// Whether this replica has looked at the gang before.
@@ -67,6 +143,7 @@ impl Seen {
     /// Forgets the gangs of all Workloads whose UID fits.
     pub fn forget_all(&self, fits: impl Fn(&str) -> bool) {
         self.gangs().retain(|_, glimpse| !fits(uid_of(&glimpse.object)));
+        self.unanswered().retain(|_, kept| !kept.iter().any(|write| fits(uid_of(&write.object))));
     }
 
     /// Why the attempt that a claim was made for was taken back before a pod could run.

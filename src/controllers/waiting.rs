@@ -9,25 +9,68 @@ use tokio::time::Instant;
 
 /// Workloads that something was seen of since their last whole look.
 #[derive(Debug, Default)]
-pub struct Waiting(Mutex<BTreeMap<Key, Instant>>);
+pub struct Waiting(Mutex<BTreeMap<Key, Wait>>);
+
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    /// Since when.
+    since: Instant,
+    /// When something was seen last.
+    latest: Instant,
+}
 
 impl Waiting {
-    fn open(&self) -> MutexGuard<'_, BTreeMap<Key, Instant>> {
+    fn open(&self) -> MutexGuard<'_, BTreeMap<Key, Wait>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that something was seen.
     pub fn note(&self, workload: Key) {
-        self.open().entry(workload).or_insert_with(Instant::now);
+        let now = Instant::now();
+        self.open().entry(workload).or_insert(Wait { since: now, latest: now }).latest = now;
     }
 
     /// Since when it waits; now if nothing was seen.
     pub fn since(&self, workload: &Key) -> Instant {
-        self.open().get(workload).copied().unwrap_or_else(Instant::now)
+        self.open().get(workload).map_or_else(Instant::now, |wait| wait.since)
     }
 
-    /// Notes that a look at it got to its end, or that there is nothing to look at.
-    pub fn is_served(&self, workload: &Key) {
-        self.open().remove(workload);
+    /// Notes that a look that began then got to its end, or that there was nothing to look at. What was seen meanwhile
+    /// waits for the next.
+    pub fn is_served(&self, workload: &Key, began: Instant) {
+        let mut all = self.open();
+        match all.get_mut(workload) {
+            Some(wait) if wait.latest > began => wait.since = wait.latest,
+            _ => drop(all.remove(workload)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::Workload;
+    use crate::api::workload::WorkloadSpec;
+    use std::time::Duration;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_seen_during_a_look_waits_for_the_next() {
+        let (waiting, second) = (Waiting::default(), Duration::from_secs(1));
+        let key = Key::of(&Workload::new("train", WorkloadSpec::default()));
+        waiting.note(key.clone());
+        let noted = Instant::now();
+        tokio::time::sleep(second).await;
+        let began = Instant::now();
+        assert_eq!(waiting.since(&key), noted);
+        tokio::time::sleep(second).await;
+        waiting.note(key.clone());
+        let meanwhile = Instant::now();
+        tokio::time::sleep(second).await;
+        waiting.is_served(&key, began);
+        assert_eq!(waiting.since(&key), meanwhile);
+        let began = Instant::now();
+        tokio::time::sleep(second).await;
+        waiting.is_served(&key, began);
+        assert_eq!(waiting.since(&key), Instant::now());
     }
 }

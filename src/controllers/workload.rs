@@ -35,10 +35,10 @@ pub fn lane(key: &Key, context: &Context) -> String {
 
 /// Looks at one Workload.
 pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result<Action, Error> {
-    let key = Key::of(&*workload);
+    let (key, began) = (Key::of(&*workload), Instant::now());
     if !context.acts_for(workload.metadata.uid.as_deref().unwrap_or_default()) {
         // Whoever begins to lead its shard looks at it.
-        context.waiting.is_served(&key);
+        context.waiting.is_served(&key, began);
         return Ok(Action::await_change());
     }
     if !context.gates.closed().is_empty() {
@@ -56,7 +56,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let mut looks = Vec::new();
     if checks.is_empty() {
         hold::let_go(&context, &workload, &looks).await?;
-        context.waiting.is_served(&key);
+        context.waiting.is_served(&key, began);
         return Ok(Action::await_change());
     }
     let mut workload = (*workload).clone();
@@ -68,7 +68,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     }
     let later = tell(&context, &mut workload, &looks, context.waiting.since(&key)).await?;
     let let_go = hold::let_go(&context, &workload, &looks).await?;
-    context.waiting.is_served(&key);
+    context.waiting.is_served(&key, began);
     context
         .failures
         .lock()

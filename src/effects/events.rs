@@ -4,6 +4,7 @@
 //! publishing never waits, and never more is said of one Workload than its readers can bear.
 
 use crate::api::Workload;
+use crate::cluster::lanes::Lanes;
 use crate::cluster::pace::Pace;
 use crate::digest::digest;
 use crate::effects::write;
@@ -18,8 +19,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use tokio::sync::Semaphore;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Longest note that the API server takes is 1024 bytes.
 const NOTE_LIMIT: usize = 1_000;
@@ -28,7 +28,9 @@ const NAME_LIMIT: usize = 40;
 /// Longest name of a replica that the API server takes.
 const INSTANCE_LIMIT: usize = 128;
 /// Events that may be on their way at the same time.
-const IN_FLIGHT: usize = 64;
+const IN_FLIGHT: usize = 16;
+/// Events that may wait to be on their way: some of each gang where a thousand begin at once.
+const QUEUE: usize = 8_192;
 /// Events on one Workload at once, and the time after which there is room for one more.
 const BURST: u32 = 50;
 const REFILL: SignedDuration = SignedDuration::from_secs(15);
@@ -54,8 +56,19 @@ pub struct Publisher {
     pace: Pace,
     instance: String,
     on_job: bool,
-    room: Arc<Semaphore>,
+    desk: Arc<Mutex<Desk>>,
     paces: Mutex<BTreeMap<String, Supply>>,
+}
+
+/// Events on their way.
+#[derive(Debug, Default)]
+struct Desk {
+    /// Those that wait, by LocalQueue, so that one with many gangs does not hold up what others are told.
+    waiting: Lanes<Event>,
+    /// How many wait.
+    length: usize,
+    /// How many are being sent.
+    in_flight: usize,
 }
 
 /// How much has been told of one Workload lately.
@@ -74,35 +87,39 @@ impl Publisher {
             pace,
             instance: instance.chars().take(INSTANCE_LIMIT).collect(),
             on_job: telemetry.events_on_job,
-            room: Arc::new(Semaphore::new(IN_FLIGHT)),
+            desk: Arc::default(),
             paces: Mutex::default(),
         }
     }
 
     /// Publishes in the background. What is too much is dropped and counted.
     pub fn publish(&self, workload: &Workload, moment: Moment<'_>, notice: &Notice) {
-        self.publish_on(workload.object_ref(&()), moment, notice);
+        let lane = workload.local_queue();
+        self.queue(lane.clone(), workload.object_ref(&()), moment, notice);
         if let Some(job) = job_of(workload).filter(|_| self.on_job) {
-            self.publish_on(job, moment, notice);
+            self.queue(lane, job, moment, notice);
         }
     }
 
     /// Publishes on any object in the background. What is too much is dropped and counted.
     pub fn publish_on(&self, object: ObjectReference, moment: Moment<'_>, notice: &Notice) {
+        self.queue(String::new(), object, moment, notice);
+    }
+
+    fn queue(&self, lane: String, object: ObjectReference, moment: Moment<'_>, notice: &Notice) {
         let uid = object.uid.clone().unwrap_or_default();
-        let permit = Arc::clone(&self.room).try_acquire_owned();
-        let (true, Ok(permit)) = (self.takes(&uid, moment.at), permit) else {
+        let takes = self.takes(&uid, moment.at);
+        let mut desk = desk(&self.desk);
+        if !takes || desk.length >= QUEUE {
             metrics::event_unpublished(Unpublished::Limited);
             return;
-        };
-        let event = event(object, &self.instance, moment, notice);
-        let namespace = event.metadata.namespace.clone().unwrap_or_default();
-        let api: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
-        let pace = self.pace.clone();
-        tokio::spawn(async move {
-            pace.within(LANE, send(&api, &event)).await;
-            drop(permit);
-        });
+        }
+        desk.waiting.push(lane, event(object, &self.instance, moment, notice));
+        desk.length += 1;
+        if desk.in_flight < IN_FLIGHT {
+            desk.in_flight += 1;
+            tokio::spawn(work_off(Arc::clone(&self.desk), self.client.clone(), self.pace.clone()));
+        }
     }
 
     /// Whether there is room for one more Event on this object.
@@ -128,6 +145,30 @@ impl Supply {
             left => Self { left, since: self.since + REFILL * i32::try_from(gained).unwrap_or(i32::MAX) },
         }
     }
+}
+
+fn desk(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
+    desk.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Sends what waits, one after the other, until nothing does.
+async fn work_off(all: Arc<Mutex<Desk>>, client: Client, pace: Pace) {
+    while let Some(event) = next(&all) {
+        let api: Api<Event> =
+            Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or_default());
+        pace.within(LANE, send(&api, &event)).await;
+    }
+}
+
+/// The next that waits; without one, whoever asked is no longer counted as being at work.
+fn next(all: &Mutex<Desk>) -> Option<Event> {
+    let mut desk = desk(all);
+    let next = desk.waiting.next(|_| true).map(|(_, event)| event);
+    match next {
+        Some(_) => desk.length = desk.length.saturating_sub(1),
+        None => desk.in_flight = desk.in_flight.saturating_sub(1),
+    }
+    next
 }
 
 async fn send(api: &Api<Event>, event: &Event) {
@@ -260,10 +301,51 @@ mod tests {
         assert!(publisher.takes("another", at(0)));
         assert!(!publisher.takes("u", at(14)));
         assert!(publisher.takes("u", at(16)) && !publisher.takes("u", at(16)));
-        // Every one of them has ended once all the room is free again.
-        let _ = publisher.room.acquire_many(64).await.unwrap();
+        is_idle(&publisher).await;
         drop(publisher);
         assert_eq!(told.await.unwrap(), BURST);
+    }
+
+    async fn is_idle(publisher: &Publisher) {
+        while desk(&publisher.desk).in_flight > 0 {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[tokio::test]
+    async fn what_many_gangs_tell_at_once_is_all_told_and_no_queue_waits_for_anothers_many() {
+        let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
+        let publisher =
+            Publisher::new(Client::new(service, "default"), Pace::default(), &Telemetry::default());
+        let recorder = metrics::recorder().unwrap();
+        ::metrics::with_local_recorder(&recorder, || {
+            for gang in 0..1_001 {
+                let mut workload = workload(&format!("train-{gang}"));
+                workload.metadata.uid = Some(gang.to_string());
+                workload.spec.queue_name = if gang < 1_000 { "large" } else { "small" }.to_owned();
+                publisher.publish(&workload, moment(1, 0), &notice("x"));
+                publisher.publish(&workload, moment(2, 0), &notice("y"));
+            }
+        });
+        assert!(!recorder.handle().render().contains("setu_events_unpublished_total"));
+        // Nobody answers before all of it waits.
+        let answers = tokio::spawn(async move {
+            let mut told = Vec::new();
+            while let Some((request, answer)) = handle.next_request().await {
+                let body = request.into_body().collect_bytes().await.unwrap();
+                let event: serde_json::Value = serde_json::from_slice(&body).unwrap();
+                told.push(event["regarding"]["name"].as_str().unwrap().to_owned());
+                answer
+                    .send_response(Response::builder().status(201).body(Body::from(b"{}".to_vec())).unwrap());
+            }
+            told
+        });
+        is_idle(&publisher).await;
+        drop(publisher);
+        let told = answers.await.unwrap();
+        assert_eq!(told.len(), 2_002);
+        let last = told.iter().rposition(|name| name == "train-1000").unwrap();
+        assert!(last < 50, "the other queue's Events came as number {last}");
     }
 
     #[test]

@@ -106,8 +106,9 @@ pub fn decide(journal: &Journal, event: &Event, rules: &Rules) -> Decision {
         next.memory = turn.memory;
         next.state = state;
     }
-    if next.memory.epoch != journal.memory.epoch {
-        next.retrace(&journal.memory.epoch, rules.now);
+    let goes_on = journal.state.is_over() && !next.state.is_over();
+    if goes_on || next.memory.epoch != journal.memory.epoch {
+        next.retrace(journal, rules.now);
     }
     Decision { journal: next, effects: turn.effects }
 }

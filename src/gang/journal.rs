@@ -116,9 +116,15 @@ pub struct TraceStart {
     /// Number of the transition that entered the epoch's first state; 0 if none did.
     #[serde(default)]
     pub seq: u64,
-    /// The epoch before it.
+    /// Number of the transition by which the epoch went on after it had come to an end; 0 in its first trace.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub resumed: u64,
+    /// The epoch of the trace before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<Epoch>,
+    /// `resumed` of the trace before it.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub resumed_before: u64,
 }
 
 /// One way to get the nodes of a gang among those its policy gives.
@@ -176,6 +182,11 @@ fn is_false(flag: &bool) -> bool {
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+fn is_none(seq: &u64) -> bool {
+    *seq == 0
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
 fn is_zero(number: &u32) -> bool {
     *number == 0
 }
@@ -200,7 +211,7 @@ pub enum JournalError {
 impl Journal {
     /// The journal of a gang that was never seen before.
     pub fn new(uid: &str, epoch: Epoch, now: Timestamp, deadline: Option<Timestamp>) -> Self {
-        let traceparent = TraceContext::of(uid, &epoch).to_string();
+        let traceparent = TraceContext::of(uid, &epoch, 0).to_string();
         Self {
             version: VERSION,
             workload_uid: uid.to_owned(),
@@ -209,7 +220,7 @@ impl Journal {
             entered_at: now,
             memory: Memory { epoch, deadline, ..Memory::default() },
             traceparent,
-            trace: TraceStart { since: now, seq: 0, before: None },
+            trace: TraceStart { since: now, ..TraceStart::default() },
             history: Vec::new(),
         }
     }
@@ -298,16 +309,23 @@ impl Journal {
         self.entered_at = now;
     }
 
-    /// Gives the epoch that begins now its own trace.
-    pub(super) fn retrace(&mut self, before: &Epoch, now: Timestamp) {
+    /// Gives the epoch that begins now, or goes on after its end, its own trace.
+    pub(super) fn retrace(&mut self, before: &Self, now: Timestamp) {
+        let goes_on = self.memory.epoch == before.memory.epoch;
+        self.trace = TraceStart {
+            since: now,
+            seq: self.seq,
+            resumed: if goes_on { self.seq } else { 0 },
+            before: Some(before.memory.epoch.clone()),
+            resumed_before: before.trace.resumed,
+        };
         self.traceparent = self.trace_context().to_string();
-        self.trace = TraceStart { since: now, seq: self.seq, before: Some(before.clone()) };
     }
 
     /// The trace of this epoch. It is derived, so that what somebody else writes into the annotation
     /// leads into nobody's trace.
     pub fn trace_context(&self) -> TraceContext {
-        TraceContext::of(&self.workload_uid, &self.memory.epoch)
+        TraceContext::of(&self.workload_uid, &self.memory.epoch, self.trace.resumed)
     }
 
     /// Notes which replica took the last transition.
@@ -493,7 +511,7 @@ mod tests {
         let mut value: serde_json::Value = serde_json::from_str(&text).unwrap();
         value.as_object_mut().unwrap().remove("trace");
         let read = Journal::decode(&value.to_string(), "uid-1", at(0), at(20)).unwrap();
-        assert_eq!(read.trace, TraceStart { since: at(12), seq: 0, before: None });
+        assert_eq!(read.trace, TraceStart { since: at(12), ..TraceStart::default() });
     }
 
     #[test]

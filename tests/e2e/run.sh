@@ -11,10 +11,5 @@ fi
 cargo build --features fail-points --target-dir target/e2e/setu
 if [ -z "${1:-}" ]; then
   cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test shards --test examples --test documents --test cluster --test tenant --test chart
-  if command -v kubectl >/dev/null; then
-    cargo test -p setu-e2e --test cli -- --ignored
-  else
-    echo "kubectl is not installed, so its columns and the plugin are not tested" >&2
-  fi
 fi
 exec cargo test -p setu-e2e --test scenarios -- "${1:-}"

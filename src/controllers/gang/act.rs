@@ -187,7 +187,14 @@ impl Gang<'_> {
         }
         let headline = message::headline(&self.journal, &self.facts(&self.glance(workload)));
         let entry = self.entry(&text, &headline);
-        *workload = journal_write::commit(self.client, workload, &entry).await?;
+        let answer = journal_write::commit(self.client, workload, &entry).await;
+        match answer {
+            Ok(written) => *workload = written,
+            Err(error) => {
+                self.keep_untold(workload, text, headline);
+                return Err(error);
+            }
+        }
         self.context.own_writes.note(workload);
         self.stored = Some(text);
         self.fresh = false;

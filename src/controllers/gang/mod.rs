@@ -8,6 +8,7 @@ mod again;
 mod line;
 mod planning;
 mod report;
+mod unheard;
 mod view;
 mod warm;
 
@@ -175,10 +176,7 @@ impl<'a> Gang<'a> {
 
     /// Takes the gang as far as it will go, and says what Kueue is to be told.
     pub async fn look(mut self, workload: &mut Workload) -> Result<Looked, Error> {
-        let before = self.journal.state.name();
-        if !self.context.seen.knows(&self.id) {
-            self.trace_again(workload);
-        }
+        let before = self.catch_up(workload);
         self.mark_nodes().await?;
         for _ in 0..TURNS {
             self.fetch_pool_claims(workload).await?;

@@ -6,6 +6,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::controllers::board::BoardEntry;
 use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
+use crate::controllers::seen::Glimpse;
 use crate::effects::events::Moment;
 use crate::gang::claims::generation;
 use crate::gang::event::Reason;
@@ -18,12 +19,9 @@ use crate::names;
 use crate::plan::gates::{Answer, Gate};
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
 use crate::telemetry::metrics::{self, Checked, Counted};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+use kube::runtime::reflector::ObjectRef;
 use std::time::Duration;
-
-/// Spans that ended so long before a replica first sees a gang are sent again: the replica that should
-/// have sent them may have died with them. A collector keeps one of two that are the same.
-const SENT_AGAIN: SignedDuration = SignedDuration::from_mins(2);
 
 /// How often a gang is looked at although nothing was seen to change.
 const SAFETY_NET: Duration = Duration::from_mins(1);
@@ -33,9 +31,13 @@ const REST_NET: Duration = Duration::from_mins(10);
 impl Gang<'_> {
     /// Logs, counts, traces and publishes what was committed.
     pub(super) fn tell(&mut self, workload: &Workload, headline: &str) {
-        let text = headline.split_once(": ").map_or(headline, |(_, text)| text);
+        let text = in_words(headline);
+        // From then on whoever sees the Workload go says where the gang was.
+        let is_there = self.note(workload);
         for (before, after) in std::mem::take(&mut self.untold) {
-            self.trace(workload, &before, &after);
+            if is_there {
+                self.trace(workload, &before, &after);
+            }
             let Some(step) = after.history.last().filter(|_| after.seq != before.seq) else {
                 continue;
             };
@@ -117,22 +119,20 @@ impl Gang<'_> {
         telemetry.traces.send(spans(after, Some(&self.claims), &subject, before.seq));
     }
 
-    /// Sends again what a replica may have left unsent that worked on this gang until lately.
-    pub(super) fn trace_again(&self, workload: &Workload) {
-        let telemetry = &self.context.telemetry;
-        if self.fresh || !telemetry.traces.is_on() {
-            return;
-        }
-        let recent = self.context.now() - SENT_AGAIN;
-        let history = &self.journal.history;
-        let sent = history.iter().filter(|s| s.at < recent).map(|s| s.seq).max().unwrap_or_default();
-        // The claims of an attempt that failed may be half gone by now, and would tell another story.
-        let stand = history.last().is_some_and(|s| s.to == StateName::Approved);
-        let claims = Some(self.claims.as_slice()).filter(|_| stand);
-        telemetry.traces.send(spans(&self.journal, claims, &self.subject(workload), sent));
+    /// Notes where the gang is, unless its Workload is gone; returns whether it is there.
+    fn note(&self, workload: &Workload) -> bool {
+        let lasts = matches!(&self.plan, Some(Outcome::Wait(obstacle)) if obstacle.reason.may_last());
+        let glimpse = Glimpse::new(workload, &self.journal, self.subject(workload), lasts);
+        self.context.seen.note(glimpse, || self.is_there(workload))
     }
 
-    fn subject(&self, workload: &Workload) -> Subject {
+    /// Whether the Workload still exists, as far as it can be seen.
+    pub(super) fn is_there(&self, workload: &Workload) -> bool {
+        let known = self.context.stores.workloads.glimpse(&ObjectRef::from_obj(workload));
+        known.is_some_and(|known| known.uid == self.identity.uid)
+    }
+
+    pub(super) fn subject(&self, workload: &Workload) -> Subject {
         Subject::of(workload, &self.id, &self.identity.check)
     }
 
@@ -174,9 +174,8 @@ impl Gang<'_> {
         let state = self.journal.state.name();
         let explanation = Explanation::of(&self.journal, &facts, &self.claims);
         let entry = BoardEntry::new(&self.id, workload, &self.identity.check, &self.journal, explanation);
-        self.context.board().note(entry);
-        let lasts = matches!(&self.plan, Some(Outcome::Wait(obstacle)) if obstacle.reason.may_last());
-        self.context.seen.note(workload, &self.journal, self.subject(workload), lasts);
+        self.context.board().note(entry, || self.is_there(workload));
+        self.note(workload);
         let text = message::explain(&self.journal, &facts);
         if let Some(notice) = notice::of_wait(&self.journal, &facts, &text)
             && self.context.seen.tells(&self.id, self.journal.seq, &notice.topic)
@@ -227,10 +226,15 @@ impl Gang<'_> {
             if let Some(ready) = claim.since("Initialized") {
                 let took = elapsed(created(claim, ready), ready);
                 metrics::claim_ready(claim.label(names::NODEPOOL), took);
-                self.context.estimates.note(claim, SignedDuration::try_from(took).unwrap_or_default());
+                self.context.estimates.note(claim, ready);
             }
         }
     }
+}
+
+/// A headline without the state's name before it.
+pub(super) fn in_words(headline: &str) -> &str {
+    headline.split_once(": ").map_or(headline, |(_, text)| text)
 }
 
 fn created(claim: &NodeClaim, otherwise: Timestamp) -> Timestamp {

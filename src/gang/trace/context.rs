@@ -14,9 +14,16 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// The trace of an epoch of the Workload with this UID.
-    pub fn of(uid: &str, epoch: &Epoch) -> Self {
-        Self { trace: id(&["trace", uid, &epoch.0]), root: id(&["root", uid, &epoch.0]) }
+    /// The trace of an epoch of the Workload with this UID. `resumed` is the number of the transition by which the
+    /// epoch went on after it had come to an end; 0 in its first trace.
+    pub fn of(uid: &str, epoch: &Epoch, resumed: u64) -> Self {
+        let resumed = resumed.to_string();
+        let mut about = vec![uid, &epoch.0];
+        if resumed != "0" {
+            about.push(&resumed);
+        }
+        let id_of = |what| [vec![what], about.clone()].concat();
+        Self { trace: id(&id_of("trace")), root: id(&id_of("root")) }
     }
 
     /// Reads a W3C `traceparent`; `None` if it is none.
@@ -82,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_traceparent_is_read_as_it_is_written_and_nothing_else_is() {
-        let context = TraceContext::of("uid", &Epoch("1-0-a".into()));
+        let context = TraceContext::of("uid", &Epoch("1-0-a".into()), 0);
         let text = context.to_string();
         assert_eq!(TraceContext::parse(&text), Some(context));
         assert_eq!(TraceContext::parse(&text.replacen("00-", "01-", 1)), Some(context));

@@ -107,17 +107,14 @@ impl Subject {
         }
     }
 
+    /// What never changes.
     fn attributes(&self) -> Vec<(&'static str, Value)> {
-        let mut all = vec![
+        vec![
             ("setu.gang.id", text(&self.gang)),
             ("setu.namespace", text(&self.namespace)),
             ("setu.workload", text(&self.workload)),
             ("setu.check", text(&self.check)),
-        ];
-        if !self.cluster_queue.is_empty() {
-            all.push(("setu.cluster_queue", text(&self.cluster_queue)));
-        }
-        all
+        ]
     }
 }
 
@@ -192,14 +189,20 @@ fn root(journal: &Journal, end: Timestamp, subject: &Subject, by: &str) -> Span 
     let memory = &journal.memory;
     let mut root = base(&context, context.root, "gang", (journal.trace.since, end), by);
     root.parent = None;
+    // A state may be told of again when the gang is in another queue, or has another size.
     root.attributes = subject.attributes();
+    if !subject.cluster_queue.is_empty() {
+        root.attributes.push(("setu.cluster_queue", text(&subject.cluster_queue)));
+    }
     root.attributes.extend([
         ("setu.attempt", number(memory.attempt)),
         ("setu.slots", number(memory.slots)),
         ("setu.outcome", text(journal.state.name().name())),
     ]);
     let before = journal.trace.before.as_ref().filter(|epoch| !epoch.0.is_empty());
-    root.links.extend(before.map(|epoch| TraceContext::of(&journal.workload_uid, epoch)));
+    root.links.extend(
+        before.map(|epoch| TraceContext::of(&journal.workload_uid, epoch, journal.trace.resumed_before)),
+    );
     root.links.extend(subject.submitted_in);
     let approved = journal.history.iter().any(|s| s.seq > journal.trace.seq && s.from == StateName::Approved);
     root.status = match journal.state.name() {
@@ -224,7 +227,6 @@ fn state(journal: &Journal, step: &Step, entered: Timestamp, subject: &Subject) 
     span.attributes = subject.attributes();
     span.attributes.extend([
         ("setu.attempt", number(step.attempt)),
-        ("setu.slots", number(journal.memory.slots)),
         ("setu.tier", number(step.tier)),
         ("setu.seq", Value::Number(i64::try_from(step.seq).unwrap_or(i64::MAX))),
         ("setu.reason", text(&step.reason.to_string())),

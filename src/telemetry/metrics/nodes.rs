@@ -117,6 +117,14 @@ pub fn kept_warm(claim: &NodeClaim, result: Kept, now: Timestamp) {
         .increment(u64::try_from(kept).unwrap_or_default());
 }
 
+/// None has been swept yet: a counter that first shows after its first sweeps hides them from whoever asks for its
+/// increase.
+pub(super) fn none_swept() {
+    for reason in Orphaned::ALL {
+        counter!(catalog::SWEPT.name, "reason" => reason.name()).increment(0);
+    }
+}
+
 /// A NodeClaim that nobody wants was deleted.
 pub fn swept(reason: Orphaned) {
     counter!(catalog::SWEPT.name, "reason" => reason.name()).increment(1);

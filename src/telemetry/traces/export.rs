@@ -70,7 +70,8 @@ fn exporter(settings: &Settings) -> Result<Otlp, BadSetting> {
             if let Some(endpoint) = &settings.endpoint {
                 builder = builder.with_endpoint(endpoint);
             }
-            if settings.authorities.is_some() || settings.identity.is_some() {
+            // Left to itself, the exporter trusts nobody.
+            if settings.tls || settings.authorities.is_some() || settings.identity.is_some() {
                 builder = builder.with_tls_config(grpc_tls(settings)?);
             }
             builder.build().map_err(|e| refused(&e))
@@ -126,9 +127,11 @@ fn http_tls(settings: &Settings) -> Result<rustls::ClientConfig, BadSetting> {
             }
             builder.with_root_certificates(roots)
         }
-        None => builder
+        None if settings.tls => builder
             .with_native_roots()
             .map_err(|e| BadSetting::new("the system's", "certificates", format!("cannot be read: {e}")))?,
+        // Without TLS there is nobody to trust, and an image may have no authorities.
+        None => builder.with_root_certificates(rustls::RootCertStore::empty()),
     };
     match &settings.identity {
         None => Ok(builder.with_no_client_auth()),

@@ -14,6 +14,8 @@ pub struct Settings {
     pub endpoint: Option<String>,
     /// By which protocol.
     pub transport: Transport,
+    /// Whether the collector is to prove who it is.
+    pub tls: bool,
     /// Which traces are kept.
     pub sampler: Sampler,
     /// Most spans that wait.
@@ -100,6 +102,7 @@ impl Settings {
                 Transport::Http => format!("{}/v1/traces", flag.trim_end_matches('/')),
             }),
             transport,
+            tls: uri.scheme_str() == Some("https"),
             sampler: sampler(&env)?,
             queue: size("OTEL_BSP_MAX_QUEUE_SIZE", 8_192)?,
             batch: size("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512)?,

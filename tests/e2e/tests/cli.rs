@@ -6,7 +6,7 @@ use kube::Client;
 use kube::api::{Api, DynamicObject, Patch, PatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use serde_json::{Value, json};
-use setu_e2e::{Layout, Options, Scope, Stack, apply};
+use setu_e2e::{Layout, Options, Scope, Stack, apply, programs};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -357,17 +357,17 @@ async fn a_watch_prints_a_line_when_a_gang_moves() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-#[ignore = "needs kubectl"]
 async fn kubectl_shows_the_columns_and_runs_the_plugin() {
     let world = World::start().await;
     let folder = world.stack.folder().join("plugins");
     std::fs::create_dir_all(&folder).unwrap();
     std::os::unix::fs::symlink(binary().canonicalize().unwrap(), folder.join("kubectl-setu")).unwrap();
+    let program = programs::kubectl(&Layout::default()).unwrap();
     let kubectl = |arguments: &[&str]| {
         let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
         let kubeconfig = world.kubeconfig_of("viewer");
         let output =
-            Command::new("kubectl").args(arguments).env("PATH", path).env("KUBECONFIG", kubeconfig).output();
+            Command::new(&program).args(arguments).env("PATH", path).env("KUBECONFIG", kubeconfig).output();
         let output = output.unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8(output.stdout).unwrap()

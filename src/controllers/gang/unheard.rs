@@ -1,0 +1,82 @@
+//! Tells of transitions that were committed although nobody heard so: the answer to the write was lost, or the
+//! replica that made it is gone.
+//!
+//! Rule: what is told again is told as before, so that whoever heard it hears nothing new.
+
+use super::Gang;
+use super::report::in_words;
+use crate::api::Workload;
+use crate::controllers::seen::Unanswered;
+use crate::effects::events::Moment;
+use crate::gang::trace::spans;
+use crate::gang::{StateName, message, notice};
+use jiff::SignedDuration;
+use kube::runtime::reflector::ObjectRef;
+
+/// What happened so long before a replica first sees a gang is told again: the replica that should have told it may
+/// have died with it. Of two spans, or two Events, that are the same one is kept.
+const TOLD_AGAIN: SignedDuration = SignedDuration::from_mins(2);
+
+impl Gang<'_> {
+    /// Keeps what is to be told of a journal write that failed: it may have happened all the same.
+    pub(super) fn keep_untold(&mut self, workload: &Workload, journal: String, headline: String) {
+        if self.untold.is_empty() {
+            return;
+        }
+        let write = Unanswered {
+            object: ObjectRef::from_obj(workload),
+            journal,
+            seq: self.journal.seq,
+            headline,
+            steps: std::mem::take(&mut self.untold),
+            claims: self.claims.clone(),
+            plan: self.plan.clone(),
+        };
+        self.context.seen.keep(&self.id, write, || self.is_there(workload));
+    }
+
+    /// Tells what an earlier look, or another replica, left untold. Returns the state before that.
+    pub(super) fn catch_up(&mut self, workload: &Workload) -> StateName {
+        let state = self.journal.state.name();
+        let seen = &self.context.seen;
+        let Some(write) = seen.turned_out(&self.id, self.stored.as_deref(), self.journal.seq) else {
+            if !self.fresh && !seen.knows(&self.id) {
+                self.trace_again(workload);
+                self.publish_again(workload);
+            }
+            return state;
+        };
+        let before = write.steps.first().map_or(state, |(before, _)| before.state.name());
+        let claims = std::mem::replace(&mut self.claims, write.claims);
+        let plan = std::mem::replace(&mut self.plan, write.plan);
+        self.untold = write.steps;
+        self.tell(workload, &write.headline);
+        (self.claims, self.plan) = (claims, plan);
+        before
+    }
+
+    fn trace_again(&self, workload: &Workload) {
+        let telemetry = &self.context.telemetry;
+        if !telemetry.traces.is_on() {
+            return;
+        }
+        let recent = self.context.now() - TOLD_AGAIN;
+        let history = &self.journal.history;
+        let sent = history.iter().filter(|s| s.at < recent).map(|s| s.seq).max().unwrap_or_default();
+        // The claims of an attempt that failed may be half gone by now, and would tell another story.
+        let stand = history.last().is_some_and(|s| s.to == StateName::Approved);
+        let claims = Some(self.claims.as_slice()).filter(|_| stand);
+        telemetry.traces.send(spans(&self.journal, claims, &self.subject(workload), sent));
+    }
+
+    /// Only of the last transition there are words: they say where the gang is now.
+    fn publish_again(&self, workload: &Workload) {
+        let recent = self.context.now() - TOLD_AGAIN;
+        let Some(step) = self.journal.history.last().filter(|step| step.at >= recent) else { return };
+        let headline = message::headline(&self.journal, &self.facts(&self.glance(workload)));
+        let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: step.at };
+        for notice in notice::of_step(&self.journal, in_words(&headline)) {
+            self.context.events.publish(workload, moment, &notice);
+        }
+    }
+}
