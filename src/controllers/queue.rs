@@ -5,7 +5,7 @@
 //! one tenant with many objects, or large ones, does not hold up the others.
 
 use crate::cluster::lanes::Lanes;
-use futures::stream::{FuturesUnordered, Stream, StreamExt};
+use futures::stream::{self, FuturesUnordered, Stream, StreamExt};
 use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
@@ -115,6 +115,32 @@ pub async fn work<F>(
             () = tokio::time::sleep_until(due), if !stop.is_cancelled() => {}
         }
     }
+}
+
+/// What `wakes` names, from when this is `opened` on; what it names before, each once.
+///
+/// Until then it is read all the same, so that nothing piles up.
+pub fn held_back(
+    wakes: impl Stream<Item = Key>,
+    opened: impl Future<Output = ()>,
+) -> impl Stream<Item = Key> {
+    let wakes = Box::pin(wakes);
+    let waits = async move {
+        let (mut wakes, mut opened) = (wakes, pin!(opened));
+        let (mut known, mut held) = (BTreeSet::new(), Vec::new());
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut opened => break,
+                Some(key) = wakes.next() => if known.insert(key.clone()) {
+                    held.push(key);
+                },
+                else => break,
+            }
+        }
+        stream::iter(held).chain(wakes)
+    };
+    stream::once(waits).flatten()
 }
 
 /// What waits, what runs and what is due later.
