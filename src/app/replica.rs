@@ -14,9 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Objects of one kind that are looked at at the same time, and of them those of one lane.
-const AT_ONCE: Limits = Limits { all: 512, lane: 32 };
-const ONE: Limits = Limits { all: 1, lane: 1 };
+/// Objects of one kind that are looked at at the same time.
+const AT_ONCE: Limits = Limits { all: 512, lane: 32, first: 512 };
+const ONE: Limits = Limits { all: 1, lane: 1, first: 0 };
 /// Where the sweep waits for its turn to write.
 const SWEEP: &str = "sweep";
 /// How long the leases wait for looks that are under way when the replica is told to stop: another one is to
@@ -107,7 +107,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     );
     let named = queue::work(feeds.parameters, ONE, Key::lane, |key| look_at_parameters(key, context), stop);
     // What came of each look is logged where it is taken.
-    tokio::join!(workloads, checks, claims, named);
+    tokio::join!(workloads, checks, claims, named, sweeper.sweep(stop));
 }
 
 async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {

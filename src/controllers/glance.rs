@@ -16,10 +16,12 @@ pub struct WorkloadGlance {
     pub uid: String,
     /// `namespace/name` of its LocalQueue.
     pub local_queue: String,
-    /// What the slices of an elastic Job have in common; its UID where it is none.
-    pub line: String,
+    /// What the slices of an elastic Job have in common; `None` where that is its UID.
+    line: Option<String>,
     /// Whether it is admitted.
     pub is_admitted: bool,
+    /// Whether its pods are done.
+    pub is_finished: bool,
     /// Whether another slice has taken its place.
     pub is_replaced: bool,
 }
@@ -27,13 +29,20 @@ pub struct WorkloadGlance {
 impl WorkloadGlance {
     /// What a Workload shows.
     pub fn of(workload: &Workload) -> Self {
+        let uid = workload.metadata.uid.clone().unwrap_or_default();
         Self {
-            uid: workload.metadata.uid.clone().unwrap_or_default(),
             local_queue: workload.local_queue(),
-            line: workload.line(),
+            line: Some(workload.line()).filter(|line| *line != uid),
             is_admitted: workload.is("Admitted"),
+            is_finished: workload.is("Finished"),
             is_replaced: workload.is_replaced(),
+            uid,
         }
+    }
+
+    /// What the slices of an elastic Job have in common; its UID where it is none.
+    pub fn line(&self) -> &str {
+        self.line.as_deref().unwrap_or(&self.uid)
     }
 }
 
