@@ -83,9 +83,9 @@ async fn no_workload_is_read_for_a_claim_before_all_are_listed() {
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     let work = tokio::spawn(async move { replica.work(&stopped).await });
-    tokio::time::sleep(LATE - Duration::from_secs(1)).await;
+    tokio::time::sleep(LATE / 2).await;
     assert_eq!(reads.load(Ordering::Relaxed), 0, "nothing is known of Workloads yet");
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     assert_ne!(reads.load(Ordering::Relaxed), 0, "each claim is looked at once they are listed");
     let left = admin.list(&kinds::NODE_CLAIM);
     assert!(left.iter().all(|c| c["metadata"]["deletionTimestamp"].is_string()), "{left:#?}");

@@ -284,7 +284,7 @@ mod tests {
             seen.borrow_mut().insert(key.name, started.elapsed().as_secs());
             let (stop, count) = (stop.clone(), seen.borrow().len());
             async move {
-                tokio::time::sleep(Duration::from_secs(60)).await;
+                tokio::time::sleep(Duration::from_mins(1)).await;
                 if count == 7 {
                     stop.cancel();
                 }
