@@ -10,6 +10,7 @@ use setu::gang::{Journal, StateName};
 use setu::policy::PolicyFile;
 use setu::sim::api::{User, kinds};
 use setu::sim::cluster::{Cluster, Election, Setu, Start};
+use setu::sim::faults::Fault;
 use setu::sim::invariants::Watchman;
 use setu::sim::scenario;
 use std::collections::BTreeMap;
@@ -18,7 +19,12 @@ use std::time::Duration;
 const ID: &str = "shards";
 const SHARDS: usize = 4;
 
+/// How often it is looked whether something has come to pass.
+const STEP: Duration = Duration::from_millis(20);
+
 struct Stage {
+    /// How many shards there are.
+    shards: usize,
     cluster: Cluster,
     admin: User,
     watchman: Watchman,
@@ -26,7 +32,7 @@ struct Stage {
 }
 
 impl Stage {
-    fn new() -> Self {
+    fn new(shards: usize) -> Self {
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
         let text = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy";
         let policy = PolicyFile::parse(text).unwrap();
@@ -45,11 +51,11 @@ impl Stage {
             "data": {ID: rules.to_string()},
         });
         admin.create(&kinds::CONFIG_MAP, weather).unwrap();
-        Self { cluster, admin, watchman, replicas: BTreeMap::new() }
+        Self { shards, cluster, admin, watchman, replicas: BTreeMap::new() }
     }
 
     fn enter(&mut self, name: &'static str) {
-        let election = Some(Election { timing: Timing::default(), shards: SHARDS });
+        let election = Some(Election { timing: Timing::default(), shards: self.shards });
         let setu = self.cluster.start_setu(&Start { election, ..Start::default() });
         self.replicas.insert(name, setu);
     }
@@ -75,7 +81,7 @@ impl Stage {
             let lease = self.admin.get(&kinds::LEASE, "kube-system", &format!("setu-{shard}"));
             lease.and_then(|l| l["spec"]["holderIdentity"].as_str().map(str::to_owned)).unwrap_or_default()
         };
-        (0..SHARDS).map(holder).collect()
+        (0..self.shards).map(holder).collect()
     }
 
     /// How many shards each replica leads, by its own word.
@@ -85,11 +91,11 @@ impl Stage {
     }
 
     async fn until(&self, what: &str, limit: u64, is: impl Fn(&Self) -> bool) {
-        for _ in 0..limit * 10 {
+        for _ in 0..limit * 50 {
             if is(self) {
                 return;
             }
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            tokio::time::sleep(STEP).await;
         }
         panic!("{what} not within {limit} s: {:?} {:?}\n{:#?}", self.holders(), self.led(), self.states());
     }
@@ -101,6 +107,15 @@ impl Stage {
             led == shares
         };
         self.until(&format!("shares {shares:?}"), 60, fits).await;
+    }
+
+    /// Tells a replica to stop, and waits until the other one leads everything; returns how long that took.
+    async fn hand_all_over(&self, from: &'static str, to: &'static str) -> Duration {
+        let asked = tokio::time::Instant::now();
+        self.replicas[from].stop();
+        let all = |s: &Self| s.led() == BTreeMap::from([(from, 0), (to, s.shards)]);
+        self.until("all shards of the one that was told to stop are led", 30, all).await;
+        asked.elapsed()
     }
 
     fn journals(&self) -> BTreeMap<String, Journal> {
@@ -126,7 +141,7 @@ impl Stage {
 
 #[tokio::test(start_paused = true)]
 async fn replicas_share_the_shards_and_a_dead_ones_are_taken_over_without_a_step_made_twice() {
-    let mut stage = Stage::new();
+    let mut stage = Stage::new(SHARDS);
     stage.enter("a");
     stage.shared_as(&[SHARDS]).await;
     for name in ["b", "c"] {
@@ -182,4 +197,37 @@ async fn replicas_share_the_shards_and_a_dead_ones_are_taken_over_without_a_step
         assert_eq!(journal.memory.attempt, 1);
     }
     assert_eq!(stage.watchman.violations(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_told_to_stop_is_followed_within_a_second_however_long_its_looks_take() {
+    let mut stage = Stage::new(SHARDS);
+    for name in ["a", "b"] {
+        stage.enter(name);
+    }
+    stage.shared_as(&[2, 2]).await;
+    for setu in stage.replicas.values() {
+        setu.wire.doom(("POST", "/nodeclaims"), 1, Fault::Delayed);
+    }
+    stage.submit("train");
+    let creates = |setu: &Setu| setu.wire.written().iter().any(|w| w.path.ends_with("/nodeclaims"));
+    stage.until("a claim is on its way", 10, |s| s.replicas.values().any(creates)).await;
+    let (from, to) = if creates(&stage.replicas["a"]) { ("a", "b") } else { ("b", "a") };
+    let took = stage.hand_all_over(from, to).await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
+
+    stage.until("the gang is over", 300, |s| s.all_are(1, StateName::Released)).await;
+    stage.until("no node is left", 300, |s| s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
+    assert_eq!(stage.watchman.violations(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_is_told_to_stop_is_followed_within_a_second_however_many_shards_there_are() {
+    let mut stage = Stage::new(16);
+    for name in ["a", "b"] {
+        stage.enter(name);
+    }
+    stage.shared_as(&[8, 8]).await;
+    let took = stage.hand_all_over("a", "b").await;
+    assert!(took < Duration::from_secs(1), "{took:?}");
 }

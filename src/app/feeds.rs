@@ -21,7 +21,12 @@ use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Config;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::sync::watch;
+
+/// How often all that wait for a plan are woken: what a plan is made from changes with every gang that moves.
+const PACE: Duration = Duration::from_millis(100);
 
 /// What is to be looked at, one after the other.
 type Wakes = BoxStream<'static, Key>;
@@ -102,26 +107,30 @@ impl Feeds {
             parameters: wake_parameter,
         };
         let context = Arc::new(Context::new(parts, shards, stores, (gates, wake)));
-        spawn(queues.touched, &context, |context, _| plans_may_change(context));
-        spawn(flavors.touched, &context, |context, _| plans_may_change(context));
-        spawn(pools.touched, &context, |context, _| plans_may_change(context));
-        spawn(local_queues.touched, &context, |context, _| plans_may_change(context));
-        spawn(cohorts.touched, &context, |context, _| plans_may_change(context));
-        spawn(namespaces.touched, &context, |context, _| plans_may_change(context));
+        let plans = Plans::default();
+        let of_plans = Arc::clone(&context);
+        tokio::spawn(at_most_every(PACE, plans.0.subscribe(), move || of_plans.next_turn()));
+        spawn(queues.touched, &context, plans.told());
+        spawn(flavors.touched, &context, plans.told());
+        spawn(pools.touched, &context, plans.told());
+        spawn(local_queues.touched, &context, plans.told());
+        spawn(cohorts.touched, &context, plans.told());
+        spawn(namespaces.touched, &context, plans.told());
         if let Some(topologies) = topologies {
             spawn(topologies.touched, &context, |_, _| {});
         }
         let mut generations = BTreeMap::new();
+        let by_daemons = plans.clone();
         spawn(daemon_sets.touched, &context, move |context, set| {
             // Its status changes with every node, and that is no news.
             let exists = context.stores.daemon_sets.get(&ObjectRef::from_obj(set)).is_some();
             let generation = exists.then_some(set.metadata.generation);
             if generations.insert(Key::of(set), generation) != Some(generation) {
-                plans_may_change(context);
+                by_daemons.may_change();
             }
         });
-        spawn(limit_ranges.touched, &context, |context, _| plans_may_change(context));
-        spawn(runtime_classes.touched, &context, |context, _| plans_may_change(context));
+        spawn(limit_ranges.touched, &context, plans.told());
+        spawn(runtime_classes.touched, &context, plans.told());
         spawn(nodes.touched, &context, |context, node| {
             context.node_touched(node);
         });
@@ -170,9 +179,29 @@ fn spawn<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
     });
 }
 
-/// Something that plans are made from has changed: whoever waits for a plan looks again.
-fn plans_may_change(context: &Context) {
-    context.next_turn();
+/// Tells that something has changed that plans are made from: whoever waits for a plan looks again.
+#[derive(Clone, Default)]
+struct Plans(watch::Sender<()>);
+
+impl Plans {
+    fn may_change(&self) {
+        self.0.send_replace(());
+    }
+
+    /// Tells so of every object.
+    fn told<K>(&self) -> impl FnMut(&Context, &K) + Send + use<K> {
+        let plans = self.clone();
+        move |_, _| plans.may_change()
+    }
+}
+
+/// Acts when something has changed, and once for all that changes within a period after that, until nobody can
+/// tell of a change any more.
+async fn at_most_every(period: Duration, mut changes: watch::Receiver<()>, act: impl Fn()) {
+    while changes.changed().await.is_ok() {
+        act();
+        tokio::time::sleep(period).await;
+    }
 }
 
 fn parameters_touched(context: &Context, parameters: &RawParameters) {
@@ -191,5 +220,31 @@ fn warned(context: &Context, event: &Event) {
     let message = event.message.as_deref().unwrap_or_default();
     if name.starts_with("setu-") {
         context.heard_of_claim(name, reason, message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+    use tokio::time::Instant;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_first_change_counts_at_once_and_those_after_it_together() {
+        let (plans, start) = (Plans::default(), Instant::now());
+        let seen = RefCell::new(Vec::new());
+        let acts =
+            at_most_every(PACE, plans.0.subscribe(), || seen.borrow_mut().push(start.elapsed().as_millis()));
+        let changes = async move {
+            for _ in 0..15 {
+                plans.may_change();
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            tokio::time::sleep(PACE * 5).await;
+            plans.may_change();
+            tokio::time::sleep(PACE).await;
+        };
+        tokio::join!(acts, changes);
+        assert_eq!(*seen.borrow(), [0, 100, 200, 650]);
     }
 }

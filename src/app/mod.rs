@@ -1,7 +1,7 @@
 //! Wiring: from a configuration to running loops, and their orderly end.
 //!
 //! Order at the end: readiness goes off, the controllers finish what they are doing, the lease is given
-//! up, the servers stop.
+//! up, at once if they take long, and the servers stop.
 //! A second signal ends the process at once.
 
 pub mod board;

@@ -15,11 +15,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Objects of one kind that are looked at at the same time, and of them those of one lane.
-const AT_ONCE: Limits = Limits { all: 512, lane: 32 };
-const ONE: Limits = Limits { all: 1, lane: 1 };
+/// Objects of one kind that are looked at at the same time.
+const AT_ONCE: Limits = Limits { all: 512, lane: 32, first: 512 };
+const ONE: Limits = Limits { all: 1, lane: 1, first: 0 };
 /// Where the sweep waits for its turn to write.
 const SWEEP: &str = "sweep";
+/// How long the leases wait for looks that are under way when the replica is told to stop: another one is to
+/// lead within a second.
+const LAST_LOOKS: Duration = Duration::from_millis(400);
 /// When a look that failed is taken again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -48,7 +51,8 @@ impl Replica {
     }
 
     /// Runs the loops, which act for the shards that this replica leads, until `stop`. Looks that are under
-    /// way are finished, and then the leases are given up.
+    /// way are finished. The leases are given up after them, or a moment after `stop` if they take longer: what
+    /// such a look would still write is then refused on its way.
     pub async fn work(self, stop: &CancellationToken) {
         let Self { context, feeds, electors } = self;
         let idle = CancellationToken::new();
@@ -56,18 +60,24 @@ impl Replica {
             loops(feeds, &context, stop).await;
             idle.cancel();
         };
+        let late = async {
+            stop.cancelled().await;
+            if idle.run_until_cancelled(tokio::time::sleep(LAST_LOOKS)).await.is_some() {
+                idle.cancel();
+            }
+        };
         let elections = join_all(electors.into_iter().map(|elector| elector.run(idle.clone()).boxed()));
-        let terms = join_all((0..context.shards.count()).map(|shard| terms(&context, shard, &idle)));
-        tokio::join!(loops, elections, terms);
+        let terms = join_all((0..context.shards.count()).map(|shard| terms(&context, shard)));
+        tokio::join!(loops, late, elections, terms);
     }
 }
 
-/// Follows whether this replica leads a shard.
-async fn terms(context: &Context, shard: usize, idle: &CancellationToken) {
+/// Follows whether this replica leads a shard, as long as it takes part in the election.
+async fn terms(context: &Context, shard: usize) {
     let Some(mut leadership) = context.shards.all().nth(shard).cloned() else { return };
     let label = (context.shards.count() > 1).then_some(shard);
     metrics::leader(label, leadership.leads());
-    while let Some(Some(leads)) = idle.run_until_cancelled(leadership.turned()).await {
+    while let Some(leads) = leadership.turned().await {
         metrics::leader(label, leads);
         context.turn(shard, leads);
     }
@@ -80,18 +90,25 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
         suspects: Suspects::default(),
         parted: Suspects::default(),
     });
+    // What is not listed yet would be taken for missing.
     let workloads = queue::work(
-        feeds.workloads,
+        queue::held_back(feeds.workloads, context.gates.opened()),
         AT_ONCE,
         |key| workload::lane(key, context),
         |key| look_at_workload(key, context),
         stop,
     );
     let checks = queue::work(feeds.checks, ONE, Key::lane, |key| look_at_check(key, context), stop);
-    let claims = queue::work(feeds.claims, AT_ONCE, Key::lane, |key| look_at_claim(key, &sweeper), stop);
+    let claims = queue::work(
+        queue::held_back(feeds.claims, context.gates.opened()),
+        AT_ONCE,
+        Key::lane,
+        |key| look_at_claim(key, &sweeper),
+        stop,
+    );
     let named = queue::work(feeds.parameters, ONE, Key::lane, |key| look_at_parameters(key, context), stop);
     // What came of each look is logged where it is taken.
-    tokio::join!(workloads, checks, claims, named);
+    tokio::join!(workloads, checks, claims, named, sweeper.sweep(stop));
 }
 
 async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {

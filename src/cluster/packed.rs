@@ -47,7 +47,14 @@ pub struct Packed {
 
 impl Packed {
     fn unpack<K: DeserializeOwned>(&self) -> Option<K> {
-        serde_json::from_slice(&self.text()?).ok()
+        let unpacked = serde_json::from_slice(&self.text()?);
+        // Whoever asks takes it for gone.
+        unpacked
+            .inspect_err(|error| {
+                let kind = std::any::type_name::<K>();
+                tracing::error!(kind, error = %error, "an object that was packed cannot be read");
+            })
+            .ok()
     }
 
     fn text(&self) -> Option<Vec<u8>> {
@@ -76,8 +83,9 @@ impl Packer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::NodeClaim;
-    use serde_json::json;
+    use crate::api::{Node, NodeClaim, Workload};
+    use serde_json::{Value, json};
+    use std::fmt::Debug;
 
     fn claim(slot: u32) -> NodeClaim {
         serde_json::from_value(json!({
@@ -108,5 +116,87 @@ mod tests {
             assert_eq!(small.unpack::<NodeClaim>().unwrap(), claim(slot));
             assert!(small.bytes.len() * 5 < small.length, "{} of {}", small.bytes.len(), small.length);
         }
+    }
+
+    /// Packs an object after another one, and compares what comes back.
+    fn comes_back<K: Serialize + DeserializeOwned + PartialEq + Debug>(like: Value, object: Value) {
+        let [like, object]: [K; 2] = [like, object].map(|json| serde_json::from_value(json).unwrap());
+        let mut packer = Packer::default();
+        packer.pack(&like).unwrap();
+        assert_eq!(packer.pack(&object).unwrap().unpack::<K>().unwrap(), object);
+    }
+
+    #[test]
+    fn every_kind_that_is_packed_comes_back_whole() {
+        let condition = |name: &str| {
+            json!({
+                "type": name, "status": "True", "reason": "R", "message": "m", "observedGeneration": 3,
+                "lastTransitionTime": "2026-01-01T00:00:01Z",
+            })
+        };
+        let requests = json!({"requests": {"cpu": "500m", "nvidia.com/gpu": "8"}});
+        let pods = json!({
+            "metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}},
+            "spec": {
+                "restartPolicy": "Never", "nodeSelector": {"e": "f"},
+                "containers": [{"name": "main", "image": "i", "resources": requests}],
+                "initContainers": [{"name": "i", "image": "i", "restartPolicy": "Always", "resources": requests}],
+                "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule"}],
+            },
+        });
+        comes_back::<Workload>(
+            json!({
+                "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+                "metadata": {"namespace": "n", "name": "w"}, "spec": {"queueName": "q", "podSets": []},
+            }),
+            json!({
+                "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+                "metadata": {
+                    "namespace": "team", "name": "job-train", "uid": "u", "resourceVersion": "7",
+                    "creationTimestamp": "2026-01-01T00:00:00Z", "annotations": {"x": "y"},
+                    "finalizers": ["kueue.x-k8s.io/resource-in-use"],
+                    "ownerReferences": [
+                        {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j", "controller": true},
+                    ],
+                },
+                "spec": {
+                    "queueName": "queue", "priority": 5, "active": true,
+                    "podSets": [{"name": "main", "count": 4, "minCount": 2, "template": pods, "topologyRequest": {
+                        "required": "topology.kubernetes.io/zone", "podIndexLabel": "i", "subGroupCount": 2,
+                    }}],
+                },
+                "status": {
+                    "conditions": [condition("QuotaReserved"), condition("Admitted")],
+                    "admission": {"clusterQueue": "cq", "podSetAssignments": [{
+                        "name": "main", "count": 4, "flavors": {"cpu": "spot"},
+                        "resourceUsage": {"cpu": "2", "nvidia.com/gpu": "32"},
+                    }]},
+                    "admissionChecks": [{
+                        "name": "c", "state": "Ready", "message": "4 nodes ready",
+                        "lastTransitionTime": "2026-01-01T00:00:01Z", "retryCount": 1,
+                        "podSetUpdates": [{
+                            "name": "main", "nodeSelector": {"g": "h"},
+                            "tolerations": [{"key": "k", "operator": "Exists", "effect": "NoSchedule"}],
+                        }],
+                    }],
+                    "requeueState": {"count": 2, "requeueAt": "2026-01-01T00:00:02Z"},
+                },
+            }),
+        );
+        comes_back::<Node>(
+            json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n"}}),
+            json!({
+                "apiVersion": "v1", "kind": "Node",
+                "metadata": {"name": "ip-1", "uid": "u", "labels": {"topology.kubernetes.io/zone": "a"}},
+                "spec": {
+                    "providerID": "p", "unschedulable": true,
+                    "taints": [{"key": "k", "value": "v", "effect": "NoExecute"}],
+                },
+                "status": {
+                    "capacity": {"cpu": "8", "memory": "1Gi"}, "allocatable": {"cpu": "7910m", "memory": "900Mi"},
+                    "conditions": [condition("Ready")],
+                },
+            }),
+        );
     }
 }

@@ -144,6 +144,14 @@ impl<K, G> Store<K, G> {
         open.objects.iter().filter(|(_, known)| is_wanted(known)).map(|(key, _)| reference(key)).collect()
     }
 
+    /// References to the objects whose index is this, by namespace and name.
+    pub fn those_of(&self, value: &str) -> Vec<ObjectRef<K>>
+    where
+        K: Resource<DynamicType = ()>,
+    {
+        self.shelf().found.get(value).into_iter().flatten().map(reference).collect()
+    }
+
     fn shelf(&self) -> RwLockReadGuard<'_, Shelf<K, G>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -334,6 +342,8 @@ mod tests {
             }
             let found = |zone| names(&store.of(zone));
             assert_eq!((found("x"), found("y")), (vec!["a".into(), "c".into()], vec!["b".into()]));
+            let those: Vec<String> = store.those_of("x").into_iter().map(|object| object.name).collect();
+            assert_eq!(those, found("x"));
             assert_eq!(names(&store.named(|name| name > "a")), ["b", "c"]);
             let glimpses = store.glimpses();
             assert_eq!(glimpses.iter().map(|g| g.as_str()).collect::<Vec<_>>(), ["x", "y", "x"]);

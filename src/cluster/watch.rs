@@ -13,9 +13,10 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
 use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 
 /// A watched kind.
 pub struct Watched<K: Resource<DynamicType = ()> + 'static, G = ()> {
@@ -73,24 +74,31 @@ impl Listed {
     }
 }
 
-/// Which kinds have been listed once, and what keeps the others from it.
+/// Which kinds have been listed once, and what keeps the others from it. A gate that is open stays open.
 #[derive(Clone, Debug, Default)]
-pub struct Gates(Arc<Mutex<BTreeMap<&'static str, Option<String>>>>);
+pub struct Gates(watch::Sender<BTreeMap<&'static str, Option<String>>>);
 
 impl Gates {
     /// Kinds not listed yet, each with what is known of the reason.
     pub fn closed(&self) -> Vec<(&'static str, String)> {
-        let gates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        gates.iter().filter_map(|(kind, why)| why.clone().map(|w| (*kind, w))).collect()
+        self.0.borrow().iter().filter_map(|(kind, why)| why.clone().map(|w| (*kind, w))).collect()
+    }
+
+    /// Waits until every kind has been listed once.
+    pub async fn opened(&self) {
+        // Fails only without a sender, and this is one.
+        let _ = self.0.subscribe().wait_for(|gates| gates.values().all(Option::is_none)).await;
     }
 
     fn set(&self, kind: &'static str, why: Option<String>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(kind, why);
+        self.0.send_modify(|gates| {
+            gates.insert(kind, why);
+        });
     }
 
     /// Whether the kind was listed before; a later error does not close its gate again.
     fn is_open(&self, kind: &'static str) -> bool {
-        matches!(self.0.lock().unwrap_or_else(PoisonError::into_inner).get(kind), Some(None))
+        matches!(self.0.borrow().get(kind), Some(None))
     }
 }
 

@@ -24,8 +24,9 @@ use kube::{Api, ResourceExt};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
 
-/// Period of the sweep.
+/// Period of the sweep: how often each claim is looked at of which nothing was heard.
 const SWEEP: Duration = Duration::from_mins(5);
 /// Time between the two looks.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
@@ -62,6 +63,20 @@ pub struct Sweeper {
     pub parted: Suspects,
 }
 
+impl Sweeper {
+    /// Has every claim looked at, once a period until `stop`, of which it is not plain that it is used: there may
+    /// be thousands of the others, and nothing is kept of them in between.
+    pub async fn sweep(&self, stop: &CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
+            let context = &self.context;
+            for claim in context.stores.claims.those(|claim| !is_used(context, claim)) {
+                // Fails only while the process ends.
+                let _ = context.wake.claim.send(claim);
+            }
+        }
+    }
+}
+
 /// Looks at one claim.
 pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<Action, Error> {
     let context = &sweeper.context;
@@ -73,7 +88,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     }
     if is_used(context, &known) {
         sweeper.suspects.clear(&known.uid);
-        return Ok(Action::requeue(SWEEP));
+        return Ok(Action::await_change());
     }
     let Some(claim) = known.object() else { return Ok(Action::await_change()) };
     let of_workload = claim.label(names::WORKLOAD_UID);
@@ -91,7 +106,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     }
     if orphaned_now(context, &claim, now).await?.is_none() {
         sweeper.suspects.clear(&uid);
-        return Ok(Action::requeue(next_look(&claim, now)));
+        return Ok(next_look(&claim, now));
     }
     if !sweeper.suspects.again(&uid) {
         return Ok(Action::requeue(SECOND_LOOK));
@@ -103,7 +118,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         return Ok(Action::await_change());
     };
     let Some(reason) = orphaned_now(context, &current, now).await? else {
-        return Ok(Action::requeue(SWEEP));
+        return Ok(Action::await_change());
     };
     tracing::info!(
         nodeclaim = name,
@@ -127,9 +142,10 @@ fn is_ours(claim: &NodeClaim) -> bool {
     claim.label(names::MANAGED_BY) == names::SETU
 }
 
-fn next_look(claim: &NodeClaim, now: Timestamp) -> Duration {
+/// What is further away than the next sweep is left to it.
+fn next_look(claim: &NodeClaim, now: Timestamp) -> Action {
     let due = hold_ends(claim).and_then(|end| Duration::try_from(end.duration_since(now)).ok());
-    due.map_or(SWEEP, |due| due.clamp(SECOND_LOOK, SWEEP))
+    due.filter(|due| *due < SWEEP).map_or(Action::await_change(), |due| Action::requeue(due.max(SECOND_LOOK)))
 }
 
 /// Why nobody wants a claim any more. One that names no Workload belongs to nobody.

@@ -1,7 +1,7 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::board::{Board, BoardSnapshot};
-use super::glance::{ClaimGlance, WorkloadGlance};
+use super::glance::{ClaimGlance, Phase, WorkloadGlance};
 use super::ledger::{Ledger, Remembered};
 use super::memory::{Necrology, OwnWrites};
 use super::meters::{Estimates, Stall};
@@ -292,7 +292,12 @@ impl Context {
 
     /// A NodeClaim was touched: note it, and look at its Workload and at the claim itself.
     pub fn claim_touched(&self, claim: &NodeClaim) {
-        self.necrology.saw(claim, self.now());
+        let known = self.stores.claims.glimpse(&ObjectRef::from_obj(claim));
+        if known.is_some_and(|k| claim.uid().is_some_and(|uid| k.uid == uid) && k.phase != Phase::Deleting) {
+            self.necrology.lives(claim, self.now());
+        } else {
+            self.necrology.saw(claim, self.now());
+        }
         self.measure(claim);
         self.learn_shape(claim);
         if let Some(workload) = super::memory::workload_of(claim) {
@@ -321,8 +326,16 @@ impl Context {
 
     /// A Warning event on a NodeClaim was seen.
     pub fn heard_of_claim(&self, claim: &str, reason: &str, message: &str) {
+        self.remember_claim(claim);
         if let Some(workload) = self.necrology.heard(claim, reason, message, self.now()) {
             self.wake_workload(workload);
+        }
+    }
+
+    /// Notes what the store shows of a claim that may soon not be there any more.
+    pub(super) fn remember_claim(&self, claim: &str) {
+        if let Some(claim) = self.stores.claims.get(&ObjectRef::new(claim)) {
+            self.necrology.saw(&claim, self.now());
         }
     }
 
@@ -340,6 +353,8 @@ impl Context {
         }
         self.policies.forget_notices(&uid);
         self.seen.forget_writes(&object);
+        self.own_writes.forget(&uid);
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
         for gang in self.board.forget(&object) {
             self.estimates.forget(&gang);
             if let Some((journal, subject)) = self.seen.forget(&gang) {
@@ -359,7 +374,7 @@ impl Context {
         if freed {
             self.next_turn();
         }
-        for claim in self.stores.claims.those(|claim| claim.workload_uid == uid) {
+        for claim in self.stores.claims.those_of(&uid) {
             let _ = self.wake.claim.send(claim);
         }
     }

@@ -16,8 +16,8 @@ pub struct WorkloadGlance {
     pub uid: String,
     /// `namespace/name` of its LocalQueue.
     pub local_queue: String,
-    /// What the slices of an elastic Job have in common; its UID where it is none.
-    pub line: String,
+    /// What the slices of an elastic Job have in common; `None` where that is its UID.
+    line: Option<String>,
     /// Whether it is admitted.
     pub is_admitted: bool,
     /// Whether it is over.
@@ -27,13 +27,19 @@ pub struct WorkloadGlance {
 impl WorkloadGlance {
     /// What a Workload shows.
     pub fn of(workload: &Workload) -> Self {
+        let uid = workload.metadata.uid.clone().unwrap_or_default();
         Self {
-            uid: workload.metadata.uid.clone().unwrap_or_default(),
             local_queue: workload.local_queue(),
-            line: workload.line(),
+            line: Some(workload.line()).filter(|line| *line != uid),
             is_admitted: workload.is("Admitted"),
             is_finished: workload.is("Finished"),
+            uid,
         }
+    }
+
+    /// What the slices of an elastic Job have in common; its UID where it is none.
+    pub fn line(&self) -> &str {
+        self.line.as_deref().unwrap_or(&self.uid)
     }
 }
 

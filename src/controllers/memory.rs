@@ -17,6 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How long what is known of a vanished claim is kept.
 const OBITUARY_LIFE: SignedDuration = SignedDuration::from_mins(30);
+/// How often it is looked for what was kept for longer.
+const WEEDING: SignedDuration = SignedDuration::from_mins(1);
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -49,15 +51,32 @@ impl OwnWrites {
             None => false,
         }
     }
+
+    /// Forgets a Workload that is gone.
+    pub fn forget(&self, uid: &str) {
+        lock(&self.0).remove(uid);
+    }
 }
 
 fn version(workload: &Workload) -> Option<u64> {
     workload.resource_version().and_then(|v| v.parse().ok())
 }
 
-/// What is known of claims that may be gone.
+/// What is known of claims that are gone, or may be before the stores show it.
 #[derive(Debug, Default)]
-pub struct Necrology(Mutex<BTreeMap<String, Record>>);
+pub struct Necrology(Mutex<Book>);
+
+#[derive(Debug, Default)]
+struct Book {
+    records: BTreeMap<String, Record>,
+    /// Names of the claims that took places over.
+    places: BTreeMap<Place, String>,
+    /// When it was last looked for what is too old.
+    weeded: Timestamp,
+}
+
+/// A place under the name it had before it was taken over: gang, attempt and slot.
+type Place = (String, String, String);
 
 #[derive(Debug, Default)]
 struct Record {
@@ -65,29 +84,56 @@ struct Record {
     node_pool: String,
     requirements: Vec<Requirement>,
     workload: Option<ObjectRef<Workload>>,
-    /// The place it took over, under the name it had before: gang, attempt and slot.
-    place: Option<(String, String, String)>,
+    place: Option<Place>,
     /// UID under which we have deleted it.
     deleted: Option<String>,
     touched: Timestamp,
 }
 
+impl Record {
+    /// Whether it says anything that the claim itself does not.
+    fn tells(&self) -> bool {
+        self.obituary.event.is_some() || self.deleted.is_some()
+    }
+}
+
 impl Necrology {
-    /// Notes a claim as its watch showed it, alive or dying.
+    /// Notes a claim as its watch or a write showed it, alive or dying.
     pub fn saw(&self, claim: &NodeClaim, now: Timestamp) {
-        self.with(&claim.name_any(), now, |record| {
-            record.obituary.launched |= claim.is("Launched");
-            claim.label(names::NODEPOOL).clone_into(&mut record.node_pool);
-            record.requirements.clone_from(&claim.spec.requirements);
-            record.workload = workload_of(claim);
-            record.place = claim.taken_over().map(|_| place_of(claim));
-        });
+        let (name, place) = (claim.name_any(), claim.taken_over().map(|_| place_of(claim)));
+        let mut book = lock(&self.0);
+        let record = book.record(&name, now);
+        record.obituary.launched |= claim.is("Launched");
+        claim.label(names::NODEPOOL).clone_into(&mut record.node_pool);
+        record.requirements.clone_from(&claim.spec.requirements);
+        record.workload = workload_of(claim);
+        let before = std::mem::replace(&mut record.place, place.clone());
+        if before != place {
+            book.leave(before, &name);
+        }
+        if let Some(place) = place {
+            book.places.insert(place, name);
+        }
+    }
+
+    /// Notes that a claim is alive, and in the store: what that shows of it need not be remembered too.
+    pub fn lives(&self, claim: &NodeClaim, now: Timestamp) {
+        let mut book = lock(&self.0);
+        let name = claim.name_any();
+        match book.records.get(&name).map(Record::tells) {
+            None => {}
+            Some(false) => book.forget(&name),
+            Some(true) => {
+                drop(book);
+                self.saw(claim, now);
+            }
+        }
     }
 
     /// Name of the claim that took over this place in a gang.
     pub fn taken_over(&self, gang: &str, attempt: u32, slot: u32) -> Option<String> {
-        let place = Some((gang.to_owned(), attempt.to_string(), slot.to_string()));
-        lock(&self.0).iter().find(|(_, record)| record.place == place).map(|(name, _)| name.clone())
+        let place = (gang.to_owned(), attempt.to_string(), slot.to_string());
+        lock(&self.0).places.get(&place).cloned()
     }
 
     /// Notes a Warning event on a claim; returns the Workload to look at, if it is known.
@@ -111,13 +157,14 @@ impl Necrology {
 
     /// Whether we have deleted this very claim.
     pub fn is_deleted(&self, claim: &NodeClaim) -> bool {
-        let records = lock(&self.0);
-        records.get(&claim.name_any()).is_some_and(|r| r.deleted.is_some() && r.deleted == claim.uid())
+        let book = lock(&self.0);
+        let record = book.records.get(&claim.name_any());
+        record.is_some_and(|r| r.deleted.is_some() && r.deleted == claim.uid())
     }
 
-    /// Whether anything is known of a claim.
+    /// Whether anything is known of a claim but that it is missed.
     pub fn knows(&self, claim: &str) -> bool {
-        lock(&self.0).contains_key(claim)
+        lock(&self.0).records.get(claim).is_some_and(|r| r.workload.is_some() || r.tells())
     }
 
     /// What is known of a claim that is missing or going, and its NodePool.
@@ -130,22 +177,44 @@ impl Necrology {
 
     /// What a claim that is gone might have become.
     pub fn offerings(&self, claim: &str) -> BTreeSet<Offering> {
-        let records = lock(&self.0);
-        records.get(claim).map(|r| Offering::among(&r.node_pool, &r.requirements)).unwrap_or_default()
+        let book = lock(&self.0);
+        let record = book.records.get(claim);
+        record.map(|r| Offering::among(&r.node_pool, &r.requirements)).unwrap_or_default()
     }
 
     fn with<T>(&self, claim: &str, now: Timestamp, act: impl FnOnce(&mut Record) -> T) -> T {
-        let mut records = lock(&self.0);
-        if records.len() > 1_000 && records.len().is_multiple_of(500) {
-            records.retain(|_, r| r.touched + OBITUARY_LIFE > now);
-        }
-        let record = records.entry(claim.to_owned()).or_default();
-        record.touched = now;
-        act(record)
+        act(lock(&self.0).record(claim, now))
     }
 }
 
-fn place_of(claim: &NodeClaim) -> (String, String, String) {
+impl Book {
+    /// What is known of a claim, to be added to.
+    fn record(&mut self, claim: &str, now: Timestamp) -> &mut Record {
+        if self.weeded + WEEDING < now {
+            self.weeded = now;
+            self.records.retain(|_, record| record.touched + OBITUARY_LIFE > now);
+            let records = &self.records;
+            self.places.retain(|_, name| records.contains_key(name));
+        }
+        let record = self.records.entry(claim.to_owned()).or_default();
+        record.touched = now;
+        record
+    }
+
+    fn forget(&mut self, claim: &str) {
+        let place = self.records.remove(claim).and_then(|record| record.place);
+        self.leave(place, claim);
+    }
+
+    /// Another claim may have taken the place over meanwhile.
+    fn leave(&mut self, place: Option<Place>, claim: &str) {
+        if let Some(place) = place.filter(|place| self.places.get(place).is_some_and(|name| name == claim)) {
+            self.places.remove(&place);
+        }
+    }
+}
+
+fn place_of(claim: &NodeClaim) -> Place {
     (gang_of(claim), claim.label(names::ATTEMPT).to_owned(), claim.label(names::SLOT).to_owned())
 }
 
@@ -153,4 +222,85 @@ fn place_of(claim: &NodeClaim) -> (String, String, String) {
 pub fn workload_of(claim: &NodeClaim) -> Option<ObjectRef<Workload>> {
     let (namespace, name) = claim.annotation(names::WORKLOAD).split_once('/')?;
     Some(ObjectRef::new(name).within(namespace))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const START: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn claim(name: &str, launched: bool, taken_over: bool) -> NodeClaim {
+        let mut claim: NodeClaim = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {
+                "name": name, "uid": name,
+                "labels": {names::WORKLOAD_UID: "w", names::ATTEMPT: "1", names::SLOT: "0"},
+                "annotations": {names::WORKLOAD: "team/train", names::CHECK: "c"},
+            },
+            "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+        }))
+        .unwrap();
+        let condition = |name: &str| {
+            json!({
+                "type": name, "status": "True", "reason": name, "message": "",
+                "lastTransitionTime": "1970-01-01T00:00:00Z",
+            })
+        };
+        if launched {
+            claim.status = serde_json::from_value(json!({"conditions": [condition("Launched")]})).unwrap();
+        }
+        if taken_over {
+            let annotations = claim.metadata.annotations.get_or_insert_default();
+            annotations.insert(names::TAKEN_OVER.to_owned(), "1970-01-01T00:00:00Z".to_owned());
+        }
+        claim
+    }
+
+    fn after(minutes: i64) -> Timestamp {
+        START + SignedDuration::from_mins(minutes)
+    }
+
+    #[test]
+    fn nothing_is_remembered_of_a_claim_that_lives_but_what_it_does_not_say_itself() {
+        let necrology = Necrology::default();
+        for name in ["plain", "heard", "deleted"] {
+            necrology.saw(&claim(name, false, false), START);
+        }
+        necrology.heard("heard", "InsufficientCapacity", "none", START);
+        necrology.deleted("deleted", "deleted", START);
+        for name in ["plain", "heard", "deleted"] {
+            necrology.lives(&claim(name, true, false), START);
+        }
+        assert_eq!(["plain", "heard", "deleted"].map(|name| necrology.knows(name)), [false, true, true]);
+        assert!(necrology.is_deleted(&claim("deleted", true, false)));
+        assert!(necrology.missed("heard", START).0.launched, "what it became is noted while it lives");
+        necrology.saw(&claim("plain", true, false), START);
+        assert!(necrology.missed("plain", START).0.launched, "what goes is seen once more");
+    }
+
+    #[test]
+    fn a_place_is_found_by_whoever_took_it_over_last_until_that_is_forgotten() {
+        let necrology = Necrology::default();
+        let (old, new) = (claim("old", true, true), claim("new", true, true));
+        let gang = gang_of(&old);
+        let found = || necrology.taken_over(&gang, 1, 0);
+        necrology.saw(&old, START);
+        necrology.saw(&new, START);
+        assert_eq!(found().as_deref(), Some("new"));
+        necrology.lives(&old, START);
+        assert_eq!(found().as_deref(), Some("new"));
+        necrology.missed("another", after(31));
+        assert_eq!((found(), necrology.knows("new")), (None, false), "both have become too old");
+    }
+
+    #[test]
+    fn a_claim_that_is_only_missed_is_not_known() {
+        let necrology = Necrology::default();
+        necrology.missed("c", START);
+        assert!(!necrology.knows("c"));
+        necrology.heard("c", "r", "m", START);
+        assert!(necrology.knows("c"));
+    }
 }

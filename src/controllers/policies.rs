@@ -5,8 +5,8 @@
 
 use crate::api::parameters::ProvisioningParametersSpec;
 use crate::policy::{Policy, PolicyFile, Settings};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 
 /// What a check's parameters came to.
 pub type Parameters = Result<Option<ProvisioningParametersSpec>, String>;
@@ -14,12 +14,17 @@ pub type Parameters = Result<Option<ProvisioningParametersSpec>, String>;
 /// Most notices remembered; beyond, the oldest Workloads' may be repeated.
 const MOST_TOLD: usize = 100_000;
 
+/// Among how many policies an equal one is looked for.
+const MOST_GIVEN: usize = 32;
+
 /// A replica's policies.
 #[derive(Default)]
 pub struct Policies {
     settings: RwLock<Arc<Settings>>,
     parameters: Mutex<BTreeMap<String, Parameters>>,
     attempts: Mutex<BTreeMap<String, (u32, Arc<Policy>)>>,
+    /// Those that attempts were given last: most are given the same.
+    given: Mutex<VecDeque<Weak<Policy>>>,
     told: Mutex<BTreeSet<(String, String)>>,
 }
 
@@ -57,7 +62,22 @@ impl Policies {
 
     /// Keeps the policy that an attempt of a gang is run by.
     pub fn keep(&self, gang: &str, attempt: u32, policy: &Arc<Policy>) {
-        open(&self.attempts).insert(gang.to_owned(), (attempt, Arc::clone(policy)));
+        let policy = self.one_of_its_like(policy);
+        open(&self.attempts).insert(gang.to_owned(), (attempt, policy));
+    }
+
+    /// An equal policy that an attempt has already, or this one.
+    fn one_of_its_like(&self, policy: &Arc<Policy>) -> Arc<Policy> {
+        let mut given = open(&self.given);
+        given.retain(|known| known.strong_count() > 0);
+        if let Some(known) = given.iter().filter_map(Weak::upgrade).find(|known| known == policy) {
+            return known;
+        }
+        if given.len() >= MOST_GIVEN {
+            given.pop_front();
+        }
+        given.push_back(Arc::downgrade(policy));
+        Arc::clone(policy)
     }
 
     /// The policy that an attempt of a gang is run by, if it is known here.
@@ -103,6 +123,16 @@ mod tests {
         assert_eq!((policies.kept("g", 2), policies.kept("h", 1)), (None, None));
         policies.forget("g");
         assert_eq!(policies.kept("g", 1), None);
+    }
+
+    #[test]
+    fn attempts_of_equal_policies_share_one() {
+        let policies = Policies::default();
+        for gang in ["g", "h"] {
+            policies.keep(gang, 1, &Arc::new(policies.settings().policy("c", None)));
+        }
+        let [g, h] = ["g", "h"].map(|gang| policies.kept(gang, 1).unwrap());
+        assert!(Arc::ptr_eq(&g, &h));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! one tenant with many objects, or large ones, does not hold up the others.
 
 use crate::cluster::lanes::Lanes;
-use futures::stream::{FuturesUnordered, Stream, StreamExt};
+use futures::stream::{self, FuturesUnordered, Stream, StreamExt};
 use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
@@ -58,6 +58,9 @@ pub struct Limits {
     pub all: usize,
     /// In one lane.
     pub lane: usize,
+    /// Beyond those in all, of lanes that have none: however many there are of the others, and however long they
+    /// take, these are not held up.
+    pub first: usize,
 }
 
 /// When to look again.
@@ -88,13 +91,13 @@ pub async fn work<F>(
     F: Future<Output = Action>,
 {
     let mut wakes = pin!(wakes);
-    let mut line = Line::new(limits.lane, lane_of);
+    let mut line = Line::new(lane_of);
     let mut looks = FuturesUnordered::new();
     loop {
         line.wake_due(Instant::now());
-        while looks.len() < limits.all
+        while looks.len() < limits.all + limits.first
             && !stop.is_cancelled()
-            && let Some(key) = line.next()
+            && let Some(key) = line.next(if looks.len() < limits.all { limits.lane } else { 1 })
         {
             let look = look(key.clone());
             looks.push(async move { (key, look.await) });
@@ -117,12 +120,36 @@ pub async fn work<F>(
     }
 }
 
+/// What `wakes` names, from when this is `opened` on; what it names before, each once.
+///
+/// Until then it is read all the same, so that nothing piles up.
+pub fn held_back(
+    wakes: impl Stream<Item = Key>,
+    opened: impl Future<Output = ()>,
+) -> impl Stream<Item = Key> {
+    let wakes = Box::pin(wakes);
+    let waits = async move {
+        let (mut wakes, mut opened) = (wakes, pin!(opened));
+        let (mut known, mut held) = (BTreeSet::new(), Vec::new());
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut opened => break,
+                Some(key) = wakes.next() => if known.insert(key.clone()) {
+                    held.push(key);
+                },
+                else => break,
+            }
+        }
+        stream::iter(held).chain(wakes)
+    };
+    stream::once(waits).flatten()
+}
+
 /// What waits, what runs and what is due later.
 struct Line<L> {
     /// Which lane a key waits in.
     lane_of: L,
-    /// How many of one lane may be looked at at the same time.
-    most: usize,
     lanes: Lanes<Key>,
     waiting: BTreeSet<Key>,
     /// With the lane each had its turn in.
@@ -137,10 +164,9 @@ struct Line<L> {
 }
 
 impl<L: Fn(&Key) -> String> Line<L> {
-    fn new(most: usize, lane_of: L) -> Self {
+    fn new(lane_of: L) -> Self {
         Self {
             lane_of,
-            most,
             lanes: Lanes::default(),
             waiting: BTreeSet::new(),
             running: BTreeMap::new(),
@@ -178,9 +204,9 @@ impl<L: Fn(&Key) -> String> Line<L> {
         self.due.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// The next key, from the lane after the last one that had its turn.
-    fn next(&mut self) -> Option<Key> {
-        let has_room = |lane: &str| self.busy.get(lane).is_none_or(|busy| *busy < self.most);
+    /// The next key, from the lane after the last one that had its turn of those in which fewer than `most` run.
+    fn next(&mut self, most: usize) -> Option<Key> {
+        let has_room = |lane: &str| self.busy.get(lane).is_none_or(|busy| *busy < most);
         let (lane, key) = self.lanes.next(has_room)?;
         self.waiting.remove(&key);
         *self.busy.entry(lane.clone()).or_default() += 1;
@@ -236,11 +262,54 @@ mod tests {
             }
         };
         let started = Instant::now();
-        work(wakes, Limits { all: 1, lane: 1 }, Key::lane, look, &stop).await;
+        work(wakes, Limits { all: 1, lane: 1, first: 0 }, Key::lane, look, &stop).await;
         assert_eq!(*seen.borrow(), ["a1", "b1", "a2", "a3", "a1", "b1"]);
         assert!(
             started.elapsed() >= Duration::from_secs(11),
             "the second look at b1 was asked for after 9 s"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_that_has_none_under_way_is_not_held_up_by_long_looks_of_the_others() {
+        let stop = CancellationToken::new();
+        let started = Instant::now();
+        let seen = RefCell::new(BTreeMap::new());
+        let long = ["a1", "a2", "a3", "b1", "b2", "b3"].map(key);
+        let wakes = futures::stream::iter(long).chain(futures::stream::once(async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            key("c1")
+        }));
+        let look = |key: Key| {
+            seen.borrow_mut().insert(key.name, started.elapsed().as_secs());
+            let (stop, count) = (stop.clone(), seen.borrow().len());
+            async move {
+                tokio::time::sleep(Duration::from_mins(1)).await;
+                if count == 7 {
+                    stop.cancel();
+                }
+                Action::await_change()
+            }
+        };
+        let limits = Limits { all: 4, lane: 2, first: 1 };
+        work(wakes.chain(futures::stream::pending()), limits, Key::lane, look, &stop).await;
+        let at = |name: &str| seen.borrow().get(name).copied();
+        assert_eq!(["a1", "a2", "b1", "b2"].map(at), [Some(0); 4]);
+        assert_eq!(at("c1"), Some(1), "it does not wait for one of the four");
+        assert_eq!(["a3", "b3"].map(at), [Some(60); 2]);
+    }
+
+    #[tokio::test]
+    async fn what_is_held_back_comes_once_each_in_its_order_and_what_comes_after_as_it_comes() {
+        let (opens, opened) = tokio::sync::oneshot::channel();
+        let early = futures::stream::iter(["b", "a", "b"].map(key));
+        let late = futures::stream::once(async {
+            opens.send(()).unwrap();
+            key("c")
+        });
+        let late = late.chain(futures::stream::iter(["a", "a"].map(key)));
+        let opened = async { opened.await.unwrap() };
+        let seen: Vec<String> = held_back(early.chain(late), opened).map(|key| key.name).collect().await;
+        assert_eq!(seen, ["b", "a", "c", "a", "a"]);
     }
 }

@@ -3,6 +3,7 @@
 //! Rule: what was remembered of a shard's gangs ends with the term in which it was learnt.
 
 use super::context::Context;
+use super::glance::WorkloadGlance;
 use crate::api::Workload;
 use crate::cluster::fence::fenced;
 use crate::cluster::lease::{Leadership, Shards, shard_of};
@@ -41,8 +42,12 @@ impl Context {
                 let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
             }
         }
-        for workload in self.stores.workloads.those(|w| is_in(&w.uid)) {
-            self.wake_workload(workload);
+        // First those that wait to be admitted: there may be thousands that run or are done.
+        let waits = |w: &WorkloadGlance| !w.is_admitted && !w.is_finished;
+        for first in [true, false] {
+            for workload in self.stores.workloads.those(|w| is_in(&w.uid) && waits(w) == first) {
+                self.wake_workload(workload);
+            }
         }
         for claim in self.stores.claims.those(|c| is_in(&c.workload_uid)) {
             let _ = self.wake.claim.send(claim);

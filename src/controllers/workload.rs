@@ -41,9 +41,6 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
         context.waiting.is_served(&key, began);
         return Ok(Action::await_change());
     }
-    if !context.gates.closed().is_empty() {
-        return Ok(Action::requeue(CATCH_UP));
-    }
     if context.own_writes.is_behind(&workload) {
         // The watch will bring our own write, and this Workload with it.
         return Ok(Action::requeue(CATCH_UP));

@@ -10,6 +10,10 @@ use super::state::{State, StateName};
 use crate::plan::Outcome;
 use crate::words::counted;
 
+/// From how many nodes on each quarter of them is told of: with fewer the steps say enough, and each Event is a
+/// write.
+const TOLD_BY_QUARTERS: u32 = 16;
+
 /// One thing to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Notice {
@@ -100,7 +104,7 @@ pub fn of_forbidden(nodes: u32) -> Notice {
 pub fn of_wait(journal: &Journal, facts: &Facts<'_>, text: &str) -> Option<Notice> {
     let topic = match (&journal.state, facts.plan) {
         (State::Validating, Some(Outcome::Wait(obstacle))) => obstacle.reason.to_string(),
-        (State::WaitingReady, _) => {
+        (State::WaitingReady, _) if journal.memory.slots >= TOLD_BY_QUARTERS => {
             match 4 * ready(journal, facts) / usize::try_from(journal.memory.slots).ok()?.max(1) {
                 quarters @ 1..4 => format!("{quarters}/4 ready"),
                 _ => return None,
@@ -114,12 +118,16 @@ pub fn of_wait(journal: &Journal, facts: &Facts<'_>, text: &str) -> Option<Notic
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::workload::Verdict;
+    use crate::gang::claims::{ClaimView, Health};
     use crate::gang::decide::{Rules, decide};
     use crate::gang::event::Event;
+    use crate::gang::facts::{Outlook, Sight};
     use crate::gang::failure::{Failure, FailureClass};
-    use crate::gang::reservation::{Ending, Epoch};
+    use crate::gang::reservation::{Ending, Epoch, Reservation};
     use crate::policy::Policy;
     use jiff::Timestamp;
+    use std::collections::BTreeMap;
 
     fn told(events: &[Event]) -> Vec<(&'static str, bool)> {
         let now = Timestamp::UNIX_EPOCH;
@@ -156,5 +164,42 @@ mod tests {
             Event::ClaimsGone,
         ]);
         assert_eq!(ended[3..], [("GangReady", false), ("GangRollingBack", false), ("GangReleased", false)]);
+    }
+
+    #[test]
+    fn quarters_are_told_of_large_gangs_alone() {
+        let (now, policy) = (Timestamp::UNIX_EPOCH, Policy::default());
+        let reservation = Reservation::Gone(Ending::Finished);
+        let told = |slots: u32, ready: u32| {
+            let mut journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
+            journal.state = State::WaitingReady;
+            (journal.memory.attempt, journal.memory.slots) = (1, slots);
+            let claim = |slot: u32| ClaimView {
+                name: slot.to_string(),
+                uid: slot.to_string(),
+                attempt: 1,
+                slot,
+                generation: 0,
+                deleting: false,
+                held_until: None,
+                health: Health::Ready { since: now },
+            };
+            let claims: Vec<ClaimView> = (0..ready).map(claim).collect();
+            let facts = Facts {
+                now,
+                fresh: false,
+                reservation: &reservation,
+                told: Verdict::Pending,
+                plan: None,
+                claims: &claims,
+                losses: &BTreeMap::new(),
+                sight: Sight::Cached,
+                policy: &policy,
+                outlook: Outlook::default(),
+            };
+            of_wait(&journal, &facts, "where it is").map(|notice| notice.topic)
+        };
+        assert_eq!([told(16, 3), told(16, 4), told(16, 16)], [None, Some("1/4 ready".to_owned()), None]);
+        assert_eq!(told(15, 8), None);
     }
 }

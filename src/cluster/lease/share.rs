@@ -45,9 +45,11 @@ impl Share {
     }
 }
 
-/// How long a replica that holds so many shards leaves a free one to those that hold fewer.
+/// How long a replica that holds so many shards leaves a free one to those that hold fewer: never longer than
+/// a fifth of `retry`, because until then nobody acts for it.
 pub fn patience(held: usize, retry: Duration) -> Duration {
-    (retry / 8).saturating_mul(u32::try_from(held).unwrap_or(u32::MAX))
+    let held = u32::try_from(held).unwrap_or(u32::MAX);
+    (retry / 5).mul_f64(f64::from(held) / (f64::from(held) + 2.0))
 }
 
 fn count(holders: &[Option<String>], who: &str) -> usize {
@@ -111,5 +113,9 @@ mod tests {
         let retry = Duration::from_secs(2);
         assert_eq!(patience(0, retry), Duration::ZERO);
         assert!(patience(1, retry) < patience(2, retry));
+        assert!(
+            patience(usize::MAX, retry) <= retry / 5,
+            "a free shard is taken soon, however many there are"
+        );
     }
 }

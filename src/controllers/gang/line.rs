@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// other slice makes nodes instead, and the line has fewer than it has pods.
 pub(super) fn is_missed(context: &Context, replaced: &Workload, pin: &str) -> bool {
     let line = replaced.line();
-    let slices = context.stores.workloads.those(|w| w.line == line);
+    let slices = context.stores.workloads.those(|w| w.line() == line);
     let slices = slices.iter().filter_map(|slice| context.stores.workloads.get(slice));
     let runs = |w: &Arc<Workload>| {
         let ends = w.is("Finished") || w.is("Evicted") || w.metadata.deletion_timestamp.is_some();

@@ -108,6 +108,10 @@ impl Gang<'_> {
                 return None;
             }
             let name = claim.map_or_else(|| self.last_name(*slot), ResourceExt::name_any);
+            if claim.is_none() {
+                // The watch may not yet have shown that it is gone.
+                self.context.remember_claim(&name);
+            }
             let (obituary, pool) = self.context.necrology.missed(&name, now);
             Some((*slot, loss(*slot, claim, &obituary, self.pool_fault(&pool).as_deref(), now)))
         };
