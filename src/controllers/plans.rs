@@ -7,16 +7,17 @@ use crate::api::parameters::{PackingMode, Pinning};
 use crate::api::workload::PodSetUpdate;
 use crate::api::{Namespace, NodeClaim, Workload};
 use crate::effects::events::Moment;
+use crate::gang::identity::gang_of;
 use crate::gang::notice::Notice;
 use crate::names;
 use crate::plan::shapes::Shape;
-use crate::plan::{self, Cluster, Obstacle, ObstacleReason, Outcome, Request, Ways};
+use crate::plan::{self, Cluster, Obstacle, ObstacleReason, Outcome, Request, Reservation, Ways};
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Limits, Policy};
 use k8s_openapi::api::core::v1::LimitRange;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Most slices of one Job that are looked back over.
@@ -122,12 +123,7 @@ pub fn outcome(
     let shapes = pages.accepted(gang).map_or_else(|| pages.shapes(now), |(_, shapes)| shapes);
     let short = pages.short(now);
     let reserved = pages.others(gang);
-    let counted: Vec<NodeClaim> = known
-        .claims
-        .iter()
-        .filter(|c| !reserved.iter().any(|r| r.gang == c.label(names::GANG)))
-        .cloned()
-        .collect();
+    let counted = not_reserved(known.claims, &reserved);
     let queue =
         workload.admission().and_then(|a| context.stores.queues.get(&ObjectRef::new(&a.cluster_queue)));
     let settings = context.policies.settings();
@@ -169,6 +165,12 @@ pub fn outcome(
         },
         other => other,
     }
+}
+
+/// Claims without those of gangs that count with what they are about to create, these among it.
+fn not_reserved(claims: &[NodeClaim], reserved: &[Reservation]) -> Vec<NodeClaim> {
+    let gangs: BTreeSet<&str> = reserved.iter().map(|r| r.gang.as_str()).collect();
+    claims.iter().filter(|claim| !gangs.contains(gang_of(claim).as_str())).cloned().collect()
 }
 
 /// What Kueue is to add to the pods, once it is sure that Kueue can merge it with all else it adds.
@@ -217,4 +219,35 @@ fn namespace(context: &Context, workload: &Workload) -> Option<Arc<Namespace>> {
 fn limit_ranges(context: &Context, workload: &Workload) -> Vec<Arc<LimitRange>> {
     let namespace = workload.namespace();
     context.stores.limit_ranges.state().into_iter().filter(|r| r.metadata.namespace == namespace).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::pod::ResourceList;
+    use crate::gang::identity::gang_id;
+    use serde_json::json;
+
+    #[test]
+    fn a_gang_in_flight_counts_once_though_its_label_is_that_of_its_whole_line() {
+        let claim = |uid: &str| -> NodeClaim {
+            let claim = json!({
+                "metadata": {
+                    "name": uid, "annotations": {(names::CHECK): "prov"},
+                    "labels": {(names::GANG): "the-line", (names::WORKLOAD_UID): uid},
+                },
+                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+            });
+            serde_json::from_value(claim).unwrap()
+        };
+        let reserved = Reservation {
+            gang: gang_id("later", "prov"),
+            node_pool: "gpu".into(),
+            nodes: 1,
+            most: ResourceList::new(),
+            or_more: 0,
+        };
+        let counted = not_reserved(&[claim("earlier"), claim("later")], &[reserved]);
+        assert_eq!(counted.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["earlier"]);
+    }
 }
