@@ -424,6 +424,8 @@ mod tests {
             json!({"nodeSelector": {(old): "a"}, "affinity": affinity(&[&[(names::ZONE, "In", b)]])}),
             json!({"nodeSelector": {(names::ZONE): "a"}, "affinity": affinity(&[&[(names::ZONE, "In", b)], &[(names::ZONE, "NotIn", a)]])}),
             json!({"affinity": affinity(&[&[("team", "In", a), ("team", "DoesNotExist", &[])]])}),
+            json!({"affinity": affinity(&[&[("team", "Exists", &[]), ("team", "DoesNotExist", &[])]])}),
+            json!({"affinity": affinity(&[&[("team", "DoesNotExist", &[]), ("team", "Exists", &[])]])}),
         ] {
             let message = never(spec);
             assert!(message.starts_with("pod set main contradicts itself"), "{message}");
