@@ -34,7 +34,8 @@ pub fn plan(
         // or shows that it has not.
         let in_doubt = request.policy.packing == PackingMode::Fill;
         let daemons = daemons::overhead(family.draft, &taints, cluster, in_doubt)?;
-        let known = known(&request.policy.shapes, cluster.shapes, &family.draft.requirements);
+        let draft = family.draft;
+        let known = known(&request.policy.shapes, cluster.shapes, &draft.requirements, &draft.node_pool);
         let site = Site { request, family: &family, taints, daemons, known };
         let more = match request.policy.packing {
             PackingMode::PerPod => site.one_each()?,
@@ -482,6 +483,8 @@ mod tests {
                 json!({"cpu": "64", "memory": "256Gi", "pods": "58", "nvidia.com/gpu": gpus.to_string()}),
             ),
             labels: std::collections::BTreeMap::new(),
+            node_pool: "gpu".into(),
+            nodes: 2,
             source: Source::Node { name: "n1".into(), seen: jiff::Timestamp::UNIX_EPOCH },
         }
     }

@@ -22,6 +22,7 @@ use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::Deserialize;
@@ -202,11 +203,12 @@ impl Objects {
         }
     }
 
-    /// Shapes of the nodes and claims that are there.
+    /// Shapes of the nodes and claims that are there, known since these were created.
     pub fn shapes(&self) -> Vec<Shape> {
         let now = Timestamp::now();
-        let nodes = self.nodes.iter().filter_map(|n| Shape::of_node(n, now));
-        let claims = self.node_claims.iter().filter_map(|c| Shape::of_claim(c, now));
+        let since = |metadata: &ObjectMeta| metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
+        let nodes = self.nodes.iter().filter_map(|n| Shape::of_node(n, since(&n.metadata)));
+        let claims = self.node_claims.iter().filter_map(|c| Shape::of_claim(c, since(&c.metadata)));
         let mut sightings = Sightings::default();
         nodes.chain(claims).for_each(|shape| sightings.note(shape));
         sightings.shapes(now).collect()
