@@ -102,6 +102,8 @@ pub struct Known<'a> {
     pub warm: &'a [NodeClaim],
     /// Those that the gang keeps while the rest of its nodes come another way.
     pub kept: &'a [NodeClaim],
+    /// Shapes to go by, instead of those that were known when the gang was planned, or are known now.
+    pub shapes: Option<&'a [Shape]>,
 }
 
 /// Plans for the gang of this id, with the turn on short NodePools respected.
@@ -119,8 +121,12 @@ pub fn outcome(
             pages.learn(shape);
         }
     }
-    // While its claims are created, what is learnt meanwhile must not change the plan of a gang.
-    let shapes = pages.accepted(gang).map_or_else(|| pages.shapes(now), |(_, shapes)| shapes);
+    // While its claims are created, and while it is mended, what is learnt meanwhile must not change the plan of a
+    // gang.
+    let accepted = pages.accepted(gang);
+    let began = || pages.frozen(gang).filter(|_| matches!(request.ways, Ways::Like(_)));
+    let frozen = accepted.as_ref().map(|a| Arc::clone(&a.shapes)).or_else(began);
+    let shapes = known.shapes.map(Arc::from).or(frozen).unwrap_or_else(|| pages.shapes(now));
     let short = pages.short(now);
     let reserved = pages.others(gang);
     let counted = not_reserved(known.claims, &reserved);
@@ -131,7 +137,7 @@ pub fn outcome(
     let local_queues = context.stores.local_queues.all();
     let namespace = namespace(context, workload);
     let predecessors = predecessors(context, workload);
-    let settled = predecessors.first().and_then(|_| settled(context, request));
+    let settled = accepted.map_or_else(|| settled(context, request), |accepted| accepted.settled);
     let cluster = Cluster {
         cluster_queue: queue.as_deref(),
         checks: &context.stores.checks.state(),
@@ -201,11 +207,14 @@ fn predecessors(context: &Context, workload: &Workload) -> Vec<Arc<Workload>> {
     line.take(SLICES).filter(|slice| slice.is("Admitted")).collect()
 }
 
-/// The value of the shared label that the nodes of an elastic Job have.
-fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
+/// The value of the shared label that the nodes have which the slices before this one got.
+pub fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
     let key = &request.policy.colocation.as_ref()?.topology_key;
+    request.workload.replaces()?;
+    let own = request.workload.uid().unwrap_or_default();
     let mut claims = context.stores.claims.glimpses();
-    claims.retain(|claim| claim.pin == request.gang && !claim.node_name.is_empty());
+    // Its own first node must not change the order of the ways while the others are on theirs.
+    claims.retain(|c| c.pin == request.gang && c.workload_uid != own && !c.node_name.is_empty());
     let nodes = claims.iter().filter_map(|claim| context.stores.nodes.get(&ObjectRef::new(&claim.node_name)));
     nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
 }
