@@ -128,7 +128,8 @@ impl Shape {
         self
     }
 
-    fn is_shown(&self) -> bool {
+    /// Whether Nodes have shown it, rather than somebody said so.
+    pub fn is_shown(&self) -> bool {
         matches!(self.source, Source::Node { .. })
     }
 
