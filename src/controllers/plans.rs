@@ -20,9 +20,6 @@ use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Most slices of one Job that are looked back over.
-const SLICES: usize = 64;
-
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
 /// The policy of a Workload's next attempt, or why there is none that can be used.
@@ -199,12 +196,9 @@ pub fn updates(
 /// The slices before this one that were admitted, and whose nodes stay until the Job ends.
 fn predecessors(context: &Context, workload: &Workload) -> Vec<Arc<Workload>> {
     let namespace = workload.namespace().unwrap_or_default();
-    let before = |slice: &Workload| {
-        let object = ObjectRef::new(slice.replaces()?).within(&namespace);
-        context.stores.workloads.get(&object).filter(|found| found.line() == workload.line())
-    };
-    let line = std::iter::successors(before(workload), |slice| before(slice));
-    line.take(SLICES).filter(|slice| slice.is("Admitted")).collect()
+    plan::demand::predecessors(workload, |name| {
+        context.stores.workloads.get(&ObjectRef::new(name).within(&namespace))
+    })
 }
 
 /// The value of the shared label that the nodes have which the slices before this one got.
