@@ -376,7 +376,9 @@ mod tests {
         for other in [Values::any_or_none(), values("NotIn", &["a"])] {
             for order in [[&exists, &other], [&other, &exists]] {
                 let mut all = Requirements::default();
-                order.iter().for_each(|values| all.add("k", values).unwrap());
+                for values in order {
+                    all.add("k", values).unwrap();
+                }
                 let clash = all.add("k", &absent).unwrap_err();
                 assert!(!clash.offered.contains('!'), "{clash:?}");
             }

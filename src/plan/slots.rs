@@ -293,7 +293,7 @@ impl Site<'_> {
     /// So many nodes with these pods on each, of one of these types if any are given.
     fn alike(
         &self,
-        (pods, nodes): (Vec<Share>, u32),
+        (pods, count): (Vec<Share>, u32),
         types: &[String],
         shape: Option<&Shape>,
         notes: &mut Vec<String>,
@@ -304,7 +304,7 @@ impl Site<'_> {
                 requests = resources::sum(&requests, &resources::times(&set.each, share.pods));
             }
         }
-        let types = self.possible(types, nodes, &requests, notes);
+        let types = self.possible(types, count, &requests, notes);
         let template = Arc::new(self.family.draft.claim(requests, self.taints.clone(), &types)?);
         let most = Arc::new(self.most(&template.spec.resources.requests, &types));
         let pods: Arc<[Share]> = pods.into();
@@ -317,7 +317,7 @@ impl Site<'_> {
             shape: shape.clone(),
             most: Arc::clone(&most),
         };
-        Ok((0..nodes).map(slot).collect())
+        Ok((0..count).map(slot).collect())
     }
 
     /// Of these types, or else of those that are listed, the ones that so many nodes may be of. As given where none
@@ -325,7 +325,7 @@ impl Site<'_> {
     fn possible(
         &self,
         types: &[String],
-        nodes: u32,
+        count: u32,
         requests: &ResourceList,
         notes: &mut Vec<String>,
     ) -> Vec<String> {
@@ -334,7 +334,7 @@ impl Site<'_> {
             if types.is_empty() { listed.into_iter().flatten().collect() } else { types.iter().collect() };
         let why_not = |name: &String| {
             let shape = self.known.shapes.iter().find(|shape| shape.instance_type == *name)?;
-            self.why_not(shape, nodes, requests).map(|why| format!("type {name} is left out: {why}"))
+            self.why_not(shape, count, requests).map(|why| format!("type {name} is left out: {why}"))
         };
         let (left, out): (Vec<&String>, Vec<&String>) = all.into_iter().partition(|t| why_not(t).is_none());
         if left.is_empty() || out.is_empty() {
