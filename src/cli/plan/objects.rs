@@ -330,7 +330,10 @@ mod tests {
         );
         assert_eq!(named("job-train-1").unwrap().metadata.name.as_deref(), Some("job-train-1"));
         let Err(Failure::Invalid(why)) = named("trian") else { panic!("it is not there") };
-        assert_eq!(why, "no Workload or Job trian in namespace ns; did you mean train?");
+        assert_eq!(
+            why,
+            "no Workload or Job trian in namespace ns; did you mean train or job-train-1 or job-train-2?"
+        );
     }
 
     #[test]
