@@ -493,6 +493,27 @@ fn what_was_created_before_setu_started_counts_for_the_guards_too() {
 }
 
 #[test]
+fn replacements_count_for_the_guards_as_what_is_created_first_does() {
+    played("guards: {createsPerMinute: 3}\ndefaults: {}", async |stage| {
+        let _setu = stage.start();
+        stage.submit("first", 2, "10m");
+        stage.until("it runs", |s| s.is_admitted("first")).await;
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        let lost = stage.admin.list(&kinds::NODE_CLAIM);
+        for claim in &lost {
+            let name = claim["metadata"]["name"].as_str().unwrap();
+            stage.admin.delete(&kinds::NODE_CLAIM, "", name, Preconditions::default()).unwrap();
+        }
+        let is_new =
+            |claim: &Arc<Value>| lost.iter().all(|l| l["metadata"]["uid"] != claim["metadata"]["uid"]);
+        let new = |s: &Stage| s.admin.list(&kinds::NODE_CLAIM).iter().filter(|c| is_new(c)).count();
+        stage.until("both are replaced", |s| new(s) == 2).await;
+        stage.submit("train", 2, "2s");
+        stage.until_told("train", "guards.createsPerMinute allows 3").await;
+    });
+}
+
+#[test]
 fn a_gang_that_waits_for_what_its_local_queue_may_spend_goes_on_as_soon_as_nodes_go() {
     let policy = "guards: {perLocalQueue: {maxHourlyCost: \"5\"}}\n\
                   defaults: {gates: {budget: {prices: {g5.4xlarge: {on-demand: \"2\"}}}}}";

@@ -349,6 +349,54 @@ async fn a_job_that_shrank_and_grows_again_is_given_the_nodes_that_it_kept() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_nodes_that_a_later_slice_has_already_do_not_change_where_the_others_come() {
+    let stage = Stage::new(
+        Options::default(),
+        "{colocation: {topologyKey: topology.kubernetes.io/zone, mode: Preferred}}",
+    );
+    let requirement = |key: &str, values: &[&str]| json!({"key": key, "operator": "In", "values": values});
+    let requirements = json!([
+        requirement("node.kubernetes.io/instance-type", &["g5.4xlarge"]),
+        requirement("karpenter.sh/capacity-type", &["on-demand"]),
+        requirement("topology.kubernetes.io/zone", &["us-east-1a", "us-east-1b"]),
+    ]);
+    let template = json!({"spec": {"template": {"spec": {"requirements": requirements}}}});
+    stage.admin.merge(&kinds::NODE_POOL, "", ID, &template).unwrap();
+    let weather = |rules: Value| json!({"data": {ID: json!({"rules": rules}).to_string()}});
+    let mut first = weather(json!([{"zone": "us-east-1a", "capacity": 0}]));
+    first["apiVersion"] = json!("v1");
+    first["kind"] = json!("ConfigMap");
+    first["metadata"] = json!({"namespace": "kube-system", "name": "weather"});
+    stage.admin.create(&kinds::CONFIG_MAP, first).unwrap();
+    let change = |rules: Value| {
+        stage.admin.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &weather(rules)).unwrap();
+    };
+    let job = stage.job("elastic", &json!({}));
+    stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 2, None)).unwrap();
+    stage.until("the first slice is admitted", 300, |s| s.is("first", "Admitted")).await;
+    // What is more comes in the other zone than where the first nodes are, one node long before the other.
+    change(json!([{"zone": "us-east-1b", "capacity": 0}, {"slot": "1", "registrationDelay": "3m"}]));
+    stage.admin.create(&kinds::WORKLOAD, slice(&job, "second", 4, Some("first"))).unwrap();
+    let ready = |s: &Stage| -> Vec<Arc<Value>> {
+        let mut claims = s.claims_of("second");
+        claims.retain(|c| c["status"]["nodeName"].is_string());
+        claims
+    };
+    let comes = |s: &Stage| s.is_in("second", "WaitingReady") && s.claims_of("second").len() == 2;
+    stage.until("one node is there", 300, |s| comes(s) && ready(s).len() == 1).await;
+    let one = ready(&stage).remove(0);
+    assert_eq!(one["metadata"]["labels"]["topology.kubernetes.io/zone"], "us-east-1a");
+    change(json!([{"zone": "us-east-1b", "capacity": 0}]));
+    let lost = stage.claims_of("second").into_iter().find(|c| c["metadata"]["uid"] != one["metadata"]["uid"]);
+    let lost = lost.unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+    stage.admin.delete(&kinds::NODE_CLAIM, "", &lost, Preconditions::default()).unwrap();
+    stage.finish("first", "WorkloadSliceReplaced");
+    stage.until("the second slice is admitted", 300, |s| s.is("second", "Admitted")).await;
+    let claims = stage.claims_of("second");
+    assert!(claims.iter().any(|c| c["metadata"]["uid"] == one["metadata"]["uid"]), "{claims:#?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_slice_that_gets_no_nodes_waits_and_takes_nothing_from_the_one_that_runs() {
     let retry =
         "{retry: {inCheck: {limit: 0}, yield: {limit: 0}, onExhausted: Reject}, deadlines: {launch: 5s}}";

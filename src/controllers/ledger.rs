@@ -33,6 +33,10 @@ pub struct LedgerPages {
     entries: BTreeMap<String, Entry>,
     short: BTreeMap<Offering, Timestamp>,
     ways: BTreeMap<String, Way>,
+    /// The shapes that each gang's plan was made from, until it is over: what is mended is planned by them again.
+    frozen: BTreeMap<String, Arc<[Shape]>>,
+    /// The shapes as of the last plan, which most of `frozen` share.
+    latest: Arc<[Shape]>,
     sightings: Sightings,
     /// When the first plan was entered: what is older was created in an earlier life.
     since: Option<Timestamp>,
@@ -50,7 +54,19 @@ struct Entry {
     offerings: BTreeSet<Offering>,
     choice: u32,
     shapes: Arc<[Shape]>,
+    settled: Option<String>,
     queue: String,
+}
+
+/// What the plan of a gang that was accepted was made from.
+#[derive(Debug)]
+pub struct Accepted {
+    /// The way that was taken.
+    pub choice: u32,
+    /// The shapes that were known.
+    pub shapes: Arc<[Shape]>,
+    /// Where the nodes of the gang's line were, by the label that they share.
+    pub settled: Option<String>,
 }
 
 /// What is remembered of capacity, for people.
@@ -80,23 +96,34 @@ impl LedgerPages {
         self.entries.iter().filter(|(id, _)| *id != gang).flat_map(|(_, e)| e.reservations.clone()).collect()
     }
 
-    /// Enters a plan for a gang of this LocalQueue. One that stands is left as it is.
-    pub fn enter(&mut self, gang: &str, queue: &str, plan: &Plan, now: Timestamp) {
+    /// Enters a plan for a gang of this LocalQueue whose line was settled there. One that stands is left as it is.
+    pub fn enter(&mut self, gang: &str, queue: &str, settled: Option<String>, plan: &Plan, now: Timestamp) {
         if self.is_entered(gang) {
             return;
         }
+        let shapes = self.shapes(now);
+        if self.latest != shapes {
+            self.latest = shapes;
+        }
+        self.frozen.insert(gang.to_owned(), Arc::clone(&self.latest));
         let entry = Entry {
             reservations: plan.reservations(gang),
             held: Held::of_plan(plan),
             offerings: plan.offerings(),
             choice: plan.choice,
-            shapes: self.shapes(now),
+            shapes: Arc::clone(&self.latest),
+            settled,
             queue: queue.to_owned(),
         };
         self.entries.insert(gang.to_owned(), entry);
         self.since.get_or_insert(now);
+        self.note_created(queue, plan.to_create(), now);
+    }
+
+    /// Notes that so many claims are created for a gang of this LocalQueue.
+    pub fn note_created(&mut self, queue: &str, claims: u32, now: Timestamp) {
         self.created.retain(|(at, ..)| *at + LOG > now);
-        self.created.push((now, queue.to_owned(), plan.to_create()));
+        self.created.push((now, queue.to_owned(), claims));
     }
 
     /// Whether a plan of this gang is entered.
@@ -140,9 +167,19 @@ impl LedgerPages {
         self.answers.insert(gang.to_owned(), obstacle) != Some(obstacle)
     }
 
-    /// The way that was accepted for a gang, and the shapes its plan was made from.
-    pub fn accepted(&self, gang: &str) -> Option<(u32, Arc<[Shape]>)> {
-        self.entries.get(gang).map(|e| (e.choice, Arc::clone(&e.shapes)))
+    /// What the plan that is entered for a gang was made from.
+    pub fn accepted(&self, gang: &str) -> Option<Accepted> {
+        let accepted = |entry: &Entry| Accepted {
+            choice: entry.choice,
+            shapes: Arc::clone(&entry.shapes),
+            settled: entry.settled.clone(),
+        };
+        self.entries.get(gang).map(accepted)
+    }
+
+    /// The shapes that the last plan which was entered for a gang was made from.
+    pub fn frozen(&self, gang: &str) -> Option<Arc<[Shape]>> {
+        self.frozen.get(gang).cloned()
     }
 
     /// Strikes a gang out. Returns whether others may now have their turn.
@@ -157,6 +194,7 @@ impl LedgerPages {
             self.ways.insert(gang.to_owned(), way);
         } else {
             self.ways.remove(gang);
+            self.frozen.remove(gang);
         }
     }
 
@@ -272,7 +310,7 @@ mod tests {
         let now = Timestamp::UNIX_EPOCH;
         let ledger = Ledger::default();
         let mut pages = ledger.open();
-        pages.enter("a", "ns/lq", &plan("p5"), now);
+        pages.enter("a", "ns/lq", None, &plan("p5"), now);
         assert_eq!(pages.whose_turn("b", &plan("p5"), now), None);
         pages.note_shortage(plan("p5").offerings(), now);
         let (other, offering) = pages.whose_turn("b", &plan("p5"), now).unwrap();
@@ -299,9 +337,9 @@ mod tests {
     fn what_others_have_entered_and_created_is_counted_in_all_and_by_queue() {
         let now = Timestamp::UNIX_EPOCH;
         let mut pages = LedgerPages::default();
-        pages.enter("a", "ns/one", &plan("p5"), now);
-        pages.enter("b", "ns/two", &plan("p5"), now + SignedDuration::from_secs(30));
-        pages.enter("b", "ns/two", &plan("p5"), now + SignedDuration::from_secs(31));
+        pages.enter("a", "ns/one", None, &plan("p5"), now);
+        pages.enter("b", "ns/two", None, &plan("p5"), now + SignedDuration::from_secs(30));
+        pages.enter("b", "ns/two", None, &plan("p5"), now + SignedDuration::from_secs(31));
         let nodes = |gang, queue| pages.held_by_others(gang, queue).map(|held| held.nodes).sum::<u32>();
         assert_eq!((nodes("c", None), nodes("a", None), nodes("c", Some("ns/one"))), (2, 1, 1));
         let minute = SignedDuration::from_mins(1);
@@ -310,6 +348,31 @@ mod tests {
         assert_eq!((all.claims, all.frees_at), (2, Some(at(60))));
         assert_eq!(pages.created(None, minute, at(60)).claims, 1);
         assert_eq!(pages.created(Some("ns/one"), LOG, at(60)).claims, 1);
+    }
+
+    #[test]
+    fn what_a_gang_was_planned_from_is_kept_until_it_is_over_and_shared_by_those_of_one_time() {
+        let shape = |instance_type: &str| Shape {
+            instance_type: instance_type.into(),
+            allocatable: crate::api::pod::ResourceList::new(),
+            labels: BTreeMap::new(),
+            node_pool: "gpu".into(),
+            nodes: 1,
+            source: crate::plan::shapes::Source::Policy,
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        let mut pages = LedgerPages::default();
+        pages.enter("a", "ns/lq", Some("r1".into()), &plan("p5"), now);
+        pages.enter("b", "ns/lq", None, &plan("p5"), now);
+        assert!(Arc::ptr_eq(&pages.frozen("a").unwrap(), &pages.frozen("b").unwrap()));
+        pages.learn(shape("p5"));
+        pages.enter("c", "ns/lq", None, &plan("p5"), now);
+        assert_eq!(pages.accepted("a").unwrap().settled.as_deref(), Some("r1"));
+        pages.strike("a");
+        assert!(pages.accepted("a").is_none());
+        assert_eq!(["a", "c"].map(|gang| pages.frozen(gang).unwrap().len()), [0, 1]);
+        pages.went_on("a", None);
+        assert_eq!(pages.frozen("a"), None);
     }
 
     #[test]

@@ -7,20 +7,18 @@ use crate::api::parameters::{PackingMode, Pinning};
 use crate::api::workload::PodSetUpdate;
 use crate::api::{Namespace, NodeClaim, Workload};
 use crate::effects::events::Moment;
+use crate::gang::identity::gang_of;
 use crate::gang::notice::Notice;
 use crate::names;
 use crate::plan::shapes::Shape;
-use crate::plan::{self, Cluster, Obstacle, ObstacleReason, Outcome, Request, Ways};
+use crate::plan::{self, Cluster, Obstacle, ObstacleReason, Outcome, Request, Reservation, Ways};
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Limits, Policy};
 use k8s_openapi::api::core::v1::LimitRange;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// Most slices of one Job that are looked back over.
-const SLICES: usize = 64;
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
@@ -101,6 +99,8 @@ pub struct Known<'a> {
     pub warm: &'a [NodeClaim],
     /// Those that the gang keeps while the rest of its nodes come another way.
     pub kept: &'a [NodeClaim],
+    /// Shapes to go by, instead of those that were known when the gang was planned, or are known now.
+    pub shapes: Option<&'a [Shape]>,
 }
 
 /// Plans for the gang of this id, with the turn on short NodePools respected.
@@ -118,16 +118,15 @@ pub fn outcome(
             pages.learn(shape);
         }
     }
-    // While its claims are created, what is learnt meanwhile must not change the plan of a gang.
-    let shapes = pages.accepted(gang).map_or_else(|| pages.shapes(now), |(_, shapes)| shapes);
+    // While its claims are created, and while it is mended, what is learnt meanwhile must not change the plan of a
+    // gang.
+    let accepted = pages.accepted(gang);
+    let began = || pages.frozen(gang).filter(|_| matches!(request.ways, Ways::Like(_)));
+    let frozen = accepted.as_ref().map(|a| Arc::clone(&a.shapes)).or_else(began);
+    let shapes = known.shapes.map(Arc::from).or(frozen).unwrap_or_else(|| pages.shapes(now));
     let short = pages.short(now);
     let reserved = pages.others(gang);
-    let counted: Vec<NodeClaim> = known
-        .claims
-        .iter()
-        .filter(|c| !reserved.iter().any(|r| r.gang == c.label(names::GANG)))
-        .cloned()
-        .collect();
+    let counted = not_reserved(known.claims, &reserved);
     let queue =
         workload.admission().and_then(|a| context.stores.queues.get(&ObjectRef::new(&a.cluster_queue)));
     let settings = context.policies.settings();
@@ -135,7 +134,7 @@ pub fn outcome(
     let local_queues = context.stores.local_queues.all();
     let namespace = namespace(context, workload);
     let predecessors = predecessors(context, workload);
-    let settled = predecessors.first().and_then(|_| settled(context, request));
+    let settled = accepted.map_or_else(|| settled(context, request), |accepted| accepted.settled);
     let cluster = Cluster {
         cluster_queue: queue.as_deref(),
         checks: &context.stores.checks.state(),
@@ -171,6 +170,12 @@ pub fn outcome(
     }
 }
 
+/// Claims without those of gangs that count with what they are about to create, these among it.
+fn not_reserved(claims: &[NodeClaim], reserved: &[Reservation]) -> Vec<NodeClaim> {
+    let gangs: BTreeSet<&str> = reserved.iter().map(|r| r.gang.as_str()).collect();
+    claims.iter().filter(|claim| !gangs.contains(gang_of(claim).as_str())).cloned().collect()
+}
+
 /// What Kueue is to add to the pods, once it is sure that Kueue can merge it with all else it adds.
 pub fn updates(
     context: &Context,
@@ -191,19 +196,19 @@ pub fn updates(
 /// The slices before this one that were admitted, and whose nodes stay until the Job ends.
 fn predecessors(context: &Context, workload: &Workload) -> Vec<Arc<Workload>> {
     let namespace = workload.namespace().unwrap_or_default();
-    let before = |slice: &Workload| {
-        let object = ObjectRef::new(slice.replaces()?).within(&namespace);
-        context.stores.workloads.get(&object).filter(|found| found.line() == workload.line())
-    };
-    let line = std::iter::successors(before(workload), |slice| before(slice));
-    line.take(SLICES).filter(|slice| slice.is("Admitted")).collect()
+    plan::demand::predecessors(workload, |name| {
+        context.stores.workloads.get(&ObjectRef::new(name).within(&namespace))
+    })
 }
 
-/// The value of the shared label that the nodes of an elastic Job have.
-fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
+/// The value of the shared label that the nodes have which the slices before this one got.
+pub fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
     let key = &request.policy.colocation.as_ref()?.topology_key;
+    request.workload.replaces()?;
+    let own = request.workload.uid().unwrap_or_default();
     let mut claims = context.stores.claims.glimpses();
-    claims.retain(|claim| claim.pin == request.gang && !claim.node_name.is_empty());
+    // Its own first node must not change the order of the ways while the others are on theirs.
+    claims.retain(|c| c.pin == request.gang && c.workload_uid != own && !c.node_name.is_empty());
     let nodes = claims.iter().filter_map(|claim| context.stores.nodes.get(&ObjectRef::new(&claim.node_name)));
     nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
 }
@@ -217,4 +222,35 @@ fn namespace(context: &Context, workload: &Workload) -> Option<Arc<Namespace>> {
 fn limit_ranges(context: &Context, workload: &Workload) -> Vec<Arc<LimitRange>> {
     let namespace = workload.namespace();
     context.stores.limit_ranges.state().into_iter().filter(|r| r.metadata.namespace == namespace).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::pod::ResourceList;
+    use crate::gang::identity::gang_id;
+    use serde_json::json;
+
+    #[test]
+    fn a_gang_in_flight_counts_once_though_its_label_is_that_of_its_whole_line() {
+        let claim = |uid: &str| -> NodeClaim {
+            let claim = json!({
+                "metadata": {
+                    "name": uid, "annotations": {(names::CHECK): "prov"},
+                    "labels": {(names::GANG): "the-line", (names::WORKLOAD_UID): uid},
+                },
+                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+            });
+            serde_json::from_value(claim).unwrap()
+        };
+        let reserved = Reservation {
+            gang: gang_id("later", "prov"),
+            node_pool: "gpu".into(),
+            nodes: 1,
+            most: ResourceList::new(),
+            or_more: 0,
+        };
+        let counted = not_reserved(&[claim("earlier"), claim("later")], &[reserved]);
+        assert_eq!(counted.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["earlier"]);
+    }
 }

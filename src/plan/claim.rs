@@ -119,6 +119,11 @@ impl Draft {
         self.pool.spec.template.spec.expire_after.as_deref().unwrap_or(DEFAULT_EXPIRY)
     }
 
+    /// Upper bounds over all nodes of its NodePool.
+    pub fn limits(&self) -> Option<&ResourceList> {
+        self.pool.spec.limits.as_ref()
+    }
+
     /// Whether nodes made from both are alike.
     pub fn is_like(&self, other: &Self) -> bool {
         self.node_pool == other.node_pool

@@ -119,7 +119,7 @@ fn may_belong(spec: &PodSpec, draft: &Draft, taints: &[Taint], cluster: &Cluster
         let known = is_well_known(key) || cluster.node_pools.iter().any(|pool| defines(pool, key));
         if !by_hand && !known && later.requirements.get(key).is_none() {
             // A key that nothing is asked of yet can always be narrowed.
-            let _ = later.requirements.add(key, &Values::any());
+            let _ = later.requirements.add(key, &Values::any_or_none());
         }
     }
     belongs(spec, &later, taints)
@@ -219,6 +219,13 @@ mod tests {
             {"feature.node.kubernetes.io/pci-10de.present": "true"}}}}});
         world.pools.push(pool("a-labelled-one", &labelled));
         assert_eq!(world.provisioned().pinning, Pinning::SelectorAndTaint);
+    }
+
+    #[test]
+    fn one_that_shuns_a_label_no_pool_knows_belongs() {
+        let shuns = json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [{"key": "team/opt-out", "operator": "DoesNotExist"}]}]}}}});
+        assert_eq!(pinned(std::slice::from_ref(&shuns)).0, Pinning::Selector);
     }
 
     #[test]

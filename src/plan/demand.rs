@@ -16,6 +16,9 @@ use crate::names;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Most slices of one Job that are looked back over.
+const SLICES: usize = 64;
+
 /// One pod set's need.
 #[derive(Clone, Debug)]
 pub struct PodSetDemand<'a> {
@@ -182,6 +185,14 @@ fn pods(workload: &Workload, pod_set: &PodSet) -> u32 {
         .find(|r| r.name == pod_set.name)
         .map_or(0, |r| r.count);
     u32::try_from(granted.min(pod_set.count.saturating_sub(done))).unwrap_or(0)
+}
+
+/// The slices before this one that were admitted, and whose nodes stay until the Job ends. Workloads of its namespace are
+/// found by name.
+pub fn predecessors(workload: &Workload, find: impl Fn(&str) -> Option<Arc<Workload>>) -> Vec<Arc<Workload>> {
+    let before = |slice: &Workload| find(slice.replaces()?).filter(|found| found.line() == workload.line());
+    let line = std::iter::successors(before(workload), |slice| before(slice));
+    line.take(SLICES).filter(|slice| slice.is("Admitted")).collect()
 }
 
 /// Pods of a pod set that have their places from the slices before. Each got nodes for what was more than in
@@ -424,6 +435,8 @@ mod tests {
             json!({"nodeSelector": {(old): "a"}, "affinity": affinity(&[&[(names::ZONE, "In", b)]])}),
             json!({"nodeSelector": {(names::ZONE): "a"}, "affinity": affinity(&[&[(names::ZONE, "In", b)], &[(names::ZONE, "NotIn", a)]])}),
             json!({"affinity": affinity(&[&[("team", "In", a), ("team", "DoesNotExist", &[])]])}),
+            json!({"affinity": affinity(&[&[("team", "Exists", &[]), ("team", "DoesNotExist", &[])]])}),
+            json!({"affinity": affinity(&[&[("team", "DoesNotExist", &[]), ("team", "Exists", &[])]])}),
         ] {
             let message = never(spec);
             assert!(message.starts_with("pod set main contradicts itself"), "{message}");

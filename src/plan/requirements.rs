@@ -18,7 +18,12 @@ pub struct Values {
     /// Less than.
     below: Option<i64>,
     at_least: Option<i32>,
+    /// The label must be there, whatever its value: what else is asked may allow that it is not.
+    present: bool,
 }
+
+/// No label has this value, so that excluding it allows any label, or none.
+const NO_VALUE: &str = "!";
 
 /// Requirements by label key; an absent key may be anything.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
@@ -113,8 +118,7 @@ impl Values {
 
     /// Any value, or none at all.
     pub fn any_or_none() -> Self {
-        // No label has this value.
-        Self { listed: ["!".to_owned()].into(), ..Self::any() }
+        Self { listed: [NO_VALUE.to_owned()].into(), ..Self::any() }
     }
 
     /// Reads operator and values; `None` for an operator that is not known or misses its number.
@@ -124,7 +128,7 @@ impl Values {
         let mut read = match operator {
             "In" => Self { listed: set(), ..Self::default() },
             "NotIn" => Self { listed: set(), ..Self::any() },
-            "Exists" => Self::any(),
+            "Exists" => Self { present: true, ..Self::any() },
             "DoesNotExist" => Self::default(),
             "Gt" => Self { above: Some(number()?), ..Self::any() },
             "Gte" => Self { above: Some(number()?.checked_sub(1)?), ..Self::any() },
@@ -161,18 +165,25 @@ impl Values {
             (a, b) => a.or(b),
         };
         let at_least = self.at_least.max(other.at_least);
-        let bounded = Self { complement: true, listed: BTreeSet::new(), above, below, at_least };
+        let present = self.present || other.present;
+        let bounded = Self { complement: true, listed: BTreeSet::new(), above, below, at_least, present };
         if self.complement && other.complement {
             return Self { listed: &self.listed | &other.listed, ..bounded };
         }
         let (named, rest) = if self.complement { (other, self) } else { (self, other) };
-        let values = named.listed.iter().filter(|v| rest.allows(v) && bounded.allows(v)).cloned().collect();
-        Self { complement: false, listed: values, above: None, below: None, at_least }
+        let values: BTreeSet<String> =
+            named.listed.iter().filter(|v| rest.allows(v) && bounded.allows(v)).cloned().collect();
+        // A label that has one of some values is there.
+        let present = present && values.is_empty();
+        Self { complement: false, listed: values, above: None, below: None, at_least, present }
     }
 
     /// Whether a node without the label satisfies it, as `NotIn` and `DoesNotExist` do.
     fn allows_absence(&self) -> bool {
         let bounded = self.above.is_some() || self.below.is_some();
+        if self.present {
+            return false;
+        }
         if self.complement { !bounded && !self.listed.is_empty() } else { self.listed.is_empty() }
     }
 
@@ -189,8 +200,9 @@ impl Values {
 
     /// What it allows, for people.
     pub fn words(&self) -> String {
-        let list = self.listed.iter().cloned().collect::<Vec<_>>().join(" ");
-        match (self.complement, self.listed.is_empty(), self.above, self.below) {
+        let listed: Vec<&str> = self.listed.iter().map(String::as_str).filter(|v| *v != NO_VALUE).collect();
+        let list = listed.join(" ");
+        match (self.complement, listed.is_empty(), self.above, self.below) {
             (false, true, ..) => "nothing".to_owned(),
             (false, false, ..) => format!("[{list}]"),
             (true, _, Some(a), Some(b)) => format!("more than {a} and less than {b}"),
@@ -356,6 +368,26 @@ mod tests {
                 "{other:?}"
             );
         }
+    }
+
+    #[test]
+    fn a_label_that_must_be_there_must_be_so_whatever_else_is_asked_of_it_first_or_later() {
+        let (exists, absent) = (values("Exists", &[]), values("DoesNotExist", &[]));
+        for other in [Values::any_or_none(), values("NotIn", &["a"])] {
+            for order in [[&exists, &other], [&other, &exists]] {
+                let mut all = Requirements::default();
+                for values in order {
+                    all.add("k", values).unwrap();
+                }
+                let clash = all.add("k", &absent).unwrap_err();
+                assert!(!clash.offered.contains('!'), "{clash:?}");
+            }
+            let mut all = Requirements::default();
+            all.add("k", &other).unwrap();
+            all.add("k", &absent).unwrap();
+            assert!(all.add("k", &exists).is_err());
+        }
+        assert_eq!(exists.and(&Values::one("a")), Values::one("a"));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What nodes of an instance type offer: stated by the policy, or learnt from nodes that were seen.
 //!
 //! No API object lists instance types. Rule: what Nodes have shown wins over what was said of them. Among
-//! several the least counts, but the most of a device: one that lacks some is ill, not smaller.
+//! several the least counts, but the most of a device: one that lacks some is ill, not smaller. So a Node that
+//! is alone in lacking devices is not believed.
 
 use super::requirements::{Requirements, is_well_known};
 use super::resources;
@@ -31,6 +32,13 @@ pub struct Shape {
     /// Labels that come with the machine.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    /// NodePool of the nodes that have shown it: how their devices are shared is set up for each. Empty where
+    /// it is stated for all.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub node_pool: String,
+    /// How many Nodes have shown it.
+    #[serde(skip)]
+    pub nodes: u32,
     /// Where this is known from.
     pub source: Source,
 }
@@ -76,7 +84,8 @@ impl Shape {
         let shown = node.is_ready() && labels.get(names::INITIALIZED).is_some_and(|v| v == "true");
         // A device that is out of order is not allocatable, and the next node of the type has it.
         let allocatable = resources::max(&node.status.allocatable, &node.status.devices);
-        shown.then(|| Self::seen(labels, &allocatable, source)).flatten()
+        let seen = || Self::seen(labels, &allocatable, source).map(|shape| Self { nodes: 1, ..shape });
+        shown.then(seen).flatten()
     }
 
     /// What the provider expects of a NodeClaim's instance type, with a margin for what it cannot know.
@@ -96,22 +105,32 @@ impl Shape {
         if allocatable.is_empty() {
             return None;
         }
+        let node_pool = labels.get(names::NODEPOOL).cloned().unwrap_or_default();
         let labels = labels.iter().filter(|(key, _)| is_of_machine(key)).map(|(k, v)| (k.clone(), v.clone()));
-        Some(Self { instance_type, allocatable: allocatable.clone(), labels: labels.collect(), source })
+        let (labels, allocatable) = (labels.collect(), allocatable.clone());
+        Some(Self { instance_type, allocatable, labels, node_pool, nodes: 0, source })
     }
 
     /// Both as one, told as the other is: the least that either showed, but the most of each device.
     #[must_use]
     pub fn with(&self, other: &Self) -> Self {
-        let devices = |list: &ResourceList| -> ResourceList {
-            list.iter()
-                .filter(|(key, _)| resources::is_device(key))
-                .map(|(k, v)| (k.clone(), v.clone()))
-                .collect()
-        };
         let mut allocatable = resources::min(&self.allocatable, &other.allocatable);
         allocatable.extend(resources::max(&devices(&self.allocatable), &devices(&other.allocatable)));
         Self { allocatable, ..other.clone() }
+    }
+
+    /// The same with no less of a device that it has than `expected` has.
+    #[must_use]
+    pub fn with_devices_of(mut self, expected: &Self) -> Self {
+        let expected = devices(&expected.allocatable);
+        let known = expected.into_iter().filter(|(key, _)| self.allocatable.contains_key(key)).collect();
+        self.allocatable = resources::max(&self.allocatable, &known);
+        self
+    }
+
+    /// Whether Nodes have shown it, rather than somebody said so.
+    pub fn is_shown(&self) -> bool {
+        matches!(self.source, Source::Node { .. })
     }
 
     /// What is left for pods besides these DaemonSets.
@@ -137,6 +156,11 @@ impl Shape {
     }
 }
 
+fn devices(list: &ResourceList) -> ResourceList {
+    let devices = list.iter().filter(|(key, _)| resources::is_device(key));
+    devices.map(|(key, amount)| (key.clone(), amount.clone())).collect()
+}
+
 /// Whether a label tells what a machine is, rather than where it is or what has asked for it.
 pub fn is_of_machine(key: &str) -> bool {
     is_well_known(key) && !OF_PLACE.contains(&key) && !key.ends_with("nodeclass")
@@ -156,22 +180,57 @@ pub struct Known {
     pub lists_types: bool,
 }
 
-/// The shapes that a node with these requirements may have: those of the policy, else those learnt.
-pub fn known(stated: &[parameters::Shape], learnt: &[Shape], requirements: &Requirements) -> Known {
+/// One shape for each type, as nodes of a NodePool have it: what its own have shown, or else the least that is
+/// known of those of the others and expected of its own.
+fn of_pool(learnt: &[Shape], node_pool: &str) -> Vec<Shape> {
+    let types: BTreeSet<&str> = learnt.iter().map(|shape| shape.instance_type.as_str()).collect();
+    let least = |a: Shape, b: &Shape| Shape {
+        allocatable: resources::min(&a.allocatable, &b.allocatable),
+        nodes: a.nodes.min(b.nodes),
+        ..a
+    };
+    let of_type = |instance_type: &str| {
+        let all: Vec<&Shape> = learnt.iter().filter(|s| s.instance_type == instance_type).collect();
+        let is_own = |shape: &Shape| shape.node_pool == node_pool;
+        if let Some(own) = all.iter().find(|s| is_own(s) && s.is_shown()) {
+            return Some((*own).clone());
+        }
+        let any_shown = all.iter().any(|s| s.is_shown());
+        let (shown, expected): (Vec<&Shape>, Vec<&Shape>) = all.into_iter().partition(|s| s.is_shown());
+        let counts = |shape: &&Shape| !any_shown || is_own(shape);
+        let mut counted = shown.into_iter().chain(expected.into_iter().filter(counts));
+        let first = counted.next()?.clone();
+        Some(counted.fold(first, least))
+    };
+    types.into_iter().filter_map(of_type).collect()
+}
+
+/// The shapes that a node of this NodePool with these requirements may have: those of the policy, else those
+/// learnt.
+pub fn known(
+    stated: &[parameters::Shape],
+    learnt: &[Shape],
+    requirements: &Requirements,
+    node_pool: &str,
+) -> Known {
     let stated = stated.iter().map(|shape| Shape {
         instance_type: shape.instance_type.clone(),
         allocatable: shape.allocatable.clone(),
         labels: BTreeMap::new(),
+        node_pool: String::new(),
+        nodes: 0,
         source: Source::Policy,
     });
     let mut all: Vec<Shape> = stated.collect();
-    for shape in learnt {
+    for shape in of_pool(learnt, node_pool) {
         match all.iter_mut().find(|s| s.instance_type == shape.instance_type) {
             Some(known) => {
                 // What is stated holds, but for what a Node has shown to be less.
-                if matches!(shape.source, Source::Node { .. }) {
-                    let shown =
-                        shape.allocatable.iter().filter(|(key, _)| known.allocatable.contains_key(*key));
+                if shape.is_shown() {
+                    let believed = |key: &str| {
+                        known.allocatable.contains_key(key) && (!resources::is_device(key) || shape.nodes > 1)
+                    };
+                    let shown = shape.allocatable.iter().filter(|(key, _)| believed(key));
                     let shown: ResourceList = shown.map(|(k, v)| (k.clone(), v.clone())).collect();
                     if resources::first_short(&known.allocatable, &resources::min(&known.allocatable, &shown))
                         .is_some()
@@ -182,7 +241,7 @@ pub fn known(stated: &[parameters::Shape], learnt: &[Shape], requirements: &Requ
                 }
                 known.labels.clone_from(&shape.labels);
             }
-            None => all.push(shape.clone()),
+            None => all.push(shape),
         }
     }
     all.retain(|shape| shape.may_be(requirements));
@@ -245,7 +304,7 @@ mod tests {
             (json!([is(family, "p")]), vec![node("n", "8", 1)], 0),
             (json!([is(names::ARCH, "arm64")]), vec![node("n", "8", 1)], 0),
         ] {
-            let found = known(&stated("m5"), &learnt, &requirements(&asked));
+            let found = known(&stated("m5"), &learnt, &requirements(&asked), "gpu");
             assert_eq!(found.shapes.len(), expected, "{asked}");
         }
     }
@@ -285,8 +344,41 @@ mod tests {
     }
 
     #[test]
+    fn a_node_that_is_alone_in_lacking_a_stated_device_is_not_believed() {
+        let stated: Vec<parameters::Shape> = serde_json::from_value(json!([
+            {"instanceType": "p5", "allocatable": {"cpu": 8, "nvidia.com/gpu": 8}}]))
+        .unwrap();
+        let shown = |nodes: u32| Shape {
+            instance_type: "p5".into(),
+            allocatable: serde_json::from_value(json!({"cpu": "7", "nvidia.com/gpu": "6"})).unwrap(),
+            nodes,
+            ..node("n", "7", 1)
+        };
+        for (nodes, gpus) in [(1, "8"), (2, "6")] {
+            let shape = known(&stated, &[shown(nodes)], &requirements(&json!([])), "gpu").shapes.remove(0);
+            let amounts = ["cpu", "nvidia.com/gpu"].map(|key| shape.allocatable[key].0.clone());
+            assert_eq!(amounts, ["7", gpus], "{nodes}");
+        }
+    }
+
+    #[test]
+    fn a_node_pool_has_what_its_own_nodes_show_and_else_the_least_that_others_do() {
+        let of = |pool: &str, name: &str, cpu: &str| Shape { node_pool: pool.into(), ..node(name, cpu, 1) };
+        let expected = Shape {
+            source: Source::NodeClaim { name: "c".into(), seen: Timestamp::UNIX_EPOCH },
+            nodes: 0,
+            ..of("expected", "c", "6")
+        };
+        let learnt = [of("plain", "n1", "8"), of("sliced", "n2", "32"), expected];
+        for (pool, cpu) in [("plain", "8"), ("sliced", "32"), ("third", "8"), ("expected", "6")] {
+            let found = known(&[], &learnt, &requirements(&json!([])), pool).shapes;
+            assert_eq!((found.len(), found[0].allocatable["cpu"].0.as_str()), (1, cpu), "{pool}");
+        }
+    }
+
+    #[test]
     fn whether_other_types_are_possible_is_known_only_where_they_are_listed() {
-        let others = |asked: Value| known(&stated("m5"), &[], &requirements(&asked)).others;
+        let others = |asked: Value| known(&stated("m5"), &[], &requirements(&asked), "gpu").others;
         assert!(others(json!([])));
         assert!(!others(json!([is(names::INSTANCE_TYPE, "m5")])));
         assert!(others(json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["m5", "m6"]}])));

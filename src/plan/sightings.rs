@@ -1,8 +1,8 @@
 //! What was seen of the nodes of each instance type, and for how long it counts.
 //!
-//! Kept by the ledger, and made anew by `setu plan`. Rule: a node speaks for its type while it is there and for an
-//! hour from when the first one went, so that an attempt that failed for it is not repeated as it was, and one
-//! that was ill is forgotten.
+//! By NodePool, because how the devices of its nodes are shared is set up for each. Kept by the ledger, and made
+//! anew by `setu plan`. Rule: a node speaks for its type while it is there and for an hour from when the first one
+//! went, so that an attempt that failed for it is not repeated as it was, and one that was ill is forgotten.
 
 use super::shapes::{Shape, Source};
 use jiff::{SignedDuration, Timestamp};
@@ -11,25 +11,34 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How long what gone nodes have shown is remembered.
 const PAST: SignedDuration = SignedDuration::from_hours(1);
 
-/// What was seen, by instance type.
+/// What was seen, by instance type and NodePool.
 #[derive(Debug, Default)]
-pub struct Sightings(BTreeMap<String, Seen>);
+pub struct Sightings(BTreeMap<(String, String), Seen>);
 
-/// What was seen of one type.
+/// What was seen of one type in one NodePool.
 #[derive(Debug, Default)]
 struct Seen {
     /// Nodes that are there, by what they show: mostly all the same.
     present: Vec<(Shape, BTreeSet<String>)>,
-    /// What nodes have shown that are gone, and until when it counts.
-    past: Option<(Shape, Timestamp)>,
+    /// What nodes have shown that are gone.
+    past: Option<Past>,
     /// What the provider expects, which counts where no node was seen.
     estimate: Option<Shape>,
+}
+
+#[derive(Debug)]
+struct Past {
+    shape: Shape,
+    nodes: BTreeSet<String>,
+    /// Until when it counts.
+    until: Timestamp,
 }
 
 impl Sightings {
     /// Notes what a node shows, or what is expected of one.
     pub fn note(&mut self, shape: Shape) {
-        let seen = self.0.entry(shape.instance_type.clone()).or_default();
+        let key = (shape.instance_type.clone(), shape.node_pool.clone());
+        let seen = self.0.entry(key).or_default();
         match &shape.source {
             Source::Node { name, .. } => {
                 let name = name.clone();
@@ -46,15 +55,18 @@ impl Sightings {
     pub fn forget_node(&mut self, name: &str, now: Timestamp) {
         for seen in self.0.values_mut() {
             let Some(shape) = seen.take(name) else { continue };
-            let past = seen.past.take().filter(|(_, until)| *until > now);
-            seen.past = match past {
-                Some((past, until)) => Some((past.with(&shape), until)),
-                None => now.checked_add(PAST).ok().map(|until| (shape, until)),
+            let past = seen.past.take().filter(|past| past.until > now);
+            let until = past.as_ref().map(|past| past.until).or_else(|| now.checked_add(PAST).ok());
+            let (shape, mut nodes) = match past {
+                Some(past) => (past.shape.with(&shape), past.nodes),
+                None => (shape, BTreeSet::new()),
             };
+            nodes.insert(name.to_owned());
+            seen.past = until.map(|until| Past { shape, nodes, until });
         }
     }
 
-    /// One shape for each type.
+    /// One shape for each type in each NodePool.
     pub fn shapes(&self, now: Timestamp) -> impl Iterator<Item = Shape> {
         self.0.values().filter_map(move |seen| seen.shape(now))
     }
@@ -86,11 +98,19 @@ impl Seen {
     }
 
     fn shape(&self, now: Timestamp) -> Option<Shape> {
-        let past = self.past.iter().filter(|(_, until)| *until > now).map(|(shape, _)| shape);
-        let nodes = past.chain(self.present.iter().map(|(shape, _)| shape));
-        nodes
-            .fold(None, |all: Option<Shape>, one| Some(all.map_or_else(|| one.clone(), |all| all.with(one))))
-            .or_else(|| self.estimate.clone())
+        let past = || self.past.iter().filter(|past| past.until > now);
+        let shapes = past().map(|past| &past.shape).chain(self.present.iter().map(|(shape, _)| shape));
+        let all =
+            |all: Option<Shape>, one: &Shape| Some(all.map_or_else(|| one.clone(), |all| all.with(one)));
+        let Some(shown) = shapes.fold(None, all) else { return self.estimate.clone() };
+        let names = past().map(|past| &past.nodes).chain(self.present.iter().map(|(_, nodes)| nodes));
+        let nodes = u32::try_from(names.flatten().collect::<BTreeSet<_>>().len()).unwrap_or(u32::MAX);
+        let shape = Shape { nodes, ..shown };
+        match &self.estimate {
+            // What one node alone lacks of its devices may be out of order.
+            Some(estimate) if nodes < 2 => Some(shape.with_devices_of(estimate)),
+            _ => Some(shape),
+        }
     }
 }
 
@@ -161,15 +181,46 @@ mod tests {
         is(&all, 3, "190", "8");
     }
 
-    #[test]
-    fn an_estimate_counts_only_where_no_node_was_seen() {
-        let claim: NodeClaim = serde_json::from_value(json!({
+    fn expected() -> NodeClaim {
+        serde_json::from_value(json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
             "metadata": {"name": "c", "labels": {(names::INSTANCE_TYPE): "p5"}},
             "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
             "status": {"allocatable": {"cpu": "6", "nvidia.com/gpu": "8"}},
         }))
-        .unwrap();
+        .unwrap()
+    }
+
+    #[test]
+    fn that_a_type_has_fewer_devices_than_expected_is_believed_of_two_nodes() {
+        let mut all = Sightings::default();
+        all.note(Shape::of_claim(&expected(), at(1)).unwrap());
+        all.note(node("n1", "190", "8", 2));
+        all.note(node("n1", "190", "7", 3));
+        is(&all, 4, "190", "8");
+        all.forget_node("n1", at(5));
+        is(&all, 6, "190", "8");
+        all.note(node("n2", "190", "7", 7));
+        is(&all, 8, "190", "7");
+    }
+
+    #[test]
+    fn nodes_of_one_pool_say_nothing_of_how_those_of_another_share_their_devices() {
+        let of = |pool: &str, name: &str, gpus: &str| Shape {
+            node_pool: pool.into(),
+            ..node(name, "190", gpus, 1)
+        };
+        let mut all = Sightings::default();
+        all.note(of("plain", "n1", "8"));
+        all.note(of("sliced", "n2", "32"));
+        let shapes: Vec<(String, String)> =
+            all.shapes(at(2)).map(|s| (s.node_pool, s.allocatable["nvidia.com/gpu"].0.clone())).collect();
+        assert_eq!(shapes, [("plain".into(), "8".into()), ("sliced".into(), "32".into())]);
+    }
+
+    #[test]
+    fn an_estimate_counts_only_where_no_node_was_seen() {
+        let claim = expected();
         let mut all = Sightings::default();
         all.note(Shape::of_claim(&claim, at(1)).unwrap());
         is(&all, 2, "6", "8");

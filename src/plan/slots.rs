@@ -10,9 +10,10 @@ use super::shapes::{Known, Shape, devices_per_node, known};
 use super::{
     Cluster, Most, Obstacle, ObstacleReason, Plan, Request, Share, Slot, cost, daemons, lifetime, resources,
 };
-use crate::api::parameters::{PackingMode, Pinning};
+use crate::api::parameters::{Gate, PackingMode, Pinning};
 use crate::api::pod::ResourceList;
 use crate::names;
+use crate::words::counted;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::sync::Arc;
@@ -34,10 +35,11 @@ pub fn plan(
         // or shows that it has not.
         let in_doubt = request.policy.packing == PackingMode::Fill;
         let daemons = daemons::overhead(family.draft, &taints, cluster, in_doubt)?;
-        let known = known(&request.policy.shapes, cluster.shapes, &family.draft.requirements);
+        let draft = family.draft;
+        let known = known(&request.policy.shapes, cluster.shapes, &draft.requirements, &draft.node_pool);
         let site = Site { request, family: &family, taints, daemons, known };
         let more = match request.policy.packing {
-            PackingMode::PerPod => site.one_each()?,
+            PackingMode::PerPod => site.one_each(&mut notes)?,
             PackingMode::Fill => site.filled(&mut notes)?,
         };
         slots.extend(more);
@@ -116,7 +118,7 @@ struct Site<'a> {
 
 impl Site<'_> {
     /// One node for each pod. The provider picks the type, so only what no type can hold is refused.
-    fn one_each(&self) -> Result<Vec<Slot>, Obstacle> {
+    fn one_each(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
         let Known { shapes, others, .. } = &self.known;
         let mut slots = Vec::new();
         for (index, set) in self.family.sets.iter().enumerate() {
@@ -126,7 +128,7 @@ impl Site<'_> {
             }
             let pods = self.shares(|n| u32::from(n == index));
             let shape = shapes.iter().find(|s| fits(s)).filter(|_| shapes.len() == 1 && !others);
-            slots.extend(self.alike(pods, set.pods, &[], shape)?);
+            slots.extend(self.alike((pods, set.pods), &[], shape, notes)?);
         }
         Ok(slots)
     }
@@ -160,22 +162,29 @@ impl Site<'_> {
         notes.extend(shapes.iter().filter(|shape| used(&filled, shapes, shape)).map(|shape| {
             format!("packed into shape {} as known from {}", shape.instance_type, shape.source)
         }));
-        let mut slots = self.of(&filled, &batches, shapes)?;
+        let mut slots = self.of(&filled, &batches, shapes, notes)?;
         for batch in alone {
             let pods = self.family.sets.get(batch).map_or(0, |set| set.pods);
-            slots.extend(self.alike(self.shares(|n| u32::from(n == batch)), pods, &[], None)?);
+            let shares = self.shares(|n| u32::from(n == batch));
+            slots.extend(self.alike((shares, pods), &[], None, notes)?);
         }
         Ok(slots)
     }
 
-    fn of(&self, filled: &[Filled], batches: &[Batch], shapes: &[Shape]) -> Result<Vec<Slot>, Obstacle> {
+    fn of(
+        &self,
+        filled: &[Filled],
+        batches: &[Batch],
+        shapes: &[Shape],
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<Slot>, Obstacle> {
         let mut slots = Vec::new();
         for node in filled {
             let content = content(batches, &node.pods);
             let holds = |s: &&Shape| resources::first_short(&content, &s.room(&self.daemons)).is_none();
             let types: Vec<String> = shapes.iter().filter(holds).map(|s| s.instance_type.clone()).collect();
             let pods = self.shares(|n| node.pods.get(n).copied().unwrap_or(0));
-            slots.extend(self.alike(pods, node.nodes, &types, shapes.get(node.kind))?);
+            slots.extend(self.alike((pods, node.nodes), &types, shapes.get(node.kind), notes)?);
         }
         Ok(slots)
     }
@@ -187,10 +196,13 @@ impl Site<'_> {
         let sets = &self.family.sets;
         let key = sets.iter().find_map(|set| set.each.keys().find(|key| resources::is_device(key)));
         let (Some(most), Some(key)) = (counts.last(), key) else {
-            notes.push(format!(
-                "no shape of NodePool {pool} is known yet, so each pod gets a node of its own; state shapes under packing.shapes"
-            ));
-            return self.one_each();
+            notes.push(match self.may_be_stated() {
+                Some(remedy) => format!("each pod gets a node of its own: {remedy}"),
+                None => format!(
+                    "no shape of NodePool {pool} is known yet, so each pod gets a node of its own; state shapes under packing.shapes"
+                ),
+            });
+            return self.one_each(notes);
         };
         let room = |devices: &u32| ResourceList::from([(key.clone(), Quantity(devices.to_string()))]);
         let only = |list: &ResourceList| -> ResourceList {
@@ -223,14 +235,28 @@ impl Site<'_> {
         notes.push(format!(
             "no shape of NodePool {pool} is known yet: packed by its {devices} {key} per node alone, so the sum of CPU and memory may be more than a node has"
         ));
+        notes.extend(self.may_be_stated());
         let filled = pack(&batches, &[Kind { room: room(devices), price: None }])
             .map_err(|Misfit { .. }| self.too_large_for_all())?;
         let mut slots = Vec::new();
         for node in &filled {
             let pods = self.shares(|n| node.pods.get(n).copied().unwrap_or(0));
-            slots.extend(self.alike(pods, node.nodes, &[], None)?);
+            slots.extend(self.alike((pods, node.nodes), &[], None, notes)?);
         }
         Ok(slots)
+    }
+
+    /// What is to be done where shapes are stated, and nobody can tell whether nodes of the NodePool have them.
+    fn may_be_stated(&self) -> Option<String> {
+        let unlisted = !self.request.policy.shapes.is_empty() && !self.known.lists_types;
+        unlisted.then(|| {
+            format!(
+                "NodePool {} lists no instance types, so nobody knows whether the stated shapes are among them; list {} in \
+                 NodePool or tier",
+                self.family.draft.node_pool,
+                names::INSTANCE_TYPE
+            )
+        })
     }
 
     fn batches(&self) -> Vec<Batch> {
@@ -267,10 +293,10 @@ impl Site<'_> {
     /// So many nodes with these pods on each, of one of these types if any are given.
     fn alike(
         &self,
-        pods: Vec<Share>,
-        nodes: u32,
+        (pods, count): (Vec<Share>, u32),
         types: &[String],
         shape: Option<&Shape>,
+        notes: &mut Vec<String>,
     ) -> Result<Vec<Slot>, Obstacle> {
         let mut requests = self.daemons.clone();
         for share in &pods {
@@ -278,8 +304,9 @@ impl Site<'_> {
                 requests = resources::sum(&requests, &resources::times(&set.each, share.pods));
             }
         }
-        let template = Arc::new(self.family.draft.claim(requests, self.taints.clone(), types)?);
-        let most = Arc::new(self.most(&template.spec.resources.requests, types));
+        let types = self.possible(types, count, &requests, notes);
+        let template = Arc::new(self.family.draft.claim(requests, self.taints.clone(), &types)?);
+        let most = Arc::new(self.most(&template.spec.resources.requests, &types));
         let pods: Arc<[Share]> = pods.into();
         let shape = shape.cloned().map(Arc::new);
         let slot = |_| Slot {
@@ -290,20 +317,63 @@ impl Site<'_> {
             shape: shape.clone(),
             most: Arc::clone(&most),
         };
-        Ok((0..nodes).map(slot).collect())
+        Ok((0..count).map(slot).collect())
+    }
+
+    /// Of these types, or else of those that are listed, the ones that so many nodes may be of. As given where none
+    /// would be left, or all are.
+    fn possible(
+        &self,
+        types: &[String],
+        count: u32,
+        requests: &ResourceList,
+        notes: &mut Vec<String>,
+    ) -> Vec<String> {
+        let listed = self.family.draft.requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
+        let all: Vec<&String> =
+            if types.is_empty() { listed.into_iter().flatten().collect() } else { types.iter().collect() };
+        let why_not = |name: &String| {
+            let shape = self.known.shapes.iter().find(|shape| shape.instance_type == *name)?;
+            self.why_not(shape, count, requests).map(|why| format!("type {name} is left out: {why}"))
+        };
+        let (left, out): (Vec<&String>, Vec<&String>) = all.into_iter().partition(|t| why_not(t).is_none());
+        if left.is_empty() || out.is_empty() {
+            return types.to_vec();
+        }
+        notes.extend(out.into_iter().filter_map(why_not));
+        left.into_iter().cloned().collect()
+    }
+
+    /// Why so many nodes that are to have this cannot be of a type: it would be waited for in vain, or fail again.
+    fn why_not(&self, shape: &Shape, nodes: u32, requests: &ResourceList) -> Option<String> {
+        let policy = self.request.policy;
+        if shape.is_shown() && resources::first_short(requests, &shape.room(&ResourceList::new())).is_some() {
+            return Some("its nodes have shown that they do not hold the pods".to_owned());
+        }
+        // Not what is left of the limits: that changes while the claims are created.
+        let limits = self.family.draft.limits().filter(|_| policy.capacity_gate == Gate::Enforce);
+        let all = resources::times(&shape.allocatable, nodes);
+        let mut bounds = limits.into_iter().chain(policy.budget.max_resources.as_ref());
+        let over = bounds.any(|bounds| {
+            bounds.keys().any(|key| resources::amount(&all, key) > resources::amount(bounds, key))
+        });
+        over.then(|| format!("{} of it are over the limits", counted(nodes, "node")))
     }
 
     /// The most that a node may have which is to have this: that of the largest type it may be of.
     fn most(&self, requests: &ResourceList, types: &[String]) -> Most {
+        let shapes = || self.known.shapes.iter();
         let may_be = |shape: &&Shape| {
             let named = types.is_empty() || types.contains(&shape.instance_type);
             named && resources::first_short(requests, &shape.room(&ResourceList::new())).is_none()
         };
         let listed = !types.is_empty() || self.known.lists_types;
         // Where any type is possible, that a large one is known does not make it likely.
-        let shapes = self.known.shapes.iter().filter(|_| listed).filter(may_be);
-        let mut most = shapes.fold(requests.clone(), |most, shape| resources::max(&most, &shape.allocatable));
-        let or_more = types.is_empty() && self.known.others;
+        let holding = shapes().filter(|_| listed).filter(may_be);
+        let mut most =
+            holding.fold(requests.clone(), |most, shape| resources::max(&most, &shape.allocatable));
+        let is_known = |name: &String| shapes().any(|shape| shape.instance_type == *name);
+        let or_more = if types.is_empty() { self.known.others } else { !types.iter().all(is_known) };
         let device = requests.keys().find(|key| resources::is_device(key));
         if let (true, Some(key), Some(count)) =
             (or_more, device, devices_per_node(&self.family.draft.requirements).last())
@@ -482,6 +552,8 @@ mod tests {
                 json!({"cpu": "64", "memory": "256Gi", "pods": "58", "nvidia.com/gpu": gpus.to_string()}),
             ),
             labels: std::collections::BTreeMap::new(),
+            node_pool: "gpu".into(),
+            nodes: 2,
             source: Source::Node { name: "n1".into(), seen: jiff::Timestamp::UNIX_EPOCH },
         }
     }
@@ -619,6 +691,40 @@ mod tests {
         let plan = filled(&sets, &["p5", "unheard-of"], &eight()).provisioned();
         assert_eq!(pods(&plan), [vec![("main", 8)], vec![("big", 1)], vec![("big", 1)]]);
         assert!(plan.notes[0].contains("no known shape holds a pod of pod set big"), "{:?}", plan.notes);
+    }
+
+    #[test]
+    fn a_type_that_has_shown_to_be_too_small_is_not_asked_for_again() {
+        let mut world = filled(&[pod_set("main", 2)], &["g5", "p5"], &json!([]));
+        world.policy.packing = PackingMode::PerPod;
+        let types = |world: &World| {
+            let plan = world.provisioned();
+            let requirements = plan.slots[0].template.spec.requirements.clone();
+            let listed = requirements.iter().find(|r| r.key == names::INSTANCE_TYPE).unwrap().values.clone();
+            (listed.join(" "), plan.notes)
+        };
+        world.shapes = vec![Shape { allocatable: object(json!({"cpu": "1"})), ..learnt("g5", 1) }];
+        let note = "type g5 is left out: its nodes have shown that they do not hold the pods";
+        assert_eq!(types(&world), ("p5".into(), vec![note.to_owned()]));
+        let source = Source::NodeClaim { name: "c".into(), seen: jiff::Timestamp::UNIX_EPOCH };
+        world.shapes[0].source = source;
+        assert_eq!(types(&world), ("g5 p5".into(), vec![]), "what was only expected may be wrong");
+    }
+
+    #[test]
+    fn stated_shapes_of_types_that_the_node_pool_does_not_list_are_said_to_need_a_list() {
+        let mut world = filled(&[pod_set("main", 2)], &["p5"], &eight());
+        let requirement =
+            json!({"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["p5"]});
+        let families = json!({"spec": {"template": {"spec": {"requirements": [requirement]}}}});
+        world.pools = vec![pool("gpu", &families)];
+        assert_eq!(
+            world.provisioned().notes,
+            [
+                "each pod gets a node of its own: NodePool gpu lists no instance types, so nobody knows whether the stated \
+              shapes are among them; list node.kubernetes.io/instance-type in NodePool or tier"
+            ]
+        );
     }
 
     #[test]

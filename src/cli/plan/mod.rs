@@ -24,7 +24,7 @@ use std::path::PathBuf;
 /// Example: setu plan -f job.yaml -f nodepools.yaml -f queues.yaml --config policy.yaml
 #[derive(clap::Args, Debug)]
 pub struct Args {
-    /// A Workload in the cluster, instead of one in a file.
+    /// A Workload in the cluster, or the Job that it was made for, instead of one in a file.
     workload: Option<String>,
     /// Namespace of that Workload.
     #[arg(short, long, default_value = "default")]
@@ -87,6 +87,18 @@ impl Args {
         let pool_claims: Vec<_> = objects.node_claims.iter().map(|c| (**c).clone()).collect();
         let shapes = objects.shapes();
         let traffic = objects.traffic(&admitted.workload);
+        let predecessors = objects.predecessors(&admitted.workload);
+        // By its label a gang's own nodes are known, which do not count as another's.
+        let gang = pin(&admitted.workload, &admitted.check);
+        let request = Request {
+            workload: &admitted.workload,
+            check: &admitted.check,
+            our_checks: &our_checks,
+            gang: &gang,
+            policy: &policy,
+            ways: Ways::From(0),
+        };
+        let settled = objects.settled(&request);
         let cluster = Cluster {
             cluster_queue: Some(&admitted.queue),
             checks: &objects.checks,
@@ -103,17 +115,9 @@ impl Args {
             namespace_labels: Some(&labels),
             guards: Some(&settings.file.guards),
             traffic: Some(&traffic),
+            predecessors: &predecessors,
+            settled: settled.as_deref(),
             ..Cluster::default()
-        };
-        // By its label a gang's own nodes are known, which do not count as another's.
-        let gang = pin(&admitted.workload, &admitted.check);
-        let request = Request {
-            workload: &admitted.workload,
-            check: &admitted.check,
-            our_checks: &our_checks,
-            gang: &gang,
-            policy: &policy,
-            ways: Ways::From(0),
         };
         let outcome = plan::plan(&cluster, &request);
         let ways = plan::survey(&cluster, &request).unwrap_or_default();

@@ -10,7 +10,7 @@ use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
     RawParameters, ResourceFlavor, Workload,
 };
-use crate::cli::Failure;
+use crate::cli::{Failure, find};
 use crate::cluster::client;
 use crate::controllers::parameters;
 use crate::names;
@@ -18,10 +18,12 @@ use crate::plan::gates::guards::Traffic;
 use crate::plan::gates::local_queue::Held;
 use crate::plan::shapes::Shape;
 use crate::plan::sightings::Sightings;
+use crate::plan::{Request, demand};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::node::v1::RuntimeClass;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
 use kube::{Api, Client, Resource};
 use serde::Deserialize;
@@ -119,10 +121,8 @@ impl Objects {
         let client = client::connect(config)
             .map_err(|e| Failure::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
         if let Some(name) = workload {
-            let api: Api<Workload> = Api::namespaced(client.clone(), namespace);
-            let found = api.get_opt(name).await.map_err(|e| failed("Workload", &e))?;
-            let missing = || Failure::Invalid(format!("there is no Workload {namespace}/{name}"));
-            self.workload = Some(found.ok_or_else(missing)?);
+            list_in(&client, namespace, &mut self.workloads).await?;
+            self.workload = Some(meant(&self.workloads, name, namespace)?);
         }
         let of = self.workload.as_ref().and_then(|w| w.metadata.namespace.clone());
         list(&client, &mut self.node_pools).await?;
@@ -202,15 +202,47 @@ impl Objects {
         }
     }
 
-    /// Shapes of the nodes and claims that are there.
+    /// The slices of an elastic Job that came before this one.
+    pub fn predecessors(&self, workload: &Workload) -> Vec<Arc<Workload>> {
+        let named = |name: &str| self.workloads.iter().find(|w| w.metadata.name.as_deref() == Some(name));
+        demand::predecessors(workload, |name| named(name).cloned())
+    }
+
+    /// Where the nodes of those are, by the label that all nodes of the gang are to share.
+    pub fn settled(&self, request: &Request<'_>) -> Option<String> {
+        let key = &request.policy.colocation.as_ref()?.topology_key;
+        request.workload.replaces()?;
+        let own = request.workload.metadata.uid.as_deref().unwrap_or_default();
+        let claims = self.node_claims.iter();
+        let of_line =
+            claims.filter(|c| c.label(names::GANG) == request.gang && c.label(names::WORKLOAD_UID) != own);
+        let node = |name| self.nodes.iter().find(|node| node.metadata.name.as_deref() == Some(name));
+        let nodes = of_line.filter_map(|claim| node(claim.node_name()?));
+        nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
+    }
+
+    /// Shapes of the nodes and claims that are there, known since these were created.
     pub fn shapes(&self) -> Vec<Shape> {
         let now = Timestamp::now();
-        let nodes = self.nodes.iter().filter_map(|n| Shape::of_node(n, now));
-        let claims = self.node_claims.iter().filter_map(|c| Shape::of_claim(c, now));
+        let since = |metadata: &ObjectMeta| metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
+        let nodes = self.nodes.iter().filter_map(|n| Shape::of_node(n, since(&n.metadata)));
+        let claims = self.node_claims.iter().filter_map(|c| Shape::of_claim(c, since(&c.metadata)));
         let mut sightings = Sightings::default();
         nodes.chain(claims).for_each(|shape| sightings.note(shape));
         sightings.shapes(now).collect()
     }
+}
+
+/// The Workload that a user means by a name: its own or that of its Job; the newest, of the slices of an elastic one.
+fn meant(workloads: &[Arc<Workload>], name: &str, namespace: &str) -> Result<Workload, Failure> {
+    let all: Vec<Workload> = workloads.iter().map(|w| (**w).clone()).collect();
+    let found = find::matches(&all, name).into_iter();
+    let newest =
+        found.max_by_key(|w| (!w.is("Finished"), w.metadata.creation_timestamp.clone().map(|t| t.0)));
+    newest.cloned().ok_or_else(|| {
+        let place = format!("namespace {namespace}");
+        Failure::Invalid(find::absent(name, &place, &[], &find::similar(&all, name)))
+    })
 }
 
 fn push<K: DeserializeOwned>(all: &mut Vec<Arc<K>>, value: Value) -> Result<(), String> {
@@ -256,4 +288,88 @@ where
         all.extend(found.items.into_iter().map(Arc::new));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn workload(name: &str, job: &str, created: &str, replaces: Option<&str>) -> Arc<Workload> {
+        let mut workload = json!({
+            "metadata": {
+                "namespace": "ns", "name": name, "uid": name, "creationTimestamp": created,
+                "annotations": {(names::ELASTIC_JOB): "true"},
+                "ownerReferences": [
+                    {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": job, "controller": true},
+                ],
+            },
+            "spec": {"podSets": []},
+            "status": {"conditions": [{
+                "type": "Admitted", "status": "True", "reason": "", "message": "",
+                "lastTransitionTime": created,
+            }]},
+        });
+        if let Some(before) = replaces {
+            workload["metadata"]["annotations"][names::SLICE_REPLACES] = json!(format!("ns/{before}"));
+        }
+        Arc::new(serde_json::from_value(workload).unwrap())
+    }
+
+    #[test]
+    fn a_job_is_found_by_its_own_name_and_of_its_slices_the_newest_after_those_before_it() {
+        let second = workload("job-train-2", "train", "2026-01-01T00:01:00Z", Some("job-train-1"));
+        let first = workload("job-train-1", "train", "2026-01-01T00:00:00Z", None);
+        let objects = Objects { workloads: vec![second, first], ..Objects::default() };
+        let named = |name: &str| meant(&objects.workloads, name, "ns");
+        let found = named("train").unwrap();
+        assert_eq!(found.metadata.name.as_deref(), Some("job-train-2"));
+        let before = objects.predecessors(&found);
+        assert_eq!(
+            before.iter().map(|w| w.metadata.name.as_deref()).collect::<Vec<_>>(),
+            [Some("job-train-1")]
+        );
+        assert_eq!(named("job-train-1").unwrap().metadata.name.as_deref(), Some("job-train-1"));
+        let Err(Failure::Invalid(why)) = named("trian") else { panic!("it is not there") };
+        assert_eq!(
+            why,
+            "no Workload or Job trian in namespace ns; did you mean train or job-train-1 or job-train-2?"
+        );
+    }
+
+    #[test]
+    fn nodes_of_the_slices_before_say_where_a_later_one_is_to_go() {
+        let claim = |uid: &str, node: &str| {
+            let claim = json!({
+                "metadata": {"name": node, "labels": {(names::GANG): "line", (names::WORKLOAD_UID): uid}},
+                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+                "status": {"nodeName": node},
+            });
+            Arc::new(serde_json::from_value(claim).unwrap())
+        };
+        let node = |name: &str, zone: &str| {
+            let node = json!({"metadata": {"name": name, "labels": {(names::ZONE): zone}}});
+            Arc::new(serde_json::from_value(node).unwrap())
+        };
+        let objects = Objects {
+            node_claims: vec![claim("second", "n1"), claim("first", "n2")],
+            nodes: vec![node("n1", "a"), node("n2", "b")],
+            ..Objects::default()
+        };
+        let colocation = crate::policy::Colocation {
+            topology_key: names::ZONE.to_owned(),
+            mode: crate::api::parameters::ColocationMode::Preferred,
+        };
+        let policy =
+            crate::policy::Policy { colocation: Some(colocation), ..crate::policy::Policy::default() };
+        let second = workload("second", "train", "2026-01-01T00:01:00Z", Some("first"));
+        let request = Request {
+            workload: &second,
+            check: "prov",
+            our_checks: &[],
+            gang: "line",
+            policy: &policy,
+            ways: crate::plan::Ways::From(0),
+        };
+        assert_eq!(objects.settled(&request).as_deref(), Some("b"));
+    }
 }

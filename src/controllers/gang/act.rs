@@ -9,6 +9,7 @@ use crate::effects::{claims, handover, journal as journal_write};
 use crate::error::Error;
 use crate::gang::custody::{Parting, parting};
 use crate::gang::late::is_late;
+use crate::gang::losses::is_mixed;
 use crate::gang::{Effect, Event, Failure, FailureClass, Reservation, Sight, State, decide, message, notice};
 use crate::names;
 use crate::plan::{Outcome, Plan};
@@ -63,6 +64,7 @@ impl Gang<'_> {
         let wanted = slots.iter().filter_map(|slot| self.claim(plan, *slot, hold)).collect();
         let wanted = self.take_over(workload, wanted).await?;
         let created = claims::create(self.client, wanted).await;
+        self.note_replacements(workload, created.claims.len());
         for claim in created.claims {
             self.context.necrology.saw(&claim, self.context.now());
             self.claims.retain(|c| c.name_any() != claim.name_any());
@@ -84,6 +86,14 @@ impl Gang<'_> {
             return Ok(());
         }
         created.later.map_or(Ok(()), Err)
+    }
+
+    /// Notes replacements, which no plan that is entered counts.
+    fn note_replacements(&self, workload: &Workload, claims: usize) {
+        if self.journal.memory.generation > 0 && !is_mixed(&self.journal, &self.policy) {
+            let claims = u32::try_from(claims).unwrap_or(u32::MAX);
+            self.context.ledger.open().note_created(&workload.local_queue(), claims, self.context.now());
+        }
     }
 
     /// Parts with the claims of these names, in the way that the policy says.

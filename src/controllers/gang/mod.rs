@@ -239,7 +239,10 @@ impl<'a> Gang<'a> {
         }
         let freed = match (&self.journal.state, &self.plan) {
             (State::Provisioning, Some(Outcome::Provision(plan))) => {
-                pages.enter(&self.id, &workload.local_queue(), plan, now);
+                if !pages.is_entered(&self.id) {
+                    let settled = plans::settled(context, &self.request(workload));
+                    pages.enter(&self.id, &workload.local_queue(), settled, plan, now);
+                }
                 false
             }
             (State::Provisioning | State::WaitingReady, _) => false,

@@ -13,7 +13,7 @@ use crate::names;
 use crate::plan::demand::as_granted;
 use crate::plan::offering::Offering;
 use crate::plan::outcome::{Obstacle, ObstacleReason};
-use crate::plan::{Outcome, Plan, Request, Ways};
+use crate::plan::{Outcome, Request, Ways};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Gang<'_> {
@@ -34,7 +34,7 @@ impl Gang<'_> {
         let begun =
             self.claims.iter().find(|c| c.label(names::ATTEMPT) == self.journal.memory.attempt.to_string());
         let ways = match (&self.journal.state, pages.accepted(&self.id), begun) {
-            (State::Provisioning, Some((choice, _)), _) => Ways::Accepted(choice),
+            (State::Provisioning, Some(accepted), _) => Ways::Accepted(accepted.choice),
             (State::Provisioning, None, _) if mixed => Ways::From(self.journal.memory.way.choice),
             (State::Provisioning, None, Some(claim)) => Ways::Like(claim),
             // What is mended stays what it was, on whatever tier.
@@ -47,28 +47,43 @@ impl Gang<'_> {
             claims: &self.pool_claims,
             warm: self.warm.as_deref().unwrap_or_default(),
             kept: &kept,
+            shapes: None,
         };
-        let plan = plans::outcome(self.context, &request, &self.id, pages, known);
-        let is_short =
-            |plan: &Plan, pages: &mut LedgerPages| plan.is_short(Some(&pages.short(self.context.now())));
-        if goes_on && matches!(&plan, Outcome::Provision(plan) if is_short(plan, pages)) {
+        let short = goes_on.then(|| pages.short(self.context.now()));
+        let mut plan = |workload, known| {
+            plans::outcome(self.context, &Request { workload, ..request }, &self.id, pages, known)
+        };
+        let now = plan(workload, known);
+        if matches!(&now, Outcome::Provision(plan) if plan.is_short(short.as_ref())) {
             // A gang that has nodes already does not ask in vain for the others: it would do so without a pause.
             let message = "no tier has capacity now for the nodes that are missing";
             return Outcome::Wait(Obstacle::new(ObstacleReason::CapacityShort, message));
         }
-        let counts_more = workload.is_replaced() || self.is_short_of(&plan);
-        if !self.journal.memory.mending || !counts_more {
-            return plan;
+        if !self.journal.memory.mending {
+            return now;
         }
         // Pods that are done have moved the slots of the others: only all of them give the first plan.
         let all = as_granted(workload);
-        plans::outcome(self.context, &Request { workload: &all, ..request }, &self.id, pages, known)
+        let counts_more = workload.is_replaced() || self.is_short_of(&now);
+        let found = if counts_more { plan(&all, known) } else { now };
+        if self.journal.memory.plan.is_none() || self.is_begun_with(&found) {
+            return found;
+        }
+        // Before another replica led it, the gang may have been planned when no shape was learnt yet.
+        let known = plans::Known { shapes: Some(&[]), ..known };
+        let mut before = [workload, &all].into_iter().map(|workload| plan(workload, known));
+        before.find(|plan| self.is_begun_with(plan)).unwrap_or(found)
+    }
+
+    /// Whether this is the plan that the attempt was begun with.
+    fn is_begun_with(&self, plan: &Outcome) -> bool {
+        matches!(plan, Outcome::Provision(plan) if self.journal.memory.plan.as_ref() == Some(&plan.hash()))
     }
 
     /// Whether a gang whose pods need these nodes now has fewer, and the plan is not the one it began with.
-    fn is_short_of(&self, plan: &Outcome) -> bool {
-        let Outcome::Provision(plan) = plan else { return false };
-        self.journal.memory.plan.as_ref() != Some(&plan.hash()) && plan.slots.len() > self.staying().count()
+    fn is_short_of(&self, outcome: &Outcome) -> bool {
+        let Outcome::Provision(plan) = outcome else { return false };
+        !self.is_begun_with(outcome) && plan.slots.len() > self.staying().count()
     }
 
     /// Claims of the current attempt that are not going.

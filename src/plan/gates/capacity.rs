@@ -3,10 +3,13 @@
 
 use super::{Answer, Gate, Report};
 use crate::api::pod::ResourceList;
-use crate::api::{NodeClaim, NodePool, Workload};
+use crate::api::{NodeClaim, NodePool};
 use crate::names;
-use crate::plan::resources::{first_short, shown, sum};
+use crate::plan::requirements::Requirements;
+use crate::plan::resources::{amount, first_short, max, shown, sum, times};
+use crate::plan::shapes::known;
 use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation, warm};
+use crate::policy::Policy;
 use crate::words::counted;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,8 +32,11 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
         .iter()
         .filter_map(|wanted| {
             let report = Report::of(Gate::Capacity, &wanted.node_pool);
-            Some(match over_limit(cluster, &others, pool(&wanted.node_pool)?, wanted, request.workload) {
-                Some(message) => report.answer(Answer::Wait, message).because(ObstacleReason::LimitExceeded),
+            Some(match over_limit(cluster, &others, pool(&wanted.node_pool)?, wanted, request) {
+                Some(message) => {
+                    let message = message + &even_alone(pool(&wanted.node_pool)?, wanted, plan);
+                    report.answer(Answer::Wait, message).because(ObstacleReason::LimitExceeded)
+                }
                 None => allowed(report, pool(&wanted.node_pool)?, wanted),
             })
         })
@@ -54,13 +60,13 @@ fn over_limit(
     others: &[&NodeClaim],
     pool: &NodePool,
     wanted: &Reservation,
-    workload: &Workload,
+    request: &Request<'_>,
 ) -> Option<String> {
-    let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+    let uid = request.workload.metadata.uid.as_deref().unwrap_or_default();
     let limits = pool.spec.limits.as_ref().filter(|l| !l.is_empty())?;
     let mut used = ResourceList::new();
     for claim in others.iter().filter(|c| counts(c, wanted, uid)) {
-        used = sum(&used, &with_nodes(claim.counts_with(), 1));
+        used = sum(&used, &with_nodes(&most_of(claim, cluster, request.policy), 1));
     }
     for other in cluster.reserved.iter().filter(|r| r.node_pool == wanted.node_pool && r.gang != wanted.gang)
     {
@@ -78,6 +84,39 @@ fn over_limit(
         shown(&used, key),
         shown(&more, key)
     ))
+}
+
+/// What is to be done where nodes of the gang alone are over the limits, and only as what they may come to be.
+fn even_alone(pool: &NodePool, wanted: &Reservation, plan: &Plan) -> String {
+    let groups = plan.groups();
+    let of_pool = groups.iter().filter(|(slot, _)| slot.node_pool == wanted.node_pool);
+    let asked = of_pool.fold(ResourceList::new(), |all, (slot, count)| {
+        sum(&all, &times(&slot.template.spec.resources.requests, *count))
+    });
+    let Some(limits) = &pool.spec.limits else { return String::new() };
+    let over = |list: &ResourceList, key: &String| amount(list, key) > amount(limits, key);
+    if !limits.keys().any(|key| over(&wanted.most, key) && !over(&asked, key)) {
+        return String::new();
+    }
+    format!(
+        "; {}, each counted as the largest type that it may be of, are over it even with nothing in use: list smaller \
+         types in NodePool or tier",
+        counted(wanted.nodes, "node")
+    )
+}
+
+/// What a claim has; before launch, that of the largest type that it may come to be of.
+fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy) -> ResourceList {
+    let counted = claim.counts_with().clone();
+    let mut asked = Requirements::default();
+    let has_come = claim.status.as_ref().is_some_and(|status| !status.capacity.is_empty());
+    if has_come || asked.add_all(&claim.spec.requirements).is_err() {
+        return counted;
+    }
+    let known = known(&policy.shapes, cluster.shapes, &asked, claim.label(names::NODEPOOL));
+    let shapes = known.shapes.iter().filter(|_| known.lists_types);
+    let holding = shapes.filter(|s| first_short(&counted, &s.room(&ResourceList::new())).is_none());
+    holding.fold(counted.clone(), |most, shape| max(&most, &shape.allocatable))
 }
 
 /// Whether a claim is another's than that of the gang of this Workload: slices share a gang's label.
@@ -144,19 +183,67 @@ mod tests {
         assert!(world.obstacle().1.contains("limit of 4 nvidia.com/gpu: 10 in use and 2 more"));
     }
 
+    /// A NodePool of two types with this limit of GPUs.
+    fn typed(limit: &str) -> std::sync::Arc<NodePool> {
+        let requirement = json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": ["g5", "p5"]});
+        let template = json!({"spec": {"requirements": [requirement]}});
+        pool("gpu", &json!({"spec": {"limits": {"nvidia.com/gpu": limit}, "template": template}}))
+    }
+
+    /// Shapes of these types: `p5` has 8 GPUs, any other 1.
+    fn shapes(types: &[&str]) -> Vec<parameters::Shape> {
+        let gpus = |t: &str| if t == "p5" { "8" } else { "1" };
+        let all = types
+            .iter()
+            .map(|t| json!({"instanceType": t, "allocatable": {"cpu": "64", "nvidia.com/gpu": gpus(t)}}));
+        serde_json::from_value(all.collect()).unwrap()
+    }
+
+    #[test]
+    fn a_type_of_which_so_many_nodes_are_over_the_limits_at_all_is_left_out() {
+        let mut world = world(&json!({}));
+        world.policy.shapes = shapes(&["g5", "p5"]);
+        let types = |world: &World| {
+            let plan = world.provisioned();
+            let requirements = plan.slots[0].template.spec.requirements.clone();
+            let types = requirements.iter().find(|r| r.key == names::INSTANCE_TYPE).unwrap().values.join(" ");
+            (types, plan.notes)
+        };
+        let left_out = vec!["type p5 is left out: 2 nodes of it are over the limits".to_owned()];
+        world.pools = vec![typed("16")];
+        assert_eq!(types(&world), ("g5 p5".into(), vec![]));
+        world.pools = vec![typed("15")];
+        assert_eq!(types(&world), ("g5".into(), left_out.clone()));
+        world.pools = vec![typed("16")];
+        world.policy.budget =
+            serde_json::from_value(json!({"maxResources": {"nvidia.com/gpu": 15}})).unwrap();
+        assert_eq!(types(&world), ("g5".into(), left_out));
+        // Where all are too large, that is waited for.
+        world.policy.budget = parameters::Budget::default();
+        world.pools = vec![typed("1")];
+        assert_eq!(world.obstacle().0, ObstacleReason::LimitExceeded);
+    }
+
+    #[test]
+    fn a_claim_that_has_not_launched_counts_with_the_largest_type_that_it_lists() {
+        let mut world = world(&json!({"nvidia.com/gpu": "9"}));
+        world.policy.shapes = shapes(&["g5", "p5"]);
+        let listing = |types: &[&str]| {
+            let requirement = json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": types});
+            claim("g2", &json!({"spec": {"requirements": [requirement]}}))
+        };
+        world.claims = vec![listing(&["g5"])];
+        assert_eq!(world.provisioned().slots.len(), 2);
+        world.claims = vec![listing(&["g5", "p5"])];
+        assert!(world.obstacle().1.contains("8 in use and 2 more"), "{}", world.obstacle().1);
+    }
+
     #[test]
     fn a_node_counts_with_the_largest_type_that_it_may_become() {
         let mut world = world(&json!({"nvidia.com/gpu": "15"}));
-        let typed = json!({"spec": {"limits": {"nvidia.com/gpu": "15"}, "template": {"spec": {"requirements":
-            [{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["g5", "p5"]}]}}}});
-        world.pools = vec![pool("gpu", &typed)];
-        let shapes = |types: &[&str]| {
-            let gpus = |t: &str| if t == "p5" { "8" } else { "1" };
-            let all = types
-                .iter()
-                .map(|t| json!({"instanceType": t, "allocatable": {"cpu": "64", "nvidia.com/gpu": gpus(t)}}));
-            serde_json::from_value(all.collect()).unwrap()
-        };
+        world.pools = vec![typed("16")];
+        // One node is another's.
+        world.claims = vec![claim("g2", &json!({}))];
         for mode in [parameters::PackingMode::PerPod, parameters::PackingMode::Fill] {
             world.policy.packing = mode;
             world.policy.shapes = shapes(&["g5", "p5"]);
@@ -164,7 +251,7 @@ mod tests {
             let wanted = match world.plan() {
                 crate::plan::Outcome::Provision(plan) => plan.reservations("g1").remove(0),
                 crate::plan::Outcome::Wait(obstacle) => {
-                    assert!(obstacle.message.contains("0 in use and 16 more"), "{}", obstacle.message);
+                    assert!(obstacle.message.contains("1 in use and 16 more"), "{}", obstacle.message);
                     continue;
                 }
                 other => panic!("{other:?}"),
@@ -189,7 +276,10 @@ mod tests {
             [{"key": names::DEVICE_COUNTS[0], "operator": "In", "values": ["4", "8"]}]}}}});
         let mut world = world(&json!({}));
         world.pools = vec![pool("gpu", &counted)];
-        assert!(world.obstacle().1.contains("limit of 8 nvidia.com/gpu: 0 in use and 16 more"));
+        let message = world.obstacle().1;
+        assert!(message.contains("limit of 8 nvidia.com/gpu: 0 in use and 16 more"), "{message}");
+        let remedy = "; 2 nodes, each counted as the largest type that it may be of, are over it even with nothing in use";
+        assert!(message.contains(remedy), "{message}");
     }
 
     #[test]

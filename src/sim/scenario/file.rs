@@ -274,6 +274,8 @@ pub struct Expect {
     pub running_on_own_nodes: Option<usize>,
     /// NodeClaims of this gang.
     pub claims: Option<usize>,
+    /// Label key of which every NodeClaim of this gang requires one and the same value, and every Node has it.
+    pub together: Option<String>,
     /// Pods of others on the nodes of this gang.
     pub strangers: Option<usize>,
     /// Reason of an Event on its Workload.

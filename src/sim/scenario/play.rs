@@ -203,6 +203,9 @@ async fn lacks_of_job<T: Theatre>(
     if let Some(wanted) = expect.running_on_own_nodes {
         lack.extend(misplaced(world, job, &own, wanted).await?);
     }
+    if let Some(key) = &expect.together {
+        lack.extend(apart(world, &own, key).await?);
+    }
     if let Some(wanted) = expect.strangers {
         let found = strangers(world, job, &own).await?;
         lack.extend(
@@ -231,6 +234,25 @@ async fn misplaced<T: Theatre>(
     }
     let good = used.len() == wanted && used.is_subset(&nodes) && nodes.len() == wanted;
     Ok((!good).then(|| format!("pods of {job} run on {used:?}, and the gang's nodes are {nodes:?}")))
+}
+
+/// What keeps these claims from being held to one value of a label that their Nodes have too.
+async fn apart<T: Theatre>(world: &World<T>, own: &[&NodeClaim], key: &str) -> Result<Option<String>> {
+    let required = |claim: &&NodeClaim| {
+        let of_key = claim.spec.requirements.iter().filter(|r| r.key == key && r.operator == "In");
+        of_key.map(|r| r.values.join(" ")).collect::<Vec<_>>().join(" and ")
+    };
+    let required: BTreeSet<String> = own.iter().map(required).collect();
+    let api: Api<Node> = Api::all(world.client.clone());
+    let nodes = api.list(&ListParams::default()).await?.items;
+    let label = |claim: &&NodeClaim| {
+        let node = nodes.iter().find(|node| Some(node.name_any().as_str()) == claim.node_name());
+        node.and_then(|node| node.labels().get(key).cloned()).unwrap_or_default()
+    };
+    let labels: BTreeSet<String> = own.iter().map(label).collect();
+    let held = required.len() == 1 && required.iter().all(|value| !value.is_empty() && !value.contains(' '));
+    let together = held && labels == required;
+    Ok((!together).then(|| format!("the gang requires {key} {required:?}, and its nodes have {labels:?}")))
 }
 
 /// Pods that do not belong to the Job and are on a node of these claims.
