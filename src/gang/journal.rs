@@ -254,8 +254,9 @@ impl Journal {
         }
         journal.bounded()?;
         if journal.seq > SEQ_LIMIT {
-            // So that there is always a next number.
-            journal.seq = SEQ_LIMIT / 2;
+            // So that there is always a next number, and it is the one after the last step.
+            let steps = journal.history.iter().map(|step| step.seq).filter(|seq| *seq <= SEQ_LIMIT);
+            journal.seq = steps.max().unwrap_or_default();
         }
         // Times are the tenant's word until they are shown to be possible.
         let possible = |time: Timestamp| time.clamp(created.min(now), now);
