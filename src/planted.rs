@@ -12,9 +12,9 @@
 //! | model | `DeleteWithoutUid`, `ReadyBeforeGate`, `VerdictBeforeCleanup`, `CreateWithoutJournal`, `RandomClaimNames`, `ActOnStaleJournal`, `ActOnConflict`, `EpochIgnored`, `AttemptFromJournalOnly`, `DeleteWhileAdmitted`, `ReadyFromJournalAlone`, `PlanOnCachedAbsence`, `ReadyStandsWhileDeleting`, `ReleasedForGood` |
 //! | names | `NameWithoutUid` |
 //! | journal | `JournalUnbound` |
-//! | simulator | `AdoptStranger`, `SweepBeforeStores`, `SelectorMissing`, `DeleteWithoutUid`, `CreateWithoutJournal`, `ActOnStaleJournal` |
+//! | simulator | `AdoptStranger`, `SweepBeforeStores`, `SelectorMissing`, `DeleteWithoutUid`, `CreateWithoutJournal`, `ActOnStaleJournal`, `ActOnConflict` |
 //!
-//! The last three are hooks in the order of requests, of which the model has a copy; so both must find them.
+//! The last four are hooks in the order of requests, of which the model has a copy; so both must find them.
 
 #[cfg(feature = "planted-bugs")]
 pub use switch::{Planted, is_planted, plant, salt};
