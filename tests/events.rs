@@ -24,6 +24,18 @@ const BEAT: Duration = Duration::from_millis(250);
 /// Events, each with reason and words, by the kind and name of what they are on.
 type Told = BTreeMap<String, BTreeSet<(String, String)>>;
 
+/// A cluster with the policy that nobody has written.
+fn cluster() -> Cluster {
+    let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
+    let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
+    Cluster::start(7, &clock, &controller_name_of(ID), serde_json::from_value(policy).unwrap())
+}
+
+fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.unwrap().block_on(work)
+}
+
 /// Leads a gang of two to its end; returns the Events that Setu made.
 fn told(events_on_job: bool, more: &[Value]) -> Told {
     lead(&Start { events_on_job, ..Start::default() }, more).0
@@ -32,16 +44,17 @@ fn told(events_on_job: bool, more: &[Value]) -> Told {
 /// The same with a replica that is started like this, and another one should it die. Returns how many writes the
 /// first one made, too.
 fn lead(start: &Start, more: &[Value]) -> (Told, usize) {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
-        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
-        let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
-        let policy = serde_json::from_value(policy).unwrap();
-        let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
+    in_virtual_time(async {
+        let mut cluster = cluster();
         let admin = cluster.server.user("admin");
         let weather = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"}});
-        for object in objects(ID, 100).unwrap().into_iter().chain([weather]).chain(more.to_vec()).chain([train::job(ID)]) {
+        for object in objects(ID, 100)
+            .unwrap()
+            .into_iter()
+            .chain([weather])
+            .chain(more.to_vec())
+            .chain([train::job(ID)])
+        {
             let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
             admin.create(kind, object).unwrap();
         }
@@ -110,13 +123,8 @@ fn every_step_is_told_wherever_setu_was_killed_and_whichever_answer_was_lost() {
 
 #[test]
 fn a_replica_that_takes_over_says_how_long_nodes_usually_take_as_the_one_before_could() {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
-        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
-        let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
-        let policy = serde_json::from_value(policy).unwrap();
-        let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
+    in_virtual_time(async {
+        let mut cluster = cluster();
         let admin = cluster.server.user("admin");
         let weather = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"}});
         let job = |name: &str| {

@@ -2,7 +2,8 @@
 //!
 //! `workload` takes gangs through their lives, `admission_check` reports whether a check works, and
 //! `claims` asks of every NodeClaim whether somebody still wants it. `queue` decides who is looked at
-//! when, `context` is what they share, and `board` what people are shown of it.
+//! when, `context` is what they share, `touched` what follows when an object changes, and `board` what people
+//! are shown of it.
 
 pub mod admission_check;
 pub mod board;
@@ -20,6 +21,7 @@ pub mod policies;
 pub mod queue;
 mod seen;
 mod terms;
+mod touched;
 mod traffic;
 mod waiting;
 pub mod workload;

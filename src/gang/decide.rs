@@ -177,7 +177,7 @@ impl Turn {
 
     /// Whether a time lies further ahead than any wait: no clock that is right has written it.
     pub(super) fn is_too_far(&self, until: Timestamp) -> bool {
-        later(self.now, self.rules.longest_wait).is_some_and(|bound| until > bound)
+        is_too_far(until, self.now, self.rules.longest_wait)
     }
 
     /// Notes a failed attempt and says where its rollback leads.
@@ -326,6 +326,11 @@ impl Then {
             Self::Released => State::Released,
         }
     }
+}
+
+/// Whether a time lies further ahead than the policy's longest wait.
+pub(super) fn is_too_far(until: Timestamp, now: Timestamp, longest: jiff::SignedDuration) -> bool {
+    later(now, longest).is_some_and(|bound| until > bound)
 }
 
 fn later(now: Timestamp, by: jiff::SignedDuration) -> Option<Timestamp> {

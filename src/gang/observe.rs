@@ -4,6 +4,7 @@
 //! not enough to decide, the reading says so instead of guessing.
 
 use super::claims::{ClaimView, Health, Loss};
+use super::decide::is_too_far;
 use super::event::{Event, Standing};
 use super::facts::{Facts, Sight};
 use super::failure::{Failure, FailureClass};
@@ -122,8 +123,8 @@ fn by_state(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         State::RollingBack { .. } => return rolling_back(facts),
         // No wait is longer than the policy's longest: whoever wrote another time was wrong.
         State::BackingOff { until } => {
-            let bound = facts.now.checked_add(facts.policy.longest_wait());
-            (*until <= facts.now || bound.is_ok_and(|bound| *until > bound)).then_some(Event::WaitOver)
+            let is_over = *until <= facts.now || is_too_far(*until, facts.now, facts.policy.longest_wait());
+            is_over.then_some(Event::WaitOver)
         }
         State::Yielded | State::Rejected | State::Released => None,
     };
