@@ -163,6 +163,25 @@ impl Seen {
 }
 
 #[test]
+fn a_claim_that_is_known_to_have_gone_is_not_made_again_under_its_name() {
+    let mut seen = Seen::new(State::Provisioning, Standing::Reserved);
+    seen.journal.memory.slots = 3;
+    seen.plan = Outcome::Provision(plan(3));
+    seen.journal.memory.plan = Some(plan(3).hash());
+    seen.claims = vec![ready(0, 0)];
+    let shortage = Failure::new(FailureClass::InsufficientCapacity, "none left");
+    seen.losses = BTreeMap::from([(1, Loss::Failed(shortage.clone()))]);
+    assert_eq!(seen.events(), [Event::Failed(shortage)], "whatever else is still to be created");
+    // Why it went may be told within the next seconds.
+    seen.losses = BTreeMap::from([(1, Loss::Unclear(at(20)))]);
+    assert_eq!(seen.events(), [Event::ClaimsMissing(vec![2])]);
+    seen.claims.push(ready(2, 0));
+    assert_eq!(seen.events(), [Event::ClaimsExist]);
+    seen.losses.clear();
+    assert_eq!(seen.events(), [Event::ClaimsMissing(vec![1])], "nobody knows of one");
+}
+
+#[test]
 fn a_lost_node_is_replaced_under_a_new_name_while_all_else_of_the_attempt_stays() {
     for state in [State::WaitingReady, State::Approved] {
         let mut seen = Seen::new(state, Standing::Reserved);

@@ -87,6 +87,8 @@ struct Record {
     place: Option<Place>,
     /// UID under which we have deleted it.
     deleted: Option<String>,
+    /// When it was last seen, alive or dying.
+    seen: Option<Timestamp>,
     touched: Timestamp,
 }
 
@@ -107,6 +109,7 @@ impl Necrology {
         claim.label(names::NODEPOOL).clone_into(&mut record.node_pool);
         record.requirements.clone_from(&claim.spec.requirements);
         record.workload = workload_of(claim);
+        record.seen = Some(now);
         let before = std::mem::replace(&mut record.place, place.clone());
         if before != place {
             book.leave(before, &name);
@@ -165,6 +168,11 @@ impl Necrology {
     /// Whether anything is known of a claim but that it is missed.
     pub fn knows(&self, claim: &str) -> bool {
         lock(&self.0).records.get(claim).is_some_and(|r| r.workload.is_some() || r.tells())
+    }
+
+    /// Whether a claim of this name was seen at this time or later, alive or dying.
+    pub fn saw_since(&self, claim: &str, time: Timestamp) -> bool {
+        lock(&self.0).records.get(claim).and_then(|r| r.seen).is_some_and(|seen| seen >= time)
     }
 
     /// What is known of a claim that is missing or going, and its NodePool.
@@ -299,7 +307,7 @@ mod tests {
     fn a_claim_that_is_only_missed_is_not_known() {
         let necrology = Necrology::default();
         necrology.missed("c", START);
-        assert!(!necrology.knows("c"));
+        assert!(!necrology.knows("c") && !necrology.saw_since("c", START));
         necrology.heard("c", "r", "m", START);
         assert!(necrology.knows("c"));
     }

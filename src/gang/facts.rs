@@ -25,7 +25,8 @@ pub struct Facts<'a> {
     pub plan: Option<&'a Outcome>,
     /// Every NodeClaim that carries the gang's label.
     pub claims: &'a [ClaimView],
-    /// What became of slots whose claim is missing or going.
+    /// What became of slots whose claim is missing or going. While claims are being created, a slot that is not
+    /// known to have had one is not among them.
     pub losses: &'a BTreeMap<u32, Loss>,
     /// How the claims were read.
     pub sight: Sight,

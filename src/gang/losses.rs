@@ -49,11 +49,11 @@ pub(super) fn is_broken(journal: &Journal, facts: &Facts<'_>) -> bool {
     journal.memory.mending || current(journal, facts).any(|c| c.deleting) && !empty(journal, facts).is_empty()
 }
 
-/// Empty slots that have had no claim of the current generation yet, as far as can be seen.
+/// Empty slots that have had no claim of the current generation yet, as far as is known.
 pub(super) fn missing(journal: &Journal, facts: &Facts<'_>) -> Vec<u32> {
     let latest = journal.memory.generation;
-    let had: BTreeSet<u32> =
-        current(journal, facts).filter(|c| c.generation >= latest).map(|c| c.slot).collect();
+    let seen = current(journal, facts).filter(|c| c.generation >= latest).map(|c| c.slot);
+    let had: BTreeSet<u32> = seen.chain(facts.losses.keys().copied()).collect();
     empty(journal, facts).into_iter().filter(|slot| !had.contains(slot)).collect()
 }
 
@@ -65,8 +65,7 @@ pub(super) fn first_loss(journal: &Journal, facts: &Facts<'_>) -> Option<Failure
     let going = |slot: &u32| {
         current(journal, facts).any(|c| c.slot == *slot && (!creating || c.generation >= latest))
     };
-    // While claims are still being created, a missing one is simply not there yet.
-    let known = |slot: &&u32| going(slot) || (facts.sight == Sight::Quorum && !creating);
+    let known = |slot: &&u32| going(slot) || facts.sight == Sight::Quorum;
     empty.iter().filter(known).find_map(|slot| match facts.losses.get(slot) {
         Some(Loss::Failed(failure)) => Some(failure.clone()),
         _ => None,

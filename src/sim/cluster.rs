@@ -30,6 +30,8 @@ use tokio_util::sync::CancellationToken;
 
 /// Replicas of the API server.
 const API_REPLICAS: usize = 2;
+/// The one of them that may stand still.
+pub const STALE_REPLICA: usize = 1;
 /// Changes that the API server remembers for watches.
 const HISTORY: usize = 10_000;
 

@@ -49,7 +49,8 @@ pub enum Fault {
     Conflict,
     /// The request arrives half a minute late.
     Delayed,
-    /// As `CrashAfter`, and the next life starts with what a lagging replica of the API server shows.
+    /// As `CrashAfter`, and the next life starts with what a replica of the API server shows that has stood still
+    /// since before that write.
     StaleRestart,
 }
 

@@ -2,6 +2,7 @@
 //! latency and with faults.
 
 use super::api::{Answer, ApiServer, Caller, Frame, Watch};
+use super::cluster::STALE_REPLICA;
 use super::denials::Denials;
 use super::faults::{Fault, WatchFault};
 use super::wire::Wire;
@@ -84,6 +85,9 @@ impl Link {
         }
         if let Some(code) = self.denials.refuse(request.method(), request.uri().path(), request.body()) {
             return Ok(refused(code, code.canonical_reason().unwrap_or_default()));
+        }
+        if fault == Some(Fault::StaleRestart) {
+            self.server.freeze(STALE_REPLICA);
         }
         let date = http_date(self.clock.now());
         let mut answer = self.server.handle(&self.caller, &request);

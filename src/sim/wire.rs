@@ -38,7 +38,8 @@ pub struct Wire {
     struck: Struck,
 }
 
-/// Is told of every fault at the moment at which it strikes: its name, and the write that it strikes if it is one.
+/// Is told of every fault at the moment at which it strikes: its name, and the request that it strikes
+/// if it is one.
 pub type Struck = Arc<dyn Fn(&str, Option<&Request<Bytes>>) + Send + Sync>;
 
 /// A fault that waits for a write of its kind.
@@ -151,15 +152,15 @@ impl Wire {
 
     /// What goes wrong with this request.
     pub fn strikes(&self, request: &Request<Bytes>) -> Option<Fault> {
-        if request.method() == Method::GET { self.strikes_read() } else { self.strikes_write(request) }
+        if request.method() == Method::GET { self.strikes_read(request) } else { self.strikes_write(request) }
     }
 
-    fn strikes_read(&self) -> Option<Fault> {
+    fn strikes_read(&self, request: &Request<Bytes>) -> Option<Fault> {
         let mut state = self.state();
         let rates = state.rates.reads.clone();
         let (fault, _) = rates.into_iter().find(|(_, rate)| state.chance.happens(*rate))?;
         drop(state);
-        (self.struck)(&format!("{fault:?}"), None);
+        (self.struck)(&format!("{fault:?}"), Some(request));
         Some(fault.of_write())
     }
 

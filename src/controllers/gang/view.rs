@@ -104,7 +104,8 @@ impl Gang<'_> {
             if claim.is_some_and(|c| c.metadata.deletion_timestamp.is_none()) {
                 return None;
             }
-            if creating && claim.is_none_or(|c| generation(c) < memory.generation) {
+            let claim = claim.filter(|c| !creating || generation(c) >= memory.generation);
+            if creating && claim.is_none() && !self.had(*slot) {
                 return None;
             }
             let name = claim.map_or_else(|| self.last_name(*slot), ResourceExt::name_any);
@@ -120,6 +121,15 @@ impl Gang<'_> {
         let counts =
             losses.is_empty() || !workload.is_replaced() || is_missed(self.context, workload, &self.pin);
         if counts { losses } else { BTreeMap::new() }
+    }
+
+    /// Whether a slot that is being filled has had its claim already, as far as is known here.
+    fn had(&self, slot: u32) -> bool {
+        let memory = &self.journal.memory;
+        let name = self.identity.replacement_name(memory.attempt, memory.generation, slot);
+        // The watch may not yet have shown that it is gone.
+        self.context.remember_claim(&name);
+        self.context.necrology.saw_since(&name, self.journal.entered_at)
     }
 
     /// Name of the last claim of a slot, as far as is known here; else the one its loss is noted under.

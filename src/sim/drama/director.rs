@@ -8,7 +8,7 @@ use crate::policy::PolicyFile;
 use crate::sim::actors::{kueue, machines};
 use crate::sim::api::{Preconditions, kinds};
 use crate::sim::chance::Chance;
-use crate::sim::cluster::{Cluster, Setu, Start};
+use crate::sim::cluster::{Cluster, STALE_REPLICA, Setu, Start};
 use crate::sim::faults::{Fault, Rates};
 use crate::sim::invariants::Watchman;
 use crate::sim::moves::{Move, Players, Props, calm, weather};
@@ -16,6 +16,7 @@ use crate::sim::scenario;
 use crate::sim::values::{annotation, is, name, text};
 use crate::sim::wire::Line;
 use crate::telemetry::traces::Traces;
+use http::Method;
 use jiff::{SignedDuration, Timestamp};
 use opentelemetry_sdk::trace::Sampler;
 use serde_json::{Value, json};
@@ -77,11 +78,13 @@ impl<'d> Director<'d> {
         cluster.server.observe(Box::new(watchman.clone()));
         let met = Met::default();
         let (witness, book) = (watchman.clone(), Arc::clone(&met));
-        cluster.tell_of_faults(Arc::new(move |fault, write| {
-            let met = match write {
-                // What strikes a read or a watch strikes all that is known.
+        cluster.tell_of_faults(Arc::new(move |fault, request| {
+            let meant = request.map(|request| (witness.meant_by(request), request.method()));
+            let met = match meant {
+                // What strikes a watch or a list of all strikes all that is known.
                 None => witness.states(),
-                Some(write) => witness.state_of(&witness.meant_by(write)).into_iter().collect(),
+                Some((meant, &Method::GET)) if meant.is_empty() => witness.states(),
+                Some((meant, _)) => witness.state_of(&meant).into_iter().collect(),
             };
             note(&book, &met, fault);
         }));
@@ -146,8 +149,6 @@ impl<'d> Director<'d> {
                 self.entrances.push((Instant::now() + wait, replica));
             }
             if fault == Fault::StaleRestart {
-                // The next life is answered by a replica that has stood still since this moment.
-                self.cluster.server.freeze(1);
                 self.thaw_at = Some(Instant::now() + wait + STALE_FOR);
             }
         }
@@ -155,7 +156,7 @@ impl<'d> Director<'d> {
         let now = Instant::now();
         if self.thaw_at.is_some_and(|at| at <= now) {
             self.thaw_at = None;
-            self.cluster.server.thaw(1);
+            self.cluster.server.thaw(STALE_REPLICA);
         }
         let (due, later) = std::mem::take(&mut self.entrances).into_iter().partition(|(at, _)| *at <= now);
         self.entrances = later;
@@ -192,7 +193,7 @@ impl<'d> Director<'d> {
             rates: Some(self.drama.rates.clone()),
             plan,
             skew: SignedDuration::from_secs(skew),
-            api_replica: usize::from(!first),
+            api_replica: if first { 0 } else { STALE_REPLICA },
             ..Start::default()
         };
         let setu = self.cluster.start_setu(&start);

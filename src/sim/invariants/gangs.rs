@@ -197,7 +197,10 @@ fn entry_written(sight: &mut Sight, workload: &Workload, old: &CheckState, new: 
     if journal.state != State::Approved {
         sight.violated("honest", format!("{name} is told Ready in {}", journal.state.name()));
     }
-    nodes_are_up(sight, workload, &journal, &new.name);
+    // What is admitted already needs no Ready to run: its check came back, and nobody starts by it.
+    if !workload.is("Admitted") {
+        nodes_are_up(sight, workload, &journal, &new.name);
+    }
 }
 
 fn nodes_are_up(sight: &mut Sight, workload: &Workload, journal: &Journal, check: &str) {

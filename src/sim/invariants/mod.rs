@@ -24,12 +24,13 @@ mod attempts;
 mod claims;
 mod ends;
 mod gangs;
+mod meant;
 
 pub use attempts::Allowed;
 pub use ends::End;
 
 use super::api::{Caller, Change, Observer};
-use super::values::{label, name, namespace, text, uid};
+use super::values::{name, namespace, text, uid};
 use crate::api::Workload;
 use crate::gang::StateName;
 use crate::names;
@@ -164,26 +165,6 @@ impl Watchman {
     /// Where the gang of this Workload is, if it is under way.
     pub fn state_of(&self, workload: &str) -> Option<StateName> {
         self.sight().gangs_book.states().get(workload).copied()
-    }
-
-    /// UID of the Workload that a write is about; empty if it is about none.
-    pub fn meant_by(&self, write: &Request<Bytes>) -> String {
-        let body: Value = serde_json::from_slice(write.body()).unwrap_or_default();
-        let mut rest = write.uri().path().rsplit('/').filter(|part| *part != "status");
-        let (last, before) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
-        let of_label = |object: &Value| label(object, names::WORKLOAD_UID).to_owned();
-        let sight = self.sight();
-        match (before, last) {
-            ("workloads", workload) => {
-                let all = sight.workloads.values();
-                all.filter(|w| name(w) == workload).map(|w| uid(w).to_owned()).next().unwrap_or_default()
-            }
-            ("nodeclaims", claim) => sight.claims.get(claim).map_or_else(String::new, |c| of_label(c)),
-            ("nodes", node) => sight.nodes.get(node).map_or_else(String::new, |n| of_label(n)),
-            (_, "events") => text(&body, "/regarding/uid").to_owned(),
-            (_, "nodeclaims") => of_label(&body),
-            _ => String::new(),
-        }
     }
 
     /// How many Workloads there have been.

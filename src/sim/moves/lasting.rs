@@ -4,7 +4,7 @@ use super::{Move, Props, annotate, forged, free};
 use crate::names;
 use crate::sim::api::{Preconditions, User, kinds};
 use crate::sim::chance::Chance;
-use crate::sim::cluster::Cluster;
+use crate::sim::cluster::{Cluster, STALE_REPLICA};
 use crate::sim::denials::Denial;
 use crate::sim::scenario;
 use crate::sim::values::{is, list, name, set, text, with_condition};
@@ -59,7 +59,7 @@ pub fn begin(what: Move, user: &User, cluster: &Cluster, props: &Props<'_>, chan
             &json!({"stopPolicy": if chance.happens(500) { "Hold" } else { "HoldAndDrain" }}),
         ),
         Move::RemoveCheck => set_queue(user, props, &json!({"admissionChecksStrategy": null})),
-        Move::FreezeReplica => cluster.server.freeze(1),
+        Move::FreezeReplica => cluster.server.freeze(STALE_REPLICA),
         Move::Compact => cluster.server.compact(),
         Move::CutWatches => cluster.server.cut_watches(None),
         Move::ApiServerDown => cluster.set_down(true),
@@ -160,7 +160,7 @@ pub fn calm(cluster: &Cluster, props: &Props<'_>) {
     cluster.denials.end();
     cluster.stop_kueue(false);
     restore_pool(&user, props);
-    cluster.server.thaw(1);
+    cluster.server.thaw(STALE_REPLICA);
     weather(&user, props, &json!([]));
     set_class(&user, props, true, cluster);
     for claim in user.list(&kinds::NODE_CLAIM) {

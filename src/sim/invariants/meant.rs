@@ -1,0 +1,60 @@
+//! Whose gang a request is about.
+
+use super::Watchman;
+use crate::names;
+use crate::sim::values::{label, name, text, uid};
+use axum::body::Bytes;
+use http::Request;
+use serde_json::Value;
+
+impl Watchman {
+    /// UID of the Workload that a request is about; empty if it is about none, or about more than one.
+    pub fn meant_by(&self, request: &Request<Bytes>) -> String {
+        let body: Value = serde_json::from_slice(request.body()).unwrap_or_default();
+        let mut rest = request.uri().path().rsplit('/').filter(|part| *part != "status");
+        let (last, before) = (rest.next().unwrap_or_default(), rest.next().unwrap_or_default());
+        let of_label = |object: &Value| label(object, names::WORKLOAD_UID).to_owned();
+        if let Some(selected) = selected(request.uri().query().unwrap_or_default()) {
+            return selected;
+        }
+        let sight = self.sight();
+        match (before, last) {
+            ("workloads", workload) => {
+                let all = sight.workloads.values();
+                all.filter(|w| name(w) == workload).map(|w| uid(w).to_owned()).next().unwrap_or_default()
+            }
+            ("nodeclaims", claim) => sight.claims.get(claim).map_or_else(String::new, |c| of_label(c)),
+            ("nodes", node) => sight.nodes.get(node).map_or_else(String::new, |n| of_label(n)),
+            (_, "events") => text(&body, "/regarding/uid").to_owned(),
+            (_, "nodeclaims") => of_label(&body),
+            _ => String::new(),
+        }
+    }
+}
+
+/// The Workload that a list selects by label.
+fn selected(query: &str) -> Option<String> {
+    let (_, selector) = form_urlencoded::parse(query.as_bytes()).find(|(key, _)| key == "labelSelector")?;
+    let of = |term: &str| Some(term.strip_prefix(names::WORKLOAD_UID)?.strip_prefix('=')?.to_owned());
+    selector.split(',').find_map(of)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meant(uri: &str) -> String {
+        let request = Request::builder().uri(uri).body(Bytes::new()).unwrap();
+        Watchman::default().meant_by(&request)
+    }
+
+    #[test]
+    fn a_list_of_what_one_gang_has_is_about_that_gang_and_a_list_of_all_about_none() {
+        let of_gang = format!("{}={},{}=abc", names::MANAGED_BY, names::SETU, names::WORKLOAD_UID);
+        let of_gang: String = form_urlencoded::byte_serialize(of_gang.as_bytes()).collect();
+        let claims = "/apis/karpenter.sh/v1/nodeclaims";
+        assert_eq!(meant(&format!("{claims}?limit=500&labelSelector={of_gang}")), "abc");
+        assert_eq!(meant(&format!("{claims}?limit=500")), "");
+        assert_eq!(meant(&format!("{claims}?labelSelector=a%3Db")), "");
+    }
+}
