@@ -1,7 +1,7 @@
 //! What runs elsewhere, as far as it can be looked at here: workflows pin what they use and may do no more than they need,
 //! and the script that looks into the static binary looks.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
 use serde_json::Value;
 use std::fs;
