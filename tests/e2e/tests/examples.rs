@@ -1,5 +1,5 @@
-//! Examples applied as they stand to the real control plane and driven to their end: those of kinds that the embedded
-//! cluster does not know, and one of each way in which examples differ besides (without a GPU, with queues of its own, a single pod).
+//! Examples applied as they stand to the real control plane and driven to their end. Nodes that are kept, which need
+//! one more right, are left to the scenarios.
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(dead_code, reason = "the process is shared with the scenarios, which use all of it")]
@@ -9,10 +9,10 @@ mod setu;
 
 use ::setu::api::{NodeClaim, Workload};
 use ::setu::names;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::{Api, DeleteParams, ListParams};
 use kube::{Client, ResourceExt as _};
-use serde_json::Value;
+use serde_json::{Value, json};
 use setu::Setu;
 use setu_e2e::{KUEUE_NAMESPACE, Options, Stack, apply};
 use std::collections::BTreeSet;
@@ -21,14 +21,25 @@ use std::time::{Duration, Instant};
 
 const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
 
-/// File, number of its pods, and whether it ends by itself.
-const EXAMPLES: [(&str, usize, bool); 5] = [
-    ("jobset.yaml", 5, true),
-    ("leader-worker-set.yaml", 4, false),
-    ("cpu-gang.yaml", 3, true),
-    ("one-zone.yaml", 3, true),
-    ("jupyterhub.yaml", 1, true),
+/// Kinds of what is submitted; everything else of an example is what that needs.
+const SUBMITTED: [&str; 4] = ["Job", "Pod", "JobSet", "LeaderWorkerSet"];
+
+/// File, number of its pods that run, whether they end by themselves, and what is said of a gang that gets no node.
+const EXAMPLES: [(&str, usize, bool, &str); 10] = [
+    ("gang-of-four.yaml", 4, true, ""),
+    ("jobset.yaml", 5, true, ""),
+    ("leader-worker-set.yaml", 4, false, ""),
+    ("cpu-gang.yaml", 3, true, ""),
+    ("pod-group.yaml", 4, true, ""),
+    ("one-zone.yaml", 3, true, ""),
+    ("spot-then-on-demand.yaml", 3, true, ""),
+    ("budget-gate.yaml", 2, true, "the gang takes 6.496 an hour, and gates.budget allows 5"),
+    ("compliance-gate.yaml", 2, true, "does not have the labels that gates.placement.namespaces asks for"),
+    ("jupyterhub.yaml", 1, true, ""),
 ];
+
+/// One of them has to go on-demand for that.
+const WEATHER: &str = "{rules: [{nodePool: spot-first, capacityType: spot, capacity: 1}]}";
 
 struct Play {
     client: Client,
@@ -58,44 +69,62 @@ impl Play {
 
     /// The Node of each pod that runs.
     async fn used(&self) -> Vec<String> {
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), "default");
+        let pods: Api<Pod> = Api::all(self.client.clone());
         let pods = pods.list(&ListParams::default()).await.unwrap().items;
         let runs = |p: &Pod| p.status.as_ref().is_some_and(|s| s.phase.as_deref() == Some("Running"));
         pods.into_iter().filter(runs).filter_map(|p| p.spec?.node_name).collect()
     }
 
-    async fn comes_to_its_end(&self, file: &str, pods: usize, ends: bool) {
+    /// Whether these words are in an Event.
+    async fn is_told(&self, words: &str) -> bool {
+        let events: Api<Event> = Api::all(self.client.clone());
+        let events = events.list(&ListParams::default()).await.unwrap().items;
+        events.iter().any(|e| e.message.as_ref().is_some_and(|m| m.contains(words)))
+    }
+
+    async fn comes_to_its_end(&self, file: &str, pods: usize, ends: bool, refusal: &str) {
         let text = std::fs::read_to_string(root().join("examples").join(file)).unwrap();
-        let mut objects = apply::documents(&text).unwrap();
-        let object: Value = objects.pop().unwrap();
-        apply::all(&self.client, objects).await.unwrap();
-        let stored = apply::one(&self.client, object).await.unwrap();
+        let objects = apply::documents(&text).unwrap();
+        let is_submitted = |object: &Value| SUBMITTED.iter().any(|kind| object["kind"] == *kind);
+        let (submitted, needed): (Vec<Value>, Vec<Value>) = objects.into_iter().partition(is_submitted);
+        apply::all(&self.client, needed).await.unwrap();
+        let mut stored = Vec::new();
+        for object in submitted {
+            stored.push(apply::one(&self.client, object).await.unwrap());
+        }
         self.until(&format!("{file} runs on nodes of its own"), async |play| {
             let used = play.used().await;
             used.len() == pods && used.into_iter().collect::<BTreeSet<_>>() == play.nodes().await
         })
         .await;
         if ends {
-            let workloads: Api<Workload> = Api::namespaced(self.client.clone(), "default");
+            let workloads: Api<Workload> = Api::all(self.client.clone());
             self.until(&format!("{file} has finished"), async |_| {
                 let all = workloads.list(&ListParams::default()).await.unwrap().items;
-                !all.is_empty() && all.iter().all(|w| w.is("Finished"))
+                let unfinished = all.iter().filter(|w| !w.is("Finished")).count();
+                !all.is_empty() && unfinished == usize::from(!refusal.is_empty())
             })
             .await;
             self.until(&format!("{file} has given its nodes back"), async |p| p.nodes().await.is_empty())
                 .await;
         }
-        let api = apply::api_for(&self.client, &stored).await.unwrap();
-        api.delete(&stored.name_any(), &DeleteParams::foreground()).await.unwrap();
-        self.until(&format!("{file} is gone with its nodes"), async |play| {
-            api.get_opt(&stored.name_any()).await.unwrap().is_none() && play.nodes().await.is_empty()
-        })
-        .await;
+        if !refusal.is_empty() {
+            self.until(&format!("{file}: {refusal}"), async |play| play.is_told(refusal).await).await;
+        }
+        for object in stored {
+            let api = apply::api_for(&self.client, &object).await.unwrap();
+            // A pod of a group may have gone with the others.
+            let _ = api.delete(&object.name_any(), &DeleteParams::foreground()).await;
+            self.until(&format!("{file} is gone with its nodes"), async |play| {
+                api.get_opt(&object.name_any()).await.unwrap().is_none() && play.nodes().await.is_empty()
+            })
+            .await;
+        }
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_example_that_needs_the_real_control_plane_comes_to_its_end_there() {
+async fn examples_come_to_their_end_on_the_real_control_plane() {
     let apply = vec![root().join("examples/setup"), root().join("manifests/rbac.yaml")];
     let stack = Stack::start(Options { apply, job_kinds: true, ..Options::default() }).await.unwrap();
     let kubeconfig = stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await.unwrap();
@@ -103,8 +132,13 @@ async fn every_example_that_needs_the_real_control_plane_comes_to_its_end_there(
     let mut setu = Setu::new(&kubeconfig, names::CONTROLLER_NAME, POLICY, &folder).unwrap();
     setu.start(None).unwrap();
     let play = Play { client: stack.client().unwrap(), setu };
-    for (file, pods, ends) in EXAMPLES {
-        play.comes_to_its_end(file, pods, ends).await;
+    let weather = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "weather", "namespace": "kube-system"},
+        "data": {"examples": WEATHER},
+    });
+    apply::one(&play.client, weather).await.unwrap();
+    for (file, pods, ends, refusal) in EXAMPLES {
+        play.comes_to_its_end(file, pods, ends, refusal).await;
     }
     drop(play);
     stack.stop();

@@ -4,9 +4,12 @@ use setu_e2e::{Layout, programs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+/// Every part of the chart.
+pub const EVERYTHING: Option<&str> = Some("ci/everything-values.yaml");
+
 /// The sets of values that are tried, by name.
 pub const SETS: [(&str, Option<&str>); 3] =
-    [("default", None), ("ha", Some("values-ha.yaml")), ("everything", Some("ci/everything-values.yaml"))];
+    [("default", None), ("ha", Some("values-ha.yaml")), ("everything", EVERYTHING)];
 
 /// The repository's root.
 pub fn root() -> PathBuf {

@@ -3,7 +3,7 @@
 //!
 //! No kubelet starts containers here, so the test starts what the pods say, with their arguments.
 
-use crate::helm::{SETS, chart, command, said, succeed, values};
+use crate::helm::{EVERYTHING, SETS, chart, command, said, succeed, values};
 use crate::real::{Real, Shared};
 use crate::setu::Setu;
 use crate::{admission, hooks};
@@ -212,7 +212,16 @@ async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_le
     install.lead_a_gang("default-again", &setu).await;
     install.step(json!({"until": {"allClaims": 0}})).await;
 
-    uninstall(&mut install, &setu).await;
+    let lines = ["close AdmissionCheck", "give back the quota", "hand back to Karpenter", "delete NodeClaim"];
+    uninstall(&mut install, &setu, &lines).await;
+    what_ran_runs_on(&mut install).await;
+
+    install.apply(EVERYTHING).await;
+    let setu = install.run("everything-again").await;
+    install.step(json!({"until": {"active": "True Active"}})).await;
+    uninstall(&mut install, &setu, &["close AdmissionCheck", "give back the quota", "delete NodeClaim"])
+        .await;
+    what_ran_is_gone(&mut install).await;
     scenario::nothing_is_left(&mut install.world).await.unwrap();
     let Install { world, stack, .. } = install;
     drop(world);
@@ -221,8 +230,9 @@ async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_le
     }
 }
 
-/// Uninstalls while one gang runs and one waits.
-async fn uninstall(install: &mut Install, setu: &Setu) {
+/// Uninstalls while one gang runs and one waits; the hook says each of these.
+async fn uninstall(install: &mut Install, setu: &Setu, lines: &[&str]) {
+    install.step(json!({"weather": []})).await;
     install.step(json!({"submit": {"name": "runs", "pods": 1, "gpus": 1}})).await;
     install.step(json!({"until": {"job": "runs", "admitted": true, "runningOnOwnNodes": 1}})).await;
     install.step(json!({"weather": [{"registrationDelay": "1h"}]})).await;
@@ -231,7 +241,7 @@ async fn uninstall(install: &mut Install, setu: &Setu) {
 
     let mut helm = install.helm(&["uninstall", "setu", "--timeout", "3m"]);
     let uninstalled = tokio::task::spawn_blocking(move || helm.output().unwrap());
-    hooks::uninstall(install, setu).await;
+    hooks::uninstall(install, setu, lines).await;
     let output = uninstalled.await.unwrap();
     assert!(output.status.success(), "{}", said(&output));
 
@@ -250,14 +260,32 @@ async fn uninstall(install: &mut Install, setu: &Setu) {
         })
         .await;
 
-    // The gang that waited holds neither nodes nor quota; the one that ran still does.
+    // The gang that waited holds neither nodes nor quota.
     install.step(json!({"until": {"job": "waits", "claims": 0, "admitted": false}})).await;
     let waits = install.world.workload("waits").await.unwrap().unwrap();
     assert!(!waits.is("QuotaReserved"), "{:?}", waits.status);
+}
+
+/// What ran when Setu went runs on.
+async fn what_ran_runs_on(install: &mut Install) {
     install
         .step(json!({"holds": {"job": "runs", "admitted": true, "runningOnOwnNodes": 1, "within": 2}}))
         .await;
     // Its node is Karpenter's now, which takes it away when the pods are gone, and Setu is not there.
     install.step(json!({"delete": {"kind": "Job", "name": "runs"}})).await;
     install.step(json!({"until": {"allClaims": 0, "within": 180}})).await;
+    install.step(json!({"delete": {"kind": "Job", "name": "waits"}})).await;
+    install.step(json!({"until": {"gone": {"kind": "Job", "name": "waits"}}})).await;
+}
+
+/// Where values say so, what ran when Setu went has lost its nodes, and nothing tells of Setu any more.
+async fn what_ran_is_gone(install: &mut Install) {
+    install.step(json!({"until": {"allClaims": 0, "nodes": 0}})).await;
+    for job in ["runs", "waits"] {
+        let workload = install.world.workload(job).await.unwrap().unwrap();
+        let mut keys = workload.annotations().keys();
+        assert!(!keys.any(|k| k.starts_with(::setu::names::JOURNAL_PREFIX)), "{:?}", workload.metadata);
+        assert!(!workload.finalizers().iter().any(|f| f == ::setu::names::FINALIZER));
+        install.step(json!({"delete": {"kind": "Job", "name": job}})).await;
+    }
 }

@@ -118,6 +118,11 @@ fn a_right_comes_only_with_its_feature() {
     for word in ["leases", "nodeclaims", "nodepools", "uninstall", "finalizers"] {
         assert!(!bare.contains(word), "{word} in\n{bare}");
     }
+    // There may be NodeClaims from before: the hook deletes them, and the policies let Karpenter end them.
+    let off = rendered(None, &["--set", "karpenter.enabled=false"]);
+    assert_eq!(rights(&off).matches("nodeclaims: list,patch,delete").count(), 1, "{}", rights(&off));
+    let keeps = "generic-garbage-collector\",\"system:kube-controller-manager\",\"system:serviceaccount:kube-system:karpenter\"]";
+    assert!(off.contains(keeps), "Karpenter is kept from its NodeClaims in\n{off}");
     assert!(
         documents(&rendered(None, &["--set", "rbac.create=false,uninstall.enabled=false"]))
             .iter()

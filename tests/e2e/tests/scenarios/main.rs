@@ -10,6 +10,7 @@
 #![allow(missing_docs, reason = "the format is described where it is declared")]
 
 mod real;
+mod rights;
 mod setu;
 
 use ::setu::sim::scenario::{self, Run, World};
@@ -19,6 +20,7 @@ use kube::CustomResourceExt as _;
 use kube::discovery::Discovery;
 use libtest_mimic::{Arguments, Failed, Trial};
 use real::{Real, Shared};
+use rights::Accounts;
 use setu_e2e::{Options, Stack, apply};
 use std::path::Path;
 use std::sync::Arc;
@@ -48,18 +50,12 @@ fn main() -> Result<()> {
     let stack = Arc::new(runtime.block_on(Stack::start(options))?);
     let crd = serde_json::to_value(::setu::api::ProvisioningParameters::crd())?;
     runtime.block_on(async { setu_e2e::apply::all(&stack.client()?, vec![crd]).await })?;
-    // Setu runs with the rights that users give it, so that a missing one is found here.
-    for rights in ["manifests/rbac.yaml", "examples/rbac/setu-hand-back.yaml"] {
-        let rights = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(rights);
-        runtime.block_on(async { setu_e2e::apply::path(&stack.client()?, &rights).await })?;
-    }
-    let kubeconfig = runtime.block_on(stack.kubeconfig_of(setu_e2e::KUEUE_NAMESPACE, "setu"))?;
-    let kinds = Arc::new(runtime.block_on(kinds_with_ours(&stack))?);
-    let shared = Shared { kinds, kubeconfig: kubeconfig.into() };
+    let accounts =
+        runtime.block_on(async { Accounts::make(&stack, kinds_with_ours(&stack).await?).await })?;
     let handle = runtime.handle();
     let (alone, together): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(|run| run.scenario.alone);
-    let trials =
-        |runs: Vec<Run>| runs.into_iter().map(|run| trial(run, &stack, &shared, handle.clone())).collect();
+    let trial = |run: Run| trial(accounts.of(&run).clone(), run, &stack, handle.clone());
+    let trials = |runs: Vec<Run>| runs.into_iter().map(trial).collect();
     let mut conclusion = libtest_mimic::run(&arguments, trials(together));
     if !alone.is_empty() {
         arguments.test_threads = Some(1);
@@ -87,8 +83,8 @@ async fn kinds_with_ours(stack: &Stack) -> Result<Discovery> {
     }
 }
 
-fn trial(run: Run, stack: &Arc<Stack>, shared: &Shared, handle: Handle) -> Trial {
-    let (stack, shared) = (Arc::clone(stack), shared.clone());
+fn trial(shared: Shared, run: Run, stack: &Arc<Stack>, handle: Handle) -> Trial {
+    let stack = Arc::clone(stack);
     Trial::test(run.title.clone(), move || {
         handle.block_on(play(&stack, &shared, &run)).map_err(|error| Failed::from(format!("{error:#}")))
     })

@@ -13,7 +13,8 @@ use setu::names;
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 const JUNK: &str = "example.com/junk";
 
-fn annotation(key: &str, value: Option<&str>) -> Patch<Value> {
+/// A patch that writes an annotation, or takes it off.
+pub fn annotation(key: &str, value: Option<&str>) -> Patch<Value> {
     Patch::Merge(json!({"metadata": {"annotations": {key: value}}}))
 }
 
@@ -73,13 +74,13 @@ pub async fn behind_the_policies(stage: &mut Stage) {
 }
 
 /// The journal with some of its fields replaced.
-fn with(journal: &str, fields: &Value) -> String {
+pub fn with(journal: &str, fields: &Value) -> String {
     let mut journal: Value = serde_json::from_str(journal).unwrap();
     journal.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     journal.to_string()
 }
 
-/// A1 to A13 where the policies are switched off.
+/// A1 to A13 and A21 where the policies are switched off.
 pub async fn without_the_policies(stage: &mut Stage) {
     let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(stage.admin.clone());
     for name in POLICIES {
@@ -108,6 +109,10 @@ pub async fn without_the_policies(stage: &mut Stage) {
         ("counts at their maximum", json!({&key: with(&first, &most)})),
         ("times far off", json!({&key: with(&first, &far_off)})),
         ("what is no journal", json!({&key: garbled})),
+        (
+            "a state that drives terminals",
+            json!({&key: with(&first, &json!({"state": "\u{1b}[2J\nforged"}))}),
+        ),
         ("nothing", json!({&key: null})),
         ("an old journal", json!({&key: first})),
         ("no room for a journal", json!({&key: null, JUNK: junk})),

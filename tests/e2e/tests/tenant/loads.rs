@@ -4,6 +4,7 @@
 use crate::stage::{NEIGHBOURS, PODS, Stage, TENANT, job};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use serde_json::{Value, json};
 use setu::api::workload::Verdict;
@@ -12,6 +13,8 @@ use setu_e2e::apply;
 
 /// Rounds of the tenant who submits and deletes.
 const ROUNDS: usize = 6;
+/// More than `guards.gangNodes` is by default, each on a node of its own.
+const TINY_PODS: usize = 300;
 
 /// A6, A16, A20: annotations and labels that are read by nobody, or closed; selectors beyond the NodePool.
 pub async fn jobs_that_ask_for_more(stage: &mut Stage) {
@@ -61,6 +64,45 @@ pub async fn jobs_that_ask_for_more(stage: &mut Stage) {
     }
     stage.as_tenant(json!({"delete": {"kind": "Job", "name": "greedy"}})).await;
     stage.until("its claims are gone", async |s| s.claims(TENANT).await.len() == PODS).await;
+}
+
+/// A14: a gang with the name of the neighbours', and two whose names differ only at the end of what a label holds.
+pub async fn jobs_with_names_of_others(stage: &mut Stage) {
+    let long = "x".repeat(62);
+    let names = ["waits".to_owned(), format!("{long}a"), format!("{long}b")];
+    for name in &names {
+        apply::one(&stage.tenant, job(TENANT, name)).await.unwrap();
+    }
+    for name in &names {
+        stage
+            .until("each has NodeClaims of its own", async |s| {
+                let uid = s.workload(TENANT, name).await.and_then(|w| w.uid());
+                let claims = s.claims(TENANT).await;
+                claims.iter().filter(|c| Some(c.label(names::WORKLOAD_UID)) == uid.as_deref()).count() == PODS
+            })
+            .await;
+    }
+    stage.nobody_is_harmed("gangs with names of others").await;
+    for name in &names {
+        stage.as_tenant(json!({"delete": {"kind": "Job", "name": name}})).await;
+    }
+    stage.until("their claims are gone", async |s| s.claims(TENANT).await.len() == PODS).await;
+    stage.nobody_was_harmed("gangs with names of others that went").await;
+}
+
+/// A17: more tiny pods than a gang may have nodes.
+pub async fn a_job_of_tiny_pods(stage: &mut Stage) {
+    let mut swarm = job(TENANT, "swarm");
+    for key in ["parallelism", "completions"] {
+        swarm["spec"][key] = json!(TINY_PODS);
+    }
+    swarm["spec"]["template"]["spec"]["containers"][0]["resources"] =
+        json!({"requests": {"cpu": "1m", "memory": "1Mi"}});
+    apply::one(&stage.tenant, swarm).await.unwrap();
+    let refused = json!({"job": "swarm", "state": "Rejected", "claims": 0, "event": "GangRejected"});
+    stage.play.step(json!({"until": refused})).await;
+    stage.nobody_was_harmed("a Job of tiny pods").await;
+    stage.as_tenant(json!({"delete": {"kind": "Job", "name": "swarm"}})).await;
 }
 
 /// A18: submitted, started by hand, suspended, deleted and submitted again under the same name.

@@ -11,6 +11,7 @@
 )]
 #![allow(dead_code, missing_docs, reason = "the world is shared with the scenarios, which use all of it")]
 
+mod away;
 mod forging;
 mod ledger;
 mod loads;
@@ -22,6 +23,7 @@ mod replicas;
 #[path = "../scenarios/setu.rs"]
 mod setu;
 mod stage;
+mod told;
 
 use ::setu::sim::scenario;
 use k8s_openapi::api::batch::v1::Job;
@@ -36,9 +38,14 @@ async fn whatever_a_tenant_does_others_keep_their_nodes_and_nobody_gets_another_
     refused::what_is_not_the_tenants(&mut stage).await;
     loads::jobs_that_ask_for_more(&mut stage).await;
     loads::jobs_that_come_and_go(&mut stage).await;
+    loads::jobs_with_names_of_others(&mut stage).await;
+    loads::a_job_of_tiny_pods(&mut stage).await;
+    told::a_launch_that_is_refused(&mut stage).await;
     loads::pods_on_nodes_of_others(&mut stage).await;
     forging::behind_the_policies(&mut stage).await;
     forging::without_the_policies(&mut stage).await;
+    told::names_make_no_labels_and_texts_no_commands(&stage);
+    away::while_setu_is_away(&mut stage).await;
     honest_gangs_are_served(stage).await;
 }
 
