@@ -55,7 +55,7 @@ pub fn choices(cluster: &Cluster<'_>, request: &Request<'_>, demand: &[PodSetDem
                 continue;
             }
         };
-        for (kind, candidates) in kinds {
+        for Held { kind, candidates } in kinds {
             let rows = combinations(&candidates);
             let several = rows.len() > 1;
             for drafts in rows {
@@ -72,17 +72,21 @@ pub fn choices(cluster: &Cluster<'_>, request: &Request<'_>, demand: &[PodSetDem
     all
 }
 
-/// The candidates of each pod set held to one capacity type after the other, with its name. A pod set that cannot have
-/// one of them stays with the first that it can have.
+/// Candidates of each pod set that are held to a capacity type.
+struct Held {
+    /// Its name; empty where the policy orders none.
+    kind: &'static str,
+    candidates: Vec<Vec<Draft>>,
+}
+
+/// The candidates of each pod set held to one capacity type after the other. A pod set that cannot have one of them stays
+/// with the first that it can have.
 ///
 /// # Errors
 /// Where a pod set can have none of them.
-fn by_capacity_type(
-    order: &[CapacityType],
-    candidates: Vec<Vec<Draft>>,
-) -> Result<Vec<(&'static str, Vec<Vec<Draft>>)>, Obstacle> {
+fn by_capacity_type(order: &[CapacityType], candidates: Vec<Vec<Draft>>) -> Result<Vec<Held>, Obstacle> {
     if order.is_empty() {
-        return Ok(vec![("", candidates)]);
+        return Ok(vec![Held { kind: "", candidates }]);
     }
     let held = |list: &[Draft], kind: CapacityType| -> Vec<Draft> {
         list.iter().filter_map(|draft| draft.held_to(names::CAPACITY_TYPE, kind.value()).ok()).collect()
@@ -97,7 +101,7 @@ fn by_capacity_type(
         let kinds: Vec<CapacityType> = candidates.iter().map(can_have).collect::<Result<_, _>>()?;
         if kinds.contains(kind) && seen.insert(kinds.clone()) {
             let lists = candidates.iter().zip(kinds).map(|(list, kind)| held(list, kind));
-            all.push((kind.value(), lists.collect()));
+            all.push(Held { kind: kind.value(), candidates: lists.collect() });
         }
     }
     Ok(all)
@@ -305,8 +309,11 @@ mod tests {
         assert_eq!(world.provisioned().slots[0].node_pool, "light");
     }
 
+    /// Name of a way, and the capacity types of its first node.
+    type Shown = (String, Option<Vec<String>>);
+
     /// The ways of a gang on two NodePools, of which the heavier one has nothing reserved.
-    fn ways(order: &Value, pods: &[(&str, i32)]) -> (World, Vec<(String, Option<Vec<String>>)>) {
+    fn ways(order: &Value, pods: &[(&str, i32)]) -> (World, Vec<Shown>) {
         use super::super::fixtures::pod_set;
         let offers = |weight: i32, kinds: &[&str]| {
             json!({"spec": {"weight": weight, "template": {"spec": {"requirements":
