@@ -176,6 +176,28 @@ fn limits_of_node_pools_are_counted_by_what_they_say_and_once_each_time_that_is_
 }
 
 #[test]
+fn a_gang_that_waits_for_a_limit_on_a_later_tier_is_woken_when_it_is_raised() {
+    let policy = "defaults: {managedResources: [nvidia.com/gpu], retry: {inCheck: {base: 60s, max: 60s}}, \
+                  tiers: [{name: first, nodePoolName: gates}, {name: second, nodePoolName: second}]}";
+    played(policy, async |stage| {
+        let mut second = (*stage.admin.list(&kinds::NODE_POOL)[0]).clone();
+        second["metadata"] = json!({"name": "second"});
+        second["spec"]["limits"] = json!({"nodes": "1"});
+        stage.admin.create(&kinds::NODE_POOL, second).unwrap();
+        stage.weather(&json!([{"nodePool": ID, "capacity": 0}]));
+        let _setu = stage.start();
+        stage.submit("train", 2, "2s");
+        stage.until_told("train", "NodePool second has a limit of 1 nodes").await;
+        stage.until("the first tier is given back", |s| s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let raised = json!({"spec": {"limits": {"nodes": "2"}}});
+        stage.admin.merge(&kinds::NODE_POOL, "", "second", &raised).unwrap();
+        stage.until_woken().await;
+        stage.until("it runs", |s| s.is_admitted("train")).await;
+    });
+}
+
+#[test]
 fn the_diagnosis_of_quota_is_counted_by_what_it_says() {
     let passed = "queue=\"gates\",result=\"passed\"";
     let run = async |stage: &mut Stage| {

@@ -10,12 +10,15 @@ use setu::api::{Node, NodeClaim};
 use setu::gang::claims::{Loss, Obituary, loss};
 use setu::gang::event::{Event, Standing};
 use setu::gang::message::explain;
+use setu::gang::observe::wake_at;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::verdict::desired;
 use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
     State, decide, observe,
 };
+use setu::plan::gates::Gate;
+use setu::plan::{Obstacle, ObstacleReason, Outcome};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
 
@@ -367,6 +370,44 @@ fn a_wait_that_no_clock_has_written_is_over() {
     assert_eq!(after(at(10)), State::Validating);
     assert_eq!(after(at(11)), State::BackingOff { until: at(11) });
     assert_eq!(after(Timestamp::MAX), State::Validating, "a tenant can write that");
+}
+
+#[test]
+fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
+    let read = |choice, obstacle: &Obstacle, now| {
+        let mut journal = journal(State::Validating);
+        (journal.memory.way.choice, journal.memory.way.choices) = (choice, 3);
+        let plan = Outcome::Wait(obstacle.clone());
+        let facts = Facts {
+            now: at(now),
+            fresh: false,
+            reservation: &held(Standing::Reserved),
+            told: Verdict::Pending,
+            plan: Some(&plan),
+            claims: &[],
+            losses: &BTreeMap::new(),
+            sight: Sight::Cached,
+            policy: &Policy::default(),
+            outlook: Outlook::default(),
+        };
+        (observe(&journal, &facts), wake_at(&journal, &facts))
+    };
+    let failed =
+        |reading: &Reading| matches!(reading, Reading::Events(all) if matches!(all[..], [Event::Failed(_)]));
+    let closed = Obstacle {
+        gate: Some((Gate::Capacity, "gpu".to_owned())),
+        ..Obstacle::new(ObstacleReason::LimitExceeded, "full")
+    };
+    // The first of the waits between tries is five seconds.
+    let (reading, woken) = read(1, &closed, 4);
+    assert!(!failed(&reading), "{reading:?}");
+    assert_eq!(woken, Some(at(5)));
+    assert!(failed(&read(1, &closed, 5).0));
+    let (reading, woken) = read(0, &closed, 10);
+    assert!(!failed(&reading), "{reading:?}");
+    assert_eq!(woken, Some(at(900)), "the first tier is waited for as long as the gang may take");
+    let gone = Obstacle::new(ObstacleReason::NodePoolMissing, "no such NodePool");
+    assert!(failed(&read(1, &gone, 4).0), "nothing is to be waited for on a later tier but a gate");
 }
 
 #[test]

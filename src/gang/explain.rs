@@ -11,6 +11,7 @@ use super::journal::Journal;
 use super::message;
 use super::observe::{existing, ready};
 use super::reservation::Reservation;
+use super::rounds;
 use super::state::{State, StateName, Then};
 use crate::api::NodeClaim;
 use crate::names;
@@ -207,7 +208,12 @@ fn otherwise(journal: &Journal, facts: &Facts<'_>) -> Option<Otherwise> {
     match &journal.state {
         State::Validating => match facts.plan {
             Some(Outcome::Wait(obstacle)) if obstacle.reason.may_last() => None,
-            _ => at(deadline, "stops waiting and gives the quota back"),
+            _ => match rounds::next(journal, facts) {
+                Some(next) if deadline.is_none_or(|deadline| next < deadline) => {
+                    at(Some(next), "begins again with the first tier")
+                }
+                _ => at(deadline, "stops waiting and gives the quota back"),
+            },
         },
         State::Provisioning | State::WaitingReady => {
             at(deadline, "gives this attempt up, deletes its nodes and tries again")

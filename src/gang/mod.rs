@@ -26,6 +26,7 @@ pub mod notice;
 pub mod observe;
 pub mod repair;
 pub mod reservation;
+mod rounds;
 pub mod state;
 pub mod strangers;
 pub mod trace;

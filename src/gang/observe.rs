@@ -13,6 +13,7 @@ use super::journal::{Journal, Way};
 use super::late;
 use super::losses::{self, empty, first_failure, live, missing};
 use super::reservation::Reservation;
+use super::rounds;
 use super::state::{State, Then};
 use crate::api::parameters::{OnNodeLost, Release};
 use crate::api::workload::Verdict;
@@ -145,8 +146,7 @@ fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
             Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message))
         }
         Outcome::Wait(obstacle) if obstacle.reason.may_last() => return None,
-        // What is left of the tiers is closed: that is the end of this round, not something to wait for.
-        Outcome::Wait(obstacle) if expired(journal, facts) || journal.memory.way.choice > 0 => {
+        Outcome::Wait(obstacle) if expired(journal, facts) || rounds::is_through(journal, facts) => {
             Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message))
         }
         Outcome::Wait(_) => return None,
@@ -376,7 +376,8 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
         State::Validating => {
             let Some(Outcome::Wait(obstacle)) = facts.plan else { return journal.memory.deadline };
             let deadline = journal.memory.deadline.filter(|_| !obstacle.reason.may_last());
-            deadline.into_iter().chain(obstacle.until).min()
+            let round = rounds::next(journal, facts).filter(|t| *t > facts.now);
+            deadline.into_iter().chain(obstacle.until).chain(round).min()
         }
         State::BackingOff { until } => Some(*until),
         State::Provisioning | State::WaitingReady => {

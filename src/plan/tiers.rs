@@ -1,5 +1,5 @@
-//! The ordered options to get a gang's nodes from: tiers, within a tier NodePools by weight, and within
-//! these the values of the label that all nodes are to share.
+//! The ordered options to get a gang's nodes from: tiers, within a tier capacity types where the policy orders them, then
+//! NodePools by weight, and within these the values of the label that all nodes are to share.
 //!
 //! Rule: one option is one way for all nodes that are still to come; only claims that exist, where the
 //! policy lets tiers be mixed, may have come by another.
@@ -7,7 +7,8 @@
 use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::{Cluster, Obstacle, ObstacleReason, Request, pools};
-use crate::api::parameters::{ColocationMode, Tier};
+use crate::api::parameters::{CapacityType, ColocationMode, Tier};
+use crate::names;
 use crate::policy::{Colocation, Policy};
 use std::collections::BTreeSet;
 
@@ -19,7 +20,7 @@ const MOST: usize = 64;
 pub struct Choice {
     /// Index of the tier in the policy; 0 where it names none.
     pub tier: u32,
-    /// Tier, NodePool and place, as far as there is a choice of each; for people.
+    /// Tier, capacity type, NodePool and place, as far as there is a choice of each; for people.
     pub name: String,
     /// One draft for each pod set, or why this is no way.
     pub drafts: Result<Vec<Draft>, Obstacle>,
@@ -47,19 +48,75 @@ pub fn choices(cluster: &Cluster<'_>, request: &Request<'_>, demand: &[PodSetDem
                 continue;
             }
         };
-        let rows = combinations(&candidates);
-        let several = rows.len() > 1;
-        for drafts in rows {
-            let pools: BTreeSet<&str> = drafts.iter().map(|d| d.node_pool.as_str()).collect();
-            let pools =
-                if several { pools.into_iter().collect::<Vec<_>>().join(" and ") } else { String::new() };
-            for (place, drafts) in places(request.policy.colocation.as_ref(), cluster.settled, drafts) {
-                let name = [tier.name.as_str(), &pools, &place].into_iter().filter(|part| !part.is_empty());
-                all.push(one(name.collect(), drafts));
+        let kinds = match by_capacity_type(&request.policy.capacity_types, candidates) {
+            Ok(kinds) => kinds,
+            Err(obstacle) => {
+                all.push(one(vec![&tier.name], Err(obstacle)));
+                continue;
+            }
+        };
+        for Held { kind, candidates } in kinds {
+            let rows = combinations(&candidates);
+            let several = rows.len() > 1;
+            for drafts in rows {
+                let pools: BTreeSet<&str> = drafts.iter().map(|d| d.node_pool.as_str()).collect();
+                let pools =
+                    if several { pools.into_iter().collect::<Vec<_>>().join(" and ") } else { String::new() };
+                for (place, drafts) in places(request.policy.colocation.as_ref(), cluster.settled, drafts) {
+                    let name = [tier.name.as_str(), kind, &pools, &place];
+                    all.push(one(name.into_iter().filter(|part| !part.is_empty()).collect(), drafts));
+                }
             }
         }
     }
     all
+}
+
+/// Candidates of each pod set that are held to a capacity type.
+struct Held {
+    /// Its name; empty where the policy orders none.
+    kind: &'static str,
+    candidates: Vec<Vec<Draft>>,
+}
+
+/// The candidates of each pod set held to one capacity type after the other. A pod set that cannot have one of them stays
+/// with the first that it can have.
+///
+/// # Errors
+/// Where a pod set can have none of them.
+fn by_capacity_type(order: &[CapacityType], candidates: Vec<Vec<Draft>>) -> Result<Vec<Held>, Obstacle> {
+    if order.is_empty() {
+        return Ok(vec![Held { kind: "", candidates }]);
+    }
+    let held = |list: &[Draft], kind: CapacityType| -> Vec<Draft> {
+        list.iter().filter_map(|draft| draft.held_to(names::CAPACITY_TYPE, kind.value()).ok()).collect()
+    };
+    let mut all = Vec::new();
+    let mut seen = BTreeSet::new();
+    for kind in order {
+        let can_have = |list: &Vec<Draft>| {
+            let mut kinds = std::iter::once(kind).chain(order).copied();
+            kinds.find(|kind| !held(list, *kind).is_empty()).ok_or_else(|| has_none(order, list))
+        };
+        let kinds: Vec<CapacityType> = candidates.iter().map(can_have).collect::<Result<_, _>>()?;
+        if kinds.contains(kind) && seen.insert(kinds.clone()) {
+            let lists = candidates.iter().zip(kinds).map(|(list, kind)| held(list, kind));
+            all.push(Held { kind: kind.value(), candidates: lists.collect() });
+        }
+    }
+    Ok(all)
+}
+
+fn has_none(order: &[CapacityType], list: &[Draft]) -> Obstacle {
+    let order: Vec<&str> = order.iter().map(|kind| kind.value()).collect();
+    let pools: Vec<&str> = list.iter().map(|draft| draft.node_pool.as_str()).collect();
+    let message = format!(
+        "the policy tries capacityTypes {}, but what NodePool {} offers and policy and pods ask for leaves none of them; \
+         list one that is left",
+        order.join(", "),
+        pools.join(" and "),
+    );
+    Obstacle::new(ObstacleReason::RequirementsClash, message)
 }
 
 /// One NodePool for each pod set: the first of each, then the second of each and so on, where a pod set with fewer to
@@ -138,7 +195,6 @@ mod tests {
     use super::super::offering::Offering;
     use super::super::{Outcome, Plan, Ways};
     use super::*;
-    use crate::names;
     use serde_json::{Value, json};
     use std::sync::Arc;
 
@@ -251,6 +307,112 @@ mod tests {
         assert_eq!((plan.slots[0].node_pool.as_str(), plan.choice, plan.choices), ("middle", 1, 3));
         world.short = short(&plan);
         assert_eq!(world.provisioned().slots[0].node_pool, "light");
+    }
+
+    /// Name of a way, and the capacity types of its first node.
+    type Shown = (String, Option<Vec<String>>);
+
+    /// The ways of a gang on two NodePools, of which the heavier one has nothing reserved.
+    fn ways(order: &Value, pods: &[(&str, i32)]) -> (World, Vec<Shown>) {
+        use super::super::fixtures::pod_set;
+        let offers = |weight: i32, kinds: &[&str]| {
+            json!({"spec": {"weight": weight, "template": {"spec": {"requirements":
+                [{"key": names::CAPACITY_TYPE, "operator": "In", "values": kinds}]}}}})
+        };
+        let sets: Vec<Value> = pods.iter().map(|(name, count)| pod_set(name, *count)).collect();
+        let mut world = World::new().workload(&json!({"spec": {"podSets": sets}}));
+        world.pools = vec![
+            pool("heavy", &offers(9, &["spot", "on-demand"])),
+            pool("light", &offers(1, &["spot", "reserved"])),
+        ];
+        world.policy.capacity_types = serde_json::from_value(order.clone()).unwrap();
+        let all = crate::plan::survey(&world.cluster(), &world.request()).unwrap();
+        let kinds = |surveyed: crate::plan::Surveyed| {
+            let claim = surveyed.plan.ok().map(|plan| plan.slots[0].template.spec.requirements.clone());
+            let kind =
+                claim.map(|list| list.into_iter().find(|r| r.key == names::CAPACITY_TYPE).unwrap().values);
+            (surveyed.name, kind)
+        };
+        let ways = all.into_iter().map(kinds).collect();
+        (world, ways)
+    }
+
+    #[test]
+    fn capacity_types_are_tried_in_the_order_of_the_policy_before_pools_by_weight() {
+        let one = [("main", 2)];
+        let of = |way: &str, kinds: &[&str]| {
+            (way.to_owned(), Some(kinds.iter().map(|&kind| kind.to_owned()).collect::<Vec<_>>()))
+        };
+        let (_, unordered) = ways(&json!([]), &one);
+        assert_eq!(
+            unordered,
+            [of("heavy", &["on-demand", "spot"]), of("light", &["reserved", "spot"])],
+            "the provider chooses"
+        );
+        let (world, ordered) = ways(&json!(["reserved", "on-demand", "spot", "spot"]), &one);
+        let expected = [
+            of("reserved", &["reserved"]),
+            of("on-demand", &["on-demand"]),
+            of("spot heavy", &["spot"]),
+            of("spot light", &["spot"]),
+        ];
+        assert_eq!(ordered, expected);
+        let first = world.provisioned();
+        assert_eq!((first.slots[0].node_pool.as_str(), first.choices), ("light", 4));
+        let world = World { short: short(&first), ..world };
+        assert_eq!(world.provisioned().slots[0].node_pool, "heavy", "the next type where one ran out");
+        let (_, only) = ways(&json!(["on-demand"]), &one);
+        assert_eq!(only, [of("on-demand", &["on-demand"])]);
+    }
+
+    #[test]
+    fn a_tier_narrows_the_capacity_types_and_one_that_leaves_none_says_so() {
+        let (mut world, _) = ways(&json!(["reserved", "on-demand"]), &[("main", 2)]);
+        world.policy.tiers = tiers(&json!([
+            {"name": "calm", "requirements": capacity("on-demand")},
+            {"name": "cheap", "requirements": capacity("spot")},
+        ]));
+        let plan = world.provisioned();
+        assert_eq!((plan.way.as_str(), plan.choices), ("calm on-demand", 2));
+        world.ways = Ways::From(1);
+        let (reason, message) = world.obstacle();
+        assert_eq!(reason, ObstacleReason::RequirementsClash);
+        assert!(
+            message.starts_with(
+                "the policy tries capacityTypes reserved, on-demand, but what NodePool heavy and light"
+            ),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn a_pod_set_that_cannot_have_a_capacity_type_stays_with_the_first_that_it_can_have() {
+        use super::super::fixtures::{flavor, pod_set};
+        let of = |kind: &str, capacity: &[&str]| {
+            json!({"spec": {"template": {"metadata": {"labels": {"kind": kind}}, "spec": {"requirements":
+                [{"key": names::CAPACITY_TYPE, "operator": "In", "values": capacity}]}}}})
+        };
+        let mut world = World::new().workload(&json!({
+            "spec": {"podSets": [pod_set("lead", 1), pod_set("main", 1)]},
+            "status": {"admission": {"podSetAssignments": [
+                {"name": "lead", "flavors": {"cpu": "a"}}, {"name": "main", "flavors": {"cpu": "b"}},
+            ]}},
+        }));
+        world.flavors = ["a", "b"].map(|kind| flavor(kind, &json!({"kind": kind}))).to_vec();
+        world.pools = vec![pool("a", &of("a", &["on-demand"])), pool("b", &of("b", &["on-demand", "spot"]))];
+        world.policy.capacity_types =
+            vec![CapacityType::Spot, CapacityType::Reserved, CapacityType::OnDemand];
+        let plan = world.provisioned();
+        let kinds = |plan: &Plan| -> Vec<String> {
+            let of = |claim: &crate::api::NodeClaim| {
+                let all = &claim.spec.requirements;
+                all.iter().find(|r| r.key == names::CAPACITY_TYPE).unwrap().values.join(" ")
+            };
+            plan.slots.iter().map(|slot| of(&slot.template)).collect()
+        };
+        assert_eq!((kinds(&plan), plan.choices), (vec!["on-demand".to_owned(), "spot".to_owned()], 2));
+        world.ways = Ways::From(1);
+        assert_eq!(kinds(&world.provisioned()), ["on-demand", "on-demand"]);
     }
 
     #[test]

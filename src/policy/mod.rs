@@ -21,8 +21,8 @@ pub mod whole;
 use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;
 use crate::api::parameters::{
-    Allocatable, Budget, ColocationMode, Compat, Gate, NodeConditionWanted, OnExhausted, OnNodeLost,
-    PackingMode, Pinning, Placement, Release, Shape, StrategyType, Tier,
+    Allocatable, Budget, CapacityType, ColocationMode, Compat, Gate, NodeConditionWanted, OnExhausted,
+    OnNodeLost, PackingMode, Pinning, Placement, Release, Shape, StrategyType, Tier,
 };
 use jiff::SignedDuration;
 use std::collections::BTreeMap;
@@ -38,6 +38,8 @@ pub struct Policy {
     pub node_pool: Option<String>,
     /// Options tried in this order; empty means one without a name: `node_pool` and `requirements`.
     pub tiers: Vec<Tier>,
+    /// Capacity types tried in this order within each of them; empty leaves the choice to the provider.
+    pub capacity_types: Vec<CapacityType>,
     /// Whether the nodes of one gang may come from several of them.
     pub mixed_tiers: bool,
     /// Requirements added to every NodeClaim.
@@ -165,6 +167,7 @@ impl Default for Policy {
         Self {
             node_pool: None,
             tiers: Vec::new(),
+            capacity_types: Vec::new(),
             mixed_tiers: false,
             requirements: Vec::new(),
             strategy: StrategyType::Proactive,

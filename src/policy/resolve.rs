@@ -45,6 +45,7 @@ impl Policy {
                 self.node_pool = None;
             }
         }
+        set(&mut self.capacity_types, spec.capacity_types.as_ref());
         set(&mut self.mixed_tiers, spec.mixed_tiers.as_ref());
         set(&mut self.requirements, spec.node_selector_requirements.as_ref());
         set(&mut self.managed_resources, spec.managed_resources.as_ref());
@@ -142,6 +143,7 @@ impl Policy {
             node_pool_name: self.node_pool.clone().filter(|_| named),
             node_selector_requirements: Some(self.requirements.clone()),
             tiers: Some(self.tiers.clone()).filter(|_| !named),
+            capacity_types: Some(self.capacity_types.clone()),
             mixed_tiers: Some(self.mixed_tiers),
             strategy: Some(Strategy { kind: Some(self.strategy), buffer_time: Some(self.buffer_time) }),
             managed_resources: Some(self.managed_resources.clone()),
@@ -256,6 +258,7 @@ mod tests {
 tiers:
 - {name: reserved, nodePoolName: gpu-reserved, zones: [a]}
 - {name: spot, nodePoolName: gpu, requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [spot]}], launchTimeout: 90s}
+capacityTypes: [on-demand, spot]
 mixedTiers: true
 nodeSelectorRequirements: [{key: example.com/x, operator: Exists}]
 strategy: {type: LastCheck, bufferTime: 15s}

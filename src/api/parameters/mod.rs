@@ -12,7 +12,7 @@ mod strict;
 
 pub use custody::{Allocatable, Custody, NodeConditionWanted, OnNodeLost, Pinning, Readiness, Release};
 pub use gates::{Budget, Gate, Gates, Placement, Prices};
-pub use nodes::{Colocation, ColocationMode, Packing, PackingMode, Shape, Tier};
+pub use nodes::{CapacityType, Colocation, ColocationMode, Packing, PackingMode, Shape, Tier};
 pub use retry::{Backoff, Compat, OnExhausted, Retry};
 
 use super::duration::Span;
@@ -57,7 +57,7 @@ use serde::{Deserialize, Serialize};
 #[allow(clippy::duplicated_attributes, reason = "every printcolumn has a type")]
 pub struct ProvisioningParametersSpec {
     /// NodePool of the gang's nodes; short for one tier. Without it and without `tiers`, every ready
-    /// NodePool that fits the flavor, by weight.
+    /// NodePool that fits the flavor, by weight; pod sets that may use the same NodePools take the same one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_pool_name: Option<String>,
     /// Requirements added to every NodeClaim, on top of the NodePool's own.
@@ -76,6 +76,12 @@ pub struct ProvisioningParametersSpec {
         extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"])
     )]
     pub tiers: Option<Vec<Tier>>,
+    /// Capacity types to try in this order within each tier, before its NodePools by weight: one for all nodes of a pod
+    /// set, and those that NodePool and tier do not allow are passed over. Empty leaves the choice to the provider, for
+    /// each node by itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 3))]
+    pub capacity_types: Option<Vec<CapacityType>>,
     /// Whether the nodes of one gang may come from several tiers: where one has no capacity for some of them, the
     /// next one is asked for those alone, and the others stay. A launch that takes too long takes the whole gang
     /// along. Not with `colocation` Required, nor with `packing` Fill.

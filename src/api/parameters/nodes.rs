@@ -14,7 +14,8 @@ pub struct Tier {
     /// Name in messages and metrics; unique among the tiers.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
-    /// NodePool of the tier. Without it, every ready NodePool that fits the flavor, by weight.
+    /// NodePool of the tier. Without it, every ready NodePool that fits the flavor, by weight; pod sets that may use the
+    /// same NodePools take the same one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_pool_name: Option<String>,
     /// Requirements added to the NodeClaims of this tier, on top of `nodeSelectorRequirements`.
@@ -29,6 +30,29 @@ pub struct Tier {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]
     pub zones: Vec<String>,
+}
+
+/// How the provider sells a node: the value of its label `karpenter.sh/capacity-type`.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "kebab-case")]
+pub enum CapacityType {
+    /// Out of a reservation.
+    Reserved,
+    /// At the list price.
+    OnDemand,
+    /// Until the provider takes it back.
+    Spot,
+}
+
+impl CapacityType {
+    /// The value of the label.
+    pub fn value(self) -> &'static str {
+        match self {
+            Self::Reserved => "reserved",
+            Self::OnDemand => "on-demand",
+            Self::Spot => "spot",
+        }
+    }
 }
 
 /// How pods share nodes.

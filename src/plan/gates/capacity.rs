@@ -7,8 +7,8 @@ use crate::api::{NodeClaim, NodePool};
 use crate::names;
 use crate::plan::requirements::Requirements;
 use crate::plan::resources::{amount, first_short, max, shown, sum, times};
-use crate::plan::shapes::known;
-use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation, warm};
+use crate::plan::shapes::{Shape, known};
+use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation, Slot, warm};
 use crate::policy::Policy;
 use crate::words::counted;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -34,7 +34,8 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
             let report = Report::of(Gate::Capacity, &wanted.node_pool);
             Some(match over_limit(cluster, &others, pool(&wanted.node_pool)?, wanted, request) {
                 Some(message) => {
-                    let message = message + &even_alone(pool(&wanted.node_pool)?, wanted, plan);
+                    let limits = pool(&wanted.node_pool)?.spec.limits.as_ref();
+                    let message = message + &even_alone(limits?, wanted, plan, (cluster, request.policy));
                     report.answer(Answer::Wait, message).because(ObstacleReason::LimitExceeded)
                 }
                 None => allowed(report, pool(&wanted.node_pool)?, wanted),
@@ -87,22 +88,40 @@ fn over_limit(
 }
 
 /// What is to be done where nodes of the gang alone are over the limits, and only as what they may come to be.
-fn even_alone(pool: &NodePool, wanted: &Reservation, plan: &Plan) -> String {
+fn even_alone(
+    limits: &ResourceList,
+    wanted: &Reservation,
+    plan: &Plan,
+    (cluster, policy): (&Cluster<'_>, &Policy),
+) -> String {
     let groups = plan.groups();
-    let of_pool = groups.iter().filter(|(slot, _)| slot.node_pool == wanted.node_pool);
-    let asked = of_pool.fold(ResourceList::new(), |all, (slot, count)| {
+    let of_pool = || groups.iter().filter(|(slot, _)| slot.node_pool == wanted.node_pool);
+    let asked = of_pool().fold(ResourceList::new(), |all, (slot, count)| {
         sum(&all, &times(&slot.template.spec.resources.requests, *count))
     });
-    let Some(limits) = &pool.spec.limits else { return String::new() };
     let over = |list: &ResourceList, key: &String| amount(list, key) > amount(limits, key);
-    if !limits.keys().any(|key| over(&wanted.most, key) && !over(&asked, key)) {
+    let Some(key) = limits.keys().find(|key| over(&wanted.most, key) && !over(&asked, key)) else {
         return String::new();
-    }
+    };
+    let such = of_pool().find_map(|(slot, _)| largest(slot, key, cluster, policy)).unwrap_or_default();
     format!(
-        "; {}, each counted as the largest type that it may be of, are over it even with nothing in use: list smaller \
+        "; {}, each counted as the largest type that it may be of{such}, are over it even with nothing in use: list smaller \
          types in NodePool or tier",
         counted(wanted.nodes, "node")
     )
+}
+
+/// The type that has a node of this slot count with so much of a resource, in words; `None` where it is no more than the
+/// node asks for, or no type is known to have it.
+fn largest(slot: &Slot, key: &str, cluster: &Cluster<'_>, policy: &Policy) -> Option<String> {
+    let claim = &slot.template.spec;
+    let most = amount(&slot.most.resources, key);
+    let mut asked = Requirements::default();
+    asked.add_all(&claim.requirements).ok()?;
+    let known = known(&policy.shapes, cluster.shapes, &asked, &slot.node_pool);
+    let has = |shape: &&Shape| amount(&shape.allocatable, key) == most;
+    let shape = known.shapes.iter().filter(|_| most > amount(&claim.resources.requests, key)).find(has)?;
+    Some(format!(", a {} with {} {key}", shape.instance_type, shown(&slot.most.resources, key)))
 }
 
 /// What a claim has; before launch, that of the largest type that it may come to be of.
@@ -236,6 +255,19 @@ mod tests {
         assert_eq!(world.provisioned().slots.len(), 2);
         world.claims = vec![listing(&["g5", "p5"])];
         assert!(world.obstacle().1.contains("8 in use and 2 more"), "{}", world.obstacle().1);
+    }
+
+    #[test]
+    fn a_type_that_is_over_the_limits_by_itself_is_named() {
+        let mut world = world(&json!({}));
+        world.policy.shapes = shapes(&["p5"]);
+        let requirement = json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]});
+        let template = json!({"spec": {"requirements": [requirement]}});
+        world.pools =
+            vec![pool("gpu", &json!({"spec": {"limits": {"nvidia.com/gpu": "15"}, "template": template}}))];
+        let message = world.obstacle().1;
+        let named = "2 nodes, each counted as the largest type that it may be of, a p5 with 8 nvidia.com/gpu, are over it";
+        assert!(message.contains(named), "{message}");
     }
 
     #[test]

@@ -5,6 +5,7 @@
 
 pub mod budget;
 pub mod capacity;
+mod cohorts;
 pub mod guards;
 pub mod local_queue;
 pub mod placement;

@@ -1,8 +1,9 @@
 //! Whether the quota that Kueue has reserved adds up: a diagnostic, for Kueue has decided already.
 //!
-//! Quota may be borrowed within a tree of cohorts, so what is over the nominal quota is looked for there.
+//! What is over the nominal quota is borrowed within a tree of cohorts ([`cohorts`]).
 //! A LocalQueue that is gone, or has been moved to another ClusterQueue, is told too.
 
+use super::cohorts::{self, Item, Short};
 use super::{Answer, Gate, Report};
 use crate::api::ClusterQueue;
 use crate::api::queue::{ResourceQuota, quota_of};
@@ -100,105 +101,33 @@ fn of_resource(
         let why = format!("{} borrowed, and its borrowingLimit is {}", show(borrowed), show(amount(limit)));
         return report.answer(Answer::Wait, over(why));
     }
-    let tree = Tree::of(cluster, cohort);
-    let (all, used) = tree.quota_and_use(cluster, flavor, &quota.name);
-    if used > all {
-        let why =
-            format!("the cohort {} as a whole has {} and {} are reserved", tree.root, show(all), show(used));
-        return report.answer(Answer::Wait, over(why));
+    match cohorts::borrow(cluster, queue, Item { flavor, resource: &quota.name }) {
+        Ok(from) => report.allow(format!("{figures}, {} of it borrowed in cohort {from}", show(borrowed))),
+        Err(short) => report.answer(Answer::Wait, over(why(&short, borrowed, show))),
     }
-    let lendable = tree.lendable_to(cluster, queue, flavor, &quota.name);
-    if borrowed > lendable {
-        let why = format!(
-            "{} borrowed, and the others in cohort {} lend {} at most",
-            show(borrowed),
-            tree.root,
-            show(lendable)
-        );
-        return report.answer(Answer::Wait, over(why));
-    }
-    report.allow(format!("{figures}, {} of it borrowed in cohort {}", show(borrowed), tree.root))
 }
 
-fn amount(quantity: &Quantity) -> Amount {
+fn why(short: &Short, own: Amount, show: impl Fn(Amount) -> String) -> String {
+    match short {
+        Short::Limit { cohort, borrowed, limit } => {
+            format!("cohort {cohort} borrows {}, and its borrowingLimit is {}", show(*borrowed), show(*limit))
+        }
+        Short::Whole { root, quota, used } => {
+            format!("the cohort {root} as a whole has {} and {} are reserved", show(*quota), show(*used))
+        }
+        Short::Lent { root, most } => {
+            format!("{} borrowed, and the others in cohort {root} lend {} at most", show(own), show(*most))
+        }
+    }
+}
+
+/// What a quota says; nothing where it cannot be read.
+pub(super) fn amount(quantity: &Quantity) -> Amount {
     Amount::parse(&quantity.0).unwrap_or_default()
 }
 
-/// All cohorts that share quota with each other.
-struct Tree {
-    root: String,
-    cohorts: BTreeSet<String>,
-}
-
-impl Tree {
-    fn of(cluster: &Cluster<'_>, cohort: &str) -> Self {
-        let root = root(cluster, cohort);
-        let named = cluster.cohorts.iter().filter_map(|c| c.metadata.name.clone());
-        let mut cohorts: BTreeSet<String> = named.filter(|name| self::root(cluster, name) == root).collect();
-        cohorts.insert(root.clone());
-        cohorts.insert(cohort.to_owned());
-        Self { root, cohorts }
-    }
-
-    fn members<'a>(&'a self, cluster: &'a Cluster<'_>) -> impl Iterator<Item = &'a ClusterQueue> {
-        let queues = cluster.cluster_queues.iter().map(AsRef::as_ref);
-        queues.filter(|q| self.cohorts.contains(&q.spec.cohort_name))
-    }
-
-    /// Quota of the cohorts themselves.
-    fn own(&self, cluster: &Cluster<'_>, flavor: &str, resource: &str) -> Amount {
-        let cohorts = cluster
-            .cohorts
-            .iter()
-            .filter(|c| c.metadata.name.as_ref().is_some_and(|n| self.cohorts.contains(n)));
-        let quotas = cohorts.filter_map(|c| quota_of(&c.spec.resource_groups, flavor, resource));
-        quotas.map(|q| amount(&q.nominal_quota)).fold(Amount::default(), Amount::plus)
-    }
-
-    fn quota_and_use(&self, cluster: &Cluster<'_>, flavor: &str, resource: &str) -> (Amount, Amount) {
-        let mut sums = (self.own(cluster, flavor, resource), Amount::default());
-        for queue in self.members(cluster) {
-            if let Some(quota) = quota_of(&queue.spec.resource_groups, flavor, resource) {
-                sums.0 = sums.0.plus(amount(&quota.nominal_quota));
-            }
-            sums.1 = sums.1.plus(queue.reserved(flavor, resource).map(amount).unwrap_or_default());
-        }
-        sums
-    }
-
-    /// What a queue can borrow at most: what the others do not use, as far as they lend it.
-    fn lendable_to(&self, cluster: &Cluster<'_>, to: &ClusterQueue, flavor: &str, resource: &str) -> Amount {
-        let others = self.members(cluster).filter(|q| q.metadata.name != to.metadata.name);
-        let lent = others.filter_map(|queue| {
-            let quota = quota_of(&queue.spec.resource_groups, flavor, resource)?;
-            let unused = amount(&quota.nominal_quota)
-                .minus(queue.reserved(flavor, resource).map(amount).unwrap_or_default());
-            Some(quota.lending_limit.as_ref().map_or(unused, |limit| unused.min(amount(limit))))
-        });
-        lent.fold(self.own(cluster, flavor, resource), Amount::plus)
-    }
-}
-
-/// The cohort at the top of the tree; a cohort need not have an object.
-fn root(cluster: &Cluster<'_>, cohort: &str) -> String {
-    let mut seen = BTreeSet::new();
-    let mut at = cohort.to_owned();
-    while seen.insert(at.clone()) {
-        let parent = cluster
-            .cohorts
-            .iter()
-            .find(|c| c.metadata.name.as_ref() == Some(&at))
-            .map(|c| &c.spec.parent_name);
-        match parent.filter(|p| !p.is_empty()) {
-            Some(parent) => at.clone_from(parent),
-            None => break,
-        }
-    }
-    at
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::api::Cohort;
     use crate::api::parameters;
@@ -207,7 +136,12 @@ mod tests {
     use std::sync::Arc;
 
     /// A queue with this quota of GPUs and this much of it reserved.
-    fn queue(name: &str, cohort: &str, quota: &Value, reserved: &str) -> ClusterQueue {
+    pub(in crate::plan::gates) fn queue(
+        name: &str,
+        cohort: &str,
+        quota: &Value,
+        reserved: &str,
+    ) -> ClusterQueue {
         let mut resource = quota.clone();
         resource["name"] = json!("nvidia.com/gpu");
         object(json!({
@@ -225,7 +159,7 @@ mod tests {
         }))
     }
 
-    fn world(queues: Vec<ClusterQueue>) -> World {
+    pub(in crate::plan::gates) fn world(queues: Vec<ClusterQueue>) -> World {
         let mut world = World::new();
         world.queue = queues.first().cloned();
         world.queues = queues.into_iter().map(Arc::new).collect();
@@ -233,11 +167,11 @@ mod tests {
         world
     }
 
-    fn nominal(amount: &str) -> Value {
+    pub(in crate::plan::gates) fn nominal(amount: &str) -> Value {
         json!({"nominalQuota": amount})
     }
 
-    fn gpus(world: &World) -> Report {
+    pub(in crate::plan::gates) fn gpus(world: &World) -> Report {
         let reports = ask(&world.cluster(), &world.request());
         reports.into_iter().find(|r| r.message.contains("nvidia.com/gpu")).unwrap()
     }

@@ -1,0 +1,312 @@
+//! What the cohorts above a ClusterQueue leave of one resource of one flavor, reckoned as Kueue does
+//! (`pkg/cache/scheduler/resource_node.go`).
+//!
+//! A queue or cohort has its nominal quota and what those below it lend, keeps back what it does not lend, and passes
+//! on to its parent what is used beyond that. Rule: whoever borrows stays within its `borrowingLimit` at each step up,
+//! and the top has nobody to borrow from.
+
+use super::quota::amount;
+use crate::api::queue::{ResourceQuota, quota_of};
+use crate::api::{ClusterQueue, Cohort};
+use crate::plan::Cluster;
+use crate::plan::quantity::Amount;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Why what a queue borrows is not there.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Short {
+    /// A cohort on the way up borrows more than it may.
+    Limit {
+        /// The cohort.
+        cohort: String,
+        /// What it borrows.
+        borrowed: Amount,
+        /// Its `borrowingLimit`.
+        limit: Amount,
+    },
+    /// More is reserved in the whole tree than it has.
+    Whole {
+        /// The cohort at the top.
+        root: String,
+        /// Nominal quota of all.
+        quota: Amount,
+        /// What is reserved by all.
+        used: Amount,
+    },
+    /// The tree has it, but lends less.
+    Lent {
+        /// The cohort at the top.
+        root: String,
+        /// What the queue could borrow.
+        most: Amount,
+    },
+}
+
+/// One resource of one flavor.
+#[derive(Clone, Copy)]
+pub struct Item<'a> {
+    /// The ResourceFlavor.
+    pub flavor: &'a str,
+    /// The resource.
+    pub resource: &'a str,
+}
+
+/// The highest cohort that `queue` borrows from; what is in the way if not all of it can be borrowed.
+///
+/// # Errors
+/// The first place on the way up that has too little, with its figures.
+pub fn borrow<'a>(cluster: &'a Cluster<'a>, queue: &ClusterQueue, item: Item<'a>) -> Result<String, Short> {
+    let tree = Tree::of(cluster, &queue.spec.cohort_name, item);
+    let own = Part::of(queue, item);
+    for (name, cohort) in &tree.way_up {
+        let borrowed = cohort.used.minus(cohort.quota);
+        let is_root = name == tree.root();
+        if is_root && borrowed > Amount::default() {
+            return Err(tree.short(own, borrowed));
+        }
+        if let Some(limit) = cohort.borrows.filter(|limit| !is_root && borrowed > *limit) {
+            return Err(Short::Limit { cohort: name.clone(), borrowed, limit });
+        }
+        if cohort.passed_on() == Amount::default() {
+            return Ok(name.clone());
+        }
+    }
+    Ok(tree.root().to_owned())
+}
+
+/// A ClusterQueue, or a cohort with all below it.
+#[derive(Clone, Copy, Default)]
+struct Part {
+    quota: Amount,
+    used: Amount,
+    lends: Option<Amount>,
+    borrows: Option<Amount>,
+}
+
+impl Part {
+    fn stating(quota: Option<&ResourceQuota>) -> Self {
+        Self {
+            quota: quota.map(|q| amount(&q.nominal_quota)).unwrap_or_default(),
+            used: Amount::default(),
+            lends: quota.and_then(|q| q.lending_limit.as_ref()).map(amount),
+            borrows: quota.and_then(|q| q.borrowing_limit.as_ref()).map(amount),
+        }
+    }
+
+    fn of(queue: &ClusterQueue, item: Item<'_>) -> Self {
+        let quota = quota_of(&queue.spec.resource_groups, item.flavor, item.resource);
+        let used = queue.reserved(item.flavor, item.resource).map(amount).unwrap_or_default();
+        Self { used, ..Self::stating(quota) }
+    }
+
+    /// What it never lends.
+    fn kept_back(&self) -> Amount {
+        self.lends.map(|most| self.quota.minus(most)).unwrap_or_default()
+    }
+
+    /// What is used of it beyond that.
+    fn passed_on(&self) -> Amount {
+        self.used.minus(self.kept_back())
+    }
+
+    fn take_in(&mut self, child: Self) {
+        self.quota = self.quota.plus(child.quota.minus(child.kept_back()));
+        self.used = self.used.plus(child.passed_on());
+    }
+}
+
+/// All cohorts that share quota with each other.
+struct Tree {
+    /// From the cohort of the queue to the top.
+    way_up: Vec<(String, Part)>,
+    /// Nominal quota of everybody, and what is reserved by everybody.
+    whole: (Amount, Amount),
+}
+
+impl Tree {
+    fn of<'a>(cluster: &'a Cluster<'a>, cohort: &'a str, item: Item<'a>) -> Self {
+        let known: BTreeMap<&str, &Cohort> =
+            cluster.cohorts.iter().filter_map(|c| Some((c.metadata.name.as_deref()?, c.as_ref()))).collect();
+        let way_up = way_up(&known, cohort);
+        let mut below: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+        for (name, cohort) in &known {
+            below.entry(&cohort.spec.parent_name).or_default().push(name);
+        }
+        let mut members: BTreeMap<&str, Vec<Part>> = BTreeMap::new();
+        for queue in cluster.cluster_queues {
+            members.entry(&queue.spec.cohort_name).or_default().push(Part::of(queue, item));
+        }
+        let own = |name: &str| {
+            let groups = known.get(name).map(|c| c.spec.resource_groups.as_slice()).unwrap_or_default();
+            Part::stating(quota_of(groups, item.flavor, item.resource))
+        };
+        let mut parts: BTreeMap<&str, Part> = BTreeMap::new();
+        let mut whole = (Amount::default(), Amount::default());
+        for (name, children) in from_top(&below, way_up.last().copied().unwrap_or_default()).iter().rev() {
+            let mut part = own(name);
+            whole.0 = whole.0.plus(part.quota);
+            for queue in members.get(name).into_iter().flatten() {
+                whole = (whole.0.plus(queue.quota), whole.1.plus(queue.used));
+                part.take_in(*queue);
+            }
+            for child in children.iter().filter_map(|child| parts.get(child)) {
+                part.take_in(*child);
+            }
+            parts.insert(name, part);
+        }
+        let way_up =
+            way_up.into_iter().filter_map(|name| Some((name.to_owned(), *parts.get(name)?))).collect();
+        Self { way_up, whole }
+    }
+
+    fn root(&self) -> &str {
+        self.way_up.last().map_or("", |(name, _)| name)
+    }
+
+    /// Why so much is missing at the top, of which this queue borrows too.
+    fn short(&self, queue: Part, missing: Amount) -> Short {
+        let root = self.root().to_owned();
+        let (quota, used) = self.whole;
+        if used > quota {
+            return Short::Whole { root, quota, used };
+        }
+        Short::Lent { root, most: queue.used.minus(queue.quota).minus(missing) }
+    }
+}
+
+/// The cohort and those above it; a cohort need not have an object.
+fn way_up<'a>(known: &BTreeMap<&str, &'a Cohort>, cohort: &'a str) -> Vec<&'a str> {
+    let mut way = Vec::new();
+    let mut seen = BTreeSet::new();
+    let mut at = cohort;
+    while !at.is_empty() && seen.insert(at) {
+        way.push(at);
+        at = known.get(at).map_or("", |c| c.spec.parent_name.as_str());
+    }
+    way
+}
+
+/// Each cohort under the top one with those next below it, every parent before its children, and each once.
+fn from_top<'a>(below: &BTreeMap<&'a str, Vec<&'a str>>, top: &'a str) -> Vec<(&'a str, Vec<&'a str>)> {
+    let mut seen = BTreeSet::from([top]);
+    let mut waiting = vec![top];
+    let mut order = Vec::new();
+    while let Some(name) = waiting.pop() {
+        let children: Vec<&str> =
+            below.get(name).into_iter().flatten().copied().filter(|child| seen.insert(child)).collect();
+        waiting.extend(&children);
+        order.push((name, children));
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::quota::tests::{gpus, nominal, queue, world};
+    use super::super::{Answer, Gate};
+    use super::*;
+    use crate::plan::fixtures::{World, object};
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    fn cohort(name: &str, parent: &str, quota: &Value) -> Arc<Cohort> {
+        let mut resource = quota.clone();
+        resource["name"] = json!("nvidia.com/gpu");
+        Arc::new(object(json!({"metadata": {"name": name}, "spec": {
+            "parentName": parent, "resourceGroups": [{"flavors": [{"name": "gpu", "resources": [resource]}]}],
+        }})))
+    }
+
+    /// A queue that uses 12 of its 8 under `left`, another that uses this much of its 6 under `right`, and both under
+    /// `top`, which has nothing of its own.
+    fn three_levels(left: &Value, right: &Value, others_use: &str) -> World {
+        let mut world = world(vec![
+            queue("q", "left", &nominal("8"), "12"),
+            queue("other", "right", &nominal("6"), others_use),
+        ]);
+        world.cohorts = vec![
+            cohort("left", "top", left),
+            cohort("right", "top", right),
+            cohort("top", "", &nominal("0")),
+        ];
+        world
+    }
+
+    fn limited(key: &str, most: &str) -> Value {
+        json!({"nominalQuota": "0", (key): most})
+    }
+
+    #[test]
+    fn cohorts_on_the_way_up_lend_and_borrow_within_their_own_limits() {
+        let none = nominal("0");
+        for (left, right, others_use, answer, words) in [
+            (&none, &none, "2", Answer::Allow, "4 of it borrowed in cohort top"),
+            (&none, &none, "3", Answer::Wait, "the cohort top as a whole has 14 and 15 are reserved"),
+            (
+                &limited("borrowingLimit", "3"),
+                &none,
+                "0",
+                Answer::Wait,
+                "cohort left borrows 4, and its borrowingLimit is 3",
+            ),
+            (&limited("borrowingLimit", "4"), &none, "0", Answer::Allow, "4 of it borrowed in cohort top"),
+            (
+                &none,
+                &limited("lendingLimit", "3"),
+                "0",
+                Answer::Wait,
+                "4 borrowed, and the others in cohort top lend 3 at most",
+            ),
+            (&none, &limited("lendingLimit", "4"), "2", Answer::Allow, "4 of it borrowed in cohort top"),
+            (
+                &none,
+                &limited("lendingLimit", "4"),
+                "3",
+                Answer::Wait,
+                "the cohort top as a whole has 14 and 15 are reserved",
+            ),
+        ] {
+            let report = gpus(&three_levels(left, right, others_use));
+            assert_eq!(report.answer, answer, "{left} {right} {}", report.message);
+            assert!(report.message.contains(words), "{left} {right} {}", report.message);
+        }
+    }
+
+    #[test]
+    fn what_a_cohort_keeps_back_is_for_those_below_it() {
+        // 4 of its own, lent to nobody, so those above it have no say.
+        let own = json!({"nominalQuota": "4", "lendingLimit": "0"});
+        let report = gpus(&three_levels(&own, &nominal("0"), "99"));
+        assert_eq!(report.answer, Answer::Allow, "{}", report.message);
+        assert!(report.message.contains("4 of it borrowed in cohort left"), "{}", report.message);
+        // The same 4 in the cohort beside it are of no use.
+        let report =
+            gpus(&three_levels(&nominal("0"), &json!({"nominalQuota": "4", "lendingLimit": "0"}), "6"));
+        assert_eq!(report.answer, Answer::Wait, "{}", report.message);
+        assert!(report.message.contains("the others in cohort top lend 0 at most"), "{}", report.message);
+    }
+
+    #[test]
+    fn what_others_borrow_already_cannot_be_borrowed_again() {
+        let mut world = world(vec![
+            queue("q", "c", &nominal("8"), "12"),
+            queue("lender", "c", &json!({"nominalQuota": "9", "lendingLimit": "5"}), "0"),
+            queue("other", "c", &nominal("0"), "4"),
+        ]);
+        let report = gpus(&world);
+        assert_eq!(report.answer, Answer::Wait, "{}", report.message);
+        assert!(report.message.contains("the others in cohort c lend 1 at most"), "{}", report.message);
+        world.queues.pop();
+        assert_eq!(gpus(&world).answer, Answer::Allow);
+    }
+
+    #[test]
+    fn a_ring_of_cohorts_ends_wherever_it_is_entered() {
+        for (name, parent) in [("left", "left"), ("top", "left"), ("top", "right")] {
+            let mut world = three_levels(&nominal("0"), &nominal("0"), "0");
+            world.cohorts.retain(|c| c.metadata.name.as_deref() != Some(name));
+            world.cohorts.push(cohort(name, parent, &nominal("0")));
+            assert_eq!(gpus(&world).gate, Gate::Quota, "{name} under {parent}");
+        }
+    }
+}
