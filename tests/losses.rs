@@ -272,6 +272,38 @@ fn a_claim_that_went_and_nobody_says_why_is_not_tried_again_on_the_same_tier() {
 }
 
 #[test]
+fn a_claim_of_an_earlier_tier_that_went_without_a_word_is_made_up_for_on_the_tier_of_now() {
+    let after = |choice, mixed, loss: fn(Loss) -> Loss| {
+        let mut seen = short(State::WaitingReady, mixed, 3);
+        seen.journal.memory.plan = None;
+        seen.journal.memory.generation = 1;
+        seen.journal.memory.way = Way { tier: choice, choice, choices: 3 };
+        seen.claims = vec![ready(0, 1)];
+        seen.losses = BTreeMap::from([(1, loss(Loss::Failed(lost(FailureClass::Unknown))))]);
+        seen
+    };
+    // Whether or not there is a tier after that one: it was not tried for this slot.
+    for choice in [1, 2] {
+        let mut seen = after(choice, true, Loss::outlived);
+        seen.sight = Sight::Cached;
+        assert_eq!(seen.read(), Reading::LookAgain, "that a claim is gone counts in a quorum read alone");
+        seen.sight = Sight::Quorum;
+        seen.step();
+        let memory = &seen.journal.memory;
+        assert_eq!((seen.state(), memory.attempt, memory.way.choice), (StateName::Provisioning, 1, choice));
+        assert_eq!((memory.generation, memory.tries), (2, 0));
+        seen.plan = Outcome::Provision(Plan { tier: choice, choice, choices: 3, ..plan(2) });
+        assert_eq!(seen.step(), [1]);
+    }
+    // What goes without a word from the last tier itself would go again, and nodes of one tier are no mixture.
+    for (mixed, loss) in [(true, (|loss| loss) as fn(Loss) -> Loss), (false, Loss::outlived)] {
+        let mut seen = after(2, mixed, loss);
+        seen.step();
+        assert_eq!(seen.state(), StateName::RollingBack, "{mixed}");
+    }
+}
+
+#[test]
 fn nodes_that_would_need_other_pods_than_those_that_stay_end_the_attempt() {
     let mut seen = short(State::WaitingReady, true, 2);
     seen.step();

@@ -173,7 +173,7 @@ fn what_a_vanished_claim_died_of_is_pieced_together() {
         fault,
         at(now),
     ) {
-        Loss::Failed(failure) => failure.reason,
+        Loss::Failed(failure) | Loss::Outlived(failure) => failure.reason,
         Loss::Unclear(until) => panic!("unclear until {until}"),
     };
     let gone = Obituary { noticed: Some(at(0)), ..Obituary::default() };

@@ -77,8 +77,29 @@ pub struct Obituary {
 pub enum Loss {
     /// The cause is known.
     Failed(Failure),
+    /// The same of a claim from before the attempt's last replacement: it says nothing of how nodes come since.
+    Outlived(Failure),
     /// The cause may still arrive until then.
     Unclear(Timestamp),
+}
+
+impl Loss {
+    /// What the claim died of, as far as that is known by now.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Failed(failure) | Self::Outlived(failure) => Some(failure),
+            Self::Unclear(_) => None,
+        }
+    }
+
+    /// The same loss of a claim from before the attempt's last replacement.
+    #[must_use]
+    pub fn outlived(self) -> Self {
+        match self {
+            Self::Failed(failure) => Self::Outlived(failure),
+            other => other,
+        }
+    }
 }
 
 impl ClaimView {

@@ -32,8 +32,7 @@ pub(super) fn doomed(journal: &Journal, facts: &Facts<'_>) -> Vec<String> {
 /// What is left of these events where no failure may end the attempt: a slot that lost its claim gets another
 /// one, as often as that takes.
 pub(super) fn spared(journal: &Journal, facts: &Facts<'_>, events: Vec<Event>) -> Reading {
-    let (failures, mut rest): (Vec<Event>, Vec<Event>) =
-        events.into_iter().partition(|e| matches!(e, Event::Failed(_) | Event::Lost { .. }));
+    let (failures, mut rest): (Vec<Event>, Vec<Event>) = events.into_iter().partition(Event::is_setback);
     let due = next_try(journal, facts).is_none_or(|at| at <= facts.now);
     if let Some(failure) = first_loss(journal, facts).filter(|_| due && !failures.is_empty()) {
         if facts.sight == Sight::Cached {
