@@ -430,6 +430,34 @@ fn capacity_that_is_not_to_be_had_is_no_node_that_was_lost() {
 }
 
 #[test]
+fn a_gang_that_is_admitted_anew_is_not_held_to_what_it_lost_under_its_last_admission() {
+    let anew = |on_node_lost| {
+        let mut seen = Seen::new(State::Approved, Standing::Reserved);
+        seen.policy.on_node_lost = on_node_lost;
+        seen.journal.memory.epoch = Epoch("0-0-a".into());
+        seen.journal.memory.tries = 2;
+        seen
+    };
+    for on_node_lost in [OnNodeLost::Yield, OnNodeLost::Reject, OnNodeLost::Ignore] {
+        let mut seen = anew(on_node_lost);
+        seen.sight = Sight::Cached;
+        assert_eq!(seen.read(), Reading::LookAgain, "that a claim is gone counts in a quorum read alone");
+        seen.sight = Sight::Quorum;
+        seen.step();
+        assert_eq!(seen.journal.state, State::RollingBack { then: Then::Released }, "{on_node_lost:?}");
+        seen.claims.clear();
+        seen.losses.clear();
+        seen.step();
+        seen.step();
+        assert_eq!((seen.state(), seen.journal.memory.tries), (StateName::Validating, 0));
+    }
+    // What can be replaced is, and the tries of the last admission are none of this one.
+    let mut seen = anew(OnNodeLost::Replace);
+    seen.step();
+    assert_eq!((seen.state(), seen.journal.memory.tries), (StateName::WaitingReady, 0));
+}
+
+#[test]
 fn replacements_are_tries_and_used_up_like_them() {
     let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
     seen.policy.in_check.limit = 2;

@@ -175,7 +175,7 @@ impl GangChart {
                     _ if same => {
                         context.memory.epoch = epoch.clone();
                         context.restart_clock();
-                        context.memory.mending = false;
+                        (context.memory.mending, context.memory.tries) = (false, 0);
                         Transition(State::WaitingReady)
                     }
                     _ => Transition(State::RollingBack { then: Then::Released }),

@@ -84,6 +84,18 @@ pub(super) fn first_failure(journal: &Journal, facts: &Facts<'_>) -> Option<Fail
     }
 }
 
+/// What this event of its reservation means for the nodes that a gang has. Where nothing replaces those that it
+/// lost under its last admission, the next one is not held to them, and begins with nodes of its own.
+pub(super) fn carried_over(journal: &Journal, facts: &Facts<'_>, event: Event) -> Reading {
+    let anew = matches!(event, Event::Reserved { standing: Standing::Reserved, .. });
+    let kept = journal.state == State::Approved && facts.policy.on_node_lost != OnNodeLost::Replace;
+    match facts.sight {
+        _ if !anew || !kept || empty(journal, facts).is_empty() => Reading::Events(vec![event]),
+        Sight::Cached => Reading::LookAgain,
+        Sight::Quorum => Reading::Events(vec![Event::Gone(Ending::Superseded)]),
+    }
+}
+
 /// The loss for which a gang that was approved, and is not admitted yet, must not be.
 pub(super) fn regretted(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
     let minds = journal.state == State::Approved

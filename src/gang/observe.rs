@@ -32,7 +32,7 @@ pub enum Reading {
 /// Reads a snapshot from where the journal stands.
 pub fn observe(journal: &Journal, facts: &Facts<'_>) -> Reading {
     if let Some(event) = reservation_event(journal, facts) {
-        return Reading::Events(vec![event]);
+        return losses::carried_over(journal, facts, event);
     }
     if facts.fresh
         && journal.seq == 0
