@@ -76,6 +76,7 @@ fn ready(slot: u32, generation: u32) -> ClaimView {
         generation,
         deleting: false,
         held_until: None,
+        vacant: false,
         health: Health::Ready { since: at(0) },
     }
 }
@@ -359,6 +360,15 @@ fn of_late_nodes_one_that_never_launched_is_deleted_and_one_that_pods_may_run_on
         seen.losses.clear();
         (seen.events(), seen)
     };
+    // A node that never came up goes once it was searched, and found to have no pods.
+    let (_, mut seen) = with(FailureClass::InitializationTimeout);
+    seen.sight = Sight::Cached;
+    assert_eq!(seen.read(), Reading::LookAgain);
+    seen.sight = Sight::Quorum;
+    assert_eq!(seen.events(), []);
+    let failed = seen.claims.pop().unwrap();
+    seen.claims.push(ClaimView { vacant: true, ..failed });
+    assert_eq!(seen.events(), [Event::Strays(vec!["c1-0".into()])]);
     let (events, mut seen) = with(FailureClass::LaunchTimeout);
     assert_eq!(events, [Event::Strays(vec!["c1-0".into()])]);
     assert_eq!(with(FailureClass::NodeTooSmall).0, []);

@@ -43,6 +43,9 @@ pub fn observe(journal: &Journal, facts: &Facts<'_>) -> Reading {
     if let Some(event) = belied(journal, facts) {
         return Reading::Events(vec![event]);
     }
+    if late::is_to_be_searched(journal, facts) {
+        return Reading::LookAgain;
+    }
     let strays = strays(journal, facts);
     let mut events = Vec::new();
     if !strays.is_empty() {

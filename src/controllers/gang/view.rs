@@ -67,12 +67,15 @@ impl Gang<'_> {
         Outlook { ready_by, tier: Some(self.tier.as_str()).filter(|tier| !tier.is_empty()) }
     }
 
-    fn views(&self, now: Timestamp) -> Vec<ClaimView> {
+    pub(super) fn views(&self, now: Timestamp) -> Vec<ClaimView> {
         let node = |c: &NodeClaim| self.nodes.get(c.node_name()?);
         let view = |claim: &NodeClaim| {
             let node = node(claim);
             let mut view = ClaimView::of(claim, node, &self.policy, now);
             let taken = node.and_then(|n| self.taken.get(n.metadata.name.as_deref().unwrap_or_default()));
+            // On one that is up pods may be placed at any time.
+            let searched = claim.node_name().is_some_and(|node| self.vacant.contains(node));
+            view.vacant = view.has_failed() && searched;
             if let (Some(node), Some(taken)) = (node, taken) {
                 crowd(&mut view, claim, node, taken, now);
             }
