@@ -116,6 +116,7 @@ impl Gang {
             generation: 0,
             deleting: false,
             held_until: None,
+            vacant: false,
             health: Health::Ready { since: at(0) },
         };
         Self { journal, claims: (0..2).map(claim).collect() }
@@ -310,6 +311,32 @@ fn a_gang_that_is_admitted_anew_with_another_shape_gives_its_nodes_back_first() 
     assert_eq!(gang.claims.len(), 0);
     let through: Vec<StateName> = gang.journal.history.iter().map(|s| s.to).collect();
     assert_eq!(through, [StateName::RollingBack, StateName::Released, StateName::Validating]);
+}
+
+#[test]
+fn a_topology_that_kueue_never_assigns_keeps_nodes_as_long_as_an_admission_may_take() {
+    let assigned = |told: &str, key: &str, value: Value| {
+        let mut workload = reserved(told);
+        workload["status"]["admission"]["podSetAssignments"][0][key] = value;
+        workload
+    };
+    let put_off = |told| assigned(told, "delayedTopologyRequest", json!("Pending"));
+    let mut gang = Gang::new(State::Approved, &put_off("Ready"));
+    gang.see(&put_off("Ready"));
+    assert_eq!(gang.is(), (StateName::Approved, 2), "the second pass may still come");
+    // It is no other admission once it has.
+    let before = gang.journal.clone();
+    let domains = json!({"levels": ["zone"], "domains": [{"values": ["a"], "count": 2}]});
+    gang.see(&assigned("Ready", "topologyAssignment", domains));
+    assert_eq!(gang.journal, before);
+    // Kueue tries again without end, so it is ours to give up; what it was told is taken back first.
+    gang.journal.entered_at = at(-1_200);
+    gang.see(&put_off("Ready"));
+    assert_eq!(gang.is(), (StateName::Approved, 2), "it may be admitting right now");
+    gang.see(&put_off("Pending"));
+    assert_eq!(gang.is(), (StateName::Yielded, 0));
+    let failure = gang.journal.memory.last_failure.map(|failure| failure.reason);
+    assert_eq!(failure, Some(setu::gang::FailureClass::NotAdmitted));
 }
 
 #[test]

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use setu::app::server;
 use setu::clock::Clock;
+use setu::names;
 use setu::policy::PolicyFile;
 use setu::sim::api::{Change, Observer, Preconditions, User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
@@ -443,6 +444,31 @@ fn where_no_tier_has_what_is_missing_a_gang_of_mixed_tiers_does_not_ask_again_an
         let claims = asked.0.lock().unwrap().len();
         // Each try asks each tier once. A gang that goes on without a pause asks several times a second.
         assert!(claims <= 60, "{claims} NodeClaims in five minutes");
+    });
+}
+
+#[test]
+fn a_claim_of_the_first_tier_that_vanishes_without_a_word_is_made_up_for_by_the_second_one() {
+    played(&spot_mixed_with_on_demand(), async |stage| {
+        offer_spot_too(stage);
+        stage.weather(&json!([
+            {"nodePool": ID, "slot": "2", "capacityType": "spot", "capacity": 0},
+            {"nodePool": ID, "slot": "0", "capacityType": "spot", "launchDelay": "10m"},
+        ]));
+        let asked = Asked::default();
+        stage.cluster.server.observe(Box::new(asked.clone()));
+        let _setu = stage.start();
+        stage.submit("train", 3, "2s");
+        stage.until("the second tier is asked", |_| asked.0.lock().unwrap().len() == 4).await;
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        let claims = stage.admin.list(&kinds::NODE_CLAIM);
+        let first = claims.iter().find(|c| c["metadata"]["labels"][names::SLOT] == "0").unwrap();
+        let name = first["metadata"]["name"].as_str().unwrap();
+        stage.admin.delete(&kinds::NODE_CLAIM, "", name, Preconditions::default()).unwrap();
+        stage.until("it runs", |s| s.is_admitted("train")).await;
+        assert_eq!(*asked.0.lock().unwrap(), ["spot", "spot", "spot", "on-demand", "on-demand"]);
+        let told = stage.admin.list(&kinds::EVENT);
+        assert!(told.iter().all(|event| event["reason"] != "GangRollingBack"), "{told:?}");
     });
 }
 

@@ -76,6 +76,7 @@ fn ready(slot: u32, generation: u32) -> ClaimView {
         generation,
         deleting: false,
         held_until: None,
+        vacant: false,
         health: Health::Ready { since: at(0) },
     }
 }
@@ -291,6 +292,38 @@ fn a_claim_that_went_and_nobody_says_why_is_not_tried_again_on_the_same_tier() {
 }
 
 #[test]
+fn a_claim_of_an_earlier_tier_that_went_without_a_word_is_made_up_for_on_the_tier_of_now() {
+    let after = |choice, mixed, loss: fn(Loss) -> Loss| {
+        let mut seen = short(State::WaitingReady, mixed, 3);
+        seen.journal.memory.plan = None;
+        seen.journal.memory.generation = 1;
+        seen.journal.memory.way = Way { tier: choice, choice, choices: 3 };
+        seen.claims = vec![ready(0, 1)];
+        seen.losses = BTreeMap::from([(1, loss(Loss::Failed(lost(FailureClass::Unknown))))]);
+        seen
+    };
+    // Whether or not there is a tier after that one: it was not tried for this slot.
+    for choice in [1, 2] {
+        let mut seen = after(choice, true, Loss::outlived);
+        seen.sight = Sight::Cached;
+        assert_eq!(seen.read(), Reading::LookAgain, "that a claim is gone counts in a quorum read alone");
+        seen.sight = Sight::Quorum;
+        seen.step();
+        let memory = &seen.journal.memory;
+        assert_eq!((seen.state(), memory.attempt, memory.way.choice), (StateName::Provisioning, 1, choice));
+        assert_eq!((memory.generation, memory.tries), (2, 0));
+        seen.plan = Outcome::Provision(Plan { tier: choice, choice, choices: 3, ..plan(2) });
+        assert_eq!(seen.step(), [1]);
+    }
+    // What goes without a word from the last tier itself would go again, and nodes of one tier are no mixture.
+    for (mixed, loss) in [(true, (|loss| loss) as fn(Loss) -> Loss), (false, Loss::outlived)] {
+        let mut seen = after(2, mixed, loss);
+        seen.step();
+        assert_eq!(seen.state(), StateName::RollingBack, "{mixed}");
+    }
+}
+
+#[test]
 fn nodes_that_would_need_other_pods_than_those_that_stay_end_the_attempt() {
     let mut seen = short(State::WaitingReady, true, 2);
     seen.step();
@@ -346,6 +379,15 @@ fn of_late_nodes_one_that_never_launched_is_deleted_and_one_that_pods_may_run_on
         seen.losses.clear();
         (seen.events(), seen)
     };
+    // A node that never came up goes once it was searched, and found to have no pods.
+    let (_, mut seen) = with(FailureClass::InitializationTimeout);
+    seen.sight = Sight::Cached;
+    assert_eq!(seen.read(), Reading::LookAgain);
+    seen.sight = Sight::Quorum;
+    assert_eq!(seen.events(), []);
+    let failed = seen.claims.pop().unwrap();
+    seen.claims.push(ClaimView { vacant: true, ..failed });
+    assert_eq!(seen.events(), [Event::Strays(vec!["c1-0".into()])]);
     let (events, mut seen) = with(FailureClass::LaunchTimeout);
     assert_eq!(events, [Event::Strays(vec!["c1-0".into()])]);
     assert_eq!(with(FailureClass::NodeTooSmall).0, []);
@@ -414,6 +456,34 @@ fn capacity_that_is_not_to_be_had_is_no_node_that_was_lost() {
     seen.claims = vec![ClaimView { health: Health::Failed(failed), ..ready(0, 0) }, going(1, 0)];
     seen.step();
     assert_eq!(seen.journal.state, State::RollingBack { then: Then::BackingOff });
+}
+
+#[test]
+fn a_gang_that_is_admitted_anew_is_not_held_to_what_it_lost_under_its_last_admission() {
+    let anew = |on_node_lost| {
+        let mut seen = Seen::new(State::Approved, Standing::Reserved);
+        seen.policy.on_node_lost = on_node_lost;
+        seen.journal.memory.epoch = Epoch("0-0-a".into());
+        seen.journal.memory.tries = 2;
+        seen
+    };
+    for on_node_lost in [OnNodeLost::Yield, OnNodeLost::Reject, OnNodeLost::Ignore] {
+        let mut seen = anew(on_node_lost);
+        seen.sight = Sight::Cached;
+        assert_eq!(seen.read(), Reading::LookAgain, "that a claim is gone counts in a quorum read alone");
+        seen.sight = Sight::Quorum;
+        seen.step();
+        assert_eq!(seen.journal.state, State::RollingBack { then: Then::Released }, "{on_node_lost:?}");
+        seen.claims.clear();
+        seen.losses.clear();
+        seen.step();
+        seen.step();
+        assert_eq!((seen.state(), seen.journal.memory.tries), (StateName::Validating, 0));
+    }
+    // What can be replaced is, and the tries of the last admission are none of this one.
+    let mut seen = anew(OnNodeLost::Replace);
+    seen.step();
+    assert_eq!((seen.state(), seen.journal.memory.tries), (StateName::WaitingReady, 0));
 }
 
 #[test]

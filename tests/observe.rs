@@ -176,11 +176,13 @@ fn what_a_vanished_claim_died_of_is_pieced_together() {
         fault,
         at(now),
     ) {
-        Loss::Failed(failure) => failure.reason,
+        Loss::Failed(failure) | Loss::Outlived(failure) => failure.reason,
         Loss::Unclear(until) => panic!("unclear until {until}"),
     };
     let gone = Obituary { noticed: Some(at(0)), ..Obituary::default() };
     let launched = Obituary { launched: true, ..gone.clone() };
+    let given_up = Obituary { given_up: true, ..launched.clone() };
+    assert_eq!(of(None, &given_up, None, 0), FailureClass::RegistrationTimeout, "nobody else deleted it");
     assert_eq!(of(None, &event("no p5 left"), None, 0), FailureClass::InsufficientCapacity);
     assert_eq!(
         of(None, &event("resolving node class from nodeclaim"), None, 0),
@@ -203,6 +205,7 @@ fn view(slot: u32, health: Health) -> ClaimView {
         generation: 0,
         deleting: false,
         held_until: None,
+        vacant: false,
         health,
     }
 }

@@ -9,11 +9,17 @@ use setu::policy::PolicyFile;
 use setu::sim::cluster::Cluster;
 use setu::sim::embedded::Embedded;
 use setu::sim::invariants::Watchman;
-use setu::sim::scenario::{self, Run, World};
+use setu::sim::scenario::{self, Run, Theatre as _, World};
 use std::path::Path;
+use std::time::Duration;
 
 /// Plays one run in virtual time, in one life or killed right after a write. Returns Setu's writes.
 fn play(run: &Run, kill_after: Option<u64>) -> Result<u64> {
+    acted(run, async |world| scenario::play(world, run, kill_after).await)
+}
+
+/// Has something done in a run's world, in virtual time.
+fn acted<T>(run: &Run, act: impl AsyncFnOnce(&mut World<Embedded>) -> Result<T>) -> Result<T> {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -23,10 +29,10 @@ fn play(run: &Run, kill_after: Option<u64>) -> Result<u64> {
         let watchman = Watchman::default();
         cluster.server.observe(Box::new(watchman.clone()));
         let mut world = World::new(Embedded::new(cluster), run).await?;
-        let writes = scenario::play(&mut world, run, kill_after).await?;
+        let done = act(&mut world).await?;
         let violations = watchman.violations();
         anyhow::ensure!(violations.is_empty(), "{violations:?}");
-        Ok(writes)
+        Ok(done)
     })
 }
 
@@ -75,6 +81,37 @@ fn every_scenario_can_be_played_by_its_name() {
 fn what_only_the_real_control_plane_can_play_is_written_as_scenarios_are() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/e2e/scenarios");
     assert!(scenario::read(&folder).unwrap().len() > 8);
+}
+
+const PODS_NOT_READY: &str = "
+title: Pods that do not all run in time are evicted, and the next admission begins with whole nodes
+policy: {custody: {onNodeLost: Ignore}}
+steps:
+- submit: {name: train, pods: 2, gpus: 1, restarts: 9}
+- until: {job: train, admitted: true, runningOnOwnNodes: 2, attempt: 1}
+- deleteOneClaim: train
+- until: {job: train, state: Approved, admitted: true, running: 1, claims: 1}
+- holds: {job: train, state: Approved, admitted: true, running: 1, claims: 1, within: 20}
+- until: {job: train, admitted: true, runningOnOwnNodes: 2, attempt: 2, claims: 2, nodes: 2}
+";
+
+/// As long as Kueue waits for pods by default, which nobody waits for in real time.
+const PODS_READY_LIMIT: Duration = Duration::from_mins(30);
+
+#[test]
+fn a_gang_whose_pods_did_not_run_in_time_begins_anew() {
+    let run = scenario::parse("pods-not-ready", PODS_NOT_READY).unwrap().remove(0);
+    acted(&run, async |world| {
+        world.theatre.start_setu(None)?;
+        let (last, first) = run.scenario.steps.split_last().unwrap();
+        for step in first {
+            scenario::take(world, step).await?;
+        }
+        tokio::time::sleep(PODS_READY_LIMIT).await;
+        scenario::take(world, last).await?;
+        scenario::nothing_is_left(world).await
+    })
+    .unwrap();
 }
 
 const WARM: &str = "

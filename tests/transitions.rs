@@ -121,7 +121,17 @@ fn view(attempt: u32, (own, slot, deleting, health): (bool, u32, bool, u8)) -> C
     };
     let attempt = if own { attempt } else { attempt + 1 };
     let name = format!("{attempt}-{slot}");
-    ClaimView { uid: name.clone(), name, attempt, slot, generation: 0, deleting, held_until: None, health }
+    ClaimView {
+        uid: name.clone(),
+        name,
+        attempt,
+        slot,
+        generation: 0,
+        deleting,
+        held_until: None,
+        vacant: false,
+        health,
+    }
 }
 
 /// What a look came to.

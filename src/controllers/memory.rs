@@ -179,7 +179,8 @@ impl Necrology {
     pub fn missed(&self, claim: &str, now: Timestamp) -> (Obituary, String) {
         self.with(claim, now, |record| {
             record.obituary.noticed.get_or_insert(now);
-            (record.obituary.clone(), record.node_pool.clone())
+            let given_up = record.deleted.is_some();
+            (Obituary { given_up, ..record.obituary.clone() }, record.node_pool.clone())
         })
     }
 

@@ -105,6 +105,7 @@ impl GangChart {
     fn waiting_ready(context: &mut Turn, event: &Event) -> Outcome<State> {
         match event {
             Event::NodesReady => Transition(State::Approved),
+            Event::Outlived(failure) if context.makes_up_in_part(failure) => Transition(State::Provisioning),
             Event::Lost { failure, .. } if context.falls_in_part(failure) => Transition(State::Provisioning),
             Event::Lost { failure, standing: Standing::AdmittedPods } => {
                 Transition(context.make_up_for(failure))
@@ -174,7 +175,7 @@ impl GangChart {
                     _ if same => {
                         context.memory.epoch = epoch.clone();
                         context.restart_clock();
-                        context.memory.mending = false;
+                        (context.memory.mending, context.memory.tries) = (false, 0);
                         Transition(State::WaitingReady)
                     }
                     _ => Transition(State::RollingBack { then: Then::Released }),

@@ -38,6 +38,8 @@ pub struct ClaimView {
     pub deleting: bool,
     /// Until when it is held for the gang; absent where it does not say.
     pub held_until: Option<Timestamp>,
+    /// Whether it has failed and a search has found no pod on its Node, those that every node has apart.
+    pub vacant: bool,
     /// How far it has come.
     pub health: Health,
 }
@@ -68,6 +70,8 @@ pub struct Obituary {
     pub event: Option<(String, String)>,
     /// Whether it had been launched when last seen.
     pub launched: bool,
+    /// Whether Setu has deleted it.
+    pub given_up: bool,
     /// When its loss was first noticed here.
     pub noticed: Option<Timestamp>,
 }
@@ -77,8 +81,29 @@ pub struct Obituary {
 pub enum Loss {
     /// The cause is known.
     Failed(Failure),
+    /// The same of a claim from before the attempt's last replacement: it says nothing of how nodes come since.
+    Outlived(Failure),
     /// The cause may still arrive until then.
     Unclear(Timestamp),
+}
+
+impl Loss {
+    /// What the claim died of, as far as that is known by now.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Failed(failure) | Self::Outlived(failure) => Some(failure),
+            Self::Unclear(_) => None,
+        }
+    }
+
+    /// The same loss of a claim from before the attempt's last replacement.
+    #[must_use]
+    pub fn outlived(self) -> Self {
+        match self {
+            Self::Failed(failure) => Self::Outlived(failure),
+            other => other,
+        }
+    }
 }
 
 impl ClaimView {
@@ -92,6 +117,7 @@ impl ClaimView {
             generation: generation(claim),
             deleting: claim.metadata.deletion_timestamp.is_some(),
             held_until: claim.annotation(names::HOLD_UNTIL).parse().ok(),
+            vacant: false,
             health: health(claim, node, policy, now),
         }
     }
@@ -103,6 +129,9 @@ impl ClaimView {
 
     /// Whether it may have a Node that pods run on, ready or not.
     pub fn may_have_pods(&self) -> bool {
+        if self.vacant {
+            return false;
+        }
         match &self.health {
             Health::Ready { .. } => true,
             Health::Coming { waits_for, .. } => !NODELESS.iter().any(|phase| waits_for.starts_with(phase)),
@@ -291,7 +320,20 @@ pub fn loss(
             )
         };
     }
-    if obituary.launched || claim.is_some_and(|c| c.is("Launched")) {
+    let launched = obituary.launched || claim.is_some_and(|c| c.is("Launched"));
+    if obituary.given_up {
+        let registered = claim.is_some_and(|c| c.is("Registered"));
+        let class = match (launched, registered) {
+            (_, true) => FailureClass::InitializationTimeout,
+            (true, false) => FailureClass::RegistrationTimeout,
+            (false, false) => FailureClass::LaunchTimeout,
+        };
+        return failed(
+            class,
+            format!("Setu gave up the NodeClaim of slot {slot}, which did not come up in time"),
+        );
+    }
+    if launched {
         let disrupted = claim.is_some_and(|c| c.is("DisruptionReason"));
         return match claim {
             Some(_) if !disrupted => failed(

@@ -222,6 +222,7 @@ mod tests {
             generation: 0,
             deleting: false,
             held_until: None,
+            vacant: false,
             health,
         }
     }

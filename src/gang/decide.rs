@@ -231,7 +231,15 @@ impl Turn {
     /// Leaves the slots that ran out of capacity to the next tier that has some, where tiers may be mixed;
     /// all others stay as they are.
     pub(super) fn falls_in_part(&mut self, failure: &Failure) -> bool {
-        let next = self.memory.way.past(failure.reason);
+        self.goes_on_in_part(self.memory.way.past(failure.reason), failure)
+    }
+
+    /// Makes up by the way of now for a slot whose claim came by an earlier one.
+    pub(super) fn makes_up_in_part(&mut self, failure: &Failure) -> bool {
+        self.goes_on_in_part(self.memory.way.still(failure.reason), failure)
+    }
+
+    fn goes_on_in_part(&mut self, next: Option<u32>, failure: &Failure) -> bool {
         let Some(next) = next.filter(|_| self.rules.mixed_tiers) else { return false };
         if next > self.memory.way.choice {
             self.restart_clock();

@@ -89,6 +89,7 @@ fn events() -> Vec<Event> {
         events.extend([Event::Leaving(ending), Event::Gone(ending)]);
     }
     events.extend(FailureClass::ALL.map(|class| Event::Failed(Failure::new(class, ""))));
+    events.extend(FailureClass::ALL.map(|class| Event::Outlived(Failure::new(class, ""))));
     events
 }
 

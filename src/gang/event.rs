@@ -65,6 +65,8 @@ pub enum Event {
         /// How far Kueue has gone.
         standing: Standing,
     },
+    /// A claim that an earlier tier gave is gone and nothing says what is short, seen in a quorum read.
+    Outlived(Failure),
     /// Every node can run its pods, seen in a quorum read.
     NodesReady,
     /// Claims exist that no state of this gang wants.
@@ -137,6 +139,11 @@ impl fmt::Display for Reason {
 }
 
 impl Event {
+    /// Whether it takes something away from a gang that waits for its nodes or has them.
+    pub(super) fn is_setback(&self) -> bool {
+        matches!(self, Self::Failed(_) | Self::Lost { .. } | Self::Outlived(_))
+    }
+
     /// The reason a transition caused by this event is recorded with.
     pub fn reason(&self) -> Reason {
         match self {
@@ -153,7 +160,9 @@ impl Event {
             Self::NothingNeeded => Reason::Progress(Progress::NothingNeeded),
             Self::Impossible(_) => Reason::Progress(Progress::Impossible),
             Self::ClaimsMissing(_) | Self::ClaimsExist => Reason::Progress(Progress::AllCreated),
-            Self::Failed(failure) | Self::Lost { failure, .. } => Reason::Failed(failure.reason),
+            Self::Failed(failure) | Self::Lost { failure, .. } | Self::Outlived(failure) => {
+                Reason::Failed(failure.reason)
+            }
             Self::NodesReady => Reason::Progress(Progress::AllReady),
             Self::Strays(_) | Self::ClaimsGone => Reason::Progress(Progress::ClaimsGone),
             Self::WaitOver => Reason::Progress(Progress::WaitOver),

@@ -150,6 +150,11 @@ impl Way {
         let next = if failure.names_what_is_short() { self.choice } else { self.choice.saturating_add(1) };
         (failure.is_shortage() && self.choices > 1 && next < self.choices).then_some(next)
     }
+
+    /// The same for what a way took that was left since: nothing is known against the one of now.
+    pub fn still(self, failure: FailureClass) -> Option<u32> {
+        (failure.is_shortage() && self.choices > 1).then_some(self.choice)
+    }
 }
 
 /// One transition.

@@ -1,7 +1,7 @@
 //! Gangs that get their nodes late: their pods are let go already, and nobody makes them anew.
 //!
 //! Called by `observe`. Rule: a node that came up may have pods on it, so what fails at one slot ends that
-//! slot alone, and nothing ends the attempt.
+//! slot alone, and nothing ends the attempt. That it has none counts once it was searched for them.
 
 use super::claims::ClaimView;
 use super::event::{Event, Standing};
@@ -20,7 +20,13 @@ pub fn is_late(journal: &Journal, facts: &Facts<'_>) -> bool {
     let_go && coming && live(journal, facts).any(ClaimView::may_have_pods)
 }
 
-/// Claims that will not come and have no node: only these are deleted, so that others can take their places.
+/// Whether a claim will not come whose node pods may be on, as far as the cache can tell.
+pub(super) fn is_to_be_searched(journal: &Journal, facts: &Facts<'_>) -> bool {
+    let unsure = |c: &ClaimView| c.has_failed() && c.may_have_pods();
+    facts.sight == Sight::Cached && is_late(journal, facts) && live(journal, facts).any(unsure)
+}
+
+/// Claims that will not come and have no pods: only these are deleted, so that others can take their places.
 pub(super) fn doomed(journal: &Journal, facts: &Facts<'_>) -> Vec<String> {
     if !is_late(journal, facts) {
         return Vec::new();
@@ -32,8 +38,7 @@ pub(super) fn doomed(journal: &Journal, facts: &Facts<'_>) -> Vec<String> {
 /// What is left of these events where no failure may end the attempt: a slot that lost its claim gets another
 /// one, as often as that takes.
 pub(super) fn spared(journal: &Journal, facts: &Facts<'_>, events: Vec<Event>) -> Reading {
-    let (failures, mut rest): (Vec<Event>, Vec<Event>) =
-        events.into_iter().partition(|e| matches!(e, Event::Failed(_) | Event::Lost { .. }));
+    let (failures, mut rest): (Vec<Event>, Vec<Event>) = events.into_iter().partition(Event::is_setback);
     let due = next_try(journal, facts).is_none_or(|at| at <= facts.now);
     if let Some(failure) = first_loss(journal, facts).filter(|_| due && !failures.is_empty()) {
         if facts.sight == Sight::Cached {

@@ -66,10 +66,7 @@ pub(super) fn first_loss(journal: &Journal, facts: &Facts<'_>) -> Option<Failure
         current(journal, facts).any(|c| c.slot == *slot && (!creating || c.generation >= latest))
     };
     let known = |slot: &&u32| going(slot) || facts.sight == Sight::Quorum;
-    empty.iter().filter(known).find_map(|slot| match facts.losses.get(slot) {
-        Some(Loss::Failed(failure)) => Some(failure.clone()),
-        _ => None,
-    })
+    empty.iter().filter(known).find_map(|slot| facts.losses.get(slot)?.failure().cloned())
 }
 
 /// What ends the attempt as it stands: a claim that will not come before one that is lost, because a
@@ -83,6 +80,18 @@ pub(super) fn first_failure(journal: &Journal, facts: &Facts<'_>) -> Option<Fail
     match first_loss(journal, facts) {
         Some(failure) if !failure.reason.is_node_loss() => Some(failure),
         lost => failed.or(lost),
+    }
+}
+
+/// What this event of its reservation means for the nodes that a gang has. Where nothing replaces those that it
+/// lost under its last admission, the next one is not held to them, and begins with nodes of its own.
+pub(super) fn carried_over(journal: &Journal, facts: &Facts<'_>, event: Event) -> Reading {
+    let anew = matches!(event, Event::Reserved { standing: Standing::Reserved, .. });
+    let kept = journal.state == State::Approved && facts.policy.on_node_lost != OnNodeLost::Replace;
+    match facts.sight {
+        _ if !anew || !kept || empty(journal, facts).is_empty() => Reading::Events(vec![event]),
+        Sight::Cached => Reading::LookAgain,
+        Sight::Quorum => Reading::Events(vec![Event::Gone(Ending::Superseded)]),
     }
 }
 
@@ -110,6 +119,27 @@ pub(super) fn falls_in_part(journal: &Journal, facts: &Facts<'_>, failure: &Fail
     facts.policy.mixed_tiers
         && journal.memory.way.past(failure.reason).is_some()
         && first_loss(journal, facts).as_ref() == Some(failure)
+}
+
+/// Whether this is what an earlier way took, without a word of what is short, from a gang of several tiers.
+/// The way that is gone by now was not tried for that slot, so it is neither skipped nor the end.
+fn is_outlived(journal: &Journal, facts: &Facts<'_>, failure: &Failure) -> bool {
+    let unnamed = !failure.reason.names_what_is_short();
+    let earlier = |slot: &u32| matches!(facts.losses.get(slot), Some(Loss::Outlived(f)) if f == failure);
+    is_mixed(journal, facts.policy)
+        && unnamed
+        && journal.memory.way.still(failure.reason).is_some()
+        && first_loss(journal, facts).as_ref() == Some(failure)
+        && empty(journal, facts).iter().any(earlier)
+}
+
+/// What this failure is for a gang that waits for its nodes: a loss that is made up for, or the attempt's end.
+pub(super) fn lost_or_failed(journal: &Journal, facts: &Facts<'_>, failure: Failure) -> Event {
+    if is_outlived(journal, facts, &failure) {
+        return Event::Outlived(failure);
+    }
+    let lost = failure.reason.is_node_loss() || falls_in_part(journal, facts, &failure);
+    if lost { Event::Lost { failure, standing: Standing::Reserved } } else { Event::Failed(failure) }
 }
 
 /// Whether what is missing of a gang of several tiers comes by another way than the journal says.

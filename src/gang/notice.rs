@@ -182,6 +182,7 @@ mod tests {
                 generation: 0,
                 deleting: false,
                 held_until: None,
+                vacant: false,
                 health: Health::Ready { since: now },
             };
             let claims: Vec<ClaimView> = (0..ready).map(claim).collect();

@@ -33,7 +33,7 @@ pub enum Reading {
 /// Reads a snapshot from where the journal stands.
 pub fn observe(journal: &Journal, facts: &Facts<'_>) -> Reading {
     if let Some(event) = reservation_event(journal, facts) {
-        return Reading::Events(vec![event]);
+        return losses::carried_over(journal, facts, event);
     }
     if facts.fresh
         && journal.seq == 0
@@ -44,6 +44,9 @@ pub fn observe(journal: &Journal, facts: &Facts<'_>) -> Reading {
     if let Some(event) = belied(journal, facts) {
         return Reading::Events(vec![event]);
     }
+    if late::is_to_be_searched(journal, facts) {
+        return Reading::LookAgain;
+    }
     let strays = strays(journal, facts);
     let mut events = Vec::new();
     if !strays.is_empty() {
@@ -52,7 +55,7 @@ pub fn observe(journal: &Journal, facts: &Facts<'_>) -> Reading {
     match by_state(journal, facts) {
         // Kueue may admit at any time on a Ready that stands: that is taken back before the nodes are.
         Some(Reading::Events(more)) if ready_stands(facts) => {
-            events.extend(more.into_iter().filter(|e| !matches!(e, Event::Failed(_) | Event::Lost { .. })));
+            events.extend(more.into_iter().filter(|e| !e.is_setback()));
         }
         Some(Reading::Events(more)) if late::is_late(journal, facts) => {
             match late::spared(journal, facts, more) {
@@ -217,15 +220,11 @@ fn renames(journal: &Journal, facts: &Facts<'_>) -> bool {
 fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     let quorum = facts.sight == Sight::Quorum || planted!(ReadyBeforeGate);
     if let Some(failure) = first_failure(journal, facts) {
-        let lost = failure.reason.is_node_loss() || losses::falls_in_part(journal, facts, &failure);
         let ignored = failure.reason.is_node_loss() && facts.policy.on_node_lost == OnNodeLost::Ignore;
-        if lost && !ignored && !quorum {
-            return Some(Reading::LookAgain);
-        }
+        let event = losses::lost_or_failed(journal, facts, failure);
+        let sure = quorum || matches!(event, Event::Failed(_));
         if !ignored {
-            let standing = Standing::Reserved;
-            let event = if lost { Event::Lost { failure, standing } } else { Event::Failed(failure) };
-            return Some(Reading::Events(vec![event]));
+            return Some(if sure { Reading::Events(vec![event]) } else { Reading::LookAgain });
         }
     }
     let empty = empty(journal, facts);
@@ -370,7 +369,7 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
     });
     let losses = facts.losses.values().filter_map(|l| match l {
         Loss::Unclear(until) => Some(*until),
-        Loss::Failed(_) => None,
+        Loss::Failed(_) | Loss::Outlived(_) => None,
     });
     match &journal.state {
         State::Validating => {

@@ -107,6 +107,7 @@ mod tests {
             generation: 0,
             deleting: false,
             held_until: None,
+            vacant: false,
             health: Health::Ready { since: at(0) },
         };
         (0..2).map(claim).collect()

@@ -7,7 +7,7 @@ use crate::api::pod::ResourceList;
 use crate::api::{Node, NodeClaim, Pod};
 use crate::plan::resources::{self, Defaults};
 use jiff::{SignedDuration, Timestamp};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// When a crowded node is looked at again: nobody watches the pods on it.
 const NEXT_LOOK: SignedDuration = SignedDuration::from_secs(10);
@@ -23,6 +23,12 @@ pub fn taken(pods: &[Pod]) -> BTreeMap<String, ResourceList> {
         *sum = resources::sum(sum, &needs);
     }
     taken
+}
+
+/// Nodes with any pod on them that not every node has.
+pub fn occupied(pods: &[Pod]) -> BTreeSet<&str> {
+    let counts = |p: &&Pod| !p.is_over() && !p.is_of("DaemonSet") && !p.is_of("Node");
+    pods.iter().filter(counts).map(|pod| pod.spec.node_name.as_str()).collect()
 }
 
 /// Makes a node wait on which strangers leave too little for the pods of its claim.
@@ -84,6 +90,7 @@ mod tests {
             generation: 0,
             deleting: false,
             held_until: None,
+            vacant: false,
             health: Health::Ready { since: Timestamp::UNIX_EPOCH },
         };
         let nothing = ResourceList::new();
@@ -115,5 +122,14 @@ mod tests {
         assert!(matches!(health(&[pod(&of("Job"))]), Health::Coming { .. }));
         let small = json!({"/spec/containers/0/resources/requests/cpu": "2"});
         assert!(matches!(health(&[pod(&small), pod(&small)]), Health::Coming { .. }), "together they do");
+    }
+
+    #[test]
+    fn a_node_is_without_pods_where_those_are_that_every_node_has_or_that_are_over() {
+        let over = json!({"/status/phase": "Succeeded"});
+        assert_eq!(occupied(&[pod(&of("DaemonSet")), pod(&of("Node")), pod(&over)]), BTreeSet::new());
+        // One that asks for nothing is lost with its node all the same.
+        let small = json!({"/spec/containers/0/resources": {}});
+        assert_eq!(occupied(&[pod(&small)]), BTreeSet::from(["n1"]));
     }
 }

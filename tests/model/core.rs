@@ -404,6 +404,7 @@ fn view(claim: &Claim, late: bool) -> ClaimView {
         generation: u32::from(claim.generation),
         deleting: claim.deleting,
         held_until: None,
+        vacant: false,
         health,
     }
 }

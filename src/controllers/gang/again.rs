@@ -2,11 +2,12 @@
 
 use super::Gang;
 use crate::api::workload::Verdict;
-use crate::api::{Pod, Workload};
+use crate::api::{NodeClaim, Pod, Workload};
 use crate::effects::{claims, pods};
 use crate::error::Error;
-use crate::gang::{Sight, State, strangers};
+use crate::gang::{ClaimView, Sight, State, strangers};
 use kube::ResourceExt;
+use std::collections::BTreeSet;
 
 impl Gang<'_> {
     pub(super) async fn look_again(&mut self, workload: &Workload) -> Result<(), Error> {
@@ -21,32 +22,53 @@ impl Gang<'_> {
         self.claims = claims;
         self.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();
         self.sight = Sight::Quorum;
-        let rest = self.nodes_to_search(workload).into_iter().filter(|node| !known.contains(node)).collect();
-        let mut pods = permitted(found)?;
-        pods.extend(permitted(pods::on_nodes(self.client, rest).await)?);
+        let mut searched = self.nodes_to_search(workload);
+        let rest = searched.iter().filter(|node| !known.contains(node)).cloned().collect();
+        let found = [permitted(found)?, permitted(pods::on_nodes(self.client, rest).await)?];
+        // Where Setu may not look, no node is known to be without pods.
+        if found.iter().any(Option::is_none) {
+            searched.clear();
+        }
+        let pods: Vec<Pod> = found.into_iter().flatten().flatten().collect();
+        let occupied = strangers::occupied(&pods);
+        self.vacant = searched.into_iter().filter(|node| !occupied.contains(node.as_str())).collect();
         self.taken = strangers::taken(&pods);
         Ok(())
     }
 
-    /// The nodes of a gang that is about to be told to run. A taint keeps off only those who do not tolerate
-    /// it, and anybody may write a toleration.
+    /// The nodes of a gang that is about to be told to run: a taint keeps off only those who do not tolerate
+    /// it, and anybody may write a toleration. Of one that Kueue has let go, those that will not come up.
     fn nodes_to_search(&self, workload: &Workload) -> Vec<String> {
         let memory = &self.journal.memory;
         let waits = matches!(self.journal.state, State::WaitingReady | State::Approved);
         let told = workload.check(&self.identity.check).is_some_and(|c| c.state == Verdict::Ready);
         let ready = self.nodes.values().filter(|node| node.is_ready()).count();
         let complete = u32::try_from(ready).is_ok_and(|nodes| nodes >= memory.slots);
-        if waits && !told && complete { self.nodes.keys().cloned().collect() } else { Vec::new() }
+        if waits && !told && complete {
+            return self.nodes.keys().cloned().collect();
+        }
+        let comes = matches!(self.journal.state, State::Provisioning | State::WaitingReady);
+        if !comes || !workload.is("Admitted") {
+            return Vec::new();
+        }
+        let failed: BTreeSet<String> = self
+            .views(self.context.now())
+            .into_iter()
+            .filter(ClaimView::has_failed)
+            .map(|v| v.name)
+            .collect();
+        let lost = self.claims.iter().filter(|c| failed.contains(&c.name_any()));
+        lost.filter_map(NodeClaim::node_name).map(str::to_owned).collect()
     }
 }
 
-/// What was found, or nothing where Setu may not list pods.
-fn permitted(pods: Result<Vec<Pod>, Error>) -> Result<Vec<Pod>, Error> {
+/// What was found; `None` where Setu may not list pods.
+fn permitted(pods: Result<Vec<Pod>, Error>) -> Result<Option<Vec<Pod>>, Error> {
     match pods {
         Err(error) if error.code() == Some(403) => {
             tracing::warn!(error = %error, "could not look for other pods on a gang's nodes");
-            Ok(Vec::new())
+            Ok(None)
         }
-        pods => pods,
+        pods => pods.map(Some),
     }
 }

@@ -29,7 +29,7 @@ use crate::plan::{Outcome, strategy};
 use crate::policy::Policy;
 use jiff::Timestamp;
 use kube::{Client, ResourceExt};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,6 +59,8 @@ pub struct Gang<'a> {
     sight: Sight,
     /// What others than the gang take from its nodes, as of the last look past the caches.
     taken: BTreeMap<String, ResourceList>,
+    /// Nodes on which that look found no pod.
+    vacant: BTreeSet<String>,
     pool_claims: Vec<NodeClaim>,
     /// Kept nodes that it may take over, once they were read.
     warm: Option<Vec<NodeClaim>>,
@@ -165,6 +167,7 @@ impl<'a> Gang<'a> {
             choice,
             sight: Sight::Cached,
             taken: BTreeMap::new(),
+            vacant: BTreeSet::new(),
             pool_claims: Vec::new(),
             warm: None,
             untold: Vec::new(),

@@ -110,8 +110,8 @@ impl Gang<'_> {
         }
         losses
             .iter()
-            .filter(|(_, loss)| matches!(loss, Loss::Failed(f) if f.reason == failure.reason))
-            .flat_map(|(slot, _)| self.context.necrology.offerings(&self.last_name(*slot)))
+            .filter(|(_, loss)| loss.failure().is_some_and(|f| f.reason == failure.reason))
+            .flat_map(|(slot, _)| self.context.necrology.offerings(&self.last_known(*slot).1))
             .collect()
     }
 

@@ -67,12 +67,15 @@ impl Gang<'_> {
         Outlook { ready_by, tier: Some(self.tier.as_str()).filter(|tier| !tier.is_empty()) }
     }
 
-    fn views(&self, now: Timestamp) -> Vec<ClaimView> {
+    pub(super) fn views(&self, now: Timestamp) -> Vec<ClaimView> {
         let node = |c: &NodeClaim| self.nodes.get(c.node_name()?);
         let view = |claim: &NodeClaim| {
             let node = node(claim);
             let mut view = ClaimView::of(claim, node, &self.policy, now);
             let taken = node.and_then(|n| self.taken.get(n.metadata.name.as_deref().unwrap_or_default()));
+            // On one that is up pods may be placed at any time.
+            let searched = claim.node_name().is_some_and(|node| self.vacant.contains(node));
+            view.vacant = view.has_failed() && searched;
             if let (Some(node), Some(taken)) = (node, taken) {
                 crowd(&mut view, claim, node, taken, now);
             }
@@ -108,13 +111,15 @@ impl Gang<'_> {
             if creating && claim.is_none() && !self.had(*slot) {
                 return None;
             }
-            let name = claim.map_or_else(|| self.last_name(*slot), ResourceExt::name_any);
+            let (made_in, name) =
+                claim.map_or_else(|| self.last_known(*slot), |c| (generation(c), c.name_any()));
             if claim.is_none() {
                 // The watch may not yet have shown that it is gone.
                 self.context.remember_claim(&name);
             }
             let (obituary, pool) = self.context.necrology.missed(&name, now);
-            Some((*slot, loss(*slot, claim, &obituary, self.pool_fault(&pool).as_deref(), now)))
+            let loss = loss(*slot, claim, &obituary, self.pool_fault(&pool).as_deref(), now);
+            Some((*slot, if made_in < memory.generation { loss.outlived() } else { loss }))
         };
         let losses: BTreeMap<u32, Loss> = (0..memory.slots).filter_map(|slot| lost(&slot)).collect();
         // What a replaced slice had is no loss once the pods of the slices after it do without.
@@ -132,15 +137,17 @@ impl Gang<'_> {
         self.context.necrology.saw_since(&name, self.journal.entered_at)
     }
 
-    /// Name of the last claim of a slot, as far as is known here; else the one its loss is noted under.
-    pub(super) fn last_name(&self, slot: u32) -> String {
+    /// Replacement and name of the last claim of a slot, as far as is known here; else those its loss is noted under.
+    pub(super) fn last_known(&self, slot: u32) -> (u32, String) {
         let memory = &self.journal.memory;
         let name = |generation| self.identity.replacement_name(memory.attempt, generation, slot);
         let recent = (0..=memory.generation).rev().take(REPLACEMENTS_REMEMBERED);
         let necrology = &self.context.necrology;
-        let known = recent.map(name).find(|name| necrology.knows(name));
-        let known = known.or_else(|| necrology.taken_over(&self.id, memory.attempt, slot));
-        known.unwrap_or_else(|| name(memory.generation))
+        let known = recent.map(|g| (g, name(g))).find(|(_, name)| necrology.knows(name));
+        known.unwrap_or_else(|| {
+            let taken_over = necrology.taken_over(&self.id, memory.attempt, slot);
+            (memory.generation, taken_over.unwrap_or_else(|| name(memory.generation)))
+        })
     }
 
     fn pool_fault(&self, pool: &str) -> Option<String> {

@@ -69,6 +69,7 @@ fn check_step(step: &Step, id: &str, owners: &BTreeSet<&str>) -> Result<()> {
         Step::Patch(change) => served(&change.kind),
         Step::DeleteOneClaim(job) => submitted(job),
         Step::Answer(answer) => submitted(&answer.name),
+        Step::Evict(eviction) => submitted(&eviction.name),
         Step::Annotate(annotation) => submitted(&annotation.name),
         Step::Until(expect) | Step::Holds(expect) => expected(expect, submitted),
         _ => Ok(()),

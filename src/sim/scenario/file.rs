@@ -88,6 +88,8 @@ pub enum Step {
     Activate(String),
     /// The controller of another check says what comes of a Workload.
     Answer(Answer),
+    /// Kueue evicts a Job for a reason that has no cause here, and all else takes its course.
+    Evict(Eviction),
     /// Somebody deletes one NodeClaim of this Job's gang.
     DeleteOneClaim(String),
     /// Somebody writes the journal of a Workload, or erases it.
@@ -123,6 +125,7 @@ impl Step {
             Self::Activate(check) => format!("activate {check}"),
             Self::DeleteOneClaim(job) => format!("deleteOneClaim {job}"),
             Self::Answer(answer) => format!("answer {} {}", answer.check, answer.verdict),
+            Self::Evict(eviction) => format!("evict {} {}", eviction.name, eviction.reason),
             Self::Annotate(annotation) => format!("annotate {}", annotation.name),
             Self::NodeClassReady(ready) => format!("nodeClassReady {ready}"),
             Self::Setu(Power::Start) => "setu start".to_owned(),
@@ -213,6 +216,16 @@ pub struct Answer {
     pub verdict: String,
 }
 
+/// An eviction that somebody else than Setu causes.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Eviction {
+    /// The Job.
+    pub name: String,
+    /// Kueue's reason for it, such as `NodeFailures`.
+    pub reason: String,
+}
+
 /// A journal as somebody else writes it.
 #[derive(Deserialize, Clone, Debug)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
@@ -274,6 +287,10 @@ pub struct Expect {
     pub running_on_own_nodes: Option<usize>,
     /// NodeClaims of this gang.
     pub claims: Option<usize>,
+    /// Number of its gang's current or last attempt.
+    pub attempt: Option<u32>,
+    /// How many NodeClaims of this gang there are of each capacity type.
+    pub capacity_types: Option<BTreeMap<String, usize>>,
     /// Label key of which every NodeClaim of this gang requires one and the same value, and every Node has it.
     pub together: Option<String>,
     /// Pods of others on the nodes of this gang.

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::events::v1::Event;
 use kube::ResourceExt;
 use kube::api::{Api, DeleteParams, ListParams};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -64,6 +64,7 @@ pub async fn take<T: Theatre>(world: &mut World<T>, step: &Step) -> Result<()> {
             Ok(())
         }
         Step::Answer(answer) => world.answer(answer).await,
+        Step::Evict(eviction) => world.evict(eviction).await,
         Step::Activate(check) => world.set_condition("AdmissionCheck", check, ("Active", true)).await,
         Step::NodeClassReady(ready) => world.set_condition("KWOKNodeClass", "${id}", ("Ready", *ready)).await,
         Step::Setu(Power::Start) => world.theatre.start_setu(None),
@@ -187,6 +188,8 @@ async fn lacks_of_job<T: Theatre>(
     let running = if expect.running.is_some() { running_on(world, job).await?.len() } else { 0 };
     same("number of running pods", running.to_string(), &expect.running.map(|n| n.to_string()));
     same("number of NodeClaims", own.len().to_string(), &expect.claims.map(|n| n.to_string()));
+    let attempt = of_journal(&|j| j.memory.attempt.to_string());
+    same("attempt", attempt, &expect.attempt.map(|n| n.to_string()));
     if let Some(words) = &expect.message {
         let message = entry.map_or("", |e| e.message.as_str());
         if !message.contains(&words.replace("${id}", &world.id)) {
@@ -202,6 +205,10 @@ async fn lacks_of_job<T: Theatre>(
     }
     if let Some(wanted) = expect.running_on_own_nodes {
         lack.extend(misplaced(world, job, &own, wanted).await?);
+    }
+    if let Some(wanted) = &expect.capacity_types {
+        let found = capacity_types(&own);
+        lack.extend((found != *wanted).then(|| format!("{job} has NodeClaims {found:?}, not {wanted:?}")));
     }
     if let Some(key) = &expect.together {
         lack.extend(apart(world, &own, key).await?);
@@ -234,6 +241,15 @@ async fn misplaced<T: Theatre>(
     }
     let good = used.len() == wanted && used.is_subset(&nodes) && nodes.len() == wanted;
     Ok((!good).then(|| format!("pods of {job} run on {used:?}, and the gang's nodes are {nodes:?}")))
+}
+
+/// How many of these claims are of each capacity type, as Karpenter has labelled them.
+fn capacity_types(own: &[&NodeClaim]) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for claim in own {
+        *counts.entry(claim.label(names::CAPACITY_TYPE).to_owned()).or_default() += 1;
+    }
+    counts
 }
 
 /// What keeps these claims from being held to one value of a label that their Nodes have too.

@@ -1,11 +1,12 @@
 //! A scenario's own corner of the cluster: its objects, its weather, its Setu, and what is seen there.
 
 use super::Theatre;
-use super::file::{Answer, Group, Job, Run};
+use super::file::{Answer, Eviction, Group, Job, Run};
 use crate::api::duration::Span;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::Journal;
 use crate::names;
+use crate::sim::actors::kueue::eviction as evicted;
 use crate::sim::actors::machines::RUN_FOR;
 use crate::sim::values::{seconds, set, text};
 use anyhow::{Context as _, Result};
@@ -188,6 +189,22 @@ impl<T: Theatre> World<T> {
         api.patch_status(&name, &params, &Patch::Apply(&body))
             .await
             .with_context(|| format!("{} of check {check} for {name}", answer.verdict))?;
+        Ok(())
+    }
+
+    /// Writes what Kueue writes when it evicts a Workload; what follows from that is left to Kueue.
+    pub async fn evict(&self, eviction: &Eviction) -> Result<()> {
+        let (api, _) = self.api("Workload")?;
+        let name = self.real_name("Workload", &eviction.name).await?;
+        let workload = serde_json::to_value(api.get(&name).await?)?;
+        let status = evicted(&workload, (&eviction.reason, "evicted by the scenario"), self.theatre.now());
+        // Whoever writes in between is not overwritten.
+        let version = text(&workload, "/metadata/resourceVersion");
+        let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
+        api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .map_err(said)
+            .with_context(|| format!("evicting {name}"))?;
         Ok(())
     }
 

@@ -104,13 +104,18 @@ pub fn retried(workload: &Value) -> Option<&str> {
     first.map(|c| text(c, "/name"))
 }
 
-/// Evicts a Workload that holds quota: checks are reset, except those that are Pending.
+/// Evicts a Workload that holds quota.
+pub fn evict(user: &User, workload: &Value, why: (&str, &str), now: Timestamp) {
+    if !is(workload, "Evicted") && is(workload, "QuotaReserved") {
+        set_status(user, workload, &eviction(workload, why, now));
+    }
+}
+
+/// What an eviction with this reason and message changes in a Workload's status: checks are reset, except those
+/// that are Pending.
 ///
 /// What the check's own controller applied besides its state lingers, as it does in the real one.
-pub fn evict(user: &User, workload: &Value, (reason, message): (&str, &str), now: Timestamp) {
-    if is(workload, "Evicted") || !is(workload, "QuotaReserved") {
-        return;
-    }
+pub fn eviction(workload: &Value, (reason, message): (&str, &str), now: Timestamp) -> Value {
     let mut entries = list(workload, "/status/admissionChecks").to_vec();
     for entry in entries.iter_mut().filter(|e| text(e, "/state") != "Pending") {
         let old = text(entry, "/state").to_owned();
@@ -133,11 +138,7 @@ pub fn evict(user: &User, workload: &Value, (reason, message): (&str, &str), now
         None => evictions.push(json!({"reason": reason, "underlyingCause": "", "count": 1})),
     }
     let conditions = conditions(workload, &[("Evicted", "True", reason, message)], now);
-    set_status(
-        user,
-        workload,
-        &json!({"conditions": conditions, "admissionChecks": entries, "schedulingStats": {"evictions": evictions}}),
-    );
+    json!({"conditions": conditions, "admissionChecks": entries, "schedulingStats": {"evictions": evictions}})
 }
 
 /// Takes the reservation away. Checks are left as they are.

@@ -5,6 +5,8 @@ mod checks;
 mod jobs;
 mod quota;
 
+pub use checks::eviction;
+
 use super::{Actor, Stage, Touched};
 use crate::sim::api::User;
 use crate::sim::api::kinds;
