@@ -13,7 +13,7 @@ use crate::gang::event::Reason;
 use crate::gang::journal::Step;
 use crate::gang::notice::Notice;
 use crate::gang::observe::wake_at;
-use crate::gang::trace::{Subject, cut_off, spans};
+use crate::gang::trace::{Claims, Subject, cut_off, spans};
 use crate::gang::{Explanation, Journal, StateName, message, notice, verdict};
 use crate::names;
 use crate::plan::gates::{Answer, Gate};
@@ -116,7 +116,7 @@ impl Gang<'_> {
         if before.trace_context() != after.trace_context() {
             telemetry.traces.send(cut_off(before, after.trace.since, &subject, &telemetry.instance));
         }
-        telemetry.traces.send(spans(after, Some(&self.claims), &subject, before.seq));
+        telemetry.traces.send(spans(after, Claims::Then(&self.claims), &subject, before.seq));
     }
 
     /// Notes where the gang is, unless its Workload is gone; returns whether it is there.
