@@ -31,7 +31,7 @@ const REST_NET: Duration = Duration::from_mins(10);
 impl Gang<'_> {
     /// Logs, counts, traces and publishes what was committed.
     pub(super) fn tell(&mut self, workload: &Workload, headline: &str) {
-        let text = in_words(headline);
+        let text = notice::with_next(in_words(headline), &self.journal);
         // From then on whoever sees the Workload go says where the gang was.
         let is_there = self.note(workload);
         for (before, after) in std::mem::take(&mut self.untold) {
@@ -44,7 +44,7 @@ impl Gang<'_> {
             self.log(step, &after);
             self.count(step, &before, &after);
             let moment = Moment { check: &self.identity.check, seq: after.seq, at: step.at };
-            for notice in notice::of_step(&after, text).into_iter().chain(self.drawbacks(step)) {
+            for notice in notice::of_step(&after, &text).into_iter().chain(self.drawbacks(step)) {
                 self.context.events.publish(workload, moment, &notice);
             }
         }

@@ -76,7 +76,8 @@ impl Gang<'_> {
         let Some(step) = self.journal.history.last().filter(|step| step.at >= recent) else { return };
         let headline = message::headline(&self.journal, &self.facts(&self.glance(workload)));
         let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: step.at };
-        for notice in notice::of_step(&self.journal, in_words(&headline)) {
+        let text = notice::with_next(in_words(&headline), &self.journal);
+        for notice in notice::of_step(&self.journal, &text) {
             self.context.events.publish(workload, moment, &notice);
         }
     }
