@@ -1,23 +1,32 @@
 //! The board page: what it serves, what it tells a viewer, and that a browser shows a gang's progress.
 //!
-//! The gangs here are made up and move by the clock, so that no cluster is needed.
+//! Most gangs here are made up and move by the clock, so that no cluster is needed; a browser also follows one of a
+//! controller at work in the embedded cluster.
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, clippy::panic, reason = "a test may panic")]
+
+#[path = "gangs/train.rs"]
+mod train;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::api::ObjectMeta;
 use serde_json::json;
 use setu::api::Workload;
 use setu::app::board;
+use setu::clock::Clock;
 use setu::controllers::board::{BoardEntry, BoardSnapshot, Noted, Shortage};
 use setu::gang::explain::{Explanation, Otherwise, Phase, SlotView};
 use setu::gang::reservation::Epoch;
 use setu::gang::{Failure, FailureClass, Journal, StateName};
 use setu::plan::offering::{Offering, What};
+use setu::sim::api::kinds;
+use setu::sim::cluster::{Cluster, Start};
+use setu::sim::scenario::{controller_name_of, objects};
 use std::collections::BTreeMap;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -343,17 +352,57 @@ async fn too_many_viewers_are_turned_away_until_one_leaves() {
     panic!("no place became free: {answer}");
 }
 
+/// Runs the browser's part of a test; `began` is called when it says that its page is open.
+fn browse(url: &str, more: &[&str], began: impl FnOnce()) {
+    let script: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/board/browser.py");
+    let mut command = Command::new("python3");
+    let mut child = command
+        .arg(script)
+        .arg(url)
+        .args(more)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    if line == "open\n" {
+        began();
+    }
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Needs `chromium` and `python3`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs chromium"]
+async fn a_browser_follows_a_gang_of_the_controller_through_its_states() {
+    const ID: &str = "board";
+    let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
+    let controller = controller_name_of(ID);
+    let mut cluster = Cluster::start(7, &Clock::wall(), &controller, serde_json::from_value(policy).unwrap());
+    let admin = cluster.server.user("admin");
+    for object in objects(ID, 100).unwrap() {
+        let kind = kinds::ALL.iter().find(|k| object["kind"] == k.kind).unwrap();
+        admin.create(kind, object).unwrap();
+    }
+    let setu = cluster.start_setu(&Start::default());
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/board", listener.local_addr().unwrap());
+    let routes = board::router(Arc::clone(&setu.context));
+    tokio::spawn(async move { axum::serve(listener, routes).await });
+    let mut job = train::job(ID);
+    (job["spec"]["parallelism"], job["spec"]["completions"]) = (json!(8), json!(8));
+    job["spec"]["template"]["metadata"]["annotations"]["e2e.setu/run-for"] = json!("10h");
+    let begin = move || drop(admin.create(&kinds::JOB, job).unwrap());
+    tokio::task::spawn_blocking(move || browse(&url, &["follow"], begin)).await.unwrap();
+}
+
 /// Needs `chromium` and `python3`. With `SETU_SCREENSHOTS=FOLDER` it leaves pictures there.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs chromium"]
 async fn a_browser_shows_a_gangs_progress_and_no_error() {
     let address = serve().await;
-    let script: PathBuf = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/board/browser.py");
     let url = format!("http://{address}/board");
-    let run = tokio::task::spawn_blocking(move || {
-        std::process::Command::new("python3").arg(script).arg(url).output().unwrap()
-    });
-    let output = run.await.unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stdout));
+    tokio::task::spawn_blocking(move || browse(&url, &[], || ())).await.unwrap();
 }

@@ -102,6 +102,10 @@ fn events_on_the_job_tell_what_those_on_its_workload_tell_and_come_only_where_th
     for reason in ["GangValidated", "GangProvisioning", "GangWaiting", "GangReady", "GangReleased"] {
         assert!(reasons.contains(reason), "{reason} is not among {reasons:?}");
     }
+    for (reason, words) in workload {
+        let says = [". Next: ", ", then ", "next attempt"].iter().any(|next| words.contains(next));
+        assert!(says, "{reason} does not say what comes next: {words}");
+    }
     let unasked = told(false, &[]);
     assert_eq!(unasked.keys().collect::<Vec<_>>(), ["Workload"]);
     assert_eq!(&unasked["Workload"], workload);

@@ -174,6 +174,15 @@ fn promtool_finds_nothing_to_complain_about() {
     assert!(output.status.success() && said.is_empty(), "{said}");
 }
 
+#[test]
+fn a_page_at_ten_thousand_gangs_is_as_long_as_at_a_hundred() {
+    let lines = |gangs| rendered(gangs).lines().count();
+    let few = lines(100);
+    assert_eq!(lines(10_000), few);
+    // A scrape costs what its lines cost.
+    assert!(few < 1_500, "{few} lines");
+}
+
 /// Prints what one scrape costs after ten thousand gangs went through their lives since the one before.
 #[test]
 #[ignore = "a measurement; run it with --release and --nocapture"]

@@ -9,11 +9,11 @@
 )]
 
 use jiff::{SignedDuration, Timestamp};
-use setu::api::parameters::Pinning;
+use setu::api::parameters::{OnNodeLost, Pinning};
 use setu::api::{NodeClaim, Workload};
 use setu::gang::event::{Event, Standing};
 use setu::gang::reservation::{Ending, Epoch};
-use setu::gang::trace::{Span, Status, Subject, TraceContext, Value, cut_off, spans};
+use setu::gang::trace::{Claims, Span, Status, Subject, TraceContext, Value, cut_off, spans};
 use setu::gang::{Failure, FailureClass, Journal, Rules, decide};
 use setu::policy::Policy;
 use std::collections::BTreeSet;
@@ -87,7 +87,7 @@ fn live(mut journal: Journal, events: &[Event], claims: &[NodeClaim]) -> (Journa
         if journal.trace_context() != before.trace_context() {
             made.extend(cut_off(&before, now, &subject(), &by));
         }
-        made.extend(spans(&journal, Some(claims), &subject(), before.seq));
+        made.extend(spans(&journal, Claims::Then(claims), &subject(), before.seq));
     }
     (journal, made)
 }
@@ -151,13 +151,13 @@ fn a_life_has_every_state_once_below_the_root_and_no_gap() {
 fn a_replica_that_knows_only_the_journal_makes_the_same_spans() {
     let (journal, mut made) = live(new(), &whole_life(), &[]);
     let again = Journal::decode(&journal.encode(), "uid", at(0), at(900)).unwrap();
-    let mut remade = spans(&again, None, &subject(), 0);
+    let mut remade = spans(&again, Claims::Unknown, &subject(), 0);
     // Of claims that are gone nothing is known any more.
     made.retain(|s| s.name != "NodeClaim");
     made.sort_by_key(|s| s.id);
     remade.sort_by_key(|s| s.id);
     assert_eq!(made, remade);
-    assert!(spans(&again, None, &subject(), again.seq).is_empty());
+    assert!(spans(&again, Claims::Unknown, &subject(), again.seq).is_empty());
 }
 
 #[test]
@@ -208,6 +208,60 @@ fn a_node_that_is_lost_on_the_way_is_told_of_alone_and_every_other_when_it_is_re
     all.extend(more);
     let ids: BTreeSet<_> = all.iter().map(|s| s.id).collect();
     assert_eq!(ids.len(), all.len(), "no id stands for two spans");
+}
+
+#[test]
+fn a_node_that_takes_a_lost_ones_place_while_the_gang_runs_is_told_of_below_the_stay_in_which_it_came() {
+    let done = |from: i64| [("Launched", from + 2), ("Registered", from + 3), ("Initialized", from + 5)];
+    let lost = || Event::Lost {
+        failure: Failure::new(FailureClass::Interrupted, "gone"),
+        standing: Standing::Admitted,
+    };
+    let replaces = Policy { on_node_lost: OnNodeLost::Replace, ..Policy::default() };
+    let mut journal = live(new(), &[planned(), Event::ClaimsExist, Event::NodesReady], &[]).0;
+    let mut made = Vec::new();
+    let second = {
+        let mut claim = replacement(1, 50, &[("Launched", 52)]);
+        claim.metadata.name = Some("second".into());
+        claim
+    };
+    let firsts = [claim(0, 1, 10, &done(10)), claim(1, 1, 10, &done(10))];
+    let come = [replacement(0, 40, &done(40)), firsts[1].clone()];
+    let end = [come[0].clone(), second];
+    let told = [(40, lost(), &firsts), (50, lost(), &come), (60, Event::Gone(Ending::Finished), &end)];
+    for (second, event, claims) in told {
+        let before = journal.seq;
+        journal = decide(&journal, &event, &Rules::new(&replaces, at(second), 0.0)).journal;
+        let then = spans(&journal, Claims::Then(claims), &subject(), before);
+        // Whoever takes over tells the same of those whose story was over.
+        assert_eq!(spans(&journal, Claims::Left(claims), &subject(), before), then);
+        made.push(then);
+    }
+    assert!(named(&made[0], "NodeClaim").is_empty(), "those were told of when they came up");
+    let of = |index: usize| -> Vec<_> {
+        named(&made[index], "NodeClaim")
+            .iter()
+            .map(|n| (n.start, n.end, n.parent, n.status == Status::Good))
+            .collect()
+    };
+    let stay = |index: usize| Some(named(&made[index], "Approved")[0].id);
+    assert_eq!(of(1), [(at(40), at(45), stay(1), true)]);
+    assert_eq!(of(2), [(at(50), at(60), stay(2), false)], "it was told of before, and the other never came");
+    assert_eq!(named(&made[2], "launch").len(), 1);
+}
+
+#[test]
+fn of_an_attempt_that_failed_what_is_left_is_told_as_it_was_and_what_is_gone_or_went_on_is_not() {
+    let claims = [claim(0, 1, 12, &[("Launched", 15)]), claim(1, 1, 12, &[("Launched", 16)])];
+    let events = [planned(), Event::ClaimsExist, shortage()];
+    let (journal, all) = live(new(), &events, &claims);
+    let left = |claims: &[NodeClaim]| spans(&journal, Claims::Left(claims), &subject(), journal.seq - 1);
+    let nodes: Vec<_> = left(&claims[1..]).into_iter().filter(|s| s.name == "NodeClaim").collect();
+    assert_eq!(nodes.len(), 1, "one is gone");
+    assert!(nodes.iter().all(|node| all.contains(node)));
+    // Registered in the second of the transition: nobody knows on which side of it.
+    let since = [claim(0, 1, 12, &[("Launched", 15), ("Registered", 30)])];
+    assert!(named(&left(&since), "NodeClaim").is_empty());
 }
 
 #[test]
@@ -311,7 +365,7 @@ fn a_state_told_of_again_is_told_as_before_whatever_became_of_the_gang_since() {
     };
     let (later, _) = live(journal, &[Event::WaitOver, larger, Event::ClaimsExist], &[]);
     let moved = Subject { cluster_queue: "another".into(), ..subject() };
-    let again = spans(&later, None, &moved, 0);
+    let again = spans(&later, Claims::Unknown, &moved, 0);
     for span in made.iter().filter(|s| s.name != "NodeClaim") {
         assert_eq!(again.iter().find(|s| s.id == span.id), Some(span));
     }

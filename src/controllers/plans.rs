@@ -37,8 +37,8 @@ pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, R
         let note = format!("annotation {key} is ignored: {why}");
         if context.policies.is_news(&workload.uid().unwrap_or_default(), &note) {
             let moment = Moment { check, seq: 0, at: context.now() };
-            let notice =
-                Notice { reason: "JobOverrideIgnored", topic: note.clone(), warning: true, text: note };
+            let text = format!("{note}. The gang goes on without it");
+            let notice = Notice { reason: "JobOverrideIgnored", topic: note, warning: true, text };
             context.events.publish(workload, moment, &notice);
         }
     }

@@ -122,9 +122,17 @@ impl ClaimView {
         }
     }
 
+    /// Why it will not come any more; `None` if it may.
+    pub fn failure(&self) -> Option<&Failure> {
+        match &self.health {
+            Health::Failed(failure) => Some(failure),
+            Health::Ready { .. } | Health::Coming { .. } => None,
+        }
+    }
+
     /// Whether it will not come any more.
     pub fn has_failed(&self) -> bool {
-        matches!(self.health, Health::Failed(_))
+        self.failure().is_some()
     }
 
     /// Whether it may have a Node that pods run on, ready or not.

@@ -181,25 +181,30 @@ fn after_rollback(then: Then) -> &'static str {
 }
 
 fn next(journal: &Journal, facts: &Facts<'_>) -> String {
-    let attempt = journal.memory.attempt;
-    match &journal.state {
-        State::Validating => match facts.plan {
-            Some(Outcome::Wait(_)) => "it is looked at again as soon as that changes".to_owned(),
-            _ => "the NodeClaims of all nodes are created at once".to_owned(),
-        },
-        State::Provisioning => "the nodes come up".to_owned(),
-        State::WaitingReady => "once all nodes are ready Kueue is told Ready, and the pods start".to_owned(),
-        State::RollingBack { then } => after_rollback(*then).to_owned(),
-        State::BackingOff { .. } => format!("attempt {} starts", attempt.saturating_add(1)),
-        State::Approved => {
-            "Kueue admits the Workload once every check is Ready; then its pods start".to_owned()
+    match (&journal.state, facts.plan) {
+        (State::Validating, Some(Outcome::Wait(_))) => {
+            "it is looked at again as soon as that changes".to_owned()
         }
-        State::Yielded => {
-            "Kueue reserves quota again when its turn comes; the next attempt starts then".to_owned()
-        }
-        State::Rejected => "nothing by itself: change the Job, delete it and create it again".to_owned(),
-        State::Released => "nothing, until quota is reserved again".to_owned(),
+        _ => next_after(journal),
     }
+}
+
+/// What happens next where nothing is in the way.
+pub(super) fn next_after(journal: &Journal) -> String {
+    let words = match &journal.state {
+        State::Validating => "the NodeClaims of all nodes are created at once",
+        State::Provisioning => "the nodes come up",
+        State::WaitingReady => "once all nodes are ready Kueue is told Ready, and the pods start",
+        State::RollingBack { then } => after_rollback(*then),
+        State::BackingOff { .. } => {
+            return format!("attempt {} starts", journal.memory.attempt.saturating_add(1));
+        }
+        State::Approved => "Kueue admits the Workload once every check is Ready; then its pods start",
+        State::Yielded => "Kueue reserves quota again when its turn comes; the next attempt starts then",
+        State::Rejected => "nothing by itself: change the Job, delete it and create it again",
+        State::Released => "nothing, until quota is reserved again",
+    };
+    words.to_owned()
 }
 
 fn otherwise(journal: &Journal, facts: &Facts<'_>) -> Option<Otherwise> {

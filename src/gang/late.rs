@@ -7,7 +7,7 @@ use super::claims::ClaimView;
 use super::event::{Event, Standing};
 use super::facts::{Facts, Sight};
 use super::journal::Journal;
-use super::losses::{first_loss, live};
+use super::losses::{current, first_loss, is_replaced, live};
 use super::observe::Reading;
 use super::reservation::Reservation;
 use super::state::State;
@@ -17,7 +17,8 @@ use jiff::Timestamp;
 pub fn is_late(journal: &Journal, facts: &Facts<'_>) -> bool {
     let let_go = matches!(facts.reservation, Reservation::Held { standing: Standing::AdmittedPods, .. });
     let coming = matches!(journal.state, State::Provisioning | State::WaitingReady);
-    let_go && coming && live(journal, facts).any(ClaimView::may_have_pods)
+    let runs = |c: &ClaimView| !c.deleting && !is_replaced(c, journal, facts) && c.may_have_pods();
+    let_go && coming && current(journal, facts).any(runs)
 }
 
 /// Whether a claim will not come whose node pods may be on, as far as the cache can tell.
@@ -26,21 +27,24 @@ pub(super) fn is_to_be_searched(journal: &Journal, facts: &Facts<'_>) -> bool {
     facts.sight == Sight::Cached && is_late(journal, facts) && live(journal, facts).any(unsure)
 }
 
-/// Claims that will not come and have no pods: only these are deleted, so that others can take their places.
-pub(super) fn doomed(journal: &Journal, facts: &Facts<'_>) -> Vec<String> {
-    if !is_late(journal, facts) {
-        return Vec::new();
-    }
-    let failed = live(journal, facts).filter(|c| c.has_failed() && !c.may_have_pods());
-    failed.map(|c| c.name.clone()).collect()
+/// Whether another claim is to take the place of one that will not come and has no pods: it is deleted once the
+/// journal says so.
+pub(super) fn is_given_up(claim: &ClaimView, journal: &Journal, facts: &Facts<'_>) -> bool {
+    claim.generation < journal.memory.generation && is_doomed(claim) && is_late(journal, facts)
 }
 
-/// What is left of these events where no failure may end the attempt: a slot that lost its claim gets another
-/// one, as often as that takes.
+fn is_doomed(claim: &ClaimView) -> bool {
+    claim.has_failed() && !claim.may_have_pods()
+}
+
+/// What is left of these events where no failure may end the attempt: a slot whose claim is lost, or will not come,
+/// gets another one, as often as that takes.
 pub(super) fn spared(journal: &Journal, facts: &Facts<'_>, events: Vec<Event>) -> Reading {
     let (failures, mut rest): (Vec<Event>, Vec<Event>) = events.into_iter().partition(Event::is_setback);
+    let doom = || live(journal, facts).filter(|c| is_doomed(c)).find_map(|c| c.failure().cloned());
+    let failure = first_loss(journal, facts).filter(|_| !failures.is_empty()).or_else(doom);
     let due = next_try(journal, facts).is_none_or(|at| at <= facts.now);
-    if let Some(failure) = first_loss(journal, facts).filter(|_| due && !failures.is_empty()) {
+    if let Some(failure) = failure.filter(|_| due) {
         if facts.sight == Sight::Cached {
             return Reading::LookAgain;
         }

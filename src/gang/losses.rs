@@ -8,7 +8,7 @@ use super::event::{Event, Standing};
 use super::facts::{Facts, Sight};
 use super::failure::Failure;
 use super::journal::{Journal, Way};
-use super::late::is_late;
+use super::late::{self, is_late};
 use super::observe::{Reading, is_waiting};
 use super::reservation::{Ending, Reservation};
 use super::state::State;
@@ -19,7 +19,7 @@ use jiff::Timestamp;
 use std::collections::BTreeSet;
 
 /// Claims of the current attempt, those that are going included.
-fn current<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a ClaimView> {
+pub(super) fn current<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> impl Iterator<Item = &'a ClaimView> {
     facts.claims.iter().filter(|c| c.attempt == journal.memory.attempt && c.slot < journal.memory.slots)
 }
 
@@ -28,8 +28,13 @@ pub(super) fn live<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> impl Itera
     current(journal, facts).filter(|c| !c.deleting && !is_superseded(c, journal, facts))
 }
 
-/// Whether a later claim has taken its place: a create that was long on its way may come after all.
+/// Whether a claim is not wanted any more, by what the journal says already.
 pub(super) fn is_superseded(claim: &ClaimView, journal: &Journal, facts: &Facts<'_>) -> bool {
+    is_replaced(claim, journal, facts) || late::is_given_up(claim, journal, facts)
+}
+
+/// Whether a later claim has taken its place: a create that was long on its way may come after all.
+pub(super) fn is_replaced(claim: &ClaimView, journal: &Journal, facts: &Facts<'_>) -> bool {
     let later = |other: &ClaimView| {
         !other.deleting
             && (other.attempt, other.slot) == (claim.attempt, claim.slot)

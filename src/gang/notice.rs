@@ -3,11 +3,13 @@
 //! Rule: a tenant reads this. It names what happened, what is missing and what comes next; what a cloud
 //! said stays with the administrator.
 
+use super::explain::next_after;
 use super::facts::Facts;
+use super::failure::Failure;
 use super::journal::Journal;
 use super::observe::ready;
 use super::state::{State, StateName};
-use crate::plan::Outcome;
+use crate::plan::{ObstacleReason, Outcome};
 use crate::words::counted;
 
 /// From how many nodes on each quarter of them is told of: with fewer the steps say enough, and each Event is a
@@ -37,7 +39,32 @@ impl Notice {
     }
 }
 
-/// What to tell of the last transition of a journal; `text` says where the gang is after it.
+/// What is to be told where the gang of a journal is, with what comes next. `text` says where that is; of a gang that
+/// waits for something to be mended, is rolled back or waits out its time it says the rest as well.
+pub fn with_next(text: &str, journal: &Journal) -> String {
+    match journal.state.name() {
+        StateName::Validating | StateName::RollingBack | StateName::BackingOff => text.to_owned(),
+        _ => format!("{text}. Next: {}", next_after(journal)),
+    }
+}
+
+/// A failure, with what becomes of the gang that met it.
+fn failed(failure: &Failure, journal: &Journal) -> String {
+    let next = match journal.state.name() {
+        StateName::Provisioning | StateName::WaitingReady if failure.reason.is_shortage() => {
+            "what is missing is asked for elsewhere at once".to_owned()
+        }
+        StateName::Provisioning | StateName::WaitingReady | StateName::Approved => {
+            "what was lost is replaced".to_owned()
+        }
+        StateName::RollingBack => format!("all nodes are given back; after that, {}", next_after(journal)),
+        _ => next_after(journal),
+    };
+    format!("{failure}. Next: {next}")
+}
+
+/// What to tell of the last transition of a journal; `text` says where the gang is after it and what comes next, as
+/// [`with_next`] makes it.
 pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
     let Some(step) = journal.history.last() else {
         return Vec::new();
@@ -49,7 +76,10 @@ pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
         (StateName::Validating, StateName::Provisioning) => vec![
             Notice::new(
                 "GangValidated",
-                format!("{} needed, and nothing is in the way", counted(memory.slots, "node")),
+                format!(
+                    "{} needed, and nothing is in the way. Next: all NodeClaims are created at once",
+                    counted(memory.slots, "node")
+                ),
             ),
             Notice::new("GangProvisioning", text),
         ],
@@ -57,7 +87,7 @@ pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
             if let Some(failure) = failure.filter(|f| f.reason.is_shortage()) =>
         {
             vec![
-                Notice::warning("NodeClaimFailed", failure.to_string()),
+                Notice::warning("NodeClaimFailed", failed(failure, journal)),
                 Notice::new("GangProvisioning", text),
             ]
         }
@@ -65,14 +95,14 @@ pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
         | (StateName::Approved, StateName::Approved)
             if let Some(failure) = failure =>
         {
-            vec![Notice::warning("NodeLost", failure.to_string()), Notice::new("NodeReplaced", text)]
+            vec![Notice::warning("NodeLost", failed(failure, journal)), Notice::new("NodeReplaced", text)]
         }
         (_, StateName::Provisioning) => vec![Notice::new("GangProvisioning", text)],
         (_, StateName::WaitingReady) => vec![Notice::new("GangWaiting", text)],
         (_, StateName::Approved) => vec![Notice::new("GangReady", text)],
         (_, StateName::RollingBack) => match failure {
             Some(failure) => vec![
-                Notice::warning("NodeClaimFailed", failure.to_string()),
+                Notice::warning("NodeClaimFailed", failed(failure, journal)),
                 Notice::warning("GangRollingBack", text),
             ],
             // Giving back what is no longer needed is no failure.
@@ -86,7 +116,7 @@ pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
 
 /// What to tell of an accepted plan against which something is to be said.
 pub fn of_plan(notes: &[String]) -> Notice {
-    Notice::warning("PlanHasDrawback", notes.join("; "))
+    Notice::warning("PlanHasDrawback", format!("{}. The gang goes on all the same", notes.join("; ")))
 }
 
 /// What to tell of so many nodes of a finished gang that Setu may not change, and so deletes.
@@ -102,8 +132,14 @@ pub fn of_forbidden(nodes: u32) -> Notice {
 /// What to tell of a gang that waits: for something to be mended, or for the rest of its nodes. `text`
 /// says where it is. `None` if there is no more to tell than at its last transition.
 pub fn of_wait(journal: &Journal, facts: &Facts<'_>, text: &str) -> Option<Notice> {
+    let mut text = with_next(text, journal);
     let topic = match (&journal.state, facts.plan) {
-        (State::Validating, Some(Outcome::Wait(obstacle))) => obstacle.reason.to_string(),
+        (State::Validating, Some(Outcome::Wait(obstacle))) => {
+            if obstacle.reason == ObstacleReason::DryRun {
+                text.push_str(". Next: nothing, until another strategy is set");
+            }
+            obstacle.reason.to_string()
+        }
         (State::WaitingReady, _) if journal.memory.slots >= TOLD_BY_QUARTERS => {
             match 4 * ready(journal, facts) / usize::try_from(journal.memory.slots).ok()?.max(1) {
                 quarters @ 1..4 => format!("{quarters}/4 ready"),
@@ -164,6 +200,52 @@ mod tests {
             Event::ClaimsGone,
         ]);
         assert_eq!(ended[3..], [("GangReady", false), ("GangRollingBack", false), ("GangReleased", false)]);
+    }
+
+    #[test]
+    fn whatever_is_told_says_what_comes_next() {
+        let now = Timestamp::UNIX_EPOCH;
+        let planned = Event::Planned {
+            slots: 2,
+            plan: "p".into(),
+            pinning: crate::api::parameters::Pinning::Selector,
+            way: crate::gang::Way { tier: 0, choice: 0, choices: 2 },
+        };
+        let failed = |class| Event::Failed(Failure::new(class, "none"));
+        let shortage = failed(FailureClass::InsufficientCapacity);
+        let ends = [
+            vec![planned.clone(), Event::ClaimsExist, shortage, Event::ClaimsGone],
+            vec![planned.clone(), Event::ClaimsExist, failed(FailureClass::NotPlannable), Event::ClaimsGone],
+            vec![
+                planned,
+                Event::ClaimsExist,
+                Event::NodesReady,
+                Event::Gone(Ending::Finished),
+                Event::ClaimsGone,
+            ],
+        ];
+        let mut told = BTreeMap::new();
+        for events in ends {
+            let mut journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
+            for event in events {
+                journal = decide(&journal, &event, &Rules::new(&Policy::default(), now, 0.0)).journal;
+                let state = journal.state.name();
+                let says_itself = matches!(state, StateName::RollingBack | StateName::BackingOff);
+                for notice in of_step(&journal, &with_next("where it is", &journal)) {
+                    let says =
+                        notice.text.contains(". Next: ") || (says_itself && notice.text == "where it is");
+                    assert!(says, "{}: {}", notice.reason, notice.text);
+                    told.insert(notice.reason, notice.text);
+                }
+            }
+        }
+        assert!(
+            told["GangWaiting"]
+                .ends_with("Next: once all nodes are ready Kueue is told Ready, and the pods start")
+        );
+        assert!(told["NodeClaimFailed"].contains("Next: all nodes are given back; after that, "));
+        assert!(told["GangReady"].contains("its pods start"));
+        assert!(told.contains_key("GangReleased"));
     }
 
     #[test]

@@ -52,21 +52,20 @@ pub fn observe(journal: &Journal, facts: &Facts<'_>) -> Reading {
     if !strays.is_empty() {
         events.push(Event::Strays(strays));
     }
-    match by_state(journal, facts) {
+    let read = match by_state(journal, facts) {
         // Kueue may admit at any time on a Ready that stands: that is taken back before the nodes are.
-        Some(Reading::Events(more)) if ready_stands(facts) => {
-            events.extend(more.into_iter().filter(|e| !e.is_setback()));
+        Some(Reading::Events(mut more)) if ready_stands(facts) => {
+            more.retain(|event| !event.is_setback());
+            Reading::Events(more)
         }
-        Some(Reading::Events(more)) if late::is_late(journal, facts) => {
-            match late::spared(journal, facts, more) {
-                Reading::LookAgain if events.is_empty() => return Reading::LookAgain,
-                Reading::LookAgain => {}
-                Reading::Events(more) => events.extend(more),
-            }
-        }
-        Some(Reading::Events(more)) => events.extend(more),
-        Some(Reading::LookAgain) if events.is_empty() => return Reading::LookAgain,
-        Some(Reading::LookAgain) | None => {}
+        Some(Reading::Events(more)) if late::is_late(journal, facts) => late::spared(journal, facts, more),
+        None if late::is_late(journal, facts) => late::spared(journal, facts, Vec::new()),
+        read => read.unwrap_or(Reading::Events(Vec::new())),
+    };
+    match read {
+        Reading::LookAgain if events.is_empty() => return Reading::LookAgain,
+        Reading::LookAgain => {}
+        Reading::Events(more) => events.extend(more),
     }
     Reading::Events(events)
 }
@@ -114,8 +113,7 @@ fn strays(journal: &Journal, facts: &Facts<'_>) -> Vec<String> {
             && claim.slot < journal.memory.slots
             && !losses::is_superseded(claim, journal, facts)
     };
-    let unwanted = facts.claims.iter().filter(|c| !c.deleting && !wanted(c)).map(|c| c.name.clone());
-    unwanted.chain(late::doomed(journal, facts)).collect()
+    facts.claims.iter().filter(|c| !c.deleting && !wanted(c)).map(|c| c.name.clone()).collect()
 }
 
 fn by_state(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {

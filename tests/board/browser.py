@@ -3,6 +3,9 @@
 
 Fails unless a gang is seen to fill up and be approved, the page can be used by keyboard, a tenant's
 markup stays text, and nothing went wrong in the console. Needs nothing but chromium and Python.
+
+With `follow` after the address there is no gang at first: once the page is open this says so, and whoever
+runs it begins one, whose life is then seen from the first state to the last.
 """
 
 import base64
@@ -127,9 +130,41 @@ def main():
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         browser = Browser(folder)
         try:
-            walk(browser, url)
+            if sys.argv[2:] == ["follow"]:
+                follow(browser, url)
+            else:
+                walk(browser, url)
         finally:
             browser.close()
+
+
+def follow(browser, url):
+    browser.look(1360, 860, "light")
+    browser.call("Page.navigate", url=url)
+    browser.until("document.getElementById('link')?.textContent === 'live'", "that the page is live")
+    check(browser.value("document.querySelectorAll('.gang').length") == 0, "there is no gang yet")
+    # What is shown may change faster than it is asked for from here.
+    browser.value("""
+        window.seen = [];
+        new MutationObserver(() => {
+            const row = document.querySelector('.gang');
+            if (!row) return;
+            const shown = [row.closest('.group').querySelector('h2').textContent.split(/[^A-Za-z]/)[0],
+                           row.querySelectorAll('.cell.Ready').length].join(' ');
+            if (window.seen.at(-1) !== shown) window.seen.push(shown);
+        }).observe(document.body, {subtree: true, childList: true, attributes: true, characterData: true});
+    """)
+    print("open", flush=True)
+    browser.until("window.seen.includes('Approved 8')", "the gang approved with all its nodes")
+    seen = browser.value("window.seen")
+    states = list(dict.fromkeys(shown.split()[0] for shown in seen))
+    check("WaitingReady" in states and states[-1] == "Approved", f"it waited before it was approved, {seen}")
+    check(any(0 < int(shown.split()[1]) < 8 for shown in seen), f"its slots filled one by one, {seen}")
+    browser.value("document.querySelector('.gang').click()")
+    browser.until("document.querySelector('svg .lit text')?.textContent === 'Approved'", "Approved lit in the statechart")
+    stays = browser.value("[...document.querySelectorAll('#timeline .line > span:first-child')].map(e => e.textContent).join(' ')")
+    check("Provisioning WaitingReady Approved slot 0" in stays, f"the timeline has the states, {stays}")
+    check(not browser.faults, f"the console is silent: {browser.faults}")
 
 
 def walk(browser, url):

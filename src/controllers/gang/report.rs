@@ -13,7 +13,7 @@ use crate::gang::event::Reason;
 use crate::gang::journal::Step;
 use crate::gang::notice::Notice;
 use crate::gang::observe::wake_at;
-use crate::gang::trace::{Subject, cut_off, spans};
+use crate::gang::trace::{Claims, Subject, cut_off, spans};
 use crate::gang::{Explanation, Journal, StateName, message, notice, verdict};
 use crate::names;
 use crate::plan::gates::{Answer, Gate};
@@ -31,7 +31,7 @@ const REST_NET: Duration = Duration::from_mins(10);
 impl Gang<'_> {
     /// Logs, counts, traces and publishes what was committed.
     pub(super) fn tell(&mut self, workload: &Workload, headline: &str) {
-        let text = in_words(headline);
+        let text = notice::with_next(in_words(headline), &self.journal);
         // From then on whoever sees the Workload go says where the gang was.
         let is_there = self.note(workload);
         for (before, after) in std::mem::take(&mut self.untold) {
@@ -44,7 +44,7 @@ impl Gang<'_> {
             self.log(step, &after);
             self.count(step, &before, &after);
             let moment = Moment { check: &self.identity.check, seq: after.seq, at: step.at };
-            for notice in notice::of_step(&after, text).into_iter().chain(self.drawbacks(step)) {
+            for notice in notice::of_step(&after, &text).into_iter().chain(self.drawbacks(step)) {
                 self.context.events.publish(workload, moment, &notice);
             }
         }
@@ -116,7 +116,7 @@ impl Gang<'_> {
         if before.trace_context() != after.trace_context() {
             telemetry.traces.send(cut_off(before, after.trace.since, &subject, &telemetry.instance));
         }
-        telemetry.traces.send(spans(after, Some(&self.claims), &subject, before.seq));
+        telemetry.traces.send(spans(after, Claims::Then(&self.claims), &subject, before.seq));
     }
 
     /// Notes where the gang is, unless its Workload is gone; returns whether it is there.

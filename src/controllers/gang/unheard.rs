@@ -8,7 +8,7 @@ use super::report::in_words;
 use crate::api::Workload;
 use crate::controllers::seen::Unanswered;
 use crate::effects::events::Moment;
-use crate::gang::trace::spans;
+use crate::gang::trace::{Claims, spans};
 use crate::gang::{StateName, message, notice};
 use jiff::SignedDuration;
 use kube::runtime::reflector::ObjectRef;
@@ -63,9 +63,10 @@ impl Gang<'_> {
         let recent = self.context.now() - TOLD_AGAIN;
         let history = &self.journal.history;
         let sent = history.iter().filter(|s| s.at < recent).map(|s| s.seq).max().unwrap_or_default();
-        // The claims of an attempt that failed may be half gone by now, and would tell another story.
-        let stand = history.last().is_some_and(|s| s.to == StateName::Approved);
-        let claims = Some(self.claims.as_slice()).filter(|_| stand);
+        // The claims of an attempt that failed may be half gone by now, those of one that succeeded stand.
+        let came_up =
+            history.last().is_some_and(|s| s.from != StateName::Approved && s.to == StateName::Approved);
+        let claims = if came_up { Claims::Then(&self.claims) } else { Claims::Left(&self.claims) };
         telemetry.traces.send(spans(&self.journal, claims, &self.subject(workload), sent));
     }
 
@@ -75,7 +76,8 @@ impl Gang<'_> {
         let Some(step) = self.journal.history.last().filter(|step| step.at >= recent) else { return };
         let headline = message::headline(&self.journal, &self.facts(&self.glance(workload)));
         let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: step.at };
-        for notice in notice::of_step(&self.journal, in_words(&headline)) {
+        let text = notice::with_next(in_words(&headline), &self.journal);
+        for notice in notice::of_step(&self.journal, &text) {
             self.context.events.publish(workload, moment, &notice);
         }
     }

@@ -12,10 +12,11 @@ mod nodes;
 use super::event::Reason;
 use super::journal::{Journal, Step};
 use super::state::StateName;
-use crate::api::{NodeClaim, Workload};
+use crate::api::Workload;
 use crate::names;
 pub use context::TraceContext;
 use jiff::Timestamp;
+pub use nodes::Claims;
 
 /// A span that has ended.
 #[derive(Clone, Debug, PartialEq)]
@@ -118,10 +119,9 @@ impl Subject {
     }
 }
 
-/// The spans of the current epoch that the transitions numbered above `after` completed. `claims` are
-/// those of the gang as they were when the last transition was taken; they say how its nodes came up.
-/// `None` leaves the nodes out, where too much may have become of the claims since.
-pub fn spans(journal: &Journal, claims: Option<&[NodeClaim]>, subject: &Subject, after: u64) -> Vec<Span> {
+/// The spans of the current epoch that the transitions numbered above `after` completed. `claims` say how the
+/// gang's nodes came up, below the last of them.
+pub fn spans(journal: &Journal, claims: Claims<'_>, subject: &Subject, after: u64) -> Vec<Span> {
     let mut all = Vec::new();
     for step in journal.history.iter().filter(|s| s.seq > after && s.seq > journal.trace.seq) {
         if is_over(step.from) {
@@ -129,8 +129,7 @@ pub fn spans(journal: &Journal, claims: Option<&[NodeClaim]>, subject: &Subject,
         }
         let Some(entered) = journal.entered_before(step.seq) else { continue };
         all.push(state(journal, step, entered, subject));
-        let waited = matches!(step.from, StateName::Provisioning | StateName::WaitingReady);
-        if let Some(claims) = claims.filter(|_| waited && step.seq == journal.seq) {
+        if step.seq == journal.seq {
             all.extend(nodes::spans(journal, step, claims, subject));
         }
     }

@@ -15,20 +15,41 @@ use jiff::Timestamp;
 const PHASES: [(&str, &str); 3] =
     [("launch", "Launched"), ("register", "Registered"), ("initialize", "Initialized")];
 
-/// The NodeClaims of the attempt whose fate a step sealed.
-pub(super) fn spans(journal: &Journal, step: &Step, claims: &[NodeClaim], subject: &Subject) -> Vec<Span> {
-    if step.from == StateName::Provisioning && step.to == StateName::WaitingReady {
-        return Vec::new();
+/// What is known of a gang's NodeClaims when its spans are made.
+#[derive(Clone, Copy, Debug)]
+pub enum Claims<'a> {
+    /// All of them, as they were when the last transition was taken.
+    Then(&'a [NodeClaim]),
+    /// What is left of them some time after it. Of those that are gone nothing is told, nor of those that may have
+    /// come farther since: each span is to be the one that was made then.
+    Left(&'a [NodeClaim]),
+    /// Nothing.
+    Unknown,
+}
+
+/// The NodeClaims whose fate a step sealed.
+pub(super) fn spans(journal: &Journal, step: &Step, claims: Claims<'_>, subject: &Subject) -> Vec<Span> {
+    match (step.from, step.to) {
+        (StateName::Provisioning, StateName::WaitingReady) => Vec::new(),
+        (StateName::Provisioning | StateName::WaitingReady, _) => of_attempt(journal, step, claims, subject),
+        (StateName::Approved, _) => replacements(journal, step, claims, subject),
+        _ => Vec::new(),
     }
+}
+
+/// The NodeClaims with which an attempt succeeded or failed, or those that it lost on its way.
+fn of_attempt(journal: &Journal, step: &Step, claims: Claims<'_>, subject: &Subject) -> Vec<Span> {
     // The attempt goes on: only of the nodes that it lost it is known how they ended.
     let goes_on = step.to == StateName::Provisioning;
+    let (claims, left_only) = match claims {
+        Claims::Then(claims) => (claims, false),
+        // What is being deleted now may have been in order then.
+        Claims::Left(claims) if !goes_on => (claims, true),
+        Claims::Left(_) | Claims::Unknown => return Vec::new(),
+    };
     let earlier = || journal.history.iter().rev().filter(|s| s.seq < step.seq && s.attempt == step.attempt);
     // A gang that waits again after its nodes were ready has only those come up that it got since.
     let ready_before = earlier().find(|s| s.to == StateName::Approved).map(|s| s.at);
-    let began = earlier().find(|s| s.to == StateName::Provisioning && !is_under_way(s.from));
-    let began = began.map_or(journal.trace.since, |s| s.at);
-    // Another replica's clock may have been ahead of this one's.
-    let window = (began, step.at.max(began));
     let attempt = step.attempt.to_string();
     let of_slot = |slot: u32| {
         let slot = slot.to_string();
@@ -38,13 +59,59 @@ pub(super) fn spans(journal: &Journal, step: &Step, claims: &[NodeClaim], subjec
     let is_told = |claim: Option<&NodeClaim>| {
         let is_new = || claim.and_then(created) >= ready_before;
         let is_lost = || claim.is_none_or(|c| c.metadata.deletion_timestamp.is_some());
-        is_new() && (!goes_on || is_lost())
+        let is_known = || !left_only || claim.is_some_and(|c| has_stood_still(c, step.at));
+        is_new() && (!goes_on || is_lost()) && is_known()
     };
     (0..journal.memory.slots)
         .map(|slot| (slot, of_slot(slot)))
         .filter(|(_, claim)| is_told(*claim))
-        .flat_map(|slot| node(journal, step, slot, window, subject))
+        .flat_map(|slot| node(journal, step, slot, subject))
         .collect()
+}
+
+/// The NodeClaims that took the place of lost ones while the gang ran: each below the stay in which it was ready, or,
+/// if it never was, below the last one.
+fn replacements(journal: &Journal, step: &Step, claims: Claims<'_>, subject: &Subject) -> Vec<Span> {
+    let (claims, left_only) = match claims {
+        Claims::Then(claims) => (claims, false),
+        Claims::Left(claims) => (claims, true),
+        Claims::Unknown => return Vec::new(),
+    };
+    // A stay in which nodes are replaced begins with their loss.
+    let loss = journal.history.iter().find(|s| s.seq.checked_add(1) == Some(step.seq));
+    let Some(loss) = loss.filter(|s| s.from == StateName::Approved) else { return Vec::new() };
+    let attempt = step.attempt.to_string();
+    let goes_on = step.to == StateName::Approved;
+    let is_told = |claim: &&NodeClaim| match since(claim, "Initialized") {
+        // Conditions tell whole seconds only: the one of a step belongs to the stay that follows.
+        Some(at) if goes_on => (loss.at.as_second()..step.at.as_second()).contains(&at.as_second()),
+        Some(at) => loss.at.as_second() <= at.as_second(),
+        None => !goes_on,
+    };
+    let is_known = |claim: &&NodeClaim| !left_only || has_stood_still(claim, step.at);
+    let ours = claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt && generation(c) > 0);
+    let slot = |claim: &NodeClaim| claim.label(names::SLOT).parse().ok();
+    ours.filter(is_told)
+        .filter(is_known)
+        .filter_map(|claim| Some((slot(claim)?, Some(claim))))
+        .flat_map(|slot| node(journal, step, slot, subject))
+        .collect()
+}
+
+/// Whether what a NodeClaim shows is what it showed at that time.
+fn has_stood_still(claim: &NodeClaim, at: Timestamp) -> bool {
+    let is_older = |time: Timestamp| time.as_second() < at.as_second();
+    created(claim).is_some_and(is_older)
+        && PHASES.iter().all(|(_, condition)| since(claim, condition).is_none_or(is_older))
+}
+
+/// From when to when an attempt is told of that a step ended, or went on with.
+fn window(journal: &Journal, step: &Step) -> (Timestamp, Timestamp) {
+    let mut earlier = journal.history.iter().rev().filter(|s| s.seq < step.seq && s.attempt == step.attempt);
+    let began = earlier.find(|s| s.to == StateName::Provisioning && !is_under_way(s.from));
+    let began = began.map_or(journal.trace.since, |s| s.at);
+    // Another replica's clock may have been ahead of this one's.
+    (began, step.at.max(began))
 }
 
 /// Whether the attempt had begun before a step out of this state.
@@ -61,13 +128,13 @@ fn node(
     journal: &Journal,
     step: &Step,
     (slot, claim): (u32, Option<&NodeClaim>),
-    (began, end): (Timestamp, Timestamp),
     subject: &Subject,
 ) -> Vec<Span> {
+    let (began, end) = window(journal, step);
     let context = journal.trace_context();
     let about = [step.attempt.to_string(), slot.to_string()];
     // One that the attempt outlived is told of by the step that it was lost at.
-    let is_lost = step.to == StateName::Provisioning;
+    let is_lost = step.from != StateName::Approved && step.to == StateName::Provisioning;
     let life =
         if is_lost { format!("lost at {}", step.seq) } else { claim.map_or(0, generation).to_string() };
     let id_of = |what: &str| context.span(&["claim", &about[0], &about[1], &life, what]);
@@ -80,7 +147,11 @@ fn node(
     whole.attributes = subject.attributes();
     whole.attributes.extend([("setu.attempt", number(step.attempt)), ("setu.slot", number(slot))]);
     let gave_up = || {
-        let how = if is_lost { "lost" } else { "not ready when the attempt was given up" };
+        let how = match step.from {
+            _ if is_lost => "lost",
+            StateName::Approved => "not ready when the gang's nodes were given back",
+            _ => "not ready when the attempt was given up",
+        };
         Status::Failed(format!("{how}: {}", step.reason))
     };
     whole.status = if initialized.is_some() && !is_lost { Status::Good } else { gave_up() };

@@ -201,19 +201,24 @@ fn helm_test_is_there_only_with_the_service_it_asks() {
 }
 
 #[test]
-fn an_alert_links_to_its_runbook_only_where_it_is_said_where_that_lies() {
-    let links = |more: &[&str]| -> Vec<Option<String>> {
+fn an_alert_links_to_its_runbook_where_it_is_said_where_that_lies_and_else_names_it() {
+    let told = |annotation: &str, more: &[&str]| -> Vec<Option<String>> {
         let all = documents(&rendered(None, &[&["--set", "prometheusRule.enabled=true"], more].concat()));
         let rule = all.into_iter().find(|d| d["kind"] == "PrometheusRule").unwrap();
         let alerts = rule["spec"]["groups"][0]["rules"].as_array().unwrap().clone();
-        alerts.iter().map(|a| a["annotations"]["runbook_url"].as_str().map(str::to_owned)).collect()
+        alerts.iter().map(|a| a["annotations"][annotation].as_str().map(str::to_owned)).collect()
     };
-    let without = links(&[]);
-    assert!(without.len() > 7 && without.iter().all(Option::is_none), "{without:?}");
-    let with = links(&["--set", "prometheusRule.runbookBase=https://git.example.com/"]);
-    let whole =
-        |link: &Option<String>| link.as_ref().is_some_and(|l| l.starts_with("https://git.example.com/docs/"));
-    assert!(with.len() == without.len() && with.iter().all(whole), "{with:?}");
+    let begins = |all: &[Option<String>], with: &str| {
+        all.iter().all(|text| text.as_ref().is_some_and(|text| text.starts_with(with)))
+    };
+    let none = |all: &[Option<String>]| all.iter().all(Option::is_none);
+    let (links, names) = (told("runbook_url", &[]), told("runbook", &[]));
+    assert!(links.len() > 7 && none(&links), "{links:?}");
+    assert!(begins(&names, "docs/operations.md#setu"), "{names:?}");
+    let base = ["--set", "prometheusRule.runbookBase=https://git.example.com/"];
+    let (links, names) = (told("runbook_url", &base), told("runbook", &base));
+    assert!(begins(&links, "https://git.example.com/docs/"), "{links:?}");
+    assert!(none(&names), "{names:?}");
 }
 
 #[test]

@@ -1,0 +1,289 @@
+//! What traces and metrics cost the controller: the same gangs, from their Jobs' submission until their nodes are
+//! given back, with both and with neither.
+//!
+//! The controller is a process of its own, wired as `setu run` wires it, so that its CPU time is told apart from that
+//! of the embedded cluster, which this process serves to it over HTTP. Who has traces sends them by OTLP over HTTP to a
+//! collector in this process; who has metrics is scraped every 15 seconds, as Prometheus does. Rounds alternate in
+//! order, so that what grows or shrinks meanwhile weighs on both alike.
+//!
+//! `cargo bench --bench telemetry -- [GANGS] [NODES] [ROUNDS]`; Linux only, it reads /proc.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    clippy::cast_precision_loss,
+    reason = "a tool that prints figures"
+)]
+
+use axum::Router;
+use axum::body::Bytes;
+use axum::routing::post;
+use serde_json::{Value, json};
+use setu::app::replica::{Parts, Replica};
+use setu::app::server;
+use setu::clock::Clock;
+use setu::cluster::client;
+use setu::controllers::context::Options;
+use setu::gang::StateName;
+use setu::names;
+use setu::policy::PolicyFile;
+use setu::sim::api::{User, kinds};
+use setu::sim::cluster::Cluster;
+use setu::sim::{http, scenario};
+use setu::telemetry::traces::{Settings, start};
+use setu::telemetry::{Telemetry, logs, metrics};
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+
+const ID: &str = "bench";
+/// What the process that is the controller is told: how many NodeClaims its guards are to allow.
+const MOST: &str = "SETU_BENCH_MOST";
+/// And where its traces go; without, it has neither traces nor metrics.
+const COLLECTOR: &str = "SETU_BENCH_COLLECTOR";
+/// How often metrics are scraped and gauges set.
+const SCRAPED_EVERY: Duration = Duration::from_secs(15);
+
+fn policy(most: usize) -> PolicyFile {
+    let text = format!(
+        "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n\
+         guards: {{gangNodes: {most}, claimsInFlight: {most}, createsPerMinute: {most}}}"
+    );
+    PolicyFile::parse(&text).unwrap()
+}
+
+/// The controller, until it is killed. Its first line of output is where its metrics are.
+async fn controller(most: usize) {
+    logs::init(logs::Format::Json, "info,kube_runtime=warn,kube_client=warn").unwrap();
+    let collector = std::env::var(COLLECTOR).ok();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    println!("{}", listener.local_addr().unwrap());
+    let handle = collector.is_some().then(|| metrics::install().unwrap());
+    let exported = collector.map(|collector| {
+        let settings = Settings::read(Some(&collector), |name| std::env::var(name).ok()).unwrap().unwrap();
+        start(&settings).unwrap()
+    });
+    let traces = exported.as_ref().map(|(traces, _)| traces.clone()).unwrap_or_default();
+    let replica = Replica::start(Parts {
+        client: client::connect(kube::Config::infer().await.unwrap()).unwrap(),
+        clock: Clock::wall(),
+        controller_name: scenario::controller_name_of(ID),
+        options: Options::default(),
+        policy: policy(most).into(),
+        telemetry: Telemetry { instance: "bench".to_owned(), traces, events_on_job: false },
+        election: None,
+    });
+    let stop = CancellationToken::new();
+    if let Some(handle) = handle {
+        tokio::spawn(server::serve(listener, server::metrics(handle.clone()), stop.clone()));
+        let context = replica.context();
+        tokio::spawn(async move {
+            let mut tick = tokio::time::interval(SCRAPED_EVERY);
+            loop {
+                tick.tick().await;
+                context.set_gauges();
+                handle.run_upkeep();
+            }
+        });
+    }
+    replica.work(&stop).await;
+}
+
+/// The controller's process, from outside.
+struct Process {
+    child: Child,
+    metrics: String,
+}
+
+impl Process {
+    fn start(kubeconfig: &Path, most: usize, collector: Option<&str>) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.env("KUBECONFIG", kubeconfig).env(MOST, most.to_string()).env_remove(COLLECTOR);
+        if let Some(collector) = collector {
+            command.env(COLLECTOR, collector).env("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
+            // Nothing is lost for want of room: every span is paid for.
+            command.env("OTEL_BSP_MAX_QUEUE_SIZE", "100000");
+        }
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut metrics = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut metrics).unwrap();
+        Self { child, metrics: metrics.trim().to_owned() }
+    }
+
+    /// CPU time of all its threads so far, user and system, to 10 ms.
+    fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        Duration::from_millis(10 * fields[11..13].iter().map(|t| t.parse::<u64>().unwrap()).sum::<u64>())
+    }
+
+    async fn scrape(&self) -> String {
+        let mut stream = TcpStream::connect(&self.metrics).await.unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).await.unwrap();
+        page
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A collector that takes everything, and counts the bytes. Returns where it is.
+async fn collector(received: Arc<AtomicU64>) -> String {
+    let take = move |body: Bytes| {
+        received.fetch_add(body.len() as u64, Ordering::Relaxed);
+        async {}
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let routes = Router::new().route("/v1/traces", post(take));
+    tokio::spawn(server::serve(listener, routes, CancellationToken::new()));
+    format!("http://{address}")
+}
+
+fn job(name: &str, nodes: usize) -> Value {
+    let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"namespace": ID, "name": name, "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
+        "spec": {"parallelism": nodes, "completions": nodes, "suspend": true, "template": {
+            "metadata": {"annotations": {"e2e.setu/run-for": "5s"}},
+            "spec": {"restartPolicy": "Never", "containers": [
+                {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
+            ]},
+        }},
+    })
+}
+
+/// How many gangs gave everything back.
+fn released(admin: &User) -> usize {
+    let key = names::state_key(ID);
+    let is = |w: &Value| {
+        let line = w["metadata"]["annotations"][&key].as_str();
+        line.is_some_and(|line| line.starts_with(&StateName::Released.to_string()))
+    };
+    admin.list(&kinds::WORKLOAD).iter().filter(|w| is(w)).count()
+}
+
+/// What one round used, and sent.
+struct Round {
+    cpu: Duration,
+    wall: Duration,
+    sent: u64,
+}
+
+/// Leads the gangs through their lives in a cluster of their own.
+async fn round(gangs: usize, nodes: usize, is_told: bool) -> Round {
+    let most = 2 * gangs * nodes;
+    let cluster = Cluster::start(7, &Clock::wall(), &scenario::controller_name_of(ID), policy(most));
+    let admin = cluster.server.user("admin");
+    for object in scenario::objects(ID, u32::try_from(most).unwrap()).unwrap() {
+        let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
+        admin.create(kind, object).unwrap();
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let kubeconfig = std::env::temp_dir().join(format!("setu-telemetry-{}.json", std::process::id()));
+    std::fs::write(&kubeconfig, http::kubeconfig(listener.local_addr().unwrap())).unwrap();
+    let stop = CancellationToken::new();
+    tokio::spawn(http::serve(cluster.server.clone(), listener, stop.clone()));
+    let received = Arc::new(AtomicU64::new(0));
+    let collector = collector(Arc::clone(&received)).await;
+    let process = Process::start(&kubeconfig, most, is_told.then_some(collector.as_str()));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+
+    let (started, before) = (Instant::now(), process.cpu());
+    for i in 0..gangs {
+        admin.create(&kinds::JOB, job(&format!("g{i}"), nodes)).unwrap();
+    }
+    let mut scraped = Instant::now();
+    while released(&admin) < gangs {
+        assert!(started.elapsed() < Duration::from_mins(15), "{} of {gangs} are released", released(&admin));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        if is_told && scraped.elapsed() >= SCRAPED_EVERY {
+            scraped = Instant::now();
+            process.scrape().await;
+        }
+    }
+    let wall = started.elapsed();
+    // The last Events and spans are on their way for some seconds.
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    let cpu = process.cpu().saturating_sub(before);
+    if is_told {
+        let page = process.scrape().await;
+        let lost: Vec<&str> =
+            page.lines().filter(|l| l.starts_with("setu_trace_export_failures_total")).collect();
+        assert!(!lost.is_empty() && lost.iter().all(|l| l.ends_with(" 0")), "{lost:?}");
+    }
+    stop.cancel();
+    let _ = std::fs::remove_file(kubeconfig);
+    Round { cpu, wall, sent: received.load(Ordering::Relaxed) }
+}
+
+fn load() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap();
+    text.split(' ').take(3).collect::<Vec<_>>().join(" ")
+}
+
+fn median(mut of: Vec<f64>) -> f64 {
+    of.sort_by(f64::total_cmp);
+    let middle = of.len() / 2;
+    if of.len().is_multiple_of(2) { f64::midpoint(of[middle - 1], of[middle]) } else { of[middle] }
+}
+
+fn main() {
+    let runtime = || tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    if let Ok(most) = std::env::var(MOST) {
+        return runtime().block_on(controller(most.parse().unwrap()));
+    }
+    let numbers: Vec<usize> = std::env::args().filter_map(|a| a.parse().ok()).collect();
+    let gangs = numbers.first().copied().unwrap_or(1_000);
+    let nodes = numbers.get(1).copied().unwrap_or(4);
+    let rounds = numbers.get(2).copied().unwrap_or(5);
+    println!("{gangs} gangs of {nodes} nodes; CPU seconds of the controller's process");
+    println!("| round | without | with | difference | traces, KiB | took, s | load of the machine |");
+    println!("|---|---|---|---|---|---|---|");
+    let (mut withouts, mut withs, mut differences) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 1..=rounds {
+        // Each round has a runtime of its own, so that nothing of the cluster before is left.
+        let once = |is_told| runtime().block_on(round(gangs, nodes, is_told));
+        let (without, with) = if number.is_multiple_of(2) {
+            let with = once(true);
+            (once(false), with)
+        } else {
+            (once(false), once(true))
+        };
+        let (a, b) = (without.cpu.as_secs_f64(), with.cpu.as_secs_f64());
+        let difference = 100.0 * (b - a) / a;
+        println!(
+            "| {number} | {a:.2} | {b:.2} | {difference:+.1} % | {} | {:.0}, {:.0} | {} |",
+            with.sent / 1024,
+            without.wall.as_secs_f64(),
+            with.wall.as_secs_f64(),
+            load(),
+        );
+        withouts.push(a);
+        withs.push(b);
+        differences.push(difference);
+    }
+    let (least, most) =
+        differences.iter().fold((f64::MAX, f64::MIN), |(least, most), d| (d.min(least), d.max(most)));
+    let (a, b) = (median(withouts), median(withs));
+    println!(
+        "medians: {a:.2} s without, {b:.2} s with, {:+.1} %; of the rounds' differences {:+.1} %, from {least:+.1} % to {most:+.1} %",
+        100.0 * (b - a) / a,
+        median(differences),
+    );
+}
