@@ -59,7 +59,7 @@ pub struct Gang<'a> {
     sight: Sight,
     /// What others than the gang take from its nodes, as of the last look past the caches.
     taken: BTreeMap<String, ResourceList>,
-    pool_claims: Vec<NodeClaim>,
+    pool_claims: Arc<[NodeClaim]>,
     /// Kept nodes that it may take over, once they were read.
     warm: Option<Vec<NodeClaim>>,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.
@@ -165,7 +165,7 @@ impl<'a> Gang<'a> {
             choice,
             sight: Sight::Cached,
             taken: BTreeMap::new(),
-            pool_claims: Vec::new(),
+            pool_claims: Arc::default(),
             warm: None,
             untold: Vec::new(),
             tier,
