@@ -170,8 +170,8 @@ impl State {
 
 /// Waits for the turn of the place this runs in; outside of any there is nothing to wait for.
 pub async fn turn() -> Option<Turn> {
-    let (pace, place) = PLACE.try_with(Clone::clone).ok()?;
-    Some(pace.turn(place).await)
+    let (pace, own) = PLACE.try_with(Clone::clone).ok()?;
+    Some(pace.turn(own).await)
 }
 
 impl Drop for Turn {

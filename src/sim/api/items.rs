@@ -25,7 +25,7 @@ impl<'a> List<'a> {
     }
 
     /// Says where the list goes on, and how many objects are left if that is known.
-    pub fn goes_on(&mut self, token: String, left: Option<usize>) {
+    pub fn goes_on(&mut self, token: &str, left: Option<usize>) {
         set(&mut self.metadata, &["continue"], json!(token));
         if let Some(left) = left {
             set(&mut self.metadata, &["remainingItemCount"], json!(left));
@@ -97,7 +97,7 @@ mod tests {
             assert_eq!(short["items"][1].get("kind").is_none(), typed);
             assert_eq!(short["items"][1]["spec"], b["spec"]);
             assert_eq!(short["metadata"].get("continue"), (!typed).then_some(&json!("")));
-            list.goes_on("here".to_owned(), Some(3));
+            list.goes_on("here", Some(3));
             let metadata = json!({"continue": "here", "remainingItemCount": 3, "resourceVersion": "7"});
             assert_eq!(continued(&list)["metadata"], metadata);
         }

@@ -225,7 +225,7 @@ fn page(
     let going_on = shown.last().filter(|_| is_more).map(|last| token(current, last));
     let mut answer = List::new(target, shown, current);
     if let Some(token) = going_on {
-        answer.goes_on(token, selector.takes_all().then(|| chosen.count() + 1));
+        answer.goes_on(&token, selector.takes_all().then(|| chosen.count() + 1));
     }
     Ok(Answer::Whole(response(200, &answer)))
 }
