@@ -3,19 +3,22 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
+use axum::body::Bytes;
+use http::Request;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use setu::app::server;
 use setu::clock::Clock;
 use setu::names;
 use setu::policy::PolicyFile;
-use setu::sim::api::{Change, Observer, Preconditions, User, kinds};
+use setu::sim::api::{Caller, Change, Observer, Preconditions, User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::scenario;
 use setu::telemetry::metrics;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -174,6 +177,47 @@ fn limits_of_node_pools_are_counted_by_what_they_say_and_once_each_time_that_is_
         stage.until("it runs", |s| s.is_admitted("train")).await;
     });
     counted(&text, CAPACITY, [("nodepool=\"gates\",result=\"warned\"", 1)]);
+}
+
+/// Counts how often the claims of NodePools are listed.
+#[derive(Clone, Default)]
+struct PoolLists(Arc<AtomicU64>);
+
+impl Observer for PoolLists {
+    fn committed(&mut self, _: &Change) {}
+
+    fn asked(&mut self, _: &Caller, request: &Request<Bytes>, _: Timestamp) {
+        let query = request.uri().query().unwrap_or_default();
+        if request.uri().path().ends_with("/nodeclaims") && query.contains("nodepool+in+") {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn gangs_that_are_woken_together_by_a_limit_read_the_claims_of_its_node_pool_together() {
+    played("defaults: {gates: {capacity: Enforce}}", async |stage| {
+        let lists = PoolLists::default();
+        stage.cluster.server.observe(Box::new(lists.clone()));
+        stage.limit("1");
+        let _setu = stage.start();
+        for gang in 0..50 {
+            stage.submit(&format!("train-{gang}"), 2, "2s");
+        }
+        for gang in 0..50 {
+            stage.until_told(&format!("train-{gang}"), "has a limit of 1 nodes").await;
+        }
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        lists.0.store(0, Ordering::Relaxed);
+        // Room for three of them.
+        stage.limit("7");
+        stage.until_woken().await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let claims = stage.admin.list(&kinds::NODE_CLAIM).len();
+        let lists = lists.0.load(Ordering::Relaxed);
+        assert_eq!(claims, 6);
+        assert!((1..=12).contains(&lists), "{lists} lists for 50 gangs");
+    });
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Objects that may not be readable, each read by itself: one that is not stops none of the others.
 //!
-//! Each is taken as text first, which is cheap: a list of thousands goes through here at every start.
+//! Each is taken as text first, which is cheap: a list of thousands goes through here at every start. Who manages
+//! which field is left out of it, because nobody asks and it is often larger than the rest.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Resource;
@@ -21,14 +22,39 @@ struct Named {
     metadata: ObjectMeta,
 }
 
+/// Where an object says who manages its fields.
+#[derive(Deserialize)]
+struct Managed<'a> {
+    #[serde(borrow, default)]
+    metadata: Fields<'a>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase")]
+struct Fields<'a> {
+    #[serde(borrow, default)]
+    managed_fields: Option<&'a RawValue>,
+}
+
+/// The text of an object without who manages its fields.
+fn unmanaged(text: &str) -> Cow<'_, str> {
+    let found = serde_json::from_str::<Managed<'_>>(text).ok().and_then(|m| m.metadata.managed_fields);
+    let cut = found.and_then(|managed| {
+        // It is a part of the text.
+        let start = managed.get().as_ptr().addr().checked_sub(text.as_ptr().addr())?;
+        Some([text.get(..start)?, "null", text.get(start + managed.get().len()..)?].concat())
+    });
+    cut.map_or(Cow::Borrowed(text), Cow::Owned)
+}
+
 impl<'de, K: DeserializeOwned> Deserialize<'de> for Guarded<K> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = Box::<RawValue>::deserialize(deserializer)?;
-        let error = match serde_json::from_str(text.get()) {
+        let text = unmanaged(<&RawValue>::deserialize(deserializer)?.get());
+        let error = match serde_json::from_str(&text) {
             Ok(object) => return Ok(Self(Ok(object))),
             Err(error) => error.to_string(),
         };
-        let Named { metadata } = serde_json::from_str(text.get()).map_err(D::Error::custom)?;
+        let Named { metadata } = serde_json::from_str(&text).map_err(D::Error::custom)?;
         Ok(Self(Err(InvalidObject { error, metadata })))
     }
 }
@@ -81,6 +107,24 @@ mod tests {
         let bad = list.items[0].0.as_ref().unwrap_err();
         assert!(bad.error.contains("invalid type: string \"none\""), "{}", bad.error);
         assert!(list.items[1].0.is_ok(), "{:?}", list.items[1]);
+    }
+
+    #[test]
+    fn who_manages_its_fields_is_left_out_of_an_object() {
+        let text = |managed: &str| {
+            format!(
+                r#"{{"metadata": {{"labels": {{"managedFields": "é"}}{managed}, "name": "n"}}, "spec": {{"managedFields": [1]}}}}"#
+            )
+        };
+        let managed = r#", "managedFields": [{"manager": "kubelet", "fieldsV1": {"f:a": {}}}, "é"]"#;
+        assert_eq!(unmanaged(&text(managed)), text(r#", "managedFields": null"#));
+        assert_eq!(unmanaged(&text("")), text(""));
+        assert_eq!(unmanaged(&text(r#", "managedFields": null"#)), text(r#", "managedFields": null"#));
+        for other in ["[]", "{}", r#"{"metadata": 7}"#, "nonsense"] {
+            assert_eq!(unmanaged(other), other);
+        }
+        let read: Guarded<NodePool> = serde_json::from_str(&text(managed)).unwrap();
+        assert_eq!((read.name_any(), read.meta().managed_fields.is_none()), ("n".to_owned(), true));
     }
 
     #[test]

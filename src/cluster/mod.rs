@@ -4,6 +4,7 @@ pub mod backoff;
 pub mod client;
 pub mod fence;
 pub mod guard;
+pub mod joined;
 pub mod lanes;
 pub mod lease;
 pub mod pace;

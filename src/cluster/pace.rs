@@ -1,14 +1,16 @@
 //! Backpressure: how many writes may be on their way at the same time, and whose turn is next.
 //!
 //! Rule: lanes take turns, one write each, so that a gang of a thousand nodes does not hold up another
-//! LocalQueue's. Where the API server asks to be left alone (`Retry-After`), nobody writes until then.
-//! Leases are not paced: a replica that is busy must not lose them.
+//! LocalQueue's; what is only told of waits for all of them, but not for ever. Where the API server asks to be
+//! left alone (`Retry-After`), nobody writes until then. Leases are not paced: a replica that is busy must not
+//! lose them.
 
 use super::lanes::Lanes;
 use http::header::RETRY_AFTER;
 use http::{Request, StatusCode};
 use kube::Client;
 use kube::client::Body;
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -17,6 +19,9 @@ use tower::service_fn;
 
 /// Writes in flight: a sixth of the 200 changes that an API server works on at a time.
 const IN_FLIGHT: usize = 32;
+/// Turns after which one goes to what can wait, whatever else waits: else a replica that is always busy would never
+/// tell what it does.
+const PATIENCE: u32 = 16;
 /// Longest time for which a `Retry-After` is honoured.
 const LONGEST_REST: Duration = Duration::from_secs(30);
 
@@ -28,6 +33,10 @@ pub struct Pace(Arc<Mutex<State>>);
 struct State {
     free: usize,
     lanes: Lanes<oneshot::Sender<Turn>>,
+    /// Who waits until no lane does, first come first served.
+    asides: VecDeque<oneshot::Sender<Turn>>,
+    /// How often in a row they were passed over.
+    passed: u32,
     /// Until when the API server wants to be left alone.
     rest: Option<Instant>,
 }
@@ -36,8 +45,17 @@ struct State {
 #[derive(Debug)]
 pub struct Turn(Option<Pace>);
 
+/// Where a write waits.
+#[derive(Clone, Debug)]
+enum Place {
+    /// In a lane.
+    Lane(String),
+    /// Behind all lanes.
+    Aside,
+}
+
 tokio::task_local! {
-    static LANE: (Pace, String);
+    static PLACE: (Pace, Place);
 }
 
 impl Default for Pace {
@@ -49,7 +67,13 @@ impl Default for Pace {
 impl Pace {
     /// At most so many writes at the same time.
     pub fn new(in_flight: usize) -> Self {
-        let state = State { free: in_flight, lanes: Lanes::default(), rest: None };
+        let state = State {
+            free: in_flight,
+            lanes: Lanes::default(),
+            asides: VecDeque::new(),
+            passed: 0,
+            rest: None,
+        };
         Self(Arc::new(Mutex::new(state)))
     }
 
@@ -59,15 +83,24 @@ impl Pace {
 
     /// Has everything that `work` writes through [`turn`] wait in this lane.
     pub async fn within<T>(&self, lane: &str, work: impl Future<Output = T>) -> T {
-        LANE.scope((self.clone(), lane.to_owned()), work).await
+        PLACE.scope((self.clone(), Place::Lane(lane.to_owned())), work).await
     }
 
-    /// Waits for this lane's turn.
-    pub async fn turn(&self, lane: &str) -> Turn {
+    /// Has everything that `work` writes through [`turn`] wait until no lane does, or for every sixteenth turn: it
+    /// only tells what was done.
+    pub async fn aside<T>(&self, work: impl Future<Output = T>) -> T {
+        PLACE.scope((self.clone(), Place::Aside), work).await
+    }
+
+    /// Waits for the turn of this place.
+    async fn turn(&self, place: Place) -> Turn {
         let (granted, turn) = oneshot::channel();
         {
             let mut state = self.state();
-            state.lanes.push(lane.to_owned(), granted);
+            match place {
+                Place::Lane(lane) => state.lanes.push(lane, granted),
+                Place::Aside => state.asides.push_back(granted),
+            }
             self.grant(&mut state);
         }
         // Nobody drops a sender without having used it.
@@ -80,7 +113,7 @@ impl Pace {
 
     fn grant(&self, state: &mut State) {
         while state.free > 0
-            && let Some((_, granted)) = state.lanes.next(|_| true)
+            && let Some(granted) = state.next()
         {
             match granted.send(Turn(Some(self.clone()))) {
                 Ok(()) => state.free -= 1,
@@ -121,10 +154,24 @@ impl Pace {
     }
 }
 
-/// Waits for the turn of the lane this runs in; outside of any lane there is nothing to wait for.
+impl State {
+    /// Whoever's turn is next.
+    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
+        if (self.asides.is_empty() || self.passed < PATIENCE - 1)
+            && let Some((_, granted)) = self.lanes.next(|_| true)
+        {
+            self.passed = if self.asides.is_empty() { 0 } else { self.passed + 1 };
+            return Some(granted);
+        }
+        self.passed = 0;
+        self.asides.pop_front()
+    }
+}
+
+/// Waits for the turn of the place this runs in; outside of any there is nothing to wait for.
 pub async fn turn() -> Option<Turn> {
-    let (pace, lane) = LANE.try_with(Clone::clone).ok()?;
-    Some(pace.turn(&lane).await)
+    let (pace, own) = PLACE.try_with(Clone::clone).ok()?;
+    Some(pace.turn(own).await)
 }
 
 impl Drop for Turn {
@@ -144,6 +191,10 @@ mod tests {
     use std::convert::Infallible;
 
     const WRITE: Duration = Duration::from_millis(10);
+
+    fn lane(name: &str) -> Place {
+        Place::Lane(name.to_owned())
+    }
 
     /// Makes so many writes at once and returns when the last of them was done.
     async fn writes(pace: Pace, lane: &'static str, count: usize) -> Instant {
@@ -168,17 +219,45 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn what_can_wait_does_but_not_for_ever() {
+        let pace = Pace::new(1);
+        let start = Instant::now();
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let write = |name: &'static str| {
+            let done = Arc::clone(&done);
+            async move {
+                let _turn = turn().await;
+                tokio::time::sleep(WRITE).await;
+                done.lock().unwrap().push(name);
+            }
+        };
+        // Those that can wait come first, and the first of them finds nobody there.
+        let told = pace.aside(futures::future::join_all((0..4).map(|_| write("told"))));
+        let work = ["a", "b"].map(|lane| {
+            let writes = futures::future::join_all((0..20).map(|_| write(lane)));
+            pace.within(lane, writes)
+        });
+        tokio::join!(told, futures::future::join_all(work));
+        let done = done.lock().unwrap();
+        let told: Vec<usize> =
+            done.iter().enumerate().filter(|(_, name)| **name == "told").map(|(at, _)| at).collect();
+        assert_eq!(told, [0, 16, 32, 43], "the last when nobody else waits");
+        assert_eq!(start.elapsed(), WRITE * 44, "no turn is left unused");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_turn_that_nobody_takes_any_more_is_not_lost() {
         let pace = Pace::new(1);
-        let first = pace.turn("a").await;
-        for lane in ["b", "c"] {
-            let waits = tokio::time::timeout(WRITE, pace.turn(lane)).await;
+        let first = pace.turn(lane("a")).await;
+        for place in [lane("b"), lane("c"), Place::Aside] {
+            let waits = tokio::time::timeout(WRITE, pace.turn(place)).await;
             assert!(waits.is_err());
         }
         drop(first);
-        drop(pace.turn("d").await);
+        drop(pace.turn(lane("d")).await);
+        drop(pace.turn(Place::Aside).await);
         let state = pace.state();
-        assert_eq!((state.free, state.lanes.is_empty()), (1, true));
+        assert_eq!((state.free, state.lanes.is_empty(), state.asides.is_empty()), (1, true, true));
     }
 
     #[tokio::test(start_paused = true)]
@@ -191,11 +270,11 @@ mod tests {
         let client = pace.heeding(&Client::new(server, "default"));
         client.send(Request::new(Body::empty())).await.unwrap();
         let start = Instant::now();
-        drop(pace.turn("a").await);
+        drop(pace.turn(lane("a")).await);
         assert!(start.elapsed() >= Duration::from_secs(7));
         pace.pause(Duration::from_hours(1));
         let start = Instant::now();
-        drop(pace.turn("a").await);
+        drop(pace.turn(lane("a")).await);
         assert!(start.elapsed() <= LONGEST_REST + WRITE);
     }
 

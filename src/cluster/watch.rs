@@ -174,11 +174,7 @@ async fn pump<K, G>(
 
 fn decoded<K: Resource<DynamicType = ()>>(kind: &'static str, event: Event<Guarded<K>>) -> Option<Event<K>> {
     let good = |guard: Guarded<K>| match guard.0 {
-        Ok(mut object) => {
-            // Nobody reads it, and it is often larger than the rest.
-            object.meta_mut().managed_fields = None;
-            Some(object)
-        }
+        Ok(object) => Some(object),
         Err(bad) => {
             let name = bad.metadata.name.as_deref().unwrap_or_default();
             let namespace = bad.metadata.namespace.as_deref().unwrap_or_default();

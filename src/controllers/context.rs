@@ -15,6 +15,7 @@ use crate::api::{
     RawParameters, ResourceFlavor, Topology, Workload,
 };
 use crate::clock::Clock;
+use crate::cluster::joined::Joined;
 use crate::cluster::lease::{self, Shards};
 use crate::cluster::pace::Pace;
 use crate::cluster::store::{Object, Store};
@@ -155,6 +156,8 @@ pub struct Context {
     pub events: Publisher,
     /// How this replica is heard of.
     pub telemetry: Telemetry,
+    /// The live claims of NodePools, by their names: gangs that are woken together need the same.
+    pub(super) pool_claims: Joined<Vec<String>, [NodeClaim]>,
     pub(super) own_writes: OwnWrites,
     pub(super) ledger: Ledger,
     pub(super) necrology: Necrology,
@@ -189,6 +192,7 @@ impl Context {
             stores,
             gates,
             wake,
+            pool_claims: Joined::default(),
             own_writes: OwnWrites::default(),
             ledger: Ledger::default(),
             necrology: Necrology::default(),

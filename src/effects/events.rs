@@ -34,8 +34,6 @@ const QUEUE: usize = 8_192;
 /// Events on one Workload at once, and the time after which there is room for one more.
 const BURST: u32 = 50;
 const REFILL: SignedDuration = SignedDuration::from_secs(15);
-/// Where Events wait for their turn to be written: behind them no gang ever waits for more than one.
-const LANE: &str = "events";
 /// Workloads whose pace is remembered.
 const PACES_KEPT: usize = 4_096;
 
@@ -156,7 +154,7 @@ async fn work_off(all: Arc<Mutex<Desk>>, client: Client, pace: Pace) {
     while let Some(event) = next(&all) {
         let api: Api<Event> =
             Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or_default());
-        pace.within(LANE, send(&api, &event)).await;
+        pace.aside(send(&api, &event)).await;
     }
 }
 

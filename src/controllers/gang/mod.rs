@@ -61,7 +61,7 @@ pub struct Gang<'a> {
     taken: BTreeMap<String, ResourceList>,
     /// Nodes on which that look found no pod.
     vacant: BTreeSet<String>,
-    pool_claims: Vec<NodeClaim>,
+    pool_claims: Arc<[NodeClaim]>,
     /// Kept nodes that it may take over, once they were read.
     warm: Option<Vec<NodeClaim>>,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.
@@ -168,7 +168,7 @@ impl<'a> Gang<'a> {
             sight: Sight::Cached,
             taken: BTreeMap::new(),
             vacant: BTreeSet::new(),
-            pool_claims: Vec::new(),
+            pool_claims: Arc::default(),
             warm: None,
             untold: Vec::new(),
             tier,

@@ -15,6 +15,7 @@ use crate::plan::offering::Offering;
 use crate::plan::outcome::{Obstacle, ObstacleReason};
 use crate::plan::{Outcome, Request, Ways};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 impl Gang<'_> {
     pub(super) fn needs_plan(&self) -> bool {
@@ -132,7 +133,8 @@ impl Gang<'_> {
         if planning && !accepted && self.pool_claims.is_empty() {
             let pools = plans::pools_to_read(self.context, &self.policy);
             if !pools.is_empty() {
-                self.pool_claims = claims::of_pools(self.client, &pools).await?;
+                let read = async { claims::of_pools(self.client, &pools).await.map(Arc::from) };
+                self.pool_claims = self.context.pool_claims.read(pools.clone(), read).await?;
             }
             // A bound counts nodes once that the gang takes over.
             if !pools.is_empty() || traffic::counts_by_queue(self.context) {

@@ -4,6 +4,7 @@
 
 use super::body::{self, Query};
 use super::delete::Propagation;
+use super::items::List;
 use super::patch::Patch;
 use super::route::{Target, target};
 use super::status::{Status, Violation};
@@ -12,6 +13,7 @@ use super::{Answer, ApiServer, Caller, Preconditions, lists};
 use crate::sim::values::{name, namespace, set, text};
 use axum::body::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
+use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -54,8 +56,9 @@ fn nothing_here(path: &str) -> Response<Bytes> {
 }
 
 /// A whole answer.
-pub fn response(code: u16, body: &Value) -> Response<Bytes> {
-    let mut response = Response::new(Bytes::from(body.to_string()));
+pub fn response(code: u16, body: &impl Serialize) -> Response<Bytes> {
+    // Fails only for maps whose keys are no strings, of which JSON has none.
+    let mut response = Response::new(Bytes::from(serde_json::to_vec(body).unwrap_or_default()));
     *response.status_mut() = StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static("application/json"));
     response
@@ -255,6 +258,6 @@ impl Call<'_> {
             // Gone meanwhile is as good.
             let _ = self.server.with(|s, deny| s.delete(self.target.kind, &key, options, by, deny));
         }
-        Ok(Answer::Whole(response(200, &lists::list(self.target, chosen.iter(), version))))
+        Ok(Answer::Whole(response(200, &List::new(self.target, chosen.iter().collect(), version))))
     }
 }

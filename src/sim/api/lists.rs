@@ -2,11 +2,12 @@
 
 use super::body::Query;
 use super::http::response;
+use super::items::List;
 use super::route::Target;
 use super::select::Selector;
 use super::status::{Status, Violation};
 use super::{Answer, ApiServer, Caller, Watch};
-use crate::sim::values::{name, namespace, set};
+use crate::sim::values::{name, namespace};
 use serde_json::{Value, json};
 use std::num::ParseIntError;
 use std::sync::Arc;
@@ -76,30 +77,6 @@ pub fn selector(target: &Target, query: &Query) -> Result<Selector, Status> {
         fields = format!("metadata.name={name},{fields}");
     }
     Selector::parse(target.kind, target.namespace.as_deref(), given(query, "labelSelector"), &fields)
-}
-
-/// A list of objects.
-pub fn list<'o>(target: &Target, objects: impl Iterator<Item = &'o Arc<Value>>, version: u64) -> Value {
-    let items = objects.map(|object| {
-        let mut item = target.form.of(object).into_owned();
-        // Typed lists say once what their items are.
-        if !target.kind.custom
-            && let Some(item) = item.as_object_mut()
-        {
-            item.remove("kind");
-            item.remove("apiVersion");
-        }
-        item
-    });
-    let items: Vec<Value> = items.collect();
-    let mut list = json!({
-        "kind": format!("{}List", target.kind.kind), "apiVersion": target.api_version(),
-        "metadata": {"resourceVersion": version.to_string()}, "items": items,
-    });
-    if target.kind.custom {
-        set(&mut list, &["metadata", "continue"], json!(""));
-    }
-    list
 }
 
 /// Answers a list or a watch.
@@ -235,22 +212,20 @@ fn page(
         (wanted, after) = (Wanted::Exact(version), Some(key));
     }
     let (objects, current) = read(server, caller, target, wanted)?;
-    let key = |object: &Value| (namespace(object).to_owned(), name(object).to_owned());
-    let left = |object: &&Arc<Value>| {
-        after.as_ref().is_none_or(|after| key(object) > *after) && selector.takes(object)
-    };
-    let chosen: Vec<&Arc<Value>> = objects.iter().filter(left).collect();
+    // They come in the order of their keys.
+    let told = after.as_ref().map_or(0, |(of, last)| {
+        objects.partition_point(|object| (namespace(object), name(object)) <= (of.as_str(), last.as_str()))
+    });
+    let mut chosen = objects.iter().skip(told).filter(|object| selector.takes(object));
     let limit: usize = given(query, "limit").parse().unwrap_or_default();
     // A cache does not part its lists.
     let limit = if limit == 0 || wanted == Wanted::Any { usize::MAX } else { limit };
-    let shown = chosen.get(..limit).unwrap_or(&chosen);
-    let mut answer = list(target, shown.iter().copied(), current);
-    let rest = chosen.len() - shown.len();
-    if let Some(last) = shown.last().filter(|_| rest > 0) {
-        set(&mut answer, &["metadata", "continue"], json!(token(current, last)));
-        if selector.takes_all() {
-            set(&mut answer, &["metadata", "remainingItemCount"], json!(rest));
-        }
+    let shown: Vec<&Arc<Value>> = chosen.by_ref().take(limit).collect();
+    let is_more = chosen.next().is_some();
+    let going_on = shown.last().filter(|_| is_more).map(|last| token(current, last));
+    let mut answer = List::new(target, shown, current);
+    if let Some(token) = going_on {
+        answer.goes_on(&token, selector.takes_all().then(|| chosen.count() + 1));
     }
     Ok(Answer::Whole(response(200, &answer)))
 }

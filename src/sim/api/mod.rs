@@ -13,6 +13,7 @@ mod discovery;
 mod events;
 mod fields;
 mod http;
+mod items;
 pub mod kinds;
 mod lists;
 mod managers;

@@ -142,9 +142,13 @@ impl Store {
             return None;
         }
         let now = self.objects.get(kind.plural).into_iter().flatten();
+        let since = || self.past.iter().rev().take_while(|p| p.version > version).filter(|p| p.kind == kind);
+        if since().next().is_none() {
+            return Some(now.map(|(_, stored)| Arc::clone(&stored.object)).collect());
+        }
         let mut objects: BTreeMap<Key, Arc<Value>> =
             now.map(|(key, stored)| (key.clone(), Arc::clone(&stored.object))).collect();
-        for past in self.past.iter().rev().take_while(|p| p.version > version).filter(|p| p.kind == kind) {
+        for past in since() {
             let Some(known) = past.after.as_ref().or(past.before.as_ref()) else { continue };
             let key = (namespace(known).to_owned(), name(known).to_owned());
             match &past.before {

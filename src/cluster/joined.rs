@@ -1,0 +1,144 @@
+//! Reads that several want at the same time, made once for all of them.
+//!
+//! Rule: nobody is given what was read before it asked, for what it has seen happen by then must show. Whoever asks
+//! while a read is on its way waits for the next one, together with all others that do.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+/// Reads by what is read. Keeps what was read no longer than somebody waits for it.
+#[derive(Debug)]
+pub struct Joined<K, T: ?Sized> {
+    /// Counts who asks and what begins, so that it is known which was first.
+    moments: AtomicU64,
+    rounds: Mutex<BTreeMap<K, Weak<tokio::sync::Mutex<Round<T>>>>>,
+}
+
+/// The last read of something.
+#[derive(Debug)]
+struct Round<T: ?Sized> {
+    /// When it began; 0 before the first.
+    began: u64,
+    /// What it came to; `None` if it failed or was given up.
+    read: Option<Arc<T>>,
+}
+
+impl<K, T: ?Sized> Default for Joined<K, T> {
+    fn default() -> Self {
+        Self { moments: AtomicU64::new(0), rounds: Mutex::default() }
+    }
+}
+
+impl<K: Ord, T: ?Sized> Joined<K, T> {
+    /// What `read` comes to, or the same read of another one that began after this was called. Those who waited for a
+    /// read that failed read on their own.
+    pub async fn read<E>(&self, of: K, read: impl Future<Output = Result<Arc<T>, E>>) -> Result<Arc<T>, E> {
+        let asked = self.moment();
+        let round = self.round(of);
+        let mut last = round.lock().await;
+        if last.began > asked {
+            let found = last.read.clone();
+            drop(last);
+            return match found {
+                Some(found) => Ok(found),
+                None => read.await,
+            };
+        }
+        *last = Round { began: self.moment(), read: None };
+        let found = read.await?;
+        last.read = Some(Arc::clone(&found));
+        Ok(found)
+    }
+
+    fn moment(&self) -> u64 {
+        self.moments.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    fn round(&self, of: K) -> Arc<tokio::sync::Mutex<Round<T>>> {
+        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(round) = rounds.get(&of).and_then(Weak::upgrade) {
+            return round;
+        }
+        rounds.retain(|_, round| round.strong_count() > 0);
+        let round = Arc::new(tokio::sync::Mutex::new(Round { began: 0, read: None }));
+        rounds.insert(of, Arc::downgrade(&round));
+        round
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::future::join_all;
+    use std::time::Duration;
+
+    const READ: Duration = Duration::from_millis(10);
+
+    /// What can be read, and how often it was.
+    #[derive(Default)]
+    struct World {
+        reads: AtomicU64,
+        value: AtomicU64,
+        joined: Joined<&'static str, u64>,
+    }
+
+    impl World {
+        /// Reads the value as it is when the read begins.
+        async fn read(&self, of: &'static str) -> Result<u64, &'static str> {
+            let read = async {
+                self.reads.fetch_add(1, Ordering::Relaxed);
+                let value = self.value.load(Ordering::Relaxed);
+                tokio::time::sleep(READ).await;
+                if value == 13 { Err("unlucky") } else { Ok(Arc::new(value)) }
+            };
+            self.joined.read(of, read).await.map(|value| *value)
+        }
+
+        fn reads(&self) -> u64 {
+            self.reads.swap(0, Ordering::Relaxed)
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn many_that_ask_at_once_cause_two_reads_and_one_alone_causes_one() {
+        let world = World::default();
+        assert!(join_all((0..50).map(|_| world.read("a"))).await.iter().all(Result::is_ok));
+        assert_eq!(world.reads(), 2);
+        for _ in 0..3 {
+            world.read("a").await.unwrap();
+        }
+        assert_eq!(world.reads(), 3);
+        tokio::join!(world.read("a"), world.read("b")).0.unwrap();
+        assert_eq!(world.reads(), 2, "what is read of something else is no answer");
+        let kept = world.joined.rounds.lock().unwrap();
+        assert!(kept.values().all(|round| round.strong_count() == 0), "nothing is kept");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn nobody_is_given_what_was_read_before_it_asked() {
+        let world = World::default();
+        let late = async {
+            tokio::time::sleep(READ / 2).await;
+            world.value.store(7, Ordering::Relaxed);
+            join_all((0..3).map(|_| world.read("a"))).await
+        };
+        let (early, late) = tokio::join!(world.read("a"), late);
+        assert_eq!((early, late), (Ok(0), vec![Ok(7); 3]));
+        assert_eq!(world.reads(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_fails_or_is_given_up_holds_up_nobody() {
+        let world = World::default();
+        world.value.store(13, Ordering::Relaxed);
+        let all = join_all((0..4).map(|_| world.read("a"))).await;
+        assert_eq!(all, [Err("unlucky"); 4]);
+        assert_eq!(world.reads(), 4);
+        world.value.store(1, Ordering::Relaxed);
+        let given_up = tokio::time::timeout(READ / 2, world.read("a"));
+        let (given_up, others) = tokio::join!(given_up, join_all((0..3).map(|_| world.read("a"))));
+        assert!(given_up.is_err());
+        assert_eq!(others, [Ok(1); 3]);
+    }
+}
