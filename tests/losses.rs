@@ -10,9 +10,10 @@ use setu::api::workload::{CheckState, Verdict};
 use setu::gang::claims::Loss;
 use setu::gang::event::{Effect, Event, Standing};
 use setu::gang::message::explain;
-use setu::gang::observe::{unfit, wake_at};
+use setu::gang::observe::unfit;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::verdict::desired;
+use setu::gang::wake_at;
 use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
     State, StateName, Then, Way, decide, observe,
@@ -147,6 +148,10 @@ impl Seen {
         let rules = Rules::new(&self.policy, at(self.now), 0.0);
         for event in self.events() {
             let decision = decide(&self.journal, &event, &rules);
+            if decision.journal.memory.generation > self.journal.memory.generation {
+                // No slot has had a claim of this generation yet that it could lose.
+                self.losses.clear();
+            }
             self.journal = decision.journal;
             for effect in decision.effects {
                 match effect {

@@ -10,9 +10,9 @@ use setu::api::{Node, NodeClaim};
 use setu::gang::claims::{Loss, Obituary, loss};
 use setu::gang::event::{Event, Standing};
 use setu::gang::message::explain;
-use setu::gang::observe::wake_at;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::verdict::desired;
+use setu::gang::wake_at;
 use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
     State, decide, observe,

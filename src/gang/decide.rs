@@ -6,9 +6,10 @@
 use super::chart::GangChart;
 use super::event::{Effect, Event, Standing};
 use super::failure::{Failure, FailureClass};
-use super::journal::{Journal, Memory, Way};
+use super::journal::{Journal, Memory};
 use super::reservation::Epoch;
 use super::state::{State, Then};
+use super::way::Way;
 use crate::api::Workload;
 use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Pinning};
 use crate::policy::{Pace, Policy};

@@ -6,9 +6,10 @@
 use super::decide::{Eviction, Rules, decide};
 use super::event::{Event, Standing};
 use super::failure::{Failure, FailureClass};
-use super::journal::{Journal, Way};
+use super::journal::Journal;
 use super::reservation::{Ending, Epoch};
 use super::state::{State, StateName, Then};
+use super::way::Way;
 use crate::api::parameters::{OnExhausted, OnNodeLost, Pinning};
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};

@@ -4,8 +4,8 @@
 //! snapshot gives the same events, and an effect may be run twice without harm.
 
 use super::failure::{Failure, FailureClass};
-use super::journal::Way;
 use super::reservation::{Ending, Epoch};
+use super::way::Way;
 use crate::api::parameters::Pinning;
 use serde::{Deserialize, Serialize};
 use std::fmt;

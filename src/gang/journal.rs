@@ -8,6 +8,7 @@ use super::failure::{Failure, FailureClass};
 use super::reservation::Epoch;
 use super::state::{State, StateName};
 use super::trace::TraceContext;
+use super::way::Way;
 use crate::api::parameters::Pinning;
 use crate::planted::planted;
 use jiff::{SignedDuration, Timestamp};
@@ -125,36 +126,6 @@ pub struct TraceStart {
     /// `resumed` of the trace before it.
     #[serde(default, skip_serializing_if = "is_none")]
     pub resumed_before: u64,
-}
-
-/// One way to get the nodes of a gang among those its policy gives.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Way {
-    /// Index of its tier in the policy.
-    #[serde(default)]
-    pub tier: u32,
-    /// Index among all ways.
-    #[serde(default)]
-    pub choice: u32,
-    /// How many ways there are.
-    #[serde(default)]
-    pub choices: u32,
-}
-
-impl Way {
-    /// From which way on what this failure took is looked for, while all else stays; `None` if none is left.
-    ///
-    /// Where it is known what is short the plan avoids that, and may find more of an earlier tier: the lost
-    /// claim may be of another one than the latest. Where it is not, the same way would fail again and again.
-    pub fn past(self, failure: FailureClass) -> Option<u32> {
-        let next = if failure.names_what_is_short() { self.choice } else { self.choice.saturating_add(1) };
-        (failure.is_shortage() && self.choices > 1 && next < self.choices).then_some(next)
-    }
-
-    /// The same for what a way took that was left since: nothing is known against the one of now.
-    pub fn still(self, failure: FailureClass) -> Option<u32> {
-        (failure.is_shortage() && self.choices > 1).then_some(self.choice)
-    }
 }
 
 /// One transition.

@@ -3,18 +3,19 @@
 //! Rule: level-triggered and pure. Absence is an observation only in a quorum read; where a cache is
 //! not enough to decide, the reading says so instead of guessing.
 
-use super::claims::{ClaimView, Health, Loss};
+use super::claims::{ClaimView, Health};
 use super::decide::is_too_far;
 use super::event::{Event, Standing};
 use super::facts::{Facts, Sight};
 use super::failure::{Failure, FailureClass};
 use super::found::{belied, first_sight};
-use super::journal::{Journal, Way};
+use super::journal::Journal;
 use super::late;
 use super::losses::{self, empty, first_failure, live, missing};
 use super::reservation::Reservation;
 use super::rounds;
 use super::state::{State, Then};
+use super::way::Way;
 use crate::api::parameters::{OnNodeLost, Release};
 use crate::api::workload::Verdict;
 use crate::plan::{ObstacleReason, Outcome, Plan};
@@ -174,6 +175,10 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         return if facts.sight == Sight::Cached { Some(Reading::LookAgain) } else { event(lost) };
     }
     let missing = missing(journal, facts);
+    if facts.sight == Sight::Cached && missing.len() < empty(journal, facts).len() {
+        // One is gone already, it seems.
+        return Some(Reading::LookAgain);
+    }
     if missing.is_empty() && journal.memory.plan.is_some() {
         return event(Event::ClaimsExist);
     }
@@ -351,47 +356,10 @@ fn expired(journal: &Journal, facts: &Facts<'_>) -> bool {
 }
 
 /// When the hold on the first of the attempt's nodes ends.
-fn hold_ends(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
+pub(super) fn hold_ends(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
     live(journal, facts).filter_map(|c| c.held_until).min()
 }
 
 fn hold_is_over(journal: &Journal, facts: &Facts<'_>) -> bool {
     hold_ends(journal, facts).is_some_and(|end| end <= facts.now)
-}
-
-/// When time alone may bring the next event.
-pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
-    let claims = live(journal, facts).filter_map(|c| match &c.health {
-        Health::Coming { until, .. } => *until,
-        Health::Ready { .. } | Health::Failed(_) => None,
-    });
-    let losses = facts.losses.values().filter_map(|l| match l {
-        Loss::Unclear(until) => Some(*until),
-        Loss::Failed(_) | Loss::Outlived(_) => None,
-    });
-    match &journal.state {
-        State::Validating => {
-            let Some(Outcome::Wait(obstacle)) = facts.plan else { return journal.memory.deadline };
-            let deadline = journal.memory.deadline.filter(|_| !obstacle.reason.may_last());
-            let round = rounds::next(journal, facts).filter(|t| *t > facts.now);
-            deadline.into_iter().chain(obstacle.until).chain(round).min()
-        }
-        State::BackingOff { until } => Some(*until),
-        State::Provisioning | State::WaitingReady => {
-            let hold = hold_ends(journal, facts);
-            let ends = journal.memory.deadline.into_iter().chain(hold).chain(claims);
-            if late::is_late(journal, facts) {
-                let next = late::next_try(journal, facts);
-                return ends.chain(next).filter(|t| *t > facts.now).chain(losses).min();
-            }
-            ends.chain(losses).min()
-        }
-        State::Approved => {
-            let admit = journal.entered_at.checked_add(facts.policy.deadlines.admit.signed()).ok();
-            let hold = hold_ends(journal, facts);
-            let mends = losses::mends_at(journal, facts);
-            admit.into_iter().chain(hold).chain(mends).filter(|t| *t > facts.now).chain(losses).min()
-        }
-        State::RollingBack { .. } | State::Yielded | State::Rejected | State::Released => None,
-    }
 }

@@ -166,7 +166,7 @@ fn the_worst_that_can_happen_to_any_one_write_of_a_quiet_gang_does_not_change_it
 }
 
 /// One case of so many is played with the other tests. A prime, or some faults would never be among them.
-const SAMPLE: usize = 79;
+const SAMPLE: usize = 29;
 
 /// A part of what the next test plays: each way, each fault and writes all along it are in it.
 #[test]
