@@ -163,6 +163,12 @@ impl Seen {
         created
     }
 
+    /// Slot 1 was interrupted once more.
+    fn loses(&mut self, claim: ClaimView) {
+        self.claims = vec![ready(0, 0), claim];
+        self.losses = BTreeMap::from([(1, Loss::Failed(lost(FailureClass::Interrupted)))]);
+    }
+
     fn state(&self) -> StateName {
         self.journal.state.name()
     }
@@ -512,12 +518,12 @@ fn replacements_are_tries_and_used_up_like_them() {
     let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
     seen.policy.in_check.limit = 2;
     for generation in 0..2 {
-        seen.claims = vec![ready(0, 0), going(1, generation)];
+        seen.loses(going(1, generation));
         seen.step();
         assert_eq!((seen.state(), seen.journal.memory.generation), (StateName::Provisioning, generation + 1));
         seen.journal.state = State::WaitingReady;
     }
-    seen.claims = vec![ready(0, 0), going(1, 2)];
+    seen.loses(going(1, 2));
     seen.step();
     assert_eq!(seen.journal.state, State::RollingBack { then: Then::Yielded });
 }
@@ -526,7 +532,7 @@ fn replacements_are_tries_and_used_up_like_them() {
 fn a_replacement_that_is_lost_while_the_others_are_created_ends_the_attempt() {
     let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
     seen.step();
-    seen.claims = vec![ready(0, 0), going(1, 1)];
+    seen.loses(going(1, 1));
     seen.step();
     assert_eq!(seen.journal.state, State::RollingBack { then: Then::BackingOff });
 }
@@ -614,7 +620,7 @@ fn replacements_for_a_running_gang_are_paced_and_bounded() {
     let mut seen = Seen::new(State::Approved, Standing::Admitted);
     seen.step();
     seen.journal.memory.mending = false;
-    seen.claims = vec![ready(0, 0), going(1, 1)];
+    seen.loses(going(1, 1));
     let due = at(10) + SignedDuration::from_secs(5);
     assert_eq!(seen.events(), []);
     assert_eq!(seen.with(|f| wake_at(&seen.journal, f)), Some(due));
@@ -623,7 +629,7 @@ fn replacements_for_a_running_gang_are_paced_and_bounded() {
     assert_eq!(seen.journal.memory.generation, 2);
     seen.journal.memory.mending = false;
     seen.journal.memory.tries = seen.policy.in_check.limit;
-    seen.claims = vec![ready(0, 0), going(1, 2)];
+    seen.loses(going(1, 2));
     seen.now = 9_999;
     assert_eq!(seen.events(), []);
 }
