@@ -15,6 +15,21 @@ fn kubectl(kubeconfig: &str, arguments: &[&str]) -> (bool, String) {
     (output.status.success(), String::from_utf8_lossy(&said).into_owned())
 }
 
+/// Types a line of the README in the shell; what it says, and whether it succeeded.
+fn typed(kubeconfig: &str, begins: &str) -> (bool, String) {
+    let readme = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let line = readme.lines().find(|line| line.starts_with(begins)).unwrap();
+    let kubectl = programs::kubectl(&Layout::default()).unwrap();
+    let path = [kubectl.parent().unwrap().to_owned()].into_iter();
+    let path =
+        std::env::join_paths(path.chain(std::env::split_paths(&std::env::var_os("PATH").unwrap()))).unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line]).envs([("PATH", path), ("KUBECONFIG", kubeconfig.into())]);
+    let output = shell.current_dir(root()).output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    (output.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
@@ -33,7 +48,10 @@ fn the_cluster_to_play_with_starts_takes_the_manifests_and_ends() {
     let printed = printed.unwrap_or_else(|| panic!("it ended: {:?}", cluster.wait())).unwrap();
     let kubeconfig = printed.strip_prefix("export KUBECONFIG=").unwrap();
     let queues = kubectl(kubeconfig, &["get", "clusterqueues,nodepools", "-o", "name"]);
-    let manifests = kubectl(kubeconfig, &["apply", "--server-side", "-k", "manifests"]);
+    let manifests = typed(kubeconfig, "kubectl kustomize manifests");
+    let image = "jsonpath={.items[*].spec.template.spec.containers[*].image}";
+    let image =
+        kubectl(kubeconfig, &["get", "deployments", "-A", "-l", "app.kubernetes.io/name=setu", "-o", image]);
     let gone = kubectl(kubeconfig, &["delete", "-k", "manifests", "--wait=false"]);
     let term = Command::new("kill").args(["-TERM", &cluster.id().to_string()]).status().unwrap();
     let ended = cluster.wait().unwrap();
@@ -44,6 +62,7 @@ fn the_cluster_to_play_with_starts_takes_the_manifests_and_ends() {
     for kind in ["deployment", "clusterrole", "admissioncheck", "validatingadmissionpolicy"] {
         assert!(manifests.0 && manifests.1.contains(kind), "no {kind}: {}", manifests.1);
     }
+    assert!(image.0 && image.1.starts_with("REGISTRY/setu:"), "{}", image.1);
     assert!(gone.0, "{}", gone.1);
     assert!(term.success() && ended.success(), "{ended}");
 }

@@ -21,6 +21,19 @@ pub fn chart() -> PathBuf {
     root().join("charts/setu")
 }
 
+/// The chart as the version before would have it: the numbers differ, and with them every label that has one.
+pub fn previous_chart(folder: &Path) -> PathBuf {
+    let copy = folder.join("previous");
+    std::fs::create_dir_all(folder).unwrap();
+    let copied = Command::new("cp").arg("-r").arg(chart()).arg(&copy).status().unwrap();
+    assert!(copied.success(), "the chart is not copied to {}", copy.display());
+    let about = std::fs::read_to_string(copy.join("Chart.yaml")).unwrap();
+    let earlier = about.replace("ersion: 0.1.0", "ersion: 0.0.9");
+    assert_eq!(earlier.matches("0.0.9").count(), 2, "version and appVersion\n{about}");
+    std::fs::write(copy.join("Chart.yaml"), earlier).unwrap();
+    copy
+}
+
 /// Helm, with folders of its own.
 pub fn command(folder: &Path) -> Command {
     let layout = Layout::default();

@@ -3,7 +3,7 @@
 //!
 //! No kubelet starts containers here, so the test starts what the pods say, with their arguments.
 
-use crate::helm::{EVERYTHING, SETS, chart, command, said, succeed, values};
+use crate::helm::{EVERYTHING, SETS, chart, command, previous_chart, said, succeed, values};
 use crate::real::{Real, Shared};
 use crate::setu::Setu;
 use crate::{admission, hooks};
@@ -16,7 +16,7 @@ use kube::api::ListParams;
 use kube::{Api, CustomResourceExt as _, ResourceExt as _};
 use serde_json::{Value, json};
 use setu_e2e::{Options, Stack, apply};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -81,8 +81,12 @@ impl Install {
 
     /// Installs the chart or changes it, and checks that the API server has made its pods.
     async fn apply(&self, file: Option<&str>) {
+        self.apply_chart(&chart(), file).await;
+    }
+
+    async fn apply_chart(&self, chart: &Path, file: Option<&str>) {
         let mut helm = self.helm(&["upgrade", "--install", "setu"]);
-        helm.arg(chart()).args(values(file)).args(["--set", &format!("controller.name=e2e.setu/{ID}")]);
+        helm.arg(chart).args(values(file)).args(["--set", &format!("controller.name=e2e.setu/{ID}")]);
         // Or Karpenter would buy nodes for pods that no kubelet here can start.
         helm.args(["--set", "nodeSelector.nowhere=at-all"]);
         let told = succeed(&mut helm);
@@ -172,7 +176,9 @@ impl Install {
 async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_leaves_nothing_stuck() {
     let mut install = Install::start().await;
     for (name, file) in SETS {
-        install.apply(file).await;
+        // What is installed first is upgraded from the chart before this one, and rolled back to it.
+        let chart = if name == "default" { previous_chart(&install.folder) } else { chart() };
+        install.apply_chart(&chart, file).await;
         let setu = install.run(name).await;
         install.lead_a_gang(name, &setu).await;
         hooks::test(&install, &setu).await;
@@ -192,8 +198,9 @@ async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_le
     install.step(active).await;
 
     succeed(&mut install.helm(&["rollback", "setu", "1"]));
-    let replicas = install.deployment().await.spec.unwrap().replicas;
-    assert_eq!(replicas, Some(2));
+    let deployment = install.deployment().await;
+    assert_eq!(deployment.labels()["app.kubernetes.io/version"], "0.0.9");
+    assert_eq!(deployment.spec.unwrap().replicas, Some(2));
     let setu = install.run("rolled-back").await;
     // What waited for its node while the release changed goes on, and what ran was not touched by any of it.
     install.step(json!({"weather": []})).await;
