@@ -105,6 +105,8 @@ pub const READINESS_TAINT_PREFIX: &str = "readiness.k8s.io/";
 pub const HOSTNAME: &str = "kubernetes.io/hostname";
 /// Kubernetes: zone of a node.
 pub const ZONE: &str = "topology.kubernetes.io/zone";
+/// The zone by the id that it has in every account of AWS.
+pub const ZONE_ID: &str = "topology.k8s.aws/zone-id";
 /// Kubernetes: region of a node.
 pub const REGION: &str = "topology.kubernetes.io/region";
 /// Kubernetes: instance type of a node.

@@ -6,7 +6,9 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use setu::api::Workload;
+use setu::api::workload::Verdict;
 use setu::gang::event::Effect;
+use setu::gang::verdict::desired;
 use setu::gang::{
     ClaimView, Facts, Health, Journal, Outlook, Reading, Reservation, Rules, Sight, State, StateName, decide,
     observe,
@@ -125,28 +127,13 @@ impl Gang {
     /// Looks at the Workload until nothing moves; deleted nodes are gone at once.
     fn see(&mut self, workload: &Value) {
         let workload = decoded(workload);
-        let reservation = Reservation::of(&workload, "c");
-        let policy = Policy::default();
         for _ in 0..16 {
-            let facts = Facts {
-                now: at(700),
-                fresh: false,
-                reservation: &reservation,
-                told: workload.check("c").map(|c| c.state).unwrap_or_default(),
-                plan: None,
-                claims: &self.claims,
-                losses: &BTreeMap::new(),
-                sight: Sight::Quorum,
-                policy: &policy,
-                outlook: Outlook::default(),
-            };
-            let Reading::Events(events) = observe(&self.journal, &facts) else {
-                panic!("a quorum read is enough")
-            };
+            let read = self.with(&workload, |facts| observe(&self.journal, facts));
+            let Reading::Events(events) = read else { panic!("a quorum read is enough") };
             let mut effects = Vec::new();
             let before = self.journal.clone();
             for event in events {
-                let rules = Rules::new(&policy, at(700), 0.0).of(&workload);
+                let rules = Rules::new(&Policy::default(), at(700), 0.0).of(&workload);
                 let decision = decide(&self.journal, &event, &rules);
                 effects.extend(decision.effects);
                 self.journal = decision.journal;
@@ -164,6 +151,28 @@ impl Gang {
                 }
             }
         }
+    }
+
+    fn with<T>(&self, workload: &Workload, act: impl FnOnce(&Facts<'_>) -> T) -> T {
+        act(&Facts {
+            now: at(700),
+            fresh: false,
+            reservation: &Reservation::of(workload, "c"),
+            told: workload.check("c").map(|c| c.state).unwrap_or_default(),
+            plan: None,
+            claims: &self.claims,
+            losses: &BTreeMap::new(),
+            sight: Sight::Quorum,
+            policy: &Policy::default(),
+            outlook: Outlook::default(),
+        })
+    }
+
+    /// The verdict that is to be written, if another one is.
+    fn told(&self, workload: &Value) -> Option<Verdict> {
+        let workload = decoded(workload);
+        let entry = workload.check("c").unwrap();
+        self.with(&workload, |facts| desired(&self.journal, facts, entry, Ok(Vec::new()))).map(|d| d.state)
     }
 
     fn is(&self) -> (StateName, usize) {
@@ -311,6 +320,21 @@ fn a_gang_that_is_admitted_anew_with_another_shape_gives_its_nodes_back_first() 
     assert_eq!(gang.claims.len(), 0);
     let through: Vec<StateName> = gang.journal.history.iter().map(|s| s.to).collect();
     assert_eq!(through, [StateName::RollingBack, StateName::Released, StateName::Validating]);
+}
+
+#[test]
+fn a_ready_of_an_earlier_admission_is_taken_back_before_its_nodes_are() {
+    let anew = |told: &str| {
+        let mut other = reserved(told);
+        other["status"]["admission"]["podSetAssignments"][0]["count"] = json!(1);
+        other
+    };
+    let mut gang = Gang::new(State::Approved, &reserved("Ready"));
+    gang.see(&anew("Ready"));
+    assert_eq!(gang.is(), (StateName::RollingBack, 2), "Kueue may be admitting right now");
+    assert_eq!(gang.told(&anew("Ready")), Some(Verdict::Pending));
+    gang.see(&anew("Pending"));
+    assert_eq!(gang.is(), (StateName::Validating, 0));
 }
 
 #[test]

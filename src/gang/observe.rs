@@ -48,7 +48,9 @@ pub fn observe(journal: &Journal, facts: &Facts<'_>) -> Reading {
     if late::is_to_be_searched(journal, facts) {
         return Reading::LookAgain;
     }
-    let strays = strays(journal, facts);
+    // A Ready that stands is taken back before the nodes that it was said of are.
+    let held = ready_stands(facts) && matches!(journal.state, State::RollingBack { .. });
+    let strays = if held { Vec::new() } else { strays(journal, facts) };
     let mut events = Vec::new();
     if !strays.is_empty() {
         events.push(Event::Strays(strays));

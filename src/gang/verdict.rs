@@ -51,7 +51,14 @@ pub fn desired(
         Reservation::Gone(_) | Reservation::Leaving(_) => return None,
     };
     if *epoch != journal.memory.epoch {
-        return None;
+        // The nodes that it was said of are being taken back, and Kueue may admit on it at any time.
+        let outlives = *standing == Standing::Reserved && entry.state == Verdict::Ready;
+        let goes = outlives && matches!(journal.state, State::RollingBack { .. });
+        return if goes {
+            pending("takes Ready back: it was said of an earlier reservation".to_owned())
+        } else {
+            None
+        };
     }
     if *standing == Standing::Running && journal.state != State::Approved {
         // Its pods run without us: nothing decided for another time may stop them.

@@ -42,9 +42,10 @@ pub struct Clash {
 
 /// Label keys that the provider fills in by itself at launch.
 pub fn is_well_known(key: &str) -> bool {
-    const KEYS: [&str; 8] = [
+    const KEYS: [&str; 9] = [
         names::NODEPOOL,
         names::ZONE,
+        names::ZONE_ID,
         names::REGION,
         names::INSTANCE_TYPE,
         names::ARCH,
@@ -441,6 +442,7 @@ mod tests {
             ("karpenter.k8s.aws/instance-gpu-count", true),
             ("eks.amazonaws.com/instance-category", true),
             (names::ZONE, true),
+            (names::ZONE_ID, true),
             ("not.karpenter.k8s.aws/x", false),
             ("team", false),
         ] {

@@ -167,7 +167,8 @@ pub fn is_of_machine(key: &str) -> bool {
 }
 
 /// Well-known labels that say where or how a machine is bought, not what it is.
-const OF_PLACE: [&str; 4] = [names::ZONE, names::REGION, names::CAPACITY_TYPE, names::NODEPOOL];
+const OF_PLACE: [&str; 5] =
+    [names::ZONE, names::ZONE_ID, names::REGION, names::CAPACITY_TYPE, names::NODEPOOL];
 
 /// What is known of the types that a node with these requirements may be of.
 #[derive(Clone, Debug, Default)]
