@@ -293,7 +293,7 @@ pub struct Expect {
     pub capacity_types: Option<BTreeMap<String, usize>>,
     /// Label key of which every NodeClaim of this gang requires one and the same value, and every Node has it.
     pub together: Option<String>,
-    /// Pods of others on the nodes of this gang.
+    /// Pods of others that run on the nodes of this gang.
     pub strangers: Option<usize>,
     /// Reason of an Event on its Workload.
     pub event: Option<String>,

@@ -271,12 +271,17 @@ async fn apart<T: Theatre>(world: &World<T>, own: &[&NodeClaim], key: &str) -> R
     Ok((!together).then(|| format!("the gang requires {key} {required:?}, and its nodes have {labels:?}")))
 }
 
-/// Pods that do not belong to the Job and are on a node of these claims.
+/// Pods that do not belong to the Job and run on a node of these claims.
 async fn strangers<T: Theatre>(world: &World<T>, job: &str, own: &[&NodeClaim]) -> Result<Vec<String>> {
     let nodes: BTreeSet<&str> = own.iter().filter_map(|c| c.node_name()).collect();
     let there = |p: &Pod| {
         let node = p.spec.as_ref().and_then(|s| s.node_name.as_deref());
-        node.is_some_and(|node| nodes.contains(node)) && !p.name_any().starts_with(&format!("{job}-"))
+        let phase = p.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
+        // Those of a gang that had the node before stay there until their Job is deleted.
+        let over = matches!(phase, "Succeeded" | "Failed");
+        !over
+            && node.is_some_and(|node| nodes.contains(node))
+            && !p.name_any().starts_with(&format!("{job}-"))
     };
     Ok(world.pods().await?.iter().filter(|p| there(p)).map(ResourceExt::name_any).collect())
 }
