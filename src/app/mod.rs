@@ -48,8 +48,8 @@ pub struct Config {
     pub metrics: SocketAddr,
     /// Address of the probes.
     pub health: SocketAddr,
-    /// How traces are exported, if they are.
-    pub traces: Option<traces::Settings>,
+    /// How traces are exported, if they are; or what is wrong with how the environment says so.
+    pub traces: Result<Option<traces::Settings>, traces::BadSetting>,
     /// Whether the steps of a gang are told on the Job too.
     pub events_on_job: bool,
     /// Whether the probes' address serves the board too.
@@ -81,7 +81,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     if config.options.tas_compat {
         compat::refuse_two_writers(&client).await?;
     }
-    let (traces, exporting) = export(config.traces.as_ref())?;
+    let (traces, exporting) = export(&config.traces);
     let watched = config.policy_file.as_deref().map(reload::Watched::start).transpose()?;
     let mut policy = config.policy;
     policy.served_groups = reload::groups_that_matter(&client, &policy).await;
@@ -122,15 +122,26 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     Ok(())
 }
 
-/// Starts the export of traces, if a collector is named.
-fn export(settings: Option<&traces::Settings>) -> Result<(Traces, Option<Exporting>), AppError> {
-    let Some(settings) = settings else {
-        tracing::info!("no trace collector is named, so no traces are exported");
-        return Ok((Traces::default(), None));
+/// Starts the export of traces, if a collector is named. What keeps it from starting costs the traces alone.
+fn export(settings: &Result<Option<traces::Settings>, traces::BadSetting>) -> (Traces, Option<Exporting>) {
+    let started = match settings {
+        Ok(None) => {
+            tracing::info!("no trace collector is named, so no traces are exported");
+            return (Traces::default(), None);
+        }
+        Ok(Some(settings)) => traces::start(settings).map(|started| (started, settings.transport)),
+        Err(bad) => Err(bad.clone()),
     };
-    let (traces, exporting) = traces::start(settings).map_err(|e| AppError::Invalid(e.to_string()))?;
-    tracing::info!(transport = ?settings.transport, "traces are exported");
-    Ok((traces, Some(exporting)))
+    match started {
+        Ok(((traces, exporting), transport)) => {
+            tracing::info!(?transport, "traces are exported");
+            (traces, Some(exporting))
+        }
+        Err(bad) => {
+            tracing::error!(error = %bad, "no traces are exported; mend the setting and start anew");
+            (Traces::lost(), None)
+        }
+    }
 }
 
 /// A name for this process, unlike that of any other: the pod's, and when it started.
@@ -167,7 +178,49 @@ async fn signals(stop: CancellationToken) {
         if again {
             std::process::exit(1);
         }
-        tracing::info!("stopping");
         stop.cancel();
+        tracing::info!("stopping");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::Span;
+    use crate::gang::trace::Status;
+
+    #[tokio::test]
+    async fn a_setting_of_the_export_that_cannot_be_used_costs_the_traces_alone() {
+        let span = Span {
+            trace: [1; 16],
+            id: [1; 8],
+            parent: None,
+            name: "gang",
+            start: jiff::Timestamp::UNIX_EPOCH,
+            end: jiff::Timestamp::UNIX_EPOCH,
+            attributes: Vec::new(),
+            events: Vec::new(),
+            links: Vec::new(),
+            status: Status::Unset,
+            by: String::new(),
+        };
+        let read = |name: &'static str, value: &'static str| {
+            traces::Settings::read(Some("https://127.0.0.1:4317"), |asked| {
+                (asked == name).then(|| value.to_owned())
+            })
+        };
+        for settings in [
+            read("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
+            read("OTEL_TRACES_SAMPLER", "jaeger_remote"),
+            read("OTEL_BSP_MAX_QUEUE_SIZE", "x"),
+            read("OTEL_EXPORTER_OTLP_CERTIFICATE", "/nowhere"),
+        ] {
+            let recorder = metrics::recorder().unwrap();
+            let (traces, exporting) = export(&settings);
+            assert!(exporting.is_none());
+            ::metrics::with_local_recorder(&recorder, || traces.send(vec![span.clone()]));
+            let page = recorder.handle().render();
+            assert!(page.contains("setu_trace_export_failures_total{reason=\"bad_setting\"} 1"), "{page}");
+        }
     }
 }

@@ -83,12 +83,20 @@ impl Args {
             election: self.election.settings()?,
             metrics: address("--metrics-bind-address", &self.metrics_bind_address)?,
             health: address("--health-probe-bind-address", &self.health_probe_bind_address)?,
-            traces: traces::Settings::read(self.otlp_endpoint.as_deref(), |name| std::env::var(name).ok())
-                .map_err(|e| Failure::Invalid(e.to_string()))?,
+            traces: self.traces()?,
             options: self.on_request.options(),
             events_on_job: self.events_on_job,
             board: self.board,
         })
+    }
+
+    /// A flag that cannot be used is refused; what the environment says wrong costs the traces alone.
+    fn traces(&self) -> Result<Result<Option<traces::Settings>, traces::BadSetting>, Failure> {
+        let read = traces::Settings::read(self.otlp_endpoint.as_deref(), |name| std::env::var(name).ok());
+        match read {
+            Err(bad) if bad.is_of_flag() => Err(Failure::Invalid(bad.to_string())),
+            read => Ok(read),
+        }
     }
 }
 

@@ -108,7 +108,7 @@ catalogue! {
     LEADER = gauge("setu_leader", &["shard"],
         "1 on the replica that acts, 0 on the others; by shard where there are several (`--shards`)");
     SPANS_UNSENT = counter("setu_trace_export_failures_total", &["reason"],
-        "Spans that did not reach the collector: the queue was full, or the export failed");
+        "Spans that did not reach the collector: the queue was full, the export failed, or its settings cannot be used");
     EVENTS_UNPUBLISHED = counter("setu_events_unpublished_total", &["reason"],
         "Kubernetes Events that were not published: too many at once, or the API server did not take them");
     BUILD = gauge("setu_build_info", &["version"], "The release that runs");

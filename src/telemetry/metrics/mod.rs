@@ -46,6 +46,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     build_info();
     spans_unsent(Unsent::Export, 0);
     spans_unsent(Unsent::Queue, 0);
+    spans_unsent(Unsent::Setting, 0);
     nodes::none_swept();
     Ok(handle)
 }

@@ -20,6 +20,8 @@ pub enum Unsent {
     Queue,
     /// The collector did not take them.
     Export,
+    /// What the environment says of the export cannot be used.
+    Setting,
 }
 
 /// Why an Event was not published.
@@ -69,6 +71,7 @@ pub fn spans_unsent(reason: Unsent, count: u64) {
     let reason = match reason {
         Unsent::Queue => "queue_full",
         Unsent::Export => "export_failed",
+        Unsent::Setting => "bad_setting",
     };
     counter!(catalog::SPANS_UNSENT.name, "reason" => reason).increment(count);
 }

@@ -54,6 +54,11 @@ impl BadSetting {
     pub(super) fn new(name: &str, value: &str, what: impl Into<String>) -> Self {
         Self { name: name.to_owned(), value: value.to_owned(), what: what.into() }
     }
+
+    /// Whether it was given on the command line, and not by the environment.
+    pub fn is_of_flag(&self) -> bool {
+        self.name.starts_with("--")
+    }
 }
 
 impl Settings {
