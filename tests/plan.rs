@@ -269,3 +269,50 @@ fn what_keeps_the_check_from_working_keeps_it_from_planning() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("does not say which NodeClass its nodes have"));
     printed(&planned("preset", "cloudProvider: aws", &files, &[]));
 }
+
+#[test]
+fn of_several_checks_the_first_by_name_that_provides_nodes_is_planned_for_as_the_controller_does() {
+    let flavors = std::fs::read_to_string(example("flavors.yaml")).unwrap();
+    let listed = "    - name: b\n    - name: a\n    - {name: '0', onFlavors: [other]}\n    - name: A";
+    let listed = flavors.replace("    - name: karpenter-provision", listed);
+    assert_ne!(listed, flavors);
+    let checks = [
+        ("'0'", "ours.example.com"),
+        ("a", "ours.example.com"),
+        ("b", "ours.example.com"),
+        ("A", "theirs.example.com"),
+    ];
+    let checks = checks.map(|(name, controller)| {
+        let head = "apiVersion: kueue.x-k8s.io/v1beta2\nkind: AdmissionCheck\n";
+        format!("---\n{head}metadata: {{name: {name}}}\nspec: {{controllerName: {controller}}}\n")
+    });
+    let queue = Scratch::new("checks", &format!("{listed}{}", checks.concat()));
+    let pools = std::fs::read_to_string(example("nodepools.yaml")).unwrap();
+    let second =
+        pools.replace("name: gpu-nodepool", "name: pool-of-b").replace("name: node-exporter", "name: other");
+    let pools = Scratch::new("pools-of-checks", &format!("{pools}---\n{second}"));
+    let job = example("job.yaml");
+    let policy = "checks: {a: {tiers: [{name: t, nodePoolName: gpu-nodepool}]}, b: {tiers: [{name: t, nodePoolName: pool-of-b}]}}";
+    let name = "ours.example.com";
+    let told = |file: &str, arguments: &[&str], variables: &[(&str, &str)]| {
+        let files = ["-f", pools.path(), "-f", queue.path(), "-f", &job];
+        printed(&planned(file, policy, &[&files, arguments].concat(), variables))
+    };
+    for (file, table) in [
+        ("by-name", told("by-name", &["--controller-name", name], &[])),
+        ("by-variable", told("by-variable", &[], &[("SETU_CONTROLLER_NAME", name)])),
+    ] {
+        assert!(
+            table.contains("check a,") && table.contains("from NodePool gpu-nodepool"),
+            "{file}: {table}"
+        );
+    }
+    let table = told("second", &["--controller-name", name, "--check", "b"], &[]);
+    assert!(table.contains("no node is needed: check a provides the nodes"), "{table}");
+
+    // Of a check whose AdmissionCheck is not given nobody knows whether it is ours, where another one is named.
+    let unknown = Scratch::new("unknown-checks", &listed);
+    let arguments = ["-f", pools.path(), "-f", unknown.path(), "-f", &job, "--check", "b"];
+    let table = printed(&planned("unknown", "defaults: {nodePoolName: gpu-nodepool}", &arguments, &[]));
+    assert!(table.contains("check b,") && table.contains("from NodePool gpu-nodepool"), "{table}");
+}

@@ -120,7 +120,13 @@ pub enum Ways<'a> {
     /// The first from this one on that is open; one without capacity lately only if all are so.
     From(u32),
     /// This one, which was accepted before: no gate is asked again but whether its NodePools still serve.
-    Accepted(u32),
+    Accepted {
+        /// Its index when it was accepted.
+        choice: u32,
+        /// Hash of the plan that was accepted, by which it is found where NodePools that became ready or fell out
+        /// of use have moved it. `None` where the nodes are of no one plan: the index alone counts.
+        plan: Option<&'a str>,
+    },
     /// The one that gives nodes like this, of which the gang has some already: as one that was accepted.
     Like(&'a NodeClaim),
 }
@@ -158,21 +164,24 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
         Err(stop) => return stop,
     };
     let choices = tiers::choices(cluster, request, &demand);
+    let last = u32::try_from(choices.len()).unwrap_or(u32::MAX).saturating_sub(1);
+    let look = |index, choice: &Choice| {
+        let plan = way(cluster, request, &demand, choice)?;
+        Ok(Plan { choice: index, choices: last.saturating_add(1), ..plan })
+    };
     let first = match request.ways {
-        Ways::From(first) | Ways::Accepted(first) => first,
+        Ways::Accepted { choice, plan } => return accepted(&choices, choice.min(last), plan, look),
+        Ways::From(first) => first,
         Ways::Like(_) => 0,
     };
-    let last = u32::try_from(choices.len()).unwrap_or(u32::MAX).saturating_sub(1);
     let mut short = None;
     let mut closed = Vec::new();
     for (index, choice) in (0..).zip(&choices).skip(usize::try_from(first.min(last)).unwrap_or(usize::MAX)) {
-        match way(cluster, request, &demand, choice) {
+        match look(index, choice) {
             Ok(plan) => {
-                let plan = Plan { choice: index, choices: last.saturating_add(1), ..plan };
                 let taken = match request.ways {
-                    Ways::From(_) => !plan.is_short(cluster.short),
-                    Ways::Accepted(_) => true,
                     Ways::Like(claim) => plan.has_like(claim),
+                    _ => !plan.is_short(cluster.short),
                 };
                 if taken {
                     return Outcome::Provision(plan);
@@ -181,11 +190,36 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
             }
             Err(obstacle) => closed.push((choice.name.as_str(), obstacle)),
         }
-        if matches!(request.ways, Ways::Accepted(_)) {
+    }
+    short.map_or_else(|| outcome::closed(&closed), Outcome::Provision)
+}
+
+/// The way of the plan with this hash, which was at this place when it was accepted. Where none is left, what its place
+/// comes to now: that tells what changed.
+fn accepted(
+    choices: &[Choice],
+    place: u32,
+    hash: Option<&str>,
+    look: impl Fn(u32, &Choice) -> Result<Plan, Obstacle>,
+) -> Outcome {
+    let is_it = |plan: &Plan| hash.is_none_or(|hash| plan.hash() == hash);
+    let mut ways: Vec<(u32, &Choice)> = (0..).zip(choices).collect();
+    ways.sort_by_key(|(index, _)| *index != place);
+    let mut in_place = None;
+    for (index, choice) in ways {
+        match look(index, choice) {
+            Ok(plan) if is_it(&plan) => return Outcome::Provision(plan),
+            found => in_place = in_place.or(Some((choice.name.as_str(), found))),
+        }
+        if hash.is_none() {
             break;
         }
     }
-    short.map_or_else(|| outcome::closed(&closed), Outcome::Provision)
+    match in_place {
+        Some((_, Ok(plan))) => Outcome::Provision(plan),
+        Some((name, Err(obstacle))) => outcome::closed(&[(name, obstacle)]),
+        None => outcome::closed(&[]),
+    }
 }
 
 /// One way to get the nodes of a gang, looked at whatever the gates say.
@@ -222,7 +256,7 @@ fn way(
 ) -> Result<Plan, Obstacle> {
     let plan = nodes(cluster, request, demand, choice)?.keeping(cluster.kept);
     match request.ways {
-        Ways::Accepted(_) | Ways::Like(_) => gates::stands(cluster, request, plan),
+        Ways::Accepted { .. } | Ways::Like(_) => gates::stands(cluster, request, plan),
         Ways::From(_) => gates::pass(cluster, request, plan),
     }
 }

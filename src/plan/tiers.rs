@@ -191,7 +191,7 @@ fn places(
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, pool};
+    use super::super::fixtures::{World, condition, pool};
     use super::super::offering::Offering;
     use super::super::{Outcome, Plan, Ways};
     use super::*;
@@ -262,7 +262,7 @@ mod tests {
         let mut world = two_tiers();
         world.short = short(&world.provisioned());
         let on_demand = world.provisioned();
-        world.ways = Ways::Accepted(0);
+        world.ways = Ways::Accepted { choice: 0, plan: None };
         assert_eq!(world.provisioned().tier, 0);
         let world = two_tiers();
         let begun = (*on_demand.slots[0].template).clone();
@@ -307,6 +307,39 @@ mod tests {
         assert_eq!((plan.slots[0].node_pool.as_str(), plan.choice, plan.choices), ("middle", 1, 3));
         world.short = short(&plan);
         assert_eq!(world.provisioned().slots[0].node_pool, "light");
+    }
+
+    #[test]
+    fn an_accepted_way_is_found_again_where_another_node_pool_became_ready_or_fell_out_of_use() {
+        let at = |name: &str, weight: i32, ready: &str| {
+            let ready = condition("Ready", ready);
+            pool(name, &json!({"spec": {"weight": weight}, "status": {"conditions": [ready]}}))
+        };
+        let pools = |heavy: &str| vec![at("light", 1, "True"), at("heavy", 9, heavy)];
+        for (before, now, was, is) in [("False", "True", (0, 1), (1, 2)), ("True", "False", (1, 2), (0, 1))] {
+            let mut world = World::new();
+            world.pools = pools(before);
+            world.ways = Ways::From(was.0);
+            let light = world.provisioned();
+            let shown = |plan: &Plan| (plan.slots[0].node_pool.clone(), (plan.choice, plan.choices));
+            assert_eq!(shown(&light), ("light".to_owned(), was));
+            let hash = light.hash();
+            let found = |world: &World| {
+                let ways = Ways::Accepted { choice: was.0, plan: Some(&hash) };
+                let request = crate::plan::Request { ways, ..world.request() };
+                match crate::plan::plan(&world.cluster(), &request) {
+                    Outcome::Provision(plan) => plan,
+                    other => panic!("no plan: {other:?}"),
+                }
+            };
+            world.pools = pools(now);
+            let kept = found(&world);
+            assert_eq!((shown(&kept), kept.hash()), (("light".to_owned(), is), hash.clone()));
+            world.pools.retain(|pool| pool.metadata.name.as_deref() == Some("heavy"));
+            world.pools.push(at("light", 1, "False"));
+            world.pools[0] = at("heavy", 9, "True");
+            assert_eq!(shown(&found(&world)).0, "heavy", "what took its place tells that the plan changed");
+        }
     }
 
     /// Name of a way, and the capacity types of its first node.

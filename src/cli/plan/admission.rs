@@ -20,6 +20,8 @@ use std::sync::Arc;
 pub struct Admitted {
     pub workload: Workload,
     pub check: String,
+    /// Every check of the queue that is Setu's, with the one that is planned for; sorted.
+    pub our_checks: Vec<String>,
     pub queue: ClusterQueue,
     pub flavors: Vec<Arc<ResourceFlavor>>,
     /// Whether no ClusterQueue was given, so that nothing can be said of quota.
@@ -28,15 +30,19 @@ pub struct Admitted {
     pub is_guess: bool,
 }
 
-/// Admits what is planned for, if Kueue has not done so.
-pub fn admit(objects: &Objects, check: Option<&str>, flavor: Option<&str>) -> Result<Admitted, Failure> {
+/// Admits what is planned for, if Kueue has not done so. Checks are Setu's that have this `spec.controllerName`.
+pub fn admit(
+    objects: &Objects,
+    check: Option<&str>,
+    flavor: Option<&str>,
+    controller_name: &str,
+) -> Result<Admitted, Failure> {
     let mut workload = objects.workload.clone().ok_or_else(|| {
         Failure::Invalid(
             "nothing to plan for: give a Workload, Job, JobSet or Pod with -f, or name a Workload".to_owned(),
         )
     })?;
     let found = queue_of(objects, &workload)?;
-    let check = check.map_or_else(|| check_of(objects, found), str::to_owned);
     let mut flavors = objects.flavors.clone();
     if let Some(name) = flavor
         && !flavors.iter().any(|f| f.metadata.name.as_deref() == Some(name))
@@ -46,7 +52,7 @@ pub fn admit(objects: &Objects, check: Option<&str>, flavor: Option<&str>) -> Re
     if flavors.is_empty() {
         flavors.push(Arc::new(ResourceFlavor::new("any", crate::api::flavor::ResourceFlavorSpec::default())));
     }
-    let queue = found.cloned().unwrap_or_else(|| made_up(&check));
+    let queue = found.cloned().unwrap_or_else(|| made_up(check.unwrap_or(default_check())));
     let is_guess = workload.admission().is_none();
     if is_guess {
         let assignments: Result<Vec<PodSetAssignment>, Failure> = workload
@@ -62,7 +68,12 @@ pub fn admit(objects: &Objects, check: Option<&str>, flavor: Option<&str>) -> Re
         let admission = Admission { cluster_queue, pod_set_assignments: assignments? };
         workload.status.get_or_insert_with(WorkloadStatus::default).admission = Some(admission);
     }
-    Ok(Admitted { workload, check, queue, flavors, queue_is_made_up: found.is_none(), is_guess })
+    let mut our_checks = our_checks(objects, &queue, check, controller_name);
+    let check = check.map_or_else(|| check_of(&our_checks, &queue, &workload), str::to_owned);
+    our_checks.push(check.clone());
+    our_checks.sort();
+    our_checks.dedup();
+    Ok(Admitted { workload, check, our_checks, queue, flavors, queue_is_made_up: found.is_none(), is_guess })
 }
 
 /// The ClusterQueue: of the admission, of the LocalQueue, or the only one.
@@ -93,21 +104,36 @@ fn queue_of<'a>(objects: &'a Objects, workload: &Workload) -> Result<Option<&'a 
         .ok_or_else(|| Failure::Invalid(format!("there is no ClusterQueue {name}; give it with -f")))
 }
 
-/// The first check of the queue that is Setu's, as far as the checks are known.
-fn check_of(objects: &Objects, queue: Option<&ClusterQueue>) -> String {
-    let rules = queue
-        .and_then(|q| q.spec.admission_checks_strategy.as_ref())
-        .map_or(&[][..], |s| &s.admission_checks);
-    let ours = |name: &str| {
+/// Checks of the queue that are Setu's, sorted. One whose AdmissionCheck is not given is taken for Setu's only where
+/// nobody names a check and none is known to be.
+fn our_checks(
+    objects: &Objects,
+    queue: &ClusterQueue,
+    named: Option<&str>,
+    controller_name: &str,
+) -> Vec<String> {
+    let controller_of = |name: &str| {
         let check = objects.checks.iter().find(|c| c.metadata.name.as_deref() == Some(name));
-        check.is_none_or(|c| c.spec.controller_name == crate::names::CONTROLLER_NAME)
+        check.map(|c| c.spec.controller_name.as_str())
     };
-    rules
-        .iter()
-        .map(|r| &r.name)
-        .find(|name| ours(name))
-        .cloned()
-        .unwrap_or_else(|| default_check().to_owned())
+    let with = |controller: Option<&str>| -> Vec<String> {
+        let rules = queue.spec.admission_checks_strategy.iter().flat_map(|s| &s.admission_checks);
+        rules.map(|r| &r.name).filter(|name| controller_of(name) == controller).cloned().collect()
+    };
+    let known = with(Some(controller_name));
+    let mut ours = if known.is_empty() && named.is_none() { with(None) } else { known };
+    ours.sort();
+    ours
+}
+
+/// The first of these checks, by name, that covers a flavor of the Workload.
+fn check_of(our_checks: &[String], queue: &ClusterQueue, workload: &Workload) -> String {
+    let assignments = || workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
+    let covers = |check: &&String| {
+        assignments().flat_map(|a| a.flavors.values()).any(|f| queue.check_covers(check, f))
+    };
+    let check = our_checks.iter().find(covers).or(our_checks.first());
+    check.cloned().unwrap_or_else(|| default_check().to_owned())
 }
 
 fn made_up(check: &str) -> ClusterQueue {

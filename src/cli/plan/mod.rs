@@ -32,9 +32,12 @@ pub struct Args {
     /// YAML files: the Workload, Job, JobSet or Pod, and the NodePools, queues, flavors and the like.
     #[arg(short, long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
-    /// The AdmissionCheck to plan for, if the ClusterQueue has several.
+    /// The AdmissionCheck to plan for, if the ClusterQueue has several. Default: the first by name that provides nodes.
     #[arg(long)]
     check: Option<String>,
+    /// `spec.controllerName` of the AdmissionChecks that are Setu's.
+    #[arg(long, env = "SETU_CONTROLLER_NAME", default_value = names::CONTROLLER_NAME)]
+    controller_name: String,
     /// The ResourceFlavor to plan for, where Kueue has not chosen one yet.
     #[arg(long)]
     flavor: Option<String>,
@@ -69,7 +72,8 @@ impl Args {
                     .to_owned(),
             ));
         }
-        let admitted = admission::admit(&objects, self.check.as_deref(), self.flavor.as_deref())?;
+        let (check, flavor) = (self.check.as_deref(), self.flavor.as_deref());
+        let admitted = admission::admit(&objects, check, flavor, &self.controller_name)?;
         let parameters = objects.parameters_of(&admitted.check)?;
         let policy = settings.policy(&admitted.check, parameters.as_ref());
         super::usable(&admitted.check, &policy)?;
@@ -81,7 +85,6 @@ impl Args {
         if admitted.queue_is_made_up {
             policy.quota_gate = Gate::Off;
         }
-        let our_checks = [admitted.check.clone()];
         let namespace = admitted.workload.metadata.namespace.clone().unwrap_or_default();
         let labels = objects.labels_of(&namespace);
         let pool_claims: Vec<_> = objects.node_claims.iter().map(|c| (**c).clone()).collect();
@@ -93,7 +96,7 @@ impl Args {
         let request = Request {
             workload: &admitted.workload,
             check: &admitted.check,
-            our_checks: &our_checks,
+            our_checks: &admitted.our_checks,
             gang: &gang,
             policy: &policy,
             ways: Ways::From(0),

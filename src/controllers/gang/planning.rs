@@ -35,7 +35,9 @@ impl Gang<'_> {
         let begun =
             self.claims.iter().find(|c| c.label(names::ATTEMPT) == self.journal.memory.attempt.to_string());
         let ways = match (&self.journal.state, pages.accepted(&self.id), begun) {
-            (State::Provisioning, Some(accepted), _) => Ways::Accepted(accepted.choice),
+            (State::Provisioning, Some(accepted), _) => {
+                Ways::Accepted { choice: accepted.choice, plan: self.journal.memory.plan.as_deref() }
+            }
             (State::Provisioning, None, _) if mixed => Ways::From(self.journal.memory.way.choice),
             (State::Provisioning, None, Some(claim)) => Ways::Like(claim),
             // What is mended stays what it was, on whatever tier.
