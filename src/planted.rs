@@ -5,13 +5,14 @@
 //!
 //! The first column says who finds it: `model` is the model in `tests/model`,
 //! `names` and `journal` are the checks that `tests/fuzz.rs` shares with the fuzz targets, and
-//! `simulator` is the embedded cluster in `tests/planted.rs`.
+//! `client` and `simulator` are a real connection and the embedded cluster in `tests/planted.rs`.
 //!
 //! | found by | bug |
 //! |---|---|
 //! | model | `DeleteWithoutUid`, `ReadyBeforeGate`, `VerdictBeforeCleanup`, `CreateWithoutJournal`, `RandomClaimNames`, `ActOnStaleJournal`, `ActOnConflict`, `EpochIgnored`, `AttemptFromJournalOnly`, `DeleteWhileAdmitted`, `ReadyFromJournalAlone`, `PlanOnCachedAbsence`, `ReadyStandsWhileDeleting`, `ReleasedForGood` |
 //! | names | `NameWithoutUid` |
 //! | journal | `JournalUnbound` |
+//! | client | `RetryInClient` |
 //! | simulator | `AdoptStranger`, `SweepBeforeStores`, `SelectorMissing`, `DeleteWithoutUid`, `CreateWithoutJournal`, `ActOnStaleJournal`, `ActOnConflict` |
 //!
 //! The last four are hooks in the order of requests, of which the model has a copy; so both must find them.
@@ -82,11 +83,13 @@ mod switch {
         ReadyStandsWhileDeleting,
         /// A gang that was released never notices that its reservation stands after all.
         ReleasedForGood,
+        /// A write that failed is sent again by the client, whatever has happened since.
+        RetryInClient,
     }
 
     impl Planted {
         /// Every known bug.
-        pub const ALL: [Self; 19] = [
+        pub const ALL: [Self; 20] = [
             Self::DeleteWithoutUid,
             Self::ReadyBeforeGate,
             Self::VerdictBeforeCleanup,
@@ -106,6 +109,7 @@ mod switch {
             Self::PlanOnCachedAbsence,
             Self::ReadyStandsWhileDeleting,
             Self::ReleasedForGood,
+            Self::RetryInClient,
         ];
     }
 

@@ -392,13 +392,23 @@ fn length(told: &str) -> f64 {
     told.lines().filter_map(time).next_back().unwrap()
 }
 
+/// The path of a gang in the summary, which goes on in the lines that are set in.
+fn path(told: &str, gang: &str) -> String {
+    let row = format!("{gang}  ");
+    let lines: Vec<&str> = told.lines().skip_while(|l| !l.starts_with(&row)).collect();
+    let (first, rest) = lines.split_first().unwrap();
+    let more = rest.iter().take_while(|l| l.starts_with(' ')).map(|l| l.trim());
+    std::iter::once(*first).chain(more).collect::<Vec<_>>().join(" ")
+}
+
 #[test]
 fn every_gang_of_the_demo_is_shown_to_its_end_and_that_within_a_minute() {
     const SPEED: f64 = 2.0;
-    for seed in ["1", "2", "5", "8"] {
+    for seed in ["1", "2", "5", "8", "13", "16"] {
         let told = shown(&["--seed", seed]);
         for gang in ["steady", "resumed", "hungry", "evicted", "rival-a", "rival-b"] {
             assert!(told.contains(&format!("{gang}: finished")), "{gang}, seed {seed}:\n{told}");
+            assert!(path(&told, gang).ends_with(" → Released"), "{gang}, seed {seed}:\n{told}");
         }
         let says = |gang: &str, words: &str| told.lines().any(|l| l.contains(gang) && l.contains(words));
         assert!(says("rival-", "→ RollingBack"), "seed {seed}:\n{told}");

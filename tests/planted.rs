@@ -1,7 +1,10 @@
-//! Known bugs that only the embedded cluster can show: it must find each, and nothing without them.
+//! Known bugs that only the embedded cluster or a real connection can show: it must find each, and nothing without them.
 
 #![cfg(feature = "planted-bugs")]
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+
+#[path = "client/refused.rs"]
+mod refused;
 
 use serde_json::json;
 use setu::api::NodeClaim;
@@ -151,4 +154,12 @@ fn a_stranger_that_is_adopted_is_found() {
     plant(Some(Planted::AdoptStranger));
     assert!(adopts_a_stranger());
     plant(None);
+}
+
+#[tokio::test]
+async fn a_client_that_sends_a_write_again_is_found() {
+    plant(Some(Planted::RetryInClient));
+    let (requests, _) = refused::create().await;
+    plant(None);
+    assert!(requests > 1, "{requests} request");
 }

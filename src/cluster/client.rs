@@ -3,6 +3,7 @@
 //! kube would retry a POST for minutes, also after the world has moved on. Here a failed call is an
 //! answer; whoever made it looks again and decides anew.
 
+use crate::planted::planted;
 use crate::telemetry::metrics;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response};
@@ -17,7 +18,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Connects with the given configuration.
 pub fn connect(mut config: Config) -> Result<Client, kube::Error> {
-    config.default_retry = false;
+    config.default_retry = planted!(RetryInClient);
     config.connect_timeout = Some(CONNECT_TIMEOUT);
     Ok(ClientBuilder::try_from(config)?.with_layer(&CountLayer).build())
 }

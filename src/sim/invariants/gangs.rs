@@ -2,7 +2,7 @@
 
 use super::{Sight, admitted, attempts, decode};
 use crate::api::Workload;
-use crate::api::workload::{CheckState, Verdict};
+use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
 use crate::gang::journal::WRITE_LIMIT;
 use crate::gang::reservation::Epoch;
 use crate::gang::{GangIdentity, Journal, Reservation, State, StateName, diagram};
@@ -34,10 +34,15 @@ pub struct Book {
     steps: BTreeMap<(StateName, StateName, String), u64>,
     /// How much others had moved when a gang last came to a state, by UID of its Workload.
     came: BTreeMap<String, BTreeMap<Place, u64>>,
+    /// What each attempt's first Ready had Kueue add to the pods.
+    added: BTreeMap<Promise, Vec<PodSetUpdate>>,
 }
 
 /// Where a gang can come to twice only if somebody else moves: state, admission, attempt, generation of nodes.
 type Place = (StateName, Epoch, u32, u32);
+
+/// What a Ready is given for: UID of the Workload, check, admission, attempt.
+type Promise = (String, String, Epoch, u32);
 
 impl Book {
     /// Where the gangs are that are under way, by UID of their Workload.
@@ -184,6 +189,7 @@ fn entry_written(sight: &mut Sight, workload: &Workload, old: &CheckState, new: 
         sight.violated("honest", format!("{name} is told Ready without a journal"));
         return;
     };
+    told_again(sight, workload, &journal, new);
     match Reservation::of(workload, &new.name) {
         Reservation::Held { epoch, .. } if epoch == journal.memory.epoch => {}
         other => {
@@ -200,6 +206,19 @@ fn entry_written(sight: &mut Sight, workload: &Workload, old: &CheckState, new: 
     // What is admitted already needs no Ready to run: its check came back, and nobody starts by it.
     if !workload.is("Admitted") {
         nodes_are_up(sight, workload, &journal, &new.name);
+    }
+}
+
+/// Ready was told, perhaps after it was taken back: the nodes of the attempt are as they were, so the pods have to be
+/// led there in the same way. Another attempt may pin otherwise, and whoever lost the journal does not know how it was.
+fn told_again(sight: &mut Sight, workload: &Workload, journal: &Journal, entry: &CheckState) {
+    let uid = workload.uid().unwrap_or_default();
+    let promise = (uid.clone(), entry.name.clone(), journal.memory.epoch.clone(), journal.memory.attempt);
+    let book = &mut sight.gangs_book;
+    let first = book.added.entry(promise).or_insert_with(|| entry.pod_set_updates.clone());
+    if *first != entry.pod_set_updates && !book.tampered.contains(&uid) {
+        let what = format!("what {} is to add to its pods changed between two Readys", workload.name_any());
+        sight.violated("stable", what);
     }
 }
 
@@ -225,5 +244,61 @@ fn nodes_are_up(sight: &mut Sight, workload: &Workload, journal: &Journal, check
             );
             sight.violated("honest", what);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::api::{Observer as _, kinds};
+    use crate::sim::invariants::Watchman;
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    /// A Workload of this attempt whose check says this, and has Kueue send its pods to these nodes.
+    fn told(attempt: u32, state: &str, nodes: &str) -> Arc<Value> {
+        let mut journal = Journal::new("u", Epoch("e".to_owned()), Timestamp::UNIX_EPOCH, None);
+        (journal.state, journal.memory.attempt) = (State::Approved, attempt);
+        let updates = json!([{"name": "main", "nodeSelector": {"gang": nodes}}]);
+        Arc::new(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {
+                "namespace": "n", "name": "w", "uid": "u",
+                "annotations": {(names::journal_key("c")): journal.encode()},
+            },
+            "spec": {"active": true},
+            "status": {"admissionChecks": [{
+                "name": "c", "state": state, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+                "podSetUpdates": if state == "Ready" { updates } else { json!([]) },
+            }]},
+        }))
+    }
+
+    /// Whether it is found wrong that Setu tells these one after the other.
+    fn changes(steps: &[(u32, &str, &str)]) -> bool {
+        let mut watchman = Watchman::default();
+        let mut before = Some(told(1, "Pending", ""));
+        for (version, (attempt, state, nodes)) in (1..).zip(steps) {
+            let after = Some(told(*attempt, state, nodes));
+            watchman.committed(&Change {
+                version,
+                at: Timestamp::UNIX_EPOCH,
+                kind: &kinds::WORKLOAD,
+                before,
+                after: after.clone(),
+                by: names::SETU.into(),
+                subresource: None,
+            });
+            before = after;
+        }
+        watchman.violations().iter().any(|v| v.invariant == "stable")
+    }
+
+    #[test]
+    fn what_an_attempt_has_added_to_its_pods_may_not_change_also_not_by_way_of_pending() {
+        assert!(changes(&[(1, "Ready", "a"), (1, "Ready", "b")]));
+        assert!(changes(&[(1, "Ready", "a"), (1, "Pending", ""), (1, "Ready", "b")]));
+        assert!(!changes(&[(1, "Ready", "a"), (1, "Pending", ""), (1, "Ready", "a")]));
+        assert!(!changes(&[(1, "Ready", "a"), (1, "Pending", ""), (2, "Ready", "b")]), "nodes of their own");
     }
 }

@@ -1,8 +1,9 @@
 //! The play that `setu demo` shows when no scenario is named.
 
-use super::Spectator;
 use super::acts::{ACTS, Deed};
+use super::{Gang, Spectator};
 use crate::cluster::lease::Timing;
+use crate::gang::StateName;
 use crate::names;
 use crate::policy::PolicyFile;
 use crate::sim::actors::{kueue, machines};
@@ -102,11 +103,14 @@ impl Play {
         }
     }
 
-    /// Whether every Job of the play has run and given its nodes back; of a Job that came just now Kueue may
-    /// not have made a Workload yet.
+    /// Whether every Job of the play has run and given its nodes back, and its journal says so, which it does a
+    /// little after the last node went; of a Job that came just now Kueue may not have made a Workload yet.
     fn is_over(&self) -> bool {
         let gangs = self.spectator.gangs();
-        let is_over = |job: &str| gangs.iter().any(|g| g.job == job && g.finished && g.nodes.is_empty());
+        let is_released = |g: &Gang| g.state.is_some_and(|(state, _)| state == StateName::Released);
+        let is_over = |job: &str| {
+            gangs.iter().any(|g| g.job == job && g.finished && g.nodes.is_empty() && is_released(g))
+        };
         ACTS.iter().all(|act| !matches!(act.does, Deed::Submit { job, .. } if !is_over(job)))
     }
 
