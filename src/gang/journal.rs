@@ -216,7 +216,7 @@ impl Journal {
             return Err(JournalError::TooLarge(text.len()));
         }
         let malformed =
-            |e: serde_json::Error| JournalError::Malformed(e.to_string().chars().take(120).collect());
+            |e: serde_json::Error| JournalError::Malformed(e.to_string().escape_debug().take(120).collect());
         let head: Head = serde_json::from_str(text).map_err(malformed)?;
         if head.version != u64::from(VERSION) {
             return Err(JournalError::UnknownVersion(head.version));
@@ -426,6 +426,15 @@ mod tests {
         for text in ["", "{}", "[[[[", "{\"version\":1}", "null", &"[".repeat(9_000), "{\"version\":-1}"] {
             assert!(matches!(decode(text, "uid-1"), Err(JournalError::Malformed(_))), "{text:.20}");
         }
+    }
+
+    #[test]
+    fn what_is_told_of_a_forged_journal_moves_no_cursor() {
+        let forged = journal().encode().replace("\"Validating\"", "\"\\u001b[2J\\nforged\"");
+        let Err(JournalError::Malformed(told)) = Journal::decode(&forged, "uid-1", at(0), at(20)) else {
+            panic!("{forged}")
+        };
+        assert!(told.contains("forged") && !told.contains(char::is_control), "{told:?}");
     }
 
     #[test]

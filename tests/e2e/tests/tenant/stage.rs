@@ -166,6 +166,7 @@ impl Stage {
 
     /// Nobody's nodes went away, nothing was bought that should not have been, and Setu is up.
     pub async fn nobody_was_harmed(&mut self, by: &str) {
+        println!("after {by}");
         assert_eq!(self.running(NEIGHBOURS, "runs").await, PODS, "{by}");
         let claims = self.claims(NEIGHBOURS).await;
         let going = claims.iter().filter(|c| c.metadata.deletion_timestamp.is_some()).count();
