@@ -17,19 +17,18 @@
     reason = "a tool that prints figures"
 )]
 
+mod gangs;
+
 use axum::Router;
 use axum::body::Bytes;
 use axum::routing::post;
-use serde_json::{Value, json};
+use gangs::{ID, in_state, make_world, policy, submit};
 use setu::app::replica::{Parts, Replica};
 use setu::app::server;
 use setu::clock::Clock;
 use setu::cluster::client;
 use setu::controllers::context::Options;
 use setu::gang::StateName;
-use setu::names;
-use setu::policy::PolicyFile;
-use setu::sim::api::{User, kinds};
 use setu::sim::cluster::Cluster;
 use setu::sim::{http, scenario};
 use setu::telemetry::traces::{Settings, start};
@@ -44,21 +43,12 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-const ID: &str = "bench";
 /// What the process that is the controller is told: how many NodeClaims its guards are to allow.
 const MOST: &str = "SETU_BENCH_MOST";
 /// And where its traces go; without, it has neither traces nor metrics.
 const COLLECTOR: &str = "SETU_BENCH_COLLECTOR";
 /// How often metrics are scraped and gauges set.
 const SCRAPED_EVERY: Duration = Duration::from_secs(15);
-
-fn policy(most: usize) -> PolicyFile {
-    let text = format!(
-        "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n\
-         guards: {{gangNodes: {most}, claimsInFlight: {most}, createsPerMinute: {most}}}"
-    );
-    PolicyFile::parse(&text).unwrap()
-}
 
 /// The controller, until it is killed. Its first line of output is where its metrics are.
 async fn controller(most: usize) {
@@ -154,30 +144,6 @@ async fn collector(received: Arc<AtomicU64>) -> String {
     format!("http://{address}")
 }
 
-fn job(name: &str, nodes: usize) -> Value {
-    let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
-    json!({
-        "apiVersion": "batch/v1", "kind": "Job",
-        "metadata": {"namespace": ID, "name": name, "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
-        "spec": {"parallelism": nodes, "completions": nodes, "suspend": true, "template": {
-            "metadata": {"annotations": {"e2e.setu/run-for": "5s"}},
-            "spec": {"restartPolicy": "Never", "containers": [
-                {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
-            ]},
-        }},
-    })
-}
-
-/// How many gangs gave everything back.
-fn released(admin: &User) -> usize {
-    let key = names::state_key(ID);
-    let is = |w: &Value| {
-        let line = w["metadata"]["annotations"][&key].as_str();
-        line.is_some_and(|line| line.starts_with(&StateName::Released.to_string()))
-    };
-    admin.list(&kinds::WORKLOAD).iter().filter(|w| is(w)).count()
-}
-
 /// What one round used, and sent.
 struct Round {
     cpu: Duration,
@@ -190,10 +156,7 @@ async fn round(gangs: usize, nodes: usize, is_told: bool) -> Round {
     let most = 2 * gangs * nodes;
     let cluster = Cluster::start(7, &Clock::wall(), &scenario::controller_name_of(ID), policy(most));
     let admin = cluster.server.user("admin");
-    for object in scenario::objects(ID, u32::try_from(most).unwrap()).unwrap() {
-        let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
-        admin.create(kind, object).unwrap();
-    }
+    make_world(&admin, most);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let kubeconfig = std::env::temp_dir().join(format!("setu-telemetry-{}.json", std::process::id()));
     std::fs::write(&kubeconfig, http::kubeconfig(listener.local_addr().unwrap())).unwrap();
@@ -205,12 +168,14 @@ async fn round(gangs: usize, nodes: usize, is_told: bool) -> Round {
     tokio::time::sleep(Duration::from_secs(3)).await;
 
     let (started, before) = (Instant::now(), process.cpu());
-    for i in 0..gangs {
-        admin.create(&kinds::JOB, job(&format!("g{i}"), nodes)).unwrap();
-    }
+    submit(&admin, gangs, nodes, "5s");
     let mut scraped = Instant::now();
-    while released(&admin) < gangs {
-        assert!(started.elapsed() < Duration::from_mins(15), "{} of {gangs} are released", released(&admin));
+    loop {
+        let released = in_state(&admin, StateName::Released);
+        if released == gangs {
+            break;
+        }
+        assert!(started.elapsed() < Duration::from_mins(15), "{released} of {gangs} are released");
         tokio::time::sleep(Duration::from_secs(1)).await;
         if is_told && scraped.elapsed() >= SCRAPED_EVERY {
             scraped = Instant::now();
