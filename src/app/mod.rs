@@ -186,24 +186,10 @@ async fn signals(stop: CancellationToken) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gang::Span;
-    use crate::gang::trace::Status;
+    use crate::telemetry::traces::fixtures::span;
 
     #[tokio::test]
     async fn a_setting_of_the_export_that_cannot_be_used_costs_the_traces_alone() {
-        let span = Span {
-            trace: [1; 16],
-            id: [1; 8],
-            parent: None,
-            name: "gang",
-            start: jiff::Timestamp::UNIX_EPOCH,
-            end: jiff::Timestamp::UNIX_EPOCH,
-            attributes: Vec::new(),
-            events: Vec::new(),
-            links: Vec::new(),
-            status: Status::Unset,
-            by: String::new(),
-        };
         let read = |name: &'static str, value: &'static str| {
             traces::Settings::read(Some("https://127.0.0.1:4317"), |asked| {
                 (asked == name).then(|| value.to_owned())
@@ -218,7 +204,7 @@ mod tests {
             let recorder = metrics::recorder().unwrap();
             let (traces, exporting) = export(&settings);
             assert!(exporting.is_none());
-            ::metrics::with_local_recorder(&recorder, || traces.send(vec![span.clone()]));
+            ::metrics::with_local_recorder(&recorder, || traces.send(vec![span("a")]));
             let page = recorder.handle().render();
             assert!(page.contains("setu_trace_export_failures_total{reason=\"bad_setting\"} 1"), "{page}");
         }

@@ -252,26 +252,21 @@ mod tests {
     use super::*;
     use crate::sim::api::{Observer as _, kinds};
     use crate::sim::invariants::Watchman;
+    use crate::sim::invariants::tests::with_journal;
     use serde_json::{Value, json};
     use std::sync::Arc;
 
     /// A Workload of this attempt whose check says this, and has Kueue send its pods to these nodes.
     fn told(attempt: u32, state: &str, nodes: &str) -> Arc<Value> {
-        let mut journal = Journal::new("u", Epoch("e".to_owned()), Timestamp::UNIX_EPOCH, None);
-        (journal.state, journal.memory.attempt) = (State::Approved, attempt);
         let updates = json!([{"name": "main", "nodeSelector": {"gang": nodes}}]);
-        Arc::new(json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
-            "metadata": {
-                "namespace": "n", "name": "w", "uid": "u",
-                "annotations": {(names::journal_key("c")): journal.encode()},
-            },
-            "spec": {"active": true},
-            "status": {"admissionChecks": [{
-                "name": "c", "state": state, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-                "podSetUpdates": if state == "Ready" { updates } else { json!([]) },
-            }]},
-        }))
+        let mut workload = with_journal(|journal| {
+            (journal.state, journal.memory.attempt) = (State::Approved, attempt);
+        });
+        workload["status"] = json!({"admissionChecks": [{
+            "name": "c", "state": state, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "podSetUpdates": if state == "Ready" { updates } else { json!([]) },
+        }]});
+        Arc::new(workload)
     }
 
     /// Whether it is found wrong that Setu tells these one after the other.

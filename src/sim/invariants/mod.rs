@@ -304,18 +304,23 @@ mod tests {
     use crate::sim::api::kinds;
     use serde_json::json;
 
-    /// A Workload whose journal has come to this state as its `seq`th.
-    fn workload(seq: u64, state: State) -> Arc<Value> {
+    /// A Workload with the journal of its gang, as this makes it.
+    pub(super) fn with_journal(make: impl FnOnce(&mut Journal)) -> Value {
         let mut journal = Journal::new("u", Epoch("e".to_owned()), Timestamp::UNIX_EPOCH, None);
-        (journal.seq, journal.state) = (seq, state);
-        Arc::new(json!({
+        make(&mut journal);
+        json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
             "metadata": {
                 "namespace": "n", "name": "w", "uid": "u",
                 "annotations": {(names::journal_key("c")): journal.encode()},
             },
             "spec": {"active": true},
-        }))
+        })
+    }
+
+    /// A Workload whose journal has come to this state as its `seq`th.
+    fn workload(seq: u64, state: State) -> Arc<Value> {
+        Arc::new(with_journal(|journal| (journal.seq, journal.state) = (seq, state)))
     }
 
     fn waiting() -> State {

@@ -296,6 +296,7 @@ pub fn convert(span: Span) -> SpanData {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::telemetry::traces::fixtures::span;
     use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
     use opentelemetry_sdk::trace::Sampler;
     use std::sync::atomic::{AtomicUsize, Ordering};
@@ -327,23 +328,6 @@ mod tests {
     fn settings() -> Settings {
         let env = |name: &str| (name == "OTEL_BSP_MAX_QUEUE_SIZE").then(|| "4".to_owned());
         Settings::read(Some("http://127.0.0.1:4317"), env).unwrap().unwrap()
-    }
-
-    fn span(by: &str) -> Span {
-        let now = jiff::Timestamp::UNIX_EPOCH;
-        Span {
-            trace: [1; 16],
-            id: [1; 8],
-            parent: None,
-            name: "gang",
-            start: now,
-            end: now,
-            attributes: Vec::new(),
-            events: Vec::new(),
-            links: Vec::new(),
-            status: Status::Unset,
-            by: by.to_owned(),
-        }
     }
 
     fn begin(collector: &Collector) -> (Traces, Exporting) {

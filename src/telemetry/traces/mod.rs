@@ -69,3 +69,27 @@ impl Queue {
         result.decision == SamplingDecision::RecordAndSample
     }
 }
+
+#[cfg(test)]
+pub(crate) mod fixtures {
+    use crate::gang::Span;
+    use crate::gang::trace::Status;
+
+    /// A span of a gang, sent by this replica.
+    pub(crate) fn span(by: &str) -> Span {
+        let now = jiff::Timestamp::UNIX_EPOCH;
+        Span {
+            trace: [1; 16],
+            id: [1; 8],
+            parent: None,
+            name: "gang",
+            start: now,
+            end: now,
+            attributes: Vec::new(),
+            events: Vec::new(),
+            links: Vec::new(),
+            status: Status::Unset,
+            by: by.to_owned(),
+        }
+    }
+}
