@@ -3,7 +3,7 @@
 //! Called by `observe`. Rule: that a claim is gone counts in a quorum read alone, and a slot gets another
 //! claim only under a generation that is in the journal already, so that no name is used twice.
 
-use super::claims::{ClaimView, Health, Loss};
+use super::claims::{ClaimView, Loss};
 use super::event::{Event, Standing};
 use super::facts::{Facts, Sight};
 use super::failure::Failure;
@@ -78,11 +78,9 @@ pub(super) fn first_loss(journal: &Journal, facts: &Facts<'_>) -> Option<Failure
 /// What ends the attempt as it stands: a claim that will not come before one that is lost, because a
 /// replacement mends the second alone.
 pub(super) fn first_failure(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
-    let failed = live(journal, facts).find_map(|c| match &c.health {
-        // One with a node that may have pods stays as it is.
-        Health::Failed(failure) if !is_late(journal, facts) => Some(failure.clone()),
-        _ => None,
-    });
+    // Where some nodes may have pods, what fails beside them ends nothing.
+    let failed = || live(journal, facts).find_map(|c| c.failure().cloned());
+    let failed = if is_late(journal, facts) { None } else { failed() };
     match first_loss(journal, facts) {
         Some(failure) if !failure.reason.is_node_loss() => Some(failure),
         lost => failed.or(lost),
