@@ -8,9 +8,10 @@ mod train;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use setu::clock::Clock;
+use setu::cluster::lease::Timing;
 use setu::names;
 use setu::sim::api::kinds;
-use setu::sim::cluster::{Cluster, Start};
+use setu::sim::cluster::{Cluster, Election, Start};
 use setu::sim::faults::Fault;
 use setu::sim::scenario::{controller_name_of, objects};
 use std::collections::{BTreeMap, BTreeSet};
@@ -126,7 +127,17 @@ fn every_step_is_told_wherever_setu_was_killed_and_whichever_answer_was_lost() {
 }
 
 #[test]
-fn a_replica_that_takes_over_says_how_long_nodes_usually_take_as_the_one_before_could() {
+fn a_replica_that_starts_says_how_long_nodes_usually_take_as_the_one_before_could() {
+    says_how_long_nodes_take(false);
+}
+
+#[test]
+fn so_does_one_that_stood_by_meanwhile() {
+    says_how_long_nodes_take(true);
+}
+
+/// Leads a gang by one replica and another gang by the next one, which was there before if it `stood_by`.
+fn says_how_long_nodes_take(stood_by: bool) {
     in_virtual_time(async {
         let mut cluster = cluster();
         let admin = cluster.server.user("admin");
@@ -145,12 +156,16 @@ fn a_replica_that_takes_over_says_how_long_nodes_usually_take_as_the_one_before_
             let annotation = |w: &Value| w["metadata"]["annotations"][names::state_key(ID)].to_string();
             admin.list(&kinds::WORKLOAD).iter().map(|w| annotation(w)).collect()
         };
-        let setu = cluster.start_setu(&Start::default());
+        let election = Election { timing: Timing::default(), shards: 1 };
+        let start = Start { election: stood_by.then_some(election), ..Start::default() };
+        let first = cluster.start_setu(&start);
+        tokio::time::sleep(BEAT).await;
+        let second = stood_by.then(|| cluster.start_setu(&start));
         while words().iter().filter(|w| w.starts_with("\"Approved")).count() < 1 {
             tokio::time::sleep(BEAT).await;
         }
-        drop(setu);
-        let setu = cluster.start_setu(&Start::default());
+        drop(first);
+        let setu = second.unwrap_or_else(|| cluster.start_setu(&start));
         admin.create(&kinds::JOB, job("second")).unwrap();
         let mut said = false;
         while words().iter().filter(|w| w.starts_with("\"Approved")).count() < 2 {

@@ -6,6 +6,7 @@
 use axum::body::Bytes;
 use http::Request;
 use jiff::Timestamp;
+use opentelemetry_sdk::trace::Sampler;
 use serde_json::{Value, json};
 use setu::app::server;
 use setu::clock::Clock;
@@ -15,6 +16,7 @@ use setu::sim::api::{Caller, Change, Observer, Preconditions, User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::scenario;
 use setu::telemetry::metrics;
+use setu::telemetry::traces::Traces;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
@@ -355,6 +357,31 @@ fn an_attempt_in_vain_and_one_that_succeeds_are_measured_as_they_were() {
     is("setu_held_nodes{nodepool=\"gates\",state=\"used\"}", 2.0);
     between("setu_gang_state_duration_seconds_sum{state=\"BackingOff\"}", 0.5, 60.0);
     between("setu_wasted_node_seconds_total{reason=\"InsufficientCapacity\"}", 1.0, 120.0);
+}
+
+#[test]
+fn nodes_that_came_up_for_a_job_which_was_deleted_meanwhile_are_wasted_and_told_of() {
+    let mut nodes = Vec::new();
+    let text = played("", async |stage| {
+        stage.weather(&json!([{"nodePool": ID, "registrationDelay": "1h"}]));
+        let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 1_000);
+        stage.cluster.traces = traces;
+        let _setu = stage.start();
+        stage.submit("train", 2, "2s");
+        stage.until_told("train", "0/2 nodes ready").await;
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        // At once, as a namespace's deletion does: nothing is left that could be rolled back first.
+        let name = stage.workload("train").unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+        stage.admin.delete(&kinds::JOB, ID, "train", Preconditions::default()).unwrap();
+        let free = json!({"metadata": {"finalizers": null}});
+        stage.admin.merge(&kinds::WORKLOAD, ID, &name, &free).unwrap();
+        let _ = stage.admin.delete(&kinds::WORKLOAD, ID, &name, Preconditions::default());
+        stage.until("its nodes are gone", |s| s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
+        nodes.extend(std::iter::from_fn(|| sent.try_recv().ok()).filter(|span| span.name == "NodeClaim"));
+    });
+    assert_eq!(nodes.len(), 2, "{nodes:?}");
+    let wasted = shown(&text, "setu_wasted_node_seconds_total{reason=\"Deleted\"}");
+    assert!((40.0..=180.0).contains(&wasted), "{wasted}");
 }
 
 #[test]

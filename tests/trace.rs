@@ -13,7 +13,7 @@ use setu::api::parameters::{OnNodeLost, Pinning};
 use setu::api::{NodeClaim, Workload};
 use setu::gang::event::{Event, Standing};
 use setu::gang::reservation::{Ending, Epoch};
-use setu::gang::trace::{Claims, Span, Status, Subject, TraceContext, Value, cut_off, spans};
+use setu::gang::trace::{Claims, CutOff, Span, Status, Subject, TraceContext, Value, cut_off, spans};
 use setu::gang::{Failure, FailureClass, Journal, Rules, decide};
 use setu::policy::Policy;
 use std::collections::BTreeSet;
@@ -85,7 +85,8 @@ fn live(mut journal: Journal, events: &[Event], claims: &[NodeClaim]) -> (Journa
             journal.sign(&by);
         }
         if journal.trace_context() != before.trace_context() {
-            made.extend(cut_off(&before, now, &subject(), &by));
+            let end = CutOff { at: now, why: Ending::Superseded, by: &by };
+            made.extend(cut_off(&before, end, Claims::Then(claims), &subject()));
         }
         made.extend(spans(&journal, Claims::Then(claims), &subject(), before.seq));
     }
@@ -284,6 +285,24 @@ fn another_tier_is_an_event_of_the_state_in_which_it_was_chosen() {
 }
 
 #[test]
+fn a_gang_whose_workload_goes_while_its_nodes_come_up_tells_how_far_they_came() {
+    let claims = [claim(0, 1, 12, &[("Launched", 15), ("Registered", 17)])];
+    let (journal, _) = live(new(), &[planned(), Event::ClaimsExist], &claims);
+    let end = CutOff { at: at(50), why: Ending::Deleted, by: "r" };
+    let all = cut_off(&journal, end, Claims::Then(&claims), &subject());
+    let state = named(&all, "WaitingReady")[0];
+    let nodes = named(&all, "NodeClaim");
+    let why = Status::Failed("not ready when the attempt was given up: Deleted".into());
+    assert_eq!(nodes.len(), 2, "a slot without a claim counts too");
+    assert_eq!((nodes[0].parent, &nodes[0].status, nodes[0].end), (Some(state.id), &why, at(50)));
+    assert_eq!(named(&all, "register")[0].end, at(17));
+    assert_eq!(named(&all, "initialize")[0].status, why);
+    // One that ran has told of its nodes.
+    let (journal, _) = live(new(), &[planned(), Event::ClaimsExist, Event::NodesReady], &claims);
+    assert_eq!(cut_off(&journal, end, Claims::Then(&claims), &subject()).len(), 2);
+}
+
+#[test]
 fn a_failed_attempt_says_why_and_the_next_one_links_to_it() {
     let claims = [claim(0, 1, 12, &[("Launched", 15)])];
     let events = [
@@ -397,7 +416,8 @@ fn a_job_may_name_the_trace_it_was_submitted_in_and_is_linked_never_obeyed() {
     let mut journal = new();
     // A forged journal leads into nobody's trace either.
     journal.traceparent = theirs.to_owned();
-    let root = &cut_off(&journal, at(5), &subject, "r")[1];
+    let end = CutOff { at: at(5), why: Ending::Deleted, by: "r" };
+    let root = &cut_off(&journal, end, Claims::Unknown, &subject)[1];
     assert_eq!(root.links[0].to_string(), theirs);
     assert_ne!(root.trace, root.links[0].trace);
     workload.metadata.annotations = Some([("traceparent".to_owned(), "what?".to_owned())].into());

@@ -134,8 +134,6 @@ pub struct Context {
     pub(super) clients: Vec<Client>,
     /// The time.
     pub clock: Clock,
-    /// When this replica began.
-    pub(super) began: Timestamp,
     /// Which shards this replica leads.
     pub shards: Shards,
     /// Whose turn it is to write.
@@ -183,7 +181,6 @@ impl Context {
             telemetry: parts.telemetry,
             client,
             clients,
-            began: parts.clock.now(),
             clock: parts.clock,
             shards,
             controller_name: parts.controller_name,

@@ -147,14 +147,15 @@ impl Context {
     /// Measures a claim that was touched.
     pub(super) fn measure(&self, claim: &NodeClaim) {
         let now = self.now();
-        // Those that come up from now on are noted when their gang is ready.
+        // Every replica notes them, so that whoever leads next can say as well how long nodes take.
         let ready = claim.is("Initialized").then(|| claim.since("Initialized")).flatten();
-        if let Some(ready) = ready.filter(|ready| *ready < self.began && claim.taken_over().is_none()) {
+        if let Some(ready) = ready.filter(|_| claim.taken_over().is_none()) {
             self.estimates.note(claim, ready);
         }
         let name = claim.name_any();
         let current = self.stores.claims.glimpse(&ObjectRef::from_obj(claim));
         // It is counted once, by the leader of the first shard.
+        let is_gone = current.is_none();
         let waits = self.shards.first().leads() && current.as_ref().is_some_and(|c| c.waits_for_provider);
         self.stall.note(&name, waits, now);
         let launched = claim.is("Launched").then(|| claim.since("Launched")).flatten();
@@ -164,6 +165,10 @@ impl Context {
         {
             let lived = now.duration_since(launched).as_secs();
             metrics::wasted(&reason.to_string(), u64::try_from(lived).unwrap_or_default());
+        }
+        let workload = claim.label(names::WORKLOAD_UID);
+        if is_gone && self.stores.claims.those_of(workload).is_empty() {
+            self.seen.forget_orphaned(workload);
         }
     }
 

@@ -6,6 +6,7 @@ use super::board::uid_of;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::event::Reason;
 use crate::gang::identity::gang_of;
+use crate::gang::reservation::Ending;
 use crate::gang::trace::Subject;
 use crate::gang::{Journal, StateName};
 use crate::names;
@@ -25,6 +26,17 @@ const UNANSWERED_KEPT: usize = 4;
 pub struct Seen {
     gangs: Mutex<BTreeMap<String, Glimpse>>,
     unanswered: Mutex<BTreeMap<String, Vec<Unanswered>>>,
+    orphaned: Mutex<BTreeMap<String, Orphaned>>,
+}
+
+/// What is kept of a gang whose Workload is gone while its NodeClaims are there.
+#[derive(Debug)]
+struct Orphaned {
+    /// UID of the Workload.
+    workload: String,
+    attempt: u32,
+    /// Why that attempt came to nothing.
+    reason: Reason,
 }
 
 /// Where a gang is, as committed.
@@ -73,6 +85,10 @@ impl Seen {
 
     fn unanswered(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Unanswered>>> {
         self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn orphaned(&self) -> MutexGuard<'_, BTreeMap<String, Orphaned>> {
+        self.orphaned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes where a gang is, if its Workload `is_there`; returns whether it is. That is asked under the lock, since
@@ -135,21 +151,45 @@ impl Seen {
         new
     }
 
-    /// Forgets a gang, and says where it was.
-    pub fn forget(&self, gang: &str) -> Option<(Journal, Subject)> {
-        self.gangs().remove(gang).map(|glimpse| (glimpse.journal, glimpse.subject))
+    /// Forgets a gang whose Workload is gone, and says where it was. Why its attempt came to nothing is kept until its
+    /// NodeClaims are gone, too; of one that `ran` it did not.
+    pub fn forget(&self, gang: &str, ran: bool) -> Option<(Journal, Subject)> {
+        let Glimpse { journal, subject, object, .. } = self.gangs().remove(gang)?;
+        let attempt = journal.memory.attempt;
+        let unused = match journal.state.name() {
+            StateName::Provisioning | StateName::WaitingReady => Some(Reason::Ended(Ending::Deleted)),
+            StateName::Approved if !ran => Some(Reason::Ended(Ending::Deleted)),
+            _ => journal.taken_back(attempt),
+        };
+        if let Some(reason) = unused {
+            let workload = uid_of(&object).to_owned();
+            self.orphaned().insert(gang.to_owned(), Orphaned { workload, attempt, reason });
+        }
+        Some((journal, subject))
+    }
+
+    /// Forgets why the attempts of a Workload that is gone came to nothing: none of its NodeClaims is left.
+    pub fn forget_orphaned(&self, workload: &str) {
+        self.orphaned().retain(|_, orphaned| orphaned.workload != workload);
     }
 
     /// Forgets the gangs of all Workloads whose UID fits.
     pub fn forget_all(&self, fits: impl Fn(&str) -> bool) {
         self.gangs().retain(|_, glimpse| !fits(uid_of(&glimpse.object)));
+        self.orphaned().retain(|_, orphaned| !fits(&orphaned.workload));
         self.unanswered().retain(|_, kept| !kept.iter().any(|write| fits(uid_of(&write.object))));
     }
 
     /// Why the attempt that a claim was made for was taken back before a pod could run.
     pub fn taken_back(&self, claim: &NodeClaim) -> Option<Reason> {
-        let attempt = claim.label(names::ATTEMPT).parse().ok()?;
-        self.gangs().get(&gang_of(claim))?.journal.taken_back(attempt)
+        let (gang, attempt) = (gang_of(claim), claim.label(names::ATTEMPT).parse().ok()?);
+        if let Some(glimpse) = self.gangs().get(&gang) {
+            return glimpse.journal.taken_back(attempt);
+        }
+        self.orphaned()
+            .get(&gang)
+            .filter(|orphaned| orphaned.attempt == attempt)
+            .map(|orphaned| orphaned.reason)
     }
 
     /// State and Workload of every gang.

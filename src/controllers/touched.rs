@@ -6,8 +6,10 @@ use super::memory::workload_of;
 use super::queue::Key;
 use super::terms::gangs_of;
 use crate::api::{Node, NodeClaim, Workload};
-use crate::gang::identity::pin;
-use crate::gang::trace::cut_off;
+use crate::gang::Journal;
+use crate::gang::identity::{gang_of, pin};
+use crate::gang::reservation::Ending;
+use crate::gang::trace::{Claims, CutOff, Subject, cut_off};
 use crate::names;
 use crate::plan::shapes::Shape;
 use kube::ResourceExt;
@@ -83,9 +85,8 @@ impl Context {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
         for gang in self.board.forget(&object) {
             self.estimates.forget(&gang);
-            if let Some((journal, subject)) = self.seen.forget(&gang) {
-                let spans = cut_off(&journal, self.now(), &subject, &self.telemetry.instance);
-                self.telemetry.traces.send(spans);
+            if let Some((journal, subject)) = self.seen.forget(&gang, workload.is("Admitted")) {
+                self.trace_cut_off(&gang, &journal, &subject);
             }
             self.policies.forget(&gang);
         }
@@ -103,6 +104,19 @@ impl Context {
         for claim in self.stores.claims.those_of(&uid) {
             let _ = self.wake.claim.send(claim);
         }
+    }
+
+    /// Sends the spans of a gang whose Workload is gone, with what its NodeClaims had come to.
+    fn trace_cut_off(&self, gang: &str, journal: &Journal, subject: &Subject) {
+        if !self.telemetry.traces.is_on() {
+            return;
+        }
+        let all = self.stores.claims.those_of(&journal.workload_uid);
+        let all = all.iter().filter_map(|claim| self.stores.claims.get(claim));
+        let claims: Vec<NodeClaim> =
+            all.filter(|claim| gang_of(claim) == gang).map(|claim| (*claim).clone()).collect();
+        let end = CutOff { at: self.now(), why: Ending::Deleted, by: &self.telemetry.instance };
+        self.telemetry.traces.send(cut_off(journal, end, Claims::Then(&claims), subject));
     }
 
     /// An elastic Job may be over, and with it what the nodes of its earlier slices were kept for.

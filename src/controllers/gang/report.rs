@@ -12,7 +12,8 @@ use crate::gang::claims::generation;
 use crate::gang::event::Reason;
 use crate::gang::journal::Step;
 use crate::gang::notice::Notice;
-use crate::gang::trace::{Claims, Subject, cut_off, spans};
+use crate::gang::reservation::Ending;
+use crate::gang::trace::{Claims, CutOff, Subject, cut_off, spans};
 use crate::gang::wake_at;
 use crate::gang::{Explanation, Journal, StateName, message, notice, verdict};
 use crate::names;
@@ -114,7 +115,8 @@ impl Gang<'_> {
         }
         let subject = self.subject(workload);
         if before.trace_context() != after.trace_context() {
-            telemetry.traces.send(cut_off(before, after.trace.since, &subject, &telemetry.instance));
+            let end = CutOff { at: after.trace.since, why: Ending::Superseded, by: &telemetry.instance };
+            telemetry.traces.send(cut_off(before, end, Claims::Then(&self.claims), &subject));
         }
         telemetry.traces.send(spans(after, Claims::Then(&self.claims), &subject, before.seq));
     }
@@ -226,7 +228,6 @@ impl Gang<'_> {
             if let Some(ready) = claim.since("Initialized") {
                 let took = elapsed(created(claim, ready), ready);
                 metrics::claim_ready(claim.label(names::NODEPOOL), took);
-                self.context.estimates.note(claim, ready);
             }
         }
     }

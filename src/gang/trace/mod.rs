@@ -11,6 +11,7 @@ mod nodes;
 
 use super::event::Reason;
 use super::journal::{Journal, Step};
+use super::reservation::Ending;
 use super::state::StateName;
 use crate::api::Workload;
 use crate::names;
@@ -143,18 +144,44 @@ pub fn spans(journal: &Journal, claims: Claims<'_>, subject: &Subject, after: u6
     all
 }
 
-/// The spans that an epoch leaves behind when it gives way, at `at` and seen by the replica `by`, although
-/// its gang had not come to an end: its last state and its root.
-pub fn cut_off(journal: &Journal, at: Timestamp, subject: &Subject, by: &str) -> Vec<Span> {
+/// How an epoch ended of which no transition tells.
+#[derive(Clone, Copy, Debug)]
+pub struct CutOff<'a> {
+    /// When.
+    pub at: Timestamp,
+    /// Why.
+    pub why: Ending,
+    /// The replica that saw it.
+    pub by: &'a str,
+}
+
+/// The spans that an epoch leaves behind when it gives way although its gang had not come to an end: its root, its
+/// last state, and below that the NodeClaims which came up in it.
+pub fn cut_off(journal: &Journal, end: CutOff<'_>, claims: Claims<'_>, subject: &Subject) -> Vec<Span> {
+    let CutOff { at, why, by } = end;
+    let from = journal.state.name();
     if journal.state.is_over() {
         return Vec::new();
     }
     let context = journal.trace_context();
     let span = (journal.entered_at.max(journal.trace.since), at);
-    let mut state = base(&context, context.state(journal.seq), journal.state.name().name(), span, by);
+    let mut state = base(&context, context.state(journal.seq), from.name(), span, by);
     state.attributes = subject.attributes();
     state.attributes.push(("setu.attempt", number(journal.memory.attempt)));
-    vec![state, root(journal, at, subject, by)]
+    // As if it had been left by a transition.
+    let last = Step {
+        seq: journal.seq.saturating_add(1),
+        from,
+        to: StateName::Released,
+        at,
+        reason: Reason::Ended(why),
+        attempt: journal.memory.attempt,
+        tier: journal.memory.way.tier,
+        by: by.to_owned(),
+    };
+    let mut all = vec![state, root(journal, at, subject, by)];
+    all.extend(nodes::spans(journal, &last, claims, subject));
+    all
 }
 
 fn is_over(state: StateName) -> bool {

@@ -7,6 +7,9 @@ use opentelemetry_sdk::trace::Sampler;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Where OTLP over HTTP takes traces.
+const TRACES_PATH: &str = "/v1/traces";
+
 /// How traces are exported.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -102,9 +105,10 @@ impl Settings {
         };
         let size = |name, default| Ok(usize::try_from(number(name, default)?).unwrap_or(usize::MAX));
         Ok(Some(Self {
-            endpoint: flag.map(|flag| match transport {
-                Transport::Grpc => flag.to_owned(),
-                Transport::Http => format!("{}/v1/traces", flag.trim_end_matches('/')),
+            endpoint: flag.map(|flag| match (transport, flag.trim_end_matches('/')) {
+                (Transport::Grpc, _) => flag.to_owned(),
+                (Transport::Http, whole) if whole.ends_with(TRACES_PATH) => whole.to_owned(),
+                (Transport::Http, base) => format!("{base}{TRACES_PATH}"),
             }),
             transport,
             tls: uri.scheme_str() == Some("https"),
@@ -171,6 +175,7 @@ mod tests {
         assert_eq!(of("http://j:4317", &[]), (Transport::Grpc, "http://j:4317".into()));
         assert_eq!(of("http://j:4318", &[]), (Transport::Http, "http://j:4318/v1/traces".into()));
         assert_eq!(of("http://j:4317/", &[http]), (Transport::Http, "http://j:4317/v1/traces".into()));
+        assert_eq!(of("http://j:4318/v1/traces/", &[]), (Transport::Http, "http://j:4318/v1/traces".into()));
         assert_eq!(of("https://j", &[http, grpc]).0, Transport::Grpc);
         let settings = read(None, &[("OTEL_EXPORTER_OTLP_ENDPOINT", "http://j:4318")]).unwrap().unwrap();
         assert_eq!((settings.transport, settings.endpoint), (Transport::Http, None));
