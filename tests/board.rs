@@ -14,7 +14,7 @@ use serde_json::json;
 use setu::api::Workload;
 use setu::app::board;
 use setu::clock::Clock;
-use setu::controllers::board::{BoardEntry, BoardSnapshot, Noted, Shortage};
+use setu::controllers::board::{Acting, BoardEntry, BoardSnapshot, Noted, Shortage};
 use setu::gang::explain::{Explanation, Otherwise, Phase, SlotView};
 use setu::gang::reservation::Epoch;
 use setu::gang::{Failure, FailureClass, Journal, StateName};
@@ -28,6 +28,7 @@ use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// What a tenant might write in the hope that somebody's browser runs it.
@@ -267,7 +268,8 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
             until: world + SignedDuration::from_secs(134),
             turn: Some("language/job-finetune-13b-0d8e2".into()),
         }];
-        BoardSnapshot { at: now, revision: *revision, gangs: Arc::new(known.clone()), shortages }
+        let (gangs, acting) = (Arc::new(known.clone()), Acting { shards: 1, of: 1 });
+        BoardSnapshot { at: now, revision: *revision, gangs, shortages, acting }
     }
 }
 
@@ -396,6 +398,23 @@ async fn a_browser_follows_a_gang_of_the_controller_through_its_states() {
     job["spec"]["template"]["metadata"]["annotations"]["e2e.setu/run-for"] = json!("10h");
     let begin = move || drop(admin.create(&kinds::JOB, job).unwrap());
     tokio::task::spawn_blocking(move || browse(&url, &["follow"], begin)).await.unwrap();
+}
+
+/// Needs `chromium` and `python3`.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs chromium"]
+async fn a_browser_is_told_that_a_replica_stands_by() {
+    let by = |shards| BoardSnapshot { acting: Acting { shards, of: 1 }, ..BoardSnapshot::default() };
+    let leads = Arc::new(AtomicBool::new(false));
+    let source = {
+        let leads = Arc::clone(&leads);
+        move || by(usize::from(leads.load(Ordering::Relaxed)))
+    };
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}/board", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, board::routes(source)).await });
+    let begin = move || leads.store(true, Ordering::Relaxed);
+    tokio::task::spawn_blocking(move || browse(&url, &["stand-by"], begin)).await.unwrap();
 }
 
 /// Needs `chromium` and `python3`. With `SETU_SCREENSHOTS=FOLDER` it leaves pictures there.

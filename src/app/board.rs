@@ -4,7 +4,7 @@
 //! into the document as text alone; its security policy holds even if that failed.
 
 use crate::controllers::Context;
-use crate::controllers::board::{BoardEntry, BoardSnapshot, Shortage};
+use crate::controllers::board::{Acting, BoardEntry, BoardSnapshot, Shortage};
 use crate::gang::{StateName, diagram};
 use axum::Router;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
@@ -75,13 +75,13 @@ where
     (unbuffered, Sse::new(news(snapshot, viewer)).keep_alive(KeepAlive::default())).into_response()
 }
 
-/// What one viewer was sent: the revision of the whole and of each gang, and the shortages.
+/// What one viewer was sent: the revision of the whole and of each gang, and what is small enough to be sent whole.
 #[derive(Default)]
 struct Seen {
     /// `None` while there is more to send of it.
     revision: Option<u64>,
     revisions: BTreeMap<String, u64>,
-    shortages: Option<Vec<Shortage>>,
+    rest: Option<(Vec<Shortage>, Acting)>,
 }
 
 /// One message: what changed since the last one.
@@ -91,6 +91,7 @@ struct News {
     gangs: Vec<Arc<BoardEntry>>,
     gone: Vec<String>,
     shortages: Vec<Shortage>,
+    acting: Acting,
     /// Whether more is to follow at once.
     more: bool,
 }
@@ -98,8 +99,8 @@ struct News {
 impl Seen {
     /// What is new in a snapshot, which then counts as seen; `None` if nothing is.
     fn news(&mut self, snapshot: BoardSnapshot) -> Option<News> {
-        let same_shortages = self.shortages.as_ref() == Some(&snapshot.shortages);
-        if same_shortages && self.revision == Some(snapshot.revision) {
+        let rest = Some((snapshot.shortages, snapshot.acting));
+        if self.rest == rest && self.revision == Some(snapshot.revision) {
             return None;
         }
         let gone: Vec<String> =
@@ -113,8 +114,9 @@ impl Seen {
         self.revision = (!more).then_some(snapshot.revision);
         self.revisions.extend(changed.iter().map(|(gang, noted)| ((*gang).clone(), noted.revision)));
         let gangs = changed.iter().map(|(_, noted)| Arc::clone(&noted.entry)).collect();
-        self.shortages = Some(snapshot.shortages.clone());
-        Some(News { at: snapshot.at, gangs, gone, shortages: snapshot.shortages, more })
+        self.rest.clone_from(&rest);
+        let (shortages, acting) = rest.unwrap_or_default();
+        Some(News { at: snapshot.at, gangs, gone, shortages, acting, more })
     }
 }
 

@@ -100,6 +100,17 @@ pub struct BoardSnapshot {
     pub gangs: Arc<BTreeMap<String, Noted>>,
     /// Where capacity is short.
     pub shortages: Vec<Shortage>,
+    /// Whose gangs these are.
+    pub acting: Acting,
+}
+
+/// How much of all gangs a replica acts for: others act for the rest, and have it on their boards.
+#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Acting {
+    /// Shards that it leads.
+    pub shards: usize,
+    /// Shards that there are; 0 where that is not known yet.
+    pub of: usize,
 }
 
 /// Every gang this replica has looked at, by gang id.
@@ -162,10 +173,10 @@ impl Board {
         Arc::clone(&self.pages().gangs)
     }
 
-    /// Everything, with where capacity is short, at this instant.
-    pub fn snapshot(&self, at: Timestamp, shortages: Vec<Shortage>) -> BoardSnapshot {
+    /// Everything, with where capacity is short, at this instant, of a replica that acts for so much.
+    pub fn snapshot(&self, at: Timestamp, shortages: Vec<Shortage>, acting: Acting) -> BoardSnapshot {
         let pages = self.pages();
-        BoardSnapshot { at, revision: pages.revision, gangs: Arc::clone(&pages.gangs), shortages }
+        BoardSnapshot { at, revision: pages.revision, gangs: Arc::clone(&pages.gangs), shortages, acting }
     }
 
     /// How many gangs are in each state.

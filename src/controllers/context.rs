@@ -1,6 +1,6 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
-use super::board::{Board, BoardSnapshot};
+use super::board::{Acting, Board, BoardSnapshot};
 use super::glance::{ClaimGlance, WorkloadGlance};
 use super::ledger::{Ledger, Remembered};
 use super::memory::{Necrology, OwnWrites};
@@ -217,7 +217,8 @@ impl Context {
     pub fn board_snapshot(&self) -> BoardSnapshot {
         let now = self.now();
         let shortages = self.ledger.open().shortages(now);
-        self.board.snapshot(now, shortages)
+        let led = self.shards.all().filter(|shard| shard.leads()).count();
+        self.board.snapshot(now, shortages, Acting { shards: led, of: self.shards.count() })
     }
 
     /// Whether a check is answered by this controller.

@@ -132,6 +132,8 @@ def main():
         try:
             if sys.argv[2:] == ["follow"]:
                 follow(browser, url)
+            elif sys.argv[2:] == ["stand-by"]:
+                stand_by(browser, url)
             else:
                 walk(browser, url)
         finally:
@@ -164,6 +166,17 @@ def follow(browser, url):
     browser.until("document.querySelector('svg .lit text')?.textContent === 'Approved'", "Approved lit in the statechart")
     stays = browser.value("[...document.querySelectorAll('#timeline .line > span:first-child')].map(e => e.textContent).join(' ')")
     check("Provisioning WaitingReady Approved slot 0" in stays, f"the timeline has the states, {stays}")
+    check(not browser.faults, f"the console is silent: {browser.faults}")
+
+
+def stand_by(browser, url):
+    browser.look(1360, 860, "light")
+    # A name that cannot be read is no name.
+    browser.call("Page.navigate", url=url + "#%")
+    says = "document.querySelector('.nothing')?.textContent.includes('%s')"
+    browser.until(says % "stands by", "that it stands by")
+    print("open", flush=True)
+    browser.until(says % "No gang yet", "that it acts, with no gang")
     check(not browser.faults, f"the console is silent: {browser.faults}")
 
 
