@@ -149,6 +149,8 @@ struct Round {
     cpu: Duration,
     wall: Duration,
     sent: u64,
+    /// The longest time that an answer of `/metrics` took while the gangs were led.
+    scrape: Duration,
 }
 
 /// Leads the gangs through their lives in a cluster of their own.
@@ -169,7 +171,7 @@ async fn round(gangs: usize, nodes: usize, is_told: bool) -> Round {
 
     let (started, before) = (Instant::now(), process.cpu());
     submit(&admin, gangs, nodes, "5s");
-    let mut scraped = Instant::now();
+    let (mut scraped, mut scrape) = (Instant::now(), Duration::ZERO);
     loop {
         let released = in_state(&admin, StateName::Released);
         if released == gangs {
@@ -180,6 +182,7 @@ async fn round(gangs: usize, nodes: usize, is_told: bool) -> Round {
         if is_told && scraped.elapsed() >= SCRAPED_EVERY {
             scraped = Instant::now();
             process.scrape().await;
+            scrape = scrape.max(scraped.elapsed());
         }
     }
     let wall = started.elapsed();
@@ -194,7 +197,7 @@ async fn round(gangs: usize, nodes: usize, is_told: bool) -> Round {
     }
     stop.cancel();
     let _ = std::fs::remove_file(kubeconfig);
-    Round { cpu, wall, sent: received.load(Ordering::Relaxed) }
+    Round { cpu, wall, sent: received.load(Ordering::Relaxed), scrape }
 }
 
 fn load() -> String {
@@ -218,8 +221,10 @@ fn main() {
     let nodes = numbers.get(1).copied().unwrap_or(4);
     let rounds = numbers.get(2).copied().unwrap_or(5);
     println!("{gangs} gangs of {nodes} nodes; CPU seconds of the controller's process");
-    println!("| round | without | with | difference | traces, KiB | took, s | load of the machine |");
-    println!("|---|---|---|---|---|---|---|");
+    println!(
+        "| round | without | with | difference | traces, KiB | longest scrape, ms | took, s | load of the machine |"
+    );
+    println!("|---|---|---|---|---|---|---|---|");
     let (mut withouts, mut withs, mut differences) = (Vec::new(), Vec::new(), Vec::new());
     for number in 1..=rounds {
         // Each round has a runtime of its own, so that nothing of the cluster before is left.
@@ -233,8 +238,9 @@ fn main() {
         let (a, b) = (without.cpu.as_secs_f64(), with.cpu.as_secs_f64());
         let difference = 100.0 * (b - a) / a;
         println!(
-            "| {number} | {a:.2} | {b:.2} | {difference:+.1} % | {} | {:.0}, {:.0} | {} |",
+            "| {number} | {a:.2} | {b:.2} | {difference:+.1} % | {} | {:.0} | {:.0}, {:.0} | {} |",
             with.sent / 1024,
+            1e3 * with.scrape.as_secs_f64(),
             without.wall.as_secs_f64(),
             with.wall.as_secs_f64(),
             load(),

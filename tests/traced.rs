@@ -15,11 +15,11 @@ use opentelemetry_sdk::trace::Sampler;
 use serde_json::{Value, json};
 use setu::api::{NodeClaim, Workload};
 use setu::clock::Clock;
-use setu::gang::StateName;
+use setu::cluster::lease::Timing;
 use setu::gang::trace::Span;
 use setu::names;
 use setu::sim::api::kinds;
-use setu::sim::cluster::{Cluster, Start};
+use setu::sim::cluster::{Cluster, Election, Start};
 use setu::sim::faults::Fault;
 use setu::sim::scenario::{controller_name_of, objects};
 use setu::telemetry::metrics;
@@ -36,6 +36,11 @@ const BEAT: Duration = Duration::from_millis(250);
 /// from 0; where Setu dies of it, another replica takes its place. Returns every span that was sent, in order, and
 /// how many writes the first replica made.
 fn play(plan: Option<(usize, Fault)>) -> (Vec<Span>, usize) {
+    play_with(plan, None)
+}
+
+/// The same where the replicas elect who leads, if they do: the one that takes over stood by from the beginning.
+fn play_with(plan: Option<(usize, Fault)>, election: Option<Election>) -> (Vec<Span>, usize) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -49,15 +54,18 @@ fn play(plan: Option<(usize, Fault)>) -> (Vec<Span>, usize) {
         let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 100_000);
         cluster.traces = traces;
         let client = stage(&cluster).await;
-        let mut setu = cluster.start_setu(&Start { plan, ..Start::default() });
+        let mut setu = cluster.start_setu(&Start { plan, election, ..Start::default() });
         let first = std::sync::Arc::clone(&setu.wire);
+        tokio::time::sleep(BEAT).await;
+        let other = Start { election, ..Start::default() };
+        let mut stands_by = election.map(|_| cluster.start_setu(&other));
         let jobs: Api<Job> = Api::namespaced(client.clone(), ID);
         jobs.create(&PostParams::default(), &serde_json::from_value(train::job(ID)).unwrap()).await.unwrap();
         let mut shortage_over = false;
         for beat in 0.. {
             tokio::time::sleep(BEAT).await;
             if !cluster.deaths().is_empty() {
-                setu = cluster.start_setu(&Start::default());
+                setu = stands_by.take().unwrap_or_else(|| cluster.start_setu(&other));
             }
             let workloads =
                 Api::<Workload>::namespaced(client.clone(), ID).list(&ListParams::default()).await.unwrap();
@@ -155,6 +163,16 @@ fn a_trace_is_whole_wherever_setu_was_killed_and_what_is_sent_twice_is_the_same(
 }
 
 #[test]
+fn a_trace_is_whole_where_a_replica_that_stood_by_takes_over() {
+    let election = Some(Election { timing: Timing::default(), shards: 1 });
+    let (_, writes) = play_with(None, election);
+    for write in (2..writes).step_by(3) {
+        let (sent, _) = play_with(Some((write, Fault::CrashAfter)), election);
+        assert_eq!(flaw(&sent), None, "killed after write {write}");
+    }
+}
+
+#[test]
 fn a_trace_is_whole_whichever_answer_is_lost() {
     let (whole, writes) = play(None);
     let counted = |sent: &[Span]| {
@@ -226,72 +244,4 @@ fn a_workload_that_goes_while_its_gang_is_rolled_back_leaves_no_gang_behind() {
     assert!(gauges.all(|line| line.ends_with(" 0")), "{shown}");
     assert!(shown.contains("setu_gangs{"));
     assert_eq!(flaw(&sent), None);
-}
-
-/// CPU time of this process so far, in clock ticks of 10 ms.
-fn ticks() -> u64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
-}
-
-/// Leads so many gangs to Approved; returns the CPU time it took, with the cluster's own, and the spans sent.
-fn crowd(gangs: usize, with_traces: bool) -> (u64, usize) {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(async {
-        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap());
-        let policy = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy"});
-        let policy = serde_json::from_value(policy).unwrap();
-        let mut cluster = Cluster::start(7, &clock, &controller_name_of(ID), policy);
-        let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 1_000_000);
-        if with_traces {
-            cluster.traces = traces;
-        }
-        let client = stage(&cluster).await;
-        weather(&client, &json!([])).await;
-        let jobs: Api<Job> = Api::namespaced(client.clone(), ID);
-        for gang in 0..gangs {
-            let mut job = train::job(ID);
-            job["metadata"]["name"] = json!(format!("train-{gang}"));
-            job["spec"]["template"]["metadata"]["annotations"]["e2e.setu/run-for"] = json!("10h");
-            jobs.create(&PostParams::default(), &serde_json::from_value(job).unwrap()).await.unwrap();
-        }
-        let before = ticks();
-        let setu = cluster.start_setu(&Start::default());
-        let mut spans = 0;
-        loop {
-            tokio::time::sleep(Duration::from_secs(10)).await;
-            while let Ok(span) = sent.try_recv() {
-                drop(setu::telemetry::traces::convert(span));
-                spans += 1;
-            }
-            let approved =
-                setu.context.board().by_state().get(&StateName::Approved).copied().unwrap_or_default();
-            setu.context.set_gauges();
-            if approved == gangs {
-                return (ticks() - before, spans);
-            }
-        }
-    })
-}
-
-/// Prints what traces and metrics cost where many gangs are led to their nodes. The cluster is in the same
-/// process, so that the share of the controller alone is larger.
-#[test]
-#[ignore = "a measurement; run it alone, with --nocapture, and better with --release"]
-fn what_traces_and_metrics_cost() {
-    let gangs = std::env::var("GANGS").map_or(1_000, |n| n.parse().unwrap());
-    for round in 0..3 {
-        let (without, _) = crowd(gangs, false);
-        let recorder = metrics::recorder().unwrap();
-        let (with, spans) = ::metrics::with_local_recorder(&recorder, || {
-            metrics::describe();
-            crowd(gangs, true)
-        });
-        let more = 1_000 * with.saturating_sub(without) / without.max(1);
-        println!(
-            "round {round}: {gangs} gangs, {spans} spans; {without}0 ms without, {with}0 ms with, {more} per mille more"
-        );
-    }
 }

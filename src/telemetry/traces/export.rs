@@ -250,7 +250,7 @@ fn resource(replica: &str) -> Resource {
 }
 
 /// A span as the exporter takes it.
-pub fn convert(span: Span) -> SpanData {
+fn convert(span: Span) -> SpanData {
     let context = |trace, id| {
         let (trace, id) = (TraceId::from_bytes(trace), SpanId::from_bytes(id));
         SpanContext::new(trace, id, TraceFlags::SAMPLED, false, TraceState::NONE)
