@@ -162,6 +162,7 @@ fn place(claim: &Value) -> Place {
     Place {
         node_pool: label(claim, names::NODEPOOL).to_owned(),
         slot: label(claim, names::SLOT).to_owned(),
+        labels: map(claim, "/metadata/labels"),
         ..Place::default()
     }
 }

@@ -15,6 +15,7 @@ macro_rules! files {
 const FILES: &[(&str, &str)] = &files![
     "budget",
     "buffer-time",
+    "capacity-types",
     "check-added",
     "checks-by-flavor",
     "cpu-job",
@@ -59,6 +60,7 @@ const FILES: &[(&str, &str)] = &files![
     "pod-group",
     "preferred-zone",
     "queue-budget",
+    "rack-out",
     "running",
     "same-name-again",
     "shortage",
