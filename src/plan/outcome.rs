@@ -56,6 +56,7 @@ pub struct Obstacle {
 pub enum ObstacleReason {
     NodePoolMissing,
     NodePoolNotReady,
+    NodePoolEdited,
     NoNodePoolFits,
     StaticNodePool,
     RequirementsClash,
