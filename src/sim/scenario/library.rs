@@ -31,6 +31,7 @@ const FILES: &[(&str, &str)] = &files![
     "killed-in-shortage",
     "last-check",
     "launch-timeout",
+    "limit-taken-meanwhile",
     "limits",
     "limits-of-others",
     "long-name",
