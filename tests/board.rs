@@ -264,6 +264,7 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
                 machine: String::new(),
                 zone: "any".into(),
                 capacity_type: "spot".into(),
+                place: String::new(),
             },
             until: world + SignedDuration::from_secs(134),
             turn: Some("language/job-finetune-13b-0d8e2".into()),

@@ -50,6 +50,7 @@ fn plan(slots: u32) -> Plan {
         choice: 0,
         choices: 1,
         reports: Vec::new(),
+        shares: None,
     }
 }
 

@@ -6,7 +6,7 @@
 use serde_json::{Value, json};
 use setu::app::reload;
 use setu::clock::Clock;
-use setu::gang::{Journal, StateName};
+use setu::gang::{FailureClass, Journal, StateName};
 use setu::policy::{FileError, PolicyFile};
 use setu::sim::api::{Preconditions, Status, User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
@@ -146,6 +146,40 @@ async fn a_gang_whose_claims_are_being_created_keeps_its_plan() {
     let journal = stage.until(StateName::Approved).await;
     assert_eq!(journal.memory.attempt, 1, "{:?}", stage.path());
     assert!(!stage.claims_ask_for("kubernetes.io/arch"));
+}
+
+/// The gang's journal once it has its nodes, where the NodePool was edited while NodeClaims could not be created.
+async fn edited_meanwhile(edit: &Value) -> (Journal, Vec<StateName>) {
+    let stage = Stage::new("{}", &json!([]));
+    let broken = Arc::new(AtomicBool::new(true));
+    let rule = Arc::clone(&broken);
+    stage.cluster.server.deny(Box::new(move |attempt| {
+        let claim = attempt.kind.kind == "NodeClaim" && attempt.verb == "CREATE";
+        // Karpenter does not come to look at what was edited either.
+        let is_edited = attempt.object["metadata"]["generation"] != 1;
+        let look = attempt.kind.kind == "NodePool" && attempt.user == "karpenter" && is_edited;
+        ((claim || look) && rule.load(Ordering::Relaxed)).then(|| Status::webhook("nodeclaims"))
+    }));
+    stage.submit();
+    stage.until(StateName::Provisioning).await;
+    stage.admin.merge(&kinds::NODE_POOL, "", ID, edit).unwrap();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(stage.journal().unwrap().state.name(), StateName::Provisioning, "{:?}", stage.path());
+    broken.store(false, Ordering::Relaxed);
+    let touched = json!({"metadata": {"annotations": {"touched": "true"}}});
+    stage.admin.merge(&kinds::NODE_POOL, "", ID, &touched).unwrap();
+    (stage.until(StateName::Approved).await, stage.path())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_pool_that_is_edited_while_claims_are_created_ends_the_attempt_only_if_they_change() {
+    let (journal, path) = edited_meanwhile(&json!({"spec": {"limits": {"nodes": "9"}}})).await;
+    assert_eq!((journal.memory.attempt, journal.memory.last_failure), (1, None), "{path:?}");
+    let arch = json!([{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64"]}]);
+    let (journal, path) =
+        edited_meanwhile(&json!({"spec": {"template": {"spec": {"requirements": arch}}}})).await;
+    let failure = journal.memory.last_failure.map(|failure| failure.reason);
+    assert_eq!((journal.memory.attempt, failure), (2, Some(FailureClass::PlanChanged)), "{path:?}");
 }
 
 #[tokio::test(start_paused = true)]

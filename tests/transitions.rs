@@ -108,6 +108,7 @@ fn plan(kind: u8) -> Outcome {
                 choice: 0,
                 choices: 1,
                 reports: Vec::new(),
+                shares: None,
             })
         }
     }

@@ -105,6 +105,24 @@ impl NodePool {
         self.status.as_ref().map_or(&[], |s| &s.conditions)
     }
 
+    /// Whether it was edited and Karpenter has not looked at all of that yet, having had nothing against it before. It takes
+    /// Karpenter a moment; while one of the two conditions that make up Ready is of the edit and the other is not, Ready
+    /// is Unknown.
+    pub fn is_unseen(&self) -> bool {
+        let of = |kind: &str| condition::find(self.conditions(), kind);
+        let is_behind =
+            |c: &Condition| c.observed_generation.is_some_and(|seen| Some(seen) != self.metadata.generation);
+        let was_ready = match of("Ready") {
+            Some(ready) if ready.status == "True" => is_behind(ready),
+            Some(ready) if ready.status == "Unknown" => {
+                let parts = || ["ValidationSucceeded", "NodeClassReady"].into_iter().filter_map(of);
+                parts().all(|c| c.status == "True") && parts().any(is_behind)
+            }
+            _ => false,
+        };
+        was_ready && self.spec.replicas.is_none() && self.metadata.deletion_timestamp.is_none()
+    }
+
     /// Why no claim may be made from this pool now, in words for the user; `None` when it is usable.
     pub fn unusable(&self) -> Option<String> {
         let name = self.metadata.name.as_deref().unwrap_or_default();
@@ -117,17 +135,14 @@ impl NodePool {
         if self.metadata.deletion_timestamp.is_some() {
             return Some(format!("NodePool {name} is being deleted"));
         }
+        if self.is_unseen() {
+            return Some(format!("NodePool {name} was edited and Karpenter has not looked at it yet"));
+        }
         let Some(ready) = condition::find(self.conditions(), "Ready") else {
             return Some(format!("NodePool {name} is not ready yet: Karpenter has not looked at it"));
         };
         if ready.status == "True" {
-            let current = self.metadata.generation.unwrap_or_default();
-            return match ready.observed_generation {
-                Some(seen) if seen != current => {
-                    Some(format!("NodePool {name} was edited and Karpenter has not looked at it yet"))
-                }
-                _ => None,
-            };
+            return None;
         }
         let cause =
             self.conditions().iter().find(|c| c.type_ != "Ready" && c.status == "False").unwrap_or(ready);

@@ -19,6 +19,8 @@ use std::fmt::Debug;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// The role that has what readers need.
+pub const VIEWER: &str = "examples/rbac/setu-viewer.yaml";
 /// How long one list may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 
@@ -192,7 +194,7 @@ impl Snapshot {
 enum Refusal {
     #[error("{0} cannot be read: the API server does not serve them; install {1}")]
     NotServed(&'static str, &'static str),
-    #[error("you may not list {0}; examples/rbac/setu-viewer.yaml has what is needed")]
+    #[error("you may not list {0}; {viewer} has what is needed", viewer = VIEWER)]
     Forbidden(&'static str),
     #[error("the API server does not accept these credentials; look at the user of the kubeconfig's context")]
     Unauthorized,

@@ -302,6 +302,7 @@ mod tests {
             choice: 0,
             choices: 1,
             reports: Vec::new(),
+            shares: None,
         }
     }
 

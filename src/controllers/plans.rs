@@ -11,7 +11,7 @@ use crate::gang::identity::gang_of;
 use crate::gang::notice::Notice;
 use crate::names;
 use crate::plan::shapes::Shape;
-use crate::plan::{self, Cluster, Obstacle, ObstacleReason, Outcome, Request, Reservation, Ways};
+use crate::plan::{self, Cluster, Edited, Obstacle, ObstacleReason, Outcome, Request, Reservation, Ways};
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Limits, Policy};
 use k8s_openapi::api::core::v1::LimitRange;
@@ -101,6 +101,8 @@ pub struct Known<'a> {
     pub kept: &'a [NodeClaim],
     /// Shapes to go by, instead of those that were known when the gang was planned, or are known now.
     pub shapes: Option<&'a [Shape]>,
+    /// What is done about NodePools that were just edited.
+    pub edited: Edited,
 }
 
 /// Plans for the gang of this id, with the turn on short NodePools respected.
@@ -157,6 +159,7 @@ pub fn outcome(
         traffic: Some(&traffic),
         predecessors: &predecessors,
         settled: settled.as_deref(),
+        edited: known.edited,
     };
     match plan::plan(&cluster, request) {
         Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, now) {

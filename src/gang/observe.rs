@@ -210,6 +210,8 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
             let failure = Failure::new(FailureClass::InsufficientCapacity, &obstacle.message);
             if short { event(Event::Failed(failure)) } else { None }
         }
+        // Whether the edit changes what is created shows as soon as Karpenter has looked at it.
+        Outcome::Wait(obstacle) if obstacle.reason == ObstacleReason::NodePoolEdited => None,
         Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) | Outcome::Never(obstacle) => {
             changed(&obstacle.message)
         }

@@ -95,6 +95,18 @@ pub struct Cluster<'a> {
     pub predecessors: &'a [Arc<Workload>],
     /// Where those nodes are, by the label that all nodes of the gang are to share.
     pub settled: Option<&'a str>,
+    /// What is done about NodePools that were just edited.
+    pub edited: Edited,
+}
+
+/// What is done about a NodePool that was edited and that Karpenter has not looked at since.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Edited {
+    /// It is waited for, before any later way is taken.
+    #[default]
+    Awaited,
+    /// It is no NodePool to take nodes from: nobody may look at it ever.
+    PassedOver,
 }
 
 /// Whom to plan for.
@@ -188,14 +200,23 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
                 }
                 short = short.or(Some(plan).filter(|_| matches!(request.ways, Ways::From(_))));
             }
+            // Another way would be taken only because this one was looked at too early.
+            Err(obstacle) if is_awaited(cluster, &obstacle) => {
+                return Outcome::Wait(obstacle);
+            }
             Err(obstacle) => closed.push((choice.name.as_str(), obstacle)),
         }
     }
     short.map_or_else(|| outcome::closed(&closed), Outcome::Provision)
 }
 
+/// Whether a moment is waited for what stands in the way, rather than another way looked for.
+fn is_awaited(cluster: &Cluster<'_>, obstacle: &Obstacle) -> bool {
+    obstacle.reason == ObstacleReason::NodePoolEdited && cluster.edited == Edited::Awaited
+}
+
 /// The way of the plan with this hash, which was at this place when it was accepted. Where none is left, what its place
-/// comes to now: that tells what changed.
+/// comes to now: that tells what changed. Nothing is told while it may be that of a NodePool that was just edited.
 fn accepted(
     choices: &[Choice],
     place: u32,
@@ -205,15 +226,19 @@ fn accepted(
     let is_it = |plan: &Plan| hash.is_none_or(|hash| plan.hash() == hash);
     let mut ways: Vec<(u32, &Choice)> = (0..).zip(choices).collect();
     ways.sort_by_key(|(index, _)| *index != place);
-    let mut in_place = None;
+    let (mut in_place, mut unseen) = (None, None);
     for (index, choice) in ways {
         match look(index, choice) {
             Ok(plan) if is_it(&plan) => return Outcome::Provision(plan),
+            Err(obstacle) if obstacle.reason == ObstacleReason::NodePoolEdited => unseen = Some(obstacle),
             found => in_place = in_place.or(Some((choice.name.as_str(), found))),
         }
         if hash.is_none() {
             break;
         }
+    }
+    if let Some(obstacle) = unseen {
+        return Outcome::Wait(obstacle);
     }
     match in_place {
         Some((_, Ok(plan))) => Outcome::Provision(plan),

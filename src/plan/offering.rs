@@ -1,4 +1,5 @@
-//! What a NodeClaim may become: combinations of instance type, zone and capacity type.
+//! What a NodeClaim may become: combinations of instance type, zone and capacity type, and of the value of the label
+//! that all nodes of its gang are to share.
 //!
 //! A provider runs out of exactly such combinations, so shortages are remembered in these terms, by
 //! all gangs together. Where a claim leaves the type open, the NodePool stands for it, with all that is asked of
@@ -18,6 +19,8 @@ use std::fmt;
 const ANY: &str = "any";
 /// More combinations than this are told by their NodePool.
 const MOST: usize = 2_048;
+/// Labels that an offering tells by themselves, whether or not they are shared.
+const TOLD: [&str; 3] = [names::ZONE, names::CAPACITY_TYPE, names::INSTANCE_TYPE];
 /// Longest text of what is asked of a machine; of a longer one its digest stands.
 const LONGEST: usize = 200;
 
@@ -35,6 +38,10 @@ pub struct Offering {
     pub zone: String,
     /// Capacity type, or `any`.
     pub capacity_type: String,
+    /// Label and value that all nodes of the gang were to share, if they are neither zone nor capacity type nor instance
+    /// type; empty for anywhere.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub place: String,
 }
 
 /// The machine of an offering.
@@ -48,13 +55,14 @@ pub enum What {
 }
 
 impl Offering {
-    /// Every combination that a claim may become.
-    pub fn of(claim: &NodeClaim) -> BTreeSet<Self> {
-        Self::among(claim.label(names::NODEPOOL), &claim.spec.requirements)
+    /// Every combination that a claim may become, of a gang whose nodes share this label.
+    pub fn of(claim: &NodeClaim, shares: Option<&str>) -> BTreeSet<Self> {
+        Self::among(claim.label(names::NODEPOOL), &claim.spec.requirements, shares)
     }
 
-    /// Every combination that a claim of this NodePool with these requirements may become.
-    pub fn among(node_pool: &str, list: &[Requirement]) -> BTreeSet<Self> {
+    /// Every combination that a claim of this NodePool with these requirements may become, of a gang whose nodes share
+    /// this label.
+    pub fn among(node_pool: &str, list: &[Requirement], shares: Option<&str>) -> BTreeSet<Self> {
         let mut requirements = Requirements::default();
         // What cannot be read narrows nothing.
         let _ = requirements.add_all(list);
@@ -73,26 +81,47 @@ impl Offering {
         for (what, machine) in whats {
             for zone in &zones {
                 for capacity_type in &capacity_types {
+                    let (what, machine) = (what.clone(), machine.clone());
                     let (zone, capacity_type) = (zone.clone(), capacity_type.clone());
-                    all.insert(Self { what: what.clone(), machine: machine.clone(), zone, capacity_type });
+                    all.insert(Self { what, machine, zone, capacity_type, place: String::new() });
                 }
             }
         }
-        all
+        let Some((key, values)) =
+            shares.filter(|key| !TOLD.contains(key)).and_then(|key| Some((key, listed(key)?)))
+        else {
+            return all;
+        };
+        // What the machine is has been told already where the type is open.
+        let told = is_of_machine(key) && all.iter().any(|offering| !offering.machine.is_empty());
+        if told || all.len() * values.len() > MOST {
+            return all;
+        }
+        let at =
+            |offering: &Self, value: &String| Self { place: format!("{key} {value}"), ..offering.clone() };
+        all.iter().flat_map(|offering| values.iter().map(move |value| at(offering, value))).collect()
     }
 
     /// Whether it is out of capacity: itself, or a wider one that has it in it.
     pub fn is_in(&self, short: &BTreeSet<Self>) -> bool {
-        let with = |machine: &str, zone: &str, capacity_type: &str| {
-            let (machine, zone, capacity_type) =
-                (machine.to_owned(), zone.to_owned(), capacity_type.to_owned());
-            short.contains(&Self { what: self.what.clone(), machine, zone, capacity_type })
+        let with = |machine: &str, place: &str, zone: &str, capacity_type: &str| {
+            short.contains(&Self {
+                what: self.what.clone(),
+                machine: machine.to_owned(),
+                zone: zone.to_owned(),
+                capacity_type: capacity_type.to_owned(),
+                place: place.to_owned(),
+            })
         };
         let (zone, capacity_type) = (self.zone.as_str(), self.capacity_type.as_str());
-        [self.machine.as_str(), ""].into_iter().any(|machine| {
-            let places = [(zone, capacity_type), (ANY, capacity_type), (zone, ANY), (ANY, ANY)];
-            places.into_iter().any(|(zone, capacity_type)| with(machine, zone, capacity_type))
-        })
+        let kinds = [(zone, capacity_type), (ANY, capacity_type), (zone, ANY), (ANY, ANY)];
+        let any_kind = |machine: &str, place: &str| {
+            kinds.into_iter().any(|(zone, capacity_type)| with(machine, place, zone, capacity_type))
+        };
+        let machines = [self.machine.as_str(), ""];
+        machines
+            .into_iter()
+            .any(|machine| [self.place.as_str(), ""].into_iter().any(|p| any_kind(machine, p)))
     }
 }
 
@@ -105,7 +134,8 @@ impl fmt::Display for Offering {
         if !self.machine.is_empty() {
             write!(f, " with {}", self.machine)?;
         }
-        write!(f, " ({} capacity in {} zone)", self.capacity_type, self.zone)
+        write!(f, " ({} capacity in {} zone", self.capacity_type, self.zone)?;
+        if self.place.is_empty() { f.write_str(")") } else { write!(f, ", {})", self.place) }
     }
 }
 
@@ -116,9 +146,10 @@ fn machine(requirements: &Requirements) -> String {
     if text.len() > LONGEST { format!("requirements {}", hex_digest(&[&text], 4)) } else { text }
 }
 
-/// Whether nothing that a claim may become has capacity, as far as is remembered.
-pub fn is_short(claim: &NodeClaim, short: &BTreeSet<Offering>) -> bool {
-    !short.is_empty() && Offering::of(claim).iter().all(|offering| offering.is_in(short))
+/// Whether nothing that a claim, of a gang whose nodes share this label, may become has capacity, as far as is
+/// remembered.
+pub fn is_short(claim: &NodeClaim, shares: Option<&str>, short: &BTreeSet<Offering>) -> bool {
+    !short.is_empty() && Offering::of(claim, shares).iter().all(|offering| offering.is_in(short))
 }
 
 #[cfg(test)]
@@ -139,11 +170,19 @@ mod tests {
         .unwrap()
     }
 
+    fn of(claim: &NodeClaim) -> BTreeSet<Offering> {
+        Offering::of(claim, None)
+    }
+
+    fn short_of(claim: &NodeClaim, short: &BTreeSet<Offering>) -> bool {
+        is_short(claim, None, short)
+    }
+
     #[test]
     fn a_claim_may_become_every_combination_it_lists() {
         let types: (&str, &[&str]) = (names::INSTANCE_TYPE, &["a", "b"]);
-        assert_eq!(Offering::of(&claim(&[types, (names::ZONE, &["x", "y", "z"])])).len(), 6);
-        let open = Offering::of(&claim(&[]));
+        assert_eq!(of(&claim(&[types, (names::ZONE, &["x", "y", "z"])])).len(), 6);
+        let open = of(&claim(&[]));
         let text = serde_json::to_value(open.first().unwrap()).unwrap();
         assert_eq!(text, json!({"nodePool": "gpu", "zone": "any", "capacityType": "any"}));
     }
@@ -154,15 +193,15 @@ mod tests {
             |name: &'static str| -> (&str, Vec<&str>) { ("karpenter.k8s.aws/instance-family", vec![name]) };
         let (p5, p4d) = (family("p5"), family("p4d"));
         let (p5, p4d) = (claim(&[(p5.0, &p5.1)]), claim(&[(p4d.0, &p4d.1)]));
-        let short = Offering::of(&p5);
-        assert!(is_short(&p5, &short) && !is_short(&p4d, &short));
+        let short = of(&p5);
+        assert!(short_of(&p5, &short) && !short_of(&p4d, &short));
         let told = short.first().unwrap().to_string();
         assert_eq!(
             told,
             "NodePool gpu with karpenter.k8s.aws/instance-family [p5] (any capacity in any zone)"
         );
-        assert!(is_short(&p5, &Offering::of(&claim(&[]))), "the NodePool had nothing at all");
-        assert!(!is_short(&claim(&[]), &short));
+        assert!(short_of(&p5, &of(&claim(&[]))), "the NodePool had nothing at all");
+        assert!(!short_of(&claim(&[]), &short));
     }
 
     #[test]
@@ -174,11 +213,41 @@ mod tests {
             (names::ZONE, &["x"]),
             (names::CAPACITY_TYPE, &["spot"]),
         ]);
-        assert!(!is_short(&both, &Offering::of(&one)));
-        assert!(is_short(&one, &Offering::of(&both)) && is_short(&both, &Offering::of(&both)));
-        assert!(is_short(&spot, &Offering::of(&one)), "any capacity type was out, so spot was");
-        assert!(!is_short(&one, &Offering::of(&spot)), "on-demand may be there");
-        assert!(!is_short(&one, &BTreeSet::new()));
-        assert!(!is_short(&one, &Offering::of(&claim(&[]))), "another type of the NodePool was out");
+        assert!(!short_of(&both, &of(&one)));
+        assert!(short_of(&one, &of(&both)) && short_of(&both, &of(&both)));
+        assert!(short_of(&spot, &of(&one)), "any capacity type was out, so spot was");
+        assert!(!short_of(&one, &of(&spot)), "on-demand may be there");
+        assert!(!short_of(&one, &BTreeSet::new()));
+        assert!(!short_of(&one, &of(&claim(&[]))), "another type of the NodePool was out");
+    }
+
+    #[test]
+    fn what_ran_out_in_one_rack_leaves_the_others_of_gangs_that_share_a_rack() {
+        const RACK: &str = "example.com/rack";
+        let on = |racks: &[&str]| claim(&[(names::INSTANCE_TYPE, &["a"]), (RACK, racks)]);
+        let of = |claim: &NodeClaim| Offering::of(claim, Some(RACK));
+        let is_short = |claim: &NodeClaim, short: &BTreeSet<Offering>| is_short(claim, Some(RACK), short);
+        let (first, second, both) = (on(&["r1"]), on(&["r2"]), on(&["r1", "r2"]));
+        assert!(is_short(&first, &of(&first)) && !is_short(&second, &of(&first)));
+        assert!(is_short(&first, &of(&both)) && !is_short(&both, &of(&first)), "r2 may be there");
+        let anywhere = Offering::of(&both, None);
+        assert!(is_short(&first, &anywhere), "whoever may have any rack found none");
+        assert!(!short_of(&both, &of(&first)), "of one rack nothing follows for who may have any");
+        let shown = of(&first).pop_first().unwrap();
+        assert_eq!(shown.to_string(), "a (any capacity in any zone, example.com/rack r1)");
+        assert_eq!(serde_json::to_value(&shown).unwrap()["place"], "example.com/rack r1");
+    }
+
+    #[test]
+    fn a_shared_label_that_an_offering_tells_anyway_is_not_told_twice() {
+        let family = claim(&[("karpenter.k8s.aws/instance-family", &["p5"]), (names::ZONE, &["x"])]);
+        for key in
+            [names::ZONE, names::CAPACITY_TYPE, names::INSTANCE_TYPE, "karpenter.k8s.aws/instance-family"]
+        {
+            assert_eq!(Offering::of(&family, Some(key)), of(&family), "{key}");
+        }
+        let types = claim(&[(names::INSTANCE_TYPE, &["a"]), ("karpenter.k8s.aws/instance-family", &["p5"])]);
+        let held = Offering::of(&types, Some("karpenter.k8s.aws/instance-family"));
+        assert_eq!(held.first().unwrap().place, "karpenter.k8s.aws/instance-family p5");
     }
 }

@@ -56,6 +56,7 @@ pub struct Obstacle {
 pub enum ObstacleReason {
     NodePoolMissing,
     NodePoolNotReady,
+    NodePoolEdited,
     NoNodePoolFits,
     StaticNodePool,
     RequirementsClash,
@@ -158,6 +159,8 @@ pub struct Plan {
     pub choices: u32,
     /// What the gates said.
     pub reports: Vec<Report>,
+    /// The label that the policy wants all nodes to share, if any: shortages are remembered by it.
+    pub shares: Option<String>,
 }
 
 /// One node to be.
@@ -335,14 +338,15 @@ impl Plan {
         self.groups().iter().any(|(slot, _)| like(slot))
     }
 
-    /// Every combination of machine, zone and capacity type that one of its nodes may become.
+    /// Every combination of machine, zone, capacity type and place that one of its nodes may become.
     pub fn offerings(&self) -> BTreeSet<Offering> {
-        self.wanted().flat_map(|slot| Offering::of(&slot.template)).collect()
+        self.wanted().flat_map(|slot| Offering::of(&slot.template, self.shares.as_deref())).collect()
     }
 
     /// Whether one of its nodes has no capacity anywhere, as far as is remembered.
     pub fn is_short(&self, short: Option<&BTreeSet<Offering>>) -> bool {
-        short.is_some_and(|short| self.wanted().any(|slot| is_short(&slot.template, short)))
+        let shares = self.shares.as_deref();
+        short.is_some_and(|short| self.wanted().any(|slot| is_short(&slot.template, shares, short)))
     }
 
     /// One slot of each group that is still to be asked for.

@@ -40,7 +40,7 @@ pub fn candidates(
     let (mut usable, mut not_now, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
     for pool in &pools {
         match draft(pool, request, tier, wanted) {
-            Ok(draft) if readiness::is_open(pool, request.policy) => usable.push(draft),
+            Ok(draft) if readiness::is_open(pool, request.policy, cluster.edited) => usable.push(draft),
             Ok(draft) => not_now.push(draft),
             Err(obstacle) => reasons.push(obstacle),
         }
@@ -125,7 +125,8 @@ fn completed(pool: &Arc<NodePool>, request: &Request<'_>, wanted: &PodSetDemand<
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, condition, flavor, pool};
+    use super::super::fixtures::{World, condition, flavor, patched, pool};
+    use super::super::{Edited, Outcome};
     use super::*;
     use crate::api::parameters::Gate;
     use serde_json::{Value, json};
@@ -186,10 +187,10 @@ mod tests {
     #[test]
     fn a_static_pool_is_refused_where_no_other_could_give_the_nodes() {
         let fixed = || ("static", json!({"spec": {"replicas": 3}}));
-        assert!(matches!(world(&[fixed()]).plan(), crate::plan::Outcome::Refuse(_)));
+        assert!(matches!(world(&[fixed()]).plan(), Outcome::Refuse(_)));
         let mut named = world(&[fixed()]);
         named.policy.node_pool = Some("static".into());
-        assert!(matches!(named.plan(), crate::plan::Outcome::Refuse(_)));
+        assert!(matches!(named.plan(), Outcome::Refuse(_)));
         let late = ("late", not_ready(&[("Ready", "False")]));
         assert_eq!(world(&[fixed(), late]).obstacle().0, ObstacleReason::NodePoolNotReady);
     }
@@ -236,11 +237,70 @@ mod tests {
             not_ready(&[("Ready", "False")]),
             not_ready(&[]),
             json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}),
-            json!({"metadata": {"generation": 2}}),
         ] {
             let mut world = world(&[("gpu", change.clone())]);
             world.policy.node_class_gate = Gate::Off;
             assert_eq!(world.obstacle().0, ObstacleReason::NodePoolNotReady, "{change}");
         }
+        let mut world = world(&[("gpu", json!({"metadata": {"generation": 2}}))]);
+        world.policy.node_class_gate = Gate::Off;
+        let expected = "NodePool gpu was edited and Karpenter has not looked at it yet";
+        assert_eq!(world.obstacle(), (ObstacleReason::NodePoolEdited, expected.to_owned()));
+    }
+
+    /// Of generation 2, with what Karpenter has said of these generations.
+    fn edited(conditions: &[(&str, &str, i64)]) -> Value {
+        let of = |(kind, status, generation): &(&str, &str, i64)| {
+            patched(condition(kind, status), &json!({"observedGeneration": generation}))
+        };
+        let list: Vec<Value> = conditions.iter().map(of).collect();
+        json!({"metadata": {"generation": 2}, "spec": {"weight": 9}, "status": {"conditions": list}})
+    }
+
+    #[test]
+    fn a_pool_that_was_ready_is_waited_for_until_it_was_looked_at_and_no_other_is_taken_meanwhile() {
+        let (valid, class) = ("ValidationSucceeded", "NodeClassReady");
+        for unseen in [
+            &[("Ready", "True", 1)][..],
+            &[("Ready", "True", 1), (valid, "True", 1), (class, "True", 1)],
+            // Karpenter looks at one after the other.
+            &[("Ready", "Unknown", 2), (valid, "True", 1), (class, "True", 2)],
+        ] {
+            let world = world(&[("light", json!({})), ("heavy", edited(unseen))]);
+            assert_eq!(world.obstacle().0, ObstacleReason::NodePoolEdited, "{unseen:?}");
+            let cluster = Cluster { edited: Edited::PassedOver, ..world.cluster() };
+            let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
+                panic!("nobody may ever look at it")
+            };
+            assert_eq!(plan.slots[0].node_pool, "light");
+        }
+        for seen in [
+            &[("Ready", "False", 2), (valid, "True", 1), (class, "False", 2)][..],
+            &[("Ready", "Unknown", 2), (valid, "Unknown", 2), (class, "True", 2)],
+            &[("Ready", "Unknown", 1), (valid, "Unknown", 1), (class, "True", 1)],
+        ] {
+            assert_eq!(chosen(&world(&[("light", json!({})), ("heavy", edited(seen))])), "light", "{seen:?}");
+        }
+        let ready = [("Ready", "True", 2), (valid, "True", 2), (class, "True", 2)];
+        assert_eq!(chosen(&world(&[("light", json!({})), ("heavy", edited(&ready))])), "heavy");
+    }
+
+    #[test]
+    fn the_way_that_was_accepted_is_waited_for_while_its_pool_is_looked_at_wherever_it_stands_now() {
+        let mut world = world(&[("light", json!({})), ("heavy", json!({"spec": {"weight": 9}}))]);
+        let hash = world.provisioned().hash();
+        let again = |world: &World| {
+            let ways = crate::plan::Ways::Accepted { choice: 0, plan: Some(&hash) };
+            crate::plan::plan(&world.cluster(), &Request { ways, ..world.request() })
+        };
+        let unseen = edited(&[("Ready", "True", 1)]);
+        for weight in [9, 0] {
+            world.pools[1] = pool("heavy", &patched(unseen.clone(), &json!({"spec": {"weight": weight}})));
+            let Outcome::Wait(obstacle) = again(&world) else { panic!("{:?}", again(&world)) };
+            assert_eq!(obstacle.reason, ObstacleReason::NodePoolEdited);
+        }
+        let seen = edited(&[("Ready", "True", 2)]);
+        world.pools[1] = pool("heavy", &patched(seen, &json!({"spec": {"limits": {"nodes": "9"}}})));
+        assert!(matches!(again(&world), Outcome::Provision(plan) if plan.hash() == hash));
     }
 }

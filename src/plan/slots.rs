@@ -58,6 +58,7 @@ pub fn plan(
         choice: 0,
         choices: 1,
         reports: Vec::new(),
+        shares: request.policy.colocation.as_ref().map(|colocation| colocation.topology_key.clone()),
     })
 }
 

@@ -536,6 +536,31 @@ mod tests {
     }
 
     #[test]
+    fn where_one_rack_ran_out_the_next_of_the_tier_is_taken_and_the_next_tier_where_all_did() {
+        let rack = "example.com/rack";
+        let offered = json!({"spec": {"template": {"spec": {"requirements": [
+            {"key": rack, "operator": "In", "values": ["r1", "r2"]},
+            {"key": names::CAPACITY_TYPE, "operator": "In", "values": ["spot", "on-demand"]},
+        ]}}}});
+        for mode in [ColocationMode::Required, ColocationMode::Preferred] {
+            let mut world = two_tiers();
+            world.pools = vec![pool("gpu", &offered)];
+            world.policy.tiers[0].zones = Vec::new();
+            world.policy.colocation = Some(Colocation { topology_key: rack.into(), mode });
+            let mut ways = Vec::new();
+            for _ in 0..4 {
+                let plan = world.provisioned();
+                world.short.extend(short(&plan));
+                ways.push(plan.way);
+            }
+            assert_eq!(ways, ["spot r1", "spot r2", "on-demand r1", "on-demand r2"], "{mode:?}");
+            // Whoever may have any rack has none of these, and says nothing of racks.
+            world.policy.colocation = None;
+            assert_eq!(world.provisioned().way, "spot");
+        }
+    }
+
+    #[test]
     fn any_label_can_be_shared_and_one_without_known_values_is_refused_with_the_remedy() {
         let rack = "example.com/rack";
         let mut world = together(ColocationMode::Required);

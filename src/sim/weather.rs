@@ -21,6 +21,8 @@ pub struct Place {
     pub zone: String,
     /// `on-demand` or `spot`.
     pub capacity_type: String,
+    /// Labels of the claim.
+    pub labels: BTreeMap<String, String>,
 }
 
 /// A place and its weather. A matcher that is absent matches everything.
@@ -32,6 +34,9 @@ pub struct Rule {
     instance_type: Option<String>,
     zone: Option<String>,
     capacity_type: Option<String>,
+    /// Labels that the claim has.
+    #[serde(default)]
+    labels: BTreeMap<String, String>,
     /// At most so many live instances in this place.
     capacity: Option<usize>,
     /// A launch takes so long, while the rule stands.
@@ -71,6 +76,7 @@ impl Rule {
             && same(&self.instance_type, &place.instance_type)
             && same(&self.zone, &place.zone)
             && same(&self.capacity_type, &place.capacity_type)
+            && self.labels.iter().all(|(key, wanted)| place.labels.get(key) == Some(wanted))
     }
 }
 

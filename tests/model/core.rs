@@ -77,6 +77,7 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
         choice: 0,
         choices: 1,
         reports: Vec::new(),
+        shares: None,
     })
 });
 

@@ -10,6 +10,7 @@ use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
     RawParameters, ResourceFlavor, Workload,
 };
+use crate::cli::cluster::VIEWER;
 use crate::cli::{Failure, find};
 use crate::cluster::client;
 use crate::controllers::parameters;
@@ -263,6 +264,9 @@ fn assume_ready(pool: &mut Value) {
 }
 
 fn failed(what: &str, error: &kube::Error) -> Failure {
+    if matches!(error, kube::Error::Api(status) if status.code == 403) {
+        return Failure::Failed(format!("you may not list {what}; {VIEWER} has what is needed"));
+    }
     Failure::Failed(format!("reading {what}: {error}"))
 }
 

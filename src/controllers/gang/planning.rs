@@ -13,9 +13,13 @@ use crate::names;
 use crate::plan::demand::as_granted;
 use crate::plan::offering::Offering;
 use crate::plan::outcome::{Obstacle, ObstacleReason};
-use crate::plan::{Outcome, Request, Ways};
+use crate::plan::{Edited, Outcome, Request, Ways};
+use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// How long a NodePool that was edited is waited for before another one is taken.
+const EDITED: SignedDuration = SignedDuration::from_secs(30);
 
 impl Gang<'_> {
     pub(super) fn needs_plan(&self) -> bool {
@@ -46,17 +50,27 @@ impl Gang<'_> {
         };
         let goes_on = mixed && self.journal.state == State::Provisioning && matches!(ways, Ways::From(_));
         let request = Request { ways, ..self.request(workload) };
+        let patience = self.patience();
+        let edited = patience
+            .filter(|until| *until <= self.context.now())
+            .map_or(Edited::Awaited, |_| Edited::PassedOver);
         let known = plans::Known {
             claims: &self.pool_claims,
             warm: self.warm.as_deref().unwrap_or_default(),
             kept: &kept,
             shapes: None,
+            edited,
         };
         let short = goes_on.then(|| pages.short(self.context.now()));
         let mut plan = |workload, known| {
             plans::outcome(self.context, &Request { workload, ..request }, &self.id, pages, known)
         };
-        let now = plan(workload, known);
+        let mut now = plan(workload, known);
+        if let Outcome::Wait(obstacle) = &mut now
+            && (obstacle.reason, edited) == (ObstacleReason::NodePoolEdited, Edited::Awaited)
+        {
+            obstacle.until = patience;
+        }
         if matches!(&now, Outcome::Provision(plan) if plan.is_short(short.as_ref())) {
             // A gang that has nodes already does not ask in vain for the others: it would do so without a pause.
             let message = "no tier has capacity now for the nodes that are missing";
@@ -76,6 +90,12 @@ impl Gang<'_> {
         let known = plans::Known { shapes: Some(&[]), ..known };
         let mut before = [workload, &all].into_iter().map(|workload| plan(workload, known));
         before.find(|plan| self.is_begun_with(plan)).unwrap_or(found)
+    }
+
+    /// Until when a gang that has nothing yet waits for NodePools that were edited; for ever once it has.
+    fn patience(&self) -> Option<Timestamp> {
+        let begins = self.journal.state == State::Validating;
+        self.journal.entered_at.checked_add(EDITED).ok().filter(|_| begins)
     }
 
     /// Whether this is the plan that the attempt was begun with.
@@ -99,6 +119,7 @@ impl Gang<'_> {
     /// What this failure shows to be out of capacity.
     pub(super) fn exhausted(&self, failure: &Failure, losses: &BTreeMap<u32, Loss>) -> BTreeSet<Offering> {
         let attempt = self.journal.memory.attempt;
+        let shares = self.policy.colocation.as_ref().map(|colocation| colocation.topology_key.as_str());
         if !failure.reason.names_what_is_short() {
             return BTreeSet::new();
         }
@@ -109,12 +130,12 @@ impl Gang<'_> {
                 !c.is("Launched") && created.is_some_and(|created| created.0 + limit <= now)
             };
             let all = self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
-            return all.filter(is_late).flat_map(Offering::of).collect();
+            return all.filter(is_late).flat_map(|claim| Offering::of(claim, shares)).collect();
         }
         losses
             .iter()
             .filter(|(_, loss)| loss.failure().is_some_and(|f| f.reason == failure.reason))
-            .flat_map(|(slot, _)| self.context.necrology.offerings(&self.last_known(*slot).1))
+            .flat_map(|(slot, _)| self.context.necrology.offerings(&self.last_known(*slot).1, shares))
             .collect()
     }
 

@@ -8,7 +8,7 @@ use crate::api::NodePool;
 use crate::api::condition;
 use crate::api::node_claim::NodeClassRef;
 use crate::api::parameters;
-use crate::plan::{Cluster, ObstacleReason, Plan};
+use crate::plan::{Cluster, Edited, ObstacleReason, Plan};
 use crate::policy::Policy;
 use std::collections::BTreeSet;
 
@@ -22,10 +22,11 @@ pub fn ask(cluster: &Cluster<'_>, policy: &Policy, plan: &Plan) -> Vec<Report> {
     pools.filter_map(|(pool, class)| of_pool(pool, class, policy.node_class_gate)).collect()
 }
 
-/// Whether nothing but what the policy lets pass keeps nodes from being made of a NodePool.
-pub fn is_open(pool: &NodePool, policy: &Policy) -> bool {
+/// Whether nothing but what the policy lets pass keeps nodes from being made of a NodePool, now or, where that is waited for,
+/// as soon as Karpenter has looked at how it was edited.
+pub fn is_open(pool: &NodePool, policy: &Policy, edited: Edited) -> bool {
     let report = of_pool(pool, &NodeClassRef::default(), policy.node_class_gate);
-    report.is_none_or(|report| !report.is_closed())
+    (edited == Edited::Awaited && pool.is_unseen()) || report.is_none_or(|report| !report.is_closed())
 }
 
 fn of_pool(pool: &NodePool, class: &NodeClassRef, force: parameters::Gate) -> Option<Report> {
@@ -39,6 +40,9 @@ fn of_pool(pool: &NodePool, class: &NodeClassRef, force: parameters::Gate) -> Op
         let NodeClassRef { group, kind, name: of } = class;
         return Some(report.allow(format!("NodePool {name} and its {kind}.{group} {of} are ready")));
     };
+    if pool.is_unseen() {
+        return Some(report.because(ObstacleReason::NodePoolEdited).answer(Answer::Wait, fault));
+    }
     let report = report.answer(Answer::Wait, fault);
     if !only_the_class_is_not_ready(pool) {
         return Some(report);

@@ -15,6 +15,7 @@ macro_rules! files {
 const FILES: &[(&str, &str)] = &files![
     "budget",
     "buffer-time",
+    "capacity-types",
     "check-added",
     "checks-by-flavor",
     "cpu-job",
@@ -30,6 +31,7 @@ const FILES: &[(&str, &str)] = &files![
     "killed-in-shortage",
     "last-check",
     "launch-timeout",
+    "limit-taken-meanwhile",
     "limits",
     "limits-of-others",
     "long-name",
@@ -59,6 +61,7 @@ const FILES: &[(&str, &str)] = &files![
     "pod-group",
     "preferred-zone",
     "queue-budget",
+    "rack-out",
     "running",
     "same-name-again",
     "shortage",

@@ -26,7 +26,7 @@ type offer struct {
 }
 
 func claimPlace(claim *v1.NodeClaim) place {
-	return place{NodePool: claim.Labels[v1.NodePoolLabelKey], Slot: claim.Labels[slotLabel]}
+	return place{NodePool: claim.Labels[v1.NodePoolLabelKey], Slot: claim.Labels[slotLabel], Labels: claim.Labels}
 }
 
 func on(p place, instanceType *cloudprovider.InstanceType, offering *cloudprovider.Offering) place {

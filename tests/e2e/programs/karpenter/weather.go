@@ -23,7 +23,7 @@ import (
 
 var weatherKey = types.NamespacedName{Namespace: "kube-system", Name: "weather"}
 
-// place is what a rule can be limited to: the claim's pool and slot, and the
+// place is what a rule can be limited to: the claim's pool, slot and labels, and the
 // offering it is or would be launched on.
 type place struct {
 	NodePool     string `json:"nodePool,omitempty"`
@@ -31,6 +31,8 @@ type place struct {
 	InstanceType string `json:"instanceType,omitempty"`
 	Zone         string `json:"zone,omitempty"`
 	CapacityType string `json:"capacityType,omitempty"`
+	// Of a rule, those that the claim must have among its own.
+	Labels map[string]string `json:"labels,omitempty"`
 }
 
 // rule is a place with its weather. A matcher that is empty matches everything.
@@ -65,10 +67,19 @@ type weather []rule
 func (r *rule) matches(p place) bool {
 	return matches(r.NodePool, p.NodePool) && matches(r.Slot, p.Slot) &&
 		matches(r.InstanceType, p.InstanceType) && matches(r.Zone, p.Zone) &&
-		matches(r.CapacityType, p.CapacityType)
+		matches(r.CapacityType, p.CapacityType) && hasAll(p.Labels, r.Labels)
 }
 
 func matches(wanted, value string) bool { return wanted == "" || wanted == value }
+
+func hasAll(labels, wanted map[string]string) bool {
+	for key, value := range wanted {
+		if labels[key] != value {
+			return false
+		}
+	}
+	return true
+}
 
 func (w weather) at(p place) weather {
 	var out weather

@@ -1,0 +1,186 @@
+//! The reading commands against the embedded API server, which grants what examples/rbac/setu-viewer.yaml does: that
+//! is enough for each of them, and none of it is too much.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+use axum::Json;
+use axum::extract::Request;
+use axum::middleware::{self, Next};
+use axum::response::{IntoResponse as _, Response};
+use http::StatusCode;
+use serde_json::{Value, json};
+use setu::clock::Clock;
+use setu::policy::PolicyFile;
+use setu::sim::api::kinds;
+use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::{http as door, scenario};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Name of everything.
+const ID: &str = "rights";
+/// API group and resource.
+type Right = (String, String);
+
+/// What the role grants; all its verbs are those of readers.
+fn granted() -> BTreeSet<Right> {
+    let path = format!("{}/examples/rbac/setu-viewer.yaml", env!("CARGO_MANIFEST_DIR"));
+    let role: Value = serde_yaml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+    let words =
+        |rule: &Value, key: &str| -> Vec<String> { serde_json::from_value(rule[key].clone()).unwrap() };
+    let mut all = BTreeSet::new();
+    for rule in role["rules"].as_array().unwrap() {
+        assert!(words(rule, "verbs").iter().all(|verb| ["get", "list", "watch"].contains(&verb.as_str())));
+        for group in words(rule, "apiGroups") {
+            all.extend(words(rule, "resources").into_iter().map(|resource| (group.clone(), resource)));
+        }
+    }
+    all
+}
+
+/// What a request to this path needs; `None` for what everybody may read.
+fn needed(path: &str) -> Option<Right> {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (group, rest) = match parts.as_slice() {
+        ["api", _, rest @ ..] => ("", rest),
+        ["apis", group, _, rest @ ..] => (*group, rest),
+        _ => return None,
+    };
+    let resource = match rest {
+        ["namespaces", _, resource, ..] | [resource, ..] => resource,
+        [] => return None,
+    };
+    Some((group.to_owned(), (*resource).to_owned()))
+}
+
+/// What was asked for.
+type Asked = Arc<Mutex<BTreeSet<Right>>>;
+
+/// Serves the cluster to whoever has these rights. Returns where.
+async fn serve(cluster: &Cluster, rights: BTreeSet<Right>, asked: Asked) -> SocketAddr {
+    let guard = middleware::from_fn(move |request: Request, next: Next| {
+        let right = needed(request.uri().path());
+        let reads = request.method() == http::Method::GET;
+        let may = reads && right.as_ref().is_none_or(|right| rights.contains(right));
+        asked.lock().unwrap().extend(right);
+        async move { if may { next.run(request).await } else { forbidden() } }
+    });
+    let router = door::router(cluster.server.clone(), CancellationToken::new()).layer(guard);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+fn forbidden() -> Response {
+    let status = json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": 403,
+        "reason": "Forbidden", "message": "no",
+    });
+    (StatusCode::FORBIDDEN, Json(status)).into_response()
+}
+
+fn job() -> Value {
+    let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"namespace": ID, "name": "train", "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
+        "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {"spec": {
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}}],
+        }}},
+    })
+}
+
+/// A gang that has come to its nodes.
+async fn world() -> (Cluster, Setu) {
+    let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+    let policy = PolicyFile::parse("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n").unwrap();
+    let mut cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), policy);
+    let admin = cluster.server.user("admin");
+    for object in scenario::objects(ID, 100).unwrap() {
+        let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
+        admin.create(kind, object).unwrap();
+    }
+    let setu = cluster.start_setu(&Start::default());
+    admin.create(&kinds::JOB, job()).unwrap();
+    let is_ready = || {
+        let claims = admin.list(&kinds::NODE_CLAIM);
+        let ready = |claim: &&Arc<Value>| claim["status"]["nodeName"].is_string();
+        claims.iter().filter(ready).count() == 2
+    };
+    while !is_ready() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    (cluster, setu)
+}
+
+/// Files that go with the test.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new() -> Self {
+        let folder = std::env::temp_dir().join(format!("setu-rights-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        Self(folder)
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.0.join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+async fn setu(kubeconfig: &str, arguments: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_setu"));
+    command.args(arguments).env("KUBECONFIG", kubeconfig).env_remove("KUBERNETES_SERVICE_HOST");
+    tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+}
+
+#[tokio::test]
+async fn the_role_for_readers_is_enough_for_every_reading_command_and_grants_nothing_else() {
+    let (cluster, _setu) = world().await;
+    let folder = Folder::new();
+    let manifest = folder.write("job.yaml", &job().to_string());
+    let name = scenario::controller_name_of(ID);
+    let plan = ["plan", "--controller-name", &name];
+    let commands: [Vec<&str>; 6] = [
+        [&plan[..], &["-f", &manifest]].concat(),
+        [&plan[..], &["-n", ID, "train"]].concat(),
+        vec!["inspect", "-A", "--controller-name", &name],
+        vec!["explain", "-n", ID, "train", "--controller-name", &name],
+        vec!["trace", "-n", ID, "train", "--controller-name", &name],
+        vec!["top", "--controller-name", &name],
+    ];
+    let asked = Asked::default();
+    let address = serve(&cluster, granted(), Arc::clone(&asked)).await;
+    let kubeconfig = folder.write("kubeconfig", &door::kubeconfig(address));
+    for command in &commands {
+        let output = setu(&kubeconfig, command).await;
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{command:?}: {said}{}", String::from_utf8_lossy(&output.stdout));
+        assert!(!said.contains("you may not"), "{command:?}: {said}");
+    }
+    assert_eq!(*asked.lock().unwrap(), granted(), "what is read, and what is granted");
+    // What is not granted is named with the remedy.
+    let mut rights = granted();
+    rights.retain(|(_, resource)| resource != "nodepools");
+    let address = serve(&cluster, rights, Asked::default()).await;
+    let kubeconfig = folder.write("poorer", &door::kubeconfig(address));
+    let output = setu(&kubeconfig, &commands[0]).await;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let expected = "you may not list nodepools; examples/rbac/setu-viewer.yaml has what is needed";
+    assert!(output.status.code() == Some(1) && said.contains(expected), "{said}");
+}
