@@ -22,7 +22,11 @@ impl Epoch {
     pub fn of(workload: &Workload, check: &str) -> Self {
         let reserved =
             condition::since(workload.conditions(), "QuotaReserved").map_or(0, jiff::Timestamp::as_second);
-        let admitted = serde_json::to_string(&workload.admission()).unwrap_or_default();
+        let mut admitted = workload.admission().cloned();
+        for set in admitted.iter_mut().flat_map(|admission| &mut admission.pod_set_assignments) {
+            set.delayed_topology_request.clear();
+        }
+        let admitted = serde_json::to_string(&admitted).unwrap_or_default();
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
         if planted!(EpochIgnored) {
             return Self("0-0-same".to_owned());
