@@ -322,6 +322,53 @@ fn a_gang_that_is_admitted_anew_with_another_shape_gives_its_nodes_back_first() 
     assert_eq!(through, [StateName::RollingBack, StateName::Released, StateName::Validating]);
 }
 
+/// The same, with another count than its nodes were made for.
+fn of_another_shape(mut workload: Value) -> Value {
+    workload["status"]["admission"]["podSetAssignments"][0]["count"] = json!(3);
+    workload
+}
+
+#[test]
+fn an_admission_that_changes_under_running_pods_takes_no_node_and_stops_nothing() {
+    let mut gang = Gang::new(State::Approved, &admitted());
+    let changed = of_another_shape(admitted());
+    gang.see(&changed);
+    assert_eq!(gang.is(), (StateName::Approved, 2));
+    assert_eq!(gang.told(&changed), None, "its pods run on");
+    // Nodes for other pods serve no next admission, though it is like the last one.
+    gang.see(&of_another_shape(again(&[Counted])));
+    assert_eq!(gang.claims.len(), 0);
+    assert_eq!(gang.journal.history[0].to, StateName::RollingBack);
+    // One that needs no node runs on, too.
+    let mut gang = Gang::new(State::Approved, &admitted());
+    (gang.journal.memory.slots, gang.claims) = (0, Vec::new());
+    gang.see(&changed);
+    assert_eq!((gang.is(), gang.told(&changed)), ((StateName::Approved, 0), None));
+}
+
+#[test]
+fn a_gang_that_kueue_admits_on_an_earlier_ready_in_another_shape_keeps_its_nodes_until_it_is_evicted() {
+    let mut gang = Gang::new(State::Approved, &admitted());
+    let anew = |changes: &[Change]| of_another_shape(with(with(admitted(), &[Counted]), changes));
+    gang.see(&anew(&[]));
+    assert_eq!(gang.is(), (StateName::Approved, 2), "pods may run there");
+    assert_eq!(gang.told(&anew(&[])), Some(Verdict::Retry));
+    let leaving = [Is("Evicted", "True", "AdmissionCheck"), CheckReset];
+    gang.see(&anew(&leaving));
+    assert_eq!(gang.is(), (StateName::Approved, 2), "they are being stopped");
+    gang.see(&with(anew(&leaving), &[Is("QuotaReserved", "False", "Pending"), NoAdmission]));
+    assert_eq!(gang.is(), (StateName::Released, 0));
+    // Pods that nobody makes anew are never evicted.
+    let mut gang = Gang::new(State::Approved, &admitted());
+    let pods = |mut workload: Value| {
+        workload["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "p", "controller": true}]);
+        workload
+    };
+    gang.see(&pods(anew(&[])));
+    assert_eq!((gang.is(), gang.told(&pods(anew(&[])))), ((StateName::Approved, 2), None));
+}
+
 #[test]
 fn a_ready_of_an_earlier_admission_is_taken_back_before_its_nodes_are() {
     let anew = |told: &str| {

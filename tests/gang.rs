@@ -100,7 +100,9 @@ proptest! {
             let lawful = match &event {
                 Event::Gone(_) | Event::Failed(_) => true,
                 Event::Lost { standing, .. } => *standing == Standing::Reserved,
-                Event::Reserved { epoch, .. } => !epoch.same_shape(&journal.memory.epoch),
+                Event::Reserved { epoch, standing } => {
+                    *standing == Standing::Reserved && !epoch.same_shape(&journal.memory.epoch)
+                }
                 _ => false,
             };
             prop_assert!(lawful, "{event:?}");

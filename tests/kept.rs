@@ -45,6 +45,37 @@ impl Stage {
         Self { cluster, setu, admin }
     }
 
+    /// Has the queue's only check be Kueue's own, and its flavor a topology of racks.
+    fn places_by_rack(&self) {
+        // The name of a check's controller cannot be changed, so it is made anew.
+        self.admin.delete(&kinds::ADMISSION_CHECK, "", ID, Preconditions::default()).unwrap();
+        let check = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": ID},
+            "spec": {"controllerName": names::PROVISIONING_REQUEST},
+        });
+        self.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+        let topology = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": {"name": "racks"},
+            "spec": {"levels": [{"nodeLabel": "example.com/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]},
+        });
+        self.admin.create(&kinds::TOPOLOGY, topology).unwrap();
+        let placed = json!({"spec": {"topologyName": "racks"}});
+        self.admin.merge(&kinds::RESOURCE_FLAVOR, "", ID, &placed).unwrap();
+    }
+
+    /// Has each node of the gang show one of these racks, in turn.
+    async fn racks(&self, racks: [&str; 2]) {
+        let up = |s: &Self| {
+            let up = |c: &Arc<Value>| is(c, "Initialized");
+            s.claims().len() == 2 && s.claims().iter().all(up)
+        };
+        self.until("its nodes are up", 120, up).await;
+        for (node, rack) in self.admin.list(&kinds::NODE).iter().zip(racks) {
+            let rack = json!({"metadata": {"labels": {"example.com/rack": rack}}});
+            self.admin.merge(&kinds::NODE, "", node["metadata"]["name"].as_str().unwrap(), &rack).unwrap();
+        }
+    }
+
     /// Ends this life of Setu and begins another.
     fn restart(&mut self, options: Options) {
         self.setu.kill();
@@ -52,12 +83,17 @@ impl Stage {
     }
 
     fn job(&self, name: &str, queue: &Value) -> Arc<Value> {
+        self.job_with(name, queue, &json!({}))
+    }
+
+    /// A Job of two pods with these annotations.
+    fn job_with(&self, name: &str, queue: &Value, annotations: &Value) -> Arc<Value> {
         let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
         let job = json!({
             "apiVersion": "batch/v1", "kind": "Job",
             "metadata": {"namespace": ID, "name": name, "labels": queue},
             "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {
-                "metadata": {}, "spec": {"restartPolicy": "Never", "containers": [
+                "metadata": {"annotations": annotations}, "spec": {"restartPolicy": "Never", "containers": [
                     {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
                 ]},
             }},
@@ -452,21 +488,7 @@ async fn checks_of_kueues_own_controller_are_answered_on_request_and_nodes_show_
     let compat = Options { tas_compat: true, ..Options::default() };
     for (options, answered) in [(compat, true), (Options::default(), false)] {
         let stage = Stage::new(options, "{}");
-        let check = json!({"spec": {"controllerName": names::PROVISIONING_REQUEST}});
-        // The name of a check's controller cannot be changed, so it is made anew.
-        stage.admin.delete(&kinds::ADMISSION_CHECK, "", ID, Preconditions::default()).unwrap();
-        let mut object = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": ID},
-        });
-        object["spec"] = check["spec"].clone();
-        stage.admin.create(&kinds::ADMISSION_CHECK, object).unwrap();
-        let topology = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Topology", "metadata": {"name": "racks"},
-            "spec": {"levels": [{"nodeLabel": "example.com/rack"}, {"nodeLabel": "kubernetes.io/hostname"}]},
-        });
-        stage.admin.create(&kinds::TOPOLOGY, topology).unwrap();
-        let placed = json!({"spec": {"topologyName": "racks"}});
-        stage.admin.merge(&kinds::RESOURCE_FLAVOR, "", ID, &placed).unwrap();
+        stage.places_by_rack();
         stage.job("gang", &queued());
         if !answered {
             let active = json!({"status": {"conditions": [{
@@ -485,13 +507,36 @@ async fn checks_of_kueues_own_controller_are_answered_on_request_and_nodes_show_
         stage.until("its nodes are up", 60, all_up).await;
         tokio::time::sleep(Duration::from_secs(20)).await;
         assert!(stage.is_in("gang", "WaitingReady"), "the nodes are in no rack yet: {}", stage.says("gang"));
-        for node in stage.admin.list(&kinds::NODE) {
-            let rack = json!({"metadata": {"labels": {"example.com/rack": "r1"}}});
-            let name = node["metadata"]["name"].as_str().unwrap();
-            stage.admin.merge(&kinds::NODE, "", name, &rack).unwrap();
-        }
+        stage.racks(["r1", "r1"]).await;
         stage.until("it is admitted", 60, |s| s.is("gang", "Admitted")).await;
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_in_the_topology_that_kueue_never_finds_is_waited_for_as_long_as_an_admission_may_take() {
+    let compat = Options { tas_compat: true, ..Options::default() };
+    let stage = Stage::new(compat, "{deadlines: {admit: 2m}, retry: {yield: {base: 1s, max: 1s}}}");
+    stage.places_by_rack();
+    let together = json!({"kueue.x-k8s.io/podset-required-topology": "example.com/rack"});
+    stage.job_with("gang", &queued(), &together);
+    stage.racks(["r1", "r2"]).await;
+    stage.until("it is ready", 60, |s| s.is_in("gang", "Approved")).await;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    assert_eq!((stage.is("gang", "Admitted"), stage.claims().len()), (false, 2), "it may still come");
+    stage.until("its nodes are given back", 60, |s| s.claims().is_empty()).await;
+    let why = "was not admitted within 2m: Kueue found no place for its pods in the topology";
+    let told = |s: &Stage| {
+        let events = s.admin.list(&kinds::EVENT);
+        events.iter().any(|e| e["note"].as_str().is_some_and(|note| note.contains(why)))
+    };
+    stage.until("that is told", 60, told).await;
+    assert!(stage.says("gang").contains(why), "{}", stage.says("gang"));
+    // The next attempt has its nodes in one rack.
+    stage.racks(["r3", "r3"]).await;
+    stage.until("it is admitted", 120, |s| s.is("gang", "Admitted")).await;
+    let workload = stage.workload("gang").unwrap();
+    let assigned = &workload["status"]["admission"]["podSetAssignments"][0];
+    assert_eq!(assigned["topologyAssignment"]["domains"][0]["values"], json!(["r3"]));
 }
 
 #[tokio::test(start_paused = true)]

@@ -300,7 +300,7 @@ fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happe
             losses: &losses,
             sight: Sight::Cached,
             policy: &policy,
-            outlook: Outlook { ready_by: ready_by.map(at), tier: Some("on-demand") },
+            outlook: Outlook { ready_by: ready_by.map(at), tier: Some("on-demand"), unplaced: false },
         };
         explain(&journal(State::WaitingReady), &facts)
     };

@@ -24,6 +24,9 @@ pub struct Node {
 /// `spec` of a Node, slimmed.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 pub struct NodeSpec {
+    /// The provider's id; empty until the provider or the kubelet has said it.
+    #[serde(default, rename = "providerID", skip_serializing_if = "String::is_empty")]
+    pub provider_id: String,
     /// What pods must tolerate.
     #[serde(default)]
     pub taints: Vec<Taint>,
@@ -70,6 +73,12 @@ impl Node {
     /// When it last became Ready or stopped being so; `None` if it does not say.
     pub fn ready_since(&self) -> Option<Timestamp> {
         self.status.conditions.iter().find(|c| c.kind == "Ready")?.last_transition_time
+    }
+
+    /// Since when nobody has heard from its kubelet; `None` while the kubelet speaks, whatever it says.
+    pub fn silent_since(&self) -> Option<Timestamp> {
+        let ready = self.status.conditions.iter().find(|c| c.kind == "Ready")?;
+        ready.last_transition_time.filter(|_| ready.status == "Unknown")
     }
 
     /// Whether the kubelet reports it Ready.

@@ -80,7 +80,7 @@ pub struct Admission {
     /// The queue that granted it.
     #[serde(default)]
     pub cluster_queue: String,
-    /// Per pod set: flavors and count. Topology fields are not read: they change within one reservation.
+    /// Per pod set: flavors and count.
     #[serde(default)]
     pub pod_set_assignments: Vec<PodSetAssignment>,
 }
@@ -97,6 +97,10 @@ pub struct PodSetAssignment {
     /// Pods granted; absent means all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<i32>,
+    /// Whether Kueue places its pods only once the nodes are there: `Pending` until it has. It changes within one
+    /// reservation.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub delayed_topology_request: String,
 }
 
 /// Pods of a pod set that are done.
@@ -210,6 +214,12 @@ impl Workload {
     /// What Kueue reserved, if anything.
     pub fn admission(&self) -> Option<&Admission> {
         self.status.as_ref().and_then(|s| s.admission.as_ref())
+    }
+
+    /// Whether Kueue has yet to find a place in the topology for some of the pods.
+    pub fn is_unplaced(&self) -> bool {
+        let assigned = self.admission().into_iter().flat_map(|admission| &admission.pod_set_assignments);
+        assigned.into_iter().any(|set| set.delayed_topology_request == "Pending")
     }
 
     /// Whether the condition of this type is True.

@@ -6,7 +6,7 @@ use crate::cluster::time::timed;
 use crate::controllers::claims::{Suspects, Sweeper};
 pub use crate::controllers::context::Parts;
 use crate::controllers::queue::{self, Action, Key, Limits};
-use crate::controllers::{Context, admission_check, claims, parameters, workload};
+use crate::controllers::{Context, admission_check, claims, parameters, strays, workload};
 use crate::telemetry::metrics;
 use futures::FutureExt;
 use futures::future::join_all;
@@ -108,7 +108,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     );
     let named = queue::work(feeds.parameters, ONE, Key::lane, |key| look_at_parameters(key, context), stop);
     // What came of each look is logged where it is taken.
-    tokio::join!(workloads, checks, claims, named, sweeper.sweep(stop));
+    tokio::join!(workloads, checks, claims, named, sweeper.sweep(stop), strays::sweep(context, stop).boxed());
 }
 
 async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {

@@ -229,7 +229,12 @@ fn place_of(claim: &NodeClaim) -> Place {
 
 /// The Workload a claim was made for, by its annotation.
 pub fn workload_of(claim: &NodeClaim) -> Option<ObjectRef<Workload>> {
-    let (namespace, name) = claim.annotation(names::WORKLOAD).split_once('/')?;
+    workload_named(claim.annotation(names::WORKLOAD))
+}
+
+/// The Workload that [`names::WORKLOAD`] names as `namespace/name`.
+pub fn workload_named(value: &str) -> Option<ObjectRef<Workload>> {
+    let (namespace, name) = value.split_once('/')?;
     Some(ObjectRef::new(name).within(namespace))
 }
 

@@ -204,8 +204,8 @@ impl Context {
         metrics::held_nodes(&held);
     }
 
-    /// NodePools of the Nodes of ours whose NodeClaim is gone. Karpenter ends their machines; one that stays
-    /// bills for nobody, and is the administrator's to look at.
+    /// NodePools of the Nodes of ours whose NodeClaim is gone. Karpenter ends their machines; one that stays and whose
+    /// kubelet speaks bills for nobody, and is the administrator's to look at.
     fn stray_nodes(&self, named: &BTreeSet<&str>) -> Vec<String> {
         let strays = self.stores.nodes.named(|node| !named.contains(node));
         let ours =

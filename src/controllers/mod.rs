@@ -1,8 +1,8 @@
 //! The loops that turn watches into writes.
 //!
 //! `workload` takes gangs through their lives, `admission_check` reports whether a check works, and
-//! `claims` asks of every NodeClaim whether somebody still wants it. `queue` decides who is looked at
-//! when, `context` is what they share, `touched` what follows when an object changes, and `board` what people
+//! `claims` asks of every NodeClaim whether somebody still wants it, and `strays` of every Node whether it has one. `queue`
+//! decides who is looked at when, `context` is what they share, `touched` what follows when an object changes, and `board` what people
 //! are shown of it.
 
 pub mod admission_check;
@@ -20,6 +20,7 @@ mod plans;
 pub mod policies;
 pub mod queue;
 mod seen;
+pub mod strays;
 mod terms;
 mod touched;
 mod traffic;

@@ -144,15 +144,17 @@ pub async fn current(client: &Client, name: &str) -> Result<Option<NodeClaim>, E
     call("reading NodeClaim", name, api.get_opt(name)).await
 }
 
-/// Every live claim of these NodePools, whoever made it.
+/// Every live claim of these NodePools that can be read, whoever made it.
 pub async fn of_pools(client: &Client, pools: &[String]) -> Result<Vec<NodeClaim>, Error> {
+    let all = guarded_of_pools(client, pools).await?;
+    Ok(all.into_iter().filter_map(|guard| guard.0.ok()).collect())
+}
+
+/// Every live claim of these NodePools, whoever made it, and whether it can be read.
+pub async fn guarded_of_pools(client: &Client, pools: &[String]) -> Result<Vec<Guarded<NodeClaim>>, Error> {
     let selector = format!("{} in ({})", names::NODEPOOL, pools.join(","));
     let api: Api<Guarded<NodeClaim>> = Api::all(client.clone());
-    let list = call(
-        "listing NodeClaims of NodePools",
-        &selector,
-        api.list(&ListParams::default().labels(&selector)),
-    )
-    .await?;
-    Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect())
+    let params = ListParams::default().labels(&selector);
+    let list = call("listing NodeClaims of NodePools", &selector, api.list(&params)).await?;
+    Ok(list.items)
 }

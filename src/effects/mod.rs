@@ -7,6 +7,7 @@ pub mod claims;
 pub mod events;
 pub mod handover;
 pub mod journal;
+pub mod nodes;
 pub mod parameters;
 pub mod pods;
 pub mod verdict;

@@ -165,14 +165,17 @@ impl GangChart {
                 Handled
             }
             Event::Reserved { epoch, standing } => {
-                let same = context.memory.epoch.same_shape(epoch);
-                match standing {
-                    Standing::Admitted | Standing::Running | Standing::AdmittedPods if same => {
-                        context.memory.epoch = epoch.clone();
+                let admitted = *standing != Standing::Reserved;
+                let before = &context.memory.epoch;
+                let goes_on = before.same_shape(epoch) || before.same_reservation(epoch);
+                match context.memory.slots {
+                    // Pods may run: whatever Kueue admits now, their nodes go only when they have stopped.
+                    slots if admitted && (slots > 0 || goes_on) => {
+                        context.runs_under(epoch);
                         Handled
                     }
-                    _ if context.memory.slots == 0 => Transition(context.begin_epoch(epoch, *standing)),
-                    _ if same => {
+                    0 => Transition(context.begin_epoch(epoch, *standing)),
+                    _ if context.fits(epoch) => {
                         context.memory.epoch = epoch.clone();
                         context.restart_clock();
                         (context.memory.mending, context.memory.tries) = (false, 0);

@@ -31,12 +31,20 @@ pub enum Orphaned {
     GangOver,
     /// No gang took it over in the time for which it was kept.
     WarmOver,
+    /// It is a Node without a NodeClaim, whose kubelet has fallen silent.
+    StrayNode,
 }
 
 impl Orphaned {
     /// Every reason.
-    pub const ALL: [Self; 5] =
-        [Self::WorkloadGone, Self::HoldExpired, Self::SlicesOver, Self::GangOver, Self::WarmOver];
+    pub const ALL: [Self; 6] = [
+        Self::WorkloadGone,
+        Self::HoldExpired,
+        Self::SlicesOver,
+        Self::GangOver,
+        Self::WarmOver,
+        Self::StrayNode,
+    ];
 
     /// Its name, as a label.
     pub const fn name(self) -> &'static str {
@@ -46,6 +54,7 @@ impl Orphaned {
             Self::SlicesOver => "slices_over",
             Self::GangOver => "gang_over",
             Self::WarmOver => "warm_over",
+            Self::StrayNode => "stray_node",
         }
     }
 }

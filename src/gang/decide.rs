@@ -7,7 +7,7 @@ use super::chart::GangChart;
 use super::event::{Effect, Event, Standing};
 use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, Memory};
-use super::reservation::Epoch;
+use super::reservation::{Epoch, Fit};
 use super::state::{State, Then};
 use super::way::Way;
 use crate::api::Workload;
@@ -126,6 +126,7 @@ impl Turn {
     /// Starts a new attempt under a number that was never used.
     pub(super) fn begin_attempt(&mut self, slots: u32, plan: &str, pinning: Pinning, way: Way) {
         self.memory.attempt = self.memory.attempt.saturating_add(1);
+        self.memory.fit = Fit::Same;
         (self.memory.generation, self.memory.mending) = (0, false);
         self.memory.slots = slots;
         self.memory.plan = Some(plan.to_owned());
@@ -137,6 +138,7 @@ impl Turn {
     /// Takes over an attempt whose claims exist but whose journal is lost.
     pub(super) fn adopt(&mut self, attempt: u32, generation: u32, slots: u32) {
         self.memory.attempt = attempt;
+        self.memory.fit = Fit::Same;
         (self.memory.generation, self.memory.mending) = (generation, false);
         self.memory.slots = slots;
         self.memory.plan = None;
@@ -157,6 +159,7 @@ impl Turn {
     /// Where a new admission starts.
     pub(super) fn begin_epoch(&mut self, epoch: &Epoch, standing: Standing) -> State {
         self.memory.epoch = epoch.clone();
+        self.memory.fit = Fit::Same;
         self.memory.tries = 0;
         self.memory.way = Way::default();
         self.memory.slots = 0;
@@ -174,6 +177,20 @@ impl Turn {
             Some(until) if until > self.now && !self.is_too_far(until) => State::BackingOff { until },
             _ => State::Validating,
         }
+    }
+
+    /// Goes on under this admission with the nodes that exist, on which pods may run.
+    pub(super) fn runs_under(&mut self, epoch: &Epoch) {
+        let before = std::mem::replace(&mut self.memory.epoch, epoch.clone());
+        if !before.same_shape(epoch) {
+            let fit = if before.same_reservation(epoch) { Fit::Changed } else { Fit::Stale };
+            self.memory.fit = self.memory.fit.max(fit);
+        }
+    }
+
+    /// Whether the nodes that exist are what this admission needs.
+    pub(super) fn fits(&self, epoch: &Epoch) -> bool {
+        self.memory.fit.is_same() && self.memory.epoch.same_shape(epoch)
     }
 
     /// Whether a time lies further ahead than any wait: no clock that is right has written it.

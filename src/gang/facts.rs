@@ -43,6 +43,8 @@ pub struct Outlook<'a> {
     pub ready_by: Option<Timestamp>,
     /// Name of its tier.
     pub tier: Option<&'a str>,
+    /// Whether Kueue has yet to find a place in the topology for some of the pods.
+    pub unplaced: bool,
 }
 
 /// How a list was read.

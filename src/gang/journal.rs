@@ -5,7 +5,7 @@
 
 use super::event::Reason;
 use super::failure::{Failure, FailureClass};
-use super::reservation::Epoch;
+use super::reservation::{Epoch, Fit};
 use super::state::{State, StateName};
 use super::trace::TraceContext;
 use super::way::Way;
@@ -68,6 +68,9 @@ pub struct Journal {
 pub struct Memory {
     /// The admission this state belongs to.
     pub epoch: Epoch,
+    /// Whether the nodes are of the shape of that admission.
+    #[serde(default, skip_serializing_if = "Fit::is_same")]
+    pub fit: Fit,
     /// Number of the current or last attempt; only ever grows.
     pub attempt: u32,
     /// Which of the ways to get nodes the attempt uses, or the next one is to start from.

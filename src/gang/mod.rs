@@ -29,6 +29,7 @@ pub mod reservation;
 mod rounds;
 pub mod state;
 pub mod strangers;
+pub mod stray;
 pub mod trace;
 pub mod verdict;
 mod wake;

@@ -298,7 +298,12 @@ pub fn unfit(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
             let limit = facts.policy.deadlines.admit;
             let end = journal.entered_at.checked_add(limit.signed());
             end.ok().filter(|end| *end <= facts.now)?;
-            format!("every node was ready, but the Workload was not admitted within {limit}")
+            let why = if facts.outlook.unplaced {
+                ": Kueue found no place for its pods in the topology"
+            } else {
+                ""
+            };
+            format!("every node was ready, but the Workload was not admitted within {limit}{why}")
         };
         Some(Failure::new(FailureClass::NotAdmitted, message))
     };

@@ -22,7 +22,11 @@ impl Epoch {
     pub fn of(workload: &Workload, check: &str) -> Self {
         let reserved =
             condition::since(workload.conditions(), "QuotaReserved").map_or(0, jiff::Timestamp::as_second);
-        let admitted = serde_json::to_string(&workload.admission()).unwrap_or_default();
+        let mut admitted = workload.admission().cloned();
+        for set in admitted.iter_mut().flat_map(|admission| &mut admission.pod_set_assignments) {
+            set.delayed_topology_request.clear();
+        }
+        let admitted = serde_json::to_string(&admitted).unwrap_or_default();
         let uid = workload.metadata.uid.as_deref().unwrap_or_default();
         if planted!(EpochIgnored) {
             return Self("0-0-same".to_owned());
@@ -32,8 +36,37 @@ impl Epoch {
 
     /// Whether both admit the same counts under the same flavors.
     pub fn same_shape(&self, other: &Self) -> bool {
-        let shape = |e: &Self| e.0.rsplit('-').next().map(str::to_owned);
-        shape(self) == shape(other)
+        self.parts().1 == other.parts().1
+    }
+
+    /// Whether both are of one reservation, whatever it admits.
+    pub fn same_reservation(&self, other: &Self) -> bool {
+        self.parts().0 == other.parts().0
+    }
+
+    /// Which reservation it is, and what that admits.
+    fn parts(&self) -> (&str, &str) {
+        self.0.rsplit_once('-').unwrap_or(("", &self.0))
+    }
+}
+
+/// Whether the nodes of a gang are of the shape that it was admitted in.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fit {
+    /// They are.
+    #[default]
+    Same,
+    /// Kueue changed what the reservation admits, and the pods run on.
+    Changed,
+    /// Kueue admitted another reservation on a Ready that was not said of it.
+    Stale,
+}
+
+impl Fit {
+    /// Whether they are.
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+    pub fn is_same(&self) -> bool {
+        *self == Self::Same
     }
 }
 

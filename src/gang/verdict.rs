@@ -9,7 +9,7 @@ use super::facts::{Facts, Sight};
 use super::journal::Journal;
 use super::message;
 use super::observe;
-use super::reservation::{Ending, Reservation};
+use super::reservation::{Ending, Fit, Reservation};
 use super::state::{State, Then};
 use crate::api::Workload;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
@@ -72,6 +72,15 @@ pub fn desired(
     match journal.state {
         State::Approved => {
             let admitted = *standing != Standing::Reserved;
+            if journal.memory.fit == Fit::Stale && *standing == Standing::Admitted {
+                // Its nodes go when its pods have stopped, and then it begins anew.
+                let message = "was admitted on a Ready of an earlier reservation, and its nodes are not what it needs now";
+                return Some(Desired {
+                    state: Verdict::Retry,
+                    message: message.to_owned(),
+                    updates: Vec::new(),
+                });
+            }
             if entry.state == Verdict::Ready && admitted {
                 return None;
             }

@@ -17,6 +17,8 @@ pub enum Denial {
     Webhook,
     /// NodeClaims are not deleted.
     Deletes,
+    /// Nodes are not deleted.
+    NodeDeletes,
     /// NodeClaims and Nodes are not changed.
     Patches,
     /// Workloads are not annotated.
@@ -37,6 +39,7 @@ impl Denial {
                 Self::Creates.covers(method, path, body) && contains(body, &slot_one())
             }
             Self::Deletes => *method == Method::DELETE && of(kinds::NODE_CLAIM.plural),
+            Self::NodeDeletes => *method == Method::DELETE && of(kinds::NODE.plural),
             Self::Patches => {
                 *method == Method::PATCH && (of(kinds::NODE_CLAIM.plural) || of(kinds::NODE.plural))
             }
@@ -108,6 +111,7 @@ mod tests {
             (Method::GET, claims.to_owned(), String::new()),
             (Method::PATCH, format!("{claims}/c"), String::new()),
             (Method::PATCH, "/api/v1/nodes/n".to_owned(), String::new()),
+            (Method::DELETE, "/api/v1/nodes/n".to_owned(), String::new()),
         ];
         for (denial, refused) in [
             (Denial::Creates, vec![0, 1]),
@@ -118,6 +122,7 @@ mod tests {
             (Denial::Verdicts, vec![4]),
             (Denial::Events, vec![5]),
             (Denial::Patches, vec![7, 8]),
+            (Denial::NodeDeletes, vec![9]),
         ] {
             let denials = Denials::default();
             denials.begin(denial);

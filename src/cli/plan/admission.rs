@@ -61,7 +61,11 @@ pub fn admit(
             .iter()
             .map(|set| {
                 let assigned = assign(objects, &queue.spec.resource_groups, &flavors, flavor, set)?;
-                Ok(PodSetAssignment { name: set.name.clone(), flavors: assigned, count: None })
+                Ok(PodSetAssignment {
+                    name: set.name.clone(),
+                    flavors: assigned,
+                    ..PodSetAssignment::default()
+                })
             })
             .collect();
         let cluster_queue = queue.metadata.name.clone().unwrap_or_default();

@@ -24,6 +24,7 @@ pub(super) struct Glance {
     pub now: Timestamp,
     reservation: Reservation,
     told: Verdict,
+    unplaced: bool,
     views: Vec<ClaimView>,
     pub losses: BTreeMap<u32, Loss>,
 }
@@ -36,6 +37,7 @@ impl Gang<'_> {
             now,
             reservation: Reservation::of(workload, check),
             told: workload.check(check).map(|c| c.state).unwrap_or_default(),
+            unplaced: workload.is_unplaced(),
             views: self.views(now),
             losses: self.losses(workload, now),
         }
@@ -52,7 +54,7 @@ impl Gang<'_> {
             losses: &glance.losses,
             sight: self.sight,
             policy: &self.policy,
-            outlook: self.outlook(),
+            outlook: Outlook { unplaced: glance.unplaced, ..self.outlook() },
         }
     }
 
@@ -64,7 +66,8 @@ impl Gang<'_> {
             State::WaitingReady => self.context.estimates.ready_by(&self.id, self.journal.seq, &current),
             _ => None,
         };
-        Outlook { ready_by, tier: Some(self.tier.as_str()).filter(|tier| !tier.is_empty()) }
+        let tier = Some(self.tier.as_str()).filter(|tier| !tier.is_empty());
+        Outlook { ready_by, tier, ..Outlook::default() }
     }
 
     pub(super) fn views(&self, now: Timestamp) -> Vec<ClaimView> {

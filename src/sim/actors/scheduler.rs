@@ -44,6 +44,22 @@ pub fn schedule(user: &User) -> Vec<Arc<Value>> {
     bound
 }
 
+/// How many pods like this one the nodes would take if nothing else ran there.
+pub fn places<'n>(nodes: impl Iterator<Item = &'n Value>, pod: &Value) -> i64 {
+    let wanted = requests(pod);
+    let takers = nodes.filter_map(Host::of).filter(|host| takes(host.node, pod));
+    takers
+        .map(|mut host| {
+            let mut count = 0;
+            while host.has_room(&wanted) {
+                host.carry(&wanted);
+                count += 1;
+            }
+            count
+        })
+        .sum()
+}
+
 /// Which hosts have the labels that waiting pods ask for, so that not every pod is compared with every host.
 struct Labelled<'n> {
     /// Indices of hosts by key and value of a label.

@@ -1,6 +1,6 @@
 //! Check entries: kept in step with the queue, reset by evictions, read for admission.
 
-use super::{FINALIZER, conditions, set_status};
+use super::{FINALIZER, conditions, set_status, topology};
 use crate::sim::api::User;
 use crate::sim::api::kinds;
 use crate::sim::values::{condition, flag, is, list, number, seconds, set, text};
@@ -8,6 +8,9 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::Arc;
+
+/// Between two searches for a place in the topology; the real one waits longer from time to time.
+const SECOND_PASS: SignedDuration = SignedDuration::from_secs(20);
 
 /// The ClusterQueue a Workload was submitted to.
 pub fn queue_of(user: &User, workload: &Value) -> Option<Arc<Value>> {
@@ -153,14 +156,25 @@ pub fn release(user: &User, workload: &Value, now: Timestamp) {
     set_status(user, workload, &json!({"conditions": conditions, "admission": null, "requeueState": null}));
 }
 
-/// Admits a Workload whose checks are all Ready.
-pub fn admit(user: &User, workload: &Value, now: Timestamp) {
+/// Admits a Workload whose checks are all Ready. Returns when to try again if its pods have no place yet.
+pub fn admit(user: &User, workload: &Value, now: Timestamp) -> Option<Timestamp> {
     let ready = list(workload, "/status/admissionChecks").iter().all(|c| text(c, "/state") == "Ready");
     if !is(workload, "QuotaReserved") || is(workload, "Admitted") || is(workload, "Evicted") || !ready {
-        return;
+        return None;
+    }
+    if !topology::place(user, workload) {
+        return now.checked_add(SECOND_PASS).ok();
     }
     let set = [("Admitted", "True", "Admitted", "The workload is admitted")];
     set_status(user, workload, &json!({"conditions": conditions(workload, &set, now)}));
+    None
+}
+
+/// Changes what each pod set of an admission was granted.
+pub fn set_assignments(user: &User, workload: &Value, assignments: &[Value]) {
+    let queue = text(workload, "/status/admission/clusterQueue");
+    let admission = json!({"clusterQueue": queue, "podSetAssignments": assignments});
+    set_status(user, workload, &json!({"admission": admission}));
 }
 
 /// Lets a Workload go that is being deleted.

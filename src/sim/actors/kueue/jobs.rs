@@ -95,7 +95,7 @@ fn create(
 }
 
 /// What Kueue adds to the pods of a pod set: labels of its flavors, and what the checks ask for.
-fn additions(user: &User, workload: &Value, pod_set: &str) -> (BTreeMap<String, String>, Vec<Value>) {
+pub fn additions(user: &User, workload: &Value, pod_set: &str) -> (BTreeMap<String, String>, Vec<Value>) {
     let mut selector = BTreeMap::new();
     let mut tolerations = Vec::new();
     let assignments = list(workload, "/status/admission/podSetAssignments");

@@ -4,6 +4,7 @@
 mod checks;
 mod jobs;
 mod quota;
+mod topology;
 
 pub use checks::eviction;
 
@@ -194,8 +195,8 @@ fn reconcile(user: &User, namespace: &str, name: &str, now: Timestamp) -> Option
         }
         return None;
     }
-    checks::admit(user, &workload, now);
-    jobs::pods_overdue(user, &workload, now)
+    let again = checks::admit(user, &workload, now);
+    again.into_iter().chain(jobs::pods_overdue(user, &workload, now)).min()
 }
 
 /// Writes parts of a Workload's status.

@@ -1,6 +1,6 @@
 //! Quota: which ClusterQueues are open, who gets what, and who has to make room.
 
-use super::{checks, conditions, holds_quota, order, set_status};
+use super::{checks, conditions, holds_quota, order, set_status, topology};
 use crate::plan::quantity::Amount;
 use crate::sim::api::User;
 use crate::sim::api::kinds;
@@ -129,7 +129,12 @@ fn assign_one(user: &User, pod_set: &Value, queue: &Value, taken: &mut Usage) ->
             );
         }
     }
-    Some(json!({"name": text(pod_set, "/name"), "flavors": flavors, "resourceUsage": usage, "count": count}))
+    let mut assigned =
+        json!({"name": text(pod_set, "/name"), "flavors": flavors, "resourceUsage": usage, "count": count});
+    if let Some(fields) = assigned.as_object_mut().filter(|_| topology::is_put_off(user, queue, &flavors)) {
+        fields.insert("delayedTopologyRequest".to_owned(), json!("Pending"));
+    }
+    Some(assigned)
 }
 
 /// What all pods of a pod set ask for together.

@@ -1,0 +1,145 @@
+//! Asks of every Node of ours whether a NodeClaim still stands behind it, and deletes those that nothing stands
+//! behind and nobody hears from.
+//!
+//! Rule: Node, NodeClaims and Workload are read from the API server, twice, before a Node is deleted. What cannot be
+//! told stays, and is shown by `setu_held_nodes{state="stray"}`.
+
+use super::context::Context;
+use super::memory::workload_named;
+use crate::api::{Node, NodeClaim, Workload};
+use crate::cluster::guard::Guarded;
+use crate::effects::{call, claims, nodes};
+use crate::error::Error;
+use crate::gang::custody::Orphaned;
+use crate::gang::stray::{is_silent, label, may_run, stands_behind};
+use crate::names;
+use crate::telemetry::metrics;
+use kube::{Api, ResourceExt};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// Time between two sweeps.
+const SWEEP: Duration = Duration::from_mins(5);
+/// Time between the two looks of a sweep.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
+/// How long nothing is tried where Nodes may not be deleted.
+const REFUSED: Duration = Duration::from_hours(1);
+/// Where the sweep waits for its turn to write.
+const LANE: &str = "sweep";
+
+/// Sweeps once a period, until `stop`.
+pub async fn sweep(context: &Context, stop: &CancellationToken) {
+    let mut refused: Option<Instant> = None;
+    while stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
+        if refused.is_some_and(|at| at.elapsed() < REFUSED) {
+            continue;
+        }
+        match context.pace.within(LANE, sweep_once(context)).await {
+            Ok(()) => refused = None,
+            Err(error) if error.is_forbidden() => {
+                if refused.is_none() {
+                    tracing::warn!(error = %error, "stray Nodes stay: Setu may not delete Nodes");
+                }
+                refused = Some(Instant::now());
+            }
+            Err(error) => tracing::warn!(error = %error, "could not look for stray Nodes"),
+        }
+    }
+}
+
+async fn sweep_once(context: &Context) -> Result<(), Error> {
+    let suspects = strays(context, suspects(context)).await?;
+    if suspects.is_empty() {
+        return Ok(());
+    }
+    tokio::time::sleep(SECOND_LOOK).await;
+    for node in strays(context, suspects).await? {
+        let uid = label(&node, names::WORKLOAD_UID);
+        tracing::info!(
+            node = node.name_any(),
+            workload = node.annotations().get(names::WORKLOAD),
+            reason = Orphaned::StrayNode.name(),
+            "no NodeClaim stands behind a Node any more"
+        );
+        match nodes::delete(context.client_of(uid), &node).await {
+            Ok(()) => metrics::swept(Orphaned::StrayNode),
+            Err(error) if error.is_forbidden() => return Err(error),
+            Err(error) => {
+                tracing::warn!(node = node.name_any(), error = %error, "a stray Node stays for now");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Nodes that may be strays as far as is known, and whose gangs this replica acts for.
+fn suspects(context: &Context) -> Vec<Node> {
+    let known = context.stores.claims.glimpses();
+    let named: BTreeSet<&str> = known.iter().map(|claim| claim.node_name.as_str()).collect();
+    let found = context.stores.nodes.named(|node| !named.contains(node)).into_iter();
+    let now = context.now();
+    let mine = |node: &Arc<Node>| context.acts_for(label(node, names::WORKLOAD_UID)) && is_silent(node, now);
+    found.filter(mine).map(Arc::unwrap_or_clone).collect()
+}
+
+/// Which of these Nodes are strays now. They are read before the claims: a claim is there before its Node.
+async fn strays(context: &Context, suspects: Vec<Node>) -> Result<Vec<Node>, Error> {
+    let api: Api<Node> = Api::all(context.client.clone());
+    let mut found = Vec::new();
+    for suspect in suspects {
+        let name = suspect.name_any();
+        let node = call("reading Node", &name, api.get_opt(&name)).await?;
+        let same = |node: &Node| node.uid() == suspect.uid() && is_silent(node, context.now());
+        found.extend(node.filter(same));
+    }
+    if found.is_empty() {
+        return Ok(found);
+    }
+    let pools: BTreeSet<String> = found.iter().map(|node| label(node, names::NODEPOOL).to_owned()).collect();
+    let claims = claims::guarded_of_pools(&context.client, &Vec::from_iter(pools)).await?;
+    let mut strays = Vec::new();
+    for node in found {
+        if claims.iter().any(|claim| may_stand_behind(claim, &node)) {
+            continue;
+        }
+        match may_be_used(context, &node).await {
+            Ok(true) => {}
+            Ok(false) => strays.push(node),
+            Err(error) => {
+                tracing::warn!(node = node.name_any(), error = %error, "a stray Node stays for now");
+            }
+        }
+    }
+    Ok(strays)
+}
+
+/// A claim that cannot be read may stand behind any Node of its NodePool.
+fn may_stand_behind(claim: &Guarded<NodeClaim>, node: &Node) -> bool {
+    match &claim.0 {
+        Ok(claim) => stands_behind(claim, node),
+        Err(unread) => {
+            let pool = unread.metadata.labels.as_ref().and_then(|labels| labels.get(names::NODEPOOL));
+            pool.is_some_and(|pool| pool == label(node, names::NODEPOOL))
+        }
+    }
+}
+
+/// Whether pods of the gang that a Node was made for may run there. Of one that Karpenter never took in nothing says
+/// for whom it was made, and no pod of a gang could start there.
+async fn may_be_used(context: &Context, node: &Node) -> Result<bool, Error> {
+    let of = node.annotations().get(names::WORKLOAD).and_then(|value| workload_named(value));
+    let Some(object) = of else { return Ok(false) };
+    let namespace = object.namespace.as_deref().unwrap_or_default();
+    let api: Api<Guarded<Workload>> = Api::namespaced(context.client.clone(), namespace);
+    Ok(match call("reading Workload", &object.name, api.get_opt(&object.name)).await? {
+        None => false,
+        // It exists, and what it says cannot be read.
+        Some(Guarded(Err(_))) => true,
+        Some(Guarded(Ok(found))) => {
+            found.metadata.uid.as_deref() == Some(label(node, names::WORKLOAD_UID)) && may_run(&found)
+        }
+    })
+}

@@ -1,0 +1,106 @@
+//! Nodes of ours that no NodeClaim stands behind any more, and which of them may go.
+//!
+//! Rule: a Node goes only when nobody has heard from its kubelet for a while. Karpenter lets go of a Node without a
+//! NodeClaim at once, whatever its machine does: one that still speaks would run and bill on, seen by nobody.
+
+use crate::api::{Node, NodeClaim, Workload};
+use crate::names;
+use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
+
+/// How long a kubelet is silent before its Node may go.
+const QUIET: SignedDuration = SignedDuration::from_mins(5);
+
+/// Value of a label of a Node; empty if it has none.
+pub fn label<'n>(node: &'n Node, key: &str) -> &'n str {
+    node.labels().get(key).map_or("", String::as_str)
+}
+
+/// Whether a Node bears our labels, nobody has heard from its kubelet for a while, and it is not being deleted.
+pub fn is_silent(node: &Node, now: Timestamp) -> bool {
+    let quiet = node.silent_since().is_some_and(|since| since + QUIET <= now);
+    let ours = label(node, names::MANAGED_BY) == names::SETU && !label(node, names::NODEPOOL).is_empty();
+    quiet && ours && node.metadata.deletion_timestamp.is_none()
+}
+
+/// Whether this claim stands behind the Node, or may yet: one that has no instance named yet may have launched it.
+pub fn stands_behind(claim: &NodeClaim, node: &Node) -> bool {
+    let provider_id = claim.status.as_ref().map_or("", |status| status.provider_id.as_str());
+    if provider_id.is_empty() {
+        let same = |key: &&str| claim.label(key) == label(node, key);
+        return [names::GANG, names::SLOT].iter().all(same);
+    }
+    provider_id == node.spec.provider_id || claim.node_name() == node.metadata.name.as_deref()
+}
+
+/// Whether pods of this Workload may still run on nodes made for it, though no kubelet says so.
+pub fn may_run(workload: &Workload) -> bool {
+    workload.is("Admitted") && (!workload.is("Finished") || workload.is_replaced())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_800_000_000 + second).unwrap()
+    }
+
+    fn node(ready: &str, gone: bool) -> Node {
+        let mut node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "n", "labels": {
+                names::MANAGED_BY: names::SETU, names::NODEPOOL: "gpu", names::GANG: "g", names::SLOT: "1",
+            }},
+            "spec": {"providerID": "cloud://1"},
+            "status": {"conditions": [
+                {"type": "Ready", "status": ready, "lastTransitionTime": at(0).to_string()},
+            ]},
+        }))
+        .unwrap();
+        if gone {
+            node.metadata.deletion_timestamp =
+                Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(1)));
+        }
+        node
+    }
+
+    fn claim(provider_id: &str, node: &str, slot: &str) -> NodeClaim {
+        serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": "c", "labels": {names::GANG: "g", names::SLOT: slot}},
+            "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
+            "status": {"providerID": provider_id, "nodeName": node},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn only_a_node_of_ours_whose_kubelet_is_silent_for_long_may_go() {
+        let later = at(0) + QUIET;
+        assert!(is_silent(&node("Unknown", false), later));
+        assert!(
+            !is_silent(&node("Unknown", false), later - SignedDuration::from_secs(1)),
+            "it may come back"
+        );
+        for speaks in ["True", "False"] {
+            assert!(!is_silent(&node(speaks, false), later), "its machine runs");
+        }
+        assert!(!is_silent(&node("Unknown", true), later), "it is going");
+        for key in [names::MANAGED_BY, names::NODEPOOL] {
+            let mut strange = node("Unknown", false);
+            strange.labels_mut().remove(key);
+            assert!(!is_silent(&strange, later), "without {key} it is nobody's business of ours");
+        }
+    }
+
+    #[test]
+    fn a_claim_stands_behind_the_node_that_it_names_or_may_have_launched() {
+        let node = node("Unknown", false);
+        assert!(stands_behind(&claim("cloud://1", "", "1"), &node), "not registered yet");
+        assert!(stands_behind(&claim("cloud://2", "n", "1"), &node), "of the same name");
+        assert!(!stands_behind(&claim("cloud://2", "other", "1"), &node), "the one that replaced it");
+        assert!(stands_behind(&claim("", "", "1"), &node), "its launch is under way");
+        assert!(!stands_behind(&claim("", "", "2"), &node), "the launch of another slot");
+    }
+}

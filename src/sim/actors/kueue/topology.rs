@@ -1,0 +1,78 @@
+//! Placement by topology: put off where Kueue's own provisioning is among the checks, and then found in a second pass
+//! over the nodes that have come up.
+
+use super::checks::set_assignments;
+use super::jobs::additions;
+use crate::names;
+use crate::sim::actors::scheduler::places;
+use crate::sim::api::User;
+use crate::sim::api::kinds;
+use crate::sim::values::{list, map, number, text};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// The level within one domain of which the pods of a pod set must be.
+const REQUIRED: &str = "kueue.x-k8s.io/podset-required-topology";
+const PENDING: &str = "Pending";
+
+/// Whether the placement on these flavors is put off until the nodes are there.
+pub fn is_put_off(user: &User, queue: &Value, flavors: &BTreeMap<String, String>) -> bool {
+    let provisions = |check: &Value| {
+        let found = user.get(&kinds::ADMISSION_CHECK, "", text(check, "/name"));
+        found.is_some_and(|c| text(&c, "/spec/controllerName") == names::PROVISIONING_REQUEST)
+    };
+    flavors.values().any(|flavor| !levels(user, flavor).is_empty())
+        && list(queue, "/spec/admissionChecksStrategy/admissionChecks").iter().any(provisions)
+}
+
+/// Labels of the levels of a flavor's topology; none if it has none.
+fn levels(user: &User, flavor: &str) -> Vec<String> {
+    let flavor = user.get(&kinds::RESOURCE_FLAVOR, "", flavor).unwrap_or_default();
+    let topology = user.get(&kinds::TOPOLOGY, "", text(&flavor, "/spec/topologyName")).unwrap_or_default();
+    list(&topology, "/spec/levels").iter().map(|level| text(level, "/nodeLabel").to_owned()).collect()
+}
+
+/// Places the pod sets that were put off, and returns whether all pods have a place now.
+pub fn place(user: &User, workload: &Value) -> bool {
+    let mut assignments = list(workload, "/status/admission/podSetAssignments").to_vec();
+    let nodes = user.list(&kinds::NODE);
+    let mut changed = false;
+    for assignment in assignments.iter_mut().filter(|a| text(a, "/delayedTopologyRequest") == PENDING) {
+        let Some(placed) = domain(user, workload, assignment, &nodes) else { return false };
+        if let Some(fields) = assignment.as_object_mut() {
+            fields.insert("delayedTopologyRequest".to_owned(), json!("Ready"));
+            fields.insert("topologyAssignment".to_owned(), placed);
+        }
+        changed = true;
+    }
+    if changed {
+        set_assignments(user, workload, &assignments);
+    }
+    true
+}
+
+/// The first domain that has room for a pod set.
+fn domain(user: &User, workload: &Value, assignment: &Value, nodes: &[Arc<Value>]) -> Option<Value> {
+    let pod_set = text(assignment, "/name");
+    let template = list(workload, "/spec/podSets").iter().find(|s| text(s, "/name") == pod_set)?;
+    let levels: Vec<String> =
+        map(assignment, "/flavors").values().flat_map(|flavor| levels(user, flavor)).collect();
+    let required = map(template, "/template/metadata/annotations").remove(REQUIRED).unwrap_or_default();
+    let (selector, tolerations) = additions(user, workload, pod_set);
+    let pod = json!({"spec": {
+        "nodeSelector": selector, "tolerations": tolerations,
+        "containers": template.pointer("/template/spec/containers"),
+    }});
+    let mut domains: BTreeMap<String, Vec<&Arc<Value>>> = BTreeMap::new();
+    for node in nodes {
+        let labels = map(node, "/metadata/labels");
+        if levels.iter().all(|level| labels.contains_key(level)) {
+            domains.entry(labels.get(&required).cloned().unwrap_or_default()).or_default().push(node);
+        }
+    }
+    let count = number(assignment, "/count");
+    let has_room = |hosts: &[&Arc<Value>]| places(hosts.iter().map(|node| &***node), &pod) >= count;
+    let (value, _) = domains.into_iter().find(|(_, hosts)| has_room(hosts))?;
+    Some(json!({"levels": [required], "domains": [{"values": [value], "count": count}]}))
+}

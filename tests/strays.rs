@@ -1,0 +1,156 @@
+//! Nodes of gangs that no NodeClaim stands behind, on the embedded cluster: which are swept, and which stay.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+use serde_json::{Value, json};
+use setu::clock::Clock;
+use setu::names;
+use setu::policy::PolicyFile;
+use setu::sim::api::User;
+use setu::sim::api::kinds;
+use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::denials::Denial;
+use setu::sim::scenario;
+use setu::telemetry::metrics;
+use std::time::Duration;
+
+const ID: &str = "strays";
+const START: &str = "2026-01-01T00:00:00Z";
+
+struct Stage {
+    cluster: Cluster,
+    _setu: Setu,
+    admin: User,
+}
+
+impl Stage {
+    fn new() -> Self {
+        let clock = Clock::starting_at(START.parse().unwrap());
+        let controller = scenario::controller_name_of(ID);
+        let mut cluster = Cluster::start(7, &clock, &controller, PolicyFile::default());
+        let admin = cluster.server.user("admin");
+        for object in scenario::objects(ID, 100).unwrap() {
+            let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
+            admin.create(kind, object).unwrap();
+        }
+        let setu = cluster.start_setu(&Start::default());
+        Self { cluster, _setu: setu, admin }
+    }
+
+    /// A Node of a gang, as Karpenter leaves it whose NodeClaim is gone; `of` is its Workload.
+    fn node(&self, name: &str, ready: &str, of: Option<&Value>) {
+        let uid = of.map_or("gone", |workload| workload["metadata"]["uid"].as_str().unwrap());
+        let workload = of.map_or("gone", |workload| workload["metadata"]["name"].as_str().unwrap());
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {
+                "name": name,
+                "labels": {
+                    names::MANAGED_BY: names::SETU, names::NODEPOOL: ID, names::GANG: "gang",
+                    names::WORKLOAD_UID: uid, names::SLOT: "7",
+                },
+                "annotations": {names::WORKLOAD: format!("{ID}/{workload}")},
+            },
+            "spec": {"providerID": format!("cloud://{name}")},
+        });
+        self.admin.create(&kinds::NODE, node).unwrap();
+        let condition = json!({
+            "type": "Ready", "status": ready, "reason": "", "message": "", "lastTransitionTime": START,
+        });
+        self.admin
+            .merge_status(&kinds::NODE, "", name, &json!({"status": {"conditions": [condition]}}))
+            .unwrap();
+    }
+
+    fn has(&self, node: &str) -> bool {
+        self.admin.get(&kinds::NODE, "", node).is_some()
+    }
+
+    /// Runs a Job and returns its Workload.
+    async fn admitted(&self) -> Value {
+        let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+        let job = json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {"namespace": ID, "name": "job", "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
+            "spec": {"parallelism": 1, "completions": 1, "suspend": true, "template": {
+                "metadata": {}, "spec": {"restartPolicy": "Never", "containers": [
+                    {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
+                ]},
+            }},
+        });
+        self.admin.create(&kinds::JOB, job).unwrap();
+        for _ in 0..120 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let found = self.admin.list(&kinds::WORKLOAD).into_iter().find(|w| {
+                let conditions = w["status"]["conditions"].as_array().cloned().unwrap_or_default();
+                conditions.iter().any(|c| c["type"] == "Admitted" && c["status"] == "True")
+            });
+            if let Some(found) = found {
+                return (*found).clone();
+            }
+        }
+        panic!("never admitted");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_nodes_without_a_claim_only_those_go_that_nobody_hears_from_and_no_gang_runs_on() {
+    let recorder = metrics::recorder().unwrap();
+    let _guard = ::metrics::set_default_local_recorder(&recorder);
+    let swept = || {
+        let text = recorder.handle().render();
+        let line = text.lines().find(|l| l.starts_with("setu_orphans_swept_total{reason=\"stray_node\""));
+        line.and_then(|l| l.rsplit(' ').next()?.parse::<u64>().ok()).unwrap_or_default()
+    };
+    let stage = Stage::new();
+    let workload = stage.admitted().await;
+    stage.node("silent", "Unknown", None);
+    stage.node("ready", "True", None);
+    stage.node("speaks", "False", None);
+    stage.node("running", "Unknown", Some(&workload));
+    // It was handed back in part, or is another's: what we watch does not show it.
+    stage.node("claimed", "Unknown", None);
+    let claim = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+        "metadata": {
+            "name": "others", "labels": {(names::NODEPOOL): ID}, "annotations": {(names::DO_NOT_DISRUPT): "true"},
+        },
+        "spec": {
+            "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": ID},
+            "requirements": [{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}],
+        },
+    });
+    stage.admin.create(&kinds::NODE_CLAIM, claim).unwrap();
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    let launched = json!({"status": {"providerID": "cloud://claimed"}});
+    stage.admin.merge_status(&kinds::NODE_CLAIM, "", "others", &launched).unwrap();
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    assert!(stage.has("silent"), "its kubelet may come back");
+    tokio::time::sleep(Duration::from_mins(9)).await;
+    assert!(!stage.has("silent"));
+    for kept in ["ready", "speaks", "running", "claimed"] {
+        assert!(stage.has(kept), "{kept}");
+    }
+    assert_eq!(swept(), 1);
+    let finished = json!({"status": {"conditions": [{
+        "type": "Finished", "status": "True", "reason": "Succeeded", "message": "", "lastTransitionTime": START,
+    }]}});
+    let name = workload["metadata"]["name"].as_str().unwrap();
+    stage.admin.merge_status(&kinds::WORKLOAD, ID, name, &finished).unwrap();
+    tokio::time::sleep(Duration::from_mins(6)).await;
+    assert!(!stage.has("running"), "its gang is over");
+    assert_eq!(swept(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_right_to_delete_nodes_they_stay_and_all_else_goes_on() {
+    let stage = Stage::new();
+    stage.cluster.denials.begin(Denial::NodeDeletes);
+    stage.node("silent", "Unknown", None);
+    tokio::time::sleep(Duration::from_mins(30)).await;
+    assert!(stage.has("silent"));
+    stage.admitted().await;
+    stage.cluster.denials.end();
+    tokio::time::sleep(Duration::from_mins(70)).await;
+    assert!(!stage.has("silent"), "the right was given meanwhile");
+}
