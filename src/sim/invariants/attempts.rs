@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const LATENCY: SignedDuration = SignedDuration::from_secs(1);
 
 /// What may happen in a run.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
     /// Attempts under one admission; any number if `None`.
     pub attempts: Option<usize>,
@@ -29,19 +29,17 @@ type Place = (String, String, u32);
 /// What is remembered of attempts.
 #[derive(Default)]
 pub struct Book {
-    pub allowed: Allowed,
+    /// Attempts under one admission; any number if `None`.
+    pub most: Option<usize>,
     /// When each attempt that is over was first known to be.
     over: BTreeMap<Place, Timestamp>,
     /// The attempts under each admission, by UID of the Workload and check.
     begun: BTreeMap<(String, String, Epoch), BTreeSet<u32>>,
 }
 
-impl Book {
-    /// Whether so much time has gone by since then that no request from before can still arrive.
-    fn is_long_ago(&self, then: Timestamp, now: Timestamp) -> bool {
-        let arrives = then.checked_add(self.allowed.delay).and_then(|t| t.checked_add(LATENCY));
-        arrives.is_ok_and(|latest| latest < now)
-    }
+/// Whether so much time has gone by since then that no request from before can still arrive.
+fn is_long_ago(sight: &Sight, then: Timestamp) -> bool {
+    then < sight.lateness.before(sight.now, sight.lateness.delay + LATENCY)
 }
 
 /// Setu has written a journal.
@@ -61,7 +59,7 @@ pub fn journal_written(
         let begun = book.begun.entry((uid, check.to_owned(), new.memory.epoch.clone())).or_default();
         begun.insert(attempt);
         let many = begun.len();
-        if book.allowed.attempts.is_some_and(|most| many > most) && !tampered {
+        if book.most.is_some_and(|most| many > most) && !tampered {
             let what = format!("{} begins attempt {many} of one admission", workload.name_any());
             sight.violated("bounded", what);
         }
@@ -83,7 +81,7 @@ fn rolled_back(sight: &mut Sight, workload: &Workload, check: &str, attempt: u32
         label(claim, names::WORKLOAD_UID) == uid
             && label(claim, names::ATTEMPT) == attempt.to_string()
             && annotation(claim, names::CHECK) == check
-            && sight.attempts_book.is_long_ago(created(claim), sight.now)
+            && is_long_ago(sight, created(claim))
     });
     if let Some(left) = left.map(|claim| name(claim).to_owned()) {
         let what = format!("{} ends its rollback while {left} is there", workload.name_any());
@@ -96,8 +94,7 @@ pub fn created_under(sight: &mut Sight, claim: &Value) {
     let Ok(attempt) = label(claim, names::ATTEMPT).parse() else { return };
     let place =
         (label(claim, names::WORKLOAD_UID).to_owned(), annotation(claim, names::CHECK).to_owned(), attempt);
-    let book = &sight.attempts_book;
-    if book.over.get(&place).is_some_and(|then| book.is_long_ago(*then, sight.now)) {
+    if sight.attempts_book.over.get(&place).is_some_and(|then| is_long_ago(sight, *then)) {
         let what = format!("{} is created although attempt {attempt} is taken back", name(claim));
         sight.violated("total-rollback", what);
     }
