@@ -76,6 +76,9 @@ pub fn changed(sight: &mut Sight, change: &Change) {
     };
     sight.gangs_book.lives.insert(after.uid().unwrap_or_default());
     let before = change.before.as_deref().and_then(decode);
+    if let Some(before) = &before {
+        attempts::workload_changed(sight, before, &after);
+    }
     if &*change.by != names::SETU {
         let journals = |w: Option<&Workload>| -> Vec<String> {
             let all = w.into_iter().flat_map(ResourceExt::annotations);
