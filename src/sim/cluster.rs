@@ -5,6 +5,7 @@ use super::api::{self, ApiServer, Caller};
 use super::chance::Chance;
 use super::denials::Denials;
 use super::faults::{Fault, Rates};
+use super::gated::Gated;
 use super::transport::Link;
 use super::wire::{Line, Struck, Wire};
 use crate::app::reload;
@@ -170,7 +171,8 @@ impl Cluster {
         self.started.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&context));
         let stop = CancellationToken::new();
         let stopped = stop.clone();
-        let task = tokio::spawn(async move { replica.work(&stopped).await });
+        let work = async move { replica.work(&stopped).await };
+        let task = tokio::spawn(Gated::new(Arc::clone(&wire), work));
         Setu { name, wire, context, stop, task }
     }
 
@@ -259,6 +261,8 @@ impl Drop for Setu {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::api::kinds;
+    use serde_json::json;
 
     #[tokio::test(start_paused = true)]
     async fn a_replica_that_ends_by_itself_has_fallen_and_one_that_is_ended_has_not() {
@@ -272,5 +276,25 @@ mod tests {
         tokio::time::sleep(Duration::from_mins(1)).await;
         assert!(fallen.has_fallen() && stopped.task.is_finished() && killed.task.is_finished());
         assert!(![stopped, killed, alive].iter().any(Setu::has_fallen));
+    }
+    #[tokio::test(start_paused = true)]
+    async fn a_replica_that_slept_hears_the_answer_that_came_meanwhile_and_does_not_ask_again() {
+        let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);
+        let mut cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
+        let check = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "check"},
+            "spec": {"controllerName": "setu"},
+        });
+        cluster.server.user("admin").create(&kinds::ADMISSION_CHECK, check).unwrap();
+        let setu = cluster.start_setu(&Start::default());
+        while setu.wire.written().is_empty() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        setu.wire.set_line(Line::Paused);
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        setu.wire.set_line(Line::Up);
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        let written = setu.wire.written();
+        assert_eq!(written.len(), 1, "{written:?}");
     }
 }

@@ -13,6 +13,7 @@ pub mod denials;
 pub mod drama;
 pub mod embedded;
 pub mod faults;
+mod gated;
 pub mod http;
 pub mod invariants;
 pub mod moves;

@@ -25,7 +25,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower::Service;
 
-/// How late a delayed request arrives.
+/// How late a delayed request arrives: whoever sent it has given it up by then.
 const DELAY: Duration = Duration::from_secs(30);
 /// How often a watch says up to which version it has told everything.
 const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
@@ -62,9 +62,25 @@ impl Link {
         let wire = Arc::clone(&self.wire);
         wire.up().await;
         let fault = wire.strikes(&request);
+        // What has left the replica arrives, also where the caller gives up meanwhile, sleeps or dies.
+        let answer = tokio::spawn(self.travel(request, fault)).await;
+        wire.up().await;
+        answer.map_err(io::Error::other)?
+    }
+
+    /// The way of a request to the server, and of its answer back.
+    async fn travel(
+        self,
+        request: Request<Bytes>,
+        fault: Option<Fault>,
+    ) -> Result<Response<AnswerBody>, io::Error> {
+        let wire = Arc::clone(&self.wire);
         tokio::time::sleep(wire.latency()).await;
         match fault {
-            Some(Fault::CrashBefore) => wire.die(Fault::CrashBefore),
+            Some(Fault::CrashBefore) => {
+                wire.die(Fault::CrashBefore);
+                return Err(broken());
+            }
             Some(Fault::RequestLost) => return Err(broken()),
             Some(Fault::TooManyRequests) => {
                 return Ok(busy(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests"));
@@ -79,7 +95,6 @@ impl Link {
             Some(Fault::Delayed) => tokio::time::sleep(DELAY).await,
             _ => {}
         }
-        wire.up().await;
         if self.down.load(Ordering::Relaxed) {
             return Err(broken());
         }
@@ -101,7 +116,6 @@ impl Link {
             _ => {}
         }
         tokio::time::sleep(wire.latency()).await;
-        wire.up().await;
         Ok(match answer {
             Answer::Whole(response) => {
                 let mut response = response.map(AnswerBody::from);
@@ -215,4 +229,60 @@ fn busy(code: StatusCode, reason: &str) -> Response<AnswerBody> {
 fn expired() -> Bytes {
     let event = json!({"type": "ERROR", "object": status(StatusCode::GONE, "Expired")});
     Bytes::from(format!("{event}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policy::PolicyFile;
+    use crate::sim::api::kinds;
+    use crate::sim::chance::Chance;
+    use crate::sim::cluster::Cluster;
+    use crate::sim::wire::Line;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::Api;
+    use kube::api::PostParams;
+    use tokio::sync::mpsc::unbounded_channel;
+
+    /// Longer than any call of Setu waits.
+    const PATIENCE: Duration = Duration::from_secs(10);
+
+    /// Has a replica create something whose way is delayed, while `meanwhile` happens to it. Whether it is there
+    /// when the replica gave up, and when the way has come to its end.
+    async fn created(meanwhile: impl FnOnce(&Wire)) -> (bool, bool) {
+        let cluster =
+            Cluster::start(1, &Clock::starting_at(Timestamp::UNIX_EPOCH), "setu", PolicyFile::default());
+        let wire = Wire::new(Chance::new(1, "test"), unbounded_channel().0, Arc::new(|_, _| {}));
+        wire.plan(0, Fault::Delayed);
+        let link = Link {
+            server: cluster.server.clone(),
+            caller: Caller { user: Arc::from("admin"), replica: 0 },
+            wire: Arc::clone(&wire),
+            clock: cluster.clock.clone(),
+            down: Arc::default(),
+            denials: Denials::default(),
+        };
+        let maps: Api<ConfigMap> = Api::namespaced(link.client(), "kube-system");
+        let mut map = ConfigMap::default();
+        map.metadata.name = Some("late".to_owned());
+        let (params, is_there) = (PostParams::default(), || {
+            cluster.server.user("admin").get(&kinds::CONFIG_MAP, "kube-system", "late").is_some()
+        });
+        let call = tokio::time::timeout(PATIENCE, maps.create(&params, &map));
+        let (answer, ()) = tokio::join!(call, async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            meanwhile(&wire);
+        });
+        assert!(answer.is_err(), "{answer:?}");
+        let early = is_there();
+        tokio::time::sleep(DELAY).await;
+        (early, is_there())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_write_that_is_on_its_way_arrives_whatever_becomes_of_its_caller() {
+        assert_eq!(created(|_| {}).await, (false, true), "it gave up");
+        assert_eq!(created(|wire| wire.set_line(Line::Paused)).await, (false, true), "it sleeps");
+        assert_eq!(created(|wire| wire.set_line(Line::Dead)).await, (false, true), "it died");
+    }
 }

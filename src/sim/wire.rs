@@ -5,6 +5,7 @@ use super::faults::{Fault, Rates, WatchFault};
 use axum::body::Bytes;
 use http::{Method, Request};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc::UnboundedSender};
 
@@ -13,7 +14,8 @@ use tokio::sync::{Notify, mpsc::UnboundedSender};
 pub enum Line {
     /// It can.
     Up,
-    /// It stands still: what it sends and hears waits.
+    /// It stands still, as a process does that is stopped: it does nothing, and what it hears waits. What it has
+    /// sent before arrives.
     Paused,
     /// It is dead.
     Dead,
@@ -33,6 +35,8 @@ pub struct Wire {
     line: Mutex<Line>,
     /// Wakes in the order in which it was asked, which tokio's watch channel leaves to chance.
     moved: Notify,
+    /// Who does nothing while the replica stands still.
+    gated: Mutex<Vec<Waker>>,
     state: Mutex<State>,
     died: UnboundedSender<Fault>,
     struck: Struck,
@@ -75,6 +79,7 @@ impl Wire {
         Arc::new(Self {
             line: Mutex::new(Line::Up),
             moved: Notify::new(),
+            gated: Mutex::default(),
             state: Mutex::new(state),
             died,
             struck,
@@ -119,12 +124,31 @@ impl Wire {
             }
             *old = line;
         }
+        // What the replica was about to do comes before all that it has not heard yet.
+        let gated = std::mem::take(&mut *self.gated());
+        gated.into_iter().for_each(Waker::wake);
         self.moved.notify_waiters();
     }
 
     /// Whether the replica is dead.
     pub fn is_dead(&self) -> bool {
         *self.line() == Line::Dead
+    }
+
+    /// Whether the replica may act. Where it may not, this is woken when it may again.
+    pub fn may_act(&self, waker: &Waker) -> bool {
+        let up = *self.line() == Line::Up;
+        if !up {
+            let mut gated = self.gated();
+            if !gated.iter().any(|known| known.will_wake(waker)) {
+                gated.push(waker.clone());
+            }
+        }
+        up
+    }
+
+    fn gated(&self) -> MutexGuard<'_, Vec<Waker>> {
+        self.gated.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until the replica can reach the server; for ever if it is dead.

@@ -10,9 +10,16 @@ use setu::sim::moves::Move;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// The faults after which another life, or another answer, has to lead to the same end.
-const WORST: [Fault; 5] =
-    [Fault::CrashBefore, Fault::CrashAfter, Fault::ReplyLost, Fault::AppliedTwice, Fault::StaleRestart];
+/// The faults after which another life, or another answer, has to lead to the same end; and a write that arrives when
+/// nobody expects it any more.
+const WORST: [Fault; 6] = [
+    Fault::CrashBefore,
+    Fault::CrashAfter,
+    Fault::ReplyLost,
+    Fault::AppliedTwice,
+    Fault::StaleRestart,
+    Fault::Delayed,
+];
 
 /// A way that a gang can go, and by what it is seen that the run without a fault went it.
 pub struct Way {

@@ -43,7 +43,8 @@ pub struct Director<'d> {
     watchman: Watchman,
     stage: Vec<Option<Setu>>,
     entrances: Vec<(Instant, usize)>,
-    wakings: Vec<(Instant, usize)>,
+    /// By replica.
+    wakings: BTreeMap<usize, Waking>,
     thaw_at: Option<Instant>,
     beat: Duration,
     players: Players,
@@ -53,6 +54,13 @@ pub struct Director<'d> {
     met: Met,
     /// The end of the way of all spans, at which nobody listens.
     _unheard: Receiver<Span>,
+}
+
+/// When a replica that stands still goes on.
+struct Waking {
+    at: Instant,
+    /// Since when it has stood still.
+    since: Timestamp,
 }
 
 /// How often each fault or move met a gang in each state.
@@ -102,7 +110,7 @@ impl<'d> Director<'d> {
             watchman,
             stage: drama.replicas.iter().map(|_| None).collect(),
             entrances: Vec::new(),
-            wakings: Vec::new(),
+            wakings: BTreeMap::new(),
             thaw_at: None,
             beat: BEAT,
             players: Players::default(),
@@ -164,15 +172,18 @@ impl<'d> Director<'d> {
         for (_, replica) in due {
             self.enter(replica, false);
         }
-        let (due, later) = std::mem::take(&mut self.wakings).into_iter().partition(|(at, _)| *at <= now);
-        self.wakings = later;
-        let due: Vec<(Instant, usize)> = due;
-        for (_, replica) in due {
+        self.wake(now);
+        tokio::time::sleep(self.beat).await;
+    }
+
+    /// Wakes the replicas that have slept long enough by then.
+    fn wake(&mut self, now: Instant) {
+        for (replica, waking) in self.wakings.extract_if(.., |_, waking| waking.at <= now) {
             if let Some(Some(setu)) = self.stage.get(replica) {
+                self.watchman.woke(waking.since, self.cluster.clock.now());
                 setu.wire.set_line(Line::Up);
             }
         }
-        tokio::time::sleep(self.beat).await;
     }
 
     /// A replica that panics is a fault of Setu's own; another takes its place.
@@ -203,6 +214,7 @@ impl<'d> Director<'d> {
     }
 
     fn leave(&mut self, replica: usize) {
+        self.wakings.remove(&replica);
         if let Some(setu) = self.stage.get_mut(replica).and_then(Option::take) {
             self.first_writes.get_or_insert(setu.wire.written().len());
         }
@@ -232,7 +244,10 @@ impl<'d> Director<'d> {
                 self.note("Sleep");
                 if let Some(Some(setu)) = self.stage.get(*replica) {
                     setu.wire.set_line(Line::Paused);
-                    self.wakings.push((Instant::now() + Duration::from_secs(*seconds), *replica));
+                    let at = Instant::now() + Duration::from_secs(*seconds);
+                    let since = self.cluster.clock.now();
+                    let waking = self.wakings.entry(*replica).or_insert(Waking { at, since });
+                    waking.at = waking.at.min(at);
                 }
             }
             Scene::Upgrade(replica) => {
@@ -288,12 +303,11 @@ impl<'d> Director<'d> {
         self.beat = LATE_BEAT;
         self.watchman.calm(self.cluster.clock.now());
         calm(&self.cluster, &PROPS);
+        let asleep = self.wakings.values().map(|waking| waking.at).max();
+        self.wake(asleep.unwrap_or_else(Instant::now));
         for replica in 0..self.stage.len() {
             match self.stage.get(replica) {
-                Some(Some(setu)) if !setu.wire.is_dead() => {
-                    setu.wire.set_rates(Rates::none());
-                    setu.wire.set_line(Line::Up);
-                }
+                Some(Some(setu)) if !setu.wire.is_dead() => setu.wire.set_rates(Rates::none()),
                 _ => self.enter(replica, false),
             }
         }

@@ -203,14 +203,9 @@ impl Drama {
         let limit = self.policy.pointer("/retry/inCheck/limit").and_then(Value::as_u64).unwrap_or_default();
         let tiers = self.policy.pointer("/tiers").and_then(Value::as_array).map_or(1, |t| t.len().max(1));
         let attempts = usize::try_from(limit).ok().and_then(|limit| limit.checked_add(1)?.checked_mul(tiers));
-        let sleeps = self.scenes.iter().any(|(_, scene)| matches!(scene, Scene::Sleep(..)));
         let delays = self.rates.writes.contains_key(&Fault::Delayed)
             || self.plan.is_some_and(|(_, fault)| fault == Fault::Delayed);
-        let delay = match (sleeps, delays) {
-            (true, _) => SignedDuration::MAX,
-            (false, true) => DELAY,
-            (false, false) => SignedDuration::ZERO,
-        };
+        let delay = if delays { DELAY } else { SignedDuration::ZERO };
         Allowed { attempts, delay }
     }
 

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const LATENCY: SignedDuration = SignedDuration::from_secs(1);
 
 /// What may happen in a run.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Allowed {
     /// Attempts under one admission; any number if `None`.
     pub attempts: Option<usize>,
@@ -26,21 +26,32 @@ pub struct Allowed {
 /// UID of the Workload, the check, and the attempt.
 type Place = (String, String, u32);
 
+/// UID of the Workload, the check, which admission it is to Setu, and how many there were before it: one that is lost
+/// and given again within a second looks the same to whoever cannot see each of Kueue's writes.
+type Admission = (String, String, Epoch, u32);
+
 /// What is remembered of attempts.
 #[derive(Default)]
 pub struct Book {
-    pub allowed: Allowed,
+    /// Attempts under one admission; any number if `None`.
+    pub most: Option<usize>,
     /// When each attempt that is over was first known to be.
     over: BTreeMap<Place, Timestamp>,
-    /// The attempts under each admission, by UID of the Workload and check.
-    begun: BTreeMap<(String, String, Epoch), BTreeSet<u32>>,
+    /// The attempts under each admission.
+    begun: BTreeMap<Admission, BTreeSet<u32>>,
+    /// How often each Workload's reservation has ended, by UID.
+    ended: BTreeMap<String, u32>,
 }
 
-impl Book {
-    /// Whether so much time has gone by since then that no request from before can still arrive.
-    fn is_long_ago(&self, then: Timestamp, now: Timestamp) -> bool {
-        let arrives = then.checked_add(self.allowed.delay).and_then(|t| t.checked_add(LATENCY));
-        arrives.is_ok_and(|latest| latest < now)
+/// Whether so much time has gone by since then that no request from before can still arrive.
+fn is_long_ago(sight: &Sight, then: Timestamp) -> bool {
+    then < sight.lateness.before(sight.now, sight.lateness.delay + LATENCY)
+}
+
+/// A Workload was written, by anybody.
+pub fn workload_changed(sight: &mut Sight, before: &Workload, after: &Workload) {
+    if before.is("QuotaReserved") && !after.is("QuotaReserved") {
+        *sight.attempts_book.ended.entry(after.uid().unwrap_or_default()).or_default() += 1;
     }
 }
 
@@ -58,10 +69,12 @@ pub fn journal_written(
     let book = &mut sight.attempts_book;
     if new.state.wants_claims() {
         book.over.remove(&place);
-        let begun = book.begun.entry((uid, check.to_owned(), new.memory.epoch.clone())).or_default();
+        let ended = book.ended.get(&uid).copied().unwrap_or_default();
+        let admission = (uid, check.to_owned(), new.memory.epoch.clone(), ended);
+        let begun = book.begun.entry(admission).or_default();
         begun.insert(attempt);
         let many = begun.len();
-        if book.allowed.attempts.is_some_and(|most| many > most) && !tampered {
+        if book.most.is_some_and(|most| many > most) && !tampered {
             let what = format!("{} begins attempt {many} of one admission", workload.name_any());
             sight.violated("bounded", what);
         }
@@ -83,7 +96,7 @@ fn rolled_back(sight: &mut Sight, workload: &Workload, check: &str, attempt: u32
         label(claim, names::WORKLOAD_UID) == uid
             && label(claim, names::ATTEMPT) == attempt.to_string()
             && annotation(claim, names::CHECK) == check
-            && sight.attempts_book.is_long_ago(created(claim), sight.now)
+            && is_long_ago(sight, created(claim))
     });
     if let Some(left) = left.map(|claim| name(claim).to_owned()) {
         let what = format!("{} ends its rollback while {left} is there", workload.name_any());
@@ -96,9 +109,61 @@ pub fn created_under(sight: &mut Sight, claim: &Value) {
     let Ok(attempt) = label(claim, names::ATTEMPT).parse() else { return };
     let place =
         (label(claim, names::WORKLOAD_UID).to_owned(), annotation(claim, names::CHECK).to_owned(), attempt);
-    let book = &sight.attempts_book;
-    if book.over.get(&place).is_some_and(|then| book.is_long_ago(*then, sight.now)) {
+    if sight.attempts_book.over.get(&place).is_some_and(|then| is_long_ago(sight, *then)) {
         let what = format!("{} is created although attempt {attempt} is taken back", name(claim));
         sight.violated("total-rollback", what);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::State;
+    use crate::sim::api::{Change, Observer as _, kinds};
+    use crate::sim::invariants::Watchman;
+    use crate::sim::invariants::tests::with_journal;
+    use serde_json::json;
+    use std::sync::Arc;
+
+    /// A Workload in this attempt, with or without its reservation.
+    fn trying(attempt: u32, reserved: &str) -> Arc<Value> {
+        let mut workload = with_journal(|journal| {
+            (journal.state, journal.memory.attempt) = (State::Provisioning, attempt);
+        });
+        workload["status"] = json!({"conditions": [{
+            "type": "QuotaReserved", "status": reserved, "reason": "", "message": "",
+            "lastTransitionTime": "2026-01-01T00:00:00Z",
+        }]});
+        Arc::new(workload)
+    }
+
+    /// Whether these are too many attempts of one admission that may take one.
+    fn too_many(steps: &[(&str, u32, &str)]) -> bool {
+        let watchman = Watchman::default();
+        watchman.allow(Allowed { attempts: Some(1), ..Allowed::default() });
+        let mut before = None;
+        for (version, (by, attempt, reserved)) in (1..).zip(steps) {
+            let after = Some(trying(*attempt, reserved));
+            watchman.clone().committed(&Change {
+                version,
+                at: Timestamp::UNIX_EPOCH,
+                kind: &kinds::WORKLOAD,
+                before,
+                after: after.clone(),
+                by: (*by).into(),
+                subresource: None,
+            });
+            before = after;
+        }
+        watchman.violations().iter().any(|v| v.invariant == "bounded")
+    }
+
+    #[test]
+    fn a_reservation_that_is_given_again_within_a_second_is_another_admission() {
+        let (setu, kueue) = (names::SETU, "kueue");
+        assert!(too_many(&[(setu, 1, "True"), (setu, 2, "True")]));
+        let again = [(setu, 1, "True"), (kueue, 1, "False"), (kueue, 1, "True"), (setu, 2, "True")];
+        assert!(!too_many(&again));
+        assert!(too_many(&[&again[..], &[(setu, 3, "True")]].concat()), "and takes no more than one");
     }
 }

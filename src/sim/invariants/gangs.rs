@@ -12,9 +12,9 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long ago a node may have been up when Ready is committed: a request may be on its way for half a
-/// minute, and the call before it for ten seconds.
-const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(45);
+/// How long ago a node may have been up when Ready is committed where nothing delays a request: the call before
+/// it may take ten seconds.
+const ON_ITS_WAY: SignedDuration = SignedDuration::from_secs(15);
 /// Longest message.
 const MESSAGE_LIMIT: usize = 1024;
 /// Writes that a gang of n nodes may cost in one attempt, besides its creates and deletes.
@@ -76,6 +76,9 @@ pub fn changed(sight: &mut Sight, change: &Change) {
     };
     sight.gangs_book.lives.insert(after.uid().unwrap_or_default());
     let before = change.before.as_deref().and_then(decode);
+    if let Some(before) = &before {
+        attempts::workload_changed(sight, before, &after);
+    }
     if &*change.by != names::SETU {
         let journals = |w: Option<&Workload>| -> Vec<String> {
             let all = w.into_iter().flat_map(ResourceExt::annotations);
@@ -229,6 +232,7 @@ fn nodes_are_up(sight: &mut Sight, workload: &Workload, journal: &Journal, check
         uid: workload.uid().unwrap_or_default(),
         check: check.to_owned(),
     };
+    let known = sight.lateness.before(sight.now, ON_ITS_WAY.max(sight.lateness.delay));
     for slot in 0..journal.memory.slots {
         let memory = &journal.memory;
         let names = (0..=memory.generation).map(|g| identity.replacement_name(memory.attempt, g, slot));
@@ -237,7 +241,7 @@ fn nodes_are_up(sight: &mut Sight, workload: &Workload, journal: &Journal, check
         let taken_over = book.taken_over(&place).and_then(|name| book.last_up(name));
         let last = names.filter_map(|name| book.last_up(&name)).max().max(taken_over);
         let claim = identity.claim_name(memory.attempt, slot);
-        if last.and_then(|t| t.checked_add(ON_ITS_WAY).ok().or(Some(t))).is_none_or(|t| t < sight.now) {
+        if last.is_none_or(|last| last < known) {
             let what = format!(
                 "{} is told Ready while the node of {claim} is not up (last: {last:?})",
                 identity.workload

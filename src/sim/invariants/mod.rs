@@ -24,6 +24,7 @@ mod attempts;
 mod claims;
 mod ends;
 mod gangs;
+mod lateness;
 mod meant;
 
 pub use attempts::Allowed;
@@ -73,6 +74,7 @@ struct Sight {
     claims_book: claims::Book,
     ends_book: ends::Book,
     gangs_book: gangs::Book,
+    lateness: lateness::Lateness,
     violations: Vec<Violation>,
     log: Sha256,
     lines: Vec<String>,
@@ -124,7 +126,14 @@ impl Watchman {
 
     /// What else may happen in this run.
     pub fn allow(&self, allowed: Allowed) {
-        self.sight().attempts_book.allowed = allowed;
+        let mut sight = self.sight();
+        sight.attempts_book.most = allowed.attempts;
+        sight.lateness.delay = allowed.delay;
+    }
+
+    /// A replica that stood still since then goes on, with what it knew.
+    pub fn woke(&self, since: Timestamp, now: Timestamp) {
+        self.sight().lateness.woke(since, now);
     }
 
     /// From now on nothing goes wrong any more.
