@@ -2,6 +2,7 @@
 
 use super::Gang;
 use crate::api::{NodeClaim, Workload};
+use crate::controllers::board::Shortage;
 use crate::controllers::ledger::LedgerPages;
 use crate::controllers::{plans, traffic};
 use crate::effects::claims;
@@ -14,12 +15,16 @@ use crate::plan::demand::as_granted;
 use crate::plan::offering::Offering;
 use crate::plan::outcome::{Obstacle, ObstacleReason};
 use crate::plan::{Edited, Outcome, Request, Ways};
+use crate::words::to_the_second;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// How long a NodePool that was edited is waited for before another one is taken.
 const EDITED: SignedDuration = SignedDuration::from_secs(30);
+
+/// Most combinations that are named to people.
+const TOLD: usize = 2;
 
 impl Gang<'_> {
     pub(super) fn needs_plan(&self) -> bool {
@@ -71,9 +76,12 @@ impl Gang<'_> {
         {
             obstacle.until = patience;
         }
-        if matches!(&now, Outcome::Provision(plan) if plan.is_short(short.as_ref())) {
+        if let Outcome::Provision(plan) = &now
+            && plan.is_short(short.as_ref())
+        {
             // A gang that has nodes already does not ask in vain for the others: it would do so without a pause.
-            let message = "no tier has capacity now for the nodes that are missing";
+            let message = "no tier has capacity now for the nodes that are missing".to_owned();
+            let message = message + &what_is_short(&plan.offerings(), &pages.shortages(self.context.now()));
             return Outcome::Wait(Obstacle::new(ObstacleReason::CapacityShort, message));
         }
         if !self.journal.memory.mending {
@@ -165,5 +173,43 @@ impl Gang<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// What of these offerings ran out, and until when that is remembered; empty if nothing of them is.
+fn what_is_short(wanted: &BTreeSet<Offering>, shortages: &[Shortage]) -> String {
+    let is_wanted = |short: &&Shortage| {
+        let short = BTreeSet::from([short.offering.clone()]);
+        wanted.iter().any(|offering| offering.is_in(&short))
+    };
+    let those: Vec<&Shortage> = shortages.iter().filter(is_wanted).collect();
+    let Some(until) = those.iter().map(|s| s.until).min() else { return String::new() };
+    let told: Vec<String> = those.iter().take(TOLD).map(|s| s.offering.to_string()).collect();
+    let more = those.len().saturating_sub(TOLD);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!(": {}{more} ran out lately, and is not asked for until {}", told.join(", "), to_the_second(until))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn what_ran_out_is_named_with_the_first_time_at_which_it_is_asked_for_again() {
+        let of = |pool: &str| {
+            let spot = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]}]);
+            Offering::among(pool, &serde_json::from_value::<Vec<_>>(spot).unwrap(), None)
+        };
+        let short = |pool: &str, until: &str| {
+            let offering = of(pool).pop_first().unwrap();
+            Shortage { offering, until: until.parse().unwrap(), turn: None }
+        };
+        let all = [short("gpu", "2026-11-21T10:15:02Z"), short("other", "2026-11-21T10:14:00Z")];
+        assert_eq!(
+            what_is_short(&of("gpu"), &all),
+            ": NodePool gpu (spot capacity in any zone) ran out lately, and is not asked for until 2026-11-21T10:15:02Z"
+        );
+        assert_eq!(what_is_short(&of("gpu"), &all[1..]), "");
     }
 }

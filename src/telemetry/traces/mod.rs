@@ -6,7 +6,7 @@
 mod export;
 mod settings;
 
-pub use export::{Exporting, convert, start};
+pub use export::{Exporting, start};
 pub use settings::{BadSetting, Settings, Transport};
 
 use super::metrics::{self, Unsent};
