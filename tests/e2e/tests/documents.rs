@@ -211,11 +211,28 @@ impl Terminal {
     }
 }
 
+/// What helm would say to the README's install line over what kubectl has applied: it refuses what is not its own, and
+/// takes the values that the quickstart names for that. Nothing of it stays.
+async fn helm_over_what_kubectl_applied(terminal: &mut Terminal, install: &str) {
+    let quickstart = std::fs::read_to_string(root().join("docs/quickstart.md")).unwrap();
+    let (_, section) = quickstart.split_once("\n## Into a cluster of your own\n").unwrap();
+    let (_, set) = section.split_once("`--set ").unwrap();
+    let values = set.split('`').next().unwrap();
+    let dry = format!("{install} --dry-run=server");
+    terminal.types("kubectl apply -f examples/setup").await;
+    let refused = terminal.run(&dry).await;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("invalid ownership metadata"), "{said}");
+    terminal.types(&format!("{dry} --set {values}")).await;
+    terminal.types("kubectl delete -f examples/setup --timeout=60s").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_newcomer_types_works_as_it_stands() {
     let mut terminal = Terminal::open().await;
     let client = terminal.stack.client().unwrap();
     let [install, wait] = lines(INSTALL).try_into().unwrap();
+    helm_over_what_kubectl_applied(&mut terminal, &install).await;
     terminal.types(&install).await;
     // No kubelet starts containers here, so nobody is to buy nodes for them, and the test starts Setu itself.
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), KUEUE_NAMESPACE);
