@@ -49,7 +49,7 @@ fn root() -> PathBuf {
 }
 
 /// How lines begin that are not typed here, and why not.
-const ELSEWHERE: [(&str, &str); 36] = [
+const ELSEWHERE: [(&str, &str); 44] = [
     ("cargo run --release -- demo", "tests/docs.rs runs it, and with --serve tests/kubectl"),
     ("cargo test", "it is what runs the tests"),
     ("GANGS=200 cargo test", "a measurement"),
@@ -71,6 +71,10 @@ const ELSEWHERE: [(&str, &str); 36] = [
     ("kubectl kustomize manifests", "tests/cluster.rs"),
     ("cosign verify", "needs a release"),
     ("gh attestation verify", "needs a release"),
+    ("gh release download", "needs a release"),
+    ("helm install setu oci://", "needs a release"),
+    ("sha256sum --check SHA256SUMS", "needs a release"),
+    ("install -D setu-linux-amd64", "needs a release"),
     ("rustup target add", "a download"),
     (
         "cargo build --release --locked --bin setu --target",
@@ -83,6 +87,9 @@ const ELSEWHERE: [(&str, &str); 36] = [
     ("$ setu explain job/waiting", "tests/views.rs"),
     ("$ setu trace job/waiting", "tests/views.rs"),
     ("setu plan -f examples/gang-of-four.yaml -f", "tests/docs.rs"),
+    ("setu plan -f first.yaml", "tests/docs.rs"),
+    ("kubectl apply -f first.yaml", "needs machines of AWS"),
+    ("setu explain job/first", "needs machines of AWS"),
     ("setu run", "typed last, when the test's own Setu is gone"),
     ("just cluster", "tests/cluster.rs"),
     ("just check", "it is what runs the tests"),
@@ -93,6 +100,7 @@ const ELSEWHERE: [(&str, &str); 36] = [
     ("just nightly", "takes long"),
     ("export KUBECONFIG=…", "the terminal has it"),
     ("kubectl --server", "tests/kubectl types it"),
+    ("holder=$(kubectl -n kueue-system get lease setu", "no pod leads; tests/leaders.rs has the Lease"),
     ("kubectl -n kueue-system port-forward", "no kubelet runs the pod"),
     ("open http", "needs a browser"),
 ];
