@@ -230,9 +230,10 @@ fn whatever_the_chart_can_switch_on_or_off_is_named_in_a_document() {
     let section = section.split("\n## ").next().unwrap();
     let mut switches = 0;
     for (part, value) in parts {
-        let (named, way) = match value["enabled"].as_bool().unwrap() {
-            true => (format!("`{part}`"), "off"),
-            false => (format!("`--set {part}.enabled=true"), "on"),
+        let (named, way) = if value["enabled"].as_bool().unwrap() {
+            (format!("`{part}`"), "off")
+        } else {
+            (format!("`--set {part}.enabled=true"), "on")
         };
         assert!(section.contains(&named), "docs/operations.md does not say how {part} is switched {way}");
         switches += 1;
@@ -278,7 +279,7 @@ fn commands_and_flags_that_are_named_in_prose_exist() {
 /// The first block of a document with an object of this kind.
 fn block_with(text: &str, kind: &str) -> Option<String> {
     let (blocks, _) = blocks(text);
-    blocks.into_iter().map(|(_, body)| body).find(|body| body.contains("\nkind: Policy\n"))
+    blocks.into_iter().map(|(_, body)| body).find(|body| body.contains(&format!("\nkind: {kind}\n")))
 }
 
 /// The file that a guide calls its NodePool, queues and first Job, and gives to `setu plan`.
@@ -298,6 +299,9 @@ fn every_yaml_block_can_be_read_and_every_policy_is_valid() {
                     parameters += 1;
                 } else if value["kind"] == "Policy" {
                     PolicyFile::parse(&body).unwrap_or_else(|e| panic!("{document}: {e:?}\n{body}"));
+                    // Whoever copies it has no such condition on his Nodes, and all gangs would wait for it.
+                    let conditions = &value["defaults"]["readiness"]["nodeConditions"];
+                    assert!(conditions.is_null(), "{document}: every gang waits for {conditions}");
                     policies += 1;
                 }
             }
@@ -444,6 +448,17 @@ fn troubleshooting_knows_every_reason_class_and_event() {
     for word in reasons.into_iter().chain(classes).chain(events) {
         assert!(text.contains(&format!("| `{word}` |")), "{word} is not listed");
     }
+}
+
+#[test]
+fn whoever_builds_an_image_is_told_how_it_runs_on_every_node() {
+    let release = read(".github/workflows/release.yml");
+    let platforms = between(&release, "platforms: ", "\n")[0];
+    for document in ["README.md", "docs/troubleshooting.md"] {
+        let text = read(document);
+        assert!(text.contains(&format!("docker buildx build --platform {platforms} ")), "{document}");
+    }
+    assert!(read("docs/troubleshooting.md").contains("`exec format error`"));
 }
 
 #[test]
