@@ -53,9 +53,12 @@ RUN find src -name '*.rs' -exec touch {} + && \
 FROM gcr.io/distroless/static:nonroot@sha256:f7f8f729987ad0fdf6b05eeeae94b26e6a0f613bdf46feea7fc40f7bd72953e6
 ARG VERSION=0.1.0
 ARG REVISION=unknown
+# The address of the repository; registries link the image to it.
+ARG SOURCE=unknown
 LABEL org.opencontainers.image.title="setu" \
       org.opencontainers.image.description="All the nodes of a gang or none, for Kueue and Karpenter" \
       org.opencontainers.image.licenses="Apache-2.0" \
+      org.opencontainers.image.source="${SOURCE}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 COPY --from=build /setu /usr/local/bin/setu

@@ -166,6 +166,87 @@ fn every_command_that_is_shown_is_one() {
     assert!(parsed > 20, "{parsed} commands");
 }
 
+/// The word at the start of a text as it is typed, without what stands in quotes.
+fn unquoted(text: &str) -> String {
+    let mut quote = None::<char>;
+    let mut word = String::new();
+    for c in text.chars() {
+        match (c, quote) {
+            (c, Some(q)) if c == q => quote = None,
+            (_, Some(_)) => {}
+            ('\'' | '"', None) => quote = Some(c),
+            (c, None) if c.is_whitespace() || c == '`' => break,
+            (c, None) => word.push(c),
+        }
+    }
+    word
+}
+
+#[test]
+fn no_shell_takes_a_list_for_helm_apart() {
+    let mut lists = 0;
+    for document in documents() {
+        let text = read(&document);
+        for flag in ["--set ", "--set="] {
+            for set in text.split(flag).skip(1) {
+                let word = unquoted(set);
+                // bash makes two words of a{b,c}, and zsh takes a[0] for a pattern.
+                assert!(!word.contains(['{', '[', '*']), "{document}: put quotes around {flag}{word}");
+                let typed = set.split(['`', '\n']).next().unwrap_or_default();
+                lists += usize::from(typed.contains('{'));
+            }
+        }
+    }
+    assert!(lists > 3, "{lists} lists");
+}
+
+#[test]
+fn every_value_of_the_chart_says_what_it_does() {
+    let mut said: Vec<usize> = Vec::new();
+    let (mut values, mut comment) = (0, false);
+    for line in read("charts/setu/values.yaml").lines().skip(1).filter(|line| !line.is_empty()) {
+        let depth = line.len() - line.trim_start().len();
+        if line.trim_start().starts_with('#') {
+            comment |= line.contains("# -- ");
+            continue;
+        }
+        // What is said of a value is said of all below it.
+        said.retain(|of| *of < depth);
+        said.extend(std::mem::take(&mut comment).then_some(depth));
+        if !line.ends_with(':') {
+            assert!(!said.is_empty(), "charts/setu/values.yaml does not say what this does: {line}");
+            values += 1;
+        }
+    }
+    assert!(values > 70, "{values} values");
+}
+
+#[test]
+fn whatever_the_chart_can_switch_on_or_off_is_named_in_a_document() {
+    let values: Value = serde_yaml::from_str(&read("charts/setu/values.yaml")).unwrap();
+    let parts = values.as_object().unwrap().iter().filter(|(_, part)| part.get("enabled").is_some());
+    let operations = read("docs/operations.md");
+    let (_, section) = operations.split_once("\n## What the chart can switch on\n").unwrap();
+    let section = section.split("\n## ").next().unwrap();
+    let mut switches = 0;
+    for (part, value) in parts {
+        let (named, way) = if value["enabled"].as_bool().unwrap() {
+            (format!("`{part}`"), "off")
+        } else {
+            (format!("`--set {part}.enabled=true"), "on")
+        };
+        assert!(section.contains(&named), "docs/operations.md does not say how {part} is switched {way}");
+        switches += 1;
+    }
+    assert!(switches > 10, "{switches} parts");
+    // Each value that is named there is one of the chart's.
+    for named in between(section, "--set ", "=") {
+        let found = named.split('.').try_fold(&values, |value, key| value.get(key));
+        let free = named.ends_with(".labels.release");
+        assert!(found.is_some() || free, "docs/operations.md: the chart has no value {named}");
+    }
+}
+
 #[test]
 fn commands_and_flags_that_are_named_in_prose_exist() {
     let setu = Cli::command();
@@ -195,11 +276,14 @@ fn commands_and_flags_that_are_named_in_prose_exist() {
     }
 }
 
-/// The first policy file of a document.
-fn policy_of(text: &str) -> Option<String> {
+/// The first block of a document with an object of this kind.
+fn block_with(text: &str, kind: &str) -> Option<String> {
     let (blocks, _) = blocks(text);
-    blocks.into_iter().map(|(_, body)| body).find(|body| body.contains("\nkind: Policy\n"))
+    blocks.into_iter().map(|(_, body)| body).find(|body| body.contains(&format!("\nkind: {kind}\n")))
 }
+
+/// The file that a guide calls its NodePool, queues and first Job, and gives to `setu plan`.
+const FIRST: &str = "first.yaml";
 
 #[test]
 fn every_yaml_block_can_be_read_and_every_policy_is_valid() {
@@ -215,6 +299,9 @@ fn every_yaml_block_can_be_read_and_every_policy_is_valid() {
                     parameters += 1;
                 } else if value["kind"] == "Policy" {
                     PolicyFile::parse(&body).unwrap_or_else(|e| panic!("{document}: {e:?}\n{body}"));
+                    // Whoever copies it has no such condition on his Nodes, and all gangs would wait for it.
+                    let conditions = &value["defaults"]["readiness"]["nodeConditions"];
+                    assert!(conditions.is_null(), "{document}: every gang waits for {conditions}");
                     policies += 1;
                 }
             }
@@ -235,7 +322,7 @@ impl Drop for Folder {
 /// Whether a command needs no cluster.
 fn is_offline(arguments: &[String]) -> bool {
     match arguments[0].as_str() {
-        "plan" => arguments.iter().any(|a| a.contains("nodepools")),
+        "plan" => arguments.iter().any(|a| a.contains("nodepools") || a == FIRST),
         // It stays until Ctrl-C; tests/cli.rs has it.
         "demo" if arguments.iter().any(|a| a == "--serve") => false,
         command => ["demo", "policy", "statechart", "crds", "completions"].contains(&command),
@@ -252,7 +339,9 @@ fn commands_that_need_no_cluster_run_as_they_are_shown() {
     let (mut run, mut shown) = (BTreeSet::new(), 0);
     for document in documents() {
         let text = read(&document);
-        std::fs::write(folder.0.join("policy.yaml"), policy_of(&text).unwrap_or_default()).unwrap();
+        std::fs::write(folder.0.join("policy.yaml"), block_with(&text, "Policy").unwrap_or_default())
+            .unwrap();
+        std::fs::write(folder.0.join(FIRST), block_with(&text, "NodePool").unwrap_or_default()).unwrap();
         for words in commands(&text) {
             let Some(mut arguments) = of_setu(&words).filter(|a| !a.is_empty() && is_offline(a)) else {
                 continue;
@@ -271,6 +360,7 @@ fn commands_that_need_no_cluster_run_as_they_are_shown() {
         }
     }
     assert!(run.len() > 7 && shown > 1, "{run:?}, {shown} outputs");
+    assert!(run.iter().any(|arguments| arguments.iter().any(|a| a == FIRST)), "no guide plans its first Job");
 }
 
 /// Compares an output with what a document shows below its command; `…` stands for the rest. Returns how often.
@@ -361,6 +451,17 @@ fn troubleshooting_knows_every_reason_class_and_event() {
 }
 
 #[test]
+fn whoever_builds_an_image_is_told_how_it_runs_on_every_node() {
+    let release = read(".github/workflows/release.yml");
+    let platforms = between(&release, "platforms: ", "\n")[0];
+    for document in ["README.md", "docs/troubleshooting.md"] {
+        let text = read(document);
+        assert!(text.contains(&format!("docker buildx build --platform {platforms} ")), "{document}");
+    }
+    assert!(read("docs/troubleshooting.md").contains("`exec format error`"));
+}
+
+#[test]
 fn administrators_are_told_why_they_are_refused_and_what_helps() {
     for document in ["eks", "gke", "aks", "operations", "troubleshooting"] {
         let text = read(&format!("docs/{document}.md"));
@@ -431,6 +532,29 @@ fn what_is_copied_into_a_document_is_still_so() {
     for file in std::fs::read_dir(root().join("examples")).unwrap() {
         let name = file.unwrap().file_name().into_string().unwrap();
         assert!(name == "README.md" || examples.contains(&format!("({name}")), "{name} is not listed");
+    }
+}
+
+#[test]
+fn what_a_release_publishes_is_what_is_checked_and_installed() {
+    let release = read(".github/workflows/release.yml");
+    let text = read("docs/supply-chain.md");
+    let commands: Vec<String> = commands(&text).into_iter().map(|words| words.join(" ")).collect();
+    for (published, command) in [
+        ("image=$REGISTRY/${REPOSITORY,,}\n", "cosign verify ghcr.io/OWNER/setu:1.2.3"),
+        ("oci://$image/charts", "cosign verify ghcr.io/OWNER/setu/charts/setu:1.2.3"),
+        ("oci://$image/charts", "helm install setu oci://ghcr.io/OWNER/setu/charts/setu --version"),
+        ("SHA256SUMS\n", "sha256sum --check SHA256SUMS"),
+        ("setu-linux-amd64\n", "gh attestation verify setu-linux-amd64"),
+    ] {
+        assert!(release.contains(published), "a release does not say {published}");
+        assert!(
+            commands.iter().any(|line| line.starts_with(command)),
+            "docs/supply-chain.md has no {command}"
+        );
+    }
+    for signed in commands.iter().filter(|line| line.starts_with("cosign verify")) {
+        assert!(signed.contains("/.github/workflows/release.yml@refs/tags/v1.2.3"), "{signed}");
     }
 }
 

@@ -102,3 +102,23 @@ fn every_base_image_is_named_by_its_digest() {
         assert!(digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit()), "{base}");
     }
 }
+
+#[test]
+fn the_image_says_what_it_is_and_a_release_fills_in_what_it_says() {
+    let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
+    let release = fs::read_to_string(root().join(".github/workflows/release.yml")).unwrap();
+    let labels = dockerfile.split("\nLABEL ").nth(1).unwrap().replace("\\\n", "\n");
+    let labels = labels.split("\nCOPY ").next().unwrap();
+    for key in ["title", "description", "licenses", "source", "version", "revision"] {
+        assert!(labels.contains(&format!("org.opencontainers.image.{key}=\"")), "no label {key} in {labels}");
+    }
+    let arguments: Vec<&str> = labels.split("${").skip(1).filter_map(|rest| rest.split('}').next()).collect();
+    assert!(arguments.len() > 2, "{arguments:?}");
+    for argument in arguments {
+        assert!(dockerfile.contains(&format!("\nARG {argument}=")), "{argument} has no default");
+        assert!(
+            release.contains(&format!("\n          {argument}=${{{{ ")),
+            "a release does not say {argument}"
+        );
+    }
+}

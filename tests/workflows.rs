@@ -71,21 +71,126 @@ fn what_compiles_the_code_of_others_may_write_nothing() {
     assert!(compiling > 4, "{compiling} jobs compile");
 }
 
-#[test]
-fn a_dockerfile_that_says_no_flags_stops_the_look_into_the_static_binary() {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("no-flags");
+/// A folder with the script that looks into the static binary, a Dockerfile, and programs that go before all others.
+fn looking(name: &str, dockerfile: &str, programs: &[(&str, &str)]) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = fs::remove_dir_all(&folder);
     fs::create_dir_all(folder.join(".ci")).unwrap();
     fs::copy(root().join(".ci/static"), folder.join(".ci/static")).unwrap();
-    fs::write(folder.join("Dockerfile"), "ENV CC=clang\n").unwrap();
-    // Nothing is fetched or built, whatever the script does.
-    for program in ["rustup", "cargo"] {
+    fs::write(folder.join("Dockerfile"), dockerfile).unwrap();
+    for (program, text) in programs {
         let path = folder.join(program);
-        fs::write(&path, "#!/bin/sh\nexit 3\n").unwrap();
+        fs::write(&path, format!("#!/bin/bash\n{text}\n")).unwrap();
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
     }
+    folder
+}
+
+fn look(folder: &Path, environment: &[(&str, &str)], arguments: &[&str]) -> (bool, String) {
     let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
-    let script = Command::new("bash").arg(folder.join(".ci/static")).env("PATH", path).output().unwrap();
-    let said = String::from_utf8_lossy(&script.stderr);
-    assert!(script.status.code() == Some(1) && said.contains("does not say"), "{script:?}");
+    let mut script = Command::new("bash");
+    script.arg(folder.join(".ci/static")).args(arguments).env("PATH", path).env_remove("NAMES");
+    let output = script.envs(environment.iter().copied()).output().unwrap();
+    let said =
+        [output.stdout, output.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
+    (output.status.success(), said)
+}
+
+#[test]
+fn a_dockerfile_that_says_no_flags_stops_the_look_into_the_static_binary() {
+    // Nothing is fetched or built, whatever the script does.
+    let nothing = [("rustup", "exit 3"), ("cargo", "exit 3")];
+    let folder = looking("no-flags", "ENV CC=clang\n", &nothing);
+    let (succeeded, said) = look(&folder, &[], &[]);
+    assert!(!succeeded && said.contains("does not say"), "{said}");
+    let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
+    let folder = looking("no-remap", &dockerfile.replace("=/build=.", "=/built=."), &nothing);
+    let (succeeded, said) = look(&folder, &[], &[]);
+    assert!(!succeeded && said.contains("do not remap =/build="), "{said}");
+}
+
+/// A compiler whose binary names every folder that it is not told to call otherwise, and what `NAMES` says.
+const COMPILER: &str = r##"
+binary=target/$(uname -m)-unknown-linux-musl/release/setu
+mkdir -p "$(dirname "$binary")"
+{
+  echo '#!/bin/sh'
+  for folder in "$PWD" "$CARGO_HOME"; do
+    case "$CARGO_ENCODED_RUSTFLAGS" in
+      *--remap-path-prefix="$folder"=*) ;;
+      *) echo "# $folder/src/main.rs" ;;
+    esac
+  done
+  eval "echo '#' $NAMES"
+} > "$binary"
+chmod +x "$binary"
+"##;
+
+#[test]
+fn the_look_into_the_static_binary_finds_folders_in_it_and_what_differs_from_build_to_build() {
+    let dockerfile = fs::read_to_string(root().join("Dockerfile")).unwrap();
+    let programs = [
+        ("rustup", "true"),
+        ("cargo", COMPILER),
+        ("readelf", "[ \"$1\" != --sections ] || echo .dep-v0"),
+        ("git", r"printf 'Dockerfile\0'"),
+    ];
+    let folder = looking("folders", &dockerfile, &programs);
+    for (names, arguments, end) in [
+        ("nothing", &[][..], None),
+        ("nothing", &["--twice"][..], None),
+        ("$PWD/src/main.rs", &[][..], Some("names the folder")),
+        ("$CARGO_HOME/registry", &[][..], Some("names the folder")),
+        ("$RANDOM$RANDOM$RANDOM", &[][..], None),
+        ("$RANDOM$RANDOM$RANDOM", &["--twice"][..], Some("another one")),
+    ] {
+        let (succeeded, said) =
+            look(&folder, &[("NAMES", names), ("CARGO_HOME", "/home/of/crates")], arguments);
+        assert_eq!(succeeded, end.is_none(), "{names} {arguments:?}: {said}");
+        assert!(end.is_none_or(|end| said.contains(end)), "{names} {arguments:?}: {said}");
+        assert!(end.is_some() || arguments.is_empty() || said.contains("is the same"), "{said}");
+    }
+}
+
+/// What a release does to the chart before it is packaged, in a folder with such values; whether it succeeds.
+fn released(name: &str, values: &str) -> (bool, PathBuf) {
+    let jobs = jobs();
+    let (_, job) = jobs.iter().find(|(name, _)| name == "release.yml: chart").unwrap();
+    let script = steps(job).iter().find(|step| step["id"] == "chart").unwrap()["run"].as_str().unwrap();
+    let (script, _) = script.split_once("helm package").unwrap();
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(folder.join("charts/setu")).unwrap();
+    fs::write(folder.join("charts/setu/values.yaml"), values).unwrap();
+    fs::copy(root().join("charts/setu/Chart.yaml"), folder.join("charts/setu/Chart.yaml")).unwrap();
+    let mut bash = Command::new("bash");
+    bash.args(["-ec", script]).current_dir(&folder).envs([
+        ("REGISTRY", "registry.example"),
+        ("REPOSITORY", "Owner/Setu"),
+        ("SOURCE", "https://git.example/Owner/Setu"),
+        ("DIGEST", "sha256:0f"),
+        ("GITHUB_REF_NAME", "v1.2.3"),
+    ]);
+    (bash.status().unwrap().success(), folder)
+}
+
+#[test]
+fn a_released_chart_has_the_images_name_and_digest_or_there_is_none() {
+    let values = fs::read_to_string(root().join("charts/setu/values.yaml")).unwrap();
+    for line in ["  repository: setu", "  digest: \"\""] {
+        assert_eq!(values.lines().filter(|l| *l == line).count(), 1, "{line}");
+        let (succeeded, _) = released("renamed", &values.replace(line, &format!("{line} # as it is")));
+        assert!(!succeeded, "a chart without its image is published");
+    }
+    let (succeeded, folder) = released("released", &values);
+    assert!(succeeded);
+    let read = |file: &str| -> Value {
+        serde_yaml::from_str(&fs::read_to_string(folder.join("charts/setu").join(file)).unwrap()).unwrap()
+    };
+    let image = read("values.yaml")["image"].take();
+    assert_eq!(
+        (&image["repository"], &image["digest"]),
+        (&"registry.example/owner/setu".into(), &"sha256:0f".into())
+    );
+    assert_eq!(read("Chart.yaml")["sources"], serde_json::json!(["https://git.example/Owner/Setu"]));
 }

@@ -49,7 +49,7 @@ fn root() -> PathBuf {
 }
 
 /// How lines begin that are not typed here, and why not.
-const ELSEWHERE: [(&str, &str); 36] = [
+const ELSEWHERE: [(&str, &str); 44] = [
     ("cargo run --release -- demo", "tests/docs.rs runs it, and with --serve tests/kubectl"),
     ("cargo test", "it is what runs the tests"),
     ("GANGS=200 cargo test", "a measurement"),
@@ -71,6 +71,10 @@ const ELSEWHERE: [(&str, &str); 36] = [
     ("kubectl kustomize manifests", "tests/cluster.rs"),
     ("cosign verify", "needs a release"),
     ("gh attestation verify", "needs a release"),
+    ("gh release download", "needs a release"),
+    ("helm install setu oci://", "needs a release"),
+    ("sha256sum --check SHA256SUMS", "needs a release"),
+    ("install -D setu-linux-amd64", "needs a release"),
     ("rustup target add", "a download"),
     (
         "cargo build --release --locked --bin setu --target",
@@ -83,6 +87,9 @@ const ELSEWHERE: [(&str, &str); 36] = [
     ("$ setu explain job/waiting", "tests/views.rs"),
     ("$ setu trace job/waiting", "tests/views.rs"),
     ("setu plan -f examples/gang-of-four.yaml -f", "tests/docs.rs"),
+    ("setu plan -f first.yaml", "tests/docs.rs"),
+    ("kubectl apply -f first.yaml", "needs machines of AWS"),
+    ("setu explain job/first", "needs machines of AWS"),
     ("setu run", "typed last, when the test's own Setu is gone"),
     ("just cluster", "tests/cluster.rs"),
     ("just check", "it is what runs the tests"),
@@ -93,6 +100,7 @@ const ELSEWHERE: [(&str, &str); 36] = [
     ("just nightly", "takes long"),
     ("export KUBECONFIG=…", "the terminal has it"),
     ("kubectl --server", "tests/kubectl types it"),
+    ("holder=$(kubectl -n kueue-system get lease setu", "no pod leads; tests/leaders.rs has the Lease"),
     ("kubectl -n kueue-system port-forward", "no kubelet runs the pod"),
     ("open http", "needs a browser"),
 ];
@@ -211,11 +219,28 @@ impl Terminal {
     }
 }
 
+/// What helm would say to the README's install line over what kubectl has applied: it refuses what is not its own, and
+/// takes the values that the quickstart names for that. Nothing of it stays.
+async fn helm_over_what_kubectl_applied(terminal: &mut Terminal, install: &str) {
+    let quickstart = std::fs::read_to_string(root().join("docs/quickstart.md")).unwrap();
+    let (_, section) = quickstart.split_once("\n## Into a cluster of your own\n").unwrap();
+    let (_, set) = section.split_once("`--set ").unwrap();
+    let values = set.split('`').next().unwrap();
+    let dry = format!("{install} --dry-run=server");
+    terminal.types("kubectl apply -f examples/setup").await;
+    let refused = terminal.run(&dry).await;
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && said.contains("invalid ownership metadata"), "{said}");
+    terminal.types(&format!("{dry} --set {values}")).await;
+    terminal.types("kubectl delete -f examples/setup --timeout=60s").await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_newcomer_types_works_as_it_stands() {
     let mut terminal = Terminal::open().await;
     let client = terminal.stack.client().unwrap();
     let [install, wait] = lines(INSTALL).try_into().unwrap();
+    helm_over_what_kubectl_applied(&mut terminal, &install).await;
     terminal.types(&install).await;
     // No kubelet starts containers here, so nobody is to buy nodes for them, and the test starts Setu itself.
     let deployments: Api<Deployment> = Api::namespaced(client.clone(), KUEUE_NAMESPACE);

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 pub const ID: &str = "chart";
 pub const NAMESPACE: &str = "setu-system";
 
-/// What the chart finds: its namespace under Pod Security's strictest profile, and the kinds of the
-/// Prometheus Operator, of which only the names matter here.
+/// What the chart finds: its namespace under Pod Security's strictest profile, what is mounted with everything on, and the
+/// kinds of the Prometheus Operator, of which only the names matter here.
 fn surroundings() -> Vec<Value> {
     let kind = |kind: &str, plural: &str| {
         json!({
@@ -45,6 +45,10 @@ fn surroundings() -> Vec<Value> {
         json!({
             "apiVersion": "v1", "kind": "Namespace",
             "metadata": {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "restricted"}},
+        }),
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "collector-ca", "namespace": NAMESPACE},
+            "data": {"ca.crt": "of a collector that there is not"},
         }),
     ]
 }
@@ -97,6 +101,9 @@ impl Install {
             None => "as 2 replicas, of which one acts.",
         };
         assert!(told.contains(acting), "no {acting:?} in\n{told}");
+        // The queues of the example are for a NodePool that this cluster does not have.
+        let queues = file.is_some_and(|file| file.contains("everything"));
+        assert_eq!(told.contains("WARNING: there is no NodePool default"), queues, "{told}");
         let replicas = self.deployment().await.spec.unwrap().replicas.unwrap();
         self.until("the pods are made", async || {
             let pods: Api<Pod> = Api::namespaced(self.stack.client().unwrap(), NAMESPACE);

@@ -5,6 +5,7 @@ use crate::helm::{SETS, chart, command, root, said, succeed, values};
 use ::setu::policy::PolicyFile;
 use serde::Deserialize as _;
 use serde_json::Value;
+use setu_e2e::Layout;
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -139,6 +140,12 @@ fn wrong_values_are_refused_with_the_place_and_the_reason() {
         ("image.digest=latest", "'/image/digest'"),
         ("image.pullPolicy=Sometimes", "'/image/pullPolicy'"),
         ("controller.extraArgs={run}", "'/controller/extraArgs/0'"),
+        ("controller.extraVolumes[0].name=empty", "'/controller/extraVolumes/0'"),
+        (
+            "controller.extraVolumes[0].name=policy,controller.extraVolumes[0].emptyDir.medium=Memory",
+            "/extraVolumes/0/name'",
+        ),
+        ("controller.extraVolumeMounts[0].name=ca", "missing property 'mountPath'"),
         ("leaderElection.leaseDuration=15", "'/leaderElection/leaseDuration'"),
         ("tracing.endpoint=collector:4317", "'/tracing/endpoint'"),
         ("replicaCount=0", "'/replicaCount': minimum: got 0, want 1"),
@@ -160,11 +167,48 @@ fn wrong_values_are_refused_with_the_place_and_the_reason() {
         ),
         ("admissionPolicies.keepers={,a}", "'/admissionPolicies/keepers/0'"),
         ("serviceMonitor.enabled=true,service.enabled=false", "needs service.enabled=true"),
+        ("exampleQueues.enabled=true,admissionCheck.enabled=false", "needs admissionCheck.enabled=true"),
     ] {
         let output =
             command(folder.path()).args(["template"]).arg(chart()).args(["--set", set]).output().unwrap();
         let said = said(&output);
         assert!(!output.status.success() && said.contains(words), "{set}: {said}");
+    }
+}
+
+/// What helm says once it has installed the chart with these values; it asks no cluster.
+fn notes(set: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let mut helm = command(folder.path());
+    helm.args(["install", "setu"]).arg(chart()).args(["--dry-run=client", "--set", set]);
+    let told = succeed(&mut helm);
+    told.split_once("\nNOTES:\n").unwrap().1.to_owned()
+}
+
+#[test]
+fn the_notes_name_the_check_only_where_the_chart_makes_one() {
+    let (with, without) = (notes("replicaCount=2"), notes("admissionCheck.enabled=false"));
+    for words in
+        ["AdmissionCheck is Active", "admissioncheck/karpenter-provision", "[{name: karpenter-provision}]"]
+    {
+        assert!(with.contains(words) && !without.contains(words), "{words}\n{with}\n{without}");
+    }
+    assert!(without.contains("the chart makes none"), "{without}");
+    // Without a cluster nobody knows which NodePools there are.
+    let queues = notes("exampleQueues.enabled=true");
+    assert!(queues.contains("queue-name: setu-example") && !queues.contains("WARNING"), "{queues}");
+}
+
+#[test]
+fn the_notes_name_everybody_who_may_change_nodeclaims() {
+    for (set, who) in [
+        ("replicaCount=2", "changed by members of system:masters."),
+        ("admissionPolicies.keepers={a,b}", "changed by members of system:masters and a, b."),
+        ("admissionPolicies.breakGlassGroups=null,admissionPolicies.keepers={a}", "changed by a."),
+        ("admissionPolicies.breakGlassGroups=null", "changed by nobody."),
+    ] {
+        let told = notes(set);
+        assert!(told.contains(who), "{set}: no {who:?} in\n{told}");
     }
 }
 
@@ -222,6 +266,36 @@ fn an_alert_links_to_its_runbook_where_it_is_said_where_that_lies_and_else_names
 }
 
 #[test]
+fn a_policy_given_as_text_needs_the_same_rights_as_one_given_as_values() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("policy.yaml");
+    let set = format!("policy={}", file.display());
+    for (place, body) in [
+        ("defaults", "defaults: {custody: {release: Warm}}"),
+        ("checks.gpu", "checks: {cpu: {}, gpu: {custody: {release: HandBack}}}"),
+    ] {
+        let text = format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n{body}\n");
+        std::fs::write(&file, text).unwrap();
+        let mut helm = command(folder.path());
+        let output = helm.arg("template").arg(chart()).args(["--set-file", &set]).output().unwrap();
+        let said = said(&output);
+        let refused = !output.status.success() && said.contains("set rbac.handBack=true");
+        assert!(refused && said.contains(&format!("policy.{place}.custody.release")), "{said}");
+        succeed(command(folder.path()).arg("template").arg(chart()).args([
+            "--set-file",
+            &set,
+            "--set",
+            "rbac.handBack=true",
+        ]));
+    }
+    // What else is wrong with a text Setu says, with line and column.
+    for body in ["defaults: {custody: Warm}", "defaults: [1]", "checks: x"] {
+        std::fs::write(&file, format!("kind: Policy\n{body}\n")).unwrap();
+        succeed(command(folder.path()).arg("template").arg(chart()).args(["--set-file", &set]));
+    }
+}
+
+#[test]
 fn policy_as_text_reaches_the_file_unchanged() {
     let text = "# comments stay\napiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {gates: {capacity: Off}}\n";
     let folder = tempfile::tempdir().unwrap();
@@ -230,6 +304,62 @@ fn policy_as_text_reaches_the_file_unchanged() {
     let rendered = rendered(None, &["--set-file", &format!("policy={}", file.display())]);
     let map = documents(&rendered).into_iter().find(|d| d["kind"] == "ConfigMap").unwrap();
     assert_eq!(map["data"]["policy.yaml"], text);
+}
+
+/// What stands between fences of this kind, and in between.
+fn fenced<'t>(text: &'t str, kind: &str) -> Vec<&'t str> {
+    let fence = format!("```{kind}\n");
+    text.split(fence.as_str()).skip(1).filter_map(|rest| rest.split("```").next()).collect()
+}
+
+#[test]
+fn what_the_guides_of_the_clouds_install_is_rendered_with_their_policies_and_every_value_they_name() {
+    let bin = Layout::default().bin();
+    for guide in ["eks", "gke", "aks"] {
+        let text = std::fs::read_to_string(root().join(format!("docs/{guide}.md"))).unwrap();
+        let install = fenced(&text, "sh").into_iter().find(|body| body.starts_with("helm install")).unwrap();
+        let policy = fenced(&text, "yaml").into_iter().find(|body| body.contains("kind: Policy\n")).unwrap();
+        let mut line = install.trim().replacen("helm install", "helm template", 1);
+        // What is named in passing is typed behind it.
+        for named in text.split("`--set ").skip(1).filter_map(|rest| rest.split('`').next()) {
+            write!(line, " --set {named}").unwrap();
+        }
+        assert!(line.contains("breakGlassGroups"), "{guide}: {line}");
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("policy.yaml"), policy).unwrap();
+        std::os::unix::fs::symlink(root().join("charts"), folder.path().join("charts")).unwrap();
+        // Builds helm where it is missing.
+        drop(command(folder.path()));
+        let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
+        let mut bash = std::process::Command::new("bash");
+        let rendered = succeed(bash.args(["-ec", &line]).current_dir(folder.path()).env("PATH", path));
+        let all = documents(&rendered);
+        let map = all.iter().find(|d| d["kind"] == "ConfigMap").unwrap();
+        assert_eq!(map["data"]["policy.yaml"], policy, "{guide}");
+        assert!(rendered.contains("[\"system:masters\",\""), "{guide}: two groups break the glass\n{line}");
+    }
+}
+
+#[test]
+fn a_collector_with_an_authority_of_its_own_is_set_up_as_the_document_says() {
+    let text = std::fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    let (_, traces) = text.split_once("\n## Traces\n").unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("values.yaml");
+    std::fs::write(&file, fenced(traces, "yaml")[0]).unwrap();
+    let all = documents(&rendered(None, &["--values", &file.display().to_string()]));
+    let pod = &all.iter().find(|d| d["kind"] == "Deployment").unwrap()["spec"]["template"]["spec"];
+    let named = |list: &Value, name: &str| -> Value {
+        list.as_array().unwrap().iter().find(|of| of["name"] == name).unwrap_or(&Value::Null).clone()
+    };
+    let container = &pod["containers"][0];
+    let endpoint = named(&container["env"], "OTEL_EXPORTER_OTLP_ENDPOINT");
+    assert!(endpoint["value"].as_str().unwrap().starts_with("https://"), "{endpoint}");
+    let mount = named(&container["volumeMounts"], "collector");
+    let certificate = named(&container["env"], "OTEL_EXPORTER_OTLP_CERTIFICATE");
+    assert!(certificate["value"].as_str().unwrap().starts_with(mount["mountPath"].as_str().unwrap()));
+    assert_eq!(named(&pod["volumes"], "collector")["configMap"]["name"], "collector-ca");
+    assert_eq!(named(&container["volumeMounts"], "policy")["mountPath"], "/etc/setu");
 }
 
 /// The files under `manifests/` and the templates they come from.
