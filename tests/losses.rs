@@ -40,6 +40,7 @@ fn plan(slots: u32) -> Plan {
         template: Arc::clone(&template),
         shape: None,
         most: Arc::default(),
+        place_keys: Arc::default(),
     };
     Plan {
         slots: (0..slots).map(slot).collect(),
@@ -50,7 +51,6 @@ fn plan(slots: u32) -> Plan {
         choice: 0,
         choices: 1,
         reports: Vec::new(),
-        shares: None,
     }
 }
 

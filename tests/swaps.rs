@@ -163,7 +163,7 @@ async fn edited_meanwhile(edit: &Value) -> (Journal, Vec<StateName>) {
     stage.submit();
     stage.until(StateName::Provisioning).await;
     stage.admin.merge(&kinds::NODE_POOL, "", ID, edit).unwrap();
-    tokio::time::sleep(Duration::from_secs(60)).await;
+    tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(stage.journal().unwrap().state.name(), StateName::Provisioning, "{:?}", stage.path());
     broken.store(false, Ordering::Relaxed);
     let touched = json!({"metadata": {"annotations": {"touched": "true"}}});

@@ -98,6 +98,7 @@ fn plan(kind: u8) -> Outcome {
                 template: Arc::clone(&template),
                 shape: None,
                 most: Arc::default(),
+                place_keys: Arc::default(),
             };
             Outcome::Provision(Plan {
                 slots: (0..2).map(slot).collect(),
@@ -108,7 +109,6 @@ fn plan(kind: u8) -> Outcome {
                 choice: 0,
                 choices: 1,
                 reports: Vec::new(),
-                shares: None,
             })
         }
     }

@@ -112,7 +112,7 @@ impl Feeds {
         tokio::spawn(at_most_every(PACE, plans.0.subscribe(), move || of_plans.next_turn()));
         spawn(queues.touched, &context, plans.told());
         spawn(flavors.touched, &context, plans.told());
-        spawn(pools.touched, &context, plans.told());
+        spawn(pools.touched, &context, plans.told_of_pools());
         spawn(local_queues.touched, &context, plans.told());
         spawn(cohorts.touched, &context, plans.told());
         spawn(namespaces.touched, &context, plans.told());
@@ -192,6 +192,18 @@ impl Plans {
     fn told<K>(&self) -> impl FnMut(&Context, &K) + Send + use<K> {
         let plans = self.clone();
         move |_, _| plans.may_change()
+    }
+
+    /// Tells so of every NodePool but those that were edited and that Karpenter has not looked at: nothing can be planned
+    /// from these, and that it has looked is told again.
+    fn told_of_pools(&self) -> impl FnMut(&Context, &NodePool) + Send + use<> {
+        let plans = self.clone();
+        move |context, pool| {
+            let found = context.stores.pools.get(&ObjectRef::from_obj(pool));
+            if found.is_none_or(|pool| !pool.is_unseen()) {
+                plans.may_change();
+            }
+        }
     }
 }
 

@@ -292,6 +292,7 @@ mod tests {
             template: Arc::new(template),
             shape: None,
             most: Arc::default(),
+            place_keys: Arc::default(),
         };
         Plan {
             slots: vec![slot],
@@ -302,7 +303,6 @@ mod tests {
             choice: 0,
             choices: 1,
             reports: Vec::new(),
-            shares: None,
         }
     }
 

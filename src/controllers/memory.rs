@@ -184,11 +184,11 @@ impl Necrology {
         })
     }
 
-    /// What a claim that is gone might have become, of a gang whose nodes share this label.
-    pub fn offerings(&self, claim: &str, shares: Option<&str>) -> BTreeSet<Offering> {
+    /// What a claim that is gone might have become, with places told apart by these labels.
+    pub fn offerings(&self, claim: &str, place_keys: &[String]) -> BTreeSet<Offering> {
         let book = lock(&self.0);
         let record = book.records.get(claim);
-        record.map(|r| Offering::among(&r.node_pool, &r.requirements, shares)).unwrap_or_default()
+        record.map(|r| Offering::among(&r.node_pool, &r.requirements, place_keys)).unwrap_or_default()
     }
 
     fn with<T>(&self, claim: &str, now: Timestamp, act: impl FnOnce(&mut Record) -> T) -> T {

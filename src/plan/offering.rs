@@ -1,16 +1,17 @@
-//! What a NodeClaim may become: combinations of instance type, zone and capacity type, and of the value of the label
-//! that all nodes of its gang are to share.
+//! What a NodeClaim may become: combinations of instance type, zone and capacity type, and of values of the other labels
+//! by which the policy tells places apart.
 //!
 //! A provider runs out of exactly such combinations, so shortages are remembered in these terms, by
 //! all gangs together. Where a claim leaves the type open, the NodePool stands for it, with all that is asked of
 //! the machine: what has run out of one family says nothing of another.
 
-use super::requirements::Requirements;
+use super::requirements::{Requirements, normalized};
 use super::shapes::is_of_machine;
 use crate::api::NodeClaim;
 use crate::api::node_claim::Requirement;
 use crate::digest::hex_digest;
 use crate::names;
+use crate::policy::Policy;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
@@ -19,8 +20,8 @@ use std::fmt;
 const ANY: &str = "any";
 /// More combinations than this are told by their NodePool.
 const MOST: usize = 2_048;
-/// Labels that an offering tells by themselves, whether or not they are shared.
-const TOLD: [&str; 3] = [names::ZONE, names::CAPACITY_TYPE, names::INSTANCE_TYPE];
+/// Labels that an offering tells by itself.
+const TOLD: [&str; 4] = [names::ZONE, names::CAPACITY_TYPE, names::INSTANCE_TYPE, names::NODEPOOL];
 /// Longest text of what is asked of a machine; of a longer one its digest stands.
 const LONGEST: usize = 200;
 
@@ -38,8 +39,7 @@ pub struct Offering {
     pub zone: String,
     /// Capacity type, or `any`.
     pub capacity_type: String,
-    /// Label and value that all nodes of the gang were to share, if they are neither zone nor capacity type nor instance
-    /// type; empty for anywhere.
+    /// Value of each label by which the policy tells places apart besides the zone, as text; empty for anywhere.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub place: String,
 }
@@ -55,14 +55,14 @@ pub enum What {
 }
 
 impl Offering {
-    /// Every combination that a claim may become, of a gang whose nodes share this label.
-    pub fn of(claim: &NodeClaim, shares: Option<&str>) -> BTreeSet<Self> {
-        Self::among(claim.label(names::NODEPOOL), &claim.spec.requirements, shares)
+    /// Every combination that a claim may become, with places told apart by these labels.
+    pub fn of(claim: &NodeClaim, place_keys: &[String]) -> BTreeSet<Self> {
+        Self::among(claim.label(names::NODEPOOL), &claim.spec.requirements, place_keys)
     }
 
-    /// Every combination that a claim of this NodePool with these requirements may become, of a gang whose nodes share
-    /// this label.
-    pub fn among(node_pool: &str, list: &[Requirement], shares: Option<&str>) -> BTreeSet<Self> {
+    /// Every combination that a claim of this NodePool with these requirements may become, with places told apart by
+    /// these labels.
+    pub fn among(node_pool: &str, list: &[Requirement], place_keys: &[String]) -> BTreeSet<Self> {
         let mut requirements = Requirements::default();
         // What cannot be read narrows nothing.
         let _ = requirements.add_all(list);
@@ -74,32 +74,29 @@ impl Offering {
         let (zones, capacity_types) = (or_any(names::ZONE), or_any(names::CAPACITY_TYPE));
         let pool = || vec![(What::NodePool(node_pool.to_owned()), machine(&requirements))];
         let few = |types: &Vec<String>| types.len() * zones.len() * capacity_types.len() <= MOST;
-        let whats = listed(names::INSTANCE_TYPE).filter(few).map_or_else(pool, |types| {
-            types.into_iter().map(|t| (What::InstanceType(t), String::new())).collect()
+        let types = listed(names::INSTANCE_TYPE).filter(few);
+        // What the machine is has been told already where the type is open.
+        let keys = place_keys.iter().filter(|key| types.is_some() || !is_of_machine(key));
+        let whats = types.as_ref().map_or_else(pool, |types| {
+            types.iter().map(|t| (What::InstanceType(t.clone()), String::new())).collect()
         });
+        let room = MOST / (whats.len() * zones.len() * capacity_types.len()).max(1);
+        let lists = keys.filter_map(|key| Some((key.as_str(), listed(key)?))).collect();
+        let places =
+            places(lists).filter(|places| places.len() <= room).unwrap_or_else(|| vec![String::new()]);
         let mut all = BTreeSet::new();
         for (what, machine) in whats {
             for zone in &zones {
                 for capacity_type in &capacity_types {
-                    let (what, machine) = (what.clone(), machine.clone());
-                    let (zone, capacity_type) = (zone.clone(), capacity_type.clone());
-                    all.insert(Self { what, machine, zone, capacity_type, place: String::new() });
+                    for place in &places {
+                        let (what, machine, place) = (what.clone(), machine.clone(), place.clone());
+                        let (zone, capacity_type) = (zone.clone(), capacity_type.clone());
+                        all.insert(Self { what, machine, zone, capacity_type, place });
+                    }
                 }
             }
         }
-        let Some((key, values)) =
-            shares.filter(|key| !TOLD.contains(key)).and_then(|key| Some((key, listed(key)?)))
-        else {
-            return all;
-        };
-        // What the machine is has been told already where the type is open.
-        let told = is_of_machine(key) && all.iter().any(|offering| !offering.machine.is_empty());
-        if told || all.len() * values.len() > MOST {
-            return all;
-        }
-        let at =
-            |offering: &Self, value: &String| Self { place: format!("{key} {value}"), ..offering.clone() };
-        all.iter().flat_map(|offering| values.iter().map(move |value| at(offering, value))).collect()
+        all
     }
 
     /// Whether it is out of capacity: itself, or a wider one that has it in it.
@@ -146,15 +143,43 @@ fn machine(requirements: &Requirements) -> String {
     if text.len() > LONGEST { format!("requirements {}", hex_digest(&[&text], 4)) } else { text }
 }
 
-/// Whether nothing that a claim, of a gang whose nodes share this label, may become has capacity, as far as is
-/// remembered.
-pub fn is_short(claim: &NodeClaim, shares: Option<&str>, short: &BTreeSet<Offering>) -> bool {
-    !short.is_empty() && Offering::of(claim, shares).iter().all(|offering| offering.is_in(short))
+/// Labels by which a policy tells places apart that an offering does not tell by itself: the one that all nodes are to share,
+/// and those that tiers ask for values of. Never what pods ask for: a tenant writes that.
+pub fn place_keys(policy: &Policy) -> Vec<String> {
+    let shared = policy.colocation.iter().map(|colocation| colocation.topology_key.as_str());
+    let asked = policy.tiers.iter().flat_map(|tier| &tier.requirements).map(|r| r.key.as_str());
+    // Machines are told apart by their types.
+    let all = shared.chain(asked.filter(|key| !is_of_machine(normalized(key)))).map(normalized);
+    let keys: BTreeSet<&str> = all.filter(|key| !TOLD.contains(key)).collect();
+    keys.into_iter().map(str::to_owned).collect()
+}
+
+/// Every combination of the values of these labels, as text; `None` if there are too many.
+fn places(lists: Vec<(&str, Vec<String>)>) -> Option<Vec<String>> {
+    let mut all = vec![String::new()];
+    for (key, values) in lists {
+        if all.len().saturating_mul(values.len()) > MOST {
+            return None;
+        }
+        let with = |place: &String, value: &String| {
+            let comma = if place.is_empty() { "" } else { ", " };
+            format!("{place}{comma}{key} {value}")
+        };
+        all = all.iter().flat_map(|place| values.iter().map(move |value| with(place, value))).collect();
+    }
+    Some(all)
+}
+
+/// Whether nothing that a claim may become has capacity, as far as is remembered with places told apart by these labels.
+pub fn is_short(claim: &NodeClaim, place_keys: &[String], short: &BTreeSet<Offering>) -> bool {
+    !short.is_empty() && Offering::of(claim, place_keys).iter().all(|offering| offering.is_in(short))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::parameters::ColocationMode;
+    use crate::policy::Colocation;
     use serde_json::json;
 
     fn claim(requirements: &[(&str, &[&str])]) -> NodeClaim {
@@ -171,11 +196,11 @@ mod tests {
     }
 
     fn of(claim: &NodeClaim) -> BTreeSet<Offering> {
-        Offering::of(claim, None)
+        Offering::of(claim, &[])
     }
 
     fn short_of(claim: &NodeClaim, short: &BTreeSet<Offering>) -> bool {
-        is_short(claim, None, short)
+        is_short(claim, &[], short)
     }
 
     #[test]
@@ -225,29 +250,61 @@ mod tests {
     fn what_ran_out_in_one_rack_leaves_the_others_of_gangs_that_share_a_rack() {
         const RACK: &str = "example.com/rack";
         let on = |racks: &[&str]| claim(&[(names::INSTANCE_TYPE, &["a"]), (RACK, racks)]);
-        let of = |claim: &NodeClaim| Offering::of(claim, Some(RACK));
-        let is_short = |claim: &NodeClaim, short: &BTreeSet<Offering>| is_short(claim, Some(RACK), short);
+        let keys = [RACK.to_owned()];
+        let of = |claim: &NodeClaim| Offering::of(claim, &keys);
+        let is_short = |claim: &NodeClaim, short: &BTreeSet<Offering>| is_short(claim, &keys, short);
         let (first, second, both) = (on(&["r1"]), on(&["r2"]), on(&["r1", "r2"]));
         assert!(is_short(&first, &of(&first)) && !is_short(&second, &of(&first)));
         assert!(is_short(&first, &of(&both)) && !is_short(&both, &of(&first)), "r2 may be there");
-        let anywhere = Offering::of(&both, None);
+        let anywhere = Offering::of(&both, &[]);
         assert!(is_short(&first, &anywhere), "whoever may have any rack found none");
         assert!(!short_of(&both, &of(&first)), "of one rack nothing follows for who may have any");
         let shown = of(&first).pop_first().unwrap();
         assert_eq!(shown.to_string(), "a (any capacity in any zone, example.com/rack r1)");
         assert_eq!(serde_json::to_value(&shown).unwrap()["place"], "example.com/rack r1");
+        let keys = ["example.com/block".to_owned(), RACK.to_owned()];
+        let places =
+            |claim: &NodeClaim| Offering::of(claim, &keys).into_iter().map(|o| o.place).collect::<Vec<_>>();
+        let blocks = claim(&[("example.com/block", &["b1", "b2"]), (RACK, &["r1"])]);
+        let expected =
+            ["example.com/block b1, example.com/rack r1", "example.com/block b2, example.com/rack r1"];
+        assert_eq!(places(&blocks), expected);
+        let racks: Vec<String> = (0..=MOST).map(|n| format!("r{n}")).collect();
+        let many = claim(&[(RACK, &racks.iter().map(String::as_str).collect::<Vec<_>>())]);
+        assert_eq!(places(&many), [""], "what is too much to tell apart is one place");
     }
 
     #[test]
-    fn a_shared_label_that_an_offering_tells_anyway_is_not_told_twice() {
-        let family = claim(&[("karpenter.k8s.aws/instance-family", &["p5"]), (names::ZONE, &["x"])]);
-        for key in
-            [names::ZONE, names::CAPACITY_TYPE, names::INSTANCE_TYPE, "karpenter.k8s.aws/instance-family"]
-        {
-            assert_eq!(Offering::of(&family, Some(key)), of(&family), "{key}");
+    fn places_are_told_apart_by_what_the_policy_names_and_an_offering_does_not_tell_anyway() {
+        const FAMILY: &str = "karpenter.k8s.aws/instance-family";
+        let shared = |key: &str| {
+            let topology_key = key.to_owned();
+            Policy {
+                colocation: Some(Colocation { topology_key, mode: ColocationMode::Required }),
+                ..Policy::default()
+            }
+        };
+        for key in [
+            names::ZONE,
+            "failure-domain.beta.kubernetes.io/zone",
+            names::CAPACITY_TYPE,
+            names::INSTANCE_TYPE,
+        ] {
+            assert_eq!(place_keys(&shared(key)), [""; 0], "{key}");
         }
-        let types = claim(&[(names::INSTANCE_TYPE, &["a"]), ("karpenter.k8s.aws/instance-family", &["p5"])]);
-        let held = Offering::of(&types, Some("karpenter.k8s.aws/instance-family"));
-        assert_eq!(held.first().unwrap().place, "karpenter.k8s.aws/instance-family p5");
+        let mut policy = shared("example.com/rack");
+        let of = |key: &str| json!({"name": key, "requirements": [{"key": key, "operator": "In", "values": ["x"]}]});
+        policy.tiers = ["example.com/block", FAMILY, names::CAPACITY_TYPE]
+            .map(|key| serde_json::from_value(of(key)).unwrap())
+            .to_vec();
+        assert_eq!(place_keys(&policy), ["example.com/block", "example.com/rack"]);
+        let keys = place_keys(&shared(FAMILY));
+        let open = claim(&[(FAMILY, &["p5"]), (names::ZONE, &["x"])]);
+        assert_eq!(Offering::of(&open, &keys), Offering::of(&open, &[]), "it is told of the machine");
+        let typed = claim(&[(names::INSTANCE_TYPE, &["a"]), (FAMILY, &["p5"])]);
+        assert_eq!(
+            Offering::of(&typed, &keys).first().unwrap().place,
+            "karpenter.k8s.aws/instance-family p5"
+        );
     }
 }

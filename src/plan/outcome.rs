@@ -159,8 +159,6 @@ pub struct Plan {
     pub choices: u32,
     /// What the gates said.
     pub reports: Vec<Report>,
-    /// The label that the policy wants all nodes to share, if any: shortages are remembered by it.
-    pub shares: Option<String>,
 }
 
 /// One node to be.
@@ -178,6 +176,8 @@ pub struct Slot {
     pub shape: Option<Arc<Shape>>,
     /// The most that its node may turn out to have.
     pub most: Arc<Most>,
+    /// Labels by which the policy tells places apart: shortages are remembered by them.
+    pub place_keys: Arc<[String]>,
 }
 
 /// What a node has at most, as far as is known of what it may become.
@@ -340,13 +340,12 @@ impl Plan {
 
     /// Every combination of machine, zone, capacity type and place that one of its nodes may become.
     pub fn offerings(&self) -> BTreeSet<Offering> {
-        self.wanted().flat_map(|slot| Offering::of(&slot.template, self.shares.as_deref())).collect()
+        self.wanted().flat_map(|slot| Offering::of(&slot.template, &slot.place_keys)).collect()
     }
 
     /// Whether one of its nodes has no capacity anywhere, as far as is remembered.
     pub fn is_short(&self, short: Option<&BTreeSet<Offering>>) -> bool {
-        let shares = self.shares.as_deref();
-        short.is_some_and(|short| self.wanted().any(|slot| is_short(&slot.template, shares, short)))
+        short.is_some_and(|short| self.wanted().any(|slot| is_short(&slot.template, &slot.place_keys, short)))
     }
 
     /// One slot of each group that is still to be asked for.

@@ -7,6 +7,7 @@ mod types;
 use super::apart::shun;
 use super::claim::Draft;
 use super::demand::PodSetDemand;
+use super::offering;
 use super::packing::{Batch, Filled, Kind, Misfit, pack};
 use super::shapes::{Known, Shape, devices_per_node, known};
 use super::{
@@ -45,8 +46,9 @@ pub fn plan(
         };
         slots.extend(more);
     }
+    let place_keys: Arc<[String]> = offering::place_keys(request.policy).into();
     for (index, slot) in (0..).zip(&mut slots) {
-        slot.index = index;
+        (slot.index, slot.place_keys) = (index, Arc::clone(&place_keys));
     }
     notes.dedup();
     Ok(Plan {
@@ -58,7 +60,6 @@ pub fn plan(
         choice: 0,
         choices: 1,
         reports: Vec::new(),
-        shares: request.policy.colocation.as_ref().map(|colocation| colocation.topology_key.clone()),
     })
 }
 
@@ -318,6 +319,7 @@ impl Site<'_> {
             template: Arc::clone(&template),
             shape: shape.clone(),
             most: Arc::clone(&most),
+            place_keys: Arc::default(),
         };
         Ok((0..count).map(slot).collect())
     }

@@ -561,6 +561,30 @@ mod tests {
     }
 
     #[test]
+    fn a_tier_of_one_rack_that_ran_out_leaves_the_tier_of_another() {
+        let rack = "example.com/rack";
+        let of = |racks: &[&str]| json!([{"key": rack, "operator": "In", "values": racks}]);
+        let mut world = World::new();
+        world.pools = vec![pool(
+            "gpu",
+            &json!({"spec": {"template": {"spec": {"requirements": of(&["r1", "r2", "r3"])}}}}),
+        )];
+        world.policy.tiers = tiers(&json!([
+            {"name": "first", "requirements": of(&["r1"])},
+            {"name": "second", "requirements": of(&["r1", "r2"])},
+            {"name": "third", "requirements": of(&["r2"])},
+            {"name": "last", "requirements": of(&["r3"])},
+        ]));
+        let mut ways = Vec::new();
+        for _ in 0..3 {
+            let plan = world.provisioned();
+            world.short.extend(short(&plan));
+            ways.push(plan.way);
+        }
+        assert_eq!(ways, ["first", "second", "last"]);
+    }
+
+    #[test]
     fn any_label_can_be_shared_and_one_without_known_values_is_refused_with_the_remedy() {
         let rack = "example.com/rack";
         let mut world = together(ColocationMode::Required);

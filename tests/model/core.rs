@@ -67,6 +67,7 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
         template: Arc::clone(&template),
         shape: None,
         most: Arc::default(),
+        place_keys: Arc::default(),
     };
     Outcome::Provision(Plan {
         slots: (0..SLOTS).map(slot).collect(),
@@ -77,7 +78,6 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
         choice: 0,
         choices: 1,
         reports: Vec::new(),
-        shares: None,
     })
 });
 

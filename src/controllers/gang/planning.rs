@@ -12,7 +12,7 @@ use crate::gang::losses::is_mixed;
 use crate::gang::{Failure, FailureClass, State};
 use crate::names;
 use crate::plan::demand::as_granted;
-use crate::plan::offering::Offering;
+use crate::plan::offering::{Offering, place_keys};
 use crate::plan::outcome::{Obstacle, ObstacleReason};
 use crate::plan::{Edited, Outcome, Request, Ways};
 use crate::words::to_the_second;
@@ -127,7 +127,7 @@ impl Gang<'_> {
     /// What this failure shows to be out of capacity.
     pub(super) fn exhausted(&self, failure: &Failure, losses: &BTreeMap<u32, Loss>) -> BTreeSet<Offering> {
         let attempt = self.journal.memory.attempt;
-        let shares = self.policy.colocation.as_ref().map(|colocation| colocation.topology_key.as_str());
+        let keys = place_keys(&self.policy);
         if !failure.reason.names_what_is_short() {
             return BTreeSet::new();
         }
@@ -138,12 +138,12 @@ impl Gang<'_> {
                 !c.is("Launched") && created.is_some_and(|created| created.0 + limit <= now)
             };
             let all = self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
-            return all.filter(is_late).flat_map(|claim| Offering::of(claim, shares)).collect();
+            return all.filter(is_late).flat_map(|claim| Offering::of(claim, &keys)).collect();
         }
         losses
             .iter()
             .filter(|(_, loss)| loss.failure().is_some_and(|f| f.reason == failure.reason))
-            .flat_map(|(slot, _)| self.context.necrology.offerings(&self.last_known(*slot).1, shares))
+            .flat_map(|(slot, _)| self.context.necrology.offerings(&self.last_known(*slot).1, &keys))
             .collect()
     }
 
