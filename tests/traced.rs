@@ -15,17 +15,19 @@ use opentelemetry_sdk::trace::Sampler;
 use serde_json::{Value, json};
 use setu::api::{NodeClaim, Workload};
 use setu::clock::Clock;
+use setu::cluster::lease::Timing;
 use setu::gang::StateName;
 use setu::gang::trace::Span;
 use setu::names;
 use setu::sim::api::kinds;
-use setu::sim::cluster::{Cluster, Start};
+use setu::sim::cluster::{Cluster, Election, Start};
 use setu::sim::faults::Fault;
 use setu::sim::scenario::{controller_name_of, objects};
 use setu::telemetry::metrics;
 use setu::telemetry::traces::Traces;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Name of everything.
 const ID: &str = "traced";
@@ -33,9 +35,13 @@ const ID: &str = "traced";
 const BEAT: Duration = Duration::from_millis(250);
 
 /// Leads a gang of two through a shortage and then to its end. `plan` says what goes wrong with which write, counted
-/// from 0; where Setu dies of it, another replica takes its place. Returns every span that was sent, in order, and
+/// from 0; where Setu dies of it, another replica takes its place after `away`, by the Lease if there is one. Returns every span that was sent, in order, and
 /// how many writes the first replica made.
 fn play(plan: Option<(usize, Fault)>) -> (Vec<Span>, usize) {
+    play_with(plan, None, Duration::ZERO)
+}
+
+fn play_with(plan: Option<(usize, Fault)>, election: Option<Election>, away: Duration) -> (Vec<Span>, usize) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -49,15 +55,19 @@ fn play(plan: Option<(usize, Fault)>) -> (Vec<Span>, usize) {
         let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 100_000);
         cluster.traces = traces;
         let client = stage(&cluster).await;
-        let mut setu = cluster.start_setu(&Start { plan, ..Start::default() });
+        let mut setu = cluster.start_setu(&Start { plan, election, ..Start::default() });
         let first = std::sync::Arc::clone(&setu.wire);
         let jobs: Api<Job> = Api::namespaced(client.clone(), ID);
         jobs.create(&PostParams::default(), &serde_json::from_value(train::job(ID)).unwrap()).await.unwrap();
         let mut shortage_over = false;
+        // Of a Workload that goes before anybody leads again nothing more is told.
+        let mut led_by = Instant::now();
         for beat in 0.. {
             tokio::time::sleep(BEAT).await;
             if !cluster.deaths().is_empty() {
-                setu = cluster.start_setu(&Start::default());
+                tokio::time::sleep(away).await;
+                setu = cluster.start_setu(&Start { election, ..Start::default() });
+                led_by = Instant::now() + away / 3;
             }
             let workloads =
                 Api::<Workload>::namespaced(client.clone(), ID).list(&ListParams::default()).await.unwrap();
@@ -66,7 +76,8 @@ fn play(plan: Option<(usize, Fault)>) -> (Vec<Span>, usize) {
                 weather(&client, &json!([])).await;
                 shortage_over = true;
             }
-            if workloads.items.iter().any(|w| w.is("Finished") && headline(w).starts_with("Released")) {
+            let is_over = |w: &Workload| w.is("Finished") && headline(w).starts_with("Released");
+            if Instant::now() >= led_by && workloads.items.iter().any(is_over) {
                 let _ = jobs.delete("train", &DeleteParams::background()).await;
             }
             if shortage_over && workloads.items.is_empty() && claims.items.is_empty() {
@@ -152,6 +163,19 @@ fn a_trace_is_whole_wherever_setu_was_killed_and_what_is_sent_twice_is_the_same(
         ids.windows(2).any(|pair| pair[0] == pair[1])
     });
     assert!(again.count() > 3, "a replica that takes over sends again what its predecessor may have kept");
+}
+
+#[test]
+fn a_trace_is_whole_however_long_nobody_led() {
+    let seconds = Duration::from_secs;
+    let timing = Timing { lease: seconds(60), renew_deadline: seconds(40), retry: seconds(15) };
+    let election = Some(Election { timing, shards: 1 });
+    let (sent, writes) = play_with(None, election, Duration::ZERO);
+    assert_eq!(flaw(&sent), None);
+    for write in 0..writes {
+        let (sent, _) = play_with(Some((write, Fault::CrashAfter)), election, Duration::from_mins(5));
+        assert_eq!(flaw(&sent), None, "killed after write {write}");
+    }
 }
 
 #[test]
