@@ -26,6 +26,7 @@ use setu::telemetry::metrics;
 use setu::telemetry::traces::Traces;
 use std::collections::BTreeMap;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Name of everything.
 const ID: &str = "traced";
@@ -36,11 +37,20 @@ const BEAT: Duration = Duration::from_millis(250);
 /// from 0; where Setu dies of it, another replica takes its place. Returns every span that was sent, in order, and
 /// how many writes the first replica made.
 fn play(plan: Option<(usize, Fault)>) -> (Vec<Span>, usize) {
-    play_with(plan, None)
+    play_with(plan, None, Heir::Starts(Duration::ZERO))
 }
 
-/// The same where the replicas elect who leads, if they do: the one that takes over stood by from the beginning.
-fn play_with(plan: Option<(usize, Fault)>, election: Option<Election>) -> (Vec<Span>, usize) {
+/// Who takes the place of a replica that dies.
+#[derive(Clone, Copy, PartialEq)]
+enum Heir {
+    /// One that starts so long after it.
+    Starts(Duration),
+    /// One that stood by from the beginning.
+    StandsBy,
+}
+
+/// The same where the replicas elect who leads, if they do.
+fn play_with(plan: Option<(usize, Fault)>, election: Option<Election>, heir: Heir) -> (Vec<Span>, usize) {
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -58,14 +68,22 @@ fn play_with(plan: Option<(usize, Fault)>, election: Option<Election>) -> (Vec<S
         let first = std::sync::Arc::clone(&setu.wire);
         tokio::time::sleep(BEAT).await;
         let other = Start { election, ..Start::default() };
-        let mut stands_by = election.map(|_| cluster.start_setu(&other));
+        let mut stands_by = (heir == Heir::StandsBy).then(|| cluster.start_setu(&other));
         let jobs: Api<Job> = Api::namespaced(client.clone(), ID);
         jobs.create(&PostParams::default(), &serde_json::from_value(train::job(ID)).unwrap()).await.unwrap();
         let mut shortage_over = false;
+        // Of a Workload that goes before anybody leads again nothing more is told.
+        let mut led_by = Instant::now();
         for beat in 0.. {
             tokio::time::sleep(BEAT).await;
             if !cluster.deaths().is_empty() {
+                let away = match heir {
+                    Heir::Starts(after) => after,
+                    Heir::StandsBy => Duration::ZERO,
+                };
+                tokio::time::sleep(away).await;
                 setu = stands_by.take().unwrap_or_else(|| cluster.start_setu(&other));
+                led_by = Instant::now() + away / 3;
             }
             let workloads =
                 Api::<Workload>::namespaced(client.clone(), ID).list(&ListParams::default()).await.unwrap();
@@ -74,7 +92,8 @@ fn play_with(plan: Option<(usize, Fault)>, election: Option<Election>) -> (Vec<S
                 weather(&client, &json!([])).await;
                 shortage_over = true;
             }
-            if workloads.items.iter().any(|w| w.is("Finished") && headline(w).starts_with("Released")) {
+            let is_over = |w: &Workload| w.is("Finished") && headline(w).starts_with("Released");
+            if Instant::now() >= led_by && workloads.items.iter().any(is_over) {
                 let _ = jobs.delete("train", &DeleteParams::background()).await;
             }
             if shortage_over && workloads.items.is_empty() && claims.items.is_empty() {
@@ -165,9 +184,23 @@ fn a_trace_is_whole_wherever_setu_was_killed_and_what_is_sent_twice_is_the_same(
 #[test]
 fn a_trace_is_whole_where_a_replica_that_stood_by_takes_over() {
     let election = Some(Election { timing: Timing::default(), shards: 1 });
-    let (_, writes) = play_with(None, election);
+    let (_, writes) = play_with(None, election, Heir::StandsBy);
     for write in (2..writes).step_by(3) {
-        let (sent, _) = play_with(Some((write, Fault::CrashAfter)), election);
+        let (sent, _) = play_with(Some((write, Fault::CrashAfter)), election, Heir::StandsBy);
+        assert_eq!(flaw(&sent), None, "killed after write {write}");
+    }
+}
+
+#[test]
+fn a_trace_is_whole_however_long_nobody_led() {
+    let seconds = Duration::from_secs;
+    let timing = Timing { lease: seconds(60), renew_deadline: seconds(40), retry: seconds(15) };
+    let election = Some(Election { timing, shards: 1 });
+    let (sent, writes) = play_with(None, election, Heir::Starts(Duration::ZERO));
+    assert_eq!(flaw(&sent), None);
+    for write in 0..writes {
+        let after = Heir::Starts(Duration::from_mins(5));
+        let (sent, _) = play_with(Some((write, Fault::CrashAfter)), election, after);
         assert_eq!(flaw(&sent), None, "killed after write {write}");
     }
 }

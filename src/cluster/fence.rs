@@ -32,7 +32,7 @@ pub fn fenced(client: &Client, leads: impl Fn() -> bool + Send + 'static) -> Cli
 mod tests {
     use super::*;
     use crate::api::Workload;
-    use crate::cluster::lease::Leadership;
+    use crate::cluster::lease::{Leadership, Term};
     use http::Response;
     use kube::Api;
     use kube::api::PostParams;
@@ -49,7 +49,8 @@ mod tests {
             counted.fetch_add(1, Ordering::SeqCst);
             async { Ok::<_, std::convert::Infallible>(Response::new(Body::empty())) }
         });
-        let (told, leadership) = Leadership::told(Some(Instant::now() + Duration::from_secs(10)));
+        let (told, leadership) =
+            Leadership::told(Some(Term { until: Instant::now() + Duration::from_secs(10), after: None }));
         let client = fenced(&Client::new(server, "default"), move || leadership.leads());
         let api: Api<Workload> = Api::default_namespaced(client);
         let workload = Workload::new("w", crate::api::workload::WorkloadSpec::default());

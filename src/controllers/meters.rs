@@ -17,6 +17,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Latest nodes of a kind that an estimate is made from.
 const SAMPLES: usize = 64;
+/// Most kinds that are remembered.
+const KINDS: usize = 1_000;
+/// Labels by which tiers of one NodePool differ that take differently long.
+const TOLD_APART: [&str; 3] = [names::CAPACITY_TYPE, names::INSTANCE_TYPE, names::ZONE];
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -26,10 +30,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// late, it counts the same.
 type Samples = BTreeMap<(Timestamp, String), SignedDuration>;
 
-/// How long nodes took lately, by NodePool and the capacity types that they were asked for.
+/// What nodes were asked for: their NodePool, and the values of [`TOLD_APART`] in that order.
+type Kind = (String, [String; 3]);
+
+/// How long nodes took lately, by what they were asked for.
 #[derive(Debug, Default)]
 pub struct Estimates {
-    took: Mutex<BTreeMap<(String, String), Samples>>,
+    took: Mutex<BTreeMap<Kind, Samples>>,
     /// What each gang was told, and after which transition: a word once given stands, or every node
     /// that comes up anywhere would change the message of every gang that waits.
     told: Mutex<BTreeMap<String, (u64, Timestamp)>>,
@@ -41,7 +48,15 @@ impl Estimates {
         let Some(created) = claim.metadata.creation_timestamp.as_ref() else { return };
         let took = ready.duration_since(created.0).max(SignedDuration::ZERO);
         let mut all = lock(&self.took);
-        let samples = all.entry(kind(claim)).or_default();
+        let kind = kind(claim);
+        if all.len() >= KINDS && !all.contains_key(&kind) {
+            // That of which nothing was heard for the longest time.
+            let latest = |samples: &Samples| samples.last_key_value().map(|(key, _)| key.0);
+            if let Some(oldest) = all.iter().min_by_key(|(_, s)| latest(s)).map(|(kind, _)| kind.clone()) {
+                all.remove(&oldest);
+            }
+        }
+        let samples = all.entry(kind).or_default();
         samples.insert((ready, claim.name_any()), took);
         if samples.len() > SAMPLES {
             samples.pop_first();
@@ -77,14 +92,19 @@ fn median(samples: &Samples) -> Option<SignedDuration> {
 }
 
 /// What a claim was asked for, which is known as long as it exists; what it got only shows later.
-fn kind(claim: &NodeClaim) -> (String, String) {
-    (claim.label(names::NODEPOOL).to_owned(), asked_capacity_types(claim).join(","))
+fn kind(claim: &NodeClaim) -> Kind {
+    let asked = TOLD_APART.map(|key| {
+        // In whichever order they were named.
+        let values: BTreeSet<&str> = asked(claim, key).iter().map(String::as_str).collect();
+        Vec::from_iter(values).join(",")
+    });
+    (claim.label(names::NODEPOOL).to_owned(), asked)
 }
 
-/// The capacity types a claim was asked for; empty where the provider chooses.
-fn asked_capacity_types(claim: &NodeClaim) -> &[String] {
+/// The values of this label one of which a claim was asked for to have; empty where the provider chooses.
+fn asked<'c>(claim: &'c NodeClaim, key: &str) -> &'c [String] {
     let mut required = claim.spec.requirements.iter();
-    let required = required.find(|r| r.key == names::CAPACITY_TYPE && r.operator == "In");
+    let required = required.find(|r| r.key == key && r.operator == "In");
     required.map_or(&[], |r| &r.values)
 }
 
@@ -94,7 +114,7 @@ pub fn capacity_type(claim: &NodeClaim) -> &str {
     if !got.is_empty() {
         return got;
     }
-    match asked_capacity_types(claim) {
+    match asked(claim, names::CAPACITY_TYPE) {
         [only] => only,
         _ => "",
     }
@@ -267,6 +287,46 @@ mod tests {
         assert_eq!(estimates.ready_by("h", 3, &[&spot, &on_demand]), Some(at(600)));
         estimates.forget("g");
         assert_eq!(estimates.ready_by("g", 3, &[&spot, &on_demand]), Some(at(600)));
+    }
+
+    /// One that was asked for with these values of a label besides.
+    fn asked_for(mut claim: NodeClaim, key: &str, values: &[&str]) -> NodeClaim {
+        claim.spec.requirements.push(crate::api::node_claim::Requirement {
+            key: key.to_owned(),
+            operator: "In".to_owned(),
+            values: values.iter().map(|value| (*value).to_owned()).collect(),
+            min_values: None,
+        });
+        claim
+    }
+
+    #[test]
+    fn tiers_of_one_pool_that_differ_by_type_or_zone_are_estimated_apart() {
+        let estimates = Estimates::default();
+        let of = |key, values: &[&str]| asked_for(claim(100, "spot"), key, values);
+        let (large, small) = (of(names::INSTANCE_TYPE, &["p5", "p4"]), of(names::INSTANCE_TYPE, &["g5"]));
+        let (here, there) = (of(names::ZONE, &["a"]), of(names::ZONE, &["b"]));
+        estimates.note(&large, at(700));
+        estimates.note(&here, at(160));
+        assert_eq!(estimates.ready_by("large", 1, &[&large]), Some(at(700)));
+        let turned = of(names::INSTANCE_TYPE, &["p4", "p5"]);
+        assert_eq!(estimates.ready_by("turned", 1, &[&turned]), Some(at(700)), "the same types");
+        assert_eq!(estimates.ready_by("here", 1, &[&here]), Some(at(160)));
+        for (gang, other) in [("small", &small), ("there", &there), ("any", &claim(100, "spot"))] {
+            assert_eq!(estimates.ready_by(gang, 1, &[other]), None, "{gang}");
+        }
+    }
+
+    #[test]
+    fn of_more_kinds_than_are_remembered_the_one_goes_that_was_not_heard_of_for_longest() {
+        let estimates = Estimates::default();
+        let of = |n: usize| asked_for(claim(0, "spot"), names::ZONE, &[&n.to_string()]);
+        for n in 0..=KINDS {
+            estimates.note(&of(n), at(100 + i64::try_from(n).unwrap()));
+        }
+        assert_eq!(estimates.ready_by("first", 1, &[&of(0)]), None);
+        assert_eq!(estimates.ready_by("second", 1, &[&of(1)]), Some(at(101)));
+        assert_eq!(estimates.ready_by("last", 1, &[&of(KINDS)]), Some(at(1_100)));
     }
 
     #[test]

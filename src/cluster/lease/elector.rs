@@ -6,11 +6,12 @@
 
 use super::evaluate::{Sighting, Verdict, evaluate};
 use super::share::{Share, patience};
-use super::{Leadership, Settings, Shards};
+use super::{Leadership, Settings, Shards, Term};
 use crate::clock::Clock;
 use crate::cluster::backoff::Doubling;
 use crate::names::WANTED_BY;
 use futures::StreamExt;
+use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
 use kube::api::PostParams;
@@ -40,7 +41,7 @@ pub struct Elector {
     known: Option<Known>,
     /// When it was first seen that there is no lease.
     missing: Instant,
-    term: watch::Sender<Option<Instant>>,
+    term: watch::Sender<Option<Term>>,
 }
 
 /// The lease as last seen, whole.
@@ -118,7 +119,7 @@ impl Elector {
                 if self.write(now).await {
                     return timing.retry;
                 }
-                let until = *self.term.borrow();
+                let until = self.term_ends();
                 let pause = self.spread(timing.retry / 2);
                 match until {
                     Some(until) if until <= Instant::now() => {
@@ -134,10 +135,12 @@ impl Elector {
 
     /// Takes or renews the lease. Returns whether it is ours now.
     async fn write(&mut self, started: Instant) -> bool {
+        let before =
+            self.known.as_ref().and_then(|k| k.lease.spec.as_ref()?.renew_time.as_ref().map(|t| t.0));
         let lease = self.record();
         let params = PostParams::default();
         let name = self.name.clone();
-        let limit = match *self.term.borrow() {
+        let limit = match self.term_ends() {
             Some(until) => CALL_LIMIT.min(until.saturating_duration_since(started)),
             None => CALL_LIMIT,
         };
@@ -149,7 +152,7 @@ impl Elector {
         match answer {
             Ok(Ok(written)) => {
                 self.note(written, started);
-                self.lead_until(started + self.settings.timing.renew_deadline);
+                self.lead_until(started + self.settings.timing.renew_deadline, before);
                 true
             }
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
@@ -287,12 +290,20 @@ impl Elector {
         self.known = Some(Known { lease, sighting: Sighting { holder, lasts, since } });
     }
 
-    fn leads(&self) -> bool {
-        self.term.borrow().is_some_and(|until| Instant::now() < until)
+    fn term_ends(&self) -> Option<Instant> {
+        self.term.borrow().map(|term| term.until)
     }
 
-    fn lead_until(&self, until: Instant) {
-        let won = self.term.send_if_modified(|term| term.replace(until).is_none());
+    fn leads(&self) -> bool {
+        self.term_ends().is_some_and(|until| Instant::now() < until)
+    }
+
+    /// `before` is when the lease was renewed last; a term that goes on keeps what it came after.
+    fn lead_until(&self, until: Instant, before: Option<Timestamp>) {
+        let won = self.term.send_if_modified(|term| {
+            let after = term.map_or(before, |term| term.after);
+            term.replace(Term { until, after }).is_none()
+        });
         if won {
             tracing::info!(lease = self.name, identity = self.settings.identity, "leads");
         }

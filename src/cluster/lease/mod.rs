@@ -13,6 +13,7 @@ pub use elector::Elector;
 pub use evaluate::{Sighting, Verdict, evaluate};
 pub use shards::{Shards, shard_of};
 
+use jiff::Timestamp;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -83,9 +84,18 @@ impl Settings {
     }
 }
 
+/// A time in which a replica leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Term {
+    /// When it ends, unless it is renewed.
+    pub until: Instant,
+    /// When the one who led before was last heard of, by that one's own clock; `None` where nobody was.
+    pub after: Option<Timestamp>,
+}
+
 /// Whether this replica leads one shard. Cheap to ask, so it is asked before every write.
 #[derive(Clone, Debug)]
-pub struct Leadership(Option<watch::Receiver<Option<Instant>>>);
+pub struct Leadership(Option<watch::Receiver<Option<Term>>>);
 
 impl Leadership {
     /// That of a replica that is alone and needs no election.
@@ -98,8 +108,8 @@ impl Leadership {
         self.0.is_none()
     }
 
-    /// One that is told of its term: the time at which it ends, unless it is told again.
-    pub(crate) fn told(term: Option<Instant>) -> (watch::Sender<Option<Instant>>, Self) {
+    /// One that is told of its term.
+    pub(crate) fn told(term: Option<Term>) -> (watch::Sender<Option<Term>>, Self) {
         let (told, term) = watch::channel(term);
         (told, Self(Some(term)))
     }
@@ -110,7 +120,13 @@ impl Leadership {
         let Some(term) = &self.0 else {
             return true;
         };
-        term.borrow().is_some_and(|until| Instant::now() < until)
+        term.borrow().is_some_and(|term| Instant::now() < term.until)
+    }
+
+    /// When the one who led before this replica was last heard of, by that one's own clock: for words, and nothing to
+    /// decide on. `None` where that is not known.
+    pub fn after(&self) -> Option<Timestamp> {
+        self.0.as_ref()?.borrow().as_ref()?.after
     }
 
     /// Waits until leadership is won or lost, and returns whether it is held now; `None` once that
@@ -138,7 +154,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_term_ends_by_itself() {
         assert!(Leadership::sole().leads());
-        let (told, leadership) = Leadership::told(Some(Instant::now() + Duration::from_secs(10)));
+        let (told, leadership) =
+            Leadership::told(Some(Term { until: Instant::now() + Duration::from_secs(10), after: None }));
         assert!(leadership.leads());
         tokio::time::advance(Duration::from_secs(10)).await;
         assert!(!leadership.leads());

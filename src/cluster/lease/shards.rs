@@ -96,7 +96,7 @@ mod tests {
     fn each_workload_is_acted_for_by_the_leader_of_its_shard_alone() {
         let until = tokio::time::Instant::now() + std::time::Duration::from_mins(1);
         let (_first, first) = Leadership::told(None);
-        let (_second, second) = Leadership::told(Some(until));
+        let (_second, second) = Leadership::told(Some(crate::cluster::lease::Term { until, after: None }));
         let shards = Shards::new(first, vec![second]);
         assert!(shards.any_led() && !shards.first().leads());
         for uid in ["a", "b", "c", "d"] {

@@ -10,11 +10,11 @@ use crate::controllers::seen::Unanswered;
 use crate::effects::events::Moment;
 use crate::gang::trace::{Claims, spans};
 use crate::gang::{StateName, message, notice};
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
 
-/// What happened so long before a replica first sees a gang is told again: the replica that should have told it may
-/// have died with it. Of two spans, or two Events, that are the same one is kept.
+/// What happened so long before a replica first sees a gang, or before nobody led, is told again: the replica that should
+/// have told it may have died with it. Of two spans, or two Events, that are the same one is kept.
 const TOLD_AGAIN: SignedDuration = SignedDuration::from_mins(2);
 
 impl Gang<'_> {
@@ -55,12 +55,20 @@ impl Gang<'_> {
         before
     }
 
+    /// Since when transitions may not have been told. While nobody led there were none, however long that was.
+    fn untold_since(&self) -> Timestamp {
+        let now = self.context.now();
+        let led = self.context.shards.of(&self.identity.uid).after();
+        let last = led.map_or(now, |led| led.min(now));
+        last.checked_sub(TOLD_AGAIN).unwrap_or(last)
+    }
+
     fn trace_again(&self, workload: &Workload) {
         let telemetry = &self.context.telemetry;
         if !telemetry.traces.is_on() {
             return;
         }
-        let recent = self.context.now() - TOLD_AGAIN;
+        let recent = self.untold_since();
         let history = &self.journal.history;
         let sent = history.iter().filter(|s| s.at < recent).map(|s| s.seq).max().unwrap_or_default();
         // The claims of an attempt that failed may be half gone by now, those of one that succeeded stand.
@@ -72,7 +80,7 @@ impl Gang<'_> {
 
     /// Only of the last transition there are words: they say where the gang is now.
     fn publish_again(&self, workload: &Workload) {
-        let recent = self.context.now() - TOLD_AGAIN;
+        let recent = self.untold_since();
         let Some(step) = self.journal.history.last().filter(|step| step.at >= recent) else { return };
         let headline = message::headline(&self.journal, &self.facts(&self.glance(workload)));
         let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: step.at };
