@@ -29,6 +29,18 @@ fn without_a_cluster_it_says_how_to_name_one() {
     refused(&["run"], "Set KUBECONFIG to a kubeconfig file");
 }
 
+#[test]
+fn a_switch_leaves_the_word_after_it_alone() {
+    for switch in ["--enforce-quota", "--enforce-capacity", "--validate-node-class"] {
+        refused(&["plan", switch, "train"], "failed to infer config");
+        refused(&["plan", &format!("{switch}=false"), "train"], "failed to infer config");
+    }
+    for switch in ["--leader-elect", "--leader-elect=false", "--events-on-job", "--events-on-job=false"] {
+        refused(&["run", switch], "Set KUBECONFIG to a kubeconfig file");
+        refused(&["run", switch, "true"], "unexpected argument 'true'");
+    }
+}
+
 /// A file with this text that is gone once the test is over.
 struct File(std::path::PathBuf);
 

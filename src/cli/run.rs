@@ -29,7 +29,7 @@ pub struct Args {
     #[arg(long, env = "SETU_OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
     /// Tell the steps of a gang by Events on the Job too, not only on its Workload.
-    #[arg(long, env = "SETU_EVENTS_ON_JOB", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, env = "SETU_EVENTS_ON_JOB", num_args = 0..=1, require_equals = true, value_name = "BOOL", default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     events_on_job: bool,
     #[command(flatten)]
     on_request: OnRequest,
