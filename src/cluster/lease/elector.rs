@@ -9,7 +9,7 @@ use super::share::{Share, patience};
 use super::{Leadership, Settings, Shards};
 use crate::clock::Clock;
 use crate::cluster::backoff::Doubling;
-use crate::names::WANTED_BY;
+use crate::names::{FIELD_MANAGER, WANTED_BY};
 use futures::StreamExt;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
@@ -135,7 +135,7 @@ impl Elector {
     /// Takes or renews the lease. Returns whether it is ours now.
     async fn write(&mut self, started: Instant) -> bool {
         let lease = self.record();
-        let params = PostParams::default();
+        let params = params();
         let name = self.name.clone();
         let limit = match *self.term.borrow() {
             Some(until) => CALL_LIMIT.min(until.saturating_duration_since(started)),
@@ -217,7 +217,7 @@ impl Elector {
         let Some(mut lease) = self.known.as_ref().map(|k| k.lease.clone()) else { return };
         let annotations = lease.metadata.annotations.get_or_insert_default();
         annotations.insert(WANTED_BY.to_owned(), identity.clone());
-        match timeout(CALL_LIMIT, self.api.replace(&self.name, &PostParams::default(), &lease)).await {
+        match timeout(CALL_LIMIT, self.api.replace(&self.name, &params(), &lease)).await {
             Ok(Ok(written)) => self.note(written, Instant::now()),
             Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}
             Ok(Err(error)) => tracing::warn!(lease = self.name, error = %error, "could not ask for a shard"),
@@ -234,7 +234,7 @@ impl Elector {
             spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default().saturating_add(1));
             spec.holder_identity = Some(to);
         }
-        match timeout(CALL_LIMIT, self.api.replace(&self.name, &PostParams::default(), &lease)).await {
+        match timeout(CALL_LIMIT, self.api.replace(&self.name, &params(), &lease)).await {
             Ok(Ok(written)) => self.note(written, Instant::now()),
             Ok(Err(_)) | Err(_) => self.look().await,
         }
@@ -326,7 +326,7 @@ impl Elector {
 
     /// Returns whether there was something to give up.
     async fn give_up(&mut self) -> Result<bool, String> {
-        let params = PostParams::default();
+        let params = params();
         for again in [false, true] {
             let known = self.known.as_ref();
             let ours = known.filter(|k| k.sighting.holder.as_ref() == Some(&self.settings.identity));
@@ -347,6 +347,11 @@ impl Elector {
         }
         Ok(false)
     }
+}
+
+/// Parameters of every write to a lease.
+fn params() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
 }
 
 /// The lease as it is written by whoever holds it: a request has been considered by then.
