@@ -49,6 +49,36 @@ struct Known {
     sighting: Sighting,
 }
 
+/// Why a term ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lost {
+    /// The lease could not be renewed in time.
+    Expired,
+    /// Another replica holds the lease that was ours.
+    Taken,
+    /// Another replica has fewer shards.
+    HandedOver,
+    /// This process ends.
+    Stopping,
+}
+
+impl Lost {
+    /// As the log says it.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Taken => "taken",
+            Self::HandedOver => "handed_over",
+            Self::Stopping => "stopping",
+        }
+    }
+
+    /// Whether this replica let go of its own accord, so that nothing is wrong.
+    const fn is_meant(self) -> bool {
+        matches!(self, Self::HandedOver | Self::Stopping)
+    }
+}
+
 impl Elector {
     /// Enters the elections for all shards. Nothing happens before [`Elector::run`].
     pub fn enter(client: &Client, settings: Settings, clock: &Clock) -> (Vec<Self>, Shards) {
@@ -108,7 +138,7 @@ impl Elector {
         let sighting = self.known.as_ref().map(|k| &k.sighting).ok_or(self.missing);
         match evaluate(sighting, &self.settings.identity, timing.retry, now) {
             Verdict::Taken { until } => {
-                self.lose("another replica leads");
+                self.lose(Lost::Taken);
                 self.ask().await;
                 (until - now).min(self.spread(timing.retry))
             }
@@ -122,7 +152,7 @@ impl Elector {
                 let pause = self.spread(timing.retry / 2);
                 match until {
                     Some(until) if until <= Instant::now() => {
-                        self.lose("the lease could not be renewed in time");
+                        self.lose(Lost::Expired);
                         pause
                     }
                     Some(until) => pause.min(until - Instant::now()),
@@ -227,7 +257,7 @@ impl Elector {
 
     /// Gives the lease into another replica's hand, after having ceased to act.
     async fn hand_over(&mut self, to: String) {
-        self.lose("another replica has fewer shards");
+        self.lose(Lost::HandedOver);
         let mut lease = self.record();
         if let Some(spec) = lease.spec.as_mut() {
             spec.acquire_time.clone_from(&spec.renew_time);
@@ -294,14 +324,17 @@ impl Elector {
     fn lead_until(&self, until: Instant) {
         let won = self.term.send_if_modified(|term| term.replace(until).is_none());
         if won {
-            tracing::info!(lease = self.name, identity = self.settings.identity, "leads");
+            tracing::info!(lease = self.name, identity = self.settings.identity, "became leader");
         }
     }
 
-    fn lose(&self, why: &'static str) {
-        let lost = self.term.send_if_modified(|term| term.take().is_some());
-        if lost {
-            tracing::warn!(lease = self.name, identity = self.settings.identity, why, "leads no longer");
+    fn lose(&self, lost: Lost) {
+        let led = self.term.send_if_modified(|term| term.take().is_some());
+        let (lease, identity, reason) = (&self.name, &self.settings.identity, lost.name());
+        if led && lost.is_meant() {
+            tracing::info!(lease, identity, reason, "stopped leading");
+        } else if led {
+            tracing::warn!(lease, identity, reason, "stopped leading");
         }
     }
 
@@ -312,7 +345,7 @@ impl Elector {
 
     /// Gives the lease up, so that another replica leads at once.
     async fn farewell(mut self) {
-        self.lose("it ends");
+        self.lose(Lost::Stopping);
         let given_up = match timeout(FAREWELL, self.give_up()).await {
             Ok(done) => done,
             Err(_) => Err("no answer".to_owned()),
