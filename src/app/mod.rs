@@ -138,7 +138,7 @@ fn export(settings: &Result<Option<traces::Settings>, traces::BadSetting>) -> (T
             (traces, Some(exporting))
         }
         Err(bad) => {
-            tracing::error!(error = %bad, "no traces are exported; mend the setting and start anew");
+            tracing::error!(error = %bad, "no traces are exported; fix the setting and restart");
             (Traces::lost(), None)
         }
     }

@@ -146,6 +146,6 @@ async fn look_at_parameters(key: Key, context: &Arc<Context>) -> Action {
 }
 
 fn retry(kind: &str, key: &Key, error: &crate::error::Error) -> Action {
-    tracing::warn!(kind, name = key.name, error = %error, "could not finish a look");
+    tracing::warn!(kind, name = key.name, error = %error, "failed to reconcile");
     Action::requeue(RETRY)
 }

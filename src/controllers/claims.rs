@@ -124,7 +124,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         nodeclaim = name,
         workload = claim.annotation(names::WORKLOAD),
         reason = reason.name(),
-        "nobody wants a NodeClaim any more"
+        "deleting an orphaned NodeClaim"
     );
     claims::delete(context.client_of(of_workload), &name, &uid).await?;
     metrics::swept(reason);

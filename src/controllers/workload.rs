@@ -121,7 +121,7 @@ async fn tell(
     for entry in &changed {
         tracing::info!(
             workload = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any()),
-            check = entry.name, verdict = ?entry.state, message = entry.message, "told Kueue"
+            check = entry.name, verdict = ?entry.state, message = entry.message, "updated the admission check"
         );
         let result = match entry.state {
             Verdict::Ready => "approved",
@@ -155,7 +155,7 @@ fn next_look(context: &Context, looks: &[Looked], later: Option<Timestamp>) -> A
 pub fn on_error(workload: Arc<Workload>, error: &Error, context: Arc<Context>) -> Action {
     let object = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any());
     if error.class() == Class::Again {
-        tracing::debug!(workload = object, error = %error, "looks again");
+        tracing::debug!(workload = object, error = %error, "lost a write race, reconciling again");
         return Action::requeue(Duration::from_millis(50));
     }
     let mut failures = context.failures.lock().unwrap_or_else(PoisonError::into_inner);
@@ -164,6 +164,6 @@ pub fn on_error(workload: Arc<Workload>, error: &Error, context: Arc<Context>) -
     let wait = Duration::from_millis(200)
         .saturating_mul(2_u32.saturating_pow((*count).min(8)))
         .min(Duration::from_secs(30));
-    tracing::warn!(workload = object, error = %error, retry_in = ?wait, "could not finish a look");
+    tracing::warn!(workload = object, error = %error, retry_in = ?wait, "failed to reconcile");
     Action::requeue(wait)
 }

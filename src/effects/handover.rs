@@ -40,7 +40,7 @@ impl LetGo {
         match answer {
             Ok(()) => {}
             Err(error) if error.is_forbidden() => {
-                tracing::warn!(nodeclaim = claim.name_any(), error = %error, "may not let go of a NodeClaim");
+                tracing::warn!(nodeclaim = claim.name_any(), error = %error, "not allowed to release a NodeClaim");
                 self.forbidden.push(claim);
             }
             Err(error) => self.failed = self.failed.or(Some(error)),
