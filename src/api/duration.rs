@@ -92,7 +92,7 @@ impl<'de> Deserialize<'de> for Span {
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Span, E> {
-                let bad = |e| E::custom(format!("{text:?} is no duration such as 90s or 15m: {e}"));
+                let bad = |e| E::custom(format!("{text:?} is not a valid duration such as 90s or 15m: {e}"));
                 text.parse().map_err(bad)
             }
         }

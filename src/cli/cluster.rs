@@ -101,7 +101,7 @@ impl Connection {
     pub async fn connect(&self, everywhere: bool) -> Result<Cluster, Failure> {
         let config = self.config().await.map_err(|e| {
             Failure::Invalid(format!(
-                "no way to a cluster: {e}. Set KUBECONFIG or --kubeconfig to a kubeconfig file"
+                "cannot reach a cluster: {e}. Set KUBECONFIG or --kubeconfig to a kubeconfig file"
             ))
         })?;
         let scope = match (everywhere, &self.namespace) {

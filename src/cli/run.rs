@@ -102,7 +102,8 @@ impl Args {
 
 /// Reads `:port`, which is every address of both families, or `host:port`.
 fn address(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
-    let bad = || Failure::Invalid(format!("{flag} {text:?} is no address; write :port or host:port"));
+    let bad =
+        || Failure::Invalid(format!("{flag} {text:?} is not a valid address; write :port or host:port"));
     if let Some(port) = text.strip_prefix(':') {
         let port = port.parse().map_err(|_| bad())?;
         return Ok(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port));

@@ -1,6 +1,7 @@
 //! `setu uninstall`: leaves a cluster in order.
 
 use super::Failure;
+use crate::api::NodeClaim;
 use crate::app::uninstall::{self, Nodes, Plan};
 use crate::cluster::client;
 use crate::names;
@@ -49,7 +50,7 @@ impl Args {
     pub async fn run(self) -> Result<(), Failure> {
         logs::init(logs::Format::default(), "warn").map_err(|e| Failure::Invalid(e.to_string()))?;
         let config = kube::Config::infer().await.map_err(|e| {
-            Failure::Invalid(format!("no way to a cluster: {e}. Set KUBECONFIG to a kubeconfig file"))
+            Failure::Invalid(format!("cannot reach a cluster: {e}. Set KUBECONFIG to a kubeconfig file"))
         })?;
         let client = client::connect(config)
             .map_err(|e| Failure::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
@@ -83,9 +84,10 @@ fn told(plan: &Plan, doing: bool) -> String {
         }
     };
     let full = |w: &crate::api::Workload| format!("{}/{}", w.namespace().unwrap_or_default(), w.name_any());
+    let back_to_karpenter = |claim: &NodeClaim| format!("{} back to Karpenter", claim.name_any());
     lines("close AdmissionCheck", plan.checks.iter().map(ResourceExt::name_any).collect());
     lines("give back the quota of Workload", plan.waiting.iter().map(full).collect());
-    lines("hand back to Karpenter NodeClaim", plan.hand_back.iter().map(ResourceExt::name_any).collect());
+    lines("hand NodeClaim", plan.hand_back.iter().map(back_to_karpenter).collect());
     lines("delete NodeClaim", plan.delete.iter().map(ResourceExt::name_any).collect());
     lines("release Workload", plan.marked.iter().map(full).collect());
     match (text.is_empty(), doing) {

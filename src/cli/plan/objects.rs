@@ -115,7 +115,7 @@ impl Objects {
     pub async fn complete(&mut self, workload: Option<&str>, namespace: &str) -> Result<(), Failure> {
         let config = kube::Config::infer().await.map_err(|e| {
             Failure::Invalid(format!(
-                "no way to a cluster: {e}. Set KUBECONFIG to a kubeconfig file, or give NodePools, queues and flavors with -f"
+                "cannot reach a cluster: {e}. Set KUBECONFIG to a kubeconfig file, or give NodePools, queues and flavors with -f"
             ))
         })?;
         let client = client::connect(config)
