@@ -38,7 +38,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let (key, began) = (Key::of(&*workload), Instant::now());
     if !context.acts_for(workload.metadata.uid.as_deref().unwrap_or_default()) {
         // Whoever begins to lead its shard looks at it.
-        context.waiting.is_served(&key, began);
+        context.waiting.served(&key, began);
         return Ok(Action::await_change());
     }
     if context.own_writes.is_behind(&workload) {
@@ -53,7 +53,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let mut looks = Vec::new();
     if checks.is_empty() {
         hold::let_go(&context, &workload, &looks).await?;
-        context.waiting.is_served(&key, began);
+        context.waiting.served(&key, began);
         return Ok(Action::await_change());
     }
     let mut workload = (*workload).clone();
@@ -65,7 +65,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     }
     let later = tell(&context, &mut workload, &looks, context.waiting.since(&key)).await?;
     let let_go = hold::let_go(&context, &workload, &looks).await?;
-    context.waiting.is_served(&key, began);
+    context.waiting.served(&key, began);
     context
         .failures
         .lock()
