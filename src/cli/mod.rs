@@ -22,7 +22,7 @@ pub mod uninstall;
 pub mod watch;
 
 use crate::policy::{Policy, whole};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -49,6 +49,16 @@ enum Command {
     Completions(completions::Args),
     Repair(Box<repair::Args>),
     Uninstall(uninstall::Args),
+}
+
+/// How a result is printed.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
 }
 
 /// Why a command failed.

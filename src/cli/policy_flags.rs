@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// What was typed.
 #[derive(Args, Debug)]
 struct Typed {
-    /// Policy file; without it all defaults hold. Read again whenever it changes.
+    /// Policy file; without it all defaults hold.
     #[arg(long, env = "SETU_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Preset of the NodeClass's group and kind, used where a NodePool does not say it.

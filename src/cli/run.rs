@@ -12,6 +12,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 ///
 /// Example: setu run --config policy.yaml --log-format json
 #[derive(clap::Args, Debug)]
+#[command(mut_arg("config", |arg| {
+    arg.help("Policy file; without it all defaults hold. Read again whenever it changes")
+}))]
 pub struct Args {
     #[command(flatten)]
     policy: PolicyFlags,
@@ -21,7 +24,7 @@ pub struct Args {
     /// Address of /metrics, as :port or host:port.
     #[arg(long, env = "SETU_METRICS_BIND_ADDRESS", default_value = ":8080")]
     metrics_bind_address: String,
-    /// Address of /healthz, /readyz and /debug/gangs, as :port or host:port.
+    /// Address of /healthz, /readyz, /debug/gangs and /debug/capacity, as :port or host:port.
     #[arg(long, env = "SETU_HEALTH_PROBE_BIND_ADDRESS", default_value = ":8081")]
     health_probe_bind_address: String,
     /// Collector that takes traces by OTLP, as http://host:4317; unset, OTEL_EXPORTER_OTLP_ENDPOINT counts, and

@@ -1,9 +1,9 @@
 //! `setu uninstall`: leaves a cluster in order.
 
 use super::Failure;
+use super::cluster::Access;
 use crate::api::NodeClaim;
 use crate::app::uninstall::{self, Nodes, Plan};
-use crate::cluster::client;
 use crate::names;
 use crate::telemetry::logs;
 use kube::ResourceExt;
@@ -34,6 +34,8 @@ pub struct Args {
     /// How long to wait for the controller to stop, and for NodeClaims to be gone.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = humantime::parse_duration)]
     timeout: Duration,
+    #[command(flatten)]
+    access: Access,
 }
 
 fn deployment(text: &str) -> Result<(String, String), String> {
@@ -49,11 +51,7 @@ impl Args {
     /// Says what would be done, or does it.
     pub async fn run(self) -> Result<(), Failure> {
         logs::init(logs::Format::default(), "warn").map_err(|e| Failure::Invalid(e.to_string()))?;
-        let config = kube::Config::infer().await.map_err(|e| {
-            Failure::Invalid(format!("cannot reach a cluster: {e}. Set KUBECONFIG to a kubeconfig file"))
-        })?;
-        let client = client::connect(config)
-            .map_err(|e| Failure::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
+        let (client, _) = self.access.connect().await?;
         let nodes = if self.delete_nodeclaims { Nodes::Delete } else { Nodes::HandBack };
         if self.yes
             && let Some((namespace, name)) = &self.deployment
