@@ -21,6 +21,7 @@ pub mod trace;
 pub mod uninstall;
 pub mod watch;
 
+use crate::app::AppError;
 use crate::policy::{Policy, whole};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -70,6 +71,15 @@ pub enum Failure {
     /// It was right, and did not work.
     #[error("{0}")]
     Failed(String),
+}
+
+impl From<AppError> for Failure {
+    fn from(error: AppError) -> Self {
+        match error {
+            AppError::Invalid(why) => Self::Invalid(why),
+            AppError::Failed(why) => Self::Failed(why),
+        }
+    }
 }
 
 impl Failure {

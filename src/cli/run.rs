@@ -72,10 +72,7 @@ impl Args {
     /// Runs until a signal ends it.
     pub async fn run(self) -> Result<(), Failure> {
         logs::init(self.log_format, &self.log_level).map_err(|e| Failure::Invalid(e.to_string()))?;
-        app::run(self.config()?).await.map_err(|e| match e {
-            app::AppError::Invalid(why) => Failure::Invalid(why),
-            app::AppError::Failed(why) => Failure::Failed(why),
-        })
+        Ok(app::run(self.config()?).await?)
     }
 
     fn config(&self) -> Result<Config, Failure> {
