@@ -119,7 +119,7 @@ async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {
     let look = workload::reconcile(Arc::clone(&workload), Arc::clone(context)).boxed();
     match context.pace.within(&workload.local_queue(), look).await {
         Ok(action) => action,
-        Err(error) => workload::on_error(workload, &error, Arc::clone(context)),
+        Err(error) => workload::on_error(&workload, &error, context),
     }
 }
 

@@ -251,7 +251,7 @@ async fn release(client: &Client, workload: &Workload, annotations: Annotations)
     let name = workload.name_any();
     let mut tries = 0;
     loop {
-        let Some(current) = call("reading Workload", &name, api.get_opt(&name)).await? else {
+        let Some(current) = call("reading Workload", &workload.full_name(), api.get_opt(&name)).await? else {
             return Ok(());
         };
         tries += 1;

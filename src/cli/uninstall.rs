@@ -2,7 +2,7 @@
 
 use super::Failure;
 use super::cluster::Access;
-use crate::api::NodeClaim;
+use crate::api::{NodeClaim, Workload};
 use crate::app::uninstall::{self, Nodes, Plan};
 use crate::names;
 use crate::telemetry::logs;
@@ -81,13 +81,12 @@ fn told(plan: &Plan, doing: bool) -> String {
             let _ = writeln!(text, "{what} {name}");
         }
     };
-    let full = |w: &crate::api::Workload| format!("{}/{}", w.namespace().unwrap_or_default(), w.name_any());
     let back_to_karpenter = |claim: &NodeClaim| format!("{} back to Karpenter", claim.name_any());
     lines("close AdmissionCheck", plan.checks.iter().map(ResourceExt::name_any).collect());
-    lines("give back the quota of Workload", plan.waiting.iter().map(full).collect());
+    lines("give back the quota of Workload", plan.waiting.iter().map(Workload::full_name).collect());
     lines("hand NodeClaim", plan.hand_back.iter().map(back_to_karpenter).collect());
     lines("delete NodeClaim", plan.delete.iter().map(ResourceExt::name_any).collect());
-    lines("release Workload", plan.marked.iter().map(full).collect());
+    lines("release Workload", plan.marked.iter().map(Workload::full_name).collect());
     match (text.is_empty(), doing) {
         (true, _) => "nothing to do\n".to_owned(),
         (false, true) => text,

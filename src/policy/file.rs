@@ -165,12 +165,12 @@ pub struct ChoiceBounds {
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The file cannot be read.
-    #[error("reading the policy file {path}: {source}; check the path and its permissions")]
+    #[error("reading the policy file {path}: {cause}; check the path and its permissions")]
     Read {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The file is no valid policy.
     #[error("the policy file {} cannot be used:\n{}", path.display(), told(path, problems))]
@@ -192,7 +192,7 @@ impl PolicyFile {
     /// Reads and checks a policy file.
     pub fn read(path: &Path) -> Result<Self, FileError> {
         let text =
-            std::fs::read_to_string(path).map_err(|source| FileError::Read { path: path.into(), source })?;
+            std::fs::read_to_string(path).map_err(|cause| FileError::Read { path: path.into(), cause })?;
         Self::parse(&text).map_err(|problems| FileError::Invalid { path: path.into(), problems })
     }
 
