@@ -5,6 +5,7 @@
 //! counted from before the request that began it.
 
 use super::evaluate::{Sighting, Verdict, evaluate};
+use super::lost::Lost;
 use super::share::{Share, patience};
 use super::{Leadership, Settings, Shards};
 use crate::clock::Clock;
@@ -47,36 +48,6 @@ pub struct Elector {
 struct Known {
     lease: Lease,
     sighting: Sighting,
-}
-
-/// Why a term ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lost {
-    /// The lease could not be renewed in time.
-    Expired,
-    /// Another replica holds the lease that was ours.
-    Taken,
-    /// Another replica has fewer shards.
-    HandedOver,
-    /// This process ends.
-    Stopping,
-}
-
-impl Lost {
-    /// As the log says it.
-    const fn name(self) -> &'static str {
-        match self {
-            Self::Expired => "expired",
-            Self::Taken => "taken",
-            Self::HandedOver => "handed_over",
-            Self::Stopping => "stopping",
-        }
-    }
-
-    /// Whether this replica let go of its own accord, so that nothing is wrong.
-    const fn is_meant(self) -> bool {
-        matches!(self, Self::HandedOver | Self::Stopping)
-    }
 }
 
 impl Elector {

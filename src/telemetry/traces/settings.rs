@@ -192,7 +192,7 @@ mod tests {
                 read(flag, &[("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "7")]),
                 "from 0.0 to 1.0",
             ),
-            (read(flag, &[("OTEL_BSP_MAX_QUEUE_SIZE", "0")]), "no number above 0"),
+            (read(flag, &[("OTEL_BSP_MAX_QUEUE_SIZE", "0")]), "is not a valid number above 0"),
         ] {
             let error = bad.unwrap_err();
             assert!(error.contains(words), "{error}");

@@ -322,13 +322,6 @@ async fn a_lease_deleted_by_hand_is_made_anew_with_one_leader() {
     assert_eq!(cluster.0.lock().unwrap().lease.as_ref().unwrap()["spec"]["leaseTransitions"], 0);
 }
 
-#[test]
-fn only_a_term_that_was_not_let_go_is_worth_a_warning() {
-    let meant = |lost: Lost| (lost.name(), lost.is_meant());
-    let all = [Lost::Expired, Lost::Taken, Lost::HandedOver, Lost::Stopping].map(meant);
-    assert_eq!(all, [("expired", false), ("taken", false), ("handed_over", true), ("stopping", true)]);
-}
-
 #[tokio::test(start_paused = true)]
 async fn each_change_of_leader_is_counted_in_the_lease() {
     let cluster = Cluster::default();
