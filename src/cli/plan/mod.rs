@@ -10,7 +10,6 @@ use super::policy_flags::PolicyFlags;
 use super::{Failure, Format, print, render};
 use crate::api::parameters::Gate;
 use crate::gang::identity::pin;
-use crate::names;
 use crate::plan::{self, Cluster, Obstacle, Outcome, Request, Ways};
 use crate::policy::overrides::{self, Ignored};
 use objects::Objects;
@@ -132,9 +131,4 @@ fn ending(outcome: Outcome) -> Result<(), Failure> {
         Outcome::Provision(_) | Outcome::NothingNeeded(_) => Ok(()),
         Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) | Outcome::Never(obstacle) => failed(obstacle),
     }
-}
-
-/// The check that is meant where nobody names one.
-fn default_check() -> &'static str {
-    names::DEFAULT_CHECK
 }
