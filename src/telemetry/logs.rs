@@ -27,9 +27,9 @@ pub struct BadLevel {
 /// Starts logging. Called once.
 pub fn init(format: Format, level: &str) -> Result<(), BadLevel> {
     let filter = EnvFilter::try_new(level).map_err(|cause| BadLevel { level: level.to_owned(), cause })?;
-    let colour = std::io::stderr().is_terminal();
+    let color = std::io::stderr().is_terminal();
     let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour);
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(color);
     // A second call, as tests make it, keeps the first subscriber.
     let _ = match format {
         Format::Text => builder.try_init(),
