@@ -1,4 +1,4 @@
-# Everything CI runs, as people run it. `just` alone lists the recipes.
+# What is run by hand, and as `just ci` all that CI runs. `just` alone lists the recipes.
 
 set shell := ["bash", "-euo", "pipefail", "-c"]
 
@@ -11,6 +11,10 @@ check:
     cargo fmt --all --check
     cargo clippy --workspace --all-targets -- -D warnings
     cargo test
+
+# All that CI runs before a change lands; needs Go, a C compiler and Python, and installs promtool and chromium
+ci:
+    bash .ci/run
 
 # The scenarios on the real control plane; needs Go. A part of a title selects
 e2e title='':

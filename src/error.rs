@@ -1,6 +1,6 @@
 //! What can go wrong while acting on the cluster, and what to do about it.
 //!
-//! Each error says what was being done to which object, keeps its source, and knows its class.
+//! Each error says what was being done to which object, keeps its cause, and knows its class.
 
 use std::time::Duration;
 
@@ -8,22 +8,21 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server answered with an error, or could not be reached.
-    #[error("{action} {object}: {source}")]
+    #[error("{action} {object}: {cause}")]
     Api {
         /// What was being done, as in "creating NodeClaim".
         action: &'static str,
         /// Name of the object, with its namespace if it has one.
         object: String,
-        /// What came back.
-        #[source]
-        source: Box<kube::Error>,
+        /// What came back. No `source`, or whoever prints a chain of errors would say it twice.
+        cause: Box<kube::Error>,
     },
     /// The API server did not answer in time; the write may have happened all the same.
     #[error("{action} {object}: no answer within {limit:?}")]
     Timeout {
         /// What was being done.
         action: &'static str,
-        /// Name of the object.
+        /// Name of the object, with its namespace if it has one.
         object: String,
         /// How long was waited.
         limit: Duration,
@@ -33,7 +32,7 @@ pub enum Error {
     Conflict {
         /// What was being done.
         action: &'static str,
-        /// Name of the object.
+        /// Name of the object, with its namespace if it has one.
         object: String,
     },
 }
@@ -51,13 +50,13 @@ pub enum Class {
 
 impl Error {
     /// Wraps an answer of the API server; a lost race becomes [`Error::Conflict`].
-    pub fn api(action: &'static str, object: impl Into<String>, source: kube::Error) -> Self {
+    pub fn api(action: &'static str, object: impl Into<String>, cause: kube::Error) -> Self {
         let object = object.into();
-        match &source {
+        match &cause {
             kube::Error::Api(status) if status.code == 409 && !status.is_already_exists() => {
                 Self::Conflict { action, object }
             }
-            _ => Self::Api { action, object, source: Box::new(source) },
+            _ => Self::Api { action, object, cause: Box::new(cause) },
         }
     }
 
@@ -66,7 +65,7 @@ impl Error {
         match self {
             Self::Conflict { .. } => Class::Again,
             Self::Timeout { .. } => Class::BackOff,
-            Self::Api { source, .. } => match source.as_ref() {
+            Self::Api { cause, .. } => match cause.as_ref() {
                 kube::Error::Api(status) if matches!(status.code, 400 | 403 | 404 | 405 | 422) => {
                     Class::Refused
                 }
@@ -83,12 +82,25 @@ impl Error {
     /// The HTTP status, where the API server answered.
     pub fn code(&self) -> Option<u16> {
         match self {
-            Self::Api { source, .. } => match source.as_ref() {
+            Self::Api { cause, .. } => match cause.as_ref() {
                 kube::Error::Api(status) => Some(status.code),
                 _ => None,
             },
             Self::Conflict { .. } => Some(409),
             Self::Timeout { .. } => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_said_once_also_in_a_chain() {
+        let cause = kube::Error::LinesCodecMaxLineLengthExceeded;
+        let text = cause.to_string();
+        let error = anyhow::Error::new(Error::api("creating NodeClaim", "c", cause));
+        assert_eq!(format!("{error:#}").matches(&text).count(), 1, "{error:#}");
     }
 }

@@ -6,10 +6,16 @@
 //!
 //! The way of the data, which is also the reading order:
 //!
-//! - [`names`], [`api`]: keys and slim types of the objects that are read;
+//! - [`names`], [`api`]: keys and slim types of the objects that are read; beside them [`clock`], [`error`],
+//!   the sentences and digests that many share, and [`planted`], the bugs that tests may switch on;
 //! - [`gang`], [`plan`], [`policy`]: pure decisions;
-//! - [`effects`], [`controllers`], [`cluster`], [`telemetry`]: everything that touches the world;
-//! - [`app`], [`cli`]: wiring, and what a user types.
+//! - [`telemetry`]: logs, metrics, traces;
+//! - [`cluster`]: client, watches, stores, and the Leases;
+//! - [`effects`]: every other write to the API server;
+//! - [`controllers`]: the loops that bring them together;
+//! - [`app`]: wiring;
+//! - [`sim`]: the embedded cluster, for tests and `setu demo`;
+//! - [`cli`]: what a user types.
 
 pub mod api;
 pub mod app;

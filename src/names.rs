@@ -1,4 +1,4 @@
-//! Every label, annotation, taint key, reason and field manager that Setu or its neighbours use.
+//! Every label, annotation, taint key, finalizer and field manager that Setu or its neighbours use.
 //!
 //! Rule: nowhere else in the code is such a key spelled out, so that a key has one spelling and
 //! `grep` on this file answers what Setu writes into a cluster.
@@ -73,6 +73,8 @@ pub const WARM_SINCE: &str = "setu.kueue.x-k8s.io/warm-since";
 pub const TAKEN_OVER: &str = "setu.kueue.x-k8s.io/taken-over-at";
 /// Label that says who made an object.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// Start of the name of every NodeClaim that Setu makes.
+pub const CLAIM_PREFIX: &str = "setu-";
 /// Value of [`MANAGED_BY`] on what Setu makes.
 pub const SETU: &str = "setu";
 
@@ -98,8 +100,6 @@ pub const REGISTERED: &str = "karpenter.sh/registered";
 pub const INITIALIZED: &str = "karpenter.sh/initialized";
 /// Domain whose keys Karpenter reserves for itself.
 pub const KARPENTER_DOMAIN: &str = "karpenter.sh";
-/// Prefix of the taints the Node Readiness Controller keeps on nodes that are not yet fit.
-pub const READINESS_TAINT_PREFIX: &str = "readiness.k8s.io/";
 
 /// Kubernetes: the host name label, which a NodeClaim may not require.
 pub const HOSTNAME: &str = "kubernetes.io/hostname";

@@ -227,7 +227,7 @@ fn gangs() -> Vec<Fake> {
         Fake::new("language/job-finetune-13b-0d8e2", "Job/finetune-13b", 16, &again).attempt(2)
             .says("next attempt at {next}. Cause: InsufficientCapacity: the provider has no capacity for slot 5 now").failed(FailureClass::InsufficientCapacity, shortage),
         Fake::new("vision/job-segment-sweep-31-77a0c", "Job/segment-sweep-31", 12, &[(Validating, -340, "Reserved")])
-            .says("LimitExceeded: NodePool gpu-h100 would hold 36 nodes, and its limit is 32 nodes. Goes on by itself once that is mended"),
+            .says("LimitExceeded: NodePool gpu-h100 would hold 36 nodes, and its limit is 32 nodes. Continues automatically once this is fixed"),
         Fake::new("robotics/job-sim-rollouts-5-e1b77", "Job/sim-rollouts-5", 6, &[(Validating, -95, "Reserved"), (Provisioning, -94, "PlanAccepted"), (WaitingReady, -92, "AllCreated"), (RollingBack, -8, "RegistrationTimeout")])
             .says("rolling back attempt 1: 4 NodeClaims left, then tries again. Cause: RegistrationTimeout: slot 3 did not register within 8m")
             .failed(FailureClass::RegistrationTimeout, "slot 3 did not register within 8m"),

@@ -29,6 +29,18 @@ fn without_a_cluster_it_says_how_to_name_one() {
     refused(&["run"], "Set KUBECONFIG to a kubeconfig file");
 }
 
+#[test]
+fn a_switch_leaves_the_word_after_it_alone() {
+    for switch in ["--enforce-quota", "--enforce-capacity", "--validate-node-class"] {
+        refused(&["plan", switch, "train"], "failed to infer config");
+        refused(&["plan", &format!("{switch}=false"), "train"], "failed to infer config");
+    }
+    for switch in ["--leader-elect", "--leader-elect=false", "--events-on-job", "--events-on-job=false"] {
+        refused(&["run", switch], "Set KUBECONFIG to a kubeconfig file");
+        refused(&["run", switch, "true"], "unexpected argument 'true'");
+    }
+}
+
 /// A file with this text that is gone once the test is over.
 struct File(std::path::PathBuf);
 
@@ -186,9 +198,20 @@ fn nobody_home(name: &str) -> PathBuf {
 
 #[test]
 fn the_reading_commands_say_what_to_do_without_a_cluster() {
-    for command in [&["inspect"][..], &["explain", "x"], &["trace", "x"], &["top"]] {
+    for command in [
+        &["inspect"][..],
+        &["explain", "x"],
+        &["trace", "x"],
+        &["top", "-o", "json"],
+        &["repair", "x"],
+        &["plan", "x"],
+        &["uninstall"],
+    ] {
         refused(command, "Set KUBECONFIG or --kubeconfig to a kubeconfig file");
+        let elsewhere = [command, &["--kubeconfig", "/elsewhere/kubeconfig", "--context", "c"]].concat();
+        refused(&elsewhere, "/elsewhere/kubeconfig");
     }
+    refused(&["plan", "x", "-n", "team-a"], "give NodePools, queues and flavors with -f");
     refused(&["explain"], "<WORKLOAD>");
     refused(&["inspect", "-o", "xml"], "[possible values: table, wide, json, yaml]");
     refused(&["trace", "x", "--trace-url", "http://traces/"], "{traceId}");
@@ -222,6 +245,14 @@ fn every_command_has_help_with_an_example_under_the_name_it_was_called_by() {
         let help = String::from_utf8(setu(&[command, "--help"]).stdout).unwrap();
         assert!(help.contains("Example"), "{command}: {help}");
         assert!(help.contains(&format!("Usage: setu {command}")), "{command}: {help}");
+    }
+    let help = |command: &[&str]| String::from_utf8(setu(&[command, &["--help"]].concat()).stdout).unwrap();
+    for (command, is_read_again) in [(&["run"][..], true), (&["plan"], false), (&["policy", "show"], false)] {
+        assert_eq!(help(command).contains("Read again whenever it changes"), is_read_again, "{command:?}");
+    }
+    for (command, all) in [("inspect", false), ("plan", false), ("top", true)] {
+        assert_eq!(help(&[command]).contains("Default: all namespaces"), all, "{command}");
+        assert_eq!(help(&[command]).contains("Default: that of the context"), !all, "{command}");
     }
     let plugin = std::env::temp_dir().join(format!("setu-plugin-{}", std::process::id()));
     std::fs::create_dir_all(&plugin).unwrap();

@@ -115,7 +115,7 @@ fn seen(text: &str) -> BTreeMap<String, (String, String, BTreeSet<String>)> {
 }
 
 #[test]
-fn every_metric_is_exposed_with_the_type_meaning_and_labels_of_the_catalogue() {
+fn every_metric_is_exposed_with_the_type_meaning_and_labels_of_the_catalog() {
     let seen = seen(&rendered(3));
     let names: Vec<&str> = seen.keys().map(String::as_str).collect();
     let mut listed: Vec<&str> = catalog::ALL.iter().map(|m| m.name).collect();
@@ -205,7 +205,7 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(file)).unwrap()
 }
 
-/// Names of Setu's metrics in a text, as the catalogue has them.
+/// Names of Setu's metrics in a text, as the catalog has them.
 fn metrics_in(text: &str) -> BTreeSet<String> {
     let words =
         text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').filter(|w| w.starts_with("setu_"));

@@ -1,5 +1,6 @@
 //! A span of time as people write it in YAML: `90s`, `15m`, `1h30m`.
 
+use humantime::DurationError;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::borrow::Cow;
@@ -57,7 +58,7 @@ const UNITS: [&str; 26] = [
 pub enum SpanError {
     /// It does not have the form.
     #[error("{0}")]
-    Form(#[from] humantime::DurationError),
+    Form(DurationError),
     /// Months, years and what is less than a millisecond are no spans of a policy.
     #[error("{0} is no unit: write ms, s, m, h, d or w")]
     Unit(String),
@@ -67,7 +68,10 @@ impl std::str::FromStr for Span {
     type Err = SpanError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let span = humantime::parse_duration(text).map(Self)?;
+        let span = humantime::parse_duration(text).map(Self).map_err(|error| match error {
+            DurationError::UnknownUnit { unit, .. } if !unit.is_empty() => SpanError::Unit(unit),
+            other => SpanError::Form(other),
+        })?;
         let mut units = text.split(|c: char| !c.is_alphabetic()).filter(|unit| !unit.is_empty());
         units
             .find(|unit| !UNITS.contains(unit))
@@ -92,7 +96,7 @@ impl<'de> Deserialize<'de> for Span {
             }
 
             fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Span, E> {
-                let bad = |e| E::custom(format!("{text:?} is no duration such as 90s or 15m: {e}"));
+                let bad = |e| E::custom(format!("{text:?} is not a valid duration such as 90s or 15m: {e}"));
                 text.parse().map_err(bad)
             }
         }
@@ -123,6 +127,10 @@ mod tests {
         for text in ["100ns", "3us", "1M", "1y", "5years", "2 months", "90", "-5s", "", "s"] {
             assert!(text.parse::<Span>().is_err(), "{text}");
         }
+        assert_eq!(
+            "5 lunches".parse::<Span>().unwrap_err().to_string(),
+            "lunches is no unit: write ms, s, m, h, d or w"
+        );
         assert_eq!("1M".parse::<Span>().unwrap_err().to_string(), "M is no unit: write ms, s, m, h, d or w");
     }
 

@@ -191,6 +191,12 @@ pub struct PodSetUpdate {
 }
 
 impl Workload {
+    /// `namespace/name`.
+    pub fn full_name(&self) -> String {
+        let of = |part: &Option<String>| part.clone().unwrap_or_default();
+        format!("{}/{}", of(&self.metadata.namespace), of(&self.metadata.name))
+    }
+
     /// `namespace/name` of its LocalQueue.
     pub fn local_queue(&self) -> String {
         format!("{}/{}", self.metadata.namespace.as_deref().unwrap_or_default(), self.spec.queue_name)

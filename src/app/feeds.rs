@@ -230,7 +230,7 @@ fn warned(context: &Context, event: &Event) {
     let name = event.involved_object.name.as_deref().unwrap_or_default();
     let reason = event.reason.as_deref().unwrap_or_default();
     let message = event.message.as_deref().unwrap_or_default();
-    if name.starts_with("setu-") {
+    if name.starts_with(names::CLAIM_PREFIX) {
         context.heard_of_claim(name, reason, message);
     }
 }

@@ -73,7 +73,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let handle = metrics::install().map_err(|e| AppError::Failed(format!("starting metrics: {e}")))?;
     let kube_config = kube::Config::infer().await.map_err(|e| {
         AppError::Invalid(format!(
-            "no way to a cluster: {e}. Set KUBECONFIG to a kubeconfig file, or run in a pod with a ServiceAccount"
+            "cannot reach a cluster: {e}. Set KUBECONFIG to a kubeconfig file, or run in a pod with a ServiceAccount"
         ))
     })?;
     let client = client::connect(kube_config)
@@ -138,7 +138,7 @@ fn export(settings: &Result<Option<traces::Settings>, traces::BadSetting>) -> (T
             (traces, Some(exporting))
         }
         Err(bad) => {
-            tracing::error!(error = %bad, "no traces are exported; mend the setting and start anew");
+            tracing::error!(error = %bad, "no traces are exported; fix the setting and restart");
             (Traces::lost(), None)
         }
     }

@@ -113,13 +113,13 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
 
 async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {
     let Some(workload) = context.stores.workloads.get(&key.object()) else {
-        context.waiting.is_served(&key, Instant::now());
+        context.waiting.served(&key, Instant::now());
         return Action::await_change();
     };
     let look = workload::reconcile(Arc::clone(&workload), Arc::clone(context)).boxed();
     match context.pace.within(&workload.local_queue(), look).await {
         Ok(action) => action,
-        Err(error) => workload::on_error(workload, &error, Arc::clone(context)),
+        Err(error) => workload::on_error(&workload, &error, context),
     }
 }
 
@@ -146,6 +146,6 @@ async fn look_at_parameters(key: Key, context: &Arc<Context>) -> Action {
 }
 
 fn retry(kind: &str, key: &Key, error: &crate::error::Error) -> Action {
-    tracing::warn!(kind, name = key.name, error = %error, "could not finish a look");
+    tracing::warn!(kind, name = key.name, error = %error, "failed to reconcile");
     Action::requeue(RETRY)
 }

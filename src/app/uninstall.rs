@@ -8,16 +8,14 @@ use crate::api::{AdmissionCheck, NodeClaim, Workload};
 use crate::cluster::guard::Guarded;
 use crate::effects::active::Active;
 use crate::effects::handover::{Annotations, release_node, release_workload};
-use crate::effects::{active, call, claims, verdict};
+use crate::effects::{active, call, claims, deployment, verdict};
 use crate::error::Error;
 use crate::names;
 use jiff::Timestamp;
-use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::ListParams;
 use kube::{Api, Client, ResourceExt};
 use serde::de::DeserializeOwned;
-use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::time::Duration;
@@ -141,15 +139,8 @@ fn sorted(
 /// Scales the controller's Deployment to zero and waits until its pods are gone, those too that are ending:
 /// what ends may still write.
 pub async fn stop(client: &Client, namespace: &str, name: &str, limit: Duration) -> Result<(), String> {
-    let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
-    let zero = Patch::Merge(json!({"spec": {"replicas": 0}}));
-    let scaled =
-        call("scaling Deployment", name, api.patch_scale(name, &PatchParams::default(), &zero)).await;
-    let scale = match scaled {
-        Err(error) if error.code() == Some(404) => return Ok(()),
-        other => other.map_err(|e| e.to_string())?,
-    };
-    let selector = scale.status.and_then(|s| s.selector).unwrap_or_default();
+    let scaled = deployment::scale_to_zero(client, namespace, name).await;
+    let Some(selector) = scaled.map_err(|e| e.to_string())? else { return Ok(()) };
     if selector.is_empty() {
         return Err(format!(
             "the scale of Deployment {namespace}/{name} does not say which pods are its own"
@@ -260,7 +251,7 @@ async fn release(client: &Client, workload: &Workload, annotations: Annotations)
     let name = workload.name_any();
     let mut tries = 0;
     loop {
-        let Some(current) = call("reading Workload", &name, api.get_opt(&name)).await? else {
+        let Some(current) = call("reading Workload", &workload.full_name(), api.get_opt(&name)).await? else {
             return Ok(());
         };
         tries += 1;
@@ -309,7 +300,7 @@ mod tests {
     use crate::api::node_claim::NodeClaimSpec;
     use http::{Request, Response};
     use kube::client::Body;
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     fn check(name: &str, controller: &str) -> AdmissionCheck {
         let spec = AdmissionCheckSpec { controller_name: controller.into(), ..Default::default() };

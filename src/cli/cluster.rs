@@ -24,22 +24,30 @@ pub const VIEWER: &str = "examples/rbac/setu-viewer.yaml";
 /// How long one list may take.
 const ANSWER_LIMIT: Duration = Duration::from_secs(15);
 
-/// Which cluster, whose gangs.
+/// Which cluster.
 #[derive(clap::Args, Debug)]
 #[command(next_help_heading = "Cluster")]
-pub struct Connection {
+pub struct Access {
     /// Kubeconfig file. Default: KUBECONFIG, then ~/.kube/config, then the pod's ServiceAccount.
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
     /// Context of the kubeconfig. Default: its current one.
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
-    /// Namespace of the Workloads. Default: that of the context; for `top` all of them.
+}
+
+/// Which cluster, whose gangs.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Cluster")]
+pub struct Connection {
+    #[command(flatten)]
+    access: Access,
+    /// Namespace of the Workloads. Default: that of the context.
     #[arg(short, long, value_name = "NS")]
     namespace: Option<String>,
     /// `spec.controllerName` of the AdmissionChecks that are Setu's.
     #[arg(long, env = "SETU_CONTROLLER_NAME", default_value = names::CONTROLLER_NAME)]
-    controller_name: String,
+    pub controller_name: String,
 }
 
 /// Which namespaces to read.
@@ -93,27 +101,18 @@ impl Snapshot {
     }
 }
 
-impl Connection {
-    /// Connects to read the namespace that was named, or all of them.
-    pub async fn connect_widely(&self) -> Result<Cluster, Failure> {
-        self.connect(self.namespace.is_none()).await
-    }
-
-    /// Connects. `everywhere` asks for all namespaces instead of one.
-    pub async fn connect(&self, everywhere: bool) -> Result<Cluster, Failure> {
+impl Access {
+    /// Connects. Returns the namespace of the context too.
+    pub async fn connect(&self) -> Result<(Client, String), Failure> {
         let config = self.config().await.map_err(|e| {
             Failure::Invalid(format!(
-                "no way to a cluster: {e}. Set KUBECONFIG or --kubeconfig to a kubeconfig file"
+                "cannot reach a cluster: {e}. Set KUBECONFIG or --kubeconfig to a kubeconfig file"
             ))
         })?;
-        let scope = match (everywhere, &self.namespace) {
-            (true, _) => Scope::Everywhere,
-            (false, Some(namespace)) => Scope::Namespace(namespace.clone()),
-            (false, None) => Scope::Namespace(config.default_namespace.clone()),
-        };
+        let namespace = config.default_namespace.clone();
         let client = client::connect(config)
             .map_err(|e| Failure::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
-        Ok(Cluster { client, scope, controller_name: self.controller_name.clone() })
+        Ok((client, namespace))
     }
 
     async fn config(&self) -> Result<Config, String> {
@@ -126,6 +125,26 @@ impl Connection {
             (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(|e| e.to_string()),
             (None, None) => Config::infer().await.map_err(|e| e.to_string()),
         }
+    }
+}
+
+impl Connection {
+    /// Connects to read the namespace that was named, or all of them.
+    pub async fn connect_widely(&self) -> Result<Cluster, Failure> {
+        self.connect(self.namespace.is_none()).await
+    }
+
+    /// Connects. `everywhere` asks for all namespaces instead of one.
+    pub async fn connect(&self, everywhere: bool) -> Result<Cluster, Failure> {
+        let (client, namespace) = self.connect_to_namespace().await?;
+        let scope = if everywhere { Scope::Everywhere } else { Scope::Namespace(namespace) };
+        Ok(Cluster { client, scope, controller_name: self.controller_name.clone() })
+    }
+
+    /// Connects. Returns the namespace that was named too, or else that of the context.
+    pub async fn connect_to_namespace(&self) -> Result<(Client, String), Failure> {
+        let (client, of_context) = self.access.connect().await?;
+        Ok((client, self.namespace.clone().unwrap_or(of_context)))
     }
 }
 

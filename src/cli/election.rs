@@ -15,7 +15,7 @@ const DEFAULT_NAMESPACE: &str = "kueue-system";
 #[command(next_help_heading = "Leader election")]
 pub struct Args {
     /// Act only while holding a Lease, so that several replicas can run.
-    #[arg(long = "leader-elect", env = "SETU_LEADER_ELECT", num_args = 0..=1, default_missing_value = "true", default_value = "false", action = clap::ArgAction::Set)]
+    #[arg(long = "leader-elect", env = "SETU_LEADER_ELECT", num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", default_value = "false", action = clap::ArgAction::Set)]
     elect: bool,
     /// Namespace of the Lease; without it the pod's own, or else kueue-system.
     #[arg(long = "leader-election-namespace", env = "SETU_LEADER_ELECTION_NAMESPACE")]

@@ -127,7 +127,7 @@ pub fn absent(wanted: &str, place: &str, others: &[String], similar: &[String]) 
 
 /// The line for a Workload that Setu has nothing to do with.
 fn not_ours(snapshot: &Snapshot, workload: &Workload) -> String {
-    let name = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any());
+    let name = workload.full_name();
     let checks: Vec<&str> = workload.checks().iter().map(|c| c.name.as_str()).collect();
     let has = if checks.is_empty() {
         "no admission check".to_owned()

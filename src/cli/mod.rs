@@ -21,8 +21,9 @@ pub mod trace;
 pub mod uninstall;
 pub mod watch;
 
+use crate::app::AppError;
 use crate::policy::{Policy, whole};
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -51,6 +52,16 @@ enum Command {
     Uninstall(uninstall::Args),
 }
 
+/// How a result is printed.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Format {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs.
+    Json,
+}
+
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
@@ -60,6 +71,15 @@ pub enum Failure {
     /// It was right, and did not work.
     #[error("{0}")]
     Failed(String),
+}
+
+impl From<AppError> for Failure {
+    fn from(error: AppError) -> Self {
+        match error {
+            AppError::Invalid(why) => Self::Invalid(why),
+            AppError::Failed(why) => Self::Failed(why),
+        }
+    }
 }
 
 impl Failure {

@@ -14,20 +14,20 @@ use std::path::PathBuf;
 /// What was typed.
 #[derive(Args, Debug)]
 struct Typed {
-    /// Policy file; without it all defaults hold. Read again whenever it changes.
+    /// Policy file; without it all defaults hold.
     #[arg(long, env = "SETU_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Preset of the NodeClass's group and kind, used where a NodePool does not say it.
     #[arg(long, env = "SETU_CLOUD_PROVIDER", value_enum)]
     cloud_provider: Option<CloudProvider>,
     /// Wait while the quota that Kueue reserved does not add up, instead of only saying so.
-    #[arg(long, env = "SETU_ENFORCE_QUOTA", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, env = "SETU_ENFORCE_QUOTA", num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", action = clap::ArgAction::Set)]
     enforce_quota: Option<bool>,
     /// Refuse to exceed NodePool limits. Karpenter does not check them for claims it did not make.
-    #[arg(long, env = "SETU_ENFORCE_CAPACITY", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, env = "SETU_ENFORCE_CAPACITY", num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", action = clap::ArgAction::Set)]
     enforce_capacity: Option<bool>,
     /// Wait while the NodeClass of the NodePool is not ready.
-    #[arg(long, env = "SETU_VALIDATE_NODE_CLASS", num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, env = "SETU_VALIDATE_NODE_CLASS", num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", action = clap::ArgAction::Set)]
     validate_node_class: Option<bool>,
     /// API group of the NodeClass, instead of the preset's.
     #[arg(long, env = "SETU_NODE_CLASS_GROUP", value_name = "GROUP")]

@@ -100,7 +100,7 @@ fn gist(journal: &Journal) -> String {
 }
 
 fn told(workload: &Workload, repairs: &[Repair], doing: bool) -> String {
-    let of = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any());
+    let of = workload.full_name();
     let mut lines: Vec<String> = Vec::new();
     for Repair { check, says, new, .. } in repairs {
         lines.push(format!("journal of {of} under check {check}"));

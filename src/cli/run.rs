@@ -12,6 +12,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 ///
 /// Example: setu run --config policy.yaml --log-format json
 #[derive(clap::Args, Debug)]
+#[command(mut_arg("config", |arg| {
+    arg.help("Policy file; without it all defaults hold. Read again whenever it changes")
+}))]
 pub struct Args {
     #[command(flatten)]
     policy: PolicyFlags,
@@ -21,7 +24,7 @@ pub struct Args {
     /// Address of /metrics, as :port or host:port.
     #[arg(long, env = "SETU_METRICS_BIND_ADDRESS", default_value = ":8080")]
     metrics_bind_address: String,
-    /// Address of /healthz, /readyz and /debug/gangs, as :port or host:port.
+    /// Address of /healthz, /readyz, /debug/gangs and /debug/capacity, as :port or host:port.
     #[arg(long, env = "SETU_HEALTH_PROBE_BIND_ADDRESS", default_value = ":8081")]
     health_probe_bind_address: String,
     /// Collector that takes traces by OTLP, as http://host:4317; unset, OTEL_EXPORTER_OTLP_ENDPOINT counts, and
@@ -29,7 +32,7 @@ pub struct Args {
     #[arg(long, env = "SETU_OTLP_ENDPOINT")]
     otlp_endpoint: Option<String>,
     /// Tell the steps of a gang by Events on the Job too, not only on its Workload.
-    #[arg(long, env = "SETU_EVENTS_ON_JOB", num_args = 0..=1, default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
+    #[arg(long, env = "SETU_EVENTS_ON_JOB", num_args = 0..=1, require_equals = true, value_name = "BOOL", default_value_t = false, default_missing_value = "true", action = clap::ArgAction::Set)]
     events_on_job: bool,
     #[command(flatten)]
     on_request: OnRequest,
@@ -69,10 +72,7 @@ impl Args {
     /// Runs until a signal ends it.
     pub async fn run(self) -> Result<(), Failure> {
         logs::init(self.log_format, &self.log_level).map_err(|e| Failure::Invalid(e.to_string()))?;
-        app::run(self.config()?).await.map_err(|e| match e {
-            app::AppError::Invalid(why) => Failure::Invalid(why),
-            app::AppError::Failed(why) => Failure::Failed(why),
-        })
+        Ok(app::run(self.config()?).await?)
     }
 
     fn config(&self) -> Result<Config, Failure> {
@@ -102,7 +102,8 @@ impl Args {
 
 /// Reads `:port`, which is every address of both families, or `host:port`.
 fn address(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
-    let bad = || Failure::Invalid(format!("{flag} {text:?} is no address; write :port or host:port"));
+    let bad =
+        || Failure::Invalid(format!("{flag} {text:?} is not a valid address; write :port or host:port"));
     if let Some(port) = text.strip_prefix(':') {
         let port = port.parse().map_err(|_| bad())?;
         return Ok(SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), port));

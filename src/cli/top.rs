@@ -1,12 +1,12 @@
 //! `setu top`: what the gangs hold and waste, and which of them wait longest.
 
-use super::Failure;
 use super::cluster::{Connection, Scope};
-use super::report;
+use super::{Failure, Format, report};
 use crate::cli::render::{self, summary};
 
 /// Shows the nodes that gangs hold, how many of them are idle or wasted, and the slowest gangs.
 #[derive(clap::Args, Debug)]
+#[command(mut_arg("namespace", |arg| arg.help("Namespace of the Workloads. Default: all namespaces")))]
 #[command(after_help = "Example:
   setu top --slowest 20
 
@@ -17,9 +17,9 @@ pub struct Args {
     /// How many of the slowest gangs are listed.
     #[arg(long, default_value_t = 10, value_name = "N")]
     slowest: usize,
-    /// As JSON.
-    #[arg(long)]
-    json: bool,
+    /// How it is printed.
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
     #[command(flatten)]
     connection: Connection,
 }
@@ -35,7 +35,7 @@ impl Args {
         snapshot.notes.iter().for_each(|note| render::remark(note));
         let gangs = report::gangs(&snapshot);
         let summary = summary::summary(&snapshot, gangs, self.slowest);
-        let text = if self.json {
+        let text = if self.output == Format::Json {
             serde_json::to_string_pretty(&summary)
                 .map(|text| text + "\n")
                 .map_err(|e| Failure::Failed(format!("rendering the summary: {e}")))?

@@ -1,8 +1,9 @@
 //! `setu uninstall`: leaves a cluster in order.
 
 use super::Failure;
+use super::cluster::Access;
+use crate::api::{NodeClaim, Workload};
 use crate::app::uninstall::{self, Nodes, Plan};
-use crate::cluster::client;
 use crate::names;
 use crate::telemetry::logs;
 use kube::ResourceExt;
@@ -33,6 +34,8 @@ pub struct Args {
     /// How long to wait for the controller to stop, and for NodeClaims to be gone.
     #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = humantime::parse_duration)]
     timeout: Duration,
+    #[command(flatten)]
+    access: Access,
 }
 
 fn deployment(text: &str) -> Result<(String, String), String> {
@@ -48,11 +51,7 @@ impl Args {
     /// Says what would be done, or does it.
     pub async fn run(self) -> Result<(), Failure> {
         logs::init(logs::Format::default(), "warn").map_err(|e| Failure::Invalid(e.to_string()))?;
-        let config = kube::Config::infer().await.map_err(|e| {
-            Failure::Invalid(format!("no way to a cluster: {e}. Set KUBECONFIG to a kubeconfig file"))
-        })?;
-        let client = client::connect(config)
-            .map_err(|e| Failure::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
+        let (client, _) = self.access.connect().await?;
         let nodes = if self.delete_nodeclaims { Nodes::Delete } else { Nodes::HandBack };
         if self.yes
             && let Some((namespace, name)) = &self.deployment
@@ -82,12 +81,12 @@ fn told(plan: &Plan, doing: bool) -> String {
             let _ = writeln!(text, "{what} {name}");
         }
     };
-    let full = |w: &crate::api::Workload| format!("{}/{}", w.namespace().unwrap_or_default(), w.name_any());
+    let back_to_karpenter = |claim: &NodeClaim| format!("{} back to Karpenter", claim.name_any());
     lines("close AdmissionCheck", plan.checks.iter().map(ResourceExt::name_any).collect());
-    lines("give back the quota of Workload", plan.waiting.iter().map(full).collect());
-    lines("hand back to Karpenter NodeClaim", plan.hand_back.iter().map(ResourceExt::name_any).collect());
+    lines("give back the quota of Workload", plan.waiting.iter().map(Workload::full_name).collect());
+    lines("hand NodeClaim", plan.hand_back.iter().map(back_to_karpenter).collect());
     lines("delete NodeClaim", plan.delete.iter().map(ResourceExt::name_any).collect());
-    lines("release Workload", plan.marked.iter().map(full).collect());
+    lines("release Workload", plan.marked.iter().map(Workload::full_name).collect());
     match (text.is_empty(), doing) {
         (true, _) => "nothing to do\n".to_owned(),
         (false, true) => text,

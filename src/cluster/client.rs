@@ -73,7 +73,7 @@ where
 }
 
 /// The kinds that are told apart in metrics; everything else is `other`.
-const RESOURCES: [&str; 15] = [
+const RESOURCES: [&str; 19] = [
     "workloads",
     "admissionchecks",
     "clusterqueues",
@@ -89,11 +89,22 @@ const RESOURCES: [&str; 15] = [
     "provisioningparameters",
     "localqueues",
     "customresourcedefinitions",
+    "cohorts",
+    "topologies",
+    "namespaces",
+    "pods",
 ];
 
+/// The kind that a path asks for, by its place in the path alone: names are others' to choose.
 fn resource(path: &str) -> &'static str {
-    let mut parts = path.split('/').filter(|p| !p.is_empty());
-    parts.find_map(|part| RESOURCES.iter().find(|r| **r == part)).copied().unwrap_or("other")
+    let mut parts = path.split('/').filter(|p| !p.is_empty()).skip_while(|p| !["api", "apis"].contains(p));
+    let before_kind = if parts.next() == Some("apis") { 2 } else { 1 };
+    let rest: Vec<&str> = parts.skip(before_kind).collect();
+    let kind = match rest.as_slice() {
+        ["namespaces", _, kind, ..] | [kind, ..] => *kind,
+        [] => "",
+    };
+    RESOURCES.into_iter().find(|r| *r == kind).unwrap_or("other")
 }
 
 #[cfg(not(feature = "fail-points"))]
@@ -123,7 +134,16 @@ mod tests {
     #[test]
     fn a_path_is_counted_by_its_kind_and_never_by_a_name() {
         assert_eq!(resource("/apis/kueue.x-k8s.io/v1beta2/namespaces/a/workloads/nodes/status"), "workloads");
+        assert_eq!(resource("/apis/kueue.x-k8s.io/v1beta2/namespaces/nodes/workloads/x"), "workloads");
+        assert_eq!(resource("/api/v1/namespaces/nodes/pods"), "pods");
         assert_eq!(resource("/apis/karpenter.sh/v1/nodeclaims/setu-a-1"), "nodeclaims");
-        assert_eq!(resource("/apis/example.com/v1/things/x"), "other");
+        assert_eq!(resource("/apis/kueue.x-k8s.io/v1beta2/cohorts"), "cohorts");
+        assert_eq!(resource("/apis/kueue.x-k8s.io/v1beta2/topologies"), "topologies");
+        assert_eq!(resource("/api/v1/namespaces"), "namespaces");
+        assert_eq!(resource("/api/v1/namespaces/pods"), "namespaces");
+        assert_eq!(resource("/k8s/clusters/nodes/api/v1/namespaces/a/events"), "events");
+        for other in ["/apis/example.com/v1/things/x", "/apis/nodes/v1/things", "/apis", "/version", "/"] {
+            assert_eq!(resource(other), "other", "{other}");
+        }
     }
 }

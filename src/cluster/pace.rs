@@ -144,7 +144,7 @@ impl Pace {
                 let busy = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
                 let asked = answer.headers().get(RETRY_AFTER).filter(|_| busy.contains(&answer.status()));
                 if let Some(seconds) = asked.and_then(|after| after.to_str().ok()?.parse().ok()) {
-                    tracing::debug!(seconds, "the API server asks to be left alone");
+                    tracing::debug!(seconds, "API server sent Retry-After, pausing writes");
                     pace.pause(Duration::from_secs(seconds));
                 }
                 Ok::<_, kube::Error>(answer)

@@ -8,7 +8,6 @@ use crate::gang::journal::Step;
 use crate::gang::{Explanation, Journal, StateName};
 use crate::plan::offering::Offering;
 use jiff::Timestamp;
-use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -52,7 +51,7 @@ impl BoardEntry {
     ) -> Self {
         Self {
             gang: gang.to_owned(),
-            workload: format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any()),
+            workload: workload.full_name(),
             owner: workload.owner(),
             queue: workload.spec.queue_name.clone(),
             check: check.to_owned(),

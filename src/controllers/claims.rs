@@ -124,7 +124,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         nodeclaim = name,
         workload = claim.annotation(names::WORKLOAD),
         reason = reason.name(),
-        "nobody wants a NodeClaim any more"
+        "deleting an orphaned NodeClaim"
     );
     claims::delete(context.client_of(of_workload), &name, &uid).await?;
     metrics::swept(reason);
@@ -166,12 +166,13 @@ async fn orphaned_now(
     }
     let namespace = object.namespace.as_deref().unwrap_or_default();
     let api: Api<Guarded<Workload>> = Api::namespaced(context.client.clone(), namespace);
-    let found = match call("reading Workload", &object.name, api.get_opt(&object.name)).await? {
-        // It exists, and what it says cannot be read.
-        Some(Guarded(Err(_))) => return Ok(None),
-        Some(Guarded(Ok(found))) => Some(found).filter(is_meant),
-        None => None,
-    };
+    let found =
+        match call("reading Workload", claim.annotation(names::WORKLOAD), api.get_opt(&object.name)).await? {
+            // It exists, and what it says cannot be read.
+            Some(Guarded(Err(_))) => return Ok(None),
+            Some(Guarded(Ok(found))) => Some(found).filter(is_meant),
+            None => None,
+        };
     let kin = Kin { workload: found.as_ref(), slice_lives: false };
     match orphaned(claim, kin, now) {
         Some(Orphaned::WorkloadGone | Orphaned::SlicesOver) if shares_its_pin(claim) => {

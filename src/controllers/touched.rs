@@ -30,7 +30,7 @@ impl Context {
         if let Some(workload) = workload_of(claim) {
             self.wake_workload(workload);
         }
-        self.let_go(claim);
+        self.wake_waiters_of(claim);
     }
 
     /// A Node was touched: note its shape, or that it is gone, and look at its gang.

@@ -69,8 +69,8 @@ fn queue_of(context: &Context, claim: &ClaimGlance) -> Option<String> {
 }
 
 impl Context {
-    /// A node is ready, or is not held any more: whoever waits for that looks again.
-    pub(super) fn let_go(&self, claim: &NodeClaim) {
+    /// Wakes the gangs that wait for what this claim brings or gives back: a node that is ready, or not held any more.
+    pub(super) fn wake_waiters_of(&self, claim: &NodeClaim) {
         let gone = claim.metadata.deletion_timestamp.is_some()
             || self.stores.claims.glimpse(&ObjectRef::from_obj(claim)).is_none();
         let waited_for = |reason| self.ledger.open().is_waited_for(reason);

@@ -37,7 +37,7 @@ impl Waiting {
 
     /// Notes that a look that began then got to its end, or that there was nothing to look at. What was seen meanwhile
     /// waits for the next.
-    pub fn is_served(&self, workload: &Key, began: Instant) {
+    pub fn served(&self, workload: &Key, began: Instant) {
         let mut all = self.open();
         match all.get_mut(workload) {
             Some(wait) if wait.latest > began => wait.since = wait.latest,
@@ -66,11 +66,11 @@ mod tests {
         waiting.note(key.clone());
         let meanwhile = Instant::now();
         tokio::time::sleep(second).await;
-        waiting.is_served(&key, began);
+        waiting.served(&key, began);
         assert_eq!(waiting.since(&key), meanwhile);
         let began = Instant::now();
         tokio::time::sleep(second).await;
-        waiting.is_served(&key, began);
+        waiting.served(&key, began);
         assert_eq!(waiting.since(&key), Instant::now());
     }
 }

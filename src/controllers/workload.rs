@@ -26,6 +26,12 @@ const PROGRESS_PACE: SignedDuration = SignedDuration::from_secs(5);
 const SETTLING: SignedDuration = SignedDuration::from_secs(2);
 /// A lagging cache is given this long before it is looked at again.
 const CATCH_UP: Duration = Duration::from_millis(500);
+/// How soon a look is taken again after somebody else's write came first.
+const AFTER_CONFLICT: Duration = Duration::from_millis(50);
+/// How soon a look that failed is taken again; each further failure doubles it.
+const FIRST_RETRY: Duration = Duration::from_millis(400);
+/// The longest time between failed looks.
+const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// Workloads of one LocalQueue wait in one line.
 pub fn lane(key: &Key, context: &Context) -> String {
@@ -38,7 +44,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let (key, began) = (Key::of(&*workload), Instant::now());
     if !context.acts_for(workload.metadata.uid.as_deref().unwrap_or_default()) {
         // Whoever begins to lead its shard looks at it.
-        context.waiting.is_served(&key, began);
+        context.waiting.served(&key, began);
         return Ok(Action::await_change());
     }
     if context.own_writes.is_behind(&workload) {
@@ -53,7 +59,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let mut looks = Vec::new();
     if checks.is_empty() {
         hold::let_go(&context, &workload, &looks).await?;
-        context.waiting.is_served(&key, began);
+        context.waiting.served(&key, began);
         return Ok(Action::await_change());
     }
     let mut workload = (*workload).clone();
@@ -65,7 +71,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     }
     let later = tell(&context, &mut workload, &looks, context.waiting.since(&key)).await?;
     let let_go = hold::let_go(&context, &workload, &looks).await?;
-    context.waiting.is_served(&key, began);
+    context.waiting.served(&key, began);
     context
         .failures
         .lock()
@@ -120,8 +126,8 @@ async fn tell(
     context.own_writes.note(workload);
     for entry in &changed {
         tracing::info!(
-            workload = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any()),
-            check = entry.name, verdict = ?entry.state, message = entry.message, "told Kueue"
+            workload = workload.full_name(),
+            check = entry.name, verdict = ?entry.state, message = entry.message, "updated the admission check"
         );
         let result = match entry.state {
             Verdict::Ready => "approved",
@@ -151,19 +157,16 @@ fn next_look(context: &Context, looks: &[Looked], later: Option<Timestamp>) -> A
 }
 
 /// When a failed look is taken again.
-#[allow(clippy::needless_pass_by_value, reason = "the signature is the controller's")]
-pub fn on_error(workload: Arc<Workload>, error: &Error, context: Arc<Context>) -> Action {
-    let object = format!("{}/{}", workload.namespace().unwrap_or_default(), workload.name_any());
+pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action {
+    let object = workload.full_name();
     if error.class() == Class::Again {
-        tracing::debug!(workload = object, error = %error, "looks again");
-        return Action::requeue(Duration::from_millis(50));
+        tracing::debug!(workload = object, error = %error, "lost a write race, reconciling again");
+        return Action::requeue(AFTER_CONFLICT);
     }
     let mut failures = context.failures.lock().unwrap_or_else(PoisonError::into_inner);
     let count = failures.entry(workload.uid().unwrap_or_default()).or_default();
     *count = count.saturating_add(1);
-    let wait = Duration::from_millis(200)
-        .saturating_mul(2_u32.saturating_pow((*count).min(8)))
-        .min(Duration::from_secs(30));
-    tracing::warn!(workload = object, error = %error, retry_in = ?wait, "could not finish a look");
+    let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(count.saturating_sub(1))).min(LAST_RETRY);
+    tracing::warn!(workload = object, error = %error, retry_in = ?wait, "failed to reconcile");
     Action::requeue(wait)
 }

@@ -40,7 +40,7 @@ impl LetGo {
         match answer {
             Ok(()) => {}
             Err(error) if error.is_forbidden() => {
-                tracing::warn!(nodeclaim = claim.name_any(), error = %error, "may not let go of a NodeClaim");
+                tracing::warn!(nodeclaim = claim.name_any(), error = %error, "not allowed to release a NodeClaim");
                 self.forbidden.push(claim);
             }
             Err(error) => self.failed = self.failed.or(Some(error)),
@@ -119,8 +119,11 @@ pub async fn release_workload(
     };
     let name = workload.name_any();
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
-    merge(&api, "releasing Workload", &name, &patch).await?;
-    Ok(true)
+    let (params, patch) = (patch_params(), Patch::Merge(&patch));
+    match write("releasing Workload", &workload.full_name(), api.patch(&name, &params, &patch)).await {
+        Err(error) if error.code() != Some(404) => Err(error),
+        _ => Ok(true),
+    }
 }
 
 /// Puts Setu's finalizer on a Workload and returns the Workload as it is afterwards.
@@ -135,7 +138,8 @@ pub async fn hold_workload(client: &Client, workload: &Workload) -> Result<Workl
     });
     let name = workload.name_any();
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
-    write("holding Workload", &name, api.patch(&name, &patch_params(), &Patch::Merge(&patch))).await
+    let (params, patch) = (patch_params(), Patch::Merge(&patch));
+    write("holding Workload", &workload.full_name(), api.patch(&name, &params, &patch)).await
 }
 
 /// What becomes of the journals on Workloads.

@@ -50,10 +50,10 @@ pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> 
     let name = workload.name_any();
     let patch: Patch<()> = Patch::Json(patch(workload, entry));
     let action = "writing the journal of Workload";
-    match write(action, &name, api.patch(&name, &patch_params(), &patch)).await {
+    match write(action, &workload.full_name(), api.patch(&name, &patch_params(), &patch)).await {
         // A failed `test` is answered with 422 Invalid, not with 409.
         Err(error) if error.code() == Some(422) && is_failed_test(&error) => {
-            Err(Error::Conflict { action, object: name })
+            Err(Error::Conflict { action, object: workload.full_name() })
         }
         other => other,
     }
@@ -67,7 +67,7 @@ pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) ->
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     let name = workload.name_any();
     let action = "confirming the journal of Workload";
-    let found = call(action, &name, api.get_metadata(&name)).await?;
+    let found = call(action, &workload.full_name(), api.get_metadata(&name)).await?;
     let journal = found.annotations().get(&names::journal_key(entry.check)).map(String::as_str);
     // A write that failed for want of an answer may have happened.
     let written = journal == Some(entry.journal);
@@ -78,15 +78,15 @@ pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) ->
     if found.metadata.uid == workload.metadata.uid && (written || unchanged) {
         return Ok(());
     }
-    Err(Error::Conflict { action, object: name })
+    Err(Error::Conflict { action, object: workload.full_name() })
 }
 
 /// Whether a `test` of the patch failed. Policies and schemas answer with 422 too, and with words of their own.
 fn is_failed_test(error: &Error) -> bool {
-    let Error::Api { source, .. } = error else {
+    let Error::Api { cause, .. } = error else {
         return false;
     };
-    matches!(source.as_ref(), kube::Error::Api(status) if status.message == FAILED_TEST)
+    matches!(cause.as_ref(), kube::Error::Api(status) if status.message == FAILED_TEST)
 }
 
 fn patch(workload: &Workload, entry: &Entry<'_>) -> JsonPatch {
@@ -147,7 +147,7 @@ mod tests {
         let refused = |message: &str| Error::Api {
             action: "writing the journal of Workload",
             object: "w".into(),
-            source: Box::new(kube::Error::Api(Box::new(kube::core::Status {
+            cause: Box::new(kube::Error::Api(Box::new(kube::core::Status {
                 message: message.into(),
                 reason: "Invalid".into(),
                 code: 422,

@@ -1,9 +1,11 @@
-//! The only writer to the API server: journal, claims, verdict, Active condition, Events.
+//! The only writer to the API server but for Leases, which `cluster::lease` holds: journal, claims, verdict,
+//! Active condition, Events.
 //!
 //! Rule: each write has one home, one timeout and one log line, and may be made twice without harm.
 
 pub mod active;
 pub mod claims;
+pub mod deployment;
 pub mod events;
 pub mod handover;
 pub mod journal;

@@ -22,8 +22,8 @@ pub async fn apply(client: &Client, workload: &Workload, entries: &[CheckState])
     let name = workload.name_any();
     let params = PatchParams::apply(names::FIELD_MANAGER).force();
     let body = body(workload, entries);
-    write("writing the verdict of Workload", &name, api.patch_status(&name, &params, &Patch::Apply(&body)))
-        .await
+    let (of, patch) = (workload.full_name(), Patch::Apply(&body));
+    write("writing the verdict of Workload", &of, api.patch_status(&name, &params, &patch)).await
 }
 
 fn body(workload: &Workload, entries: &[CheckState]) -> Value {

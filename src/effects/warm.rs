@@ -67,7 +67,7 @@ async fn keep(client: &Client, claim: &NodeClaim, keeping: &Keeping) -> Result<(
     }});
     let api: Api<NodeClaim> = Api::all(client.clone());
     merge(&api, "keeping NodeClaim", &name, &patch).await?;
-    tracing::info!(nodeclaim = name, queue = keeping.queue, until = %keeping.until, "keeps a NodeClaim for the next gang");
+    tracing::info!(nodeclaim = name, queue = keeping.queue, until = %keeping.until, "kept a NodeClaim warm");
     Ok(())
 }
 

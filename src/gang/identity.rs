@@ -53,8 +53,8 @@ impl GangIdentity {
         #[cfg(feature = "planted-bugs")]
         let hash = if planted!(RandomClaimNames) { format!("{:010}", crate::planted::salt()) } else { hash };
         let tail = format!("-{hash}-{slot}");
-        let room = CLAIM_NAME_LIMIT.saturating_sub("setu-".len() + tail.len());
-        format!("setu-{}{tail}", dns_label(&self.workload, room))
+        let room = CLAIM_NAME_LIMIT.saturating_sub(names::CLAIM_PREFIX.len() + tail.len());
+        format!("{}{}{tail}", names::CLAIM_PREFIX, dns_label(&self.workload, room))
     }
 
     /// Whether a claim was made for this gang.

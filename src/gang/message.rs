@@ -21,7 +21,10 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                 format!("{}: {}", obstacle.reason, obstacle.message)
             }
             Some(Outcome::Wait(obstacle)) => {
-                format!("{}: {}. Goes on by itself once that is mended", obstacle.reason, obstacle.message)
+                format!(
+                    "{}: {}. Continues automatically once this is fixed",
+                    obstacle.reason, obstacle.message
+                )
             }
             _ if !facts.claims.is_empty() => {
                 format!("waiting for {} of an earlier attempt to go", claims(facts))
@@ -84,7 +87,7 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                 .map_or_else(String::new, |t| format!("; next attempt not before {}", to_the_second(t)));
             format!("quota given back{next}{}", cause(journal))
         }
-        State::Rejected => format!("can never run as it is{}", cause(journal)),
+        State::Rejected => format!("cannot run as specified{}", cause(journal)),
         State::Released => "all nodes are given back".to_owned(),
     };
     text.chars().take(1024).collect()

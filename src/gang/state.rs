@@ -28,7 +28,7 @@ pub enum State {
     Approved,
     /// The quota was given back.
     Yielded,
-    /// Can never run as it is.
+    /// Cannot run as specified.
     Rejected,
     /// Over: nothing is held.
     Released,

@@ -531,6 +531,9 @@ mod tests {
         let pods = json!({"containers": [{"resources": {"requests": {"cpu": "many"}}}]});
         let (reason, message) = World::new().pods(&pods).obstacle();
         assert_eq!(reason, ObstacleReason::BadQuantity);
-        assert!(message.starts_with("pod set main requests cpu: \"many\" is no quantity"), "{message}");
+        assert!(
+            message.starts_with("pod set main requests cpu: \"many\" is not a valid quantity"),
+            "{message}"
+        );
     }
 }

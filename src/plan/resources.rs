@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A quantity that is not one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{resource}: {text:?} is no quantity")]
+#[error("{resource}: {text:?} is not a valid quantity")]
 pub struct BadQuantity {
     /// The resource.
     pub resource: String,
@@ -345,7 +345,7 @@ mod tests {
             serde_json::from_value(json!({"containers": [{"resources": {"requests": {"cpu": "lots"}}}]}))
                 .unwrap();
         let error = of_pod(&spec, Defaults::default()).unwrap_err();
-        assert_eq!(error.to_string(), "cpu: \"lots\" is no quantity");
+        assert_eq!(error.to_string(), "cpu: \"lots\" is not a valid quantity");
     }
 
     #[test]

@@ -243,7 +243,7 @@ impl Findings {
             (spec.deadlines.is_some(), at.key("deadlines")),
         ] {
             if stated {
-                self.say(&at, "stands beside retry.compat: Setu, which brings its own; take it out");
+                self.say(&at, "cannot be combined with retry.compat: Setu; remove it");
             }
         }
     }

@@ -165,12 +165,12 @@ pub struct ChoiceBounds {
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// The file cannot be read.
-    #[error("reading the policy file {path}: {source}; check the path and its permissions")]
+    #[error("reading the policy file {path}: {cause}; check the path and its permissions")]
     Read {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
     /// The file is no valid policy.
     #[error("the policy file {} cannot be used:\n{}", path.display(), told(path, problems))]
@@ -192,7 +192,7 @@ impl PolicyFile {
     /// Reads and checks a policy file.
     pub fn read(path: &Path) -> Result<Self, FileError> {
         let text =
-            std::fs::read_to_string(path).map_err(|source| FileError::Read { path: path.into(), source })?;
+            std::fs::read_to_string(path).map_err(|cause| FileError::Read { path: path.into(), cause })?;
         Self::parse(&text).map_err(|problems| FileError::Invalid { path: path.into(), problems })
     }
 
@@ -259,7 +259,7 @@ checks:
             "4:16: cloudProvider: \"asw\" is not known; did you mean aws?",
             "5:1: gaurds: unknown key; did you mean guards?",
             "7:15: defaults.deadlines.lunch: unknown key; did you mean launch?",
-            "7:36: defaults.deadlines.register: \"soon\" is no duration such as 90s or 15m: expected number at 0",
+            "7:36: defaults.deadlines.register: \"soon\" is not a valid duration such as 90s or 15m: expected number at 0",
             "7:42: defaults.deadlines.gang: is no time at all; write one such as 90s",
             "9:5: defaults.tiers[0]: key name is missing",
             "11:20: defaults.tiers[1].launchTimeout: found 90, expected a string with a duration such as 90s or 15m; add the unit",
@@ -297,7 +297,7 @@ checks:
         assert!(one("a: [").contains("no YAML"));
         assert_eq!(one("[]"), "1:1: found a list, expected a map");
         assert_eq!(one(&format!("{HEAD}---\na: b")), "3:1: a second document; a policy is one document");
-        assert_eq!(one(&format!("{HEAD}kind: Policy")), "3:1: key kind stands here twice; remove one");
+        assert_eq!(one(&format!("{HEAD}kind: Policy")), "3:1: duplicate key kind; remove one");
         assert_eq!(one("kind: Policy"), "1:1: key apiVersion is missing");
         let other = one("apiVersion: v1\nkind: Policy");
         assert_eq!(other, "1:13: apiVersion: \"v1\" is not known; known is setu.kueue.x-k8s.io/v1alpha1");

@@ -47,7 +47,8 @@ const CLOSED: &str = "the administrator's policy does not open it under jobOverr
 
 fn max_wait(policy: &mut Policy, open: &JobOverrides, value: &str) -> Result<(), String> {
     let bounds = open.max_wait.as_ref().ok_or(CLOSED)?;
-    let span: Span = value.parse().map_err(|_| "its value is no duration such as 90s or 15m".to_owned())?;
+    let span: Span =
+        value.parse().map_err(|_| "its value is not a valid duration such as 90s or 15m".to_owned())?;
     if span > bounds.max || span == Span::default() {
         return Err(format!("its value has to be more than nothing and at most {}", bounds.max));
     }

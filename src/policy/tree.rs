@@ -349,7 +349,7 @@ impl<'t> Reader<'t> {
             if is_merge {
                 self.merge(&node, place, &mut merged);
             } else if own.iter().any(|e| e.key == key) {
-                self.problems.push(problem(place, format!("key {key} stands here twice; remove one")));
+                self.problems.push(problem(place, format!("duplicate key {key}; remove one")));
             } else {
                 own.push(Entry { key, place, node });
             }

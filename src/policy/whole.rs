@@ -134,7 +134,7 @@ mod tests {
             ("defaults: {custody: {release: Warm}}", "defaults.custody.release: Warm needs warmFor"),
             (
                 "defaults: {retry: {compat: Setu}}\nchecks: {c: {retry: {onExhausted: Yield}}}",
-                "checks.c.retry.onExhausted: stands beside retry.compat: Setu",
+                "checks.c.retry.onExhausted: cannot be combined with retry.compat: Setu",
             ),
         ] {
             let found = problems(body);

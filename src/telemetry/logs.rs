@@ -17,19 +17,19 @@ pub enum Format {
 /// A level or filter that is not understood.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "--log-level {level:?} is not understood: {source}; use error, warn, info, debug, trace or a filter such as setu=debug"
+    "--log-level {level:?} is not understood: {cause}; use error, warn, info, debug, trace or a filter such as setu=debug"
 )]
 pub struct BadLevel {
     level: String,
-    source: tracing_subscriber::filter::ParseError,
+    cause: tracing_subscriber::filter::ParseError,
 }
 
 /// Starts logging. Called once.
 pub fn init(format: Format, level: &str) -> Result<(), BadLevel> {
-    let filter = EnvFilter::try_new(level).map_err(|source| BadLevel { level: level.to_owned(), source })?;
-    let colour = std::io::stderr().is_terminal();
+    let filter = EnvFilter::try_new(level).map_err(|cause| BadLevel { level: level.to_owned(), cause })?;
+    let color = std::io::stderr().is_terminal();
     let builder =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colour);
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(color);
     // A second call, as tests make it, keeps the first subscriber.
     let _ = match format {
         Format::Text => builder.try_init(),

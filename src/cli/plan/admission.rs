@@ -3,13 +3,13 @@
 //! Rule: what is made up is said. Of the flavors of a queue the first is taken whose labels and quota the
 //! pods fit, as Kueue does in an empty queue.
 
-use super::default_check;
 use super::objects::Objects;
 use crate::api::pod::ResourceList;
 use crate::api::queue::ResourceGroup;
 use crate::api::workload::{Admission, PodSet, PodSetAssignment, WorkloadStatus};
 use crate::api::{ClusterQueue, ResourceFlavor, Workload};
 use crate::cli::Failure;
+use crate::names;
 use crate::plan::quantity::Amount;
 use crate::plan::resources::{self, Defaults};
 use serde_json::json;
@@ -52,7 +52,7 @@ pub fn admit(
     if flavors.is_empty() {
         flavors.push(Arc::new(ResourceFlavor::new("any", crate::api::flavor::ResourceFlavorSpec::default())));
     }
-    let queue = found.cloned().unwrap_or_else(|| made_up(check.unwrap_or(default_check())));
+    let queue = found.cloned().unwrap_or_else(|| made_up(check.unwrap_or(names::DEFAULT_CHECK)));
     let is_guess = workload.admission().is_none();
     if is_guess {
         let assignments: Result<Vec<PodSetAssignment>, Failure> = workload
@@ -137,7 +137,7 @@ fn check_of(our_checks: &[String], queue: &ClusterQueue, workload: &Workload) ->
         assignments().flat_map(|a| a.flavors.values()).any(|f| queue.check_covers(check, f))
     };
     let check = our_checks.iter().find(covers).or(our_checks.first());
-    check.cloned().unwrap_or_else(|| default_check().to_owned())
+    check.cloned().unwrap_or_else(|| names::DEFAULT_CHECK.to_owned())
 }
 
 fn made_up(check: &str) -> ClusterQueue {

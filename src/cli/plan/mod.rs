@@ -5,14 +5,13 @@ mod manifest;
 mod objects;
 mod show;
 
+use super::cluster::Connection;
 use super::policy_flags::PolicyFlags;
-use super::{Failure, print, render};
+use super::{Failure, Format, print, render};
 use crate::api::parameters::Gate;
 use crate::gang::identity::pin;
-use crate::names;
 use crate::plan::{self, Cluster, Obstacle, Outcome, Request, Ways};
 use crate::policy::overrides::{self, Ignored};
-use clap::ValueEnum;
 use objects::Objects;
 use std::path::PathBuf;
 
@@ -26,18 +25,12 @@ use std::path::PathBuf;
 pub struct Args {
     /// A Workload in the cluster, or the Job that it was made for, instead of one in a file.
     workload: Option<String>,
-    /// Namespace of that Workload.
-    #[arg(short, long, default_value = "default")]
-    namespace: String,
     /// YAML files: the Workload, Job, JobSet or Pod, and the NodePools, queues, flavors and the like.
     #[arg(short, long = "file", value_name = "FILE")]
     files: Vec<PathBuf>,
     /// The AdmissionCheck to plan for, if the ClusterQueue has several. Default: the first by name that provides nodes.
     #[arg(long)]
     check: Option<String>,
-    /// `spec.controllerName` of the AdmissionChecks that are Setu's.
-    #[arg(long, env = "SETU_CONTROLLER_NAME", default_value = names::CONTROLLER_NAME)]
-    controller_name: String,
     /// The ResourceFlavor to plan for, where Kueue has not chosen one yet.
     #[arg(long)]
     flavor: Option<String>,
@@ -49,13 +42,8 @@ pub struct Args {
     node_claims: bool,
     #[command(flatten)]
     policy: PolicyFlags,
-}
-
-#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Format {
-    #[default]
-    Table,
-    Json,
+    #[command(flatten)]
+    connection: Connection,
 }
 
 impl Args {
@@ -64,7 +52,7 @@ impl Args {
         let settings = self.policy.settings()?;
         let mut objects = Objects::read(&self.files)?;
         if objects.node_pools.is_empty() {
-            objects.complete(self.workload.as_deref(), &self.namespace).await?;
+            objects.complete(&self.connection, self.workload.as_deref()).await?;
         } else if self.workload.is_some() {
             return Err(Failure::Invalid(
                 "a Workload of the cluster cannot be planned with NodePools from files: give its manifest with -f, or leave \
@@ -73,7 +61,7 @@ impl Args {
             ));
         }
         let (check, flavor) = (self.check.as_deref(), self.flavor.as_deref());
-        let admitted = admission::admit(&objects, check, flavor, &self.controller_name)?;
+        let admitted = admission::admit(&objects, check, flavor, &self.connection.controller_name)?;
         let parameters = objects.parameters_of(&admitted.check)?;
         let policy = settings.policy(&admitted.check, parameters.as_ref());
         super::usable(&admitted.check, &policy)?;
@@ -143,9 +131,4 @@ fn ending(outcome: Outcome) -> Result<(), Failure> {
         Outcome::Provision(_) | Outcome::NothingNeeded(_) => Ok(()),
         Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) | Outcome::Never(obstacle) => failed(obstacle),
     }
-}
-
-/// The check that is meant where nobody names one.
-fn default_check() -> &'static str {
-    names::DEFAULT_CHECK
 }

@@ -10,9 +10,8 @@ use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
     RawParameters, ResourceFlavor, Workload,
 };
-use crate::cli::cluster::VIEWER;
+use crate::cli::cluster::{Connection, VIEWER};
 use crate::cli::{Failure, find};
-use crate::cluster::client;
 use crate::controllers::parameters;
 use crate::names;
 use crate::plan::gates::guards::Traffic;
@@ -113,17 +112,13 @@ impl Objects {
     }
 
     /// Reads from the cluster what the files do not hold.
-    pub async fn complete(&mut self, workload: Option<&str>, namespace: &str) -> Result<(), Failure> {
-        let config = kube::Config::infer().await.map_err(|e| {
-            Failure::Invalid(format!(
-                "no way to a cluster: {e}. Set KUBECONFIG to a kubeconfig file, or give NodePools, queues and flavors with -f"
-            ))
+    pub async fn complete(&mut self, connection: &Connection, workload: Option<&str>) -> Result<(), Failure> {
+        let (client, namespace) = connection.connect_to_namespace().await.map_err(|e| {
+            Failure::Invalid(format!("{e}; without a cluster, give NodePools, queues and flavors with -f"))
         })?;
-        let client = client::connect(config)
-            .map_err(|e| Failure::Invalid(format!("the kubeconfig cannot be used: {e}")))?;
         if let Some(name) = workload {
-            list_in(&client, namespace, &mut self.workloads).await?;
-            self.workload = Some(meant(&self.workloads, name, namespace)?);
+            list_in(&client, &namespace, &mut self.workloads).await?;
+            self.workload = Some(meant(&self.workloads, name, &namespace)?);
         }
         let of = self.workload.as_ref().and_then(|w| w.metadata.namespace.clone());
         list(&client, &mut self.node_pools).await?;

@@ -1,6 +1,6 @@
 //! From reports to text: pure, with the time and the width passed in.
 //!
-//! Rule: what comes from the cluster is cleaned before it reaches a terminal. Colour is always in the
+//! Rule: what comes from the cluster is cleaned before it reaches a terminal. Color is always in the
 //! text; [`show`] takes it out where nobody wants it (no terminal, NO_COLOR).
 
 pub mod explanation;
@@ -17,7 +17,7 @@ pub const DIM: Style = Style::new().dimmed();
 /// Style of headings.
 pub const BOLD: Style = Style::new().bold();
 
-/// Prints to standard output, with colour where it is wanted. Returns whether anybody still reads.
+/// Prints to standard output, with color where it is wanted. Returns whether anybody still reads.
 pub fn show(text: &str) -> bool {
     use std::io::Write as _;
     let mut out = anstream::stdout();
@@ -54,7 +54,7 @@ pub fn style_of(state: &str) -> Style {
     }
 }
 
-/// Text from the cluster as one line that cannot move the cursor or change colours.
+/// Text from the cluster as one line that cannot move the cursor or change colors.
 pub fn clean(text: &str) -> String {
     let invisible = |c: char| {
         c.is_control()

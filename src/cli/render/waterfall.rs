@@ -43,7 +43,7 @@ struct Row {
 }
 
 impl Row {
-    /// Rows of nodes have shades for their phases, and no colour.
+    /// Rows of nodes have shades for their phases, and no color.
     fn is_node(&self) -> bool {
         self.style == Style::new()
     }

@@ -5,11 +5,12 @@
 //! counted from before the request that began it.
 
 use super::evaluate::{Sighting, Verdict, evaluate};
+use super::lost::Lost;
 use super::share::{Share, patience};
 use super::{Leadership, Settings, Shards, Term};
 use crate::clock::Clock;
 use crate::cluster::backoff::Doubling;
-use crate::names::WANTED_BY;
+use crate::names::{FIELD_MANAGER, WANTED_BY};
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -109,7 +110,7 @@ impl Elector {
         let sighting = self.known.as_ref().map(|k| &k.sighting).ok_or(self.missing);
         match evaluate(sighting, &self.settings.identity, timing.retry, now) {
             Verdict::Taken { until } => {
-                self.lose("another replica leads");
+                self.lose(Lost::Taken);
                 self.ask().await;
                 (until - now).min(self.spread(timing.retry))
             }
@@ -123,7 +124,7 @@ impl Elector {
                 let pause = self.spread(timing.retry / 2);
                 match until {
                     Some(until) if until <= Instant::now() => {
-                        self.lose("the lease could not be renewed in time");
+                        self.lose(Lost::Expired);
                         pause
                     }
                     Some(until) => pause.min(until - Instant::now()),
@@ -138,7 +139,7 @@ impl Elector {
         let before =
             self.known.as_ref().and_then(|k| k.lease.spec.as_ref()?.renew_time.as_ref().map(|t| t.0));
         let lease = self.record();
-        let params = PostParams::default();
+        let params = params();
         let name = self.name.clone();
         let limit = match self.term_ends() {
             Some(until) => CALL_LIMIT.min(until.saturating_duration_since(started)),
@@ -220,7 +221,7 @@ impl Elector {
         let Some(mut lease) = self.known.as_ref().map(|k| k.lease.clone()) else { return };
         let annotations = lease.metadata.annotations.get_or_insert_default();
         annotations.insert(WANTED_BY.to_owned(), identity.clone());
-        match timeout(CALL_LIMIT, self.api.replace(&self.name, &PostParams::default(), &lease)).await {
+        match timeout(CALL_LIMIT, self.api.replace(&self.name, &params(), &lease)).await {
             Ok(Ok(written)) => self.note(written, Instant::now()),
             Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}
             Ok(Err(error)) => tracing::warn!(lease = self.name, error = %error, "could not ask for a shard"),
@@ -230,14 +231,14 @@ impl Elector {
 
     /// Gives the lease into another replica's hand, after having ceased to act.
     async fn hand_over(&mut self, to: String) {
-        self.lose("another replica has fewer shards");
+        self.lose(Lost::HandedOver);
         let mut lease = self.record();
         if let Some(spec) = lease.spec.as_mut() {
             spec.acquire_time.clone_from(&spec.renew_time);
             spec.lease_transitions = Some(spec.lease_transitions.unwrap_or_default().saturating_add(1));
             spec.holder_identity = Some(to);
         }
-        match timeout(CALL_LIMIT, self.api.replace(&self.name, &PostParams::default(), &lease)).await {
+        match timeout(CALL_LIMIT, self.api.replace(&self.name, &params(), &lease)).await {
             Ok(Ok(written)) => self.note(written, Instant::now()),
             Ok(Err(_)) | Err(_) => self.look().await,
         }
@@ -305,14 +306,17 @@ impl Elector {
             term.replace(Term { until, after }).is_none()
         });
         if won {
-            tracing::info!(lease = self.name, identity = self.settings.identity, "leads");
+            tracing::info!(lease = self.name, identity = self.settings.identity, "became leader");
         }
     }
 
-    fn lose(&self, why: &'static str) {
-        let lost = self.term.send_if_modified(|term| term.take().is_some());
-        if lost {
-            tracing::warn!(lease = self.name, identity = self.settings.identity, why, "leads no longer");
+    fn lose(&self, lost: Lost) {
+        let led = self.term.send_if_modified(|term| term.take().is_some());
+        let (lease, identity, reason) = (&self.name, &self.settings.identity, lost.name());
+        if led && lost.is_meant() {
+            tracing::info!(lease, identity, reason, "stopped leading");
+        } else if led {
+            tracing::warn!(lease, identity, reason, "stopped leading");
         }
     }
 
@@ -323,7 +327,7 @@ impl Elector {
 
     /// Gives the lease up, so that another replica leads at once.
     async fn farewell(mut self) {
-        self.lose("it ends");
+        self.lose(Lost::Stopping);
         let given_up = match timeout(FAREWELL, self.give_up()).await {
             Ok(done) => done,
             Err(_) => Err("no answer".to_owned()),
@@ -337,7 +341,7 @@ impl Elector {
 
     /// Returns whether there was something to give up.
     async fn give_up(&mut self) -> Result<bool, String> {
-        let params = PostParams::default();
+        let params = params();
         for again in [false, true] {
             let known = self.known.as_ref();
             let ours = known.filter(|k| k.sighting.holder.as_ref() == Some(&self.settings.identity));
@@ -358,6 +362,11 @@ impl Elector {
         }
         Ok(false)
     }
+}
+
+/// Parameters of every write to a lease.
+fn params() -> PostParams {
+    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
 }
 
 /// The lease as it is written by whoever holds it: a request has been considered by then.

@@ -6,6 +6,7 @@
 
 mod elector;
 mod evaluate;
+mod lost;
 mod shards;
 mod share;
 

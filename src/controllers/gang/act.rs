@@ -240,7 +240,7 @@ impl Gang<'_> {
 /// The reason that the API server gave. Its words may be another's, and stay in the log.
 fn reason_of(error: &Error) -> &str {
     match error {
-        Error::Api { source, .. } => match source.as_ref() {
+        Error::Api { cause, .. } => match cause.as_ref() {
             kube::Error::Api(status) if !status.reason.is_empty() => &status.reason,
             _ => "no reason given",
         },

@@ -123,11 +123,11 @@ impl<'a> Gang<'a> {
         let known = match decoded {
             Ok(known) => known,
             Err(error @ JournalError::UnknownVersion(_)) => {
-                tracing::warn!(workload = identity.workload_ref(), check, error = %error, "left alone a gang whose journal cannot be read");
+                tracing::warn!(workload = identity.workload_ref(), check, error = %error, "skipped a gang: its journal is from a newer release");
                 return None;
             }
             Err(error) => {
-                tracing::warn!(workload = identity.workload_ref(), check, error = %error, "started over without the journal");
+                tracing::warn!(workload = identity.workload_ref(), check, error = %error, "ignored an unreadable journal, rebuilding from the cluster");
                 None
             }
         };

@@ -199,7 +199,7 @@ mod tests {
     fn what_ran_out_is_named_with_the_first_time_at_which_it_is_asked_for_again() {
         let of = |pool: &str| {
             let spot = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]}]);
-            Offering::among(pool, &serde_json::from_value::<Vec<_>>(spot).unwrap(), None)
+            Offering::among(pool, &serde_json::from_value::<Vec<_>>(spot).unwrap(), &[])
         };
         let short = |pool: &str, until: &str| {
             let offering = of(pool).pop_first().unwrap();

@@ -56,7 +56,7 @@ impl Gang<'_> {
         tracing::info!(
             workload = self.identity.workload_ref(), check = self.identity.check, seq = after.seq, from = %step.from,
             to = %step.to, reason = %step.reason, attempt = after.memory.attempt, slots = after.memory.slots,
-            last_failure = failure, "a gang moved on"
+            last_failure = failure, "gang changed state"
         );
         for note in self.notes(step) {
             tracing::warn!(workload = self.identity.workload_ref(), note, "a plan has a drawback");

@@ -51,7 +51,7 @@ const fn histogram(
     Metric { name, kind: Kind::Histogram(buckets), labels, help }
 }
 
-macro_rules! catalogue {
+macro_rules! catalog {
     ($($id:ident = $metric:expr;)*) => {
         $(pub(super) const $id: Metric = $metric;)*
         /// Every metric, by subject.
@@ -59,28 +59,28 @@ macro_rules! catalogue {
     };
 }
 
-catalogue! {
+catalog! {
     PROCESSED = counter("setu_workloads_processed_total", &["result"],
         "Gangs that came to a verdict: approved, yielded or rejected");
     ATTEMPTS = counter("setu_gang_provisioning_attempts_total", &["result"],
         "Attempts to provision a gang that ended: success or rollback");
     RETRIES = counter("setu_retry_attempts_total", &["operation", "attempt"],
-        "Attempts that were put off, by level of trying again and by how many there were before");
+        "Retries, by kind (in_check, tier, yield) and ordinal");
     TRANSITIONS = counter("setu_gang_transitions_total", &["from", "to", "reason"],
         "Transitions of gangs from state to state");
     STATE_TIME = histogram("setu_gang_state_duration_seconds", &["state"], STATES,
         "Time that gangs spent in a state they have left");
     GANGS = gauge("setu_gangs", &["state"], "Gangs by state");
     OLDEST = gauge("setu_oldest_gang_seconds", &["state"],
-        "Time that the gang which is longest in a state has spent there, those aside that wait for another check or for an administrator; 0 if none is");
+        "Longest time any gang has been in a state, excluding those waiting for another check or an administrator; 0 if none");
     LATENCY = histogram("setu_admission_check_latency_seconds", &["result"], NODES,
-        "Reservation of the quota until the verdict is committed");
+        "Time from quota reservation to the committed verdict");
     VERDICT_DELAY = histogram("setu_verdict_delay_seconds", &[], OWN,
-        "Last node of a gang seen ready until Ready is committed");
+        "Time from the last node seen ready to the committed Ready");
     CREATED = counter("setu_nodeclaims_created_total", &["nodepool", "capacity_type"],
         "NodeClaims created");
     PROVISIONED = histogram("setu_nodeclaim_provisioning_duration_seconds", &["nodepool", "result"], NODES,
-        "Creation of a NodeClaim until its node was ready, or until its attempt was given up");
+        "Time from creating a NodeClaim until its node was ready or its attempt was given up");
     CLAIMS = gauge("setu_active_nodeclaims", &["nodepool", "state"],
         "NodeClaims of Setu that exist, by how far they have come");
     HELD = gauge("setu_held_nodes", &["nodepool", "state"],
@@ -92,7 +92,7 @@ catalogue! {
     KEPT_WARM = counter("setu_warm_node_seconds_total", &["nodepool", "result"],
         "Seconds that nodes were kept for a next gang, until one took them over (reused) or they went without (unused)");
     SWEPT = counter("setu_orphans_swept_total", &["reason"],
-        "NodeClaims deleted because nobody wants them: their Workload or their elastic Job is gone, or their hold ran out");
+        "NodeClaims deleted because nobody wants them: their Workload is gone, their hold ran out, every slice of their elastic Job is over, their gang finished, or no gang took them over in the time they were kept");
     CAPACITY = counter("setu_capacity_validation_total", &["nodepool", "result"],
         "Comparisons of a gang's demand with the limits of a NodePool");
     QUOTA = counter("setu_quota_check_total", &["queue", "result"],

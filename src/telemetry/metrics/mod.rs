@@ -25,7 +25,7 @@ use metrics_exporter_prometheus::{
     BuildError, Matcher, PrometheusBuilder, PrometheusHandle, PrometheusRecorder,
 };
 
-/// A recorder with the buckets of the catalogue.
+/// A recorder with the buckets of the catalog.
 pub fn recorder() -> Result<PrometheusRecorder, BuildError> {
     let mut builder = PrometheusBuilder::new();
     for metric in catalog::ALL {

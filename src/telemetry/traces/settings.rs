@@ -79,9 +79,13 @@ impl Settings {
         let Some((name, endpoint)) = named.filter(|_| !off) else { return Ok(None) };
         let uri: http::Uri = endpoint
             .parse()
-            .map_err(|_| BadSetting::new(name, &endpoint, "is no URL; write http://host:4317"))?;
+            .map_err(|_| BadSetting::new(name, &endpoint, "is not a valid URL; write http://host:4317"))?;
         if flag.is_some() && !matches!(uri.scheme_str(), Some("http" | "https")) {
-            return Err(BadSetting::new(name, &endpoint, "is no URL; write http://host:4317 or https://…"));
+            return Err(BadSetting::new(
+                name,
+                &endpoint,
+                "is not a valid URL; write http://host:4317 or https://…",
+            ));
         }
         let transport = match first(["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"]) {
             None if uri.port_u16() == Some(4317) => Transport::Grpc,
@@ -100,7 +104,7 @@ impl Settings {
             None => Ok(default),
             Some(value) => match value.parse() {
                 Ok(number) if number > 0 => Ok(number),
-                _ => Err(BadSetting::new(name, &value, "is no number above 0")),
+                _ => Err(BadSetting::new(name, &value, "is not a valid number above 0")),
             },
         };
         let size = |name, default| Ok(usize::try_from(number(name, default)?).unwrap_or(usize::MAX));
@@ -186,14 +190,14 @@ mod tests {
         let flag = Some("http://j:4317");
         for (bad, words) in [
             (read(Some("jaeger"), &[]), "write http://host:4317"),
-            (read(Some("::"), &[]), "is no URL"),
+            (read(Some("::"), &[]), "is not a valid URL"),
             (read(flag, &[("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")]), "use grpc or http/protobuf"),
             (read(flag, &[("OTEL_TRACES_SAMPLER", "xray")]), "use always_on"),
             (
                 read(flag, &[("OTEL_TRACES_SAMPLER", "traceidratio"), ("OTEL_TRACES_SAMPLER_ARG", "7")]),
                 "from 0.0 to 1.0",
             ),
-            (read(flag, &[("OTEL_BSP_MAX_QUEUE_SIZE", "0")]), "no number above 0"),
+            (read(flag, &[("OTEL_BSP_MAX_QUEUE_SIZE", "0")]), "is not a valid number above 0"),
         ] {
             let error = bad.unwrap_err();
             assert!(error.contains(words), "{error}");

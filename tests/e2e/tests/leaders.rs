@@ -105,9 +105,9 @@ impl Replicas {
 /// When a replica began to lead, and when it first moved a gang on after that.
 fn first_decision(log: &str) -> Option<Duration> {
     let at = |line: &str| line.split(' ').next()?.parse::<jiff::Timestamp>().ok();
-    let led =
-        log.lines().filter(|l| l.contains(" leads ") || l.ends_with(" leads")).filter_map(at).next_back()?;
-    let moved = log.lines().filter(|l| l.contains("a gang moved on")).filter_map(at).find(|t| *t >= led)?;
+    let led = log.lines().filter(|l| l.contains("became leader")).filter_map(at).next_back()?;
+    let moved =
+        log.lines().filter(|l| l.contains("gang changed state")).filter_map(at).find(|t| *t >= led)?;
     Duration::try_from(moved.duration_since(led)).ok()
 }
 

@@ -226,7 +226,7 @@ async fn from_install_to_uninstall_setu_does_its_work_with_its_own_rights_and_le
     install.lead_a_gang("default-again", &setu).await;
     install.step(json!({"until": {"allClaims": 0}})).await;
 
-    let lines = ["close AdmissionCheck", "give back the quota", "hand back to Karpenter", "delete NodeClaim"];
+    let lines = ["close AdmissionCheck", "give back the quota", "hand NodeClaim", "delete NodeClaim"];
     uninstall(&mut install, &setu, &lines).await;
     what_ran_runs_on(&mut install).await;
 

@@ -80,7 +80,7 @@ impl Replicas {
     pub fn committed(&self) -> BTreeMap<(String, String), Vec<String>> {
         let mut all: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
         for (name, replica) in &self.all {
-            for line in replica.log().lines().filter(|l| l.contains("a gang moved on")) {
+            for line in replica.log().lines().filter(|l| l.contains("gang changed state")) {
                 let field = |key: &str| {
                     let value = line.split(&format!("{key}=")).nth(1).unwrap_or_default();
                     value.split(' ').next().unwrap_or_default().to_owned()
