@@ -51,10 +51,7 @@ fn needed(path: &str) -> Option<Right> {
         ["apis", group, _, rest @ ..] => (*group, rest),
         _ => return None,
     };
-    let resource = match rest {
-        ["namespaces", _, resource, ..] | [resource, ..] => resource,
-        [] => return None,
-    };
+    let (["namespaces", _, resource, ..] | [resource, ..]) = rest else { return None };
     Some((group.to_owned(), (*resource).to_owned()))
 }
 

@@ -148,26 +148,40 @@ async fn a_gang_whose_claims_are_being_created_keeps_its_plan() {
     assert!(!stage.claims_ask_for("kubernetes.io/arch"));
 }
 
-/// The gang's journal once it has its nodes, where the NodePool was edited while NodeClaims could not be created.
+/// Has Karpenter say again what it has said of the NodePool, of its latest generation.
+fn look_at_pool(stage: &Stage) {
+    let pool = stage.admin.get(&kinds::NODE_POOL, "", ID).unwrap();
+    let mut conditions = pool["status"]["conditions"].clone();
+    for condition in conditions.as_array_mut().unwrap() {
+        condition["observedGeneration"] = pool["metadata"]["generation"].clone();
+    }
+    let status = json!({"status": {"conditions": conditions}});
+    stage.admin.merge_status(&kinds::NODE_POOL, "", ID, &status).unwrap();
+}
+
+/// The gang's journal once it has its nodes, and its path, where the NodePool was edited while NodeClaims could not be
+/// created, and a minute passed before Karpenter looked at that.
 async fn edited_meanwhile(edit: &Value) -> (Journal, Vec<StateName>) {
     let stage = Stage::new("{}", &json!([]));
+    while stage.admin.get(&kinds::NODE_POOL, "", ID).unwrap()["status"]["conditions"].is_null() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
     let broken = Arc::new(AtomicBool::new(true));
     let rule = Arc::clone(&broken);
     stage.cluster.server.deny(Box::new(move |attempt| {
         let claim = attempt.kind.kind == "NodeClaim" && attempt.verb == "CREATE";
-        // Karpenter does not come to look at what was edited either.
-        let is_edited = attempt.object["metadata"]["generation"] != 1;
-        let look = attempt.kind.kind == "NodePool" && attempt.user == "karpenter" && is_edited;
-        ((claim || look) && rule.load(Ordering::Relaxed)).then(|| Status::webhook("nodeclaims"))
+        // Here the test looks at NodePools.
+        let look = attempt.kind.kind == "NodePool" && attempt.user == "karpenter";
+        (look || (claim && rule.load(Ordering::Relaxed))).then(|| Status::webhook("test"))
     }));
+    look_at_pool(&stage);
     stage.submit();
     stage.until(StateName::Provisioning).await;
     stage.admin.merge(&kinds::NODE_POOL, "", ID, edit).unwrap();
     tokio::time::sleep(Duration::from_mins(1)).await;
     assert_eq!(stage.journal().unwrap().state.name(), StateName::Provisioning, "{:?}", stage.path());
     broken.store(false, Ordering::Relaxed);
-    let touched = json!({"metadata": {"annotations": {"touched": "true"}}});
-    stage.admin.merge(&kinds::NODE_POOL, "", ID, &touched).unwrap();
+    look_at_pool(&stage);
     (stage.until(StateName::Approved).await, stage.path())
 }
 

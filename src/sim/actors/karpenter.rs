@@ -24,8 +24,6 @@ const FINALIZER: &str = "karpenter.sh/termination";
 const LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
 /// How often a delay of the weather is looked at again.
 const LOOK: Duration = Duration::from_secs(1);
-/// A NodePool that was edited is looked at after this long.
-const EDITED: Duration = Duration::from_millis(200);
 
 /// What is next for a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,8 +40,6 @@ pub enum Phase {
     Terminate,
     /// It is asked whether anything runs on it.
     Idle,
-    /// Not of a claim: a NodePool that was edited is looked at.
-    Edited,
 }
 
 /// The actor.
@@ -54,7 +50,7 @@ pub struct Karpenter {
     instances: u64,
 }
 
-/// A claim, or NodePool, that is due for a phase: name, UID, phase.
+/// A claim that is due for a phase: name, UID, phase.
 type Due = (String, String, Phase);
 
 impl Actor for Karpenter {
@@ -70,7 +66,7 @@ impl Actor for Karpenter {
                 }
                 limits::told(&user, &touched.object);
             }
-            "NodePool" if !touched.gone => pool_touched(&user, &touched.object, stage),
+            "NodePool" if !touched.gone => pool_seen(&user, &touched.object, stage.now()),
             "KWOKNodeClass" => {
                 if !touched.gone && condition(&touched.object, "Ready").is_none() {
                     let ready =
@@ -87,12 +83,6 @@ impl Actor for Karpenter {
 
     fn due(&mut self, (claim, id, phase): Due, stage: &mut Stage<Due>) {
         let user = stage.server.user(Self::NAME);
-        if phase == Phase::Edited {
-            if let Some(pool) = user.get(&kinds::NODE_POOL, "", &claim).filter(|pool| uid(pool) == id) {
-                pool_seen(&user, &pool, stage.now());
-            }
-            return;
-        }
         let Some(object) = user.get(&kinds::NODE_CLAIM, "", &claim).filter(|c| uid(c) == id) else {
             return;
         };
@@ -106,7 +96,6 @@ impl Actor for Karpenter {
             Phase::Initialize => nodes::initialize(&user, &object, stage),
             Phase::Idle => nodes::idle(&user, &object, stage),
             Phase::Terminate => self.terminate(&user, &object),
-            Phase::Edited => {}
         }
     }
 }
@@ -135,17 +124,6 @@ fn claim_seen(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     }
 }
 
-/// A NodePool is looked at as soon as it is there, and a while after it was edited.
-fn pool_touched(user: &User, pool: &Value, stage: &mut Stage<Due>) {
-    let current = pool.pointer("/metadata/generation");
-    let edited = condition(pool, "Ready").is_some_and(|ready| ready.get("observedGeneration") != current);
-    if edited {
-        stage.after(EDITED, (name(pool).to_owned(), uid(pool).to_owned(), Phase::Edited));
-    } else {
-        pool_seen(user, pool, stage.now());
-    }
-}
-
 /// What Karpenter's own controllers write on a NodePool.
 fn pool_seen(user: &User, pool: &Value, now: Timestamp) {
     if annotation(pool, names::NODEPOOL_HASH).is_empty() {
@@ -166,10 +144,7 @@ fn pool_seen(user: &User, pool: &Value, now: Timestamp) {
     let mut changed = pool.clone();
     for kind in ["NodeClassReady", "ValidationSucceeded", "Ready"] {
         let status = if kind == "ValidationSucceeded" { "True" } else { status };
-        let mut conditions = with_condition(&changed, (kind, status), (reason, &message), now);
-        if let Some(condition) = conditions.iter_mut().find(|c| text(c, "/type") == kind) {
-            set(condition, &["observedGeneration"], json!(pool.pointer("/metadata/generation")));
-        }
+        let conditions = with_condition(&changed, (kind, status), (reason, &message), now);
         set(&mut changed, &["status", "conditions"], json!(conditions));
     }
     if changed != *pool {
