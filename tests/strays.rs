@@ -19,7 +19,7 @@ const START: &str = "2026-01-01T00:00:00Z";
 
 struct Stage {
     cluster: Cluster,
-    _setu: Setu,
+    setu: Setu,
     admin: User,
 }
 
@@ -34,7 +34,7 @@ impl Stage {
             admin.create(kind, object).unwrap();
         }
         let setu = cluster.start_setu(&Start::default());
-        Self { cluster, _setu: setu, admin }
+        Self { cluster, setu, admin }
     }
 
     /// A Node of a gang, as Karpenter leaves it whose NodeClaim is gone; `of` is its Workload.
@@ -153,4 +153,15 @@ async fn without_the_right_to_delete_nodes_they_stay_and_all_else_goes_on() {
     stage.cluster.denials.end();
     tokio::time::sleep(Duration::from_mins(70)).await;
     assert!(!stage.has("silent"), "the right was given meanwhile");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_was_left_behind_while_nobody_ran_goes_soon_after_the_start() {
+    let mut stage = Stage::new();
+    stage.setu.kill();
+    stage.node("silent", "Unknown", None);
+    tokio::time::sleep(Duration::from_mins(30)).await;
+    stage.setu = stage.cluster.start_setu(&Start::default());
+    tokio::time::sleep(Duration::from_secs(70)).await;
+    assert!(!stage.has("silent"));
 }

@@ -21,6 +21,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+/// When the first sweep is made: once somebody leads, as a rule.
+const FIRST: Duration = Duration::from_mins(1);
 /// Time between two sweeps.
 const SWEEP: Duration = Duration::from_mins(5);
 /// Time between the two looks of a sweep.
@@ -30,10 +32,12 @@ const REFUSED: Duration = Duration::from_hours(1);
 /// Where the sweep waits for its turn to write.
 const LANE: &str = "sweep";
 
-/// Sweeps once a period, until `stop`.
+/// Sweeps soon after the start and then once a period, until `stop`.
 pub async fn sweep(context: &Context, stop: &CancellationToken) {
     let mut refused: Option<Instant> = None;
-    while stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {
+    let mut wait = FIRST;
+    while stop.run_until_cancelled(tokio::time::sleep(wait)).await.is_some() {
+        wait = SWEEP;
         if refused.is_some_and(|at| at.elapsed() < REFUSED) {
             continue;
         }
