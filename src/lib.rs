@@ -6,16 +6,16 @@
 //!
 //! The way of the data, which is also the reading order:
 //!
-//! - [`names`], [`api`]: keys and slim types of the objects that are read; beside them [`clock`], [`error`],
-//!   the sentences and digests that many share, and [`planted`], the bugs that tests may switch on;
-//! - [`gang`], [`plan`], [`policy`]: pure decisions;
-//! - [`telemetry`]: logs, metrics, traces;
-//! - [`cluster`]: client, watches, stores, and the Leases;
-//! - [`effects`]: every other write to the API server;
-//! - [`controllers`]: the loops that bring them together;
-//! - [`app`]: wiring;
-//! - [`sim`]: the embedded cluster, for tests and `setu demo`;
-//! - [`cli`]: what a user types.
+//! - keys and slim types of the objects that are read: [`names`], [`api`]; beside them [`clock`], [`error`],
+//!   `digest`, `words`, and [`planted`], the bugs that tests may switch on;
+//! - pure decisions: [`gang`], [`plan`], [`policy`];
+//! - logs, metrics and traces: [`telemetry`];
+//! - client, watches, stores and the Leases: [`cluster`];
+//! - every other write to the API server: [`effects`];
+//! - the loops that bring them together: [`controllers`];
+//! - wiring: [`app`];
+//! - the embedded cluster, for tests and `setu demo`: [`sim`];
+//! - what a user types: [`cli`].
 
 pub mod api;
 pub mod app;
