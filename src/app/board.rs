@@ -99,8 +99,8 @@ struct News {
 impl Seen {
     /// What is new in a snapshot, which then counts as seen; `None` if nothing is.
     fn news(&mut self, snapshot: BoardSnapshot) -> Option<News> {
-        let rest = Some((snapshot.shortages, snapshot.acting));
-        if self.rest == rest && self.revision == Some(snapshot.revision) {
+        let rest = (snapshot.shortages, snapshot.acting);
+        if self.rest.as_ref() == Some(&rest) && self.revision == Some(snapshot.revision) {
             return None;
         }
         let gone: Vec<String> =
@@ -114,8 +114,8 @@ impl Seen {
         self.revision = (!more).then_some(snapshot.revision);
         self.revisions.extend(changed.iter().map(|(gang, noted)| ((*gang).clone(), noted.revision)));
         let gangs = changed.iter().map(|(_, noted)| Arc::clone(&noted.entry)).collect();
-        self.rest.clone_from(&rest);
-        let (shortages, acting) = rest.unwrap_or_default();
+        let (shortages, acting) = rest.clone();
+        self.rest = Some(rest);
         Some(News { at: snapshot.at, gangs, gone, shortages, acting, more })
     }
 }
