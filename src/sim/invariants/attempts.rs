@@ -44,7 +44,7 @@ pub struct Book {
 }
 
 /// Whether so much time has gone by since then that no request from before can still arrive.
-fn is_long_ago(sight: &Sight, then: Timestamp) -> bool {
+pub fn is_long_ago(sight: &Sight, then: Timestamp) -> bool {
     then < sight.lateness.before(sight.now, sight.lateness.delay + LATENCY)
 }
 
