@@ -13,7 +13,7 @@
 //! | names | `NameWithoutUid` |
 //! | journal | `JournalUnbound` |
 //! | client | `RetryInClient` |
-//! | simulator | `AdoptStranger`, `SweepBeforeStores`, `SelectorMissing`, `DeleteWithoutUid`, `CreateWithoutJournal`, `ActOnStaleJournal`, `ActOnConflict` |
+//! | simulator | `AdoptStranger`, `SweepBeforeStores`, `SelectorMissing`, `VerdictBeforeCleanup`, `DeleteWithoutUid`, `CreateWithoutJournal`, `ActOnStaleJournal`, `ActOnConflict` |
 //!
 //! The last four are hooks in the order of requests, of which the model has a copy; so both must find them.
 

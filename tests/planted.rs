@@ -96,6 +96,14 @@ fn a_lost_race_that_is_acted_on_is_found() {
     found(late_in_a_shortage(), Planted::ActOnConflict, "first-written");
 }
 
+#[test]
+fn a_retry_that_is_told_before_the_nodes_are_gone_is_found() {
+    let short = vec![(0, Scene::Weather(vec![json!({"capacity": 1})]))];
+    let mut drama = Drama { scenes: short, chaos: 60_000, ..Drama::quiet(2) };
+    json_patch::merge(&mut drama.policy, &json!({"retry": {"inCheck": {"limit": 0}}}));
+    found(std::iter::once(drama), Planted::VerdictBeforeCleanup, "verdict");
+}
+
 /// Names that come after one of these words in the text of the files in these folders.
 fn named(folders: &[&str], before: &[&str]) -> BTreeSet<String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));

@@ -4,8 +4,11 @@
 //!
 //! | what goes wrong | where it is played |
 //! |---|---|
-//! | a role lacks a verb, a policy refuses one slot, a webhook the status, the API the Events | moves `Deny…`, `HangWebhook` |
+//! | a role lacks a verb, a policy refuses one slot or all patches, a webhook the status, the API the Events | moves `Deny…`, `HangWebhook` |
 //! | a NodePool is deleted, or its template changes | moves `DeletePool`, `ChangePool` |
+//! | others take what is left of a NodePool's limits | move `TakeLimit` |
+//! | an AdmissionCheck is deleted | move `DeleteCheck` |
+//! | a tenant attacks | the moves of tenants; those that are not played are in `moves/list.rs` |
 //! | a NodeClass is deleted | not played: to Setu it is one that is not ready, as in `BreakNodeClass` |
 //! | the finalizer of a NodeClaim hangs | move `HoldFinalizer` |
 //! | the policy file changes, also to one that cannot be used | scene `Policy` |

@@ -44,7 +44,7 @@ pub struct Book {
 }
 
 /// Whether so much time has gone by since then that no request from before can still arrive.
-fn is_long_ago(sight: &Sight, then: Timestamp) -> bool {
+pub fn is_long_ago(sight: &Sight, then: Timestamp) -> bool {
     then < sight.lateness.before(sight.now, sight.lateness.delay + LATENCY)
 }
 
@@ -92,16 +92,21 @@ pub fn journal_written(
 /// A rollback has ended: nothing of its attempt is left but what was still on its way.
 fn rolled_back(sight: &mut Sight, workload: &Workload, check: &str, attempt: u32) {
     let uid = workload.uid().unwrap_or_default();
+    if let Some(left) = left(sight, (&uid, check), attempt) {
+        let what = format!("{} ends its rollback while {left} is there", workload.name_any());
+        sight.violated("total-rollback", what);
+    }
+}
+
+/// Name of a claim of this attempt that is there and was not still on its way.
+pub fn left(sight: &Sight, (uid, check): (&str, &str), attempt: u32) -> Option<String> {
     let left = sight.claims.values().find(|claim| {
         label(claim, names::WORKLOAD_UID) == uid
             && label(claim, names::ATTEMPT) == attempt.to_string()
             && annotation(claim, names::CHECK) == check
             && is_long_ago(sight, created(claim))
     });
-    if let Some(left) = left.map(|claim| name(claim).to_owned()) {
-        let what = format!("{} ends its rollback while {left} is there", workload.name_any());
-        sight.violated("total-rollback", what);
-    }
+    left.map(|claim| name(claim).to_owned())
 }
 
 /// Setu has made a claim of an untampered gang.

@@ -5,7 +5,7 @@ use crate::api::workload::Verdict;
 use crate::gang::{Journal, Reservation, State};
 use crate::names;
 use crate::sim::api::Change;
-use crate::sim::values::{annotation, is, is_going, label, list, name, since, text};
+use crate::sim::values::{self, annotation, is, is_going, label, list, name, since, text};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::Value;
@@ -21,6 +21,8 @@ pub struct Book {
     up: BTreeMap<String, Timestamp>,
     /// Claims that were another gang's before, by Workload UID, attempt and slot.
     taken_over: BTreeMap<[String; 3], String>,
+    /// Claims that were made for a slot that had got another in their place meanwhile.
+    late: BTreeSet<String>,
     /// Nodes on which a pod ran.
     used: BTreeSet<String>,
     /// Seconds of nodes that were never used.
@@ -101,7 +103,11 @@ fn created(sight: &mut Sight, claim: &Value) {
                 .all(|k| label(other, k) == label(claim, k))
             && annotation(other, names::CHECK) == annotation(claim, names::CHECK)
     };
-    if sight.claims.values().any(|c| same(c)) {
+    let late = was_replaced(sight, claim);
+    if late {
+        sight.claims_book.late.insert(name.clone());
+    }
+    if sight.claims.values().any(|c| same(c)) && !late {
         sight.violated("one-per-slot", format!("{name} is a second claim for its slot"));
     }
     if !tampered {
@@ -122,11 +128,24 @@ fn created(sight: &mut Sight, claim: &Value) {
             }
             let live = sight.claims.values().filter(|c| !is_going(c) && of_same_gang(c, claim)).count();
             let slots = usize::try_from(journal.memory.slots).unwrap_or(usize::MAX);
-            if attempt == journal.memory.attempt.to_string() && live >= slots {
+            if attempt == journal.memory.attempt.to_string() && live >= slots && !late {
                 sight.violated("one-per-slot", format!("{name} is claim {} of a gang of {slots}", live + 1));
             }
         }
     }
+}
+
+/// Whether this was still on its way, delayed, when its slot got another claim in its place: nothing that the request
+/// says could have stopped it. It has to go again, or it is left when all is over.
+fn was_replaced(sight: &Sight, claim: &Value) -> bool {
+    let generation = |claim: &Value| label(claim, names::GENERATION).parse().unwrap_or(0_u32);
+    let in_its_place = |other: &Value| {
+        of_same_gang(other, claim)
+            && [names::ATTEMPT, names::SLOT].iter().all(|key| label(other, key) == label(claim, key))
+            && generation(other) > generation(claim)
+            && !attempts::is_long_ago(sight, values::created(other))
+    };
+    sight.lateness.delay.is_positive() && sight.claims.values().any(|other| in_its_place(other))
 }
 
 fn of_same_gang(one: &Value, other: &Value) -> bool {
@@ -150,7 +169,8 @@ fn deleted(sight: &mut Sight, claim: &Value) {
     let runs = sight.admitted_book.runs(uid, check).map(|attempt| attempt.to_string());
     let on_it = runs.as_deref() == Some(label(claim, names::ATTEMPT));
     // Who has a journal say that all is taken back harms its own gang alone.
-    if on_it && told && !leaving && (approved || !tampered) {
+    let late = sight.claims_book.late.contains(&name);
+    if on_it && !late && told && !leaving && (approved || !tampered) {
         sight.violated("no-kill", format!("{name} is deleted while its gang runs"));
     }
     let Some(journal) = journal else { return };

@@ -1,6 +1,6 @@
 //! Invariants of Workloads: their journals, and what Kueue is told.
 
-use super::{Sight, admitted, attempts, decode};
+use super::{Sight, admitted, attempts, decode, verdicts};
 use crate::api::Workload;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
 use crate::gang::journal::WRITE_LIMIT;
@@ -184,6 +184,7 @@ fn entry_written(sight: &mut Sight, workload: &Workload, old: &CheckState, new: 
     }
     let journal =
         workload.annotations().get(&names::journal_key(&new.name)).and_then(|text| read(text, workload));
+    verdicts::told(sight, workload, journal.as_ref(), (old, new));
     if new.state != Verdict::Ready || old.state == Verdict::Ready {
         return;
     }

@@ -12,6 +12,7 @@
 //! | led | a pod of a gang that has nodes runs on one of them |
 //! | bounded | no claim is created twice but where an answer may have been lost, and then a few times; a gang costs a bounded number of writes, and no more attempts under one admission than the policy says |
 //! | stable | what Kueue is told to add to the pods does not change while it says Ready, nor from one Ready of an attempt to the next |
+//! | verdict | a gang is told Retry or Rejected only where its journal says so for the reservation that stands and no claim is left; what Kueue has admitted on is not taken back while that stands |
 //! | right-epoch | a Ready is of the admission it is written for, and is taken back if Kueue admits another on it |
 //! | no-kill | no claim on which an admitted gang runs is deleted by Setu while its reservation stands, whatever the journal says by then |
 //! | no-livelock | a gang does not come to the same state of the same attempt again while nothing but Setu moved |
@@ -26,6 +27,7 @@ mod ends;
 mod gangs;
 mod lateness;
 mod meant;
+mod verdicts;
 
 pub use attempts::Allowed;
 pub use ends::End;

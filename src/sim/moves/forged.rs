@@ -34,6 +34,14 @@ pub fn journal(what: Move, all: &Known<'_>, workload: &Value, check: &str, chanc
         Move::ForgeRollback => {
             with(json!({"state": "RollingBack", "then": "Rejected", "attempt": 4_000_000_000_u32}))
         }
+        Move::ForgeSlots => with(json!({"slots": chance.pick(&[0, 1, 7, u32::MAX])})),
+        Move::ForgeTrace => {
+            let other = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+            let trace = if chance.happens(500) { other } else { "00-0-0-ff" };
+            with(
+                json!({"traceparent": trace, "trace": {"since": "1970-01-01T00:00:00Z", "seq": u64::MAX, "resumed": u64::MAX}}),
+            )
+        }
         Move::ReplayJournal => {
             let journals: Vec<&str> =
                 all.seen.iter().map(|w| annotation(w, &key)).filter(|j| !j.is_empty()).collect();
@@ -63,4 +71,28 @@ pub fn journal(what: Move, all: &Known<'_>, workload: &Value, check: &str, chanc
 pub fn before(workload: &Value, check: &str) -> Option<Value> {
     let journal: Value = serde_json::from_str(annotation(workload, &names::journal_key(check))).ok()?;
     journal.get(BEFORE).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forger_changes_what_it_is_about_and_nothing_else() {
+        let own = json!({"state": "Approved", "slots": 2, "traceparent": "own", "trace": {"since": "own"}});
+        let workload = json!({"metadata": {"annotations": {(names::journal_key("c")): own.to_string()}}});
+        let all = Known { seen: &[], now: &[] };
+        for (what, keys) in
+            [(Move::ForgeSlots, &["slots"][..]), (Move::ForgeTrace, &["traceparent", "trace"])]
+        {
+            let changed: Vec<Value> = (0..20)
+                .map(|seed| journal(what, &all, &workload, "c", &mut Chance::new(seed, "test")))
+                .map(|forged| serde_json::from_str(forged.as_str().unwrap()).unwrap())
+                .collect();
+            let is_other = |forged: &Value| keys.iter().all(|key| forged[key] != own[key]);
+            assert!(changed.iter().all(is_other), "{what:?}: {changed:?}");
+            assert!(changed.iter().all(|forged| forged["state"] == own["state"]), "{what:?}: {changed:?}");
+            assert!(changed.iter().any(|forged| *forged != changed[0]), "{what:?} is always the same");
+        }
+    }
 }

@@ -1,11 +1,12 @@
-//! What stands about in a cluster and is no gang's: nodes that nobody asked for, and NodeClaims whose
-//! names a gang would like to have.
+//! What stands about in a cluster and is no gang's: nodes that nobody asked for, NodeClaims whose names or room a
+//! gang would like to have, and pods that take its room.
 
 use super::Props;
+use crate::gang::identity::gang_id;
 use crate::gang::{GangIdentity, Journal};
 use crate::names;
 use crate::sim::api::{Preconditions, User, kinds};
-use crate::sim::values::{annotation, name, namespace, set, uid, with_condition};
+use crate::sim::values::{annotation, label, name, namespace, set, uid, with_condition};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
@@ -25,10 +26,15 @@ pub fn squat(user: &User, workload: &Value, props: &Props<'_>) {
         check: props.check.to_owned(),
     };
     let next = known.map_or(0, |journal| journal.memory.attempt).saturating_add(1);
+    claim(user, &identity.claim_name(next, 0), props);
+}
+
+/// Makes a NodeClaim that is no gang's.
+fn claim(user: &User, name: &str, props: &Props<'_>) {
     let claim = json!({
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
         "metadata": {
-            "name": identity.claim_name(next, 0), "annotations": {FREE: "true"},
+            "name": name, "annotations": {FREE: "true"},
             "labels": {(names::NODEPOOL): props.id},
         },
         "spec": {
@@ -38,6 +44,45 @@ pub fn squat(user: &User, workload: &Value, props: &Props<'_>) {
     });
     // Taken already, by the gang or by us.
     let _ = user.create(&kinds::NODE_CLAIM, claim);
+}
+
+/// Sets the NodePool limits that others' node fills up.
+pub fn take_limit(user: &User, props: &Props<'_>) {
+    let nodes = user.list(&kinds::NODE_CLAIM).len().saturating_add(1);
+    let _ = user.merge(
+        &kinds::NODE_POOL,
+        "",
+        props.id,
+        &json!({"spec": {"limits": {"nodes": nodes.to_string()}}}),
+    );
+    claim(user, "of-others", props);
+}
+
+/// Makes a pod that goes where the pods of this Workload's gang go, and stays there.
+pub fn stray(user: &User, workload: &Value, props: &Props<'_>) {
+    let claims = user.list(&kinds::NODE_CLAIM);
+    let own = claims.iter().find(|claim| label(claim, names::WORKLOAD_UID) == uid(workload));
+    let gang =
+        own.map_or_else(|| gang_id(uid(workload), props.check), |claim| label(claim, names::GANG).to_owned());
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {
+            "namespace": namespace(workload), "name": format!("stray-{}", name(workload)),
+            "annotations": {FREE: "true"},
+            "labels": {
+                (names::MANAGED_BY): names::SETU, (names::WORKLOAD_UID): uid(workload), (names::GANG): gang,
+            },
+        },
+        "spec": {
+            "nodeSelector": {(names::GANG): gang}, "tolerations": [{"operator": "Exists"}],
+            "containers": [{
+                "name": "main", "image": "none",
+                "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}},
+            }],
+        },
+    });
+    // It is there already.
+    let _ = user.create(&kinds::POD, pod);
 }
 
 /// Has a node stand free on which every pod of the queue's flavors fits.
@@ -63,9 +108,9 @@ pub fn stand(user: &User, props: &Props<'_>, now: Timestamp) {
 
 /// Takes everything away that was made here.
 pub fn clear(user: &User) {
-    for kind in [&kinds::NODE_CLAIM, &kinds::NODE] {
+    for kind in [&kinds::NODE_CLAIM, &kinds::NODE, &kinds::POD] {
         for object in user.list(kind).iter().filter(|o| !annotation(o, FREE).is_empty()) {
-            let _ = user.delete(kind, "", name(object), Preconditions::default());
+            let _ = user.delete(kind, namespace(object), name(object), Preconditions::default());
         }
     }
 }

@@ -59,6 +59,10 @@ pub fn begin(what: Move, user: &User, cluster: &Cluster, props: &Props<'_>, chan
             &json!({"stopPolicy": if chance.happens(500) { "Hold" } else { "HoldAndDrain" }}),
         ),
         Move::RemoveCheck => set_queue(user, props, &json!({"admissionChecksStrategy": null})),
+        Move::DeleteCheck => {
+            let _ = user.delete(&kinds::ADMISSION_CHECK, "", props.check, Preconditions::default());
+        }
+        Move::TakeLimit => free::take_limit(user, props),
         Move::FreezeReplica => cluster.server.freeze(STALE_REPLICA),
         Move::Compact => cluster.server.compact(),
         Move::CutWatches => cluster.server.cut_watches(None),
@@ -67,6 +71,7 @@ pub fn begin(what: Move, user: &User, cluster: &Cluster, props: &Props<'_>, chan
         Move::DenySlot => cluster.denials.begin(Denial::OneSlot),
         Move::HangWebhook => cluster.denials.begin(Denial::Webhook),
         Move::DenyDeletes => cluster.denials.begin(Denial::Deletes),
+        Move::DenyPatches => cluster.denials.begin(Denial::Patches),
         Move::DenyJournals => cluster.denials.begin(Denial::Journals),
         Move::DenyVerdicts => cluster.denials.begin(Denial::Verdicts),
         Move::DenyEvents => cluster.denials.begin(Denial::Events),
@@ -106,12 +111,17 @@ pub fn second_check(user: &User, props: &Props<'_>, now: Timestamp) {
     set_queue(user, props, &json!({"admissionChecksStrategy": checks}));
 }
 
-/// Makes the NodePool again if somebody has deleted it.
-fn restore_pool(user: &User, props: &Props<'_>) {
-    let all = scenario::objects(props.id, 100).unwrap_or_default();
-    for pool in all.into_iter().filter(|o| text(o, "/kind") == "NodePool" && name(o) == props.id) {
-        // It was not deleted.
-        let _ = user.create(&kinds::NODE_POOL, pool);
+/// Makes what somebody has deleted again, and takes limits away.
+fn restore(user: &User, props: &Props<'_>) {
+    for kind in [&kinds::NODE_POOL, &kinds::ADMISSION_CHECK] {
+        let all = scenario::objects(props.id, 100).unwrap_or_default();
+        for object in all.into_iter().filter(|o| text(o, "/kind") == kind.kind && name(o) == props.id) {
+            // It was not deleted.
+            let _ = user.create(kind, object);
+        }
+    }
+    if user.get(&kinds::NODE_POOL, "", props.id).is_some_and(|pool| pool.pointer("/spec/limits").is_some()) {
+        let _ = user.merge(&kinds::NODE_POOL, "", props.id, &json!({"spec": {"limits": null}}));
     }
 }
 
@@ -159,7 +169,7 @@ pub fn calm(cluster: &Cluster, props: &Props<'_>) {
     cluster.set_down(false);
     cluster.denials.end();
     cluster.stop_kueue(false);
-    restore_pool(&user, props);
+    restore(&user, props);
     cluster.server.thaw(STALE_REPLICA);
     weather(&user, props, &json!([]));
     set_class(&user, props, true, cluster);

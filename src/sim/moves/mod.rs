@@ -3,8 +3,10 @@
 mod forged;
 mod free;
 mod lasting;
+mod list;
 
 pub use lasting::{calm, weather};
+pub use list::Move;
 
 use crate::names;
 use crate::sim::actors::kueue;
@@ -14,167 +16,8 @@ use crate::sim::chance::Chance;
 use crate::sim::cluster::Cluster;
 use crate::sim::values::{is, label, list, name, namespace, seconds, set, text, uid};
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::sync::Arc;
-
-/// Something that somebody does.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Move {
-    /// Kueue evicts a Workload, and may reserve for it again in the same second.
-    Evict,
-    /// Kueue takes the quota away without an eviction.
-    LoseQuota,
-    /// Kueue's scheduler puts back entries as they were a while ago.
-    StaleEntries,
-    /// The queue stops taking and keeping Workloads for a while.
-    HoldQueue,
-    /// The check is taken off the queue for a while.
-    RemoveCheck,
-    /// A tenant deletes a Job.
-    DeleteJob,
-    /// A tenant deletes a Job and makes one of the same name.
-    RecreateJob,
-    /// A tenant deletes a Workload under its Job.
-    DeleteWorkload,
-    /// A tenant erases a journal.
-    EraseJournal,
-    /// A tenant writes that everything is approved.
-    ForgeApproved,
-    /// A tenant writes a journal that takes everything back.
-    ForgeRollback,
-    /// A tenant puts an old journal back.
-    ReplayJournal,
-    /// A tenant writes a journal whose times lie far away and whose count is at its end.
-    ForgeTimes,
-    /// A tenant gives a Workload the journal of another.
-    CopyJournal,
-    /// A tenant writes something that is no journal.
-    GarbleJournal,
-    /// A tenant fills the annotations of a Workload up.
-    FillAnnotations,
-    /// Somebody deletes a NodeClaim.
-    DeleteClaim,
-    /// The finalizer of somebody else holds a NodeClaim for a while.
-    HoldFinalizer,
-    /// Somebody makes a NodeClaim of the name that a gang's next one will have.
-    SquatName,
-    /// A node that nobody asked for stands free.
-    FreeNode,
-    /// A Node stops being ready for a while.
-    FlapNode,
-    /// The cloud runs short.
-    Shortage,
-    /// The cloud is slow.
-    SlowCloud,
-    /// The cloud refuses one slot.
-    RefuseSlot,
-    /// Nodes come up without their devices.
-    HideDevices,
-    /// The weather clears.
-    FairWeather,
-    /// The NodeClass is not ready for a while.
-    BreakNodeClass,
-    /// A replica of the API server falls behind.
-    FreezeReplica,
-    /// The API server forgets its history.
-    Compact,
-    /// Every watch is cut.
-    CutWatches,
-    /// The API server is away for a while.
-    ApiServerDown,
-    /// Setu may create no NodeClaim for a while.
-    DenyCreates,
-    /// A policy refuses the NodeClaim of one slot for a while.
-    DenySlot,
-    /// A webhook that is asked about the NodeClaim of one slot does not answer for a while.
-    HangWebhook,
-    /// Setu may delete no NodeClaim for a while.
-    DenyDeletes,
-    /// Setu may not write the annotations of Workloads for a while.
-    DenyJournals,
-    /// A webhook refuses Setu's writes to the status of Workloads for a while.
-    DenyVerdicts,
-    /// Setu may publish no Events for a while.
-    DenyEvents,
-    /// Somebody deletes the NodePool; it is made again after a while.
-    DeletePool,
-    /// Somebody changes the template of the NodePool.
-    ChangePool,
-    /// Kueue stands still for a while.
-    StopKueue,
-    /// The queue demands another check, which nobody answers, for a while.
-    SecondCheck,
-    /// The controller of another check rejects a Workload.
-    OtherRejects,
-    /// A newer Setu writes a journal that this one does not know, and comes back after a while.
-    NewerJournal,
-}
-
-impl Move {
-    /// Every move.
-    pub const ALL: [Self; 44] = [
-        Self::Evict,
-        Self::LoseQuota,
-        Self::StaleEntries,
-        Self::HoldQueue,
-        Self::RemoveCheck,
-        Self::DeleteJob,
-        Self::RecreateJob,
-        Self::DeleteWorkload,
-        Self::EraseJournal,
-        Self::ForgeApproved,
-        Self::ForgeRollback,
-        Self::ReplayJournal,
-        Self::ForgeTimes,
-        Self::CopyJournal,
-        Self::GarbleJournal,
-        Self::FillAnnotations,
-        Self::DeleteClaim,
-        Self::HoldFinalizer,
-        Self::SquatName,
-        Self::FreeNode,
-        Self::FlapNode,
-        Self::Shortage,
-        Self::SlowCloud,
-        Self::RefuseSlot,
-        Self::HideDevices,
-        Self::FairWeather,
-        Self::BreakNodeClass,
-        Self::FreezeReplica,
-        Self::Compact,
-        Self::CutWatches,
-        Self::ApiServerDown,
-        Self::DenyCreates,
-        Self::DenySlot,
-        Self::HangWebhook,
-        Self::DenyDeletes,
-        Self::DenyJournals,
-        Self::DenyVerdicts,
-        Self::DenyEvents,
-        Self::DeletePool,
-        Self::ChangePool,
-        Self::StopKueue,
-        Self::SecondCheck,
-        Self::OtherRejects,
-        Self::NewerJournal,
-    ];
-
-    /// Whether what the tenant does to the journal may make it leave the chart.
-    pub const fn touches_journal(self) -> bool {
-        matches!(
-            self,
-            Self::EraseJournal
-                | Self::ForgeApproved
-                | Self::ForgeRollback
-                | Self::ReplayJournal
-                | Self::ForgeTimes
-                | Self::CopyJournal
-                | Self::GarbleJournal
-                | Self::NewerJournal
-        )
-    }
-}
 
 /// The players of one run, and what they remember.
 #[derive(Default)]
@@ -227,6 +70,8 @@ impl Players {
             (Move::FillAnnotations, Some(w)) => {
                 annotate(&user, &w, "example.com/junk", &json!("x".repeat(250_000)));
             }
+            (Move::SuspendJob, Some(w)) => suspend_job(&user, &w),
+            (Move::StrayPod, Some(w)) => free::stray(&user, &w, props),
             (Move::SquatName, Some(w)) => free::squat(&user, &w, props),
             (forgery, Some(w)) if forgery.touches_journal() => {
                 let all = forged::Known { seen: &self.seen, now: &workloads };
@@ -264,7 +109,12 @@ fn who(what: Move) -> &'static str {
         Move::Evict | Move::LoseQuota | Move::StaleEntries => "kueue",
         Move::FlapNode => "kubelet",
         _ if what.touches_journal() => "tenant",
-        Move::DeleteJob | Move::RecreateJob | Move::DeleteWorkload | Move::FillAnnotations => "tenant",
+        Move::DeleteJob
+        | Move::RecreateJob
+        | Move::SuspendJob
+        | Move::DeleteWorkload
+        | Move::FillAnnotations
+        | Move::StrayPod => "tenant",
         _ => "admin",
     }
 }
@@ -285,10 +135,21 @@ fn annotate(user: &User, workload: &Value, key: &str, value: &Value) {
     let _ = user.merge(&kinds::WORKLOAD, namespace(workload), name(workload), &patch);
 }
 
-fn delete_job(user: &User, workload: &Value, again: bool) {
+/// The Job that a Workload was made for.
+fn job_of(user: &User, workload: &Value) -> Option<Arc<Value>> {
     let owners = list(workload, "/metadata/ownerReferences");
-    let Some(owner) = owners.iter().find(|o| text(o, "/kind") == "Job") else { return };
-    let Some(job) = user.get(&kinds::JOB, namespace(workload), text(owner, "/name")) else { return };
+    let owner = owners.iter().find(|o| text(o, "/kind") == "Job")?;
+    user.get(&kinds::JOB, namespace(workload), text(owner, "/name"))
+}
+
+fn suspend_job(user: &User, workload: &Value) {
+    if let Some(job) = job_of(user, workload) {
+        let _ = user.merge(&kinds::JOB, namespace(&job), name(&job), &json!({"spec": {"suspend": true}}));
+    }
+}
+
+fn delete_job(user: &User, workload: &Value, again: bool) {
+    let Some(job) = job_of(user, workload) else { return };
     let _ = user.delete(&kinds::JOB, namespace(&job), name(&job), Preconditions::default());
     if again {
         let mut spec = job.get("spec").cloned().unwrap_or_default();
@@ -305,5 +166,60 @@ fn delete_job(user: &User, workload: &Value, again: bool) {
             "spec": spec,
         });
         let _ = user.create(&kinds::JOB, twin);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::policy::PolicyFile;
+    use crate::sim::scenario;
+    use http::Method;
+    use std::time::Duration;
+
+    const PROPS: Props<'static> = Props { id: "moved", check: "moved" };
+
+    /// What there is to see of a move that lasts: each with whether it is there.
+    fn seen(cluster: &Cluster) -> Vec<(&'static str, bool)> {
+        let user = cluster.server.user("admin");
+        let pool = user.get(&kinds::NODE_POOL, "", PROPS.id);
+        let patch = (Method::PATCH, "/apis/karpenter.sh/v1/nodeclaims/c");
+        vec![
+            ("stray pod", !user.list(&kinds::POD).is_empty()),
+            ("claim of others", !user.list(&kinds::NODE_CLAIM).is_empty()),
+            ("limits", pool.is_some_and(|pool| text(&pool, "/spec/limits/nodes") == "1")),
+            ("no check", user.get(&kinds::ADMISSION_CHECK, "", PROPS.check).is_none()),
+            ("refused patches", cluster.denials.refuse(&patch.0, patch.1, b"").is_some()),
+        ]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_somebody_takes_or_makes_lasts_until_all_is_calm() {
+        let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+        let cluster =
+            Cluster::start(1, &clock, &scenario::controller_name_of(PROPS.id), PolicyFile::default());
+        let user = cluster.server.user("admin");
+        for object in scenario::objects(PROPS.id, 100).unwrap() {
+            let kind = kinds::ALL.iter().find(|kind| kind.kind == text(&object, "/kind")).unwrap();
+            user.create(kind, object).unwrap();
+        }
+        let job = json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {"namespace": PROPS.id, "name": "job", "labels": {kueue::QUEUE: "queue"}},
+            "spec": {"suspend": true, "template": {"spec": {"restartPolicy": "Never", "containers": []}}},
+        });
+        user.create(&kinds::JOB, job).unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let (mut players, mut chance) = (Players::default(), Chance::new(1, "test"));
+        let lasting = [Move::StrayPod, Move::TakeLimit, Move::DeleteCheck, Move::DenyPatches];
+        assert_eq!(seen(&cluster).into_iter().find(|(_, there)| *there), None);
+        for what in lasting {
+            players.make(what, None, &cluster, &PROPS, &mut chance);
+        }
+        assert_eq!(seen(&cluster).into_iter().find(|(_, there)| !there), None);
+        calm(&cluster, &PROPS);
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        assert_eq!(seen(&cluster).into_iter().find(|(_, there)| *there), None);
     }
 }

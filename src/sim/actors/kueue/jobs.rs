@@ -124,8 +124,11 @@ fn start_job(user: &User, job: &Value, workload: &Value) {
     let mut all = map(&template, "/spec/nodeSelector");
     all.extend(selector);
     tolerations.splice(0..0, list(&template, "/spec/tolerations").iter().cloned());
+    // Whoever suspends a Job that was let go does not take away what was added to it then.
+    let original = Some(annotation(job, ORIGINAL)).filter(|known| !known.is_empty());
+    let original = original.map_or_else(|| template.to_string(), str::to_owned);
     let start = json!({
-        "metadata": {"annotations": {ORIGINAL: template.to_string()}},
+        "metadata": {"annotations": {ORIGINAL: original}},
         "spec": {"suspend": false, "template": {"spec": {"nodeSelector": all, "tolerations": tolerations}}},
     });
     let _ = user.merge(&kinds::JOB, text(job, "/metadata/namespace"), name(job), &start);
@@ -319,4 +322,40 @@ pub fn pods_overdue(user: &User, workload: &Value, now: Timestamp) -> Option<Tim
     }
     checks::evict(user, workload, ("PodsReadyTimeout", "Exceeded the PodsReady timeout"), now);
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::sim::api::{ApiServer, Options};
+
+    #[test]
+    fn a_job_that_is_suspended_by_its_tenant_is_put_back_as_it_was_submitted() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.unwrap().block_on(async {
+            let clock = Clock::starting_at(Timestamp::UNIX_EPOCH);
+            let server = ApiServer::new(Options { seed: 1, clock, replicas: 1, history: 100 });
+            let user = server.user("kueue");
+            let job = json!({
+                "apiVersion": "batch/v1", "kind": "Job", "metadata": {"namespace": "n", "name": "j"},
+                "spec": {"suspend": true, "template": {"spec": {"restartPolicy": "Never", "containers": []}}},
+            });
+            let workload = json!({"status": {"admissionChecks": [{
+                "podSetUpdates": [{"name": MAIN, "nodeSelector": {"gang": "a"}}],
+            }]}});
+            let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "n"}});
+            user.create(&kinds::NAMESPACE, namespace).unwrap();
+            let submitted = user.create(&kinds::JOB, job).unwrap();
+            let now = || user.get(&kinds::JOB, "n", "j").unwrap();
+            start_job(&user, &now(), &workload);
+            let by_tenant = json!({"spec": {"suspend": true}});
+            user.merge(&kinds::JOB, "n", "j", &by_tenant).unwrap();
+            start_job(&user, &now(), &workload);
+            assert_eq!(text(&now(), "/spec/template/spec/nodeSelector/gang"), "a");
+            suspend(&user, &now());
+            assert_eq!(text(&now(), "/spec/template/spec/nodeSelector/gang"), "");
+            assert_eq!(submitted.pointer("/spec/suspend"), now().pointer("/spec/suspend"));
+        });
+    }
 }

@@ -1,0 +1,169 @@
+//! Invariants of what Kueue is told besides Ready: when the gang may be given up, and when a verdict may be taken back.
+//!
+//! A verdict names the version of the Workload that it was decided on, so the Workload that it lands on, with its
+//! journal, is the very one that was looked at.
+
+use super::{Sight, attempts};
+use crate::api::Workload;
+use crate::api::workload::{CheckState, Verdict};
+use crate::gang::reservation::Ending;
+use crate::gang::{Journal, Reservation, StateName};
+use kube::ResourceExt;
+
+/// Setu has told Kueue something else than before.
+pub fn told(
+    sight: &mut Sight,
+    workload: &Workload,
+    journal: Option<&Journal>,
+    (old, new): (&CheckState, &CheckState),
+) {
+    if old.state == new.state {
+        return;
+    }
+    let wrong = match new.state {
+        // Whether it is honest is another question.
+        Verdict::Ready => None,
+        Verdict::Pending => taken_back(workload, &new.name),
+        Verdict::Retry => given_up(sight, workload, journal, (&new.name, StateName::Yielded)),
+        Verdict::Rejected => given_up(sight, workload, journal, (&new.name, StateName::Rejected)),
+    };
+    if let Some(wrong) = wrong {
+        let what = format!("{} is told {:?} after {:?} {wrong}", workload.name_any(), new.state, old.state);
+        sight.violated("verdict", what);
+    }
+}
+
+/// Why a verdict may not be taken back: pods may run on it.
+fn taken_back(workload: &Workload, check: &str) -> Option<String> {
+    match Reservation::of(workload, check) {
+        Reservation::Held { .. } if workload.is("Admitted") => Some("although it is admitted".to_owned()),
+        // Kueue leaves it standing, and would admit the next reservation on it.
+        Reservation::Held { .. } | Reservation::Gone(Ending::QuotaLost) => None,
+        other => Some(format!("while its reservation is {other:?}")),
+    }
+}
+
+/// Why a gang may not be given up: Kueue would take its quota while it still has nodes, or nobody has decided so.
+fn given_up(
+    sight: &Sight,
+    workload: &Workload,
+    journal: Option<&Journal>,
+    (check, state): (&str, StateName),
+) -> Option<String> {
+    let Some(journal) = journal else { return Some("without a journal".to_owned()) };
+    if journal.state.name() != state {
+        return Some(format!("in {}", journal.state.name()));
+    }
+    match Reservation::of(workload, check) {
+        Reservation::Held { epoch, .. } if epoch == journal.memory.epoch => {}
+        other => return Some(format!("for {} while its reservation is {other:?}", journal.memory.epoch)),
+    }
+    let uid = workload.uid().unwrap_or_default();
+    // Who puts an old journal back makes a gang of its own forget what it has.
+    let left = attempts::left(sight, (&uid, check), journal.memory.attempt);
+    left.filter(|_| !sight.gangs_book.is_tampered(&uid)).map(|claim| format!("while {claim} is there"))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::gang::state::Then;
+    use crate::gang::{Journal, State};
+    use crate::names;
+    use crate::sim::api::{Change, Observer as _, kinds};
+    use crate::sim::invariants::Watchman;
+    use crate::sim::invariants::tests::with_journal;
+    use jiff::Timestamp;
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    const RESERVED: (&str, &str) = ("QuotaReserved", "True");
+    const ADMITTED: (&str, &str) = ("Admitted", "True");
+
+    /// A Workload in this state of its gang, with these conditions, whose check says this.
+    fn at(state: &State, conditions: &[(&str, &str)], verdict: &str) -> Value {
+        let told = |journal: &mut Journal| journal.state = state.clone();
+        let mut workload = with_journal(told);
+        let conditions = conditions.iter().map(|(kind, status)| {
+            json!({
+                "type": kind, "status": status, "reason": "", "message": "",
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            })
+        });
+        workload["status"] = json!({
+            "admission": {"clusterQueue": "q", "podSetAssignments": []},
+            "conditions": conditions.collect::<Vec<Value>>(),
+            "admissionChecks": [{
+                "name": "c", "state": verdict, "message": "", "podSetUpdates": [],
+                "lastTransitionTime": "2026-01-01T00:00:00Z",
+            }],
+        });
+        let decoded = crate::sim::invariants::decode(&workload).unwrap();
+        let epoch = crate::gang::reservation::Epoch::of(&decoded, "c");
+        let with_epoch = with_journal(|journal| {
+            told(journal);
+            journal.memory.epoch = epoch;
+            journal.memory.attempt = 1;
+        });
+        workload["metadata"] = with_epoch["metadata"].clone();
+        workload
+    }
+
+    /// What is found wrong if Setu tells `new` after `old`, while a claim of the gang is there or none.
+    fn wrong(
+        state: &State,
+        conditions: &[(&str, &str)],
+        (old, new): (&str, &str),
+        claims: usize,
+    ) -> Vec<String> {
+        let mut watchman = Watchman::default();
+        let mut change = |kind, by: &str, before: Option<Value>, after: Value| {
+            watchman.committed(&Change {
+                version: 1,
+                at: "2026-01-01T01:00:00Z".parse::<Timestamp>().unwrap(),
+                kind,
+                before: before.map(Arc::new),
+                after: Some(Arc::new(after)),
+                by: by.into(),
+                subresource: None,
+            });
+        };
+        for slot in 0..claims {
+            let claim = json!({"metadata": {
+                "name": format!("claim-{slot}"), "creationTimestamp": "2026-01-01T00:00:00Z",
+                "labels": {(names::WORKLOAD_UID): "u", (names::ATTEMPT): "1", (names::SLOT): slot.to_string()},
+                "annotations": {(names::CHECK): "c"},
+            }});
+            change(&kinds::NODE_CLAIM, "karpenter", None, claim);
+        }
+        let [before, after] = [old, new].map(|verdict| at(state, conditions, verdict));
+        change(&kinds::WORKLOAD, names::SETU, Some(before), after);
+        watchman.violations().iter().filter(|v| v.invariant == "verdict").map(|v| v.what.clone()).collect()
+    }
+
+    #[test]
+    fn a_gang_is_given_up_only_where_its_journal_says_so_and_nothing_is_left() {
+        let retry =
+            |state: &State, conditions: &[_], claims| wrong(state, conditions, ("Pending", "Retry"), claims);
+        let none: Vec<String> = Vec::new();
+        assert_eq!(retry(&State::Yielded, &[RESERVED], 0), none);
+        assert_eq!(wrong(&State::Rejected, &[RESERVED], ("Pending", "Rejected"), 0), none);
+        let going = State::RollingBack { then: Then::Yielded };
+        assert_eq!(retry(&going, &[RESERVED], 0), ["w is told Retry after Pending in RollingBack"]);
+        assert_eq!(retry(&State::Rejected, &[RESERVED], 0), ["w is told Retry after Pending in Rejected"]);
+        let left = ["w is told Retry after Pending while claim-0 is there"];
+        assert_eq!(retry(&State::Yielded, &[RESERVED], 2), left);
+        let gone = retry(&State::Yielded, &[RESERVED, ("Evicted", "True")], 0);
+        assert!(gone.len() == 1 && gone[0].ends_with("is Leaving(Evicted)"), "{gone:?}");
+    }
+
+    #[test]
+    fn a_verdict_is_not_taken_back_while_pods_may_run_on_it() {
+        let back = |conditions: &[_]| wrong(&State::Approved, conditions, ("Ready", "Pending"), 2);
+        let none: Vec<String> = Vec::new();
+        assert_eq!(back(&[RESERVED]), none);
+        assert_eq!(back(&[("QuotaReserved", "False")]), none, "its quota is lost");
+        assert_eq!(back(&[RESERVED, ADMITTED]), ["w is told Pending after Ready although it is admitted"]);
+        assert_eq!(back(&[RESERVED, ADMITTED, ("Evicted", "True")]).len(), 1);
+        assert_eq!(back(&[RESERVED, ("Finished", "True")]).len(), 1);
+    }
+}
