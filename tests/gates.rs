@@ -218,7 +218,8 @@ fn gangs_that_are_woken_together_by_a_limit_read_the_claims_of_its_node_pool_tog
         let claims = stage.admin.list(&kinds::NODE_CLAIM).len();
         let lists = lists.0.load(Ordering::Relaxed);
         assert_eq!(claims, 6);
-        assert!((1..=12).contains(&lists), "{lists} lists for 50 gangs");
+        // One after the other, as many as fit into that time, and each for several gangs.
+        assert!((1..=20).contains(&lists), "{lists} lists for 50 gangs");
     });
 }
 

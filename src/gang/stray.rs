@@ -6,14 +6,13 @@
 use crate::api::{Node, NodeClaim, Workload};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
 
 /// How long a kubelet is silent before its Node may go.
 const QUIET: SignedDuration = SignedDuration::from_mins(5);
 
 /// Value of a label of a Node; empty if it has none.
 pub fn label<'n>(node: &'n Node, key: &str) -> &'n str {
-    node.labels().get(key).map_or("", String::as_str)
+    node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map_or("", String::as_str)
 }
 
 /// Whether a Node bears our labels, nobody has heard from its kubelet for a while, and it is not being deleted.
@@ -89,7 +88,7 @@ mod tests {
         assert!(!is_silent(&node("Unknown", true), later), "it is going");
         for key in [names::MANAGED_BY, names::NODEPOOL] {
             let mut strange = node("Unknown", false);
-            strange.labels_mut().remove(key);
+            strange.metadata.labels.as_mut().unwrap().remove(key);
             assert!(!is_silent(&strange, later), "without {key} it is nobody's business of ours");
         }
     }
