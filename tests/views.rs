@@ -21,6 +21,8 @@ fn at(seconds: i64) -> Timestamp {
 
 /// Compares with the committed file; `SETU_REGENERATE=1` writes it anew.
 fn compare(name: &str, text: &str) {
+    // Colors are for terminals; what is printed elsewhere has none.
+    assert!(text.contains("\u{1b}["), "{name} has no color");
     let text = anstream::adapter::strip_str(text).to_string();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/views").join(name);
     if std::env::var_os("SETU_REGENERATE").is_some() {

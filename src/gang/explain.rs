@@ -202,7 +202,7 @@ pub(super) fn next_after(journal: &Journal) -> String {
         State::Approved => "Kueue admits the Workload once every check is Ready; then its pods start",
         State::Yielded => "Kueue reserves quota again when its turn comes; the next attempt starts then",
         State::Rejected => "nothing by itself: change the Job, delete it and create it again",
-        State::Released => "nothing, until quota is reserved again",
+        State::Released => "nothing, unless quota is reserved again",
     };
     words.to_owned()
 }

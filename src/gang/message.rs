@@ -58,8 +58,12 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                 Then::Rejected => "then rejects",
                 Then::Released => "then nothing more",
             };
-            let what = if *then == Then::Released { "giving back the nodes of" } else { "rolling back" };
-            format!("{what} attempt {}: {} left, {next}{}", memory.attempt, claims(facts), cause(journal))
+            // What is over did not fail, whatever an earlier attempt met.
+            let (what, cause) = match then {
+                Then::Released => ("giving back the nodes of", String::new()),
+                _ => ("rolling back", cause(journal)),
+            };
+            format!("{what} attempt {}: {} left, {next}{cause}", memory.attempt, claims(facts))
         }
         State::BackingOff { .. } if memory.way.choice > 0 => {
             format!("the next tier is tried{}", cause(journal))
@@ -130,4 +134,41 @@ fn usually(journal: &Journal, facts: &Facts<'_>) -> String {
 
 fn cause(journal: &Journal) -> String {
     journal.memory.last_failure.as_ref().map_or_else(String::new, |f| format!(". Cause: {f}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::workload::Verdict;
+    use crate::gang::facts::{Outlook, Sight};
+    use crate::gang::failure::{Failure, FailureClass};
+    use crate::gang::reservation::{Ending, Epoch, Reservation};
+    use crate::policy::Policy;
+    use jiff::Timestamp;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn a_gang_that_is_over_is_not_told_the_failure_of_an_earlier_attempt() {
+        let (now, policy) = (Timestamp::UNIX_EPOCH, Policy::default());
+        let facts = Facts {
+            now,
+            fresh: false,
+            reservation: &Reservation::Gone(Ending::Finished),
+            told: Verdict::Ready,
+            plan: None,
+            claims: &[],
+            losses: &BTreeMap::new(),
+            sight: Sight::Cached,
+            policy: &policy,
+            outlook: Outlook::default(),
+        };
+        let said = |then| {
+            let mut journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
+            journal.memory.last_failure = Some(Failure::new(FailureClass::InsufficientCapacity, "none"));
+            journal.state = State::RollingBack { then };
+            explain(&journal, &facts)
+        };
+        assert!(said(Then::BackingOff).ends_with("Cause: InsufficientCapacity: none"));
+        assert!(said(Then::Released).ends_with("then nothing more"));
+    }
 }

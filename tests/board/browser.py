@@ -186,6 +186,7 @@ def walk(browser, url):
     browser.call("Page.navigate", url=f"{url}#{GROWING}")
     browser.until(f"!!{row}", "the gang in the list")
     browser.until("document.getElementById('link').textContent === 'live'", "that the page is live")
+    browser.until("document.getElementById('capacity').textContent.includes('gpu-h100-spot')", "what ran out")
     check(browser.value(f"{row}.getAttribute('aria-selected')") == "true", "the gang in the address is chosen")
     before = browser.value(f"{row}.querySelector('.figure').textContent")
     check(before.endswith("/8") and before != "8/8", f"the gang is on its way, {before}")

@@ -14,6 +14,7 @@ use crate::gang::Span;
 use opentelemetry::trace::{SpanKind, TraceId};
 use opentelemetry_sdk::trace::{Sampler, SamplingDecision, ShouldSample as _};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// Where spans go. Cheap to clone; the default leads nowhere.
@@ -25,18 +26,20 @@ struct Queue {
     /// `None` where nobody can take them.
     sender: Option<Sender<Span>>,
     sampler: Sampler,
+    /// Whether it was told that spans are dropped, and half of the room is not free again yet.
+    is_full: AtomicBool,
 }
 
 impl Traces {
     /// A way for at most `capacity` spans that wait, and its other end.
     pub fn channel(sampler: Sampler, capacity: usize) -> (Self, Receiver<Span>) {
         let (sender, receiver) = channel(capacity.max(1));
-        (Self(Some(Arc::new(Queue { sender: Some(sender), sampler }))), receiver)
+        (Self(Some(Arc::new(Queue::new(Some(sender), sampler)))), receiver)
     }
 
     /// No way: every span counts as unsent.
     pub fn lost() -> Self {
-        Self(Some(Arc::new(Queue { sender: None, sampler: Sampler::AlwaysOn })))
+        Self(Some(Arc::new(Queue::new(None, Sampler::AlwaysOn))))
     }
 
     /// Whether spans lead anywhere.
@@ -53,14 +56,31 @@ impl Traces {
             }
             match &queue.sender {
                 None => metrics::spans_unsent(Unsent::Setting, 1),
-                Some(sender) if sender.try_send(span).is_err() => metrics::spans_unsent(Unsent::Queue, 1),
-                Some(_) => {}
+                Some(sender) => queue.send(sender, span),
             }
         }
     }
 }
 
 impl Queue {
+    fn new(sender: Option<Sender<Span>>, sampler: Sampler) -> Self {
+        Self { sender, sampler, is_full: AtomicBool::new(false) }
+    }
+
+    fn send(&self, sender: &Sender<Span>, span: Span) {
+        if sender.try_send(span).is_err() {
+            metrics::spans_unsent(Unsent::Queue, 1);
+            if !self.is_full.swap(true, Ordering::Relaxed) {
+                tracing::warn!(
+                    room = sender.max_capacity(),
+                    "spans come faster than the collector takes them; those without room are dropped"
+                );
+            }
+        } else if 2 * sender.capacity() >= sender.max_capacity() {
+            self.is_full.store(false, Ordering::Relaxed);
+        }
+    }
+
     /// Whether the span's trace is sampled. That depends on the trace's id alone, so that all replicas
     /// keep the same traces.
     fn takes(&self, span: &Span) -> bool {
@@ -91,5 +111,56 @@ pub(crate) mod fixtures {
             status: Status::Unset,
             by: by.to_owned(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixtures::span;
+    use super::*;
+    use std::io::Write;
+    use std::sync::{Mutex, PoisonError};
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn spans_without_room_are_counted_and_told_of_once_until_there_is_room_again() {
+        let lines = Lines::default();
+        let writer = lines.clone();
+        let log = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
+        let recorder = metrics::recorder().unwrap();
+        let told = || {
+            let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+            text.matches("spans come faster than the collector takes them").count()
+        };
+        tracing::subscriber::with_default(log, || {
+            ::metrics::with_local_recorder(&recorder, || {
+                let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 4);
+                let some = |count: usize| vec![span("a"); count];
+                traces.send(some(6));
+                assert_eq!(told(), 1);
+                // One is taken, and there is no room for the next but one.
+                sent.try_recv().unwrap();
+                traces.send(some(3));
+                assert_eq!(told(), 1);
+                while sent.try_recv().is_ok() {}
+                traces.send(some(6));
+                assert_eq!(told(), 2);
+            });
+        });
+        let page = recorder.handle().render();
+        assert!(page.contains("setu_trace_export_failures_total{reason=\"queue_full\"} 6"), "{page}");
     }
 }

@@ -264,6 +264,9 @@ async fn a_viewer_sees_everything_a_tenant_what_is_his_and_errors_say_what_to_ty
         (listed["gangs"][0]["gang"]["ready"].as_u64(), listed["gangs"].as_array().unwrap().len()),
         (Some(1), 1)
     );
+    let yaml: Value =
+        serde_yaml::from_str(&world.prints("viewer", &["inspect", "-n", "team-a", "-o", "yaml"])).unwrap();
+    assert_eq!(yaml["gangs"][0]["gang"]["workload"], listed["gangs"][0]["gang"]["workload"]);
     let explained = world.prints("viewer", &["explain", "job/train", "-n", "team-a"]);
     for words in ["(Job/train)", "1/2 ready", "slot 1   waits for launch", "What comes next"] {
         assert!(explained.contains(words), "no {words:?} in\n{explained}");
