@@ -620,3 +620,20 @@ async fn the_time_for_which_a_node_was_kept_is_counted_whoever_ends_it() {
     let all = counted("unused") - deleted;
     assert!((600..700).contains(&all), "it was kept for ten minutes: {all}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_kept_node_that_may_not_be_marked_holds_up_a_gang_no_longer_than_its_deadline() {
+    let policy = "{custody: {release: Warm, warmFor: 2h}, deadlines: {gang: 5m}}";
+    let stage = Stage::new(Options::default(), policy);
+    stage.job("first", &queued());
+    stage.until("it runs", 120, |s| s.is("first", "Admitted")).await;
+    let workload = stage.end("first");
+    stage.until("its nodes are kept", 60, |s| s.claims_of(&workload).is_empty()).await;
+    stage.cluster.denials.begin(Denial::NodePatches);
+    stage.job("second", &queued());
+    stage.until("it has taken them over", 60, |s| s.is_in("second", "WaitingReady")).await;
+    stage.until("it is given up", 400, |s| s.is_in("second", "BackingOff")).await;
+    assert!(!stage.is("second", "Admitted"));
+    stage.cluster.denials.end();
+    stage.until("it runs on others", 600, |s| s.is("second", "Admitted")).await;
+}

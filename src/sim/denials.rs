@@ -21,6 +21,8 @@ pub enum Denial {
     NodeDeletes,
     /// NodeClaims and Nodes are not changed.
     Patches,
+    /// Nodes are not changed.
+    NodePatches,
     /// Workloads are not annotated.
     Journals,
     /// The status of Workloads is not written.
@@ -41,8 +43,10 @@ impl Denial {
             Self::Deletes => *method == Method::DELETE && of(kinds::NODE_CLAIM.plural),
             Self::NodeDeletes => *method == Method::DELETE && of(kinds::NODE.plural),
             Self::Patches => {
-                *method == Method::PATCH && (of(kinds::NODE_CLAIM.plural) || of(kinds::NODE.plural))
+                let claims = *method == Method::PATCH && of(kinds::NODE_CLAIM.plural);
+                claims || Self::NodePatches.covers(method, path, body)
             }
+            Self::NodePatches => *method == Method::PATCH && of(kinds::NODE.plural),
             Self::Journals => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && !status,
             Self::Verdicts => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && status,
             Self::Events => *method != Method::GET && of(kinds::EVENT.plural),

@@ -61,6 +61,8 @@ pub struct Gang<'a> {
     taken: BTreeMap<String, ResourceList>,
     /// Nodes on which that look found no pod.
     vacant: BTreeSet<String>,
+    /// Claims that were taken over and whose Nodes do not say yet whose they are.
+    unmarked: BTreeSet<String>,
     pool_claims: Arc<[NodeClaim]>,
     /// Kept nodes that it may take over, once they were read.
     warm: Option<Vec<NodeClaim>>,
@@ -168,6 +170,7 @@ impl<'a> Gang<'a> {
             sight: Sight::Cached,
             taken: BTreeMap::new(),
             vacant: BTreeSet::new(),
+            unmarked: BTreeSet::new(),
             pool_claims: Arc::default(),
             warm: None,
             untold: Vec::new(),
@@ -180,7 +183,9 @@ impl<'a> Gang<'a> {
     /// Takes the gang as far as it will go, and says what Kueue is to be told.
     pub async fn look(mut self, workload: &mut Workload) -> Result<Looked, Error> {
         let before = self.catch_up(workload);
-        self.mark_nodes().await?;
+        // A Node that cannot be marked is not ready, and ends no gang's time.
+        let marked = self.mark_nodes().await;
+        let waiting = self.journal.seq;
         for _ in 0..TURNS {
             self.fetch_pool_claims(workload).await?;
             match self.turn(workload) {
@@ -190,6 +195,9 @@ impl<'a> Gang<'a> {
             }
         }
         self.commit(workload).await?;
+        if self.journal.seq == waiting {
+            marked?;
+        }
         Ok(self.report(workload, before))
     }
 

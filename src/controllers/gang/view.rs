@@ -6,7 +6,7 @@ use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Workload, condition};
 use crate::controllers::Context;
 use crate::controllers::meters::capacity_type;
-use crate::gang::claims::{Loss, generation, loss};
+use crate::gang::claims::{Health, Loss, generation, loss};
 use crate::gang::strangers::crowd;
 use crate::gang::{ClaimView, Facts, GangIdentity, Outlook, Reservation, State};
 use crate::names;
@@ -18,6 +18,9 @@ use std::collections::BTreeMap;
 
 /// How many replacements back the last claim of a slot is looked for.
 const REPLACEMENTS_REMEMBERED: usize = 32;
+
+/// What a claim waits for whose Node cannot be changed.
+const UNMARKED: &str = "the gang's label on its Node";
 
 /// A gang at one instant, which its [`Facts`] are borrowed from.
 pub(super) struct Glance {
@@ -81,6 +84,11 @@ impl Gang<'_> {
             view.vacant = view.has_failed() && searched;
             if let (Some(node), Some(taken)) = (node, taken) {
                 crowd(&mut view, claim, node, taken, now);
+            }
+            // Of nodes that were ready before, pods may run there already.
+            let ready = matches!(view.health, Health::Ready { .. }) && self.journal.state != State::Approved;
+            if ready && self.unmarked.contains(&view.name) {
+                view.health = Health::Coming { waits_for: UNMARKED.to_owned(), until: None };
             }
             view
         };

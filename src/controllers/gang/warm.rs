@@ -90,8 +90,9 @@ impl Gang<'_> {
         Ok(others)
     }
 
-    /// Makes the Nodes of claims that were taken over say whose they are, where they do not yet.
-    pub(super) async fn mark_nodes(&self) -> Result<(), Error> {
+    /// Makes the Nodes of claims that were taken over say whose they are, where they do not yet. Notes those that still
+    /// do not.
+    pub(super) async fn mark_nodes(&mut self) -> Result<(), Error> {
         if !matches!(self.journal.state, State::Provisioning | State::WaitingReady | State::Approved) {
             return Ok(());
         }
@@ -99,10 +100,17 @@ impl Gang<'_> {
         let unmarked: Vec<NodeClaim> =
             self.claims.iter().filter(taken).filter(|c| !self.is_marked(c)).cloned().collect();
         let client = self.client;
-        let answers = stream::iter(unmarked)
-            .map(|claim| async move { effects::mark_node(client, &claim).await })
+        let mut answers = stream::iter(unmarked)
+            .map(|claim| async move { (claim.name_any(), effects::mark_node(client, &claim).await) })
             .buffer_unordered(PARALLEL);
-        answers.fold(Ok(()), |first, answer| async { first.and(answer) }).await
+        let mut first = Ok(());
+        while let Some((claim, answer)) = answers.next().await {
+            if answer.is_err() {
+                self.unmarked.insert(claim);
+            }
+            first = first.and(answer);
+        }
+        first
     }
 
     fn is_marked(&self, claim: &NodeClaim) -> bool {
