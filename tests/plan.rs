@@ -96,6 +96,8 @@ fn node_claims_are_printed_as_kubectl_takes_them() {
     assert_eq!(claims.len(), 4);
     assert_eq!(claims[3].metadata.name.as_deref(), Some("setu-plan-3"));
     assert_eq!(claims[0].spec.resources.requests["nvidia.com/gpu"].0, "1");
+    // Who owns them is not known from a file, and an API server refuses an owner without a UID.
+    assert_eq!(claims[0].metadata.owner_references, None);
 }
 
 #[test]

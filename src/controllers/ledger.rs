@@ -1,7 +1,8 @@
 //! What gangs are about to create, what ran out lately, and which shapes nodes have had.
 //!
 //! Plans are made and entered under one lock, so that two gangs never take the same room. Rule: it may
-//! be lost at any time; then a gang starts again from its first tier, and nothing worse happens.
+//! be lost at any time; then a gang starts again from its first tier, and until each gang that creates claims was looked
+//! at again, another may take room that it was to have.
 
 use super::board::Shortage;
 use super::memory::lock;

@@ -166,7 +166,7 @@ impl Draft {
         let mut claim = NodeClaim::new("", spec);
         claim.metadata.labels = Some(self.labels()?);
         claim.metadata.annotations = Some(self.annotations());
-        claim.metadata.owner_references = Some(vec![self.owner()]);
+        claim.metadata.owner_references = self.owner().map(|owner| vec![owner]);
         Ok(claim)
     }
 
@@ -201,15 +201,16 @@ impl Draft {
         annotations
     }
 
-    fn owner(&self) -> OwnerReference {
-        OwnerReference {
+    /// The NodePool; `None` for one from a file, which has no UID.
+    fn owner(&self) -> Option<OwnerReference> {
+        Some(OwnerReference {
             api_version: "karpenter.sh/v1".to_owned(),
             kind: "NodePool".to_owned(),
             name: self.node_pool.clone(),
-            uid: self.pool.metadata.uid.clone().unwrap_or_default(),
+            uid: self.pool.metadata.uid.clone()?,
             block_owner_deletion: Some(true),
             controller: None,
-        }
+        })
     }
 }
 
