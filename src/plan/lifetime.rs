@@ -9,18 +9,26 @@ use crate::api::duration::Span;
 use crate::api::workload::PodSet;
 use crate::api::{NodeClaim, Workload};
 use jiff::Timestamp;
+use std::time::Duration;
 
-/// One note for each pod set that may run longer than its nodes live.
-pub fn notes(workload: &Workload, demand: &[PodSetDemand<'_>], drafts: &[Draft]) -> Vec<String> {
+/// One note for each pod set that may run longer than its nodes live, which are `older` than its pods when these start.
+pub fn notes(
+    workload: &Workload,
+    demand: &[PodSetDemand<'_>],
+    drafts: &[Draft],
+    older: Duration,
+) -> Vec<String> {
     let note = |(set, draft): (&PodSetDemand<'_>, &Draft)| {
         // `Never` is no span.
         let life: Span = draft.expire_after().parse().ok()?;
         let runs = longest(workload, set.pod_set)?;
-        (runs > life).then(|| {
+        (runs.0.saturating_add(older) > life.0).then(|| {
             format!(
-                "pod set {} may run for {runs}, and Karpenter takes nodes of NodePool {} away after {life}, whatever \
-                 runs there; raise its expireAfter",
-                set.pod_set.name, draft.node_pool
+                "pod set {} may run for {runs}, on nodes that may be up for {} by then, and Karpenter takes nodes of NodePool \
+                 {} away after {life}, whatever runs there; raise its expireAfter",
+                set.pod_set.name,
+                Span(older),
+                draft.node_pool
             )
         })
     };
@@ -78,13 +86,15 @@ mod tests {
     fn a_job_that_may_outlive_its_nodes_is_told_of() {
         let day = json!("24h");
         let told = notes(&day, &json!(90_000), &json!(null));
-        let note = "pod set main may run for 25h, and Karpenter takes nodes of NodePool gpu away after 24h, whatever runs \
-                    there; raise its expireAfter";
+        let note = "pod set main may run for 25h, on nodes that may be up for 45m by then, and Karpenter takes nodes of \
+                    NodePool gpu away after 24h, whatever runs there; raise its expireAfter";
         assert_eq!(told, [note]);
         assert_eq!(notes(&day, &json!(null), &json!(90_000)).len(), 1);
         // What ends it first counts, and what nothing bounds is not guessed at.
         assert!(notes(&day, &json!(90_000), &json!(600)).is_empty());
-        assert!(notes(&day, &json!(86_400), &json!(null)).is_empty());
+        // 45 minutes may pass from a node's creation until its pods start.
+        assert!(notes(&day, &json!(83_700), &json!(null)).is_empty());
+        assert_eq!(notes(&day, &json!(86_400), &json!(null)).len(), 1);
         assert!(notes(&day, &json!(null), &json!(null)).is_empty());
         assert!(notes(&json!("Never"), &json!(90_000_000), &json!(null)).is_empty());
         assert_eq!(notes(&json!(null), &json!(2_600_000), &json!(null)).len(), 1, "Karpenter's own default");

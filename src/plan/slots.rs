@@ -28,7 +28,10 @@ pub fn plan(
     drafts: &[Draft],
 ) -> Result<Plan, Obstacle> {
     let mut notes: Vec<String> = drafts.iter().flat_map(|draft| draft.notes.clone()).collect();
-    notes.extend(lifetime::notes(request.workload, demand, drafts));
+    // A node ages from its creation, a job's limit runs from its admission.
+    let deadlines = &request.policy.deadlines;
+    let older = deadlines.gang.0.saturating_add(deadlines.admit.0);
+    notes.extend(lifetime::notes(request.workload, demand, drafts, older));
     let pinning = pinning(cluster, request, drafts, &mut notes);
     let mut slots = Vec::new();
     for family in families(request.policy.packing, demand, drafts) {
