@@ -52,7 +52,6 @@ fn root() -> PathBuf {
 const ELSEWHERE: [(&str, &str); 44] = [
     ("cargo run --release -- demo", "tests/docs.rs runs it, and with --serve tests/kubectl"),
     ("cargo test", "it is what runs the tests"),
-    ("GANGS=200 cargo test", "a measurement"),
     ("SETU_SLOW=3 cargo test", "just e2e runs it, without the patience"),
     ("cargo install --locked --path .", "the build that every test makes, into somebody's home"),
     ("ln -sf setu", "the terminal has that link"),
@@ -93,6 +92,7 @@ const ELSEWHERE: [(&str, &str); 44] = [
     ("setu run", "typed last, when the test's own Setu is gone"),
     ("just cluster", "tests/cluster.rs"),
     ("just check", "it is what runs the tests"),
+    ("just ci", "it is what runs all of this"),
     ("just e2e", "it is what runs this test"),
     ("just generate", "the tests compare what it writes"),
     ("just model", "takes long"),

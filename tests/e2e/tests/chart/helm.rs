@@ -21,12 +21,14 @@ pub fn chart() -> PathBuf {
     root().join("charts/setu")
 }
 
-/// The chart as the version before would have it: the numbers differ, and with them every label that has one.
+/// An older chart, as it was once, under an older number. Each release puts its own in the place of previous.tgz.
 pub fn previous_chart(folder: &Path) -> PathBuf {
-    let copy = folder.join("previous");
-    std::fs::create_dir_all(folder).unwrap();
-    let copied = Command::new("cp").arg("-r").arg(chart()).arg(&copy).status().unwrap();
-    assert!(copied.success(), "the chart is not copied to {}", copy.display());
+    let older = folder.join("previous");
+    std::fs::create_dir_all(&older).unwrap();
+    let packed = root().join("tests/e2e/tests/chart/previous.tgz");
+    let unpacked = Command::new("tar").arg("-xzf").arg(packed).arg("-C").arg(&older).status().unwrap();
+    assert!(unpacked.success(), "the older chart is not unpacked to {}", older.display());
+    let copy = older.join("charts/setu");
     let about = std::fs::read_to_string(copy.join("Chart.yaml")).unwrap();
     let earlier = about.replace("ersion: 0.1.0", "ersion: 0.0.9");
     assert_eq!(earlier.matches("0.0.9").count(), 2, "version and appVersion\n{about}");

@@ -113,11 +113,24 @@ fn a_right_comes_only_with_its_feature() {
         None,
         &[
             "--set",
-            "replicaCount=1,leaderElection.enabled=false,karpenter.enabled=false,uninstall.enabled=false",
+            "replicaCount=1,leaderElection.enabled=false,karpenter.enabled=false,uninstall.enabled=false,rbac.handBack=true,rbac.strayNodes=true",
         ],
     ));
-    for word in ["leases", "nodeclaims", "nodepools", "uninstall", "finalizers"] {
+    for word in [
+        "leases",
+        "nodeclaims",
+        "nodepools",
+        "uninstall",
+        "finalizers",
+        "topologies",
+        "nodes: patch",
+        "nodes: delete",
+    ] {
         assert!(!bare.contains(word), "{word} in\n{bare}");
+    }
+    for flag in ["--tas-compat", "--tas-compat=true"] {
+        let with = rights(&rendered(None, &["--set", &format!("controller.extraArgs={{{flag}}}")]));
+        assert!(with.contains("topologies: get,list,watch"), "{with}");
     }
     // There may be NodeClaims from before: the hook deletes them, and the policies let Karpenter end them.
     let off = rendered(None, &["--set", "karpenter.enabled=false"]);
@@ -157,6 +170,7 @@ fn wrong_values_are_refused_with_the_place_and_the_reason() {
         ("policy.defaults.gates.capacity=false", "'/policy/defaults/gates/capacity'"),
         ("policy=policy.yaml", "--set-file policy=policy.yaml"),
         ("leaderElection.enabled=false", "set leaderElection.enabled=true"),
+        ("leaderElection.leaseDuration=5s", "set leaderElection.leaseDuration to more than that"),
         (
             "policy.defaults.custody.release=HandBack",
             "policy.defaults.custody.release is HandBack, so set rbac.handBack=true",

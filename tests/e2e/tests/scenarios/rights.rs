@@ -1,5 +1,5 @@
-//! What the scenarios' Setu may do: what the manifests give it and nothing else, behind the admission policies. Scenarios whose gangs
-//! hand nodes back or keep them run it under a second account, which has what users add for that.
+//! What the scenarios' Setu may do: what the manifests and examples/rbac give it and nothing else, behind the admission policies.
+//! Scenarios whose gangs hand nodes back or keep them run it under a second account, which has what users add for that.
 
 use crate::real::Shared;
 use anyhow::{Context as _, Result, ensure};
@@ -59,6 +59,12 @@ impl Accounts {
             *subjects = vec![account.clone()];
         }
         objects.append(&mut more);
+        // One scenario has the flag that needs this.
+        let mut topologies = documents("examples/rbac/setu-tas-compat.yaml")?;
+        for subjects in topologies.iter_mut().filter_map(subjects) {
+            subjects.push(account.clone());
+        }
+        objects.append(&mut topologies);
         objects.push(json!({
             "apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": HANDS_BACK, "namespace": KUEUE_NAMESPACE},
