@@ -45,7 +45,8 @@ pub async fn uninstall(install: &Install, setu: &Setu, lines: &[&str]) {
     for line in lines {
         assert!(told.contains(*line), "without {line:?}: {told}");
     }
-    assert_eq!(told.contains("hand back"), lines.iter().any(|l| l.contains("hand back")), "{told}");
+    let hands_back = |text: &str| text.contains("hand NodeClaim");
+    assert_eq!(hands_back(&told), lines.iter().any(|line| hands_back(line)), "{told}");
     has_succeeded(install, &pod).await;
 }
 
