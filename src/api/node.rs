@@ -72,17 +72,26 @@ pub struct NodeCondition {
 impl Node {
     /// When it last became Ready or stopped being so; `None` if it does not say.
     pub fn ready_since(&self) -> Option<Timestamp> {
-        self.status.conditions.iter().find(|c| c.kind == "Ready")?.last_transition_time
+        self.ready()?.last_transition_time
     }
 
     /// Since when nobody has heard from its kubelet; `None` while the kubelet speaks, whatever it says.
     pub fn silent_since(&self) -> Option<Timestamp> {
-        let ready = self.status.conditions.iter().find(|c| c.kind == "Ready")?;
+        let ready = self.ready()?;
         ready.last_transition_time.filter(|_| ready.status == "Unknown")
     }
 
     /// Whether the kubelet reports it Ready.
     pub fn is_ready(&self) -> bool {
-        self.status.conditions.iter().any(|c| c.kind == "Ready" && c.status == "True")
+        self.ready().is_some_and(|ready| ready.status == "True")
+    }
+
+    fn ready(&self) -> Option<&NodeCondition> {
+        self.status.conditions.iter().find(|c| c.kind == "Ready")
+    }
+
+    /// Value of a label, empty if absent.
+    pub fn label(&self, key: &str) -> &str {
+        self.metadata.labels.as_ref().and_then(|l| l.get(key)).map_or("", String::as_str)
     }
 }

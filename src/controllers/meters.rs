@@ -5,6 +5,7 @@
 
 use super::context::Context;
 use super::glance::Phase;
+use super::memory::lock;
 use crate::api::{Node, NodeClaim};
 use crate::gang::StateName;
 use crate::names;
@@ -13,7 +14,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// Latest nodes of a kind that an estimate is made from.
 const SAMPLES: usize = 64;
@@ -21,10 +22,6 @@ const SAMPLES: usize = 64;
 const KINDS: usize = 1_000;
 /// Labels by which tiers of one NodePool differ that take differently long.
 const TOLD_APART: [&str; 3] = [names::CAPACITY_TYPE, names::INSTANCE_TYPE, names::ZONE];
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// How long each of the latest nodes of a kind took, by when it was ready and the name of its claim: noted twice, or
 /// late, it counts the same.

@@ -3,6 +3,7 @@
 //! Rule: written by the gangs' looks alone, and nothing is decided on it.
 
 use super::board::uid_of;
+use super::memory::lock;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::event::Reason;
 use crate::gang::identity::gang_of;
@@ -14,7 +15,7 @@ use crate::plan::Outcome;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Journal writes without an answer that are remembered of one gang. The newest count: an older one arrives late, if
@@ -80,15 +81,15 @@ pub struct Unanswered {
 
 impl Seen {
     fn gangs(&self) -> MutexGuard<'_, BTreeMap<String, Glimpse>> {
-        self.gangs.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.gangs)
     }
 
     fn unanswered(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Unanswered>>> {
-        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.unanswered)
     }
 
     fn orphaned(&self) -> MutexGuard<'_, BTreeMap<String, Orphaned>> {
-        self.orphaned.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.orphaned)
     }
 
     /// Notes where a gang is, if its Workload `is_there`; returns whether it is. That is asked under the lock, since

@@ -11,7 +11,7 @@ use crate::cluster::guard::Guarded;
 use crate::effects::{call, claims, nodes};
 use crate::error::Error;
 use crate::gang::custody::Orphaned;
-use crate::gang::stray::{is_silent, label, may_run, stands_behind};
+use crate::gang::stray::{is_silent, may_run, stands_behind};
 use crate::names;
 use crate::telemetry::metrics;
 use kube::{Api, ResourceExt};
@@ -61,7 +61,7 @@ async fn sweep_once(context: &Context) -> Result<(), Error> {
     }
     tokio::time::sleep(SECOND_LOOK).await;
     for node in strays(context, suspects).await? {
-        let uid = label(&node, names::WORKLOAD_UID);
+        let uid = node.label(names::WORKLOAD_UID);
         tracing::info!(
             node = node.name_any(),
             workload = node.annotations().get(names::WORKLOAD),
@@ -85,7 +85,7 @@ fn suspects(context: &Context) -> Vec<Node> {
     let named: BTreeSet<&str> = known.iter().map(|claim| claim.node_name.as_str()).collect();
     let found = context.stores.nodes.named(|node| !named.contains(node)).into_iter();
     let now = context.now();
-    let mine = |node: &Arc<Node>| context.acts_for(label(node, names::WORKLOAD_UID)) && is_silent(node, now);
+    let mine = |node: &Arc<Node>| context.acts_for(node.label(names::WORKLOAD_UID)) && is_silent(node, now);
     found.filter(mine).map(Arc::unwrap_or_clone).collect()
 }
 
@@ -102,7 +102,7 @@ async fn strays(context: &Context, suspects: Vec<Node>) -> Result<Vec<Node>, Err
     if found.is_empty() {
         return Ok(found);
     }
-    let pools: BTreeSet<String> = found.iter().map(|node| label(node, names::NODEPOOL).to_owned()).collect();
+    let pools: BTreeSet<String> = found.iter().map(|node| node.label(names::NODEPOOL).to_owned()).collect();
     let claims = claims::guarded_of_pools(&context.client, &Vec::from_iter(pools)).await?;
     let mut strays = Vec::new();
     for node in found {
@@ -126,7 +126,7 @@ fn may_stand_behind(claim: &Guarded<NodeClaim>, node: &Node) -> bool {
         Ok(claim) => stands_behind(claim, node),
         Err(unread) => {
             let pool = unread.metadata.labels.as_ref().and_then(|labels| labels.get(names::NODEPOOL));
-            pool.is_some_and(|pool| pool == label(node, names::NODEPOOL))
+            pool.is_some_and(|pool| pool == node.label(names::NODEPOOL))
         }
     }
 }
@@ -143,7 +143,7 @@ async fn may_be_used(context: &Context, node: &Node) -> Result<bool, Error> {
         // It exists, and what it says cannot be read.
         Some(Guarded(Err(_))) => true,
         Some(Guarded(Ok(found))) => {
-            found.metadata.uid.as_deref() == Some(label(node, names::WORKLOAD_UID)) && may_run(&found)
+            found.metadata.uid.as_deref() == Some(node.label(names::WORKLOAD_UID)) && may_run(&found)
         }
     })
 }

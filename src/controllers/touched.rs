@@ -14,7 +14,7 @@ use crate::names;
 use crate::plan::shapes::Shape;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use std::sync::PoisonError;
+use std::sync::{Arc, PoisonError};
 
 impl Context {
     /// A NodeClaim was touched: note it, and look at its Workload and at the claim itself.
@@ -111,10 +111,9 @@ impl Context {
         if !self.telemetry.traces.is_on() {
             return;
         }
-        let all = self.stores.claims.those_of(&journal.workload_uid);
-        let all = all.iter().filter_map(|claim| self.stores.claims.get(claim));
+        let all = self.stores.claims.of(&journal.workload_uid).into_iter();
         let claims: Vec<NodeClaim> =
-            all.filter(|claim| gang_of(claim) == gang).map(|claim| (*claim).clone()).collect();
+            all.filter(|claim| gang_of(claim) == gang).map(Arc::unwrap_or_clone).collect();
         let end = CutOff { at: self.now(), why: Ending::Deleted, by: &self.telemetry.instance };
         self.telemetry.traces.send(cut_off(journal, end, Claims::Then(&claims), subject));
     }

@@ -10,15 +10,10 @@ use jiff::{SignedDuration, Timestamp};
 /// How long a kubelet is silent before its Node may go.
 const QUIET: SignedDuration = SignedDuration::from_mins(5);
 
-/// Value of a label of a Node; empty if it has none.
-pub fn label<'n>(node: &'n Node, key: &str) -> &'n str {
-    node.metadata.labels.as_ref().and_then(|labels| labels.get(key)).map_or("", String::as_str)
-}
-
 /// Whether a Node bears our labels, nobody has heard from its kubelet for a while, and it is not being deleted.
 pub fn is_silent(node: &Node, now: Timestamp) -> bool {
     let quiet = node.silent_since().is_some_and(|since| since + QUIET <= now);
-    let ours = label(node, names::MANAGED_BY) == names::SETU && !label(node, names::NODEPOOL).is_empty();
+    let ours = node.label(names::MANAGED_BY) == names::SETU && !node.label(names::NODEPOOL).is_empty();
     quiet && ours && node.metadata.deletion_timestamp.is_none()
 }
 
@@ -26,7 +21,7 @@ pub fn is_silent(node: &Node, now: Timestamp) -> bool {
 pub fn stands_behind(claim: &NodeClaim, node: &Node) -> bool {
     let provider_id = claim.status.as_ref().map_or("", |status| status.provider_id.as_str());
     if provider_id.is_empty() {
-        let same = |key: &&str| claim.label(key) == label(node, key);
+        let same = |key: &&str| claim.label(key) == node.label(key);
         return [names::GANG, names::SLOT].iter().all(same);
     }
     provider_id == node.spec.provider_id || claim.node_name() == node.metadata.name.as_deref()

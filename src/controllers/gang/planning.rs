@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn what_ran_out_is_named_with_the_first_time_at_which_it_is_asked_for_again() {
         let of = |pool: &str| {
-            let spot = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]}]);
+            let spot = json!([{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["spot"]}]);
             Offering::among(pool, &serde_json::from_value::<Vec<_>>(spot).unwrap(), &[])
         };
         let short = |pool: &str, until: &str| {

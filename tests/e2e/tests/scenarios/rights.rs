@@ -50,7 +50,9 @@ impl Accounts {
     /// Makes both, with their rights and the policies.
     pub async fn make(stack: &Stack, kinds: Discovery) -> Result<Self> {
         let account = json!({"kind": "ServiceAccount", "name": HANDS_BACK, "namespace": KUEUE_NAMESPACE});
+        // One scenario has the flag that needs the second.
         let mut objects = documents("manifests/rbac.yaml")?;
+        objects.append(&mut documents("examples/rbac/setu-tas-compat.yaml")?);
         for subjects in objects.iter_mut().filter_map(subjects) {
             subjects.push(account.clone());
         }
@@ -59,12 +61,6 @@ impl Accounts {
             *subjects = vec![account.clone()];
         }
         objects.append(&mut more);
-        // One scenario has the flag that needs this.
-        let mut topologies = documents("examples/rbac/setu-tas-compat.yaml")?;
-        for subjects in topologies.iter_mut().filter_map(subjects) {
-            subjects.push(account.clone());
-        }
-        objects.append(&mut topologies);
         objects.push(json!({
             "apiVersion": "v1", "kind": "ServiceAccount",
             "metadata": {"name": HANDS_BACK, "namespace": KUEUE_NAMESPACE},
