@@ -34,8 +34,8 @@ COPY Cargo.toml Cargo.lock ./
 COPY tests/e2e/Cargo.toml tests/e2e/
 COPY tests/model/Cargo.toml tests/model/
 # Stand-ins for every target that a Cargo.toml names.
-RUN mkdir -p src benches/compare tests/e2e/src tests/e2e/tests/scenarios tests/e2e/tests/conformance && \
-    touch src/lib.rs benches/compare/main.rs tests/e2e/src/lib.rs tests/e2e/tests/scenarios/main.rs \
+RUN mkdir -p src benches/big benches/compare tests/e2e/src tests/e2e/tests/scenarios tests/e2e/tests/conformance && \
+    touch src/lib.rs benches/big/main.rs benches/compare/main.rs tests/e2e/src/lib.rs tests/e2e/tests/scenarios/main.rs \
       tests/e2e/tests/conformance/main.rs tests/model/lib.rs && \
     sed -n '/^\[\[bench\]\]/,/^$/s/^name = "\(.*\)"/benches\/\1.rs/p' Cargo.toml | xargs -r touch && \
     echo 'fn main() {}' > src/main.rs && \

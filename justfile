@@ -66,6 +66,11 @@ bench:
     cargo bench --bench pure
     cargo bench --bench reconcile
 
+# A large cluster in the embedded API server: start, memory, idle CPU of `setu run`; with `--real`, which needs Go, in a real one
+bench-big *flags:
+    cargo build --release -p setu
+    SETU_BIN="$PWD/target/release/setu" cargo bench -p setu-e2e --bench big -- {{ flags }}
+
 # Setu beside Kueue's own check, a poller and plain Karpenter on the real control plane; needs Go. `--full` takes longer, `--shortage` is that part alone
 bench-compare *flags:
     cargo build --release -p setu

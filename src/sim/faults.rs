@@ -16,7 +16,7 @@
 //! | a journal is of a newer version | move `NewerJournal` |
 //! | the collector of spans does not answer | `traced` of a drama |
 //! | nobody reads the metrics | not played: they are fetched, and nothing waits for who fetches them |
-//! | many gangs come at once after an outage | `tests/dramas/fixed.rs`; ten thousand in `benches/big.rs` |
+//! | many gangs come at once after an outage | `tests/dramas/fixed.rs`; ten thousand in `benches/big` |
 //! | Kueue stands still, between our Ready and its admission too | move `StopKueue` |
 //! | the clock of a replica jumps back | not played: `replicas` of a drama has clocks that are wrong all along |
 //! | a watch tells of a change twice | not played: a list after a cut watch tells again of everything there is |

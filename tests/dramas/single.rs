@@ -167,19 +167,19 @@ fn every(faults: &[Fault], keep: impl Fn(&Case) -> bool) -> Vec<Case> {
 }
 
 #[test]
-fn the_worst_that_can_happen_to_any_one_write_of_a_quiet_gang_does_not_change_its_end() {
-    every(&WORST, |(way, ..)| *way == 0);
+fn the_worst_that_can_happen_to_any_one_write_of_any_gang_does_not_change_its_end() {
+    every(&WORST, |_| true);
 }
 
-/// A part of what the next test plays: something happens to every write of every way, and each fault takes its turn.
-/// All of it would take longer than all the other tests together.
+/// A part of what the next test plays: one of the other faults at every write of every way, each in its turn.
 #[test]
-fn what_happens_to_one_write_of_any_gang_does_not_change_its_end() {
-    let turn = |way: usize, write: usize| Fault::ALL[(way + write) % Fault::ALL.len()];
-    let cases = every(&Fault::ALL, |&(way, write, fault)| fault == turn(way, write));
+fn what_else_happens_to_one_write_of_any_gang_does_not_change_its_end() {
+    let others: Vec<Fault> = Fault::ALL.into_iter().filter(|fault| !WORST.contains(fault)).collect();
+    let turn = |way: usize, write: usize| others.get((way + write) % others.len());
+    let cases = every(&others, |&(way, write, fault)| turn(way, write) == Some(&fault));
     let ways: BTreeSet<usize> = cases.iter().map(|(way, ..)| *way).collect();
     let faults: BTreeSet<Fault> = cases.iter().map(|(_, _, fault)| *fault).collect();
-    assert_eq!((ways.len(), faults.len()), (self::ways().len(), Fault::ALL.len()), "{cases:?}");
+    assert_eq!((ways.len(), faults.len()), (self::ways().len(), others.len()), "{cases:?}");
 }
 
 /// `just nightly` runs it.

@@ -7,7 +7,7 @@
 //! | a NodeClaim of a coming name that bears Setu's labels (A15) | takes rights over the cluster, and the chart's policy refuses it; without the labels it is the move `SquatName` |
 //! | names that two gangs would share (A14), text that drives terminals or metrics (A21, A22) | text alone, which nothing is decided by |
 //! | pods that ask for other nodes, or for very many (A16, A17) | decided once, by the plan and its guards, whatever happens after |
-//! | very many Workloads (A19) | `tests/dramas/fixed.rs` has thirty, `benches/big.rs` ten thousand |
+//! | very many Workloads (A19) | `tests/dramas/fixed.rs` has thirty, `benches/big` ten thousand |
 //! | changes between a read and a write, or between two leaders (A23, A24) | no move: every drama has them, by lag, faults and a second replica |
 //! | Setu's own token is stolen (A25), a kubelet lies (A27) | who has that is no tenant |
 //! | parameters are deleted or replaced (A28) | dramas have none; scene `Policy` changes what they would say |

@@ -9,6 +9,7 @@
 
 mod accounts;
 pub mod apply;
+pub mod definitions;
 mod identity;
 mod jaeger;
 mod jobs;

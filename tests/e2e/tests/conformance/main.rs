@@ -20,14 +20,12 @@ mod step;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use campaign::{Campaign, Pair};
 use libtest_mimic::{Arguments, Failed, Trial};
-use serde_json::{Value, json};
 use server::Server;
-use setu_e2e::{Layout, Options, Scope, Stack};
+use setu_e2e::{Options, Scope, Stack, definitions};
 use step::Sequence;
 use tokio::runtime::Runtime;
 
@@ -43,7 +41,7 @@ fn main() -> Result<()> {
     arguments.test_threads = Some(1);
     let runtime = Arc::new(Runtime::new()?);
     let stack = runtime.block_on(Stack::start(Options { scope: Scope::ApiServer, ..Options::default() }))?;
-    runtime.block_on(definitions(&stack))?;
+    runtime.block_on(definitions::install(&stack.client()?))?;
     let real = Server::Real(stack.client()?);
     let itself = Campaign {
         pair: Pair { left: real.clone(), right: real.clone(), runtime: Arc::clone(&runtime) },
@@ -115,32 +113,4 @@ fn number<T: std::str::FromStr>(name: &str, otherwise: T) -> Result<T> {
 /// The folder of kept sequences.
 fn kept_folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("conformance")
-}
-
-/// Installs the CRDs of Kueue and Karpenter, without the webhooks, which do not run here.
-async fn definitions(stack: &Stack) -> Result<()> {
-    let mut definitions = Vec::new();
-    for file in ["kueue.yaml", "karpenter.yaml"] {
-        let path = Layout::default().upstream().join(file);
-        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        let objects = setu_e2e::apply::documents(&text)?;
-        definitions.extend(objects.into_iter().filter(|object| object["kind"] == "CustomResourceDefinition"));
-    }
-    for definition in &mut definitions {
-        definition["spec"]["conversion"] = json!({"strategy": "None"});
-        if let Some(versions) = definition["spec"]["versions"].as_array_mut() {
-            versions.retain(|version| version["storage"] == Value::Bool(true));
-        }
-    }
-    let client = stack.client()?;
-    setu_e2e::apply::all(&client, definitions).await?;
-    let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
-    for kind in kinds::ALL.iter().filter(|kind| kind.custom) {
-        let path = format!("{}/{}", kind.root, kind.plural);
-        while client.request_text(http::Request::get(&path).body(Vec::new())?).await.is_err() {
-            anyhow::ensure!(tokio::time::Instant::now() < deadline, "{path} is still not served");
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    }
-    Ok(())
 }

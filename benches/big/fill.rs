@@ -1,0 +1,145 @@
+//! Copies the model gang as often as is asked for, over HTTP, into whichever API server it is.
+
+use crate::model::Model;
+use anyhow::{Context as _, Result};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use jiff::Timestamp;
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use kube::discovery::ApiResource;
+use kube::{Api, Client};
+use serde_json::{Value, json};
+use setu::api::Workload;
+use setu::gang::Journal;
+use setu::gang::identity::gang_id;
+use setu::gang::reservation::Epoch;
+use setu::names;
+use setu::sim::api::kinds::{self, Kind};
+use setu::sim::scenario;
+use setu_e2e::apply;
+
+/// Gangs that are being copied at once.
+const AT_ONCE: usize = 16;
+/// What a copy has of its own.
+const OWN: [&str; 6] =
+    ["uid", "resourceVersion", "creationTimestamp", "generation", "managedFields", "ownerReferences"];
+
+/// Where a world is made.
+pub struct Filler {
+    pub client: Client,
+    pub id: &'static str,
+}
+
+impl Filler {
+    /// All objects of a kind; in the world's namespace if it has namespaces.
+    pub fn api(&self, kind: &Kind) -> Api<DynamicObject> {
+        let resource = ApiResource {
+            group: kind.group.to_owned(),
+            version: kind.version.to_owned(),
+            api_version: kind.api_version(),
+            kind: kind.kind.to_owned(),
+            plural: kind.plural.to_owned(),
+        };
+        if kind.namespaced {
+            Api::namespaced_with(self.client.clone(), self.id, &resource)
+        } else {
+            Api::all_with(self.client.clone(), &resource)
+        }
+    }
+
+    /// Makes what the gangs stand on, and the gangs: for each that runs, one that waits for quota.
+    pub async fn fill(&self, model: &Model, gangs: usize) -> Result<()> {
+        apply::all(&self.client, scenario::objects(self.id, 1_000_000)?).await?;
+        for (kind, object) in &model.others {
+            if let Some(status) = object.get("status") {
+                self.tell(kind, object["metadata"]["name"].as_str().unwrap_or_default(), status).await?;
+            }
+        }
+        let all = stream::iter(0..gangs).map(|index| self.gang(model, index));
+        all.buffer_unordered(AT_ONCE).try_collect::<()>().await
+    }
+
+    async fn gang(&self, model: &Model, index: usize) -> Result<()> {
+        let uid = model.workload["metadata"]["uid"].as_str().unwrap_or_default();
+        let name = model.workload["metadata"]["name"].as_str().unwrap_or_default();
+        let new_name = format!("{name}-{index}");
+        let made = self.copy(&kinds::WORKLOAD, &model.workload, &[(name, &new_name)]).await?;
+        let new_uid = made["metadata"]["uid"].as_str().context("a Workload without a UID")?.to_owned();
+        let (gang, new_gang) = (gang_id(uid, self.id), gang_id(&new_uid, self.id));
+        let journal_key = names::journal_key(self.id);
+        let journal = model.workload["metadata"]["annotations"][&journal_key].as_str().unwrap_or_default();
+        let text = journal.replace(uid, &new_uid).replace(&gang, &new_gang).replace(name, &new_name);
+        let text = text.replace(&self.epoch_of(&model.workload)?, &self.epoch_of(&made)?);
+        let made_at: Timestamp =
+            made["metadata"]["creationTimestamp"].as_str().unwrap_or_default().parse()?;
+        // As this gang's own, trace ids included, or Setu would write it anew.
+        let journal = Journal::decode(&text, &new_uid, made_at, Timestamp::now())?;
+        let patch = json!({"metadata": {"annotations": {journal_key.as_str(): journal.encode()}}});
+        let workloads = self.api(&kinds::WORKLOAD);
+        workloads.patch(&new_name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        for (slot, claim) in model.claims.iter().enumerate() {
+            let claim_name = claim["metadata"]["name"].as_str().unwrap_or_default();
+            let node_name = claim["status"]["nodeName"].as_str().unwrap_or_default();
+            let node = model.nodes.iter().find(|n| n["metadata"]["name"] == node_name);
+            let (new_claim, new_node) = (format!("setu-big-{index}-{slot}"), format!("node-{index}-{slot}"));
+            let replaced = [
+                (uid, new_uid.as_str()),
+                (gang.as_str(), new_gang.as_str()),
+                (claim_name, new_claim.as_str()),
+                (node_name, new_node.as_str()),
+                (name, new_name.as_str()),
+            ];
+            self.copy(&kinds::NODE_CLAIM, claim, &replaced).await?;
+            self.node(node.context("a claim without its Node")?, &new_node, &replaced).await?;
+        }
+        let mut waiting = model.workload.clone();
+        waiting["metadata"]["annotations"] = json!({});
+        waiting.as_object_mut().and_then(|waiting| waiting.remove("status"));
+        self.copy(&kinds::WORKLOAD, &waiting, &[(name, &format!("waiting-{index}"))]).await?;
+        Ok(())
+    }
+
+    async fn node(&self, node: &Value, name: &str, replaced: &[(&str, &str)]) -> Result<()> {
+        let made = self.copy(&kinds::NODE, node, replaced).await?;
+        if made["spec"]["taints"] != node["spec"]["taints"] {
+            // A real API server gives each new Node a taint that its node controller would take off.
+            let taints = json!({"spec": {"taints": node["spec"]["taints"]}});
+            self.api(&kinds::NODE).patch(name, &PatchParams::default(), &Patch::Merge(taints)).await?;
+        }
+        Ok(())
+    }
+
+    /// The object made anew, with passages replaced, and its status.
+    async fn copy(&self, kind: &Kind, model: &Value, replaced: &[(&str, &str)]) -> Result<Value> {
+        let mut text = model.to_string();
+        for (from, to) in replaced {
+            text = text.replace(from, to);
+        }
+        let mut object: DynamicObject = serde_json::from_str(&text)?;
+        let status = object.data.as_object_mut().and_then(|data| data.remove("status"));
+        let mut object = serde_json::to_value(object)?;
+        if let Some(metadata) = object["metadata"].as_object_mut() {
+            metadata.retain(|key, _| !OWN.contains(&key.as_str()));
+        }
+        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let object: DynamicObject = serde_json::from_value(object)?;
+        let made = self.api(kind).create(&PostParams::default(), &object).await;
+        let made = made.with_context(|| format!("creating {} {name}", kind.kind))?;
+        match status {
+            Some(status) => self.tell(kind, &name, &status).await,
+            None => Ok(serde_json::to_value(made)?),
+        }
+    }
+
+    /// Sets an object's status; returns the object.
+    pub async fn tell(&self, kind: &Kind, name: &str, status: &Value) -> Result<Value> {
+        let patch = Patch::Merge(json!({"status": status}));
+        let told = self.api(kind).patch_status(name, &PatchParams::default(), &patch).await;
+        Ok(serde_json::to_value(told.with_context(|| format!("the status of {} {name}", kind.kind))?)?)
+    }
+
+    /// Identity of a Workload's admission, which its journal names.
+    fn epoch_of(&self, workload: &Value) -> Result<String> {
+        let workload: Workload = serde_json::from_value(workload.clone())?;
+        Ok(Epoch::of(&workload, self.id).0)
+    }
+}

@@ -1,0 +1,43 @@
+//! What Kueue and Karpenter define, for an API server on which neither runs.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
+use kube::Client;
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::{Layout, apply};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Installs the CRDs of Kueue and Karpenter, in the versions that are stored and without webhooks; returns when all
+/// are served. An error says which is not, or which file cannot be read.
+pub async fn install(client: &Client) -> Result<()> {
+    let mut definitions = Vec::new();
+    for file in ["kueue.yaml", "karpenter.yaml"] {
+        let path = Layout::default().upstream().join(file);
+        let text = std::fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let objects = apply::documents(&text)?;
+        definitions.extend(objects.into_iter().filter(|object| object["kind"] == "CustomResourceDefinition"));
+    }
+    let mut paths = Vec::new();
+    for definition in &mut definitions {
+        let spec = &mut definition["spec"];
+        spec["conversion"] = json!({"strategy": "None"});
+        let versions = spec["versions"].as_array_mut().context("a CRD without versions")?;
+        versions.retain(|version| version["storage"] == Value::Bool(true));
+        let text = |pointer| spec.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
+        let version = text("/versions/0/name");
+        paths.push(format!("/apis/{}/{version}/{}", text("/group"), text("/names/plural")));
+    }
+    apply::all(client, definitions).await?;
+    let deadline = Instant::now() + PATIENCE;
+    for path in paths {
+        while client.request_text(http::Request::get(&path).body(Vec::new())?).await.is_err() {
+            ensure!(Instant::now() < deadline, "{path} is still not served");
+            sleep(Duration::from_millis(100)).await;
+        }
+    }
+    Ok(())
+}
