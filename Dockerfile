@@ -11,7 +11,7 @@ FROM --platform=$BUILDPLATFORM rust:1.95-alpine@sha256:606fd313a0f49743ee2a7bd49
 RUN apk add --no-cache musl-dev clang && \
     cargo install cargo-auditable --locked --version 0.7.7
 ARG TARGETARCH
-# Seconds since 1970 of the commit; with it no time of the build is in the image.
+# Seconds since 1970 of the commit; with it two builds of one commit are alike.
 ARG SOURCE_DATE_EPOCH=0
 ENV SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH} \
     CARGO_INCREMENTAL=0 \
