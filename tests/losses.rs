@@ -645,6 +645,26 @@ fn a_plan_that_has_changed_mends_nothing_under_running_pods() {
 }
 
 #[test]
+fn a_gang_of_another_number_of_nodes_than_its_plan_has_is_taken_back() {
+    let seen = |slots, claims: Vec<ClaimView>| {
+        let mut seen = Seen::new(State::Provisioning, Standing::Reserved);
+        seen.plan = Outcome::Provision(plan(3));
+        (seen.journal.memory.slots, seen.journal.memory.plan) = (slots, Some(plan(3).hash()));
+        seen.losses.clear();
+        seen.claims = claims;
+        seen.events()
+    };
+    let all = || vec![ready(0, 0), ready(1, 0), ready(2, 0)];
+    assert_eq!(seen(3, all()), [Event::ClaimsExist]);
+    for (slots, claims) in [(1, vec![ready(0, 0)]), (1, Vec::new()), (4, all())] {
+        let events = seen(slots, claims);
+        let changed =
+            |event: &Event| matches!(event, Event::Failed(f) if f.reason == FailureClass::PlanChanged);
+        assert!(events.iter().any(changed), "{slots}: {events:?}");
+    }
+}
+
+#[test]
 fn of_two_claims_for_one_slot_the_later_stays() {
     let mut seen = Seen::new(State::Approved, Standing::Admitted);
     seen.journal.memory.generation = 1;

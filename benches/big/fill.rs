@@ -89,7 +89,7 @@ impl Filler {
                 (name, new_name.as_str()),
             ];
             self.copy(&kinds::NODE_CLAIM, claim, &replaced).await?;
-            self.node(node.context("a claim without its Node")?, &new_node, &replaced).await?;
+            self.node(node.context("a claim without its Node")?, &replaced).await?;
         }
         let mut waiting = model.workload.clone();
         waiting["metadata"]["annotations"] = json!({});
@@ -98,25 +98,22 @@ impl Filler {
         Ok(())
     }
 
-    async fn node(&self, node: &Value, name: &str, replaced: &[(&str, &str)]) -> Result<()> {
+    async fn node(&self, node: &Value, replaced: &[(&str, &str)]) -> Result<()> {
+        let wanted = changed(node, replaced)?;
         let made = self.copy(&kinds::NODE, node, replaced).await?;
-        if made["spec"]["taints"] != node["spec"]["taints"] {
+        if made["spec"]["taints"] != wanted["spec"]["taints"] {
             // A real API server gives each new Node a taint that its node controller would take off.
-            let taints = json!({"spec": {"taints": node["spec"]["taints"]}});
-            self.api(&kinds::NODE).patch(name, &PatchParams::default(), &Patch::Merge(taints)).await?;
+            let taints = Patch::Merge(json!({"spec": {"taints": wanted["spec"]["taints"]}}));
+            let name = made["metadata"]["name"].as_str().unwrap_or_default();
+            self.api(&kinds::NODE).patch(name, &PatchParams::default(), &taints).await?;
         }
         Ok(())
     }
 
     /// The object made anew, with passages replaced, and its status.
     async fn copy(&self, kind: &Kind, model: &Value, replaced: &[(&str, &str)]) -> Result<Value> {
-        let mut text = model.to_string();
-        for (from, to) in replaced {
-            text = text.replace(from, to);
-        }
-        let mut object: DynamicObject = serde_json::from_str(&text)?;
-        let status = object.data.as_object_mut().and_then(|data| data.remove("status"));
-        let mut object = serde_json::to_value(object)?;
+        let mut object = changed(model, replaced)?;
+        let status = object.as_object_mut().and_then(|object| object.remove("status"));
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.retain(|key, _| !OWN.contains(&key.as_str()));
         }
@@ -142,4 +139,10 @@ impl Filler {
         let workload: Workload = serde_json::from_value(workload.clone())?;
         Ok(Epoch::of(&workload, self.id).0)
     }
+}
+
+/// An object with passages of its text replaced.
+fn changed(model: &Value, replaced: &[(&str, &str)]) -> Result<Value> {
+    let text = replaced.iter().fold(model.to_string(), |text, (from, to)| text.replace(from, to));
+    Ok(serde_json::from_str(&text)?)
 }

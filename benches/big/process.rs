@@ -36,7 +36,7 @@ impl Process {
     pub fn mib(&self, of: &str) -> f64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
         let line = status.lines().find_map(|l| l.strip_prefix(of)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap() / 1024.0
+        line.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1024.0
     }
 }
 

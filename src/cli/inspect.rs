@@ -69,7 +69,8 @@ impl Args {
         let gangs = self.select(&cluster, &snapshot).await?;
         let text = self.text(&gangs, &snapshot)?;
         if gangs.is_empty() && matches!(self.output, Output::Table | Output::Wide) {
-            render::remark("no gang here");
+            let hint = if self.finished { "" } else { "; --finished shows those of finished Workloads" };
+            render::remark(&format!("no gang here{hint}"));
         }
         let still_read = render::show(&text);
         if self.watch && still_read { self.follow(&cluster, snapshot, gangs).await } else { Ok(()) }

@@ -39,9 +39,8 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
         },
         Err(why) => Active { works: false, reason: "BadParametersRef", message: why.clone() },
     };
-    let known = context.policies.parameters(&name);
-    context.policies.set_parameters(&name, found.clone());
-    if known.as_ref() != Some(&found) {
+    // While there was no check of this name, nobody looked after its Workloads.
+    if context.policies.set_parameters(&name, &check.uid().unwrap_or_default(), found) {
         context.wake_all_of(&name);
     }
     if !context.shards.first().leads() {

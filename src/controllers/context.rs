@@ -260,8 +260,9 @@ impl Context {
 
     /// Has another look taken at every Workload that has a check of ours.
     pub fn wake_all_of(&self, check: &str) {
+        let journal = names::journal_key(check);
         for workload in self.stores.workloads.each() {
-            if workload.check(check).is_some() {
+            if workload.check(check).is_some() || workload.annotations().contains_key(&journal) {
                 self.wake_workload(ObjectRef::from_obj(&*workload));
             }
         }

@@ -190,6 +190,11 @@ pub fn updates(
         Obstacle::new(ObstacleReason::QueueUnknown, format!("ClusterQueue {name} is not to be found"))
     })?;
     let pod_sets = plan::demand::pinned(Some(&queue), request);
+    if pod_sets.is_empty() {
+        // The nodes were made for some: without a word of ours no pod would find its way to them.
+        let what = format!("ClusterQueue {name} has check {} provide for no pod set any more", request.check);
+        return Err(Obstacle::new(ObstacleReason::QueueUnknown, what));
+    }
     let updates = plan::pod_set_updates(&pod_sets, request.gang, pinning);
     let cluster = Cluster { flavors: &context.stores.flavors.state(), ..Cluster::default() };
     plan::merge::check(&cluster, request, &updates)?;

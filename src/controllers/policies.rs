@@ -21,7 +21,8 @@ const MOST_GIVEN: usize = 32;
 #[derive(Default)]
 pub struct Policies {
     settings: RwLock<Arc<Settings>>,
-    parameters: Mutex<BTreeMap<String, Parameters>>,
+    /// By name of the check; with its UID.
+    parameters: Mutex<BTreeMap<String, (String, Parameters)>>,
     attempts: Mutex<BTreeMap<String, (u32, Arc<Policy>)>>,
     /// Those that attempts were given last: most are given the same.
     given: Mutex<VecDeque<Weak<Policy>>>,
@@ -50,14 +51,18 @@ impl Policies {
         *settings = Arc::new(Settings { file, command_line, served_groups });
     }
 
-    /// Notes what a check's parameters came to.
-    pub fn set_parameters(&self, check: &str, parameters: Parameters) {
-        open(&self.parameters).insert(check.to_owned(), parameters);
+    /// Notes what the parameters came to of the check of this name and UID. Returns whether that is news.
+    pub fn set_parameters(&self, check: &str, uid: &str, parameters: Parameters) -> bool {
+        let now = (uid.to_owned(), parameters);
+        let mut all = open(&self.parameters);
+        let is_news = all.get(check) != Some(&now);
+        all.insert(check.to_owned(), now);
+        is_news
     }
 
     /// What a check's parameters came to; `None` while they have not been read.
     pub fn parameters(&self, check: &str) -> Option<Parameters> {
-        open(&self.parameters).get(check).cloned()
+        open(&self.parameters).get(check).map(|(_, parameters)| parameters.clone())
     }
 
     /// Keeps the policy that an attempt of a gang is run by.

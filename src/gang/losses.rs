@@ -112,10 +112,16 @@ pub(super) fn is_same(journal: &Journal, plan: &Plan) -> bool {
     let memory = &journal.memory;
     // What Kueue is to add to the pods is one for all nodes.
     let pinned_alike = memory.pinning == Pinning::Auto || memory.pinning == plan.pinning;
-    match &memory.plan {
+    let alike = match &memory.plan {
         Some(hash) => *hash == plan.hash(),
-        None => u32::try_from(plan.slots.len()) == Ok(memory.slots) && pinned_alike,
-    }
+        None => pinned_alike,
+    };
+    alike && is_as_many(journal, plan)
+}
+
+/// Whether a plan gives as many nodes as the attempt was started with.
+pub(super) fn is_as_many(journal: &Journal, plan: &Plan) -> bool {
+    u32::try_from(plan.slots.len()) == Ok(journal.memory.slots)
 }
 
 /// Whether this shortage is left to the next tier for the slots that it took alone.

@@ -181,7 +181,10 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         // One is gone already, it seems.
         return Some(Reading::LookAgain);
     }
-    if missing.is_empty() && journal.memory.plan.is_some() {
+    // Nobody can tell a journal with another number of slots from one that a tenant wrote.
+    let recounted =
+        matches!(facts.plan, Some(Outcome::Provision(plan)) if !losses::is_as_many(journal, plan));
+    if missing.is_empty() && journal.memory.plan.is_some() && !recounted {
         return event(Event::ClaimsExist);
     }
     if expired(journal, facts) {

@@ -42,8 +42,15 @@ pub fn text(gangs: &[Gang], columns: Option<usize>) -> String {
             let _ = writeln!(text, "{:width$}  {:5}  {:19}  {:10}  {:wide$}  {line}", "", "", "", "", "");
         }
     }
+    text.push_str(LEGEND);
     text
 }
+
+/// What the columns mean.
+const LEGEND: &str = "
+NODES were created for it; they were WASTED for as long as they existed without a pod of it. API WRITES are Setu's: to its
+Workload and NodeClaims, and Events. TIERS are those of the policy, or capacity types. The WAY has the time in each state.
+";
 
 /// Steps with arrows between them, on lines that are not too long.
 fn wrapped(steps: impl Iterator<Item = String>, width: usize) -> Vec<String> {

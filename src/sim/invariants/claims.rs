@@ -119,7 +119,9 @@ fn created(sight: &mut Sight, claim: &Value) {
         None => sight.violated("first-written", format!("{name} is created under no journal")),
         Some((journal, _)) => {
             let known = attempt.parse().is_ok_and(|a: u32| a <= journal.memory.attempt);
-            if !known {
+            // It was on its way when somebody wrote a journal of an earlier attempt.
+            let forgotten = tampered && sight.lateness.delay.is_positive();
+            if !known && !forgotten {
                 let stored = journal.memory.attempt;
                 sight.violated(
                     "first-written",
@@ -128,7 +130,9 @@ fn created(sight: &mut Sight, claim: &Value) {
             }
             let live = sight.claims.values().filter(|c| !is_going(c) && of_same_gang(c, claim)).count();
             let slots = usize::try_from(journal.memory.slots).unwrap_or(usize::MAX);
-            if attempt == journal.memory.attempt.to_string() && live >= slots && !late {
+            // What comes after its attempt is over is judged above.
+            let goes_on = journal.state.wants_claims() && attempt == journal.memory.attempt.to_string();
+            if goes_on && live >= slots && !late {
                 sight.violated("one-per-slot", format!("{name} is claim {} of a gang of {slots}", live + 1));
             }
         }
