@@ -315,18 +315,17 @@ impl<'a> Gang<'a> {
 /// Whether a gang may have as many slots as its journal says, which a tenant can write too. More would be work for
 /// nothing; with fewer than it has claims for it would start without some of its nodes.
 fn is_possible(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
-    let slots = i64::from(journal.memory.slots);
     let pods: i64 = workload.spec.pod_sets.iter().map(|set| i64::from(set.count)).sum();
-    let claimed = |claims: &mut dyn Iterator<Item = &NodeClaim>| {
-        claims
-            .filter_map(|c| c.label(names::SLOT).parse::<i64>().ok()?.checked_add(1))
-            .max()
-            .unwrap_or_default()
-    };
-    let attempt = journal.memory.attempt.to_string();
     let begun = matches!(journal.state, State::Provisioning | State::WaitingReady);
-    let of_attempt = |c: &&NodeClaim| {
-        begun && c.label(names::ATTEMPT) == attempt && c.metadata.deletion_timestamp.is_none()
-    };
-    slots <= pods.max(claimed(&mut claims.iter())) && claimed(&mut claims.iter().filter(of_attempt)) <= slots
+    let attempt = journal.memory.attempt.to_string();
+    let lasts =
+        |c: &&NodeClaim| c.label(names::ATTEMPT) == attempt && c.metadata.deletion_timestamp.is_none();
+    let least = if begun { slots_of(claims.iter().filter(lasts)) } else { 0 };
+    let most = pods.max(slots_of(claims.iter()));
+    (least..=most).contains(&i64::from(journal.memory.slots))
+}
+
+/// How many slots a gang has at least that has these claims.
+fn slots_of<'c>(claims: impl Iterator<Item = &'c NodeClaim>) -> i64 {
+    claims.filter_map(|c| c.label(names::SLOT).parse::<i64>().ok()?.checked_add(1)).max().unwrap_or_default()
 }
