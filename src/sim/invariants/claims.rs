@@ -130,9 +130,10 @@ fn created(sight: &mut Sight, claim: &Value) {
             }
             let live = sight.claims.values().filter(|c| !is_going(c) && of_same_gang(c, claim)).count();
             let slots = usize::try_from(journal.memory.slots).unwrap_or(usize::MAX);
-            // What comes after its attempt is over is judged above.
+            // What comes after its attempt is over is judged above; and a create may be on its way when somebody
+            // writes that there are fewer.
             let goes_on = journal.state.wants_claims() && attempt == journal.memory.attempt.to_string();
-            if goes_on && live >= slots && !late {
+            if goes_on && live >= slots && !late && !tampered {
                 sight.violated("one-per-slot", format!("{name} is claim {} of a gang of {slots}", live + 1));
             }
         }
