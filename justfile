@@ -29,7 +29,7 @@ soak count='1000' from='1000000':
     cargo bench --locked --bench soak -- {{ count }} {{ from }}
 
 # The same with more dramas, in which every fault must meet a gang in every state; and every fault at every write
-nightly count='20000' from='1000000':
+nightly count='100000' from='1000000':
     cargo test --locked --profile bench --test dramas -- --ignored every_fault --nocapture
     cargo bench --locked --bench soak -- {{ count }} {{ from }} every-pair
 

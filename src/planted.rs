@@ -15,7 +15,7 @@
 //! | client | `RetryInClient` |
 //! | simulator | `AdoptStranger`, `SweepBeforeStores`, `SelectorMissing`, `VerdictBeforeCleanup`, `DeleteWithoutUid`, `CreateWithoutJournal`, `ActOnStaleJournal`, `ActOnConflict` |
 //!
-//! The last four are hooks in the order of requests, of which the model has a copy; so both must find them.
+//! The last five are hooks in the order of requests, of which the model has a copy; so both must find them.
 
 #[cfg(feature = "planted-bugs")]
 pub use switch::{Planted, is_planted, plant, salt};

@@ -2,6 +2,7 @@
 
 use super::Failure;
 use super::policy_flags::PolicyFlags;
+use super::render;
 use crate::api::RawParameters;
 use crate::api::parameters::ProvisioningParametersSpec;
 use crate::names;
@@ -104,6 +105,14 @@ impl Show {
         let settings = self.policy.settings()?;
         let parameters = self.parameters.as_ref().map(parameters).transpose()?;
         let named = parameters.as_ref().map(|(name, spec)| (name.as_str(), spec));
+        let checks = &settings.file.checks;
+        if !checks.is_empty() && !checks.contains_key(&self.check) {
+            let named: Vec<&str> = checks.keys().map(String::as_str).collect();
+            let (check, named) = (&self.check, named.join(", "));
+            render::remark(&format!(
+                "the policy file names no check {check}, only {named}: its defaults hold"
+            ));
+        }
         super::usable(&self.check, &settings.policy(&self.check, named.map(|(_, spec)| spec)))?;
         super::print(&show::show(&settings, &self.check, named));
         Ok(())

@@ -42,27 +42,26 @@ fn found(facts: &Facts<'_>, standing: Standing) -> Option<Event> {
     })
 }
 
-/// What the claims of an approved gang say against its journal, which a tenant can write: no journal of
-/// ours knows fewer slots than there are claims of its attempt, or, once it is admitted, is without any claim
-/// while a later attempt has some. The gang's pods run on them, or soon will, so they are believed.
+/// What the claims of an admitted gang say against its journal, which a tenant can write: no journal of
+/// ours knows fewer slots than there are claims of its attempt, or is without any claim while a later
+/// attempt has some. The gang's pods run on them, so they are believed.
 pub(super) fn belied(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
     // A gang that needs no node, or was not started on a Ready of ours, runs elsewhere: a claim that came
     // late is a stray. Once our check is taken off, neither is known any more.
     let standing = match facts.reservation {
-        Reservation::Held { standing: Standing::Reserved, .. } if !needs_nothing(facts) => Standing::Reserved,
         Reservation::Held { standing, .. } if facts.told == Verdict::Ready && !needs_nothing(facts) => {
             *standing
         }
         Reservation::Leaving(Ending::CheckRemoved) => Standing::Admitted,
         _ => return None,
     };
-    if journal.state != State::Approved || standing == Standing::Running {
+    let runs = matches!(standing, Standing::Admitted | Standing::AdmittedPods);
+    if journal.state != State::Approved || !runs {
         return None;
     }
     let event = found(facts, standing)?;
     let Event::Found { attempt, slots, .. } = event else { return None };
-    let runs = standing != Standing::Reserved;
-    let of_another = runs && attempt > journal.memory.attempt && live(journal, facts).next().is_none();
+    let of_another = attempt > journal.memory.attempt && live(journal, facts).next().is_none();
     let of_more = attempt == journal.memory.attempt && slots > journal.memory.slots;
     (of_another || of_more).then_some(event)
 }

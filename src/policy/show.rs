@@ -115,7 +115,8 @@ impl Page {
         for (key, value) in of.as_mapping().into_iter().flatten() {
             let Some(key) = key.as_str() else { continue };
             path.push(key.to_owned());
-            if value.is_mapping() && !ATOMIC.contains(&path.join(".").as_str()) {
+            let is_filled = value.as_mapping().is_some_and(|mapping| !mapping.is_empty());
+            if is_filled && !ATOMIC.contains(&path.join(".").as_str()) {
                 let _ = writeln!(self.text, "{:1$}{key}:", "", depth * 2);
                 self.fields(depth + 1, value, path, origin);
             } else {

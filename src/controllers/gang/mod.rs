@@ -316,7 +316,12 @@ impl<'a> Gang<'a> {
 /// nothing; with fewer than it has claims for it would start without some of its nodes.
 fn is_possible(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
     let pods: i64 = workload.spec.pod_sets.iter().map(|set| i64::from(set.count)).sum();
-    let begun = matches!(journal.state, State::Provisioning | State::WaitingReady);
+    let begun = match journal.state {
+        State::Provisioning | State::WaitingReady => true,
+        // Without a slot it needs no nodes, and what is there goes; once it is admitted its pods run on them.
+        State::Approved => journal.memory.slots > 0 && !workload.is("Admitted"),
+        _ => false,
+    };
     let attempt = journal.memory.attempt.to_string();
     let lasts =
         |c: &&NodeClaim| c.label(names::ATTEMPT) == attempt && c.metadata.deletion_timestamp.is_none();

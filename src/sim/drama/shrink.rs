@@ -3,9 +3,11 @@
 use super::Drama;
 use crate::sim::faults::Rates;
 
-/// Drops what a drama does not need, as long as it still goes wrong.
+/// Drops what a drama does not need, as long as it still goes wrong in the same way.
 pub fn shrink(drama: &Drama) -> Drama {
-    let fails = |d: &Drama| d.play(false).is_ok_and(|o| !o.violations.is_empty());
+    let broken = |d: &Drama| d.play(false).ok()?.violations.first().map(|violation| violation.invariant);
+    let Some(first) = broken(drama) else { return drama.clone() };
+    let fails = |d: &Drama| broken(d) == Some(first);
     let mut best = drama.clone();
     let mut smaller = true;
     while smaller {

@@ -1,6 +1,7 @@
 //! Every NodeClaim there ever was, as a watch told of it, so that one which comes and goes between two
 //! looks is judged too.
 
+use crate::stage::NEIGHBOURS;
 use futures::TryStreamExt as _;
 use kube::api::{Api, WatchEvent, WatchParams};
 use kube::{Client, ResourceExt as _};
@@ -73,6 +74,12 @@ impl Ledger {
     pub fn of(&self, namespace: &str) -> Vec<Bought> {
         let prefix = format!("{namespace}/");
         self.0.lock().unwrap().values().filter(|b| b.workload.starts_with(&prefix)).cloned().collect()
+    }
+
+    /// Forgets a Job whose owner has given its nodes back.
+    pub fn forget(&self, job: &str) {
+        let prefix = format!("{NEIGHBOURS}/job-{job}-");
+        self.0.lock().unwrap().retain(|_, bought| !bought.workload.starts_with(&prefix));
     }
 
     /// Nothing was ever bought from another NodePool than this, of another shape than the first, in

@@ -13,6 +13,8 @@ use setu_e2e::apply;
 
 /// Rounds of the tenant who submits and deletes.
 const ROUNDS: usize = 6;
+/// Jobs of the tenant who submits all at once; the queue has room for them and for the neighbours.
+const MANY_JOBS: usize = 40;
 /// More than `guards.gangNodes` is by default, each on a node of its own.
 const TINY_PODS: usize = 300;
 
@@ -88,6 +90,31 @@ pub async fn jobs_with_names_of_others(stage: &mut Stage) {
     }
     stage.until("their claims are gone", async |s| s.claims(TENANT).await.len() == PODS).await;
     stage.nobody_was_harmed("gangs with names of others that went").await;
+}
+
+/// A19: very many Jobs at once, and a gang of the neighbours that comes after them.
+pub async fn very_many_jobs(stage: &mut Stage) {
+    let names: Vec<String> = (0..MANY_JOBS).map(|n| format!("many-{n}")).collect();
+    for name in &names {
+        apply::one(&stage.tenant, job(TENANT, name)).await.unwrap();
+    }
+    apply::one(&stage.admin, job(NEIGHBOURS, "late")).await.unwrap();
+    stage
+        .until("the neighbours' new gang has its claims", async |s| {
+            s.claims(NEIGHBOURS).await.len() == 3 * PODS
+        })
+        .await;
+    let jobs: Api<Job> = Api::namespaced(stage.admin.clone(), NEIGHBOURS);
+    jobs.delete("late", &DeleteParams::background()).await.unwrap();
+    for name in &names {
+        stage.as_tenant(json!({"delete": {"kind": "Job", "name": name}})).await;
+    }
+    stage.until("their claims are gone", async |s| s.claims(TENANT).await.len() == PODS).await;
+    stage
+        .until("those of the new gang as well", async |s| s.claims(NEIGHBOURS).await.len() == 2 * PODS)
+        .await;
+    stage.ledger.forget("late");
+    stage.nobody_was_harmed("very many Jobs").await;
 }
 
 /// A17: more tiny pods than a gang may have nodes.

@@ -39,6 +39,7 @@ async fn whatever_a_tenant_does_others_keep_their_nodes_and_nobody_gets_another_
     loads::jobs_that_ask_for_more(&mut stage).await;
     loads::jobs_that_come_and_go(&mut stage).await;
     loads::jobs_with_names_of_others(&mut stage).await;
+    loads::very_many_jobs(&mut stage).await;
     loads::a_job_of_tiny_pods(&mut stage).await;
     told::a_launch_that_is_refused(&mut stage).await;
     loads::pods_on_nodes_of_others(&mut stage).await;
