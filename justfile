@@ -33,9 +33,10 @@ nightly count='100000' from='1000000':
     cargo test --locked --profile bench --test dramas -- --ignored every_fault --nocapture
     cargo bench --locked --bench soak -- {{ count }} {{ from }} every-pair
 
-# The model with two faults at a time, and the known bugs that it must find; takes a while
-model:
-    SETU_MODEL=large cargo test --release -p setu-model -- --nocapture --test-threads 2
+# The model to the end of what each mix of faults leads to, and the known bugs that it must find; takes a while. `just model
+# large` takes larger mixes
+model how='whole':
+    SETU_MODEL={{ quote(how) }} cargo test --locked --profile bench -p setu-model -- --nocapture --test-threads 1
     cargo test -p setu-model --features planted-bugs -- --nocapture --test-threads 2 planted
 
 # Fuzz one target (journal, quantity, policy, names); needs nightly and cargo-fuzz

@@ -18,6 +18,8 @@
 )]
 
 mod gangs;
+#[allow(dead_code, reason = "what another bench asks of a process")]
+mod usage;
 
 use axum::Router;
 use axum::body::Bytes;
@@ -108,13 +110,6 @@ impl Process {
         Self { child, metrics: metrics.trim().to_owned() }
     }
 
-    /// CPU time of all its threads so far, user and system, to 10 ms.
-    fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        Duration::from_millis(10 * fields[11..13].iter().map(|t| t.parse::<u64>().unwrap()).sum::<u64>())
-    }
-
     async fn scrape(&self) -> String {
         let mut stream = TcpStream::connect(&self.metrics).await.unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").await.unwrap();
@@ -169,7 +164,7 @@ async fn round(gangs: usize, nodes: usize, is_told: bool) -> Round {
     let process = Process::start(&kubeconfig, most, is_told.then_some(collector.as_str()));
     tokio::time::sleep(Duration::from_secs(3)).await;
 
-    let (started, before) = (Instant::now(), process.cpu());
+    let (started, before) = (Instant::now(), usage::cpu(process.child.id()));
     submit(&admin, gangs, nodes, "5s");
     let (mut scraped, mut scrape) = (Instant::now(), Duration::ZERO);
     loop {
@@ -188,7 +183,7 @@ async fn round(gangs: usize, nodes: usize, is_told: bool) -> Round {
     let wall = started.elapsed();
     // The last Events and spans are on their way for some seconds.
     tokio::time::sleep(Duration::from_secs(8)).await;
-    let cpu = process.cpu().saturating_sub(before);
+    let cpu = usage::cpu(process.child.id()).saturating_sub(before);
     if is_told {
         let page = process.scrape().await;
         let lost: Vec<&str> =

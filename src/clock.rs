@@ -1,4 +1,5 @@
-//! The time, from one place: the wall's, or a virtual one that follows tokio's clock.
+//! The time, from one place: it starts as the wall's, or as a virtual one, and then goes as tokio's clock does,
+//! which nobody can set.
 //!
 //! Deadlines are told by times that the API server gave to objects, so where this machine's clock
 //! disagrees with the API server's, the latter is followed.
@@ -14,21 +15,22 @@ const GRAIN: SignedDuration = SignedDuration::from_secs(1);
 /// Where the time comes from. Clones share what is learnt of the API server's time.
 #[derive(Clone, Debug)]
 pub struct Clock {
-    origin: Option<(Timestamp, Instant)>,
+    /// What it showed at a moment that does not move.
+    origin: (Timestamp, Instant),
     skew: SignedDuration,
-    /// Milliseconds by which this machine's clock is behind the API server's.
+    /// Milliseconds by which this machine's clock is behind the API server's, as far as is known.
     behind: Arc<AtomicI64>,
 }
 
 impl Clock {
-    /// The machine's clock.
+    /// The machine's clock as it is now. If somebody sets that anew later, this one goes on as before.
     pub fn wall() -> Self {
-        Self { origin: None, skew: SignedDuration::ZERO, behind: Arc::default() }
+        Self::starting_at(Timestamp::now())
     }
 
     /// A clock that shows `origin` now and then goes as tokio's does, which tests may pause.
     pub fn starting_at(origin: Timestamp) -> Self {
-        Self { origin: Some((origin, Instant::now())), ..Self::wall() }
+        Self { origin: (origin, Instant::now()), skew: SignedDuration::ZERO, behind: Arc::default() }
     }
 
     /// Another machine's clock, wrong by `skew`.
@@ -37,17 +39,17 @@ impl Clock {
         Self { origin: self.origin, skew, behind: Arc::default() }
     }
 
+    /// Goes on or back by so much at once, as after a sleep of the whole machine.
+    pub fn jump(&self, by: SignedDuration) {
+        self.behind.fetch_add(i64::try_from(by.as_millis()).unwrap_or_default(), Ordering::Relaxed);
+    }
+
     /// The time.
     pub fn now(&self) -> Timestamp {
-        let now = match &self.origin {
-            None => Timestamp::now(),
-            Some((origin, started)) => {
-                let elapsed = SignedDuration::try_from(started.elapsed()).unwrap_or(SignedDuration::MAX);
-                origin.checked_add(elapsed).unwrap_or(Timestamp::MAX)
-            }
-        };
+        let (origin, started) = self.origin;
+        let elapsed = SignedDuration::try_from(started.elapsed()).unwrap_or(SignedDuration::MAX);
         let wrong = self.skew + SignedDuration::from_millis(self.behind.load(Ordering::Relaxed));
-        now.checked_add(wrong).unwrap_or(Timestamp::MAX)
+        origin.checked_add(elapsed).and_then(|now| now.checked_add(wrong)).unwrap_or(Timestamp::MAX)
     }
 
     /// Learns from an answer that was asked for and came in at these times of this clock and says that
@@ -62,8 +64,7 @@ impl Clock {
         } else {
             return SignedDuration::ZERO;
         };
-        let millis = i64::try_from(step.as_millis()).unwrap_or_default();
-        self.behind.fetch_add(millis, Ordering::Relaxed);
+        self.jump(step);
         step
     }
 }

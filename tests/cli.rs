@@ -417,6 +417,24 @@ fn the_same_seed_shows_the_same_demo_and_another_seed_another() {
     assert_ne!(first, shown("4"));
 }
 
+/// `script` gives a command a terminal; elsewhere it takes other arguments.
+#[cfg(target_os = "linux")]
+#[test]
+fn in_a_terminal_each_gang_of_the_demo_has_a_bar_that_fills() {
+    let demo = format!("stty cols 120 rows 40; '{}' demo --speed 0 --seed 3", env!("CARGO_BIN_EXE_setu"));
+    let mut script = Command::new("script");
+    let output = script.args(["-qec", &demo, "/dev/null"]).env("TERM", "xterm").stdin(Stdio::null()).output();
+    let output = output.unwrap();
+    let drawn = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{drawn}");
+    for gang in ["steady", "resumed", "hungry", "evicted", "rival-a", "rival-b"] {
+        assert!(drawn.contains(&format!("{gang}\u{1b}[0m \u{1b}[32m")), "{gang} has no bar in\n{drawn}");
+    }
+    let full = "━".repeat(16);
+    assert!(drawn.contains(&full), "no bar is full in\n{drawn}");
+    assert!(drawn.contains("InsufficientCapacity") && drawn.contains("WASTED NODE-SECONDS"), "{drawn}");
+}
+
 /// Seconds of the play, by the time of its last line.
 fn length(told: &str) -> f64 {
     let time = |line: &str| line.trim_start().split_once("s  ")?.0.parse().ok();

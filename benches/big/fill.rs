@@ -51,7 +51,7 @@ impl Filler {
         apply::all(&self.client, scenario::objects(self.id, 1_000_000)?).await?;
         for (kind, object) in &model.others {
             if let Some(status) = object.get("status") {
-                self.tell(kind, object["metadata"]["name"].as_str().unwrap_or_default(), status).await?;
+                self.tell(kind, meta(object, "name"), status).await?;
             }
         }
         let all = stream::iter(0..gangs).map(|index| self.gang(model, index));
@@ -59,33 +59,32 @@ impl Filler {
     }
 
     async fn gang(&self, model: &Model, index: usize) -> Result<()> {
-        let uid = model.workload["metadata"]["uid"].as_str().unwrap_or_default();
-        let name = model.workload["metadata"]["name"].as_str().unwrap_or_default();
+        let uid = meta(&model.workload, "uid");
+        let name = meta(&model.workload, "name");
         let new_name = format!("{name}-{index}");
         let made = self.copy(&kinds::WORKLOAD, &model.workload, &[(name, &new_name)]).await?;
-        let new_uid = made["metadata"]["uid"].as_str().context("a Workload without a UID")?.to_owned();
+        let new_uid = meta(&made, "uid").to_owned();
         let (gang, new_gang) = (gang_id(uid, self.id), gang_id(&new_uid, self.id));
         let journal_key = names::journal_key(self.id);
         let journal = model.workload["metadata"]["annotations"][&journal_key].as_str().unwrap_or_default();
         let text = journal.replace(uid, &new_uid).replace(&gang, &new_gang).replace(name, &new_name);
         let text = text.replace(&self.epoch_of(&model.workload)?, &self.epoch_of(&made)?);
-        let made_at: Timestamp =
-            made["metadata"]["creationTimestamp"].as_str().unwrap_or_default().parse()?;
+        let made_at: Timestamp = meta(&made, "creationTimestamp").parse()?;
         // As this gang's own, trace ids included, or Setu would write it anew.
         let journal = Journal::decode(&text, &new_uid, made_at, Timestamp::now())?;
         let patch = json!({"metadata": {"annotations": {journal_key.as_str(): journal.encode()}}});
         let workloads = self.api(&kinds::WORKLOAD);
         workloads.patch(&new_name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         for (slot, claim) in model.claims.iter().enumerate() {
-            let claim_name = claim["metadata"]["name"].as_str().unwrap_or_default();
+            let claim_name = meta(claim, "name");
             let node_name = claim["status"]["nodeName"].as_str().unwrap_or_default();
             let node = model.nodes.iter().find(|n| n["metadata"]["name"] == node_name);
-            let (new_claim, new_node) = (format!("setu-big-{index}-{slot}"), format!("node-{index}-{slot}"));
+            // Its Node has the name of the claim.
+            let new_claim = format!("setu-big-{index}-{slot}");
             let replaced = [
                 (uid, new_uid.as_str()),
                 (gang.as_str(), new_gang.as_str()),
                 (claim_name, new_claim.as_str()),
-                (node_name, new_node.as_str()),
                 (name, new_name.as_str()),
             ];
             self.copy(&kinds::NODE_CLAIM, claim, &replaced).await?;
@@ -104,7 +103,7 @@ impl Filler {
         if made["spec"]["taints"] != wanted["spec"]["taints"] {
             // A real API server gives each new Node a taint that its node controller would take off.
             let taints = Patch::Merge(json!({"spec": {"taints": wanted["spec"]["taints"]}}));
-            let name = made["metadata"]["name"].as_str().unwrap_or_default();
+            let name = meta(&made, "name");
             self.api(&kinds::NODE).patch(name, &PatchParams::default(), &taints).await?;
         }
         Ok(())
@@ -117,7 +116,7 @@ impl Filler {
         if let Some(metadata) = object["metadata"].as_object_mut() {
             metadata.retain(|key, _| !OWN.contains(&key.as_str()));
         }
-        let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+        let name = meta(&object, "name").to_owned();
         let object: DynamicObject = serde_json::from_value(object)?;
         let made = self.api(kind).create(&PostParams::default(), &object).await;
         let made = made.with_context(|| format!("creating {} {name}", kind.kind))?;
@@ -139,6 +138,11 @@ impl Filler {
         let workload: Workload = serde_json::from_value(workload.clone())?;
         Ok(Epoch::of(&workload, self.id).0)
     }
+}
+
+/// A field of an object's metadata; empty if it has none.
+fn meta<'o>(object: &'o Value, field: &str) -> &'o str {
+    object["metadata"][field].as_str().unwrap_or_default()
 }
 
 /// An object with passages of its text replaced.

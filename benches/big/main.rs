@@ -17,6 +17,8 @@ mod fill;
 mod model;
 mod process;
 mod server;
+#[path = "../usage.rs"]
+mod usage;
 
 use anyhow::{Result, ensure};
 use fill::Filler;
@@ -111,26 +113,31 @@ async fn measure(server: &Server, filler: &Filler, model: &Model) -> Result<()> 
     };
     println!("start to first decision: {:.2?}", first - start);
     loop {
-        let before = process.cpu_seconds();
+        let before = cpu(&process);
         tokio::time::sleep(Duration::from_secs(5)).await;
-        if process.cpu_seconds() - before < 0.3 || start.elapsed() > PATIENCE {
+        if cpu(&process) - before < 0.3 || start.elapsed() > PATIENCE {
             break;
         }
     }
-    let (took, cpu) = (start.elapsed(), process.cpu_seconds());
-    println!("settled after {took:.0?}, with {} writes and {cpu:.1} CPU-seconds", writes.count());
+    let (took, settled) = (start.elapsed(), cpu(&process));
+    println!("settled after {took:.0?}, with {} writes and {settled:.1} CPU-seconds", writes.count());
     tokio::time::sleep(IDLE).await;
-    let idle = (process.cpu_seconds() - cpu) / IDLE.as_secs_f64();
+    let idle = (cpu(&process) - settled) / IDLE.as_secs_f64();
     println!(
         "{} Workloads, {} NodeClaims, {} Nodes: {:.0} MiB resident, {:.0} MiB at most; idle {:.2} % of a core",
         count(filler, &kinds::WORKLOAD).await?,
         count(filler, &kinds::NODE_CLAIM).await?,
         count(filler, &kinds::NODE).await?,
-        process.mib("VmRSS:"),
-        process.mib("VmHWM:"),
+        usage::mib(process.id(), "VmRSS:"),
+        usage::mib(process.id(), "VmHWM:"),
         idle * 100.0,
     );
     Ok(())
+}
+
+/// Seconds of CPU that it took so far.
+fn cpu(process: &Process) -> f64 {
+    usage::cpu(process.id()).as_secs_f64()
 }
 
 /// How many objects of a kind there are.

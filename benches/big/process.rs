@@ -1,4 +1,4 @@
-//! `setu run` as a process of its own, and what it takes from the machine.
+//! `setu run` as a process of its own.
 
 use setu::sim::scenario;
 use std::path::{Path, PathBuf};
@@ -25,18 +25,8 @@ impl Process {
         Self(child.unwrap_or_else(|e| panic!("{}: {e}; run `cargo build --release`", binary.display())))
     }
 
-    /// User and system time so far.
-    pub fn cpu_seconds(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-        fields[11..13].iter().map(|t| t.parse::<f64>().unwrap()).sum::<f64>() / 100.0
-    }
-
-    /// A line of its status that is in kB, such as `VmRSS:`, in MiB.
-    pub fn mib(&self, of: &str) -> f64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
-        let line = status.lines().find_map(|l| l.strip_prefix(of)).unwrap();
-        line.split_whitespace().next().unwrap().parse::<f64>().unwrap() / 1024.0
+    pub fn id(&self) -> u32 {
+        self.0.id()
     }
 }
 

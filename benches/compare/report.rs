@@ -2,6 +2,7 @@
 
 use crate::setu::Setu;
 use crate::shortage::Shortage;
+use crate::usage;
 use crate::watch::Times;
 use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
@@ -32,6 +33,9 @@ fn percentile(values: &[f64], share: f64) -> f64 {
 }
 
 fn three(values: &[f64]) -> String {
+    if values.is_empty() {
+        return "—".to_owned();
+    }
     let [a, b, c] = [0.5, 0.9, 0.99].map(|share| percentile(values, share));
     format!("{a:.0} / {b:.0} / {c:.0}")
 }
@@ -79,16 +83,9 @@ pub struct Process {
 impl Process {
     pub fn of(setu: &Setu) -> Result<Self> {
         let id = setu.id().context("Setu does not run")?;
-        let stat = std::fs::read_to_string(format!("/proc/{id}/stat"))?;
-        // The name in parentheses may hold spaces.
-        let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();
-        let ticks: f64 = [11, 12].iter().filter_map(|i| fields.get(*i)?.parse::<f64>().ok()).sum();
-        let status = std::fs::read_to_string(format!("/proc/{id}/status"))?;
-        let peak =
-            status.lines().find_map(|l| l.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB")?.parse().ok());
         Ok(Self {
-            cpu_seconds: ticks / 100.0,
-            peak_mib: peak.unwrap_or(f64::NAN) / 1024.0,
+            cpu_seconds: usage::cpu(id).as_secs_f64(),
+            peak_mib: usage::mib(id, "VmHWM:"),
             writes: writes_of(&setu.get("metrics", "/metrics")?),
         })
     }

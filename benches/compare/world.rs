@@ -210,8 +210,8 @@ impl World {
             if left == 0 {
                 return Ok(());
             }
-            if start.elapsed() > Duration::from_mins(4) {
-                bail!("{left} objects are left after four minutes");
+            if start.elapsed() > Duration::from_mins(10) {
+                bail!("{left} objects are left after ten minutes");
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }

@@ -107,10 +107,10 @@ impl Show {
         let named = parameters.as_ref().map(|(name, spec)| (name.as_str(), spec));
         let checks = &settings.file.checks;
         if !checks.is_empty() && !checks.contains_key(&self.check) {
-            let named: Vec<&str> = checks.keys().map(String::as_str).collect();
-            let (check, named) = (&self.check, named.join(", "));
+            let known: Vec<&str> = checks.keys().map(String::as_str).collect();
+            let (check, known) = (&self.check, known.join(", "));
             render::remark(&format!(
-                "the policy file names no check {check}, only {named}: its defaults hold"
+                "the policy file names no check {check}, only {known}: its defaults hold"
             ));
         }
         super::usable(&self.check, &settings.policy(&self.check, named.map(|(_, spec)| spec)))?;

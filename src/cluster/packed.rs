@@ -84,6 +84,7 @@ impl Packer {
 mod tests {
     use super::*;
     use crate::api::{Node, NodeClaim, Workload};
+    use crate::names;
     use serde_json::{Value, json};
     use std::fmt::Debug;
 
@@ -93,10 +94,10 @@ mod tests {
             "metadata": {
                 "name": format!("setu-train-{slot}"), "uid": format!("{slot}-5e2f"),
                 "creationTimestamp": "2026-01-01T00:00:00Z",
-                "labels": {"setu.kueue.x-k8s.io/slot": slot.to_string(), "topology.kubernetes.io/zone": "a"},
+                "labels": {(names::SLOT): slot.to_string(), (names::ZONE): "a"},
             },
             "spec": {
-                "requirements": [{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]}],
+                "requirements": [{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["spot"]}],
                 "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "8"}},
                 "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "gpu"},
             },

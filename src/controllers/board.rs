@@ -3,6 +3,7 @@
 //! Rule: written by the gangs' looks alone, read by everybody, and never decided upon except to know
 //! whom to wake. A gang that did not change keeps its revision, so that readers are told only news.
 
+use super::memory::lock;
 use crate::api::{Workload, condition};
 use crate::gang::journal::Step;
 use crate::gang::{Explanation, Journal, StateName};
@@ -11,7 +12,7 @@ use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// One gang.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -125,7 +126,7 @@ struct Pages {
 
 impl Board {
     fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Notes where a gang is, if its Workload `is_there`: that is asked under the lock, since whoever sees a Workload go

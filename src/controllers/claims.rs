@@ -6,7 +6,7 @@
 
 use super::context::Context;
 use super::glance::{ClaimGlance, Phase, WorkloadGlance};
-use super::memory::workload_of;
+use super::memory::{lock, workload_of};
 use super::queue::Action;
 use crate::api::{NodeClaim, Workload};
 use crate::cluster::guard::Guarded;
@@ -22,7 +22,7 @@ use kube::api::ListParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -41,7 +41,7 @@ pub struct Suspects(Mutex<BTreeSet<String>>);
 impl Suspects {
     /// Notes the claim; returns whether it was noted before.
     fn again(&self, uid: &str) -> bool {
-        let mut noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut noted = lock(&self.0);
         if noted.len() >= REMEMBERED {
             noted.clear();
         }
@@ -49,7 +49,7 @@ impl Suspects {
     }
 
     fn clear(&self, uid: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        lock(&self.0).remove(uid);
     }
 }
 

@@ -3,7 +3,7 @@
 use super::board::{Acting, Board, BoardSnapshot};
 use super::glance::{ClaimGlance, WorkloadGlance};
 use super::ledger::{Ledger, Remembered};
-use super::memory::{Necrology, OwnWrites};
+use super::memory::{Necrology, OwnWrites, lock};
 use super::meters::{Estimates, Stall};
 use super::policies::Policies;
 use super::queue::Key;
@@ -31,7 +31,7 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Every watched kind.
@@ -241,8 +241,9 @@ impl Context {
         pace: SignedDuration,
         now: Timestamp,
     ) -> Option<Timestamp> {
-        let mut told = self.progress.lock().unwrap_or_else(PoisonError::into_inner);
-        told.retain(|_, last| *last + pace > now);
+        let mut told = lock(&self.progress);
+        // One from later than now is from before the clock was put right.
+        told.retain(|_, last| *last <= now && *last + pace > now);
         let uid = workload.uid().unwrap_or_default();
         if let Some(last) = told.get(&uid) {
             return Some(*last + pace);
@@ -258,7 +259,7 @@ impl Context {
         let _ = self.wake.workload.send(workload);
     }
 
-    /// Has another look taken at every Workload that has a check of ours.
+    /// Has another look taken at every Workload that carries this check, or a journal under it.
     pub fn wake_all_of(&self, check: &str) {
         let journal = names::journal_key(check);
         for workload in self.stores.workloads.each() {

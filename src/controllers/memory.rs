@@ -9,16 +9,18 @@ use crate::gang::claims::Obituary;
 use crate::gang::identity::gang_of;
 use crate::names;
 use crate::plan::offering::Offering;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long what is known of a vanished claim is kept.
-const OBITUARY_LIFE: SignedDuration = SignedDuration::from_mins(30);
+const OBITUARY_LIFE: Duration = Duration::from_mins(30);
 /// How often it is looked for what was kept for longer.
-const WEEDING: SignedDuration = SignedDuration::from_mins(1);
+const WEEDING: Duration = Duration::from_mins(1);
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -71,8 +73,8 @@ struct Book {
     records: BTreeMap<String, Record>,
     /// Names of the claims that took places over.
     places: BTreeMap<Place, String>,
-    /// When it was last looked for what is too old.
-    weeded: Timestamp,
+    /// When it was last looked for what is too old, on a clock that nobody can set.
+    weeded: Option<Instant>,
 }
 
 /// A place under the name it had before it was taken over: gang, attempt and slot.
@@ -89,7 +91,8 @@ struct Record {
     deleted: Option<String>,
     /// When it was last seen, alive or dying.
     seen: Option<Timestamp>,
-    touched: Timestamp,
+    /// When something was last noted of it, on that clock.
+    touched: Option<Instant>,
 }
 
 impl Record {
@@ -104,7 +107,7 @@ impl Necrology {
     pub fn saw(&self, claim: &NodeClaim, now: Timestamp) {
         let (name, place) = (claim.name_any(), claim.taken_over().map(|_| place_of(claim)));
         let mut book = lock(&self.0);
-        let record = book.record(&name, now);
+        let record = book.record(&name);
         record.obituary.launched |= claim.is("Launched");
         claim.label(names::NODEPOOL).clone_into(&mut record.node_pool);
         record.requirements.clone_from(&claim.spec.requirements);
@@ -140,22 +143,16 @@ impl Necrology {
     }
 
     /// Notes a Warning event on a claim; returns the Workload to look at, if it is known.
-    pub fn heard(
-        &self,
-        claim: &str,
-        reason: &str,
-        message: &str,
-        now: Timestamp,
-    ) -> Option<ObjectRef<Workload>> {
-        self.with(claim, now, |record| {
+    pub fn heard(&self, claim: &str, reason: &str, message: &str) -> Option<ObjectRef<Workload>> {
+        self.with(claim, |record| {
             record.obituary.event = Some((reason.to_owned(), message.to_owned()));
             record.workload.clone()
         })
     }
 
     /// Notes that we have deleted a claim, which caches may still show for a while.
-    pub fn deleted(&self, claim: &str, uid: &str, now: Timestamp) {
-        self.with(claim, now, |record| record.deleted = Some(uid.to_owned()));
+    pub fn deleted(&self, claim: &str, uid: &str) {
+        self.with(claim, |record| record.deleted = Some(uid.to_owned()));
     }
 
     /// Whether we have deleted this very claim.
@@ -177,7 +174,7 @@ impl Necrology {
 
     /// What is known of a claim that is missing or going, and its NodePool.
     pub fn missed(&self, claim: &str, now: Timestamp) -> (Obituary, String) {
-        self.with(claim, now, |record| {
+        self.with(claim, |record| {
             record.obituary.noticed.get_or_insert(now);
             let given_up = record.deleted.is_some();
             (Obituary { given_up, ..record.obituary.clone() }, record.node_pool.clone())
@@ -191,22 +188,24 @@ impl Necrology {
         record.map(|r| Offering::among(&r.node_pool, &r.requirements, place_keys)).unwrap_or_default()
     }
 
-    fn with<T>(&self, claim: &str, now: Timestamp, act: impl FnOnce(&mut Record) -> T) -> T {
-        act(lock(&self.0).record(claim, now))
+    fn with<T>(&self, claim: &str, act: impl FnOnce(&mut Record) -> T) -> T {
+        act(lock(&self.0).record(claim))
     }
 }
 
 impl Book {
     /// What is known of a claim, to be added to.
-    fn record(&mut self, claim: &str, now: Timestamp) -> &mut Record {
-        if self.weeded + WEEDING < now {
-            self.weeded = now;
-            self.records.retain(|_, record| record.touched + OBITUARY_LIFE > now);
+    fn record(&mut self, claim: &str) -> &mut Record {
+        let now = Instant::now();
+        if self.weeded.is_none_or(|last| now.duration_since(last) > WEEDING) {
+            self.weeded = Some(now);
+            self.records
+                .retain(|_, r| r.touched.is_some_and(|last| now.duration_since(last) < OBITUARY_LIFE));
             let records = &self.records;
             self.places.retain(|_, name| records.contains_key(name));
         }
         let record = self.records.entry(claim.to_owned()).or_default();
-        record.touched = now;
+        record.touched = Some(now);
         record
     }
 
@@ -272,18 +271,14 @@ mod tests {
         claim
     }
 
-    fn after(minutes: i64) -> Timestamp {
-        START + SignedDuration::from_mins(minutes)
-    }
-
     #[test]
     fn nothing_is_remembered_of_a_claim_that_lives_but_what_it_does_not_say_itself() {
         let necrology = Necrology::default();
         for name in ["plain", "heard", "deleted"] {
             necrology.saw(&claim(name, false, false), START);
         }
-        necrology.heard("heard", "InsufficientCapacity", "none", START);
-        necrology.deleted("deleted", "deleted", START);
+        necrology.heard("heard", "InsufficientCapacity", "none");
+        necrology.deleted("deleted", "deleted");
         for name in ["plain", "heard", "deleted"] {
             necrology.lives(&claim(name, true, false), START);
         }
@@ -294,8 +289,8 @@ mod tests {
         assert!(necrology.missed("plain", START).0.launched, "what goes is seen once more");
     }
 
-    #[test]
-    fn a_place_is_found_by_whoever_took_it_over_last_until_that_is_forgotten() {
+    #[tokio::test(start_paused = true)]
+    async fn a_place_is_found_by_whoever_took_it_over_last_until_that_is_forgotten() {
         let necrology = Necrology::default();
         let (old, new) = (claim("old", true, true), claim("new", true, true));
         let gang = gang_of(&old);
@@ -305,7 +300,8 @@ mod tests {
         assert_eq!(found().as_deref(), Some("new"));
         necrology.lives(&old, START);
         assert_eq!(found().as_deref(), Some("new"));
-        necrology.missed("another", after(31));
+        tokio::time::advance(Duration::from_mins(31)).await;
+        necrology.missed("another", START);
         assert_eq!((found(), necrology.knows("new")), (None, false), "both have become too old");
     }
 
@@ -314,7 +310,7 @@ mod tests {
         let necrology = Necrology::default();
         necrology.missed("c", START);
         assert!(!necrology.knows("c") && !necrology.saw_since("c", START));
-        necrology.heard("c", "r", "m", START);
+        necrology.heard("c", "r", "m");
         assert!(necrology.knows("c"));
     }
 }

@@ -3,10 +3,11 @@
 //! Rule: a change reaches new attempts alone. What an attempt was started with is kept here until it is
 //! over; a replica that takes over a gang in flight keeps, from its first look on, the policy of then.
 
+use super::memory::lock;
 use crate::api::parameters::ProvisioningParametersSpec;
 use crate::policy::{Policy, PolicyFile, Settings};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// What a check's parameters came to.
 pub type Parameters = Result<Option<ProvisioningParametersSpec>, String>;
@@ -27,10 +28,6 @@ pub struct Policies {
     /// Those that attempts were given last: most are given the same.
     given: Mutex<VecDeque<Weak<Policy>>>,
     told: Mutex<BTreeSet<(String, String)>>,
-}
-
-fn open<T>(lock: &Mutex<T>) -> MutexGuard<'_, T> {
-    lock.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Policies {
@@ -54,7 +51,7 @@ impl Policies {
     /// Notes what the parameters came to of the check of this name and UID. Returns whether that is news.
     pub fn set_parameters(&self, check: &str, uid: &str, parameters: Parameters) -> bool {
         let now = (uid.to_owned(), parameters);
-        let mut all = open(&self.parameters);
+        let mut all = lock(&self.parameters);
         let is_news = all.get(check) != Some(&now);
         all.insert(check.to_owned(), now);
         is_news
@@ -62,18 +59,18 @@ impl Policies {
 
     /// What a check's parameters came to; `None` while they have not been read.
     pub fn parameters(&self, check: &str) -> Option<Parameters> {
-        open(&self.parameters).get(check).map(|(_, parameters)| parameters.clone())
+        lock(&self.parameters).get(check).map(|(_, parameters)| parameters.clone())
     }
 
     /// Keeps the policy that an attempt of a gang is run by.
     pub fn keep(&self, gang: &str, attempt: u32, policy: &Arc<Policy>) {
         let policy = self.one_of_its_like(policy);
-        open(&self.attempts).insert(gang.to_owned(), (attempt, policy));
+        lock(&self.attempts).insert(gang.to_owned(), (attempt, policy));
     }
 
     /// An equal policy that an attempt has already, or this one.
     fn one_of_its_like(&self, policy: &Arc<Policy>) -> Arc<Policy> {
-        let mut given = open(&self.given);
+        let mut given = lock(&self.given);
         given.retain(|known| known.strong_count() > 0);
         if let Some(known) = given.iter().filter_map(Weak::upgrade).find(|known| known == policy) {
             return known;
@@ -87,18 +84,18 @@ impl Policies {
 
     /// The policy that an attempt of a gang is run by, if it is known here.
     pub fn kept(&self, gang: &str, attempt: u32) -> Option<Arc<Policy>> {
-        let attempts = open(&self.attempts);
+        let attempts = lock(&self.attempts);
         attempts.get(gang).filter(|(of, _)| *of == attempt).map(|(_, policy)| Arc::clone(policy))
     }
 
     /// Forgets a gang that has no attempt in flight.
     pub fn forget(&self, gang: &str) {
-        open(&self.attempts).remove(gang);
+        lock(&self.attempts).remove(gang);
     }
 
     /// Whether this is the first time that a Workload with this UID is to be told this.
     pub fn is_news(&self, uid: &str, notice: &str) -> bool {
-        let mut told = open(&self.told);
+        let mut told = lock(&self.told);
         if told.len() >= MOST_TOLD {
             told.pop_first();
         }
@@ -107,7 +104,7 @@ impl Policies {
 
     /// Forgets what a Workload that is gone was told.
     pub fn forget_notices(&self, uid: &str) {
-        open(&self.told).retain(|(of, _)| of != uid);
+        lock(&self.told).retain(|(of, _)| of != uid);
     }
 }
 

@@ -4,6 +4,7 @@
 
 use super::context::Context;
 use super::glance::WorkloadGlance;
+use super::memory::lock;
 use crate::api::Workload;
 use crate::cluster::fence::fenced;
 use crate::cluster::lease::{Leadership, Shards, shard_of};
@@ -11,7 +12,6 @@ use crate::gang::identity::gang_id;
 use crate::names;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
-use std::sync::PoisonError;
 
 impl Context {
     /// Whether this replica acts for the Workload with this UID.
@@ -57,7 +57,7 @@ impl Context {
     fn forget_shard(&self, is_in: impl Fn(&str) -> bool) {
         self.board.forget_all(&is_in);
         self.seen.forget_all(&is_in);
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).retain(|uid, _| !is_in(uid));
+        lock(&self.failures).retain(|uid, _| !is_in(uid));
         let mut pages = self.ledger.open();
         if self.shards.any_led() && self.shards.count() > 1 {
             let of_shard = self.stores.workloads.those(|w| is_in(&w.uid));

@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::glance::Phase;
-use super::memory::workload_of;
+use super::memory::{lock, workload_of};
 use super::queue::Key;
 use super::terms::gangs_of;
 use crate::api::{Node, NodeClaim, Workload};
@@ -14,7 +14,7 @@ use crate::names;
 use crate::plan::shapes::Shape;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 impl Context {
     /// A NodeClaim was touched: note it, and look at its Workload and at the claim itself.
@@ -55,7 +55,7 @@ impl Context {
     /// A Warning event on a NodeClaim was seen.
     pub fn heard_of_claim(&self, claim: &str, reason: &str, message: &str) {
         self.remember_claim(claim);
-        if let Some(workload) = self.necrology.heard(claim, reason, message, self.now()) {
+        if let Some(workload) = self.necrology.heard(claim, reason, message) {
             self.wake_workload(workload);
         }
     }
@@ -82,7 +82,7 @@ impl Context {
         self.policies.forget_notices(&uid);
         self.seen.forget_writes(&object);
         self.own_writes.forget(&uid);
-        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(&uid);
+        lock(&self.failures).remove(&uid);
         for gang in self.board.forget(&object) {
             self.estimates.forget(&gang);
             if let Some((journal, subject)) = self.seen.forget(&gang, workload.is("Admitted")) {

@@ -2,9 +2,10 @@
 //!
 //! Rule: nothing is decided on it; it is what the delay of verdicts is measured from.
 
+use super::memory::lock;
 use super::queue::Key;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 /// Workloads that something was seen of since their last whole look.
@@ -21,7 +22,7 @@ struct Wait {
 
 impl Waiting {
     fn open(&self) -> MutexGuard<'_, BTreeMap<Key, Wait>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Notes that something was seen.

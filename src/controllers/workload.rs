@@ -4,6 +4,7 @@
 use super::context::Context;
 use super::gang::{Gang, Looked};
 use super::hold;
+use super::memory::lock;
 use super::queue::{Action, Key};
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Workload, condition};
@@ -13,7 +14,7 @@ use crate::names;
 use crate::telemetry::metrics;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -72,11 +73,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let later = tell(&context, &mut workload, &looks, context.waiting.since(&key)).await?;
     let let_go = hold::let_go(&context, &workload, &looks).await?;
     context.waiting.served(&key, began);
-    context
-        .failures
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .remove(&workload.uid().unwrap_or_default());
+    lock(&context.failures).remove(&workload.uid().unwrap_or_default());
     Ok(next_look(&context, &looks, later.into_iter().chain(let_go).min()))
 }
 
@@ -163,7 +160,7 @@ pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action
         tracing::debug!(workload = object, error = %error, "lost a write race, reconciling again");
         return Action::requeue(AFTER_CONFLICT);
     }
-    let mut failures = context.failures.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut failures = lock(&context.failures);
     let count = failures.entry(workload.uid().unwrap_or_default()).or_default();
     *count = count.saturating_add(1);
     let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(count.saturating_sub(1))).min(LAST_RETRY);

@@ -5,11 +5,10 @@
 //! | what goes wrong | where it is played |
 //! |---|---|
 //! | a role lacks a verb, a policy refuses one slot or all patches, a webhook the status, the API the Events | moves `Deny…`, `HangWebhook` |
-//! | a NodePool is deleted, or its template changes | moves `DeletePool`, `ChangePool` |
+//! | a NodePool is deleted, or its template changes; a NodeClass is deleted | moves `DeletePool`, `ChangePool`, `DeleteClass` |
 //! | others take what is left of a NodePool's limits | move `TakeLimit` |
 //! | an AdmissionCheck is deleted | move `DeleteCheck` |
 //! | a tenant attacks | the moves of tenants; those that are not played are in `moves/list.rs` |
-//! | a NodeClass is deleted | not played: to Setu it is one that is not ready, as in `BreakNodeClass` |
 //! | the finalizer of a NodeClaim hangs | move `HoldFinalizer` |
 //! | the policy file changes, also to one that cannot be used | scene `Policy` |
 //! | the policy file cannot be used at the start | not played: the process ends before it does anything (`tests/cli.rs`) |
@@ -18,7 +17,7 @@
 //! | nobody reads the metrics | not played: they are fetched, and nothing waits for who fetches them |
 //! | many gangs come at once after an outage | `tests/dramas/fixed.rs`; ten thousand in `benches/big` |
 //! | Kueue stands still, between our Ready and its admission too | move `StopKueue` |
-//! | the clock of a replica jumps back | not played: `replicas` of a drama has clocks that are wrong all along |
+//! | the clock of a replica is wrong all along, or jumps | `replicas` of a drama, scene `Clock` |
 //! | a watch tells of a change twice | not played: a list after a cut watch tells again of everything there is |
 //! | another check is pending, or rejects after our Ready | moves `SecondCheck`, `OtherRejects` |
 

@@ -5,6 +5,7 @@ use super::each;
 use super::single::{differs, ways};
 use jiff::SignedDuration;
 use serde_json::json;
+use setu::gang::StateName;
 use setu::sim::drama::{Drama, Outcome, Role, Scene};
 use setu::sim::faults::{Fault, Rates};
 use setu::sim::moves::Move;
@@ -28,8 +29,8 @@ fn all_go_well(all: &[(String, Drama, Option<&Outcome>)]) -> Vec<Outcome> {
 /// A name, and what is changed in a drama.
 type Change<'c> = (&'c str, &'c (dyn Fn(&mut Drama) + Sync));
 
-/// Every way that a gang can go, with something changed, ends as without it.
-fn every_way_with(changes: &[Change<'_>]) {
+/// Every way that a gang can go, with something changed, ends as without it. Returns all runs, change by change.
+fn every_way_with(changes: &[Change<'_>]) -> Vec<Outcome> {
     let ways = ways();
     let references: Vec<Outcome> = each(&ways, |way| way.drama.play(false).unwrap());
     let mut all = Vec::new();
@@ -40,7 +41,7 @@ fn every_way_with(changes: &[Change<'_>]) {
             all.push((format!("{}, {what}", way.name), drama, Some(reference)));
         }
     }
-    all_go_well(&all);
+    all_go_well(&all)
 }
 
 #[test]
@@ -61,6 +62,30 @@ fn clocks_that_are_an_hour_wrong_do_no_harm() {
         ("an hour fast", &|drama| drama.replicas = vec![3_600]),
         ("one fast and one slow", &|drama| drama.replicas = vec![3_600, -3_600]),
     ]);
+}
+
+#[test]
+fn a_clock_that_jumps_does_no_harm() {
+    let jumps = |at: u64, seconds: i64| {
+        move |drama: &mut Drama| {
+            drama.scenes.push((at, Scene::Clock(0, seconds)));
+            drama.scenes.sort_by_key(|(at, _)| *at);
+            drama.chaos = drama.chaos.max(at + 1_000);
+        }
+    };
+    let all = every_way_with(&[
+        ("an hour back at the start", &jumps(500, -3_600)),
+        ("an hour back while nodes come up", &jumps(5_000, -3_600)),
+        ("an hour on while nodes come up", &jumps(5_000, 3_600)),
+        ("a minute back while it runs", &jumps(12_000, -60)),
+    ]);
+    let met = |outcome: &Outcome, state| outcome.met.contains_key(&(state, "Clock".to_owned()));
+    for (jump, state) in
+        [(1, StateName::WaitingReady), (2, StateName::WaitingReady), (3, StateName::Approved)]
+    {
+        let runs = all.chunks(ways().len()).nth(jump).unwrap();
+        assert!(runs.iter().any(|outcome| met(outcome, state)), "jump {jump} meets nobody in {state}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ use setu::sim::drama::{Drama, Outcome, Role, Scene};
 use setu::sim::faults::Fault;
 use setu::sim::moves::Move;
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The faults after which another life, or another answer, has to lead to the same end; and a write that arrives when
 /// nobody expects it any more.
@@ -20,6 +20,9 @@ const WORST: [Fault; 6] = [
     Fault::StaleRestart,
     Fault::Delayed,
 ];
+
+/// How long an attempt may last: `deadlines.gang` of a drama, and the time in which a dead replica is replaced.
+const ATTEMPT: Duration = Duration::from_secs(140);
 
 /// A way that a gang can go, and by what it is seen that the run without a fault went it.
 pub struct Way {
@@ -128,10 +131,19 @@ pub fn differs(reference: &Outcome, faulty: &Outcome, drama: &Drama) -> Option<S
     if ends(reference) != ends(faulty) {
         return Some(format!("it ends as {:?}, and without the fault as {:?}", faulty.ends, reference.ends));
     }
-    // A fault may cost each gang the attempt that it strikes, and where time matters it may come too late to
-    // take over what was kept for it.
-    let allowed = reference.created + drama.gangs.iter().map(|gang| u64::from(gang.pods)).sum::<u64>();
-    (faulty.created > allowed).then(|| format!("{} claims are made, {allowed} at most", faulty.created))
+    // A fault may cost each gang the attempt that it strikes, as long as that may last, and where time matters
+    // it may come too late to take over what was kept for it.
+    let pods: u32 = drama.gangs.iter().map(|gang| gang.pods).sum();
+    let allowed = reference.created + u64::from(pods);
+    if faulty.created > allowed {
+        return Some(format!("{} claims are made, {allowed} at most", faulty.created));
+    }
+    let asleep =
+        drama.scenes.iter().map(|(_, scene)| if let Scene::Sleep(_, seconds) = scene { *seconds } else { 0 });
+    let attempt = ATTEMPT + Duration::from_secs(asleep.sum());
+    let allowed = reference.wasted + f64::from(pods) * attempt.as_secs_f64();
+    (faulty.wasted > allowed)
+        .then(|| format!("{:.0} node-seconds serve nobody, {allowed:.0} at most", faulty.wasted))
 }
 
 /// A fault at one write: of which way, which write, which fault.
@@ -198,5 +210,7 @@ fn an_end_that_is_another_is_seen() {
     assert!(differs(&reference, &cut_short, &drama).unwrap().contains("it ends as"));
     let dear = Outcome { created: 5, ..reference.clone() };
     assert!(differs(&reference, &dear, &drama).unwrap().contains("5 claims are made, 4 at most"));
+    let idle = Outcome { wasted: reference.wasted + 300.0, ..reference.clone() };
+    assert!(differs(&reference, &idle, &drama).unwrap().contains("node-seconds serve nobody"));
     assert_eq!(differs(&reference, &reference, &drama), None);
 }

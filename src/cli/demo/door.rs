@@ -58,7 +58,9 @@ impl Door {
         let kubeconfig = Kubeconfig::write(self.address);
         let own = kubeconfig.as_ref().map_or_else(String::new, |Kubeconfig(path)| {
             let path = path.display();
-            format!("With Setu's own commands:\n\n  export KUBECONFIG={path}\n  setu inspect -A\n\n")
+            format!(
+                "With Setu's own commands:\n\n  export KUBECONFIG={path}\n  setu inspect -A --finished\n\n"
+            )
         });
         print(&format!(
             "Serving the cluster until Ctrl-C. In another terminal:\n\n  \

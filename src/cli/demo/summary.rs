@@ -70,11 +70,11 @@ fn wrapped(steps: impl Iterator<Item = String>, width: usize) -> Vec<String> {
 
 /// What to try next.
 pub const DEEPER: &str = "
-Look deeper:
-  setu demo --serve 127.0.0.1:8080    # the same with a port for kubectl; it stays until Ctrl-C
-  setu demo --scenario shortage    # one of the scenarios that the tests play; `list` shows them all
-  setu demo --speed 0 --seed 2    # other chances, as fast as the machine can
-  setu statechart    # every state and what leads from one to another
+Look deeper, with `cargo run --release --` in the place of `setu` while it is not installed:
+  setu demo --serve 127.0.0.1:8080  # the same with a port for kubectl; it stays until Ctrl-C
+  setu demo --scenario shortage     # one of the scenarios that the tests play; `list` shows them all
+  setu demo --speed 0 --seed 2      # other chances, as fast as the machine can
+  setu statechart                   # every state and what leads from one to another
 ";
 
 #[cfg(test)]

@@ -6,16 +6,16 @@
 
 use super::evaluate::{Sighting, Verdict, evaluate};
 use super::lost::Lost;
+use super::record::{params, version, without_request};
 use super::share::{Share, patience};
 use super::{Leadership, Settings, Shards, Term};
 use crate::clock::Clock;
 use crate::cluster::backoff::Doubling;
-use crate::names::{FIELD_MANAGER, WANTED_BY};
+use crate::names::WANTED_BY;
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
-use kube::api::PostParams;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Client};
@@ -29,6 +29,8 @@ use tokio_util::sync::CancellationToken;
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 /// How long giving up the lease may hold up the end of the process.
 const FAREWELL: Duration = Duration::from_secs(2);
+/// How long the answer to a write is awaited that is on its way when the process is to end.
+const LAST_ANSWER: Duration = Duration::from_millis(200);
 
 /// A candidate.
 pub struct Elector {
@@ -84,11 +86,7 @@ impl Elector {
         futures::pin_mut!(news);
         self.look().await;
         loop {
-            let wait = tokio::select! {
-                biased;
-                () = stop.cancelled() => break,
-                wait = self.turn() => wait,
-            };
+            let Some(wait) = self.turn_until(&stop).await else { break };
             tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
@@ -98,6 +96,28 @@ impl Elector {
             }
         }
         self.farewell().await;
+    }
+
+    /// Takes a turn; `None` at `stop`. A write that is on its way by then may be what makes the lease ours, and who
+    /// does not hear of it cannot give it up.
+    async fn turn_until(&mut self, stop: &CancellationToken) -> Option<Duration> {
+        if stop.is_cancelled() {
+            return None;
+        }
+        let answered = {
+            let turn = self.turn();
+            futures::pin_mut!(turn);
+            tokio::select! {
+                biased;
+                wait = &mut turn => return Some(wait),
+                () = stop.cancelled() => timeout(LAST_ANSWER, turn).await.is_ok(),
+            }
+        };
+        if !answered {
+            // Without an answer to this either, `farewell` goes by what was known.
+            let _ = timeout(FAREWELL, self.look()).await;
+        }
+        None
     }
 
     /// Does what is due now and returns how long nothing is.
@@ -362,24 +382,6 @@ impl Elector {
         }
         Ok(false)
     }
-}
-
-/// Parameters of every write to a lease.
-fn params() -> PostParams {
-    PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() }
-}
-
-/// The lease as it is written by whoever holds it: a request has been considered by then.
-fn without_request(mut lease: Lease) -> Lease {
-    if let Some(annotations) = lease.metadata.annotations.as_mut() {
-        annotations.remove(WANTED_BY);
-    }
-    lease
-}
-
-/// Versions of one object can be compared as numbers.
-fn version(lease: &Lease) -> Option<u64> {
-    lease.metadata.resource_version.as_deref()?.parse().ok()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 mod elector;
 mod evaluate;
 mod lost;
+mod record;
 mod shards;
 mod share;
 

@@ -147,13 +147,13 @@ impl Gang<'_> {
         if let Some(error) = error {
             return Err(error);
         }
-        let now = self.context.now();
         for (name, uid) in &targets {
-            self.context.necrology.deleted(name, uid, now);
+            self.context.necrology.deleted(name, uid);
         }
         self.claims.retain(|c| !gone.contains(&c.name_any()));
+        let now = Time(self.context.now());
         for claim in self.claims.iter_mut().filter(|c| names.contains(&c.name_any())) {
-            claim.metadata.deletion_timestamp.get_or_insert(Time(now));
+            claim.metadata.deletion_timestamp.get_or_insert(now.clone());
         }
         Ok(())
     }

@@ -200,8 +200,14 @@ impl Karpenter {
         {
             return delete(user, claim);
         }
-        let Some(offer) = class.and(offer) else {
-            out_of_capacity(user, claim, now);
+        if class.is_none() {
+            let name = text(claim, "/spec/nodeClassRef/name");
+            let why = format!("resolving node class from nodeclaim, kwoknodeclasses \"{name}\" not found");
+            out_of_capacity(user, claim, &why, now);
+            return delete(user, claim);
+        }
+        let Some(offer) = offer else {
+            out_of_capacity(user, claim, "all requested instance types were unavailable during launch", now);
             return delete(user, claim);
         };
         self.launched(user, claim, &offer, now);
@@ -256,13 +262,13 @@ fn allowed(claim: &Value, place: &Place) -> bool {
     })
 }
 
-fn out_of_capacity(user: &User, claim: &Value, now: Timestamp) {
+fn out_of_capacity(user: &User, claim: &Value, why: &str, now: Timestamp) {
     let event = json!({
         "apiVersion": "v1", "kind": "Event",
         "metadata": {"namespace": "default", "name": format!("{}.{:x}", name(claim), now.as_nanosecond())},
         "involvedObject": {"apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "name": name(claim), "uid": uid(claim)},
         "type": "Warning", "reason": "InsufficientCapacityError", "count": 1,
-        "message": format!("NodeClaim {} event: all requested instance types were unavailable during launch", name(claim)),
+        "message": format!("NodeClaim {} event: {why}", name(claim)),
         "firstTimestamp": seconds(now), "lastTimestamp": seconds(now), "source": {"component": "karpenter"},
         "reportingComponent": "karpenter", "reportingInstance": "",
     });

@@ -1,5 +1,6 @@
 //! Label and field selectors.
 
+use super::cells::either;
 use super::kinds::Kind;
 use super::rules::metadata::{key_faults, value_faults};
 use super::status::Status;
@@ -34,12 +35,19 @@ fn fields_of(kind: &Kind) -> &'static [&'static str] {
             "involvedObject.namespace",
             "involvedObject.name",
             "involvedObject.uid",
+            "involvedObject.apiVersion",
+            "involvedObject.resourceVersion",
+            "involvedObject.fieldPath",
             "regarding.kind",
             "regarding.namespace",
             "regarding.name",
             "regarding.uid",
+            "regarding.apiVersion",
+            "regarding.resourceVersion",
+            "regarding.fieldPath",
             "reason",
             "type",
+            "reportingComponent",
             "reportingController",
             "source",
         ],
@@ -80,9 +88,12 @@ impl Selector {
 
 /// The value of a field as a selector sees it. Events are selected by the names of both their forms.
 fn field_value(object: &Value, path: &str) -> String {
-    let path = path.replace("involvedObject.", "regarding.");
-    let pointer = format!("/{}", path.replace('.', "/"));
-    match object.pointer(&pointer) {
+    let path = match path {
+        "reportingComponent" => "reportingController".to_owned(),
+        "source" => return either(object, "/deprecatedSource/component", "/reportingController").to_owned(),
+        path => path.replace("involvedObject.", "regarding."),
+    };
+    match object.pointer(&format!("/{}", path.replace('.', "/"))) {
         Some(Value::String(text)) => text.clone(),
         None | Some(Value::Null) => String::new(),
         Some(other) => other.to_string(),

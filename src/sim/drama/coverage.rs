@@ -31,7 +31,7 @@ fn everything() -> BTreeSet<String> {
     let reads = ReadFault::ALL.iter().map(|fault| format!("{fault:?}"));
     let watches = WatchFault::ALL.iter().map(|fault| format!("{fault:?}"));
     let moves = Move::ALL.iter().map(|what| format!("{what:?}"));
-    let scenes = ["Kill", "Sleep", "Upgrade", "Policy"].map(str::to_owned);
+    let scenes = ["Kill", "Sleep", "Clock", "Upgrade", "Policy"].map(str::to_owned);
     faults.chain(reads).chain(watches).chain(moves).chain(scenes).collect()
 }
 

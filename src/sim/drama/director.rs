@@ -1,6 +1,6 @@
 //! The director: has everything of a drama happen when it is due, and sees to its end.
 
-use super::{Drama, Outcome, Role, Scene};
+use super::{Drama, Outcome, Role, Scene, policy_text};
 use crate::clock::Clock;
 use crate::gang::{Span, StateName};
 use crate::names;
@@ -36,6 +36,7 @@ const LATE_BEAT: Duration = Duration::from_secs(1);
 const STALE_FOR: Duration = Duration::from_secs(20);
 /// How long everything may take to end once faults have.
 const PATIENCE: Duration = Duration::from_hours(3);
+
 /// Who makes a drama happen.
 pub struct Director<'d> {
     drama: &'d Drama,
@@ -250,6 +251,12 @@ impl<'d> Director<'d> {
                     waking.at = waking.at.min(at);
                 }
             }
+            Scene::Clock(replica, seconds) => {
+                self.note("Clock");
+                if let Some(Some(setu)) = self.stage.get(*replica) {
+                    setu.context.clock.jump(SignedDuration::from_secs(*seconds));
+                }
+            }
             Scene::Upgrade(replica) => {
                 self.note("Upgrade");
                 if let Some(Some(setu)) = self.stage.get(*replica) {
@@ -378,12 +385,6 @@ impl<'d> Director<'d> {
 /// Name of the Job of the gang of this index.
 fn job_of(gang: usize) -> String {
     format!("gang-{gang}")
-}
-
-/// A policy file with these defaults.
-fn policy_text(defaults: &Value) -> String {
-    let file = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy", "defaults": defaults});
-    file.to_string()
 }
 
 /// Notes in which states the gangs are that something happens to.

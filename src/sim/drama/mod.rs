@@ -72,6 +72,8 @@ pub enum Scene {
     Kill(usize, u64),
     /// The replica of this index stands still for some seconds.
     Sleep(usize, u64),
+    /// The clock of the replica of this index jumps by so many seconds.
+    Clock(usize, i64),
     /// The replica of this index is stopped in an orderly way; another takes its place at once.
     Upgrade(usize),
 }
@@ -224,6 +226,12 @@ fn below(chance: &mut Chance, bound: u64) -> u32 {
     u32::try_from(chance.below(bound)).unwrap_or_default()
 }
 
+/// A policy file with these defaults.
+fn policy_text(defaults: &Value) -> String {
+    let file = json!({"apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "Policy", "defaults": defaults});
+    file.to_string()
+}
+
 fn scenes(chance: &mut Chance, chaos: u64, replicas: u64) -> Vec<(u64, Scene)> {
     let favourites: Vec<Move> = (0..4).filter_map(|_| chance.pick(&Move::ALL).copied()).collect();
     let count = chance.below(25);
@@ -231,7 +239,7 @@ fn scenes(chance: &mut Chance, chaos: u64, replicas: u64) -> Vec<(u64, Scene)> {
     for _ in 0..count {
         let at = chance.below(chaos);
         let replica = usize::try_from(chance.below(replicas)).unwrap_or_default();
-        let scene = match chance.below(11) {
+        let scene = match chance.below(12) {
             0 => Scene::Kill(replica, chance.below(30)),
             1 => Scene::Sleep(replica, chance.below(700)),
             2 => Scene::Upgrade(replica),
@@ -239,6 +247,7 @@ fn scenes(chance: &mut Chance, chaos: u64, replicas: u64) -> Vec<(u64, Scene)> {
             4 => chance
                 .pick(&POLICIES)
                 .map_or(Scene::Calm, |text| Scene::Policy(serde_json::from_str(text).unwrap_or_default())),
+            5 => Scene::Clock(replica, i64::from(below(chance, 7_200)) - 3_600),
             _ => Scene::Move(chance.pick(&favourites).copied().unwrap_or(Move::Evict)),
         };
         scenes.push((at, scene));

@@ -141,16 +141,16 @@ fn journal_written(sight: &mut Sight, workload: &Workload, check: &str, old: Opt
     if old.seq != new.seq {
         came_again(sight, workload, &new);
     }
-    let Some(fault) = strays(&new, (old.seq, old.state.name())) else { return };
+    let Some(fault) = off_the_chart(&new, (old.seq, old.state.name())) else { return };
     // What somebody else wrote and nobody can believe is as good as none: then all begins again.
     let tampered = sight.gangs_book.is_tampered(&workload.uid().unwrap_or_default());
-    if !tampered || strays(&new, (0, StateName::Validating)).is_some() {
+    if !tampered || off_the_chart(&new, (0, StateName::Validating)).is_some() {
         sight.violated("lawful", format!("{name}: {fault}"));
     }
 }
 
 /// In what a journal leaves the chart after this step of it.
-fn strays(new: &Journal, mut at: (u64, StateName)) -> Option<String> {
+fn off_the_chart(new: &Journal, mut at: (u64, StateName)) -> Option<String> {
     let (edges, begins) = (diagram::edges(), at.0);
     for step in new.history.iter().filter(|step| step.seq > begins) {
         if step.seq != at.0 + 1 || step.from != at.1 || !edges.contains_key(&(step.from, step.to)) {

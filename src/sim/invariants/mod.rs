@@ -18,6 +18,8 @@
 //! | no-livelock | a gang does not come to the same state of the same attempt again while nothing but Setu moved |
 //! | small | a journal has at most 8 KiB, a message at most 1 KiB |
 //! | alive | no replica ends by itself |
+//! | same-queue | a node that was kept passes only to a gang of the LocalQueue that it was kept for |
+//! | progress | once faults have ended, every gang comes to its end |
 //! | nothing-left | when all is over, no claim and no node is left |
 
 mod admitted;

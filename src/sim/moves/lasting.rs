@@ -78,6 +78,9 @@ pub fn begin(what: Move, user: &User, cluster: &Cluster, props: &Props<'_>, chan
         Move::DeletePool => {
             let _ = user.delete(&kinds::NODE_POOL, "", props.id, Preconditions::default());
         }
+        Move::DeleteClass => {
+            let _ = user.delete(&kinds::KWOK_NODE_CLASS, "", props.id, Preconditions::default());
+        }
         Move::ChangePool => change_pool(user, props, chance.below(1_000)),
         Move::StopKueue => cluster.stop_kueue(true),
         Move::SecondCheck => second_check(user, props, cluster.clock.now()),
@@ -113,7 +116,7 @@ pub fn second_check(user: &User, props: &Props<'_>, now: Timestamp) {
 
 /// Makes what somebody has deleted again, and takes limits away.
 fn restore(user: &User, props: &Props<'_>) {
-    for kind in [&kinds::NODE_POOL, &kinds::ADMISSION_CHECK] {
+    for kind in [&kinds::NODE_POOL, &kinds::KWOK_NODE_CLASS, &kinds::ADMISSION_CHECK] {
         let all = scenario::objects(props.id, 100).unwrap_or_default();
         for object in all.into_iter().filter(|o| text(o, "/kind") == kind.kind && name(o) == props.id) {
             // It was not deleted.

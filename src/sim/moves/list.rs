@@ -109,6 +109,8 @@ pub enum Move {
     DenyEvents,
     /// Somebody deletes the NodePool; it is made again after a while.
     DeletePool,
+    /// Somebody deletes the NodeClass; it is made again after a while.
+    DeleteClass,
     /// Somebody changes the template of the NodePool.
     ChangePool,
     /// Kueue stands still for a while.
@@ -123,7 +125,7 @@ pub enum Move {
 
 impl Move {
     /// Every move.
-    pub const ALL: [Self; 51] = [
+    pub const ALL: [Self; 52] = [
         Self::Evict,
         Self::LoseQuota,
         Self::StaleEntries,
@@ -170,6 +172,7 @@ impl Move {
         Self::DenyVerdicts,
         Self::DenyEvents,
         Self::DeletePool,
+        Self::DeleteClass,
         Self::ChangePool,
         Self::StopKueue,
         Self::SecondCheck,

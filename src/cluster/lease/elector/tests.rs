@@ -334,12 +334,25 @@ async fn each_change_of_leader_is_counted_in_the_lease() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_renewal_that_was_cut_short_does_not_keep_the_lease_from_being_given_up() {
+async fn a_write_that_was_cut_short_does_not_keep_the_lease_from_being_given_up() {
     let cluster = Cluster::default();
     let (a, mut b) = two(&cluster).await;
     cluster.weather(Weather::AnswersLost);
     pass(seconds(3)).await;
     cluster.weather(Weather::Fine);
     a.stop.cancel();
-    assert!(until_it_leads(&mut b).await < Duration::from_millis(100));
+    assert!(until_it_leads(&mut b).await < Duration::from_millis(300), "a renewal");
+    // One who has just taken it and has not heard so.
+    let c = Candidate::enter(&cluster, "c");
+    pass(seconds(5)).await;
+    cluster.weather(Weather::AnswersLost);
+    cluster.edit("");
+    while cluster.holder() != "c" && cluster.holder() != "b" {
+        pass(Duration::from_millis(1)).await;
+    }
+    cluster.weather(Weather::Fine);
+    b.stop.cancel();
+    c.stop.cancel();
+    pass(seconds(1)).await;
+    assert_eq!(cluster.holder(), "-", "nobody is left");
 }

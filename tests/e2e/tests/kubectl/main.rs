@@ -366,6 +366,29 @@ async fn a_watch_shows_changes_as_they_come() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn events_are_found_by_the_object_that_they_are_about() {
+    let served = Served::start().await;
+    half_a_gang(&served.server);
+    let admin = served.server.user("admin");
+    admin.create(&kinds::EVENT, event(&served.server, "train.1", "Provisioning")).unwrap();
+    assert_eq!(
+        ageless(&served.says(&["events", "--for", "workload/train"]).await),
+        "LAST SEEN TYPE REASON OBJECT MESSAGE\n\
+         AGE Normal Provisioning Workload/train 2 NodeClaims were created"
+    );
+    let by = |fields: &'static str| ["get", "events", "-o", "name", "--field-selector", fields];
+    for (fields, found) in [
+        ("involvedObject.apiVersion=kueue.x-k8s.io/v1beta2,reportingComponent=setu", "event/train.1\n"),
+        ("source=setu,reason=Provisioning", "event/train.1\n"),
+        ("involvedObject.apiVersion=batch/v1", ""),
+        ("source=kueue", ""),
+    ] {
+        assert_eq!(served.says(&by(fields)).await, found, "{fields}");
+    }
+    served.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn waiting_for_a_condition_ends_when_it_holds() {
     let served = Served::start().await;
     half_a_gang(&served.server);

@@ -29,7 +29,11 @@ pub struct Bought {
 
 /// The NodeClaims by UID.
 #[derive(Clone, Default)]
-pub struct Ledger(Arc<Mutex<BTreeMap<String, Bought>>>);
+pub struct Ledger {
+    bought: Arc<Mutex<BTreeMap<String, Bought>>>,
+    /// How the Workloads begin that are not asked about any more: a watch may tell of their end later.
+    over: Arc<Mutex<Vec<String>>>,
+}
 
 impl Ledger {
     /// Begins to watch.
@@ -67,26 +71,29 @@ impl Ledger {
             shape: json!([spec.requirements, spec.resources, spec.node_class_ref]),
             deleted: gone || claim.metadata.deletion_timestamp.is_some(),
         };
-        self.0.lock().unwrap().insert(claim.uid().unwrap(), bought);
+        self.bought.lock().unwrap().insert(claim.uid().unwrap(), bought);
     }
 
     /// Those of the Workloads of one namespace.
     pub fn of(&self, namespace: &str) -> Vec<Bought> {
         let prefix = format!("{namespace}/");
-        self.0.lock().unwrap().values().filter(|b| b.workload.starts_with(&prefix)).cloned().collect()
+        let over = self.over.lock().unwrap();
+        let asked = |b: &&Bought| {
+            b.workload.starts_with(&prefix) && !over.iter().any(|over| b.workload.starts_with(over))
+        };
+        self.bought.lock().unwrap().values().filter(asked).cloned().collect()
     }
 
-    /// Forgets a Job whose owner has given its nodes back.
-    pub fn forget(&self, job: &str) {
-        let prefix = format!("{NEIGHBOURS}/job-{job}-");
-        self.0.lock().unwrap().retain(|_, bought| !bought.workload.starts_with(&prefix));
+    /// A Job of the neighbours is over, and its nodes are given back.
+    pub fn is_over(&self, job: &str) {
+        self.over.lock().unwrap().push(format!("{NEIGHBOURS}/job-{job}-"));
     }
 
     /// Nothing was ever bought from another NodePool than this, of another shape than the first, in
     /// another place than a gang of so many pods has, or for a place that had its node at the time. Who takes a
     /// journal away takes the count of attempts with it, so that a place may be filled again once it is empty.
     pub fn is_as_honest_gangs_would_have_it(&self, node_pool: &str, pods: usize) {
-        let all: Vec<Bought> = self.0.lock().unwrap().values().cloned().collect();
+        let all: Vec<Bought> = self.bought.lock().unwrap().values().cloned().collect();
         let mut places = BTreeSet::new();
         for bought in &all {
             assert_eq!(bought.node_pool, node_pool, "{bought:?}");
