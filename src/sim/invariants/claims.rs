@@ -128,7 +128,12 @@ fn created(sight: &mut Sight, claim: &Value) {
                     format!("{name} of attempt {attempt} is created under a journal of attempt {stored}"),
                 );
             }
-            let live = sight.claims.values().filter(|c| !is_going(c) && of_same_gang(c, claim)).count();
+            // One that came late, after its attempt, waits for the sweep and counts for none.
+            let counts = |c: &Value| {
+                let late = label(c, names::ATTEMPT) != attempt && sight.lateness.delay.is_positive();
+                !is_going(c) && of_same_gang(c, claim) && !late
+            };
+            let live = sight.claims.values().filter(|c| counts(c)).count();
             let slots = usize::try_from(journal.memory.slots).unwrap_or(usize::MAX);
             // What comes after its attempt is over is judged above; and a create may be on its way when somebody
             // writes that there are fewer.
