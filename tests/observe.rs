@@ -418,6 +418,7 @@ fn a_reservation_that_was_given_up_and_stands_after_all_begins_anew() {
     let seen = |state, standing| read(&journal(state), &held(standing), &[], Sight::Quorum, &BTreeMap::new());
     let again = |standing| Reading::Events(vec![Event::Reserved { epoch: epoch(), standing }]);
     assert_eq!(seen(State::Released, Standing::Reserved), again(Standing::Reserved));
+    assert_eq!(seen(State::Released, Standing::Admitted), again(Standing::Admitted), "by a Ready of before");
     assert_eq!(seen(State::Yielded, Standing::Reserved), Reading::Events(Vec::new()));
     // Kueue admitted while the check was off the Workload: its pods run without us.
     assert_eq!(seen(State::Yielded, Standing::Running), again(Standing::Running));

@@ -94,9 +94,10 @@ fn reservation_event(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
         }
         Reservation::Held { epoch, standing } => {
             // The check was off the Workload for a while, or quota came back within the second in
-            // which it was lost: the reservation that was given up stands after all.
+            // which it was lost: the reservation that was given up stands after all. Kueue may even have
+            // admitted on it, by a Ready whose nodes are gone.
             let stands_again = journal.state == State::Released
-                && *standing == Standing::Reserved
+                && matches!(standing, Standing::Reserved | Standing::Admitted)
                 && !planted!(ReleasedForGood);
             // Pods that an eviction would delete are provided for late, whatever was given up before.
             let ungated = *standing == Standing::AdmittedPods && journal.state == State::Yielded;

@@ -322,10 +322,14 @@ impl Look {
                 && j.wants(&meant, &world.claims)
                 && j.epoch == core::epoch(&world.work)
         });
-        let pods_run = world.pods_run() && (approved || wanted && world.home == Some(meant.attempt));
-        // Whose journal a tenant deletes, may get an old one back from a look that began before. Who starts
-        // anew, though, asks the claims first.
-        let misled = world.erased && self.seen.journal.attempt > 0;
+        // Pods that Kueue started while our check was off know of no node of ours, and run elsewhere.
+        let pods_run = world.pods_run()
+            && !world.without_us
+            && (approved || wanted && world.home == Some(meant.attempt));
+        // Whose journal a tenant deletes, may get an old one back from a look that began before, or a delete that
+        // was right when it was sent. Who starts anew, though, asks the claims first.
+        let moved_on = world.work.journal != self.stored;
+        let misled = world.erased && (self.seen.journal.attempt > 0 || moved_on);
         match world.claims.iter_mut().find(|c| hit(c)) {
             Some(claim) => {
                 let (stranger, first) = (!same(claim), !claim.deleting);
