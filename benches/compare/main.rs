@@ -63,7 +63,7 @@ async fn main() -> Result<()> {
     }
     tokio::spawn(systems::grant_everything(world.client.clone()));
     // It runs all the time, so that it is met at any moment of its round.
-    world.poller();
+    let poller = world.poller();
     let observer = Observer::default();
     observer.start(&world.client);
     let started = Instant::now();
@@ -76,7 +76,9 @@ async fn main() -> Result<()> {
             let mut cell = Cell::new(system, nodes, gangs);
             for round in 0..rounds {
                 let prefix = format!("{queue}-{nodes}-{gangs}-{round}");
-                match measured(&world, &observer, queue, &prefix, (nodes, gangs)).await {
+                let times = measured(&world, &observer, queue, &prefix, (nodes, gangs)).await;
+                world.clear().await.context("what is left would be at work in whatever is measured next")?;
+                match times {
                     Ok(times) => cell.take(times),
                     Err(error) => eprintln!("{prefix}: {error:#}"),
                 }
@@ -91,6 +93,7 @@ async fn main() -> Result<()> {
     let process = report::Process::of(&world.setu)?;
     // Written at once, because what follows may not come to an end.
     report::write(&results, &[], &[], &process)?;
+    poller.abort();
     // Before Karpenter's own nodes, which take long to go.
     let short = shortage::both(&world, &observer).await;
     let bound = bound(&world, &observer).await;
@@ -106,7 +109,7 @@ fn end(world: World, stack: Arc<Stack>) {
     }
 }
 
-/// Submits gangs at once, waits until all are told Ready, and clears away.
+/// Submits gangs at once and waits until all are told Ready.
 async fn measured(
     world: &World,
     observer: &Observer,
@@ -115,15 +118,11 @@ async fn measured(
     (nodes, gangs): (usize, usize),
 ) -> Result<Vec<Times>> {
     observer.clear();
-    let submitted = world.submit(prefix, queue, nodes, gangs, None).await;
+    world.submit(prefix, queue, nodes, gangs, None).await?;
     let limit = Duration::from_secs(120 + (nodes * gangs / 2) as u64);
     let done =
         |times: &[Times]| times.len() == gangs && times.iter().all(|t| t.told.is_some() && t.ready.is_some());
-    let times = if submitted.is_ok() { until(observer, limit, done).await } else { None };
-    // Also what was submitted only in part, or the next cell would find it at work.
-    world.clear().await?;
-    submitted?;
-    times.with_context(|| format!("not all gangs of {prefix} were told Ready"))
+    until(observer, limit, done).await.with_context(|| format!("not all gangs of {prefix} were told Ready"))
 }
 
 /// Waits until what was seen is enough.

@@ -19,6 +19,9 @@ use tokio::task::JoinHandle;
 /// Namespace, NodePool, flavor and ClusterQueue.
 pub const ID: &str = "compare";
 
+/// How long clearing away may take.
+const CLEARING: Duration = Duration::from_mins(10);
+
 pub struct World {
     pub stack: Arc<Stack>,
     pub client: Client,
@@ -189,9 +192,20 @@ impl World {
 
     /// Deletes every Job and waits until nothing of them is left.
     pub async fn clear(&self) -> Result<()> {
+        let start = Instant::now();
+        // An API server that is at its limit breaks a connection now and then.
+        while let Err(error) = self.clear_once(start).await {
+            if start.elapsed() > CLEARING {
+                return Err(error);
+            }
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
+        Ok(())
+    }
+
+    async fn clear_once(&self, start: Instant) -> Result<()> {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), ID, &resource("Job"));
         api.delete_collection(&DeleteParams::background(), &ListParams::default()).await?;
-        let start = Instant::now();
         loop {
             let claims = watch::list(&self.client, "NodeClaim").await?;
             let polled: Vec<String> = claims
@@ -210,8 +224,8 @@ impl World {
             if left == 0 {
                 return Ok(());
             }
-            if start.elapsed() > Duration::from_mins(10) {
-                bail!("{left} objects are left after ten minutes");
+            if start.elapsed() > CLEARING {
+                bail!("{left} objects are left after {CLEARING:?}");
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }

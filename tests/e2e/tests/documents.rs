@@ -52,7 +52,7 @@ fn root() -> PathBuf {
 const ELSEWHERE: [(&str, &str); 44] = [
     ("cargo run --release -- demo", "tests/docs.rs runs it, and with --serve tests/kubectl"),
     ("cargo test", "it is what runs the tests"),
-    ("SETU_SLOW=3 cargo test", "just e2e runs it, without the patience"),
+    ("SETU_SLOW=3 cargo test", "just e2e runs it"),
     ("cargo install --locked --path .", "the build that every test makes, into somebody's home"),
     ("ln -sf setu", "the terminal has that link"),
     ("source <(setu completions", "the shell's own; tests/cli.rs prints them"),

@@ -95,6 +95,15 @@ impl Replicas {
         .await;
     }
 
+    /// Waits until a replica says that it is ready, whether it leads or not.
+    async fn until_ready(&self, name: &str) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !self.all[name].get("probes", "/readyz").is_ok_and(|said| said.starts_with("HTTP/1.1 200")) {
+            assert!(Instant::now() < deadline, "{name} is not ready");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+
     /// What a replica says of itself in its metrics.
     fn says_it_leads(&self, name: &str) -> bool {
         let text = self.all[name].get("metrics", "/metrics").unwrap();
@@ -117,6 +126,10 @@ async fn whatever_happens_to_the_leader_another_goes_on_and_no_transition_happen
     play.enter("a");
     play.enter("b");
     let (first, _) = play.until_led(Duration::from_secs(20), |_| true).await;
+
+    // Both can take work over at any time, and say so.
+    play.until_ready("a").await;
+    play.until_ready("b").await;
 
     // SIGTERM, with a gang under way.
     play.submit("terminated").await;
