@@ -17,9 +17,8 @@ const GRAIN: SignedDuration = SignedDuration::from_secs(1);
 pub struct Clock {
     /// What it showed at a moment that does not move.
     origin: (Timestamp, Instant),
-    skew: SignedDuration,
-    /// Milliseconds by which this machine's clock is behind the API server's, as far as is known.
-    behind: Arc<AtomicI64>,
+    /// Milliseconds by which it has been put on since.
+    ahead: Arc<AtomicI64>,
 }
 
 impl Clock {
@@ -30,26 +29,28 @@ impl Clock {
 
     /// A clock that shows `origin` now and then goes as tokio's does, which tests may pause.
     pub fn starting_at(origin: Timestamp) -> Self {
-        Self { origin: (origin, Instant::now()), skew: SignedDuration::ZERO, behind: Arc::default() }
+        Self { origin: (origin, Instant::now()), ahead: Arc::default() }
     }
 
     /// Another machine's clock, wrong by `skew`.
     #[must_use]
     pub fn skewed(&self, skew: SignedDuration) -> Self {
-        Self { origin: self.origin, skew, behind: Arc::default() }
+        let other = Self { origin: self.origin, ahead: Arc::default() };
+        other.jump(skew);
+        other
     }
 
     /// Goes on or back by so much at once, as after a sleep of the whole machine.
     pub fn jump(&self, by: SignedDuration) {
-        self.behind.fetch_add(i64::try_from(by.as_millis()).unwrap_or_default(), Ordering::Relaxed);
+        self.ahead.fetch_add(i64::try_from(by.as_millis()).unwrap_or_default(), Ordering::Relaxed);
     }
 
     /// The time.
     pub fn now(&self) -> Timestamp {
         let (origin, started) = self.origin;
         let elapsed = SignedDuration::try_from(started.elapsed()).unwrap_or(SignedDuration::MAX);
-        let wrong = self.skew + SignedDuration::from_millis(self.behind.load(Ordering::Relaxed));
-        origin.checked_add(elapsed).and_then(|now| now.checked_add(wrong)).unwrap_or(Timestamp::MAX)
+        let ahead = SignedDuration::from_millis(self.ahead.load(Ordering::Relaxed));
+        origin.checked_add(elapsed).and_then(|now| now.checked_add(ahead)).unwrap_or(Timestamp::MAX)
     }
 
     /// Learns from an answer that was asked for and came in at these times of this clock and says that

@@ -176,7 +176,7 @@ impl Fake {
         );
         workload.metadata = ObjectMeta { namespace: Some(namespace.into()), ..workload.metadata };
         let mut entry =
-            BoardEntry::new(self.workload, &workload, "karpenter-provision", &journal, explanation);
+            BoardEntry::new(self.workload, &workload, "karpenter-provision", (&journal, false), explanation);
         self.owner.clone_into(&mut entry.owner);
         entry
     }

@@ -2,7 +2,8 @@
 //! both ends of the cloud's own time, how long a Job waits for its pods, and what a shortage costs.
 //!
 //! `just bench-compare` runs it with the release build; `--full` takes the larger cells too, and it writes
-//! docs/performance/comparison.md and docs/images/comparison.svg. `--shortage` only prints what a shortage costs.
+//! docs/performance/comparison.md and docs/images/comparison.svg. `--shortage` only prints what a shortage costs,
+//! `--cell NODESxGANGS` only what one cell shows, and with `--queue NAME` of one system.
 
 #![allow(
     missing_docs,
@@ -17,6 +18,7 @@
     reason = "a tool that prints figures"
 )]
 
+mod meter;
 mod report;
 #[path = "../../tests/e2e/tests/scenarios/setu.rs"]
 mod setu;
@@ -54,6 +56,11 @@ async fn main() -> Result<()> {
     if arguments.iter().any(|a| a == "--full") {
         cells.extend(MORE_CELLS);
     }
+    let chosen = value(&arguments, "--cell").map(cell).transpose()?;
+    if let Some(chosen) = chosen {
+        cells = vec![chosen];
+    }
+    let queue = value(&arguments, "--queue");
     let world = World::start().await?;
     let stack = Arc::clone(&world.stack);
     if arguments.iter().any(|a| a == "--shortage") {
@@ -69,30 +76,39 @@ async fn main() -> Result<()> {
     let started = Instant::now();
     let mut results = Vec::new();
     for (nodes, gangs, rounds) in cells {
-        for (queue, system) in SYSTEMS {
+        for (queue, system) in SYSTEMS.into_iter().filter(|(name, _)| queue.is_none_or(|q| q == *name)) {
             // The imitation answers after up to half a minute, and one round shows that.
             let rounds = if queue == "poller" { rounds.min(2) } else { rounds };
             let before = world.setu.writes().unwrap_or_default();
             let mut cell = Cell::new(system, nodes, gangs);
             for round in 0..rounds {
                 let prefix = format!("{queue}-{nodes}-{gangs}-{round}");
+                let meter = world.meter().await?;
                 let times = measured(&world, &observer, queue, &prefix, (nodes, gangs)).await;
-                world.clear().await.context("what is left would be at work in whatever is measured next")?;
+                cell.used.add(meter.read());
                 match times {
                     Ok(times) => cell.take(times),
                     Err(error) => eprintln!("{prefix}: {error:#}"),
                 }
+                println!("{:>4} s {}", started.elapsed().as_secs(), cell.line());
+                world.clear().await.context("what is left would be at work in whatever is measured next")?;
             }
             if queue == "queue" {
                 cell.writes = world.setu.writes().unwrap_or_default().saturating_sub(before);
             }
-            println!("{:>4} s {}", started.elapsed().as_secs(), cell.line());
             results.push(cell);
+            if chosen.is_none() {
+                // Written each time, because what follows may not come to an end.
+                report::write(&results, &[], &[], &report::Process::of(&world.setu)?)?;
+            }
         }
     }
+    if chosen.is_some() {
+        poller.abort();
+        end(world, stack);
+        return Ok(());
+    }
     let process = report::Process::of(&world.setu)?;
-    // Written at once, because what follows may not come to an end.
-    report::write(&results, &[], &[], &process)?;
     poller.abort();
     // Before Karpenter's own nodes, which take long to go.
     let short = shortage::both(&world, &observer).await;
@@ -100,6 +116,18 @@ async fn main() -> Result<()> {
     report::write(&results, &bound, &short, &process)?;
     end(world, stack);
     Ok(())
+}
+
+/// What follows an argument.
+fn value<'a>(arguments: &'a [String], name: &str) -> Option<&'a str> {
+    let at = arguments.iter().position(|a| a == name)?;
+    arguments.get(at + 1).map(String::as_str)
+}
+
+/// A cell that is given as `NODESxGANGS`.
+fn cell(text: &str) -> Result<(usize, usize, usize)> {
+    let (nodes, gangs) = text.split_once('x').context("a cell is given as NODESxGANGS, such as 1x1000")?;
+    Ok((nodes.parse()?, gangs.parse()?, 1))
 }
 
 fn end(world: World, stack: Arc<Stack>) {

@@ -1,5 +1,6 @@
 //! Percentiles, the table and the plot.
 
+use crate::meter::{SHARES, Used};
 use crate::setu::Setu;
 use crate::shortage::Shortage;
 use crate::usage;
@@ -8,6 +9,7 @@ use anyhow::{Context as _, Result};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::Path;
+use std::time::Duration;
 
 /// What was measured of one system with gangs of so many nodes.
 #[derive(Default)]
@@ -17,11 +19,15 @@ pub struct Cell {
     pub gangs: usize,
     /// Milliseconds from the reservation to the first create, for each gang.
     first: Vec<f64>,
+    /// Of these until Kueue asked the check.
+    asking: Vec<f64>,
     /// Milliseconds from the last node's readiness to Ready.
     last: Vec<f64>,
     journal: usize,
     /// Writes of Setu in all.
     pub writes: u64,
+    /// What every program used until all were told Ready.
+    pub used: Used,
 }
 
 /// The value below which this share lies, by nearest rank; `NaN` of none.
@@ -48,9 +54,12 @@ impl Cell {
     /// Takes in what was seen of some gangs.
     pub fn take(&mut self, times: Vec<Times>) {
         for t in times {
-            let (Some(reserved), Some(created)) = (t.reserved, t.created) else { continue };
+            let (Some(reserved), Some(asked), Some(created)) = (t.reserved, t.asked, t.created) else {
+                continue;
+            };
             let (Some(ready), Some(told)) = (t.ready, t.told) else { continue };
             // Two watches may show two changes in the other order.
+            self.asking.push(asked.saturating_duration_since(reserved).as_secs_f64() * 1e3);
             self.first.push(created.saturating_duration_since(reserved).as_secs_f64() * 1e3);
             self.last.push(told.saturating_duration_since(ready).as_secs_f64() * 1e3);
             self.journal = self.journal.max(t.journal);
@@ -59,16 +68,23 @@ impl Cell {
 
     pub fn line(&self) -> String {
         format!(
-            "{} nodes × {} gangs, {}: first create {} ms, Ready {} ms, of {} gangs; {:.1} writes of Setu a gang, journal {} bytes",
+            "{} nodes × {} gangs, {}: first create {} ms ({} until Kueue lists the check), Ready {} ms, of {} gangs; journal {} bytes; in {:.0} s: {}",
             self.nodes,
             self.gangs,
             self.system,
             three(&self.first),
+            three(&self.asking),
             three(&self.last),
             self.first.len(),
-            self.writes as f64 / self.first.len().max(1) as f64,
             self.journal,
+            self.used.took.as_secs_f64(),
+            self.shares().map(|(share, cpu)| format!("{share} {cpu:.1} s")).collect::<Vec<_>>().join(", ")
         )
+    }
+
+    /// CPU-seconds of each share.
+    fn shares(&self) -> impl Iterator<Item = (&'static str, f64)> {
+        SHARES.into_iter().map(|share| (share, self.used.cpu.get(share).map_or(0.0, Duration::as_secs_f64)))
     }
 }
 
@@ -150,18 +166,19 @@ pub fn write(
     )?;
     writeln!(
         out,
-        "| nodes × gangs at once | system | gangs seen | reservation → first create, ms | last node ready → Ready, ms |"
+        "| nodes × gangs at once | system | gangs seen | reservation → first create, ms | of it until Kueue lists the check, ms | last node ready → Ready, ms |"
     )?;
-    writeln!(out, "|---|---|---|---|---|")?;
+    writeln!(out, "|---|---|---|---|---|---|")?;
     for cell in cells {
         writeln!(
             out,
-            "| {} × {} | {} | {} | {} | {} |",
+            "| {} × {} | {} | {} | {} | {} | {} |",
             cell.nodes,
             cell.gangs,
             cell.system,
             cell.first.len(),
             three(&cell.first),
+            three(&cell.asking),
             three(&cell.last)
         )?;
     }
@@ -173,6 +190,24 @@ pub fn write(
     for cell in cells.iter().filter(|c| c.system == "Setu") {
         let each = cell.writes as f64 / cell.first.len().max(1) as f64;
         writeln!(out, "| {} × {} | {each:.1} | {} |", cell.nodes, cell.gangs, cell.journal)?;
+    }
+    writeln!(
+        out,
+        "\n| nodes × gangs at once | system | until all were told Ready, s | CPU-seconds of {} |\n|---|---|---|{}",
+        SHARES.join(" | "),
+        "---|".repeat(SHARES.len())
+    )?;
+    for cell in cells {
+        let shares: Vec<String> = cell.shares().map(|(_, cpu)| format!("{cpu:.1}")).collect();
+        let took = cell.used.took.as_secs_f64();
+        writeln!(
+            out,
+            "| {} × {} | {} | {took:.1} | {} |",
+            cell.nodes,
+            cell.gangs,
+            cell.system,
+            shares.join(" | ")
+        )?;
     }
     let list: Vec<String> = process.writes.iter().map(|(what, n)| format!("{n} {what}")).collect();
     let gangs: usize = cells.iter().filter(|c| c.system == "Setu").map(|c| c.first.len()).sum();

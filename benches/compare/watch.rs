@@ -16,6 +16,8 @@ use std::time::Instant;
 pub struct Times {
     pub uid: String,
     pub reserved: Option<Instant>,
+    /// Kueue asked: the Workload lists the check. It does so in a write after the reservation.
+    pub asked: Option<Instant>,
     /// The first NodeClaim or ProvisioningRequest.
     pub created: Option<Instant>,
     pub creations: usize,
@@ -148,6 +150,9 @@ impl Sight {
             times.reserved.get_or_insert(now);
         }
         let checks = value["status"]["admissionChecks"].as_array();
+        if times.reserved.is_some() && checks.is_some_and(|all| !all.is_empty()) {
+            times.asked.get_or_insert(now);
+        }
         if checks.is_some_and(|all| !all.is_empty() && all.iter().all(|c| c["state"] == "Ready")) {
             times.told.get_or_insert(now);
         }

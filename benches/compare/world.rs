@@ -1,5 +1,6 @@
 //! The control plane and what is in it: one queue for each system, over the same cloud.
 
+use crate::meter::Meter;
 use crate::setu::Setu;
 use crate::systems;
 use crate::watch::{self, resource};
@@ -135,6 +136,11 @@ impl World {
         self.setu.kill();
     }
 
+    /// Begins to count what each program uses.
+    pub async fn meter(&self) -> Result<Meter> {
+        Ok(Meter::start(self.stack.processes().await, self.setu.id().context("Setu does not run")?))
+    }
+
     /// Starts the imitation.
     pub fn poller(&self) -> JoinHandle<()> {
         let claim = json!({
@@ -193,41 +199,34 @@ impl World {
     /// Deletes every Job and waits until nothing of them is left.
     pub async fn clear(&self) -> Result<()> {
         let start = Instant::now();
-        // An API server that is at its limit breaks a connection now and then.
-        while let Err(error) = self.clear_once(start).await {
-            if start.elapsed() > CLEARING {
-                return Err(error);
-            }
-            tokio::time::sleep(Duration::from_secs(2)).await;
-        }
-        Ok(())
-    }
-
-    async fn clear_once(&self, start: Instant) -> Result<()> {
-        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), ID, &resource("Job"));
-        api.delete_collection(&DeleteParams::background(), &ListParams::default()).await?;
         loop {
-            let claims = watch::list(&self.client, "NodeClaim").await?;
-            let polled: Vec<String> = claims
-                .iter()
-                .filter(|c| c.name_any().starts_with("poller-") && c.metadata.deletion_timestamp.is_none())
-                .map(kube::ResourceExt::name_any)
-                .collect();
-            let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource("NodeClaim"));
-            for name in polled {
-                let _ = api.delete(&name, &DeleteParams::default()).await;
-            }
-            let left = claims.len()
-                + watch::list(&self.client, "Workload").await?.len()
-                + watch::list(&self.client, "ProvisioningRequest").await?.len()
-                + watch::list(&self.client, "Pod").await?.len();
-            if left == 0 {
+            // An API server that is at its limit breaks a connection now and then.
+            let left = self.take_away().await;
+            if matches!(left, Ok(0)) {
                 return Ok(());
             }
             if start.elapsed() > CLEARING {
-                bail!("{left} objects are left after {CLEARING:?}");
+                bail!("{} objects are left after {CLEARING:?}", left?);
             }
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
+    }
+
+    /// Deletes the Jobs, and the NodeClaims that the imitation leaves; returns how many objects there still were.
+    async fn take_away(&self) -> Result<usize> {
+        let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), ID, &resource("Job"));
+        api.delete_collection(&DeleteParams::background(), &ListParams::default()).await?;
+        let claims = watch::list(&self.client, "NodeClaim").await?;
+        let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource("NodeClaim"));
+        for claim in claims.iter().filter(|c| c.metadata.deletion_timestamp.is_none()) {
+            let name = claim.name_any();
+            if name.starts_with("poller-") {
+                let _ = api.delete(&name, &DeleteParams::default()).await;
+            }
+        }
+        Ok(claims.len()
+            + watch::list(&self.client, "Workload").await?.len()
+            + watch::list(&self.client, "ProvisioningRequest").await?.len()
+            + watch::list(&self.client, "Pod").await?.len())
     }
 }

@@ -1,6 +1,7 @@
 //! The way to the API server: the client, one watch per kind, who leads, and how fast is written.
 
 pub mod backoff;
+pub mod batched;
 pub mod client;
 pub mod fence;
 pub mod guard;

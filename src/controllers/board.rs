@@ -39,15 +39,17 @@ pub struct BoardEntry {
     pub trace_id: String,
     #[serde(skip)]
     object: ObjectRef<Workload>,
+    #[serde(skip)]
+    waits: bool,
 }
 
 impl BoardEntry {
-    /// The entry of a gang.
+    /// The entry of a gang. `waits` says that there was no plan for it, and that there may be one when others move.
     pub fn new(
         gang: &str,
         workload: &Workload,
         check: &str,
-        journal: &Journal,
+        (journal, waits): (&Journal, bool),
         explanation: Explanation,
     ) -> Self {
         Self {
@@ -62,6 +64,7 @@ impl BoardEntry {
             history: journal.history.clone(),
             trace_id: journal.trace_id().unwrap_or_default().to_owned(),
             object: ObjectRef::from_obj(workload),
+            waits,
         }
     }
 }
@@ -161,10 +164,10 @@ impl Board {
         Arc::make_mut(&mut pages.gangs).retain(|_, noted| !fits(uid_of(&noted.entry.object)));
     }
 
-    /// Workloads of the gangs in a state.
-    pub fn in_state(&self, state: StateName) -> Vec<ObjectRef<Workload>> {
+    /// Workloads of the gangs that wait for a plan.
+    pub fn waiting(&self) -> Vec<ObjectRef<Workload>> {
         let pages = self.pages();
-        let found = pages.gangs.values().filter(|noted| noted.entry.explanation.state == state);
+        let found = pages.gangs.values().filter(|noted| noted.entry.waits);
         found.map(|noted| noted.entry.object.clone()).collect()
     }
 
@@ -221,7 +224,7 @@ mod tests {
             policy: &Policy::default(),
             outlook: crate::gang::Outlook::default(),
         };
-        BoardEntry::new(name, &workload, "check", &journal, Explanation::of(&journal, &facts, &[]))
+        BoardEntry::new(name, &workload, "check", (&journal, true), Explanation::of(&journal, &facts, &[]))
     }
 
     #[test]
@@ -245,6 +248,6 @@ mod tests {
         board.note(entry("b", 1), || true);
         assert_eq!(board.forget(&entry("a", 1).object), ["a"]);
         assert_eq!(board.by_state(), [(StateName::Validating, 1)].into());
-        assert_eq!(board.in_state(StateName::Validating).len(), 1);
+        assert_eq!(board.waiting().len(), 1);
     }
 }

@@ -3,9 +3,10 @@
 use super::board::{Acting, Board, BoardSnapshot};
 use super::glance::{ClaimGlance, WorkloadGlance};
 use super::ledger::{Ledger, Remembered};
-use super::memory::{Necrology, OwnWrites, lock};
+use super::memory::{Necrology, OwnWrites};
 use super::meters::{Estimates, Stall};
 use super::policies::Policies;
+use super::progress::Progress;
 use super::queue::Key;
 use super::seen::Seen;
 use super::terms;
@@ -15,22 +16,24 @@ use crate::api::{
     RawParameters, ResourceFlavor, Topology, Workload,
 };
 use crate::clock::Clock;
+use crate::cluster::batched::Batched;
 use crate::cluster::joined::Joined;
 use crate::cluster::lease::{self, Shards};
 use crate::cluster::pace::Pace;
 use crate::cluster::store::{Object, Store};
 use crate::cluster::watch::{Gates, Listed};
 use crate::effects::events::Publisher;
-use crate::gang::StateName;
+use crate::error::Error;
 use crate::names;
 use crate::policy::Settings;
 use crate::telemetry::Telemetry;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -156,6 +159,8 @@ pub struct Context {
     pub telemetry: Telemetry,
     /// The live claims of NodePools, by their names: gangs that are woken together need the same.
     pub(super) pool_claims: Joined<Vec<String>, [NodeClaim]>,
+    /// What gangs read past the caches, by the UIDs of their Workloads.
+    pub(super) reads: Batched<String, (Vec<NodeClaim>, Vec<Node>), Error>,
     pub(super) own_writes: OwnWrites,
     pub(super) ledger: Ledger,
     pub(super) necrology: Necrology,
@@ -165,8 +170,9 @@ pub struct Context {
     /// Since when Workloads wait to be looked at.
     pub waiting: Waiting,
     pub(super) failures: Mutex<BTreeMap<String, u32>>,
-    progress: Mutex<BTreeMap<String, Timestamp>>,
+    pub(super) progress: Progress,
     pub(super) board: Board,
+    turns: AtomicU64,
 }
 
 impl Context {
@@ -190,6 +196,7 @@ impl Context {
             gates,
             wake,
             pool_claims: Joined::default(),
+            reads: Batched::default(),
             own_writes: OwnWrites::default(),
             ledger: Ledger::default(),
             necrology: Necrology::default(),
@@ -198,8 +205,9 @@ impl Context {
             seen: Seen::default(),
             waiting: Waiting::default(),
             failures: Mutex::default(),
-            progress: Mutex::default(),
+            progress: Progress::default(),
             board: Board::default(),
+            turns: AtomicU64::new(0),
         }
     }
 
@@ -233,25 +241,6 @@ impl Context {
         *name == self.controller_name || (self.options.tas_compat && name == names::PROVISIONING_REQUEST)
     }
 
-    /// When the next message that only tells of progress may be written; `None` means now, which is
-    /// then taken as used.
-    pub(super) fn progress_due(
-        &self,
-        workload: &Workload,
-        pace: SignedDuration,
-        now: Timestamp,
-    ) -> Option<Timestamp> {
-        let mut told = lock(&self.progress);
-        // One from later than now is from before the clock was put right.
-        told.retain(|_, last| *last <= now && *last + pace > now);
-        let uid = workload.uid().unwrap_or_default();
-        if let Some(last) = told.get(&uid) {
-            return Some(*last + pace);
-        }
-        told.insert(uid, now);
-        None
-    }
-
     /// Has another look taken at a Workload.
     pub fn wake_workload(&self, workload: ObjectRef<Workload>) {
         self.waiting.note(Key::from(workload.clone()));
@@ -274,17 +263,22 @@ impl Context {
         self.ledger.open().remembered(self.now())
     }
 
-    /// Gangs that may have waited for another's turn, or for anything else that plans are made from, are looked at.
+    /// Gangs that wait for another's turn, or for anything else that plans are made from, are looked at.
     pub fn next_turn(&self) {
-        // One whose nodes come by several ways waits for a part of them.
-        self.wake_all_in(StateName::Validating);
-        self.wake_all_in(StateName::Provisioning);
+        self.next_turn_of(|_| true);
     }
 
-    /// Has another look taken at every gang in a state.
-    pub fn wake_all_in(&self, state: StateName) {
-        for workload in self.board.in_state(state) {
+    /// The same for those of them that are meant.
+    pub(super) fn next_turn_of(&self, is_meant: impl Fn(&ObjectRef<Workload>) -> bool) {
+        self.turns.fetch_add(1, Ordering::SeqCst);
+        for workload in self.board.waiting().into_iter().filter(is_meant) {
             self.wake_workload(workload);
         }
+    }
+
+    /// How often waiting gangs were woken. A gang that finds no plan, and whose look takes a while, sees by it
+    /// whether that may have changed meanwhile: only then is it known to wait.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::SeqCst)
     }
 }

@@ -18,6 +18,7 @@ mod meters;
 pub mod parameters;
 mod plans;
 pub mod policies;
+mod progress;
 pub mod queue;
 mod seen;
 pub mod strays;

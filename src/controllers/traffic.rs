@@ -4,7 +4,6 @@ use super::context::Context;
 use super::glance::{ClaimGlance, Phase};
 use super::ledger::LedgerPages;
 use crate::api::{NodeClaim, Workload};
-use crate::gang::StateName;
 use crate::plan::ObstacleReason;
 use crate::plan::gates::guards::{Created, Traffic};
 use crate::plan::gates::local_queue::Held;
@@ -76,20 +75,18 @@ impl Context {
         let waited_for = |reason| self.ledger.open().is_waited_for(reason);
         let arrived = (gone || claim.is("Initialized")) && waited_for(ObstacleReason::Guarded);
         if arrived || (gone && waited_for(ObstacleReason::LimitExceeded)) {
-            self.wake_all_in(StateName::Validating);
+            self.next_turn();
             return;
         }
         if !counts_by_queue(self) || !gone {
             return;
         }
         let queue = queue_of(self, &ClaimGlance::of(claim));
-        for object in self.board.in_state(StateName::Validating) {
-            let waits = self.stores.workloads.glimpse(&object).map(|known| known.local_queue.clone());
+        self.next_turn_of(|object| {
+            let waits = self.stores.workloads.glimpse(object).map(|known| known.local_queue.clone());
             // Of a Workload that is gone, nobody can say any more which LocalQueue it was in.
-            if queue.is_none() || waits == queue {
-                self.wake_workload(object);
-            }
-        }
+            queue.is_none() || waits == queue
+        });
     }
 }
 

@@ -20,8 +20,6 @@ use tokio::time::Instant;
 
 /// How often a Workload is looked at of whose checks no gang has come yet.
 const SAFETY_NET: Duration = Duration::from_mins(1);
-/// How often a message that only tells of progress is written.
-const PROGRESS_PACE: SignedDuration = SignedDuration::from_secs(5);
 /// So long after a reservation nobody is told of progress: many gangs may begin at once, and then the API server
 /// has their NodeClaims to write.
 const SETTLING: SignedDuration = SignedDuration::from_secs(2);
@@ -107,7 +105,8 @@ async fn tell(
     if only_progress && age.is_positive() && age < SETTLING {
         return Ok(Some(reserved + SETTLING));
     }
-    if only_progress && let Some(due) = context.progress_due(workload, PROGRESS_PACE, now) {
+    let uid = workload.uid().unwrap_or_default();
+    if only_progress && let Some(due) = context.progress.due(&uid, now) {
         return Ok(Some(due));
     }
     let ours = workload.checks().iter().filter(|c| context.is_ours(&c.name));
@@ -118,7 +117,7 @@ async fn tell(
     let is_ready = |entry: &CheckState| entry.state == Verdict::Ready && !is_told(&entry.name);
     // Where there are no nodes, none stood idle.
     let nodes_waited = looks.iter().any(|l| l.has_nodes && l.entry.as_ref().is_some_and(is_ready));
-    let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
+    let client = context.client_of(&uid);
     *workload = verdict::apply(client, workload, &entries).await?;
     context.own_writes.note(workload);
     for entry in &changed {

@@ -7,11 +7,10 @@ use crate::api::{Node, NodeClaim};
 use crate::cluster::guard::Guarded;
 use crate::effects::{call, write};
 use crate::error::{Class, Error};
-use crate::gang::GangIdentity;
 use crate::names;
 use crate::planted::planted;
 use crate::telemetry::metrics;
-use futures::{StreamExt, stream};
+use futures::{StreamExt, TryStreamExt, stream};
 use kube::api::{DeleteParams, ListParams, PostParams, Preconditions};
 use kube::{Api, Client, ResourceExt};
 
@@ -123,19 +122,49 @@ pub async fn delete_all(client: &Client, claims: Vec<(String, String)>) -> (Vec<
         .await
 }
 
-/// The claims and Nodes of a gang as they are now, read from the API server and not from a cache.
-pub async fn read(client: &Client, gang: &GangIdentity) -> Result<(Vec<NodeClaim>, Vec<Node>), Error> {
-    let selector = format!("{}={},{}={}", names::MANAGED_BY, names::SETU, names::WORKLOAD_UID, gang.uid);
+/// The claims and Nodes of the Workloads with these UIDs as they are now, read from the API server and not from a cache.
+pub async fn read(client: &Client, uids: &[String]) -> Result<(Vec<NodeClaim>, Vec<Node>), Error> {
+    let all = uids.join(",");
+    let selector = format!("{}={},{} in ({all})", names::MANAGED_BY, names::SETU, names::WORKLOAD_UID);
+    let of = match uids {
+        [first, _, ..] => format!("{first} and {} more", uids.len() - 1),
+        _ => all,
+    };
     let params = ListParams::default().labels(&selector);
     let claims: Api<Guarded<NodeClaim>> = Api::all(client.clone());
     let nodes: Api<Node> = Api::all(client.clone());
-    let of = gang.workload_ref();
     let (claims, nodes) = tokio::try_join!(
-        call("listing NodeClaims of gang", &of, claims.list(&params)),
-        call("listing Nodes of gang", &of, nodes.list(&params)),
+        call("listing NodeClaims of Workloads", &of, claims.list(&params)),
+        call("listing Nodes of Workloads", &of, nodes.list(&params)),
     )?;
-    let claims = claims.items.into_iter().filter_map(|guard| guard.0.ok());
-    Ok((claims.filter(|claim| gang.made(claim)).collect(), nodes.items))
+    Ok((claims.items.into_iter().filter_map(|guard| guard.0.ok()).collect(), nodes.items))
+}
+
+/// These claims and their Nodes as they are now, each read by its name; `None` if any is gone or going, or has another
+/// Node, and only a list can tell what there is instead.
+///
+/// # Errors
+/// The first read that failed.
+pub async fn reread(
+    client: &Client,
+    known: Vec<(NodeClaim, String)>,
+) -> Result<Option<(Vec<NodeClaim>, Vec<Node>)>, Error> {
+    let nodes: Api<Node> = Api::all(client.clone());
+    let reads = stream::iter(known).map(|(claim, node)| {
+        let nodes = nodes.clone();
+        async move {
+            let (name, node) = (claim.name_any(), node.as_str());
+            let read = call("reading Node", node, nodes.get_opt(node));
+            let (found, node) = tokio::try_join!(current(client, &name), read)?;
+            let same = |found: &NodeClaim| {
+                let is_going = found.metadata.deletion_timestamp.is_some();
+                !is_going && found.uid() == claim.uid() && found.node_name() == claim.node_name()
+            };
+            Ok(found.filter(same).zip(node))
+        }
+    });
+    let found: Vec<Option<_>> = reads.buffered(PARALLEL).try_collect().await?;
+    Ok(found.into_iter().collect::<Option<Vec<_>>>().map(|all| all.into_iter().unzip()))
 }
 
 /// One claim as it is now; `None` if there is none of that name.

@@ -53,17 +53,13 @@ fn is_asked_for(any: &[&str]) -> bool {
     std::env::var("SETU_MODEL").is_ok_and(|asked| any.contains(&asked.as_str()))
 }
 
-fn is_to_the_end() -> bool {
-    is_asked_for(&["whole", "large"])
-}
-
 /// How often a second fault may come on top of the first.
 fn more() -> u8 {
     u8::from(is_asked_for(&["large"]))
 }
 
 fn holds(title: &str, budget: Budget) {
-    let limit = (!is_to_the_end()).then_some(STEPS);
+    let limit = (!is_asked_for(&["whole", "large"])).then_some(STEPS);
     let found = explore(title, budget, None, limit);
     assert!(found.violations.is_empty(), "{title}: {}", found.violations.join("\n"));
     assert_eq!(found.stuck, None, "{title}: from here nothing settles any more");

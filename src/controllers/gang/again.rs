@@ -2,21 +2,23 @@
 
 use super::Gang;
 use crate::api::workload::Verdict;
-use crate::api::{NodeClaim, Pod, Workload};
+use crate::api::{Node, NodeClaim, Pod, Workload};
 use crate::effects::{claims, pods};
 use crate::error::Error;
 use crate::gang::{ClaimView, Sight, State, strangers};
+use crate::names;
 use kube::ResourceExt;
 use std::collections::BTreeSet;
+
+/// Most claims that are read one by one.
+const BY_NAME: usize = 16;
 
 impl Gang<'_> {
     pub(super) async fn look_again(&mut self, workload: &Workload) -> Result<(), Error> {
         // Mostly the caches know the nodes by now, so that their pods can be asked for at the same time.
         let known = self.nodes_to_search(workload);
-        let (read, found) = tokio::join!(
-            claims::read(self.client, &self.identity),
-            pods::on_nodes(self.client, known.clone())
-        );
+        let client = self.client;
+        let (read, found) = tokio::join!(self.read(), pods::on_nodes(client, known.clone()));
         let (claims, nodes) = read?;
         self.tier = super::view::tier_of(&claims);
         self.claims = claims;
@@ -24,7 +26,7 @@ impl Gang<'_> {
         self.sight = Sight::Quorum;
         let mut searched = self.nodes_to_search(workload);
         let rest = searched.iter().filter(|node| !known.contains(node)).cloned().collect();
-        let found = [permitted(found)?, permitted(pods::on_nodes(self.client, rest).await)?];
+        let found = [permitted(found)?, permitted(pods::on_nodes(client, rest).await)?];
         // Where Setu may not look, no node is known to be without pods.
         if found.iter().any(Option::is_none) {
             searched.clear();
@@ -34,6 +36,37 @@ impl Gang<'_> {
         self.vacant = searched.into_iter().filter(|node| !occupied.contains(node.as_str())).collect();
         self.taken = strangers::taken(&pods);
         Ok(())
+    }
+
+    /// The claims and Nodes of the gang as they are now. Lists have to wait until the API server's cache has caught up,
+    /// and take it long where it has not, so what is complete as far as is known is read by its names.
+    async fn read(&self) -> Result<(Vec<NodeClaim>, Vec<Node>), Error> {
+        if let Some(known) = self.complete()
+            && let Some(read) = claims::reread(self.client, known).await?
+        {
+            return Ok(read);
+        }
+        let client = self.client;
+        let list = |uids: Vec<String>| async move { claims::read(client, &uids).await };
+        let read = self.context.reads.read(self.identity.uid.clone(), list).await.map_err(Error::Shared)?;
+        let (claims, nodes) = &*read;
+        let own = nodes.iter().filter(|node| is_of(node, &self.identity.uid));
+        let claims = claims.iter().filter(|claim| self.identity.made(claim));
+        Ok((claims.cloned().collect(), own.cloned().collect()))
+    }
+
+    /// All claims with the names of their Nodes, if each slot has one: then nothing is decided on what is not there.
+    fn complete(&self) -> Option<Vec<(NodeClaim, String)>> {
+        let memory = &self.journal.memory;
+        let waits = matches!(self.journal.state, State::WaitingReady | State::Approved);
+        let filled: BTreeSet<&str> = self.staying().map(|claim| claim.label(names::SLOT)).collect();
+        let whole = usize::try_from(memory.slots).is_ok_and(|slots| filled.len() == slots);
+        // Of a slot that was filled again there may be other claims.
+        if !waits || !whole || memory.generation > 0 || !(1..=BY_NAME).contains(&self.claims.len()) {
+            return None;
+        }
+        let node = |claim: &NodeClaim| Some(claim.node_name()?.to_owned());
+        self.claims.iter().map(|claim| Some((claim.clone(), node(claim)?))).collect()
     }
 
     /// The nodes of a gang that is about to be told to run: a taint keeps off only those who do not tolerate
@@ -60,6 +93,11 @@ impl Gang<'_> {
         let lost = self.claims.iter().filter(|c| failed.contains(&c.name_any()));
         lost.filter_map(NodeClaim::node_name).map(str::to_owned).collect()
     }
+}
+
+/// Whether a Node was made for the Workload with this UID.
+fn is_of(node: &Node, uid: &str) -> bool {
+    node.labels().get(names::WORKLOAD_UID).is_some_and(|of| of == uid)
 }
 
 /// What was found; `None` where Setu may not list pods.

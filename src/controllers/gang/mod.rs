@@ -71,6 +71,8 @@ pub struct Gang<'a> {
     /// Tier of the attempt, for people.
     tier: String,
     plan: Option<Outcome>,
+    /// How many turns others had had when the plan was made.
+    planned_at: u64,
 }
 
 /// What a look at a gang came to.
@@ -176,6 +178,7 @@ impl<'a> Gang<'a> {
             untold: Vec::new(),
             tier,
             plan: None,
+            planned_at: 0,
             identity,
         })
     }
@@ -205,6 +208,7 @@ impl<'a> Gang<'a> {
     fn turn(&mut self, workload: &Workload) -> Turn {
         let context = self.context;
         let now = context.now();
+        self.planned_at = context.turns();
         self.settle_policy(workload);
         let mut pages = context.ledger.open();
         self.plan = self.needs_plan().then(|| self.make_plan(workload, &mut pages));

@@ -118,7 +118,7 @@ impl Gang<'_> {
     }
 
     /// Claims of the current attempt that are not going.
-    fn staying(&self) -> impl Iterator<Item = &NodeClaim> {
+    pub(super) fn staying(&self) -> impl Iterator<Item = &NodeClaim> {
         let attempt = self.journal.memory.attempt.to_string();
         let claims = self.claims.iter().filter(|c| c.metadata.deletion_timestamp.is_none());
         claims.filter(move |c| c.label(names::ATTEMPT) == attempt)

@@ -175,8 +175,14 @@ impl Gang<'_> {
         let facts = self.facts(&glance);
         let state = self.journal.state.name();
         let explanation = Explanation::of(&self.journal, &facts, &self.claims);
-        let entry = BoardEntry::new(&self.id, workload, &self.identity.check, &self.journal, explanation);
+        let waits = matches!(self.plan, Some(Outcome::Wait(_)));
+        let journal = (&self.journal, waits);
+        let entry = BoardEntry::new(&self.id, workload, &self.identity.check, journal, explanation);
         self.context.board().note(entry, || self.is_there(workload));
+        if waits && self.context.turns() != self.planned_at {
+            // Nobody could know yet that it is to be woken.
+            self.context.wake_workload(ObjectRef::from_obj(workload));
+        }
         self.note(workload);
         let text = message::explain(&self.journal, &facts);
         if let Some(notice) = notice::of_wait(&self.journal, &facts, &text)

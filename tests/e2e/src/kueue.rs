@@ -18,6 +18,8 @@ use crate::{KUEUE_NAMESPACE, Layout, apply, probe};
 
 const WEBHOOK_SERVICE: &str = "kueue-webhook-service";
 const CERTIFICATE_SECRET: &str = "kueue-webhook-server-cert";
+/// What the chart's configuration says of how much Kueue does at a time.
+const PACE: [&str; 2] = ["clientConnection", "controller"];
 /// What would run in the cluster, or needs an API that is not served here.
 const LEFT_OUT: [&str; 2] = ["Deployment", "APIService"];
 
@@ -32,6 +34,12 @@ pub(crate) fn launch(layout: &Layout, folder: &Path, identity: &Identity, ports:
         fields.insert("health".to_owned(), json!({"healthProbeBindAddress": health}));
         let webhook = json!({"host": "127.0.0.1", "port": ports.kueue_webhook, "certDir": certificates});
         fields.insert("webhook".to_owned(), webhook);
+        let shipped = shipped_config(layout)?;
+        for field in PACE {
+            let value =
+                shipped.get(field).with_context(|| format!("the chart's configuration has no {field}"))?;
+            fields.insert(field.to_owned(), value.clone());
+        }
     }
     let path = folder.join("kueue-config.yaml");
     let text = serde_yaml::to_string(&config).context("writing Kueue's configuration as YAML")?;
@@ -45,14 +53,27 @@ pub(crate) fn launch(layout: &Layout, folder: &Path, identity: &Identity, ports:
     Ok(Launch::new(Program::Kueue, arguments))
 }
 
-/// The chart's objects with their webhooks pointed at loopback.
-pub(crate) fn manifests(layout: &Layout, ports: Ports) -> Result<Vec<Value>> {
+/// The configuration that the chart installs.
+fn shipped_config(layout: &Layout) -> Result<Value> {
+    let objects = chart(layout)?;
+    let text = objects.iter().find_map(|o| o.pointer("/data/controller_manager_config.yaml")?.as_str());
+    serde_yaml::from_str(text.context("the chart has no configuration")?)
+        .context("reading the chart's configuration")
+}
+
+/// The chart's objects as they are.
+fn chart(layout: &Layout) -> Result<Vec<Value>> {
     let path = layout.upstream().join("kueue.yaml");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    apply::documents(&text)
+}
+
+/// The chart's objects with their webhooks pointed at loopback.
+pub(crate) fn manifests(layout: &Layout, ports: Ports) -> Result<Vec<Value>> {
     let mut objects = vec![json!({
         "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": KUEUE_NAMESPACE},
     })];
-    for mut object in apply::documents(&text)? {
+    for mut object in chart(layout)? {
         if LEFT_OUT.iter().any(|kind| object.get("kind").is_some_and(|found| found == kind)) {
             continue;
         }

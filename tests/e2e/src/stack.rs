@@ -220,6 +220,12 @@ impl Stack {
         self.logs.tail(program, lines)
     }
 
+    /// The programs that run, with the number of the process of each.
+    pub async fn processes(&self) -> Vec<(Program, u32)> {
+        let running = self.running.lock().await;
+        running.processes.iter().map(|(program, process)| (*program, process.id())).collect()
+    }
+
     /// Kills a program at once, as a node failure would.
     pub async fn stop_program(&self, program: Program) -> Result<()> {
         let mut running = self.running.lock().await;

@@ -1,0 +1,60 @@
+//! What each program takes from the machine while gangs are under way.
+
+use crate::usage;
+use setu_e2e::Program;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Columns of the table, each with the programs that are counted there.
+pub const SHARES: [&str; 6] = ["Setu", "Kueue", "Karpenter", "API server and etcd", "others", "this bench"];
+
+/// CPU time of each share, and how long that was.
+#[derive(Clone, Debug, Default)]
+pub struct Used {
+    pub took: Duration,
+    pub cpu: BTreeMap<&'static str, Duration>,
+}
+
+impl Used {
+    /// Adds another round.
+    pub fn add(&mut self, other: Self) {
+        self.took += other.took;
+        for (share, cpu) in other.cpu {
+            *self.cpu.entry(share).or_default() += cpu;
+        }
+    }
+}
+
+/// Processes, with what each had used at the beginning.
+pub struct Meter {
+    began: Instant,
+    processes: Vec<(&'static str, u32, Duration)>,
+}
+
+impl Meter {
+    /// Begins to count.
+    pub fn start(programs: Vec<(Program, u32)>, setu: u32) -> Self {
+        let programs = programs.into_iter().map(|(program, id)| (share_of(program), id));
+        let own = [("Setu", setu), ("this bench", std::process::id())];
+        let processes = programs.chain(own).map(|(share, id)| (share, id, usage::cpu(id))).collect();
+        Self { began: Instant::now(), processes }
+    }
+
+    /// What was used since.
+    pub fn read(self) -> Used {
+        let mut used = Used { took: self.began.elapsed(), cpu: BTreeMap::new() };
+        for (share, id, before) in self.processes {
+            *used.cpu.entry(share).or_default() += usage::cpu(id).saturating_sub(before);
+        }
+        used
+    }
+}
+
+fn share_of(program: Program) -> &'static str {
+    match program {
+        Program::Kueue => "Kueue",
+        Program::Karpenter => "Karpenter",
+        Program::ApiServer | Program::Etcd => "API server and etcd",
+        _ => "others",
+    }
+}

@@ -1,0 +1,181 @@
+//! Reads of different things that can be made as one: few at a time go alone, the others together.
+//!
+//! A list that is made past the API server's cache costs it as much for one gang as for a hundred, and where its cache is
+//! behind it reads all there is for each. Rule: nobody is given what was read before it asked.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::oneshot;
+
+/// Reads under way at the same time; whoever asks meanwhile waits for the next one, which is made for all who wait.
+const AT_ONCE: usize = 4;
+/// Most things that one read is made for: their names have to go into a URL.
+const TOGETHER: usize = 100;
+
+/// Joins reads of `K` that come to `T`, or fail with `E`, for all whom they were made for.
+#[derive(Debug)]
+pub struct Batched<K, T, E>(Arc<Mutex<Line<K, T, E>>>);
+
+#[derive(Debug)]
+struct Line<K, T, E> {
+    under_way: usize,
+    waiting: VecDeque<Waiter<K, T, E>>,
+}
+
+#[derive(Debug)]
+struct Waiter<K, T, E> {
+    key: K,
+    told: oneshot::Sender<Told<K, T, E>>,
+}
+
+/// What whoever waits is told.
+#[derive(Debug)]
+enum Told<K, T, E> {
+    /// What was read.
+    Read(Result<Arc<T>, Arc<E>>),
+    /// It is to read, for these too.
+    Lead(Place<K, T, E>, Vec<Waiter<K, T, E>>),
+}
+
+type Wait<K, T, E> = oneshot::Receiver<Told<K, T, E>>;
+
+/// One of the reads under way. However it ends, the next one begins.
+#[derive(Debug)]
+struct Place<K, T, E>(Arc<Mutex<Line<K, T, E>>>);
+
+impl<K, T, E> Default for Batched<K, T, E> {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Line { under_way: 0, waiting: VecDeque::new() })))
+    }
+}
+
+impl<K: Clone, T, E> Batched<K, T, E> {
+    /// What `read` comes to for this key, and maybe others with it, or the same read of another one who waited too.
+    pub async fn read<F>(&self, key: K, read: impl FnOnce(Vec<K>) -> F) -> Result<Arc<T>, Arc<E>>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        let (place, followers) = loop {
+            match self.enter(key.clone()) {
+                Ok(place) => break (place, Vec::new()),
+                Err(told) => match told.await {
+                    Ok(Told::Read(answer)) => return answer,
+                    Ok(Told::Lead(place, followers)) => break (place, followers),
+                    // Whoever read for this one was given up.
+                    Err(_) => {}
+                },
+            }
+        };
+        let keys = followers.iter().map(|follower| follower.key.clone());
+        let answer = read(std::iter::once(key).chain(keys).collect()).await.map(Arc::new).map_err(Arc::new);
+        drop(place);
+        for follower in followers {
+            // One that is not there any more needs no answer.
+            let _ = follower.told.send(Told::Read(answer.clone()));
+        }
+        answer
+    }
+
+    /// Enters the line: a place, or what to wait for.
+    fn enter(&self, key: K) -> Result<Place<K, T, E>, Wait<K, T, E>> {
+        let mut line = lock(&self.0);
+        if line.under_way < AT_ONCE {
+            line.under_way += 1;
+            return Ok(Place(Arc::clone(&self.0)));
+        }
+        let (told, wait) = oneshot::channel();
+        line.waiting.push_back(Waiter { key, told });
+        Err(wait)
+    }
+}
+
+impl<K, T, E> Drop for Place<K, T, E> {
+    fn drop(&mut self) {
+        let mut line = lock(&self.0);
+        line.waiting.retain(|waiter| !waiter.told.is_closed());
+        let Some(first) = line.waiting.pop_front() else {
+            line.under_way -= 1;
+            return;
+        };
+        let together = line.waiting.len().min(TOGETHER - 1);
+        let followers = line.waiting.drain(..together).collect();
+        drop(line);
+        // Should it go at this very moment, the place goes with what it was sent, and another one is next.
+        let _ = first.told.send(Told::Lead(Self(Arc::clone(&self.0)), followers));
+    }
+}
+
+fn lock<T>(line: &Mutex<T>) -> MutexGuard<'_, T> {
+    line.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::future::join_all;
+    use std::time::Duration;
+    use tokio::time::{sleep, timeout};
+
+    const READ: Duration = Duration::from_millis(10);
+
+    /// What can be read, and for whom it was.
+    #[derive(Default)]
+    struct World {
+        reads: Mutex<Vec<Vec<u32>>>,
+        batched: Batched<u32, Vec<u32>, &'static str>,
+    }
+
+    impl World {
+        /// Reads ten times the key; nobody may read of 13.
+        async fn read(&self, key: u32) -> Result<u32, &'static str> {
+            let read = |keys: Vec<u32>| async move {
+                lock(&self.reads).push(keys.clone());
+                sleep(READ).await;
+                if keys.contains(&13) { Err("unlucky") } else { Ok(keys.iter().map(|k| k * 10).collect()) }
+            };
+            let all = self.batched.read(key, read).await.map_err(|error| *error)?;
+            all.iter().copied().find(|found| *found == key * 10).ok_or("not read")
+        }
+
+        fn sizes(&self) -> Vec<usize> {
+            std::mem::take(&mut *lock(&self.reads)).iter().map(Vec::len).collect()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_few_read_alone_and_the_others_together() {
+        let world = World::default();
+        let all = join_all((20..350).map(|key| world.read(key))).await;
+        assert!(all.iter().zip(20..).all(|(found, key)| *found == Ok(key * 10)), "each has its own");
+        assert_eq!(world.sizes(), [1, 1, 1, 1, 100, 100, 100, 26]);
+        world.read(7).await.unwrap();
+        assert_eq!(world.sizes(), [1]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_fails_fails_for_all_whom_it_was_made_for_and_for_nobody_else() {
+        let world = World::default();
+        let all = join_all([1, 2, 3, 4, 13, 5].map(|key| world.read(key))).await;
+        assert_eq!(all, [Ok(10), Ok(20), Ok(30), Ok(40), Err("unlucky"), Err("unlucky")]);
+        assert_eq!(world.read(5).await, Ok(50));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_is_given_up_holds_up_nobody() {
+        let world = World::default();
+        let given_up = join_all((1..=4).map(|key| timeout(READ / 2, world.read(key))));
+        // It is to lead the second round, and goes before.
+        let leader = timeout(READ / 3, world.read(5));
+        let (given_up, leader, others) =
+            tokio::join!(given_up, leader, join_all([6, 7].map(|key| world.read(key))));
+        assert!(given_up.iter().all(Result::is_err) && leader.is_err());
+        assert_eq!(others, [Ok(60), Ok(70)]);
+        // One that leads is given up, and whom it reads for reads again.
+        let first = join_all((1..=4).map(|key| world.read(key)));
+        let leader = timeout(READ * 3 / 2, world.read(5));
+        let (_, leader, other) = tokio::join!(first, leader, world.read(6));
+        assert!(leader.is_err());
+        assert_eq!(other, Ok(60));
+        assert_eq!(lock(&world.batched.0).under_way, 0, "no place is lost");
+    }
+}

@@ -1,0 +1,111 @@
+//! When messages that only tell of progress are written: not too often for one Workload, and not too many of all.
+//!
+//! Rule: each message wakes Kueue, and where a thousand gangs wait at once, nothing else would get through. Transitions,
+//! verdicts and Events do not wait here.
+
+use super::memory::lock;
+use jiff::{SignedDuration, Timestamp};
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+/// How often one Workload is told.
+const PACE: SignedDuration = SignedDuration::from_secs(5);
+/// The time between messages to any two.
+const GAP: SignedDuration = SignedDuration::from_millis(200);
+
+/// Who was told when, and whose turn is when.
+#[derive(Debug, Default)]
+pub struct Progress(Mutex<Turns>);
+
+#[derive(Debug, Default)]
+struct Turns {
+    /// When Workloads were told, by UID.
+    told: BTreeMap<String, Timestamp>,
+    /// When those that wait have their turn, by UID.
+    due: BTreeMap<String, Timestamp>,
+    /// From when on the next turn is free.
+    free: Timestamp,
+}
+
+impl Progress {
+    /// When the Workload with this UID may be told; `None` means now, which is then taken as used.
+    pub fn due(&self, uid: &str, now: Timestamp) -> Option<Timestamp> {
+        let mut turns = lock(&self.0);
+        turns.forget(now);
+        if let Some(last) = turns.told.get(uid) {
+            return Some(*last + PACE);
+        }
+        let turn = turns.due.remove(uid).unwrap_or_else(|| turns.take(now));
+        if turn > now {
+            turns.due.insert(uid.to_owned(), turn);
+            return Some(turn);
+        }
+        turns.told.insert(uid.to_owned(), now);
+        None
+    }
+}
+
+impl Turns {
+    fn take(&mut self, now: Timestamp) -> Timestamp {
+        let turn = self.free.max(now);
+        self.free = turn + GAP;
+        turn
+    }
+
+    /// Forgets what counts no more: who was told long ago, and who had a turn and did not come. What is from later than
+    /// it can be is from before the clock was put right.
+    fn forget(&mut self, now: Timestamp) {
+        self.told.retain(|_, last| *last <= now && *last + PACE > now);
+        let waiting = i32::try_from(self.due.len()).unwrap_or(i32::MAX);
+        let latest = now + GAP.saturating_mul(waiting.saturating_add(1));
+        self.due.retain(|_, turn| *turn <= latest && *turn + PACE > now);
+        self.free = self.free.min(latest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millisecond(1_000_000 + millis).unwrap()
+    }
+
+    #[test]
+    fn one_workload_is_told_every_five_seconds() {
+        let progress = Progress::default();
+        assert_eq!(progress.due("a", at(0)), None);
+        assert_eq!(progress.due("a", at(10)), Some(at(5_000)));
+        assert_eq!(progress.due("a", at(5_000)), None);
+    }
+
+    #[test]
+    fn many_are_told_one_after_the_other_in_the_order_in_which_they_came() {
+        let progress = Progress::default();
+        let names: Vec<String> = (0..50).map(|i| format!("{i:02}")).collect();
+        let turns: Vec<_> = names.iter().map(|name| progress.due(name, at(0))).collect();
+        assert_eq!((turns[0], turns[1], turns[49]), (None, Some(at(200)), Some(at(9_800))));
+        assert_eq!(progress.due("25", at(40)), Some(at(5_000)), "whoever asks again keeps his turn");
+        assert_eq!(progress.due("25", at(5_003)), None);
+    }
+
+    #[test]
+    fn a_turn_that_is_not_taken_holds_up_nobody_for_long() {
+        let progress = Progress::default();
+        for name in ["a", "b", "c"] {
+            let _ = progress.due(name, at(0));
+        }
+        assert_eq!(progress.due("d", at(60_000)), None);
+        assert_eq!(progress.due("b", at(60_050)), Some(at(60_200)));
+    }
+
+    #[test]
+    fn a_clock_that_is_put_back_holds_up_nobody() {
+        let progress = Progress::default();
+        for name in ["a", "b", "c"] {
+            let _ = progress.due(name, at(900_000));
+        }
+        assert_eq!(progress.due("d", at(0)), Some(at(600)));
+        assert!(progress.due("b", at(600)).is_none_or(|due| due <= at(1_200)));
+    }
+}
