@@ -2,7 +2,6 @@
 //!
 //! Each error says what was being done to which object, keeps its cause, and knows its class.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 /// An action on the cluster that failed.
@@ -28,9 +27,6 @@ pub enum Error {
         /// How long was waited.
         limit: Duration,
     },
-    /// A read that was made for several, of which this is one.
-    #[error("{0}")]
-    Shared(Arc<Error>),
     /// Somebody else changed the object first. Look again and decide anew.
     #[error("{action} {object}: it changed meanwhile")]
     Conflict {
@@ -69,7 +65,6 @@ impl Error {
         match self {
             Self::Conflict { .. } => Class::Again,
             Self::Timeout { .. } => Class::BackOff,
-            Self::Shared(error) => error.class(),
             Self::Api { cause, .. } => match cause.as_ref() {
                 kube::Error::Api(status) if matches!(status.code, 400 | 403 | 404 | 405 | 422) => {
                     Class::Refused
@@ -93,7 +88,6 @@ impl Error {
             },
             Self::Conflict { .. } => Some(409),
             Self::Timeout { .. } => None,
-            Self::Shared(error) => error.code(),
         }
     }
 }

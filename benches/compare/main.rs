@@ -29,8 +29,8 @@ mod usage;
 mod watch;
 mod world;
 
-use anyhow::{Context as _, Result};
-use report::Cell;
+use anyhow::{Context as _, Result, bail};
+use report::{Cell, Found, Process};
 use setu_e2e::Stack;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -47,75 +47,95 @@ pub const SYSTEMS: [(&str, &str); 3] = [
 /// Nodes, gangs at once, and how often.
 const CELLS: [(usize, usize, usize); 6] =
     [(1, 1, 10), (8, 1, 10), (64, 1, 2), (1, 10, 2), (1, 100, 1), (8, 10, 1)];
-const MORE_CELLS: [(usize, usize, usize); 4] = [(256, 1, 2), (64, 10, 1), (8, 100, 1), (1, 1000, 1)];
+const MORE_CELLS: [(usize, usize, usize); 4] = [(1, 1000, 1), (256, 1, 2), (64, 10, 1), (8, 100, 1)];
 
 #[tokio::main]
 async fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
-    let mut cells = CELLS.to_vec();
-    if arguments.iter().any(|a| a == "--full") {
-        cells.extend(MORE_CELLS);
-    }
     let chosen = value(&arguments, "--cell").map(cell).transpose()?;
-    if let Some(chosen) = chosen {
-        cells = vec![chosen];
-    }
     let queue = value(&arguments, "--queue");
+    if queue.is_some() && chosen.is_none() {
+        bail!("--queue goes with --cell: the tables are of all systems");
+    }
+    let systems = SYSTEMS.into_iter().filter(|(name, _)| queue.is_none_or(|q| q == *name)).collect();
     let world = World::start().await?;
     let stack = Arc::clone(&world.stack);
+    let mut bench = Bench { world, systems, observer: Observer::default(), found: Found::default() };
     if arguments.iter().any(|a| a == "--shortage") {
-        shortage::both(&world, &Observer::default()).await;
-        end(world, stack);
+        shortage::both(&bench.world, &bench.observer).await?;
+        end(bench.world, stack);
         return Ok(());
     }
-    tokio::spawn(systems::grant_everything(world.client.clone()));
+    tokio::spawn(systems::grant_everything(bench.world.client.clone()));
     // It runs all the time, so that it is met at any moment of its round.
-    let poller = world.poller();
-    let observer = Observer::default();
-    observer.start(&world.client);
-    let started = Instant::now();
-    let mut results = Vec::new();
-    for (nodes, gangs, rounds) in cells {
-        for (queue, system) in SYSTEMS.into_iter().filter(|(name, _)| queue.is_none_or(|q| q == *name)) {
+    let poller = bench.world.poller();
+    bench.observer.start(&bench.world.client);
+    if let Some(cell) = chosen {
+        bench.cell(cell).await?;
+    } else {
+        bench.cells(&CELLS).await?;
+        bench.found.short = shortage::both(&bench.world, &bench.observer).await?;
+        bench.found.bound = bound(&bench.world, &bench.observer).await?;
+        report::write(&bench.found)?;
+        if arguments.iter().any(|a| a == "--full") {
+            bench.cells(&MORE_CELLS).await?;
+        }
+    }
+    poller.abort();
+    end(bench.world, stack);
+    Ok(())
+}
+
+/// What is compared, and what has been found.
+struct Bench {
+    world: World,
+    systems: Vec<(&'static str, &'static str)>,
+    observer: Observer,
+    found: Found,
+}
+
+impl Bench {
+    /// Measures these cells and writes what was found, each time, because what follows may not come to an end.
+    async fn cells(&mut self, cells: &[(usize, usize, usize)]) -> Result<()> {
+        for cell in cells {
+            self.cell(*cell).await?;
+            report::write(&self.found)?;
+        }
+        Ok(())
+    }
+
+    /// Measures one cell of every system.
+    async fn cell(&mut self, (nodes, gangs, rounds): (usize, usize, usize)) -> Result<()> {
+        for (queue, system) in self.systems.clone() {
             // The imitation answers after up to half a minute, and one round shows that.
             let rounds = if queue == "poller" { rounds.min(2) } else { rounds };
-            let before = world.setu.writes().unwrap_or_default();
+            let before = Process::of(&self.world.setu)?;
             let mut cell = Cell::new(system, nodes, gangs);
             for round in 0..rounds {
                 let prefix = format!("{queue}-{nodes}-{gangs}-{round}");
-                let meter = world.meter().await?;
-                let times = measured(&world, &observer, queue, &prefix, (nodes, gangs)).await;
-                cell.used.add(meter.read());
+                let meter = self.world.meter().await?;
+                let times = measured(&self.world, &self.observer, queue, &prefix, (nodes, gangs)).await;
+                let used = meter.read();
                 match times {
-                    Ok(times) => cell.take(times),
+                    Ok(times) => {
+                        cell.take(times);
+                        cell.used.add(used);
+                    }
                     Err(error) => eprintln!("{prefix}: {error:#}"),
                 }
-                println!("{:>4} s {}", started.elapsed().as_secs(), cell.line());
-                world.clear().await.context("what is left would be at work in whatever is measured next")?;
+                println!("{} {}", jiff::Zoned::now().strftime("%T"), cell.line());
+                let cleared = self.world.clear().await;
+                cleared.context("what is left would be at work in whatever is measured next")?;
             }
             if queue == "queue" {
-                cell.writes = world.setu.writes().unwrap_or_default().saturating_sub(before);
+                let after = Process::of(&self.world.setu)?;
+                cell.writes = after.count().saturating_sub(before.count());
+                self.found.process.add(&before, &after);
             }
-            results.push(cell);
-            if chosen.is_none() {
-                // Written each time, because what follows may not come to an end.
-                report::write(&results, &[], &[], &report::Process::of(&world.setu)?)?;
-            }
+            self.found.cells.push(cell);
         }
+        Ok(())
     }
-    if chosen.is_some() {
-        poller.abort();
-        end(world, stack);
-        return Ok(());
-    }
-    let process = report::Process::of(&world.setu)?;
-    poller.abort();
-    // Before Karpenter's own nodes, which take long to go.
-    let short = shortage::both(&world, &observer).await;
-    let bound = bound(&world, &observer).await;
-    report::write(&results, &bound, &short, &process)?;
-    end(world, stack);
-    Ok(())
 }
 
 /// What follows an argument.
@@ -167,23 +187,19 @@ async fn until(observer: &Observer, limit: Duration, done: impl Fn(&[Times]) -> 
 }
 
 /// From the submission of ten Jobs of eight pods until all pods are bound: with Setu, and with Karpenter alone.
-async fn bound(world: &World, observer: &Observer) -> Vec<(&'static str, Vec<f64>)> {
+async fn bound(world: &World, observer: &Observer) -> Result<Vec<(&'static str, Vec<f64>)>> {
     let (nodes, gangs) = (8, 10);
     let mut all = Vec::new();
     for (queue, system) in [("queue", "Setu"), ("plain", "Karpenter alone, no check")] {
         observer.clear();
         let start = Instant::now();
-        if world.submit(&format!("bound-{queue}"), queue, nodes, gangs, None).await.is_err() {
-            continue;
-        }
+        world.submit(&format!("bound-{queue}"), queue, nodes, gangs, None).await?;
         let done = |times: &[Times]| times.len() == gangs && times.iter().all(|t| t.bindings == nodes);
         let times = until(observer, Duration::from_mins(3), done).await.unwrap_or_default();
         let took = times.iter().filter_map(|t| Some((t.bound? - start).as_secs_f64())).collect();
         println!("{system}: submitted until all bound {took:.1?}");
         all.push((system, took));
-        if let Err(error) = world.clear().await {
-            eprintln!("{error:#}");
-        }
+        world.clear().await?;
     }
-    all
+    Ok(all)
 }

@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 /// Columns of the table, each with the programs that are counted there.
 pub const SHARES: [&str; 6] = ["Setu", "Kueue", "Karpenter", "API server and etcd", "others", "this bench"];
 
-/// CPU time of each share, and how long that was.
+/// CPU time of each share, and how long that was, of so many rounds.
 #[derive(Clone, Debug, Default)]
 pub struct Used {
+    pub rounds: u32,
     pub took: Duration,
     pub cpu: BTreeMap<&'static str, Duration>,
 }
 
 impl Used {
-    /// Adds another round.
+    /// Adds other rounds.
     pub fn add(&mut self, other: Self) {
+        self.rounds += other.rounds;
         self.took += other.took;
         for (share, cpu) in other.cpu {
             *self.cpu.entry(share).or_default() += cpu;
@@ -42,7 +44,7 @@ impl Meter {
 
     /// What was used since.
     pub fn read(self) -> Used {
-        let mut used = Used { took: self.began.elapsed(), cpu: BTreeMap::new() };
+        let mut used = Used { rounds: 1, took: self.began.elapsed(), cpu: BTreeMap::new() };
         for (share, id, before) in self.processes {
             *used.cpu.entry(share).or_default() += usage::cpu(id).saturating_sub(before);
         }

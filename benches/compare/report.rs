@@ -77,26 +77,59 @@ impl Cell {
             three(&self.last),
             self.first.len(),
             self.journal,
-            self.used.took.as_secs_f64(),
+            self.took(),
             self.shares().map(|(share, cpu)| format!("{share} {cpu:.1} s")).collect::<Vec<_>>().join(", ")
         )
     }
 
-    /// CPU-seconds of each share.
+    /// CPU-seconds of each share in a round.
     fn shares(&self) -> impl Iterator<Item = (&'static str, f64)> {
-        SHARES.into_iter().map(|share| (share, self.used.cpu.get(share).map_or(0.0, Duration::as_secs_f64)))
+        let rounds = f64::from(self.used.rounds.max(1));
+        let of = move |share| self.used.cpu.get(share).map_or(0.0, Duration::as_secs_f64) / rounds;
+        SHARES.into_iter().map(move |share| (share, of(share)))
+    }
+
+    /// Seconds that a round took.
+    fn took(&self) -> f64 {
+        self.used.took.as_secs_f64() / f64::from(self.used.rounds.max(1))
     }
 }
 
+/// All that has been found so far.
+#[derive(Default)]
+pub struct Found {
+    pub cells: Vec<Cell>,
+    /// Seconds from submission until all pods are bound.
+    pub bound: Vec<(&'static str, Vec<f64>)>,
+    pub short: Vec<Shortage>,
+    pub process: Process,
+}
+
 /// What the process cost.
+#[derive(Default)]
 pub struct Process {
     pub cpu_seconds: f64,
     pub peak_mib: f64,
     /// Writes by verb and resource, as its own metrics count them.
-    pub writes: Vec<(String, u64)>,
+    pub writes: BTreeMap<String, u64>,
 }
 
 impl Process {
+    /// Adds what was used between two moments.
+    pub fn add(&mut self, before: &Self, after: &Self) {
+        self.cpu_seconds += after.cpu_seconds - before.cpu_seconds;
+        self.peak_mib = self.peak_mib.max(after.peak_mib);
+        for (what, count) in &after.writes {
+            let earlier = before.writes.get(what).copied().unwrap_or_default();
+            *self.writes.entry(what.clone()).or_default() += count.saturating_sub(earlier);
+        }
+    }
+
+    /// Writes in all.
+    pub fn count(&self) -> u64 {
+        self.writes.values().sum()
+    }
+
     pub fn of(setu: &Setu) -> Result<Self> {
         let id = setu.id().context("Setu does not run")?;
         Ok(Self {
@@ -108,7 +141,7 @@ impl Process {
 }
 
 /// Sums `setu_api_requests_total` over answers.
-fn writes_of(metrics: &str) -> Vec<(String, u64)> {
+fn writes_of(metrics: &str) -> BTreeMap<String, u64> {
     let mut all: BTreeMap<String, u64> = BTreeMap::new();
     for line in metrics.lines().filter(|l| l.starts_with("setu_api_requests_total{")) {
         let label = |name: &str| {
@@ -120,7 +153,7 @@ fn writes_of(metrics: &str) -> Vec<(String, u64)> {
             *all.entry(format!("{} {}", label("verb"), label("resource"))).or_default() += count;
         }
     }
-    all.into_iter().collect()
+    all
 }
 
 fn machine() -> String {
@@ -147,17 +180,13 @@ fn version(module: &str, package: &str) -> String {
     line.and_then(|l| l.trim().split(' ').nth(1)).unwrap_or("?").to_owned()
 }
 
-pub fn write(
-    cells: &[Cell],
-    bound: &[(&'static str, Vec<f64>)],
-    short: &[Shortage],
-    process: &Process,
-) -> Result<()> {
+pub fn write(found: &Found) -> Result<()> {
+    let Found { cells, bound, short, process } = found;
     let mut out = String::from("<!-- Written by `just bench-compare`. -->\n\n");
     writeln!(out, "Measured {} on {}.", jiff::Timestamp::now().strftime("%F"), machine())?;
     writeln!(
         out,
-        "Setu {} (release build), Kubernetes {}, Kueue {}, Karpenter {} with its kwok provider, kwok {}; all on that machine.\n",
+        "Setu {} (optimized build), Kubernetes {}, Kueue {}, Karpenter {} with its kwok provider, kwok {}; all on that machine.\n",
         env!("CARGO_PKG_VERSION"),
         version("k8s", "k8s.io/kubernetes"),
         version("kueue", "sigs.k8s.io/kueue"),
@@ -193,13 +222,13 @@ pub fn write(
     }
     writeln!(
         out,
-        "\n| nodes × gangs at once | system | until all were told Ready, s | CPU-seconds of {} |\n|---|---|---|{}",
+        "\n| nodes × gangs at once | system | submitted → all told Ready, s a round | CPU-seconds of {} |\n|---|---|---|{}",
         SHARES.join(" | "),
         "---|".repeat(SHARES.len())
     )?;
     for cell in cells {
-        let shares: Vec<String> = cell.shares().map(|(_, cpu)| format!("{cpu:.1}")).collect();
-        let took = cell.used.took.as_secs_f64();
+        let shares: Vec<String> = cell.shares().map(|(_, cpu)| format!("{cpu:.2}")).collect();
+        let took = cell.took();
         writeln!(
             out,
             "| {} × {} | {} | {took:.1} | {} |",
@@ -213,7 +242,7 @@ pub fn write(
     let gangs: usize = cells.iter().filter(|c| c.system == "Setu").map(|c| c.first.len()).sum();
     writeln!(
         out,
-        "\nUntil then Setu's writes were, for {gangs} gangs: {}.\n\nIt used {:.1} CPU-seconds and at most {:.0} MiB.\n",
+        "\nSetu's writes were, for these {gangs} gangs: {}.\n\nIt used {:.1} CPU-seconds and at most {:.0} MiB.\n",
         list.join(", "),
         process.cpu_seconds,
         process.peak_mib

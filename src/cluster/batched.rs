@@ -1,7 +1,8 @@
 //! Reads of different things that can be made as one: few at a time go alone, the others together.
 //!
 //! A list that is made past the API server's cache costs it as much for one gang as for a hundred, and where its cache is
-//! behind it reads all there is for each. Rule: nobody is given what was read before it asked.
+//! behind it reads all there is for each. Rule: nobody is given what was read before it asked, and a read that fails fails
+//! for nobody but the one who made it: the others ask again, fewer together than before.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,46 +13,51 @@ const AT_ONCE: usize = 4;
 /// Most things that one read is made for: their names have to go into a URL.
 const TOGETHER: usize = 100;
 
-/// Joins reads of `K` that come to `T`, or fail with `E`, for all whom they were made for.
+/// Joins reads of `K` that come to `T` for all whom they were made for.
 #[derive(Debug)]
-pub struct Batched<K, T, E>(Arc<Mutex<Line<K, T, E>>>);
+pub struct Batched<K, T>(Arc<Mutex<Line<K, T>>>);
 
 #[derive(Debug)]
-struct Line<K, T, E> {
+struct Line<K, T> {
     under_way: usize,
-    waiting: VecDeque<Waiter<K, T, E>>,
+    /// How many a read is made for at most.
+    together: usize,
+    waiting: VecDeque<Waiter<K, T>>,
 }
 
 #[derive(Debug)]
-struct Waiter<K, T, E> {
+struct Waiter<K, T> {
     key: K,
-    told: oneshot::Sender<Told<K, T, E>>,
+    told: oneshot::Sender<Told<K, T>>,
 }
 
 /// What whoever waits is told.
 #[derive(Debug)]
-enum Told<K, T, E> {
+enum Told<K, T> {
     /// What was read.
-    Read(Result<Arc<T>, Arc<E>>),
+    Read(Arc<T>),
     /// It is to read, for these too.
-    Lead(Place<K, T, E>, Vec<Waiter<K, T, E>>),
+    Lead(Place<K, T>, Vec<Waiter<K, T>>),
 }
 
-type Wait<K, T, E> = oneshot::Receiver<Told<K, T, E>>;
+type Wait<K, T> = oneshot::Receiver<Told<K, T>>;
 
 /// One of the reads under way. However it ends, the next one begins.
 #[derive(Debug)]
-struct Place<K, T, E>(Arc<Mutex<Line<K, T, E>>>);
+struct Place<K, T>(Arc<Mutex<Line<K, T>>>);
 
-impl<K, T, E> Default for Batched<K, T, E> {
+impl<K, T> Default for Batched<K, T> {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Line { under_way: 0, waiting: VecDeque::new() })))
+        Self(Arc::new(Mutex::new(Line { under_way: 0, together: TOGETHER, waiting: VecDeque::new() })))
     }
 }
 
-impl<K: Clone, T, E> Batched<K, T, E> {
+impl<K: Clone, T> Batched<K, T> {
     /// What `read` comes to for this key, and maybe others with it, or the same read of another one who waited too.
-    pub async fn read<F>(&self, key: K, read: impl FnOnce(Vec<K>) -> F) -> Result<Arc<T>, Arc<E>>
+    ///
+    /// # Errors
+    /// What the read failed with that was made here.
+    pub async fn read<F, E>(&self, key: K, read: impl FnOnce(Vec<K>) -> F) -> Result<Arc<T>, E>
     where
         F: Future<Output = Result<T, E>>,
     {
@@ -59,25 +65,29 @@ impl<K: Clone, T, E> Batched<K, T, E> {
             match self.enter(key.clone()) {
                 Ok(place) => break (place, Vec::new()),
                 Err(told) => match told.await {
-                    Ok(Told::Read(answer)) => return answer,
+                    Ok(Told::Read(found)) => return Ok(found),
                     Ok(Told::Lead(place, followers)) => break (place, followers),
-                    // Whoever read for this one was given up.
+                    // The read that was made for this one failed, or was given up.
                     Err(_) => {}
                 },
             }
         };
         let keys = followers.iter().map(|follower| follower.key.clone());
-        let answer = read(std::iter::once(key).chain(keys).collect()).await.map(Arc::new).map_err(Arc::new);
+        let answer = read(std::iter::once(key).chain(keys).collect()).await;
+        if !followers.is_empty() {
+            place.learn(answer.is_ok());
+        }
         drop(place);
+        let found = Arc::new(answer?);
         for follower in followers {
             // One that is not there any more needs no answer.
-            let _ = follower.told.send(Told::Read(answer.clone()));
+            let _ = follower.told.send(Told::Read(Arc::clone(&found)));
         }
-        answer
+        Ok(found)
     }
 
     /// Enters the line: a place, or what to wait for.
-    fn enter(&self, key: K) -> Result<Place<K, T, E>, Wait<K, T, E>> {
+    fn enter(&self, key: K) -> Result<Place<K, T>, Wait<K, T>> {
         let mut line = lock(&self.0);
         if line.under_way < AT_ONCE {
             line.under_way += 1;
@@ -89,7 +99,17 @@ impl<K: Clone, T, E> Batched<K, T, E> {
     }
 }
 
-impl<K, T, E> Drop for Place<K, T, E> {
+impl<K, T> Place<K, T> {
+    /// After a read that failed half as many are read for together, maybe they were too many; after one that did not,
+    /// twice as many.
+    fn learn(&self, works: bool) {
+        let mut line = lock(&self.0);
+        let together = if works { line.together * 2 } else { line.together / 2 };
+        line.together = together.clamp(1, TOGETHER);
+    }
+}
+
+impl<K, T> Drop for Place<K, T> {
     fn drop(&mut self) {
         let mut line = lock(&self.0);
         line.waiting.retain(|waiter| !waiter.told.is_closed());
@@ -97,7 +117,7 @@ impl<K, T, E> Drop for Place<K, T, E> {
             line.under_way -= 1;
             return;
         };
-        let together = line.waiting.len().min(TOGETHER - 1);
+        let together = line.waiting.len().min(line.together - 1);
         let followers = line.waiting.drain(..together).collect();
         drop(line);
         // Should it go at this very moment, the place goes with what it was sent, and another one is next.
@@ -122,7 +142,7 @@ mod tests {
     #[derive(Default)]
     struct World {
         reads: Mutex<Vec<Vec<u32>>>,
-        batched: Batched<u32, Vec<u32>, &'static str>,
+        batched: Batched<u32, Vec<u32>>,
     }
 
     impl World {
@@ -133,7 +153,7 @@ mod tests {
                 sleep(READ).await;
                 if keys.contains(&13) { Err("unlucky") } else { Ok(keys.iter().map(|k| k * 10).collect()) }
             };
-            let all = self.batched.read(key, read).await.map_err(|error| *error)?;
+            let all = self.batched.read(key, read).await?;
             all.iter().copied().find(|found| *found == key * 10).ok_or("not read")
         }
 
@@ -153,10 +173,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_fails_fails_for_all_whom_it_was_made_for_and_for_nobody_else() {
+    async fn a_read_that_fails_fails_for_whoever_made_it_and_fewer_go_together_after_it() {
         let world = World::default();
-        let all = join_all([1, 2, 3, 4, 13, 5].map(|key| world.read(key))).await;
-        assert_eq!(all, [Ok(10), Ok(20), Ok(30), Ok(40), Err("unlucky"), Err("unlucky")]);
+        let all = join_all((1..=40).map(|key| world.read(key))).await;
+        let failed: Vec<u32> =
+            (1..).zip(&all).filter(|(_, found)| found.is_err()).map(|(key, _)| key).collect();
+        // Whoever led a read in which the unlucky one was has failed with it, and at last the unlucky one alone.
+        assert!(failed.contains(&13) && failed.len() < 10, "{failed:?}");
+        assert!(all.iter().zip(1..).all(|(found, key)| failed.contains(&key) || *found == Ok(key * 10)));
+        let together = lock(&world.batched.0).together;
+        assert!(together < TOGETHER, "{together}");
         assert_eq!(world.read(5).await, Ok(50));
     }
 

@@ -164,6 +164,11 @@ impl Board {
         Arc::make_mut(&mut pages.gangs).retain(|_, noted| !fits(uid_of(&noted.entry.object)));
     }
 
+    /// Whether a gang is known to wait for a plan.
+    pub fn waits(&self, gang: &str) -> bool {
+        self.pages().gangs.get(gang).is_some_and(|noted| noted.entry.waits)
+    }
+
     /// Workloads of the gangs that wait for a plan.
     pub fn waiting(&self) -> Vec<ObjectRef<Workload>> {
         let pages = self.pages();

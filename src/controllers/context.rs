@@ -23,7 +23,6 @@ use crate::cluster::pace::Pace;
 use crate::cluster::store::{Object, Store};
 use crate::cluster::watch::{Gates, Listed};
 use crate::effects::events::Publisher;
-use crate::error::Error;
 use crate::names;
 use crate::policy::Settings;
 use crate::telemetry::Telemetry;
@@ -160,7 +159,7 @@ pub struct Context {
     /// The live claims of NodePools, by their names: gangs that are woken together need the same.
     pub(super) pool_claims: Joined<Vec<String>, [NodeClaim]>,
     /// What gangs read past the caches, by the UIDs of their Workloads.
-    pub(super) reads: Batched<String, (Vec<NodeClaim>, Vec<Node>), Error>,
+    pub(super) reads: Batched<String, (Vec<NodeClaim>, Vec<Node>)>,
     pub(super) own_writes: OwnWrites,
     pub(super) ledger: Ledger,
     pub(super) necrology: Necrology,
@@ -270,14 +269,19 @@ impl Context {
 
     /// The same for those of them that are meant.
     pub(super) fn next_turn_of(&self, is_meant: impl Fn(&ObjectRef<Workload>) -> bool) {
-        self.turns.fetch_add(1, Ordering::SeqCst);
+        self.count_turn();
         for workload in self.board.waiting().into_iter().filter(is_meant) {
             self.wake_workload(workload);
         }
     }
 
-    /// How often waiting gangs were woken. A gang that finds no plan, and whose look takes a while, sees by it
-    /// whether that may have changed meanwhile: only then is it known to wait.
+    /// Something has changed that a gang may wait for which is not known to wait yet.
+    pub(super) fn count_turn(&self) {
+        self.turns.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// How often something has changed that gangs wait for. One that finds no plan, and whose look takes a while, sees by
+    /// it whether that may be out of date: only after the look is it known to wait.
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::SeqCst)
     }

@@ -1,6 +1,6 @@
 //! When messages that only tell of progress are written: not too often for one Workload, and not too many of all.
 //!
-//! Rule: each message wakes Kueue, and where a thousand gangs wait at once, nothing else would get through. Transitions,
+//! Rule: each message wakes Kueue, and where a thousand gangs wait at once, nothing else would get through. Journals,
 //! verdicts and Events do not wait here.
 
 use super::memory::lock;
@@ -12,6 +12,9 @@ use std::sync::Mutex;
 const PACE: SignedDuration = SignedDuration::from_secs(5);
 /// The time between messages to any two.
 const GAP: SignedDuration = SignedDuration::from_millis(200);
+
+/// How long a turn is kept for one that does not come.
+const KEPT: SignedDuration = SignedDuration::from_mins(1);
 
 /// Who was told when, and whose turn is when.
 #[derive(Debug, Default)]
@@ -58,7 +61,7 @@ impl Turns {
         self.told.retain(|_, last| *last <= now && *last + PACE > now);
         let waiting = i32::try_from(self.due.len()).unwrap_or(i32::MAX);
         let latest = now + GAP.saturating_mul(waiting.saturating_add(1));
-        self.due.retain(|_, turn| *turn <= latest && *turn + PACE > now);
+        self.due.retain(|_, turn| *turn <= latest && *turn + KEPT > now);
         self.free = self.free.min(latest);
     }
 }
@@ -95,8 +98,9 @@ mod tests {
         for name in ["a", "b", "c"] {
             let _ = progress.due(name, at(0));
         }
-        assert_eq!(progress.due("d", at(60_000)), None);
-        assert_eq!(progress.due("b", at(60_050)), Some(at(60_200)));
+        assert_eq!(progress.due("b", at(9_000)), None, "its turn is kept");
+        assert_eq!(progress.due("d", at(70_000)), None);
+        assert_eq!(progress.due("c", at(70_050)), Some(at(70_200)), "not for ever");
     }
 
     #[test]

@@ -73,6 +73,9 @@ impl Context {
         let gone = claim.metadata.deletion_timestamp.is_some()
             || self.stores.claims.glimpse(&ObjectRef::from_obj(claim)).is_none();
         let waited_for = |reason| self.ledger.open().is_waited_for(reason);
+        if gone {
+            self.count_turn();
+        }
         let arrived = (gone || claim.is("Initialized")) && waited_for(ObstacleReason::Guarded);
         if arrived || (gone && waited_for(ObstacleReason::LimitExceeded)) {
             self.next_turn();

@@ -7,6 +7,7 @@ use crate::api::{Node, NodeClaim};
 use crate::cluster::guard::Guarded;
 use crate::effects::{call, write};
 use crate::error::{Class, Error};
+use crate::gang::GangIdentity;
 use crate::names;
 use crate::planted::planted;
 use crate::telemetry::metrics;
@@ -132,21 +133,28 @@ pub async fn read(client: &Client, uids: &[String]) -> Result<(Vec<NodeClaim>, V
     };
     let params = ListParams::default().labels(&selector);
     let claims: Api<Guarded<NodeClaim>> = Api::all(client.clone());
-    let nodes: Api<Node> = Api::all(client.clone());
+    let nodes: Api<Guarded<Node>> = Api::all(client.clone());
     let (claims, nodes) = tokio::try_join!(
         call("listing NodeClaims of Workloads", &of, claims.list(&params)),
         call("listing Nodes of Workloads", &of, nodes.list(&params)),
     )?;
-    Ok((claims.items.into_iter().filter_map(|guard| guard.0.ok()).collect(), nodes.items))
+    let claims = claims.items.into_iter().filter_map(|guard| guard.0.ok()).collect();
+    Ok((claims, nodes.items.into_iter().filter_map(|guard| guard.0.ok()).collect()))
 }
 
-/// These claims and their Nodes as they are now, each read by its name; `None` if any is gone or going, or has another
-/// Node, and only a list can tell what there is instead.
+/// Whether a Node says that it was made for the Workload with this UID.
+pub fn is_node_of(node: &Node, uid: &str) -> bool {
+    node.labels().get(names::WORKLOAD_UID).is_some_and(|of| of == uid)
+}
+
+/// These claims of a gang and their Nodes as they are now, each read by its name; `None` if any is gone or going, has
+/// another Node, or does not say any more whose it is: only a list can tell what there is instead.
 ///
 /// # Errors
 /// The first read that failed.
 pub async fn reread(
     client: &Client,
+    gang: &GangIdentity,
     known: Vec<(NodeClaim, String)>,
 ) -> Result<Option<(Vec<NodeClaim>, Vec<Node>)>, Error> {
     let nodes: Api<Node> = Api::all(client.clone());
@@ -158,9 +166,10 @@ pub async fn reread(
             let (found, node) = tokio::try_join!(current(client, &name), read)?;
             let same = |found: &NodeClaim| {
                 let is_going = found.metadata.deletion_timestamp.is_some();
-                !is_going && found.uid() == claim.uid() && found.node_name() == claim.node_name()
+                let is_the_same = found.uid() == claim.uid() && found.node_name() == claim.node_name();
+                !is_going && is_the_same && found.label(names::MANAGED_BY) == names::SETU && gang.made(found)
             };
-            Ok(found.filter(same).zip(node))
+            Ok(found.filter(same).zip(node.filter(|node| is_node_of(node, &gang.uid))))
         }
     });
     let found: Vec<Option<_>> = reads.buffered(PARALLEL).try_collect().await?;

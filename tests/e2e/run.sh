@@ -8,7 +8,7 @@ if ! command -v go >/dev/null; then
   echo "the real control plane is built with Go, which is not installed: see go.dev/doc/install (1.26 or later)" >&2
   exit 1
 fi
-# The control plane and its load share the machine with what is timed.
+# What is timed is not optimized here, and shares the cores with the control plane.
 export SETU_SLOW="${SETU_SLOW:-3}"
 cargo build --features fail-points --target-dir target/e2e/setu
 if [ -z "${1:-}" ]; then

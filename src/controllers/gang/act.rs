@@ -244,6 +244,6 @@ fn reason_of(error: &Error) -> &str {
             kube::Error::Api(status) if !status.reason.is_empty() => &status.reason,
             _ => "no reason given",
         },
-        Error::Timeout { .. } | Error::Conflict { .. } | Error::Shared(_) => "no reason given",
+        Error::Timeout { .. } | Error::Conflict { .. } => "no reason given",
     }
 }

@@ -42,20 +42,21 @@ impl Gang<'_> {
     /// and take it long where it has not, so what is complete as far as is known is read by its names.
     async fn read(&self) -> Result<(Vec<NodeClaim>, Vec<Node>), Error> {
         if let Some(known) = self.complete()
-            && let Some(read) = claims::reread(self.client, known).await?
+            && let Some(read) = claims::reread(self.client, &self.identity, known).await?
         {
             return Ok(read);
         }
         let client = self.client;
         let list = |uids: Vec<String>| async move { claims::read(client, &uids).await };
-        let read = self.context.reads.read(self.identity.uid.clone(), list).await.map_err(Error::Shared)?;
+        let read = self.context.reads.read(self.identity.uid.clone(), list).await?;
         let (claims, nodes) = &*read;
-        let own = nodes.iter().filter(|node| is_of(node, &self.identity.uid));
+        let own = nodes.iter().filter(|node| claims::is_node_of(node, &self.identity.uid));
         let claims = claims.iter().filter(|claim| self.identity.made(claim));
         Ok((claims.cloned().collect(), own.cloned().collect()))
     }
 
-    /// All claims with the names of their Nodes, if each slot has one: then nothing is decided on what is not there.
+    /// All claims that are known with the names of their Nodes, if each slot has one: then nothing is decided on what is not
+    /// there.
     fn complete(&self) -> Option<Vec<(NodeClaim, String)>> {
         let memory = &self.journal.memory;
         let waits = matches!(self.journal.state, State::WaitingReady | State::Approved);
@@ -93,11 +94,6 @@ impl Gang<'_> {
         let lost = self.claims.iter().filter(|c| failed.contains(&c.name_any()));
         lost.filter_map(NodeClaim::node_name).map(str::to_owned).collect()
     }
-}
-
-/// Whether a Node was made for the Workload with this UID.
-fn is_of(node: &Node, uid: &str) -> bool {
-    node.labels().get(names::WORKLOAD_UID).is_some_and(|of| of == uid)
 }
 
 /// What was found; `None` where Setu may not list pods.

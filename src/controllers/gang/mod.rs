@@ -71,8 +71,8 @@ pub struct Gang<'a> {
     /// Tier of the attempt, for people.
     tier: String,
     plan: Option<Outcome>,
-    /// How many turns others had had when the plan was made.
-    planned_at: u64,
+    /// How many turns others had had when the look began.
+    turns: u64,
 }
 
 /// What a look at a gang came to.
@@ -178,13 +178,14 @@ impl<'a> Gang<'a> {
             untold: Vec::new(),
             tier,
             plan: None,
-            planned_at: 0,
+            turns: 0,
             identity,
         })
     }
 
     /// Takes the gang as far as it will go, and says what Kueue is to be told.
     pub async fn look(mut self, workload: &mut Workload) -> Result<Looked, Error> {
+        self.turns = self.context.turns();
         let before = self.catch_up(workload);
         // A Node that cannot be marked is not ready, and ends no gang's time.
         let marked = self.mark_nodes().await;
@@ -208,7 +209,6 @@ impl<'a> Gang<'a> {
     fn turn(&mut self, workload: &Workload) -> Turn {
         let context = self.context;
         let now = context.now();
-        self.planned_at = context.turns();
         self.settle_policy(workload);
         let mut pages = context.ledger.open();
         self.plan = self.needs_plan().then(|| self.make_plan(workload, &mut pages));

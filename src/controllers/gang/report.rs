@@ -178,8 +178,9 @@ impl Gang<'_> {
         let waits = matches!(self.plan, Some(Outcome::Wait(_)));
         let journal = (&self.journal, waits);
         let entry = BoardEntry::new(&self.id, workload, &self.identity.check, journal, explanation);
+        let is_known_to = self.context.board().waits(&self.id);
         self.context.board().note(entry, || self.is_there(workload));
-        if waits && self.context.turns() != self.planned_at {
+        if waits && !is_known_to && self.context.turns() != self.turns {
             // Nobody could know yet that it is to be woken.
             self.context.wake_workload(ObjectRef::from_obj(workload));
         }
