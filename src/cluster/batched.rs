@@ -4,8 +4,9 @@
 //! behind it reads all there is for each. Rule: nobody is given what was read before it asked, and a read that fails fails
 //! for nobody but the one who made it: the others ask again, fewer together than before.
 
+use super::lock;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
 
 /// Reads under way at the same time; whoever asks meanwhile waits for the next one, which is made for all who wait.
@@ -123,10 +124,6 @@ impl<K, T> Drop for Place<K, T> {
         // Should it go at this very moment, the place goes with what it was sent, and another one is next.
         let _ = first.told.send(Told::Lead(Self(Arc::clone(&self.0)), followers));
     }
-}
-
-fn lock<T>(line: &Mutex<T>) -> MutexGuard<'_, T> {
-    line.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -3,9 +3,10 @@
 //! Rule: nobody is given what was read before it asked, for what it has seen happen by then must show. Whoever asks
 //! while a read is on its way waits for the next one, together with all others that do.
 
+use super::lock;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 /// Reads by what is read. Keeps what was read no longer than somebody waits for it.
 #[derive(Debug)]
@@ -56,7 +57,7 @@ impl<K: Ord, T: ?Sized> Joined<K, T> {
     }
 
     fn round(&self, of: K) -> Arc<tokio::sync::Mutex<Round<T>>> {
-        let mut rounds = self.rounds.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rounds = lock(&self.rounds);
         if let Some(round) = rounds.get(&of).and_then(Weak::upgrade) {
             return round;
         }

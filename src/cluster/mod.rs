@@ -13,3 +13,10 @@ pub mod packed;
 pub mod store;
 pub mod time;
 pub mod watch;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Locks, whether or not somebody has panicked with the lock held.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -6,12 +6,13 @@
 //! lose them.
 
 use super::lanes::Lanes;
+use super::lock;
 use http::header::RETRY_AFTER;
 use http::{Request, StatusCode};
 use kube::Client;
 use kube::client::Body;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
@@ -78,7 +79,7 @@ impl Pace {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Has everything that `work` writes through [`turn`] wait in this lane.

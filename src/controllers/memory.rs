@@ -5,6 +5,7 @@
 
 use crate::api::node_claim::Requirement;
 use crate::api::{NodeClaim, Workload};
+pub(super) use crate::cluster::lock;
 use crate::gang::claims::Obituary;
 use crate::gang::identity::gang_of;
 use crate::names;
@@ -13,7 +14,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -21,10 +22,6 @@ use tokio::time::Instant;
 const OBITUARY_LIFE: Duration = Duration::from_mins(30);
 /// How often it is looked for what was kept for longer.
 const WEEDING: Duration = Duration::from_mins(1);
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// resourceVersions of our own writes, so that a cache that lags behind them is not acted on.
 #[derive(Debug, Default)]

@@ -142,11 +142,6 @@ pub async fn read(client: &Client, uids: &[String]) -> Result<(Vec<NodeClaim>, V
     Ok((claims, nodes.items.into_iter().filter_map(|guard| guard.0.ok()).collect()))
 }
 
-/// Whether a Node says that it was made for the Workload with this UID.
-pub fn is_node_of(node: &Node, uid: &str) -> bool {
-    node.labels().get(names::WORKLOAD_UID).is_some_and(|of| of == uid)
-}
-
 /// These claims of a gang and their Nodes as they are now, each read by its name; `None` if any is gone or going, has
 /// another Node, or does not say any more whose it is: only a list can tell what there is instead.
 ///
@@ -169,7 +164,7 @@ pub async fn reread(
                 let is_the_same = found.uid() == claim.uid() && found.node_name() == claim.node_name();
                 !is_going && is_the_same && found.label(names::MANAGED_BY) == names::SETU && gang.made(found)
             };
-            Ok(found.filter(same).zip(node.filter(|node| is_node_of(node, &gang.uid))))
+            Ok(found.filter(same).zip(node.filter(|node| node.label(names::WORKLOAD_UID) == gang.uid)))
         }
     });
     let found: Vec<Option<_>> = reads.buffered(PARALLEL).try_collect().await?;

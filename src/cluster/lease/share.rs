@@ -4,7 +4,8 @@
 //! Rule: what is known of the others is read from the leases alone. A replica asks for a shard by an
 //! annotation on its lease, and gets it only from the hand of its holder; nothing is ever snatched.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::cluster::lock;
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Who holds each shard, as last seen by this replica; `None` where nobody does or it is not known.
@@ -18,7 +19,7 @@ impl Share {
     }
 
     fn holders(&self) -> MutexGuard<'_, Vec<Option<String>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Notes who holds a shard.

@@ -17,8 +17,7 @@ impl Gang<'_> {
     pub(super) async fn look_again(&mut self, workload: &Workload) -> Result<(), Error> {
         // Mostly the caches know the nodes by now, so that their pods can be asked for at the same time.
         let known = self.nodes_to_search(workload);
-        let client = self.client;
-        let (read, found) = tokio::join!(self.read(), pods::on_nodes(client, known.clone()));
+        let (read, found) = tokio::join!(self.read(), pods::on_nodes(self.client, known.clone()));
         let (claims, nodes) = read?;
         self.tier = super::view::tier_of(&claims);
         self.claims = claims;
@@ -26,7 +25,7 @@ impl Gang<'_> {
         self.sight = Sight::Quorum;
         let mut searched = self.nodes_to_search(workload);
         let rest = searched.iter().filter(|node| !known.contains(node)).cloned().collect();
-        let found = [permitted(found)?, permitted(pods::on_nodes(client, rest).await)?];
+        let found = [permitted(found)?, permitted(pods::on_nodes(self.client, rest).await)?];
         // Where Setu may not look, no node is known to be without pods.
         if found.iter().any(Option::is_none) {
             searched.clear();
@@ -50,7 +49,7 @@ impl Gang<'_> {
         let list = |uids: Vec<String>| async move { claims::read(client, &uids).await };
         let read = self.context.reads.read(self.identity.uid.clone(), list).await?;
         let (claims, nodes) = &*read;
-        let own = nodes.iter().filter(|node| claims::is_node_of(node, &self.identity.uid));
+        let own = nodes.iter().filter(|node| node.label(names::WORKLOAD_UID) == self.identity.uid);
         let claims = claims.iter().filter(|claim| self.identity.made(claim));
         Ok((claims.cloned().collect(), own.cloned().collect()))
     }
