@@ -46,8 +46,8 @@ pub const SYSTEMS: [(&str, &str); 3] = [
 
 /// Nodes, gangs at once, and how often.
 const CELLS: [(usize, usize, usize); 6] =
-    [(1, 1, 10), (8, 1, 10), (64, 1, 2), (1, 10, 2), (1, 100, 1), (8, 10, 1)];
-const MORE_CELLS: [(usize, usize, usize); 4] = [(1, 1000, 1), (256, 1, 2), (64, 10, 1), (8, 100, 1)];
+    [(1, 1, 10), (8, 1, 10), (64, 1, 5), (1, 10, 2), (1, 100, 1), (8, 10, 1)];
+const MORE_CELLS: [(usize, usize, usize); 4] = [(256, 1, 2), (64, 10, 1), (8, 100, 1), (1, 1000, 1)];
 
 #[tokio::main]
 async fn main() -> Result<()> {

@@ -10,6 +10,7 @@ pub mod lanes;
 pub mod lease;
 pub mod pace;
 pub mod packed;
+pub mod recent;
 pub mod store;
 pub mod time;
 pub mod watch;

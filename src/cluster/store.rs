@@ -4,6 +4,7 @@
 //! as removed, which a watch alone would never do.
 
 use super::packed::{Kept, Packer};
+use super::recent::Recent;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Event;
 use kube::{Resource, ResourceExt};
@@ -12,6 +13,10 @@ use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+/// So many objects of a packed kind that changed last are kept as they are used: what changes is mostly what many looks
+/// are taken at, and is about to change again.
+const UNPACKED: usize = 1_024;
 
 /// What a store can keep.
 pub trait Object: Resource<DynamicType = ()> + Serialize + DeserializeOwned + Clone {}
@@ -27,7 +32,8 @@ pub struct Keeping<K, G> {
     pub glance: fn(&K) -> G,
     /// By what objects are found besides their names; nobody looks for an empty value.
     pub index: fn(&G) -> &str,
-    /// Whether they are packed: of a kind that comes in thousands. Each look at one unpacks it.
+    /// Whether they are packed: of a kind that comes in thousands. Each look at one unpacks it, but for those that
+    /// changed last.
     pub packed: bool,
 }
 
@@ -210,6 +216,8 @@ pub struct Writer<K, G = ()> {
     store: Store<K, G>,
     glance: fn(&K) -> G,
     packer: Option<Packer>,
+    /// What is not packed of a kind that is.
+    recent: Recent<Key>,
     /// What a relist has shown so far.
     relist: BTreeMap<Key, Glimpse<K, G>>,
 }
@@ -219,7 +227,8 @@ impl<K: Object, G> Writer<K, G> {
     pub fn new(keeping: Keeping<K, G>) -> (Store<K, G>, Self) {
         let (glance, packer) = (keeping.glance, keeping.packed.then(Packer::default));
         let store = Store::new(keeping);
-        (store.clone(), Self { store, glance, packer, relist: BTreeMap::new() })
+        let recent = Recent::new(UNPACKED);
+        (store.clone(), Self { store, glance, packer, recent, relist: BTreeMap::new() })
     }
 
     /// Takes an event in, and returns the objects it added, changed or removed.
@@ -231,33 +240,54 @@ impl<K: Object, G> Writer<K, G> {
             }
             Event::InitApply(object) => {
                 let key = key(&object);
-                let kept = self.kept(&Arc::new(object));
-                self.relist.insert(key, kept);
+                let glance = Arc::new((self.glance)(&object));
+                let kept = self.packed(Arc::new(object));
+                self.relist.insert(key, Glimpse { glance, kept });
                 Vec::new()
             }
             Event::InitDone => self.listed(),
             Event::Apply(object) => {
                 let object = Arc::new(object);
-                let kept = self.kept(&object);
-                self.store.change(|shelf| shelf.insert(key(&*object), kept));
+                let shown = Glimpse {
+                    glance: Arc::new((self.glance)(&object)),
+                    kept: Kept::Whole(Arc::clone(&object)),
+                };
+                let key = key(&*object);
+                self.store.change(|shelf| shelf.insert(key.clone(), shown));
+                self.pack_another(key);
                 vec![News::Moved(object)]
             }
             Event::Delete(object) => {
-                self.store.change(|shelf| shelf.remove(&key(&object)));
+                let key = key(&object);
+                self.store.change(|shelf| shelf.remove(&key));
+                self.recent.forget(&key);
                 vec![News::Moved(Arc::new(object))]
             }
         }
     }
 
-    fn kept(&mut self, object: &Arc<K>) -> Glimpse<K, G> {
-        let packed = self.packer.as_mut().and_then(|packer| packer.pack(&**object));
-        let kept = packed.map_or_else(|| Kept::Whole(Arc::clone(object)), Kept::Packed);
-        Glimpse { glance: Arc::new((self.glance)(object)), kept }
+    fn packed(&mut self, object: Arc<K>) -> Kept<K> {
+        let packed = self.packer.as_mut().and_then(|packer| packer.pack(&*object));
+        packed.map_or(Kept::Whole(object), Kept::Packed)
+    }
+
+    /// Notes that an object has changed, and packs the one that it comes in the place of.
+    fn pack_another(&mut self, changed: Key) {
+        if self.packer.is_none() {
+            return;
+        }
+        let Some(key) = self.recent.name(changed) else { return };
+        let shown = self.store.shelf().objects.get(&key).cloned();
+        if let Some(Glimpse { glance, kept: Kept::Whole(object) }) = shown {
+            let kept = self.packed(object);
+            self.store.change(|shelf| shelf.objects.insert(key, Glimpse { glance, kept }));
+        }
     }
 
     /// Shows what was listed, and nothing else.
     fn listed(&mut self) -> Vec<News<K>> {
         let fresh = std::mem::take(&mut self.relist);
+        self.recent.clear();
         let shown: Vec<News<K>> = fresh.keys().map(|key| News::Listed(reference(key))).collect();
         let gone = self.store.change(|shelf| {
             shelf.found.clear();

@@ -1,7 +1,7 @@
 //! The queue of looks: who is looked at next, how many at a time, and when again.
 //!
 //! Each object is looked at by one look at a time. An object that is touched during its look is
-//! looked at again after it. Lanes take turns and none is looked at in too many places at once, so that
+//! looked at again after it, and after the rest that the look asks for. Lanes take turns and none is looked at in too many places at once, so that
 //! one tenant with many objects, or large ones, does not hold up the others.
 
 use crate::cluster::lanes::Lanes;
@@ -65,17 +65,26 @@ pub struct Limits {
 
 /// When to look again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Action(Option<Duration>);
+pub struct Action {
+    wait: Option<Duration>,
+    rest: Duration,
+}
 
 impl Action {
     /// After this long, unless the object is touched before.
     pub const fn requeue(wait: Duration) -> Self {
-        Self(Some(wait))
+        Self { wait: Some(wait), rest: Duration::ZERO }
     }
 
     /// When the object is touched.
     pub const fn await_change() -> Self {
-        Self(None)
+        Self { wait: None, rest: Duration::ZERO }
+    }
+
+    /// The same, but not before this long, however often the object is touched meanwhile.
+    #[must_use]
+    pub const fn resting(self, rest: Duration) -> Self {
+        Self { rest, ..self }
     }
 }
 
@@ -160,6 +169,8 @@ struct Line<L> {
     again: BTreeSet<Key>,
     due: BTreeMap<(Instant, u64), Key>,
     due_at: BTreeMap<Key, (Instant, u64)>,
+    /// Until when those rest that were looked at a moment ago.
+    rests: BTreeMap<Key, Instant>,
     count: u64,
 }
 
@@ -174,18 +185,38 @@ impl<L: Fn(&Key) -> String> Line<L> {
             again: BTreeSet::new(),
             due: BTreeMap::new(),
             due_at: BTreeMap::new(),
+            rests: BTreeMap::new(),
             count: 0,
         }
     }
 
     fn wake(&mut self, key: Key) {
-        if let Some(due) = self.due_at.remove(&key) {
-            self.due.remove(&due);
+        let now = Instant::now();
+        if let Some(rested) = self.rests.remove(&key).filter(|rested| *rested > now) {
+            self.rests.insert(key.clone(), rested);
+            self.look_at(key, rested);
+            return;
         }
+        self.forget_due(&key);
         if self.running.contains_key(&key) {
             self.again.insert(key);
         } else if self.waiting.insert(key.clone()) {
             self.lanes.push((self.lane_of)(&key), key);
+        }
+    }
+
+    /// Has a key looked at then, and not at another time.
+    fn look_at(&mut self, key: Key, at: Instant) {
+        self.forget_due(&key);
+        self.count = self.count.wrapping_add(1);
+        let due = (at, self.count);
+        self.due.insert(due, key.clone());
+        self.due_at.insert(key, due);
+    }
+
+    fn forget_due(&mut self, key: &Key) {
+        if let Some(due) = self.due_at.remove(key) {
+            self.due.remove(&due);
         }
     }
 
@@ -214,7 +245,7 @@ impl<L: Fn(&Key) -> String> Line<L> {
         Some(key)
     }
 
-    fn done(&mut self, key: Key, Action(again): Action) {
+    fn done(&mut self, key: Key, action: Action) {
         let lane = self.running.remove(&key).unwrap_or_default();
         if let Some(busy) = self.busy.get_mut(&lane) {
             *busy -= 1;
@@ -222,14 +253,15 @@ impl<L: Fn(&Key) -> String> Line<L> {
                 self.busy.remove(&lane);
             }
         }
+        let now = Instant::now();
+        let after = |wait: Duration| now.checked_add(wait).unwrap_or(now);
+        if !action.rest.is_zero() {
+            self.rests.insert(key.clone(), after(action.rest));
+        }
         if self.again.remove(&key) {
             self.wake(key);
-        } else if let Some(wait) = again {
-            let now = Instant::now();
-            self.count = self.count.wrapping_add(1);
-            let due = (now.checked_add(wait).unwrap_or(now), self.count);
-            self.due.insert(due, key.clone());
-            self.due_at.insert(key, due);
+        } else if let Some(wait) = action.wait {
+            self.look_at(key, after(wait.max(action.rest)));
         }
     }
 }
@@ -297,6 +329,35 @@ mod tests {
         assert_eq!(["a1", "a2", "b1", "b2"].map(at), [Some(0); 4]);
         assert_eq!(at("c1"), Some(1), "it does not wait for one of the four");
         assert_eq!(["a3", "b3"].map(at), [Some(60); 2]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_rests_is_looked_at_once_after_it_however_often_it_is_touched() {
+        let stop = CancellationToken::new();
+        let (started, seen) = (Instant::now(), RefCell::new(Vec::new()));
+        // Touched during its look of a second, twice while it rests, and long after.
+        let touched = [500, 1_200, 1_400, 9_000].map(|at| {
+            futures::stream::once(async move {
+                tokio::time::sleep_until(started + Duration::from_millis(at)).await;
+                key("a")
+            })
+            .boxed_local()
+        });
+        let wakes = futures::stream::iter([key("a")]).chain(futures::stream::select_all(touched));
+        let look = |_| {
+            seen.borrow_mut().push(started.elapsed().as_millis());
+            let (stop, count) = (stop.clone(), seen.borrow().len());
+            async move {
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                if count == 3 {
+                    stop.cancel();
+                }
+                Action::await_change().resting(Duration::from_secs(2))
+            }
+        };
+        let limits = Limits { all: 2, lane: 2, first: 0 };
+        work(wakes.chain(futures::stream::pending()), limits, Key::lane, look, &stop).await;
+        assert_eq!(*seen.borrow(), [0, 3_000, 9_000]);
     }
 
     #[tokio::test]

@@ -25,6 +25,11 @@ const SAFETY_NET: Duration = Duration::from_mins(1);
 const SETTLING: SignedDuration = SignedDuration::from_secs(2);
 /// A lagging cache is given this long before it is looked at again.
 const CATCH_UP: Duration = Duration::from_millis(500);
+/// How long a gang is left alone after a look, for each of its NodeClaims: each of them and its Node change a dozen times
+/// until they are ready, and each look goes through all of them.
+const REST: Duration = Duration::from_micros(250);
+/// The longest time that it is left alone.
+const LONGEST_REST: Duration = Duration::from_millis(250);
 /// How soon a look is taken again after somebody else's write came first.
 const AFTER_CONFLICT: Duration = Duration::from_millis(50);
 /// How soon a look that failed is taken again; each further failure doubles it.
@@ -149,7 +154,9 @@ fn next_look(context: &Context, looks: &[Looked], later: Option<Timestamp>) -> A
         Some(at) if at <= now => CATCH_UP,
         Some(at) => Duration::try_from(at.duration_since(now)).unwrap_or_default(),
     };
-    Action::requeue(wait.clamp(Duration::from_millis(20), net))
+    let claims = looks.iter().map(|l| l.claims).max().unwrap_or_default();
+    let rest = REST.saturating_mul(u32::try_from(claims).unwrap_or(u32::MAX)).min(LONGEST_REST);
+    Action::requeue(wait.clamp(Duration::from_millis(20), net)).resting(rest)
 }
 
 /// When a failed look is taken again.

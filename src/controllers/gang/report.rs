@@ -207,6 +207,7 @@ impl Gang<'_> {
             progress: false,
             has_nodes: self.journal.memory.slots > 0,
             holds,
+            claims: self.claims.len(),
             net,
             wake,
         };
