@@ -79,6 +79,11 @@ impl Error {
         self.code() == Some(403)
     }
 
+    /// Whether it says that this very object is not there any more: HTTP 404.
+    pub fn is_gone(&self, gone: &str) -> bool {
+        matches!(self, Self::Api { object, .. } if object == gone) && self.code() == Some(404)
+    }
+
     /// The HTTP status, where the API server answered.
     pub fn code(&self) -> Option<u16> {
         match self {
@@ -95,6 +100,16 @@ impl Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gone_is_the_object_itself_and_nothing_that_it_names() {
+        let answer = |code| {
+            let status = kube::core::Status::failure("", "").with_code(code).boxed();
+            Error::api("confirming the journal of Workload", "team/train", kube::Error::Api(status))
+        };
+        assert!(answer(404).is_gone("team/train"));
+        assert!(!answer(404).is_gone("team/other") && !answer(500).is_gone("team/train"));
+    }
 
     #[test]
     fn a_cause_is_said_once_also_in_a_chain() {

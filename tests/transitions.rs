@@ -294,8 +294,9 @@ proptest! {
                     }
                     Effect::DeleteClaims(names) => for name in names {
                         // Of a gang whose pods are let go already, another one takes the place of what will not come.
+                        let coming = matches!(journal.state, State::Provisioning | State::WaitingReady);
                         let given_up = |c: &ClaimView| {
-                            late && c.generation < journal.memory.generation && c.has_failed() && !c.may_have_pods()
+                            late && coming && c.generation < journal.memory.generation && c.has_failed() && !c.may_have_pods()
                         };
                         let wanted = |c: &&ClaimView| {
                             journal.state.wants_claims()

@@ -212,16 +212,16 @@ impl World {
         }
     }
 
-    /// Deletes the Jobs, and the NodeClaims that the imitation leaves; returns how many objects there still were.
+    /// Deletes the Jobs, and the NodeClaims that are not Setu's, which takes its own away; returns how many objects there
+    /// still were.
     async fn take_away(&self) -> Result<usize> {
         let api: Api<DynamicObject> = Api::namespaced_with(self.client.clone(), ID, &resource("Job"));
         api.delete_collection(&DeleteParams::background(), &ListParams::default()).await?;
         let claims = watch::list(&self.client, "NodeClaim").await?;
         let api: Api<DynamicObject> = Api::all_with(self.client.clone(), &resource("NodeClaim"));
         for claim in claims.iter().filter(|c| c.metadata.deletion_timestamp.is_none()) {
-            let name = claim.name_any();
-            if name.starts_with("poller-") {
-                let _ = api.delete(&name, &DeleteParams::default()).await;
+            if claim.labels().get(names::MANAGED_BY).is_none_or(|by| by != names::SETU) {
+                let _ = api.delete(&claim.name_any(), &DeleteParams::default()).await;
             }
         }
         Ok(claims.len()

@@ -1,4 +1,6 @@
 //! The keys that were named last, in the order in which they were.
+//!
+//! A store keeps at hand what changed last, and asks here what it is not to keep any longer.
 
 use std::collections::BTreeMap;
 

@@ -158,6 +158,13 @@ impl<K, G> Store<K, G> {
         self.shelf().found.get(value).into_iter().flatten().map(reference).collect()
     }
 
+    /// How many objects there are whose index is this and of which this is true.
+    pub fn count_of(&self, value: &str, is_counted: impl Fn(&G) -> bool) -> usize {
+        let open = self.shelf();
+        let keys = open.found.get(value).into_iter().flatten();
+        keys.filter_map(|key| open.objects.get(key)).filter(|known| is_counted(known)).count()
+    }
+
     fn shelf(&self) -> RwLockReadGuard<'_, Shelf<K, G>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -174,7 +181,7 @@ impl<K: Object, G> Store<K, G> {
     }
 
     /// Every object, by namespace and name, one after the other: of a packed kind there is never more than one
-    /// unpacked.
+    /// unpacked, besides those that changed last.
     pub fn each(&self) -> impl Iterator<Item = Arc<K>> + use<K, G> {
         self.glimpses().into_iter().filter_map(|kept| kept.object())
     }
@@ -374,6 +381,8 @@ mod tests {
             assert_eq!((found("x"), found("y")), (vec!["a".into(), "c".into()], vec!["b".into()]));
             let those: Vec<String> = store.those_of("x").into_iter().map(|object| object.name).collect();
             assert_eq!(those, found("x"));
+            let count = |of: &str, is_counted: bool| store.count_of(of, |_| is_counted);
+            assert_eq!((count("x", true), count("x", false), count("z", true)), (2, 0, 0));
             assert_eq!(names(&store.named(|name| name > "a")), ["b", "c"]);
             let glimpses = store.glimpses();
             assert_eq!(glimpses.iter().map(|g| g.as_str()).collect::<Vec<_>>(), ["x", "y", "x"]);
@@ -385,5 +394,32 @@ mod tests {
             }
             assert_eq!((store.of("y").len(), found("z")), (0, vec!["b".to_owned()]));
         }
+    }
+
+    #[test]
+    fn of_a_packed_kind_those_that_changed_last_are_not_packed() {
+        let keeping = Keeping { glance: |_: &Node| (), index: |()| "all", packed: true };
+        let (store, mut writer) = Writer::new(keeping);
+        for event in [Event::Init, Event::InitApply(node("listed")), Event::InitDone] {
+            writer.take(event);
+        }
+        let names: Vec<String> = (0..UNPACKED + 2).map(|number| format!("n{number:05}")).collect();
+        for name in &names {
+            writer.take(Event::Apply(node(name)));
+        }
+        // It is named again, so others are pushed out before it.
+        writer.take(Event::Apply(node(&names[2])));
+        writer.take(Event::Apply(node("another")));
+        let is_packed = |name: &str| {
+            let glimpse = store.glimpse(&ObjectRef::new(name)).unwrap();
+            assert_eq!(glimpse.object().unwrap().name_any(), name);
+            matches!(glimpse.kept, Kept::Packed(_))
+        };
+        let packed: Vec<_> = store.each().map(|n| n.name_any()).filter(|name| is_packed(name)).collect();
+        assert_eq!(packed, ["listed", &names[0], &names[1], &names[3]]);
+        assert_eq!(store.of("all").len(), names.len() + 2);
+        writer.take(Event::Delete(node("another")));
+        writer.take(Event::Apply(node("one more")));
+        assert!(!is_packed(&names[4]), "what is gone has made room");
     }
 }

@@ -195,6 +195,10 @@ fn report(kind: &'static str, error: &watcher::Error, gates: Option<&Gates>) {
     metrics::watch_error(kind);
     let advice = advice(kind, error);
     match gates {
+        // Of a kind that seldom changes: what the watch is to go on from was compacted meanwhile.
+        Some(gates) if gates.is_open(kind) && code(error) == 410 => {
+            tracing::debug!(kind, error = %error, "a watch expired and starts again");
+        }
         Some(gates) if gates.is_open(kind) => {
             tracing::warn!(kind, error = %error, "a watch broke and starts again");
         }
@@ -208,19 +212,23 @@ fn report(kind: &'static str, error: &watcher::Error, gates: Option<&Gates>) {
 
 /// What an administrator can do about a watch that cannot start.
 fn advice(kind: &'static str, error: &watcher::Error) -> String {
-    let code = match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(s))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(s))
-        | watcher::Error::WatchError(s) => s.code,
-        _ => 0,
-    };
-    match code {
+    match code(error) {
         404 => format!("the API server does not serve {kind}: install {}", provider_of(kind)),
         401 => {
             "the API server does not accept these credentials: check the kubeconfig or the token".to_owned()
         }
         403 => format!("grant this ServiceAccount get, list and watch on {kind}"),
         _ => String::new(),
+    }
+}
+
+/// The HTTP status that ended a watch; 0 where the API server did not answer.
+fn code(error: &watcher::Error) -> u16 {
+    match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(s))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(s))
+        | watcher::Error::WatchError(s) => s.code,
+        _ => 0,
     }
 }
 

@@ -1,7 +1,7 @@
 //! The queue of looks: who is looked at next, how many at a time, and when again.
 //!
-//! Each object is looked at by one look at a time. An object that is touched during its look is
-//! looked at again after it, and after the rest that the look asks for. Lanes take turns and none is looked at in too many places at once, so that
+//! Each object is looked at by one look at a time. An object that is touched during its look, or in the pause that the
+//! look asks for, is looked at again after it. Lanes take turns and none is looked at in too many places at once, so that
 //! one tenant with many objects, or large ones, does not hold up the others.
 
 use crate::cluster::lanes::Lanes;
@@ -67,24 +67,24 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {
     wait: Option<Duration>,
-    rest: Duration,
+    pause: Duration,
 }
 
 impl Action {
     /// After this long, unless the object is touched before.
     pub const fn requeue(wait: Duration) -> Self {
-        Self { wait: Some(wait), rest: Duration::ZERO }
+        Self { wait: Some(wait), pause: Duration::ZERO }
     }
 
     /// When the object is touched.
     pub const fn await_change() -> Self {
-        Self { wait: None, rest: Duration::ZERO }
+        Self { wait: None, pause: Duration::ZERO }
     }
 
     /// The same, but not before this long, however often the object is touched meanwhile.
     #[must_use]
-    pub const fn resting(self, rest: Duration) -> Self {
-        Self { rest, ..self }
+    pub const fn pausing(self, pause: Duration) -> Self {
+        Self { pause, ..self }
     }
 }
 
@@ -169,8 +169,8 @@ struct Line<L> {
     again: BTreeSet<Key>,
     due: BTreeMap<(Instant, u64), Key>,
     due_at: BTreeMap<Key, (Instant, u64)>,
-    /// Until when those rest that were looked at a moment ago.
-    rests: BTreeMap<Key, Instant>,
+    /// Until when those are left alone that were looked at a moment ago.
+    pauses: BTreeMap<Key, Instant>,
     count: u64,
 }
 
@@ -185,18 +185,17 @@ impl<L: Fn(&Key) -> String> Line<L> {
             again: BTreeSet::new(),
             due: BTreeMap::new(),
             due_at: BTreeMap::new(),
-            rests: BTreeMap::new(),
+            pauses: BTreeMap::new(),
             count: 0,
         }
     }
 
     fn wake(&mut self, key: Key) {
-        let now = Instant::now();
-        if let Some(rested) = self.rests.remove(&key).filter(|rested| *rested > now) {
-            self.rests.insert(key.clone(), rested);
-            self.look_at(key, rested);
+        if let Some(until) = self.pauses.get(&key).copied().filter(|until| *until > Instant::now()) {
+            self.put_off(key, until);
             return;
         }
+        self.pauses.remove(&key);
         self.forget_due(&key);
         if self.running.contains_key(&key) {
             self.again.insert(key);
@@ -205,8 +204,8 @@ impl<L: Fn(&Key) -> String> Line<L> {
         }
     }
 
-    /// Has a key looked at then, and not at another time.
-    fn look_at(&mut self, key: Key, at: Instant) {
+    /// Has a key wait until then, and not until another time.
+    fn put_off(&mut self, key: Key, at: Instant) {
         self.forget_due(&key);
         self.count = self.count.wrapping_add(1);
         let due = (at, self.count);
@@ -255,13 +254,13 @@ impl<L: Fn(&Key) -> String> Line<L> {
         }
         let now = Instant::now();
         let after = |wait: Duration| now.checked_add(wait).unwrap_or(now);
-        if !action.rest.is_zero() {
-            self.rests.insert(key.clone(), after(action.rest));
+        if !action.pause.is_zero() {
+            self.pauses.insert(key.clone(), after(action.pause));
         }
         if self.again.remove(&key) {
             self.wake(key);
         } else if let Some(wait) = action.wait {
-            self.look_at(key, after(wait.max(action.rest)));
+            self.put_off(key, after(wait.max(action.pause)));
         }
     }
 }
@@ -332,32 +331,39 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_rests_is_looked_at_once_after_it_however_often_it_is_touched() {
+    async fn after_its_pause_it_is_looked_at_once_however_often_it_was_touched() {
         let stop = CancellationToken::new();
         let (started, seen) = (Instant::now(), RefCell::new(Vec::new()));
-        // Touched during its look of a second, twice while it rests, and long after.
-        let touched = [500, 1_200, 1_400, 9_000].map(|at| {
-            futures::stream::once(async move {
+        // Touched during its look of a second, twice in the pause after it, once in the next, and never again.
+        let touches = [(500, "a"), (1_200, "a"), (1_250, "b"), (1_400, "a"), (5_000, "a")];
+        let touches = touches.map(|(at, name)| {
+            let touch = async move {
                 tokio::time::sleep_until(started + Duration::from_millis(at)).await;
-                key("a")
-            })
-            .boxed_local()
+                key(name)
+            };
+            futures::stream::once(touch).boxed_local()
         });
-        let wakes = futures::stream::iter([key("a")]).chain(futures::stream::select_all(touched));
-        let look = |_| {
-            seen.borrow_mut().push(started.elapsed().as_millis());
+        let wakes = futures::stream::iter([key("a")]).chain(futures::stream::select_all(touches));
+        let look = |key: Key| {
+            seen.borrow_mut().push((key.name.clone(), started.elapsed().as_millis()));
             let (stop, count) = (stop.clone(), seen.borrow().len());
             async move {
                 tokio::time::sleep(Duration::from_secs(1)).await;
-                if count == 3 {
+                if count == 5 {
                     stop.cancel();
                 }
-                Action::await_change().resting(Duration::from_secs(2))
+                let again = if count < 4 { Duration::from_mins(1) } else { Duration::from_millis(1) };
+                let pause = if key.name == "a" { Duration::from_secs(2) } else { Duration::ZERO };
+                Action::requeue(again).pausing(pause)
             }
         };
         let limits = Limits { all: 2, lane: 2, first: 0 };
         work(wakes.chain(futures::stream::pending()), limits, Key::lane, look, &stop).await;
-        assert_eq!(*seen.borrow(), [0, 3_000, 9_000]);
+        let at = |name: &str, at| (name.to_owned(), at);
+        assert_eq!(
+            *seen.borrow(),
+            [at("a", 0), at("b", 1_250), at("a", 3_000), at("a", 6_000), at("a", 9_000)]
+        );
     }
 
     #[tokio::test]

@@ -3,6 +3,7 @@
 
 use super::context::Context;
 use super::gang::{Gang, Looked};
+use super::glance::Phase;
 use super::hold;
 use super::memory::lock;
 use super::queue::{Action, Key};
@@ -25,11 +26,12 @@ const SAFETY_NET: Duration = Duration::from_mins(1);
 const SETTLING: SignedDuration = SignedDuration::from_secs(2);
 /// A lagging cache is given this long before it is looked at again.
 const CATCH_UP: Duration = Duration::from_millis(500);
-/// How long a gang is left alone after a look, for each of its NodeClaims: each of them and its Node change a dozen times
-/// until they are ready, and each look goes through all of them.
-const REST: Duration = Duration::from_micros(250);
+/// How long a Workload is left alone after a look, for each of its NodeClaims that is not initialized: each of them and its
+/// Node change a dozen times until they are ready, each look goes through all of them, and of all but the last of these
+/// changes nothing follows.
+const PAUSE: Duration = Duration::from_millis(1);
 /// The longest time that it is left alone.
-const LONGEST_REST: Duration = Duration::from_millis(250);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// How soon a look is taken again after somebody else's write came first.
 const AFTER_CONFLICT: Duration = Duration::from_millis(50);
 /// How soon a look that failed is taken again; each further failure doubles it.
@@ -77,7 +79,8 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let let_go = hold::let_go(&context, &workload, &looks).await?;
     context.waiting.served(&key, began);
     lock(&context.failures).remove(&workload.uid().unwrap_or_default());
-    Ok(next_look(&context, &looks, later.into_iter().chain(let_go).min()))
+    let pause = pause(coming(&context, workload.metadata.uid.as_deref().unwrap_or_default()));
+    Ok(next_look(&context, &looks, later.into_iter().chain(let_go).min()).pausing(pause))
 }
 
 /// Checks of ours that the Workload carries or has a journal of, sorted.
@@ -154,22 +157,47 @@ fn next_look(context: &Context, looks: &[Looked], later: Option<Timestamp>) -> A
         Some(at) if at <= now => CATCH_UP,
         Some(at) => Duration::try_from(at.duration_since(now)).unwrap_or_default(),
     };
-    let claims = looks.iter().map(|l| l.claims).max().unwrap_or_default();
-    let rest = REST.saturating_mul(u32::try_from(claims).unwrap_or(u32::MAX)).min(LONGEST_REST);
-    Action::requeue(wait.clamp(Duration::from_millis(20), net)).resting(rest)
+    Action::requeue(wait.clamp(Duration::from_millis(20), net))
+}
+
+/// How many NodeClaims of a Workload are not initialized, or on their way out.
+fn coming(context: &Context, uid: &str) -> usize {
+    context.stores.claims.count_of(uid, |claim| claim.phase != Phase::Ready)
+}
+
+/// How long a Workload is left alone while so many of its NodeClaims are coming.
+fn pause(coming: usize) -> Duration {
+    PAUSE.saturating_mul(u32::try_from(coming).unwrap_or(u32::MAX)).min(LONGEST_PAUSE)
 }
 
 /// When a failed look is taken again.
 pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action {
-    let object = workload.full_name();
+    let (object, uid) = (workload.full_name(), workload.uid().unwrap_or_default());
+    let pause = pause(coming(context, &uid));
     if error.class() == Class::Again {
         tracing::debug!(workload = object, error = %error, "lost a write race, reconciling again");
-        return Action::requeue(AFTER_CONFLICT);
+        return Action::requeue(AFTER_CONFLICT).pausing(pause);
+    }
+    if error.is_gone(&object) {
+        // The watch is about to show it, or has just done so.
+        tracing::debug!(workload = object, error = %error, "the Workload is gone");
+        return Action::requeue(LAST_RETRY);
     }
     let mut failures = lock(&context.failures);
-    let count = failures.entry(workload.uid().unwrap_or_default()).or_default();
+    let count = failures.entry(uid).or_default();
     *count = count.saturating_add(1);
     let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(count.saturating_sub(1))).min(LAST_RETRY);
     tracing::warn!(workload = object, error = %error, retry_in = ?wait, "failed to reconcile");
-    Action::requeue(wait)
+    Action::requeue(wait).pausing(pause)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_workload_is_left_alone_the_longer_the_more_nodeclaims_are_coming_but_never_for_long() {
+        let pauses = [0, 1, 64, 100, 101, usize::MAX].map(|coming| pause(coming).as_millis());
+        assert_eq!(pauses, [0, 1, 64, 100, 100, 100]);
+    }
 }

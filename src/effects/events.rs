@@ -5,6 +5,7 @@
 
 use crate::api::Workload;
 use crate::cluster::lanes::Lanes;
+use crate::cluster::lock;
 use crate::cluster::pace::Pace;
 use crate::digest::digest;
 use crate::effects::write;
@@ -19,7 +20,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client, Resource as _, ResourceExt as _};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Longest note that the API server takes is 1024 bytes.
 const NOTE_LIMIT: usize = 1_000;
@@ -107,7 +108,7 @@ impl Publisher {
     fn queue(&self, lane: String, object: ObjectReference, moment: Moment<'_>, notice: &Notice) {
         let uid = object.uid.clone().unwrap_or_default();
         let takes = self.takes(&uid, moment.at);
-        let mut desk = desk(&self.desk);
+        let mut desk = lock(&self.desk);
         if !takes || desk.length >= QUEUE {
             metrics::event_unpublished(Unpublished::Limited);
             return;
@@ -122,7 +123,7 @@ impl Publisher {
 
     /// Whether there is room for one more Event on this object.
     fn takes(&self, uid: &str, now: Timestamp) -> bool {
-        let mut paces = self.paces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut paces = lock(&self.paces);
         if paces.len() >= PACES_KEPT && !paces.contains_key(uid) {
             paces.retain(|_, pace| pace.refilled(now).left < BURST);
         }
@@ -145,10 +146,6 @@ impl Supply {
     }
 }
 
-fn desk(desk: &Mutex<Desk>) -> MutexGuard<'_, Desk> {
-    desk.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Sends what waits, one after the other, until nothing does.
 async fn work_off(all: Arc<Mutex<Desk>>, client: Client, pace: Pace) {
     while let Some(event) = next(&all) {
@@ -160,7 +157,7 @@ async fn work_off(all: Arc<Mutex<Desk>>, client: Client, pace: Pace) {
 
 /// The next that waits; without one, whoever asked is no longer counted as being at work.
 fn next(all: &Mutex<Desk>) -> Option<Event> {
-    let mut desk = desk(all);
+    let mut desk = lock(all);
     let next = desk.waiting.next(|_| true).map(|(_, event)| event);
     match next {
         Some(_) => desk.length = desk.length.saturating_sub(1),
@@ -305,7 +302,7 @@ mod tests {
     }
 
     async fn is_idle(publisher: &Publisher) {
-        while desk(&publisher.desk).in_flight > 0 {
+        while lock(&publisher.desk).in_flight > 0 {
             tokio::task::yield_now().await;
         }
     }

@@ -12,6 +12,7 @@ use crate::app::reload;
 use crate::app::replica::{Parts, Replica};
 use crate::clock::Clock;
 use crate::cluster::lease::{Settings, Timing};
+use crate::cluster::lock;
 use crate::controllers::Context;
 use crate::controllers::board::BoardSnapshot;
 use crate::controllers::context::Options;
@@ -23,7 +24,7 @@ use jiff::SignedDuration;
 use kube::Client;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
@@ -168,7 +169,7 @@ impl Cluster {
             election: start.election.map(|election| self.election(&name, election)),
         });
         let context = replica.context();
-        self.started.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&context));
+        lock(&self.started).push(Arc::downgrade(&context));
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let work = async move { replica.work(&stopped).await };
@@ -179,7 +180,7 @@ impl Cluster {
     fn election(&self, name: &str, election: Election) -> Settings {
         let chance = Mutex::new(Chance::new(self.seed, &format!("{name}-election")));
         let jitter = move || {
-            let mut chance = chance.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut chance = lock(&chance);
             Duration::from_millis(chance.below(1_000)).as_secs_f64()
         };
         Settings {
@@ -196,7 +197,7 @@ impl Cluster {
     pub fn board(&self) -> impl Fn() -> Option<BoardSnapshot> + Clone + Send + Sync + 'static {
         let started = Arc::clone(&self.started);
         move || {
-            let started = started.lock().unwrap_or_else(PoisonError::into_inner);
+            let started = lock(&started);
             let mut alive = started.iter().rev().filter_map(Weak::upgrade);
             alive.find(|context| context.shards.any_led()).map(|context| context.board_snapshot())
         }
@@ -219,7 +220,7 @@ impl Cluster {
         if let Ok(file) = PolicyFile::parse(text) {
             self.policy = file;
         }
-        let started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let started = lock(&self.started);
         for context in started.iter().filter_map(Weak::upgrade) {
             let file = PolicyFile::parse(text)
                 .map_err(|problems| FileError::Invalid { path: PathBuf::from("policy.yaml"), problems });

@@ -85,8 +85,6 @@ pub struct Looked {
     pub has_nodes: bool,
     /// Whether it has nodes, or is about to.
     pub holds: bool,
-    /// How many NodeClaims it has.
-    pub claims: usize,
     /// When it is looked at again although nothing was seen to change.
     pub net: Duration,
     /// When time alone may bring something new.

@@ -207,7 +207,6 @@ impl Gang<'_> {
             progress: false,
             has_nodes: self.journal.memory.slots > 0,
             holds,
-            claims: self.claims.len(),
             net,
             wake,
         };

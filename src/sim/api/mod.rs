@@ -35,6 +35,7 @@ pub use status::{Status, Violation};
 pub use user::{Apply, User};
 
 use crate::clock::Clock;
+use crate::cluster::lock;
 use crate::sim::values::set;
 use ::http::{Request, Response};
 use axum::body::Bytes;
@@ -44,7 +45,7 @@ use jiff::Timestamp;
 use kinds::Kind;
 use serde_json::{Value, json};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll};
 use store::Store;
 
@@ -182,10 +183,6 @@ type Rule = Box<dyn Fn(&Attempt<'_>) -> Option<Status> + Send>;
 pub struct ApiServer {
     store: Arc<Mutex<Store>>,
     rules: Arc<Mutex<Vec<Rule>>>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ApiServer {

@@ -2,6 +2,7 @@
 
 use super::{Drama, Outcome, Role, Scene, policy_text};
 use crate::clock::Clock;
+use crate::cluster::lock;
 use crate::gang::{Span, StateName};
 use crate::names;
 use crate::policy::PolicyFile;
@@ -21,7 +22,7 @@ use jiff::{SignedDuration, Timestamp};
 use opentelemetry_sdk::trace::Sampler;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::mpsc::Receiver;
 use tokio::time::Instant;
@@ -372,7 +373,7 @@ impl<'d> Director<'d> {
             changes: self.watchman.changes(),
             lines: self.watchman.lines(),
             lives: self.watchman.lives(),
-            met: std::mem::take(&mut *self.met.lock().unwrap_or_else(PoisonError::into_inner)),
+            met: std::mem::take(&mut *lock(&self.met)),
             writes: self.first_writes.unwrap_or(first),
             wasted: self.watchman.wasted(),
             created: self.watchman.created(),
@@ -389,7 +390,7 @@ fn job_of(gang: usize) -> String {
 
 /// Notes in which states the gangs are that something happens to.
 fn note(met: &Met, states: &[StateName], what: &str) {
-    let mut met = met.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut met = lock(met);
     for state in states {
         *met.entry((*state, what.to_owned())).or_default() += 1;
     }
