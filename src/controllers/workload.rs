@@ -3,7 +3,6 @@
 
 use super::context::Context;
 use super::gang::{Gang, Looked};
-use super::glance::Phase;
 use super::hold;
 use super::memory::lock;
 use super::queue::{Action, Key};
@@ -26,10 +25,9 @@ const SAFETY_NET: Duration = Duration::from_mins(1);
 const SETTLING: SignedDuration = SignedDuration::from_secs(2);
 /// A lagging cache is given this long before it is looked at again.
 const CATCH_UP: Duration = Duration::from_millis(500);
-/// How long a Workload is left alone after a look, for each of its NodeClaims that is not initialized: each of them and its
-/// Node change a dozen times until they are ready, each look goes through all of them, and of all but the last of these
-/// changes nothing follows.
-const PAUSE: Duration = Duration::from_millis(1);
+/// How long a Workload is left alone after a look, for each of its NodeClaims: each of them and its Node change a dozen
+/// times until they are ready, and each look goes through all of them.
+const PAUSE: Duration = Duration::from_micros(250);
 /// The longest time that it is left alone.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// How soon a look is taken again after somebody else's write came first.
@@ -79,7 +77,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let let_go = hold::let_go(&context, &workload, &looks).await?;
     context.waiting.served(&key, began);
     lock(&context.failures).remove(&workload.uid().unwrap_or_default());
-    let pause = pause(coming(&context, workload.metadata.uid.as_deref().unwrap_or_default()));
+    let pause = pause(context.stores.claims.count_of(workload.metadata.uid.as_deref().unwrap_or_default()));
     Ok(next_look(&context, &looks, later.into_iter().chain(let_go).min()).pausing(pause))
 }
 
@@ -160,20 +158,15 @@ fn next_look(context: &Context, looks: &[Looked], later: Option<Timestamp>) -> A
     Action::requeue(wait.clamp(Duration::from_millis(20), net))
 }
 
-/// How many NodeClaims of a Workload are not initialized, or on their way out.
-fn coming(context: &Context, uid: &str) -> usize {
-    context.stores.claims.count_of(uid, |claim| claim.phase != Phase::Ready)
-}
-
-/// How long a Workload is left alone while so many of its NodeClaims are coming.
-fn pause(coming: usize) -> Duration {
-    PAUSE.saturating_mul(u32::try_from(coming).unwrap_or(u32::MAX)).min(LONGEST_PAUSE)
+/// How long a Workload is left alone that has so many NodeClaims.
+fn pause(claims: usize) -> Duration {
+    PAUSE.saturating_mul(u32::try_from(claims).unwrap_or(u32::MAX)).min(LONGEST_PAUSE)
 }
 
 /// When a failed look is taken again.
 pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action {
     let (object, uid) = (workload.full_name(), workload.uid().unwrap_or_default());
-    let pause = pause(coming(context, &uid));
+    let pause = pause(context.stores.claims.count_of(&uid));
     if error.class() == Class::Again {
         tracing::debug!(workload = object, error = %error, "lost a write race, reconciling again");
         return Action::requeue(AFTER_CONFLICT).pausing(pause);
@@ -196,8 +189,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_workload_is_left_alone_the_longer_the_more_nodeclaims_are_coming_but_never_for_long() {
-        let pauses = [0, 1, 64, 100, 101, usize::MAX].map(|coming| pause(coming).as_millis());
-        assert_eq!(pauses, [0, 1, 64, 100, 100, 100]);
+    fn a_workload_is_left_alone_the_longer_the_more_nodeclaims_it_has_but_never_for_long() {
+        let pauses = [0, 1, 64, 400, 401, usize::MAX].map(|claims| pause(claims).as_micros());
+        assert_eq!(pauses, [0, 250, 16_000, 100_000, 100_000, 100_000]);
     }
 }
