@@ -163,6 +163,7 @@ impl Gang {
             claims: &self.claims,
             losses: &BTreeMap::new(),
             sight: Sight::Quorum,
+            capacity_back: false,
             policy: &Policy::default(),
             outlook: Outlook::default(),
         })

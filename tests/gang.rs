@@ -47,6 +47,7 @@ fn event() -> impl Strategy<Value = Event> {
         Just(Event::NodesReady),
         Just(Event::ClaimsGone),
         Just(Event::WaitOver),
+        Just(Event::CapacityBack),
         Just(Event::Strays(vec!["x".into()])),
         proptest::sample::select(&FailureClass::ALL[..]).prop_map(|c| Event::Failed(Failure::new(c, "f"))),
     ]
@@ -140,6 +141,18 @@ fn five_tries_are_made_with_the_quota_held_and_then_it_is_given_back() {
     journal = failed(&journal, 5, &Policy::default());
     assert_eq!(journal.state, State::Yielded);
     assert_eq!((journal.memory.attempt, journal.memory.yields), (6, 1));
+}
+
+#[test]
+fn nodes_that_others_give_back_end_a_wait_early_and_the_next_attempt_counts_as_a_try() {
+    let waits = failed(&new_journal(), 0, &Policy::default());
+    let early = Rules::new(&Policy::default(), waits.entered_at + SignedDuration::from_secs(1), 0.0);
+    assert_eq!(decide(&waits, &Event::WaitOver, &early).journal, waits, "its time is not over");
+    let begins = decide(&waits, &Event::CapacityBack, &early).journal;
+    assert_eq!((begins.state.clone(), begins.memory.tries), (State::Validating, 1));
+    assert!(begins.memory.deadline > waits.memory.deadline, "the next attempt has its whole time");
+    let again = failed(&begins, 0, &Policy::default());
+    assert_eq!((again.state.name(), again.memory.tries), (StateName::BackingOff, 2));
 }
 
 #[test]

@@ -127,6 +127,7 @@ impl Seen {
             claims: &self.claims,
             losses: &self.losses,
             sight: self.sight,
+            capacity_back: false,
             policy: &self.policy,
             outlook: Outlook::default(),
         })

@@ -5,6 +5,7 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+use setu::api::parameters::Compat;
 use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu::api::{Node, NodeClaim};
 use setu::gang::claims::{Loss, Obituary, loss};
@@ -257,6 +258,7 @@ fn read_told(
         claims,
         losses,
         sight,
+        capacity_back: false,
         policy: &policy,
         outlook: Outlook::default(),
     };
@@ -299,6 +301,7 @@ fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happe
             claims,
             losses: &losses,
             sight: Sight::Cached,
+            capacity_back: false,
             policy: &policy,
             outlook: Outlook { ready_by: ready_by.map(at), tier: Some("on-demand"), unplaced: false },
         };
@@ -376,6 +379,33 @@ fn a_wait_that_no_clock_has_written_is_over() {
 }
 
 #[test]
+fn nodes_that_others_give_back_are_seen_while_a_gang_waits_for_its_next_attempt_but_not_as_the_first_setu_did()
+ {
+    let read = |state, compat| {
+        let facts = Facts {
+            now: at(10),
+            fresh: false,
+            reservation: &held(Standing::Reserved),
+            told: Verdict::Pending,
+            plan: None,
+            claims: &[],
+            losses: &BTreeMap::new(),
+            sight: Sight::Cached,
+            capacity_back: true,
+            policy: &Policy { compat, ..Policy::default() },
+            outlook: Outlook::default(),
+        };
+        observe(&journal(state), &facts)
+    };
+    let events = |events: &[Event]| Reading::Events(events.to_vec());
+    let waits = State::BackingOff { until: at(40) };
+    assert_eq!(read(waits.clone(), Compat::None), events(&[Event::CapacityBack]));
+    assert_eq!(read(waits, Compat::Setu), events(&[]));
+    assert_eq!(read(State::BackingOff { until: at(10) }, Compat::None), events(&[Event::WaitOver]));
+    assert_eq!(read(State::Validating, Compat::None), events(&[]));
+}
+
+#[test]
 fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
     let read = |choice, obstacle: &Obstacle, now| {
         let mut journal = journal(State::Validating);
@@ -390,6 +420,7 @@ fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
             claims: &[],
             losses: &BTreeMap::new(),
             sight: Sight::Cached,
+            capacity_back: false,
             policy: &Policy::default(),
             outlook: Outlook::default(),
         };
@@ -440,6 +471,7 @@ fn a_ready_that_stands_is_taken_back_before_the_nodes_are() {
         claims: &claims,
         losses: &losses,
         sight: Sight::Quorum,
+        capacity_back: false,
         policy: &policy,
         outlook: Outlook::default(),
     };
@@ -479,6 +511,7 @@ fn told(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(
         claims: &[ready(0), ready(1)],
         losses: &losses,
         sight: Sight::Quorum,
+        capacity_back: false,
         policy: &policy,
         outlook: Outlook::default(),
     };

@@ -170,6 +170,7 @@ fn look(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestam
             claims,
             losses: &losses,
             sight,
+            capacity_back: false,
             policy: &policy,
             outlook: Outlook::default(),
         };

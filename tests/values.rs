@@ -250,6 +250,7 @@ fn seen(policy: &Policy, journal: &Journal, reached: &str, now: i64) -> Option<F
         claims: &[view],
         losses: &BTreeMap::new(),
         sight: Sight::Quorum,
+        capacity_back: false,
         policy,
         outlook: Outlook::default(),
     };

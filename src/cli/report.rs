@@ -230,6 +230,7 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         claims: &views,
         losses: &BTreeMap::new(),
         sight: Sight::Cached,
+        capacity_back: false,
         policy: &policy,
         outlook: Outlook::default(),
     };

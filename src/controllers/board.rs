@@ -226,6 +226,7 @@ mod tests {
             claims: &[],
             losses: &BTreeMap::new(),
             sight: Sight::Cached,
+            capacity_back: false,
             policy: &Policy::default(),
             outlook: crate::gang::Outlook::default(),
         };

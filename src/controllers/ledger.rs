@@ -5,7 +5,9 @@
 //! at again, another may take room that it was to have.
 
 use super::board::Shortage;
+use super::given_back::GivenBack;
 use super::memory::lock;
+use crate::api::Workload;
 use crate::gang::Way;
 use crate::plan::gates::guards::Created;
 use crate::plan::gates::local_queue::Held;
@@ -43,6 +45,8 @@ pub struct LedgerPages {
     since: Option<Timestamp>,
     /// When how many claims were created, and for which LocalQueue; the oldest first, for an hour.
     created: Vec<(Timestamp, String, u32)>,
+    /// The nodes that others have given back, for gangs that ran short of them.
+    pub given_back: GivenBack,
     /// What the gates said of each gang since it moved last, as counted; `None` where they let it pass.
     answers: BTreeMap<String, Option<ObstacleReason>>,
 }
@@ -208,6 +212,13 @@ impl LedgerPages {
     /// Notes what ran out of capacity.
     pub fn note_shortage(&mut self, offerings: BTreeSet<Offering>, now: Timestamp) {
         self.short.extend(offerings.into_iter().map(|offering| (offering, now + SHORTAGE)));
+    }
+
+    /// Has a gang that ran short wait for others to give back as many nodes as its plan has, which is entered.
+    pub fn await_nodes(&mut self, gang: &str, workload: &Workload) {
+        if let Some(entry) = self.entries.get(gang) {
+            self.given_back.wait(gang, workload, &entry.reservations);
+        }
     }
 
     /// What is out of capacity, as far as is remembered.

@@ -95,6 +95,7 @@ impl Context {
         let mut freed = false;
         for gang in gangs_of(workload) {
             pages.went_on(&gang, None);
+            pages.given_back.forget(&gang);
             freed |= pages.strike(&gang);
         }
         drop(pages);

@@ -4,6 +4,8 @@ use super::context::Context;
 use super::glance::{ClaimGlance, Phase};
 use super::ledger::LedgerPages;
 use crate::api::{NodeClaim, Workload};
+use crate::gang::identity::gang_of;
+use crate::names;
 use crate::plan::ObstacleReason;
 use crate::plan::gates::guards::{Created, Traffic};
 use crate::plan::gates::local_queue::Held;
@@ -70,8 +72,15 @@ fn queue_of(context: &Context, claim: &ClaimGlance) -> Option<String> {
 impl Context {
     /// Wakes the gangs that wait for what this claim brings or gives back: a node that is ready, or not held any more.
     pub(super) fn wake_waiters_of(&self, claim: &NodeClaim) {
-        let gone = claim.metadata.deletion_timestamp.is_some()
-            || self.stores.claims.glimpse(&ObjectRef::from_obj(claim)).is_none();
+        let left = self.stores.claims.glimpse(&ObjectRef::from_obj(claim)).is_none();
+        let gone = left || claim.metadata.deletion_timestamp.is_some();
+        // What was never ready says nothing of what can be had.
+        if left && claim.is("Initialized") {
+            let served = self.ledger.open().given_back.take(claim.label(names::NODEPOOL), &gang_of(claim));
+            if let Some(workload) = served {
+                self.wake_workload(workload);
+            }
+        }
         let waited_for = |reason| self.ledger.open().is_waited_for(reason);
         if gone {
             self.count_turn();

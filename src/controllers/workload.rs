@@ -77,8 +77,8 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let let_go = hold::let_go(&context, &workload, &looks).await?;
     context.waiting.served(&key, began);
     lock(&context.failures).remove(&workload.uid().unwrap_or_default());
-    let pause = pause(context.stores.claims.count_of(workload.metadata.uid.as_deref().unwrap_or_default()));
-    Ok(next_look(&context, &looks, later.into_iter().chain(let_go).min()).pausing(pause))
+    Ok(next_look(&context, &looks, later.into_iter().chain(let_go).min())
+        .pausing(pause_of(&workload, &context)))
 }
 
 /// Checks of ours that the Workload carries or has a journal of, sorted.
@@ -158,6 +158,11 @@ fn next_look(context: &Context, looks: &[Looked], later: Option<Timestamp>) -> A
     Action::requeue(wait.clamp(Duration::from_millis(20), net))
 }
 
+/// How long a Workload is left alone after a look.
+fn pause_of(workload: &Workload, context: &Context) -> Duration {
+    pause(context.stores.claims.count_of(workload.metadata.uid.as_deref().unwrap_or_default()))
+}
+
 /// How long a Workload is left alone that has so many NodeClaims.
 fn pause(claims: usize) -> Duration {
     PAUSE.saturating_mul(u32::try_from(claims).unwrap_or(u32::MAX)).min(LONGEST_PAUSE)
@@ -166,7 +171,7 @@ fn pause(claims: usize) -> Duration {
 /// When a failed look is taken again.
 pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action {
     let (object, uid) = (workload.full_name(), workload.uid().unwrap_or_default());
-    let pause = pause(context.stores.claims.count_of(&uid));
+    let pause = pause_of(workload, context);
     if error.class() == Class::Again {
         tracing::debug!(workload = object, error = %error, "lost a write race, reconciling again");
         return Action::requeue(AFTER_CONFLICT).pausing(pause);

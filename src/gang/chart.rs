@@ -122,6 +122,10 @@ fn backing_off(until: Timestamp, turn: &mut Turn, event: &Event) -> Outcome<Stat
             turn.restart_clock();
             Transition(State::Validating)
         }
+        Event::CapacityBack => {
+            turn.restart_clock();
+            Transition(State::Validating)
+        }
         _ => Super,
     }
 }

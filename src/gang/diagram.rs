@@ -76,6 +76,7 @@ fn events() -> Vec<Event> {
         Event::Strays(vec!["stray".into()]),
         Event::ClaimsGone,
         Event::WaitOver,
+        Event::CapacityBack,
     ];
     for standing in standings {
         events.push(Event::Found { attempt: 1, generation: 0, slots: 2, standing });

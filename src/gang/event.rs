@@ -75,6 +75,8 @@ pub enum Event {
     ClaimsGone,
     /// The wait is over.
     WaitOver,
+    /// Others have given back as many nodes as the gang has, which ran short of them.
+    CapacityBack,
 }
 
 /// How far Kueue has gone with a reservation.
@@ -126,6 +128,7 @@ pub enum Progress {
     AllReady,
     ClaimsGone,
     WaitOver,
+    CapacityBack,
 }
 
 impl fmt::Display for Reason {
@@ -166,6 +169,7 @@ impl Event {
             Self::NodesReady => Reason::Progress(Progress::AllReady),
             Self::Strays(_) | Self::ClaimsGone => Reason::Progress(Progress::ClaimsGone),
             Self::WaitOver => Reason::Progress(Progress::WaitOver),
+            Self::CapacityBack => Reason::Progress(Progress::CapacityBack),
         }
     }
 }

@@ -30,6 +30,8 @@ pub struct Facts<'a> {
     pub losses: &'a BTreeMap<u32, Loss>,
     /// How the claims were read.
     pub sight: Sight,
+    /// Whether others have given back as many nodes as the gang has since it ran short of them, as far as is known.
+    pub capacity_back: bool,
     /// The gang's policy.
     pub policy: &'a Policy,
     /// What can be told of the time to come.

@@ -159,6 +159,7 @@ mod tests {
             claims: &[],
             losses: &BTreeMap::new(),
             sight: Sight::Cached,
+            capacity_back: false,
             policy: &policy,
             outlook: Outlook::default(),
         };

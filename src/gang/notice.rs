@@ -277,6 +277,7 @@ mod tests {
                 claims: &claims,
                 losses: &BTreeMap::new(),
                 sight: Sight::Cached,
+                capacity_back: false,
                 policy: &policy,
                 outlook: Outlook::default(),
             };

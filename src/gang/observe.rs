@@ -16,7 +16,7 @@ use super::reservation::Reservation;
 use super::rounds;
 use super::state::{State, Then};
 use super::way::Way;
-use crate::api::parameters::{OnNodeLost, Release};
+use crate::api::parameters::{Compat, OnNodeLost, Release};
 use crate::api::workload::Verdict;
 use crate::plan::{ObstacleReason, Outcome, Plan};
 use crate::planted::planted;
@@ -130,7 +130,9 @@ fn by_state(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         // No wait is longer than the policy's longest: whoever wrote another time was wrong.
         State::BackingOff { until } => {
             let is_over = *until <= facts.now || is_too_far(*until, facts.now, facts.policy.longest_wait());
-            is_over.then_some(Event::WaitOver)
+            // The first Setu waited out its time.
+            let is_back = facts.capacity_back && facts.policy.compat == Compat::None;
+            if is_over { Some(Event::WaitOver) } else { is_back.then_some(Event::CapacityBack) }
         }
         State::Yielded | State::Rejected | State::Released => None,
     };

@@ -55,6 +55,7 @@ pub fn rebuilt(
         claims,
         losses: &BTreeMap::new(),
         sight: Sight::Quorum,
+        capacity_back: false,
         policy: &policy,
         outlook: Outlook::default(),
     };

@@ -121,6 +121,11 @@ impl State {
         matches!(self, Self::Yielded | Self::Rejected | Self::Released)
     }
 
+    /// Whether an attempt has failed and the next one is to come under the same admission.
+    pub fn awaits_next_try(&self) -> bool {
+        matches!(self, Self::BackingOff { .. } | Self::RollingBack { then: Then::BackingOff })
+    }
+
     /// Whether NodeClaims of the current attempt are wanted.
     pub fn wants_claims(&self) -> bool {
         matches!(self, Self::Provisioning | Self::WaitingReady | Self::Approved)

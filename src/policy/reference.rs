@@ -56,6 +56,12 @@ Requirements only narrow what the policy allows. Whatever else a Job asks for is
 With `retry.onExhausted: Reject`, and with `retry.compat: Setu`, a gang ends Rejected once its retries are used up.
 Kueue then deactivates the Workload, and setting it active again does not queue it; only a new Workload is tried
 again. `Yield` gives the quota back and keeps trying.
+
+## A wait may end early
+
+A gang that ran short of capacity begins its next try before its wait is over once gangs that ended have given back as many nodes of
+the same NodePools as it has; of several, the one that holds quota for longest. It counts as a try. With
+`retry.compat: Setu` every wait takes its time.
 ";
 
 /// The reference as Markdown.

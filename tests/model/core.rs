@@ -363,6 +363,7 @@ impl Sighting {
             claims: &views,
             losses: &losses,
             sight: if self.quorum { Sight::Quorum } else { Sight::Cached },
+            capacity_back: false,
             policy: &POLICY,
             outlook: Outlook::default(),
         })

@@ -217,7 +217,8 @@ impl<'a> Gang<'a> {
             // What has begun is carried through, whatever the other checks say by then.
             self.plan = self.plan.take().map(|plan| strategy::timed(plan, &self.request(workload)));
         }
-        let glance = self.glance(workload);
+        let mut glance = self.glance(workload);
+        glance.capacity_back = pages.given_back.is_enough(&self.id);
         let seen = match observe(&self.journal, &self.facts(&glance)) {
             Reading::LookAgain => return Turn::LookAgain,
             Reading::Events(seen) => seen,
@@ -248,9 +249,15 @@ impl<'a> Gang<'a> {
             if stepped {
                 if let Event::Failed(failure) | Event::Lost { failure, .. } = &event {
                     pages.note_shortage(self.exhausted(failure, &glance.losses), now);
+                    if failure.reason.names_what_is_short() {
+                        pages.await_nodes(&self.id, workload);
+                    }
                 }
                 break;
             }
+        }
+        if !self.journal.state.awaits_next_try() {
+            pages.given_back.forget(&self.id);
         }
         let freed = match (&self.journal.state, &self.plan) {
             (State::Provisioning, Some(Outcome::Provision(plan))) => {

@@ -28,6 +28,8 @@ pub(super) struct Glance {
     reservation: Reservation,
     told: Verdict,
     unplaced: bool,
+    /// Whether others have given back what it ran short of. The ledger knows.
+    pub capacity_back: bool,
     views: Vec<ClaimView>,
     pub losses: BTreeMap<u32, Loss>,
 }
@@ -41,6 +43,7 @@ impl Gang<'_> {
             reservation: Reservation::of(workload, check),
             told: workload.check(check).map(|c| c.state).unwrap_or_default(),
             unplaced: workload.is_unplaced(),
+            capacity_back: false,
             views: self.views(now),
             losses: self.losses(workload, now),
         }
@@ -56,6 +59,7 @@ impl Gang<'_> {
             claims: &glance.views,
             losses: &glance.losses,
             sight: self.sight,
+            capacity_back: glance.capacity_back,
             policy: &self.policy,
             outlook: Outlook { unplaced: glance.unplaced, ..self.outlook() },
         }

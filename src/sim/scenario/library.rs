@@ -22,6 +22,7 @@ const FILES: &[(&str, &str)] = &files![
     "crowded",
     "crowded-by-tolerant",
     "dry-run",
+    "given-back",
     "gpu-job",
     "handed-back",
     "hold-over",

@@ -1,0 +1,123 @@
+//! Nodes that gangs have given back, counted for those that ran short of capacity: whoever holds quota for longest
+//! is served first.
+//!
+//! Called by a gang's looks and by what follows when a NodeClaim is gone. Rule: a hint, which may be lost at any time. It
+//! ends a wait early and buys nothing; where nobody gives nodes back, the wait ends by its time.
+
+use crate::api::{Workload, condition};
+use crate::plan::Reservation;
+use jiff::Timestamp;
+use kube::runtime::reflector::ObjectRef;
+use std::collections::BTreeSet;
+
+/// Gangs that wait for nodes, those first that hold quota for longest.
+#[derive(Debug, Default)]
+pub struct GivenBack(Vec<Waiting>);
+
+#[derive(Debug)]
+struct Waiting {
+    /// When quota was reserved.
+    since: Timestamp,
+    gang: String,
+    workload: ObjectRef<Workload>,
+    node_pools: BTreeSet<String>,
+    /// How many nodes are yet to be given back.
+    missing: u32,
+}
+
+impl GivenBack {
+    /// Has a gang wait until as many nodes of the same NodePools were given back as were reserved for it. One that waits
+    /// already begins anew.
+    pub fn wait(&mut self, gang: &str, workload: &Workload, reserved: &[Reservation]) {
+        self.forget(gang);
+        self.0.push(Waiting {
+            since: condition::since(workload.conditions(), "QuotaReserved").unwrap_or(Timestamp::MAX),
+            gang: gang.to_owned(),
+            workload: ObjectRef::from_obj(workload),
+            node_pools: reserved.iter().map(|r| r.node_pool.clone()).collect(),
+            missing: reserved.iter().map(|r| r.nodes).fold(0, u32::saturating_add),
+        });
+        self.0.sort_by(|a, b| (a.since, &a.gang).cmp(&(b.since, &b.gang)));
+    }
+
+    /// A gang waits no longer.
+    pub fn forget(&mut self, gang: &str) {
+        self.0.retain(|waiting| waiting.gang != gang);
+    }
+
+    /// A gang's node of this NodePool is gone. Returns whose wait this ends.
+    pub fn take(&mut self, node_pool: &str, from: &str) -> Option<ObjectRef<Workload>> {
+        let wants = |w: &&mut Waiting| w.missing > 0 && w.gang != from && w.node_pools.contains(node_pool);
+        let first = self.0.iter_mut().find(wants)?;
+        first.missing -= 1;
+        (first.missing == 0).then(|| first.workload.clone())
+    }
+
+    /// Whether as many nodes were given back as a gang waits for.
+    pub fn is_enough(&self, gang: &str) -> bool {
+        self.0.iter().any(|waiting| waiting.gang == gang && waiting.missing == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::pod::ResourceList;
+    use serde_json::json;
+
+    fn workload(name: &str, reserved: &str) -> Workload {
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "namespace": "ns"},
+            "spec": {},
+            "status": {"conditions": [{
+                "type": "QuotaReserved", "status": "True", "reason": "", "message": "", "lastTransitionTime": reserved,
+            }]},
+        }))
+        .unwrap()
+    }
+
+    fn nodes(node_pool: &str, nodes: u32) -> Reservation {
+        Reservation {
+            gang: String::new(),
+            node_pool: node_pool.into(),
+            nodes,
+            most: ResourceList::new(),
+            or_more: 0,
+        }
+    }
+
+    /// Names of the Workloads whose wait ends as these nodes are given back, one after the other.
+    fn served(given_back: &mut GivenBack, nodes: &[(&str, &str)]) -> Vec<Option<String>> {
+        nodes.iter().map(|(pool, from)| given_back.take(pool, from).map(|w| w.name)).collect()
+    }
+
+    #[test]
+    fn whoever_holds_quota_for_longest_is_served_first_and_then_the_next() {
+        let mut given_back = GivenBack::default();
+        given_back.wait("late", &workload("late", "2026-01-01T00:00:09Z"), &[nodes("gpu", 1)]);
+        given_back.wait(
+            "early",
+            &workload("early", "2026-01-01T00:00:01Z"),
+            &[nodes("gpu", 1), nodes("cpu", 1)],
+        );
+        assert!(!given_back.is_enough("early"));
+        let all = served(
+            &mut given_back,
+            &[("gpu", "x"), ("other", "x"), ("cpu", "x"), ("gpu", "x"), ("gpu", "x")],
+        );
+        assert_eq!(all, [None, None, Some("early".into()), Some("late".into()), None]);
+        assert!(given_back.is_enough("early") && given_back.is_enough("late"));
+    }
+
+    #[test]
+    fn a_gangs_own_nodes_are_not_what_it_waits_for_and_a_next_shortage_counts_anew() {
+        let mut given_back = GivenBack::default();
+        let mine = workload("mine", "2026-01-01T00:00:00Z");
+        given_back.wait("mine", &mine, &[nodes("gpu", 2)]);
+        assert_eq!(served(&mut given_back, &[("gpu", "mine"), ("gpu", "x")]), [None, None]);
+        given_back.wait("mine", &mine, &[nodes("gpu", 2)]);
+        assert_eq!(served(&mut given_back, &[("gpu", "x"), ("gpu", "x")]), [None, Some("mine".into())]);
+        given_back.forget("mine");
+        assert!(!given_back.is_enough("mine") && given_back.take("gpu", "x").is_none());
+    }
+}
