@@ -101,7 +101,8 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         }
         return Ok(Action::await_change());
     }
-    if claim.metadata.deletion_timestamp.is_some() || !is_ours(&claim) {
+    let is_going = claim.metadata.deletion_timestamp.is_some() || context.necrology.is_deleted(&claim);
+    if is_going || !is_ours(&claim) {
         return Ok(Action::await_change());
     }
     if orphaned_now(context, &claim, now).await?.is_none() {
@@ -112,9 +113,10 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         return Ok(Action::requeue(SECOND_LOOK));
     }
     sweeper.suspects.clear(&uid);
-    // It may have been handed back since it was seen last.
+    // It may have been handed back since it was seen last, or its gang has deleted it.
     let current = claims::current(&context.client, &name).await?;
-    let Some(current) = current.filter(|c| c.metadata.uid == claim.metadata.uid && is_ours(c)) else {
+    let stays = |c: &NodeClaim| c.metadata.deletion_timestamp.is_none() && is_ours(c);
+    let Some(current) = current.filter(|c| c.metadata.uid == claim.metadata.uid && stays(c)) else {
         return Ok(Action::await_change());
     };
     let Some(reason) = orphaned_now(context, &current, now).await? else {
@@ -127,6 +129,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         "deleting an orphaned NodeClaim"
     );
     claims::delete(context.client_of(of_workload), &name, &uid).await?;
+    context.necrology.deleted(&name, &uid);
     metrics::swept(reason);
     Ok(Action::await_change())
 }
