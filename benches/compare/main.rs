@@ -31,9 +31,8 @@ mod world;
 
 use anyhow::{Context as _, Result, bail};
 use report::{Cell, Found, Process};
-use setu_e2e::Stack;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 use watch::{Observer, Times};
 use world::World;
 
@@ -44,10 +43,14 @@ pub const SYSTEMS: [(&str, &str); 3] = [
     ("poller", "15 s poller (imitation)"),
 ];
 
+/// Events come after everything else that Setu writes; what is written until Ready is counted when they are out.
+const EVENTS: Duration = Duration::from_secs(1);
+
 /// Nodes, gangs at once, and how often.
 const CELLS: [(usize, usize, usize); 6] =
     [(1, 1, 10), (8, 1, 10), (64, 1, 5), (1, 10, 2), (1, 100, 1), (8, 10, 1)];
-const MORE_CELLS: [(usize, usize, usize); 4] = [(256, 1, 2), (64, 10, 1), (8, 100, 1), (1, 1000, 1)];
+const MORE_CELLS: [(usize, usize, usize); 3] = [(256, 1, 2), (64, 10, 1), (8, 100, 1)];
+const MOST_GANGS: (usize, usize, usize) = (1, 1000, 1);
 
 #[tokio::main]
 async fn main() -> Result<()> {
@@ -58,43 +61,64 @@ async fn main() -> Result<()> {
         bail!("--queue goes with --cell: the tables are of all systems");
     }
     let systems = SYSTEMS.into_iter().filter(|(name, _)| queue.is_none_or(|q| q == *name)).collect();
-    let world = World::start().await?;
-    let stack = Arc::clone(&world.stack);
-    let mut bench = Bench { world, systems, observer: Observer::default(), found: Found::default() };
     if arguments.iter().any(|a| a == "--shortage") {
-        shortage::both(&bench.world, &bench.observer).await?;
-        end(bench.world, stack);
+        let world = World::start().await?;
+        shortage::both(&world, &Observer::default()).await?;
+        world.end();
         return Ok(());
     }
-    tokio::spawn(systems::grant_everything(bench.world.client.clone()));
-    // It runs all the time, so that it is met at any moment of its round.
-    let poller = bench.world.poller();
-    bench.observer.start(&bench.world.client);
+    let mut bench = Bench::start(systems, Found::default()).await?;
     if let Some(cell) = chosen {
         bench.cell(cell).await?;
-    } else {
-        bench.cells(&CELLS).await?;
-        bench.found.short = shortage::both(&bench.world, &bench.observer).await?;
-        bench.found.bound = bound(&bench.world, &bench.observer).await?;
-        report::write(&bench.found)?;
-        if arguments.iter().any(|a| a == "--full") {
-            bench.cells(&MORE_CELLS).await?;
-        }
+        bench.end();
+        return Ok(());
     }
-    poller.abort();
-    end(bench.world, stack);
+    bench.cells(&CELLS).await?;
+    bench.found.short = shortage::both(&bench.world, &bench.observer).await?;
+    bench.found.bound = bound(&bench.world, &bench.observer).await?;
+    report::write(&bench.found)?;
+    if arguments.iter().any(|a| a == "--full") {
+        bench.cells(&MORE_CELLS).await?;
+        // The API server of a control plane that has been at work for an hour answers later.
+        let (systems, found) = bench.end();
+        bench = Bench::start(systems, found).await?;
+        bench.cells(&[MOST_GANGS]).await?;
+    }
+    bench.end();
     Ok(())
 }
 
-/// What is compared, and what has been found.
+type Systems = Vec<(&'static str, &'static str)>;
+
+/// A control plane with what is compared on it, and what has been found.
 struct Bench {
     world: World,
-    systems: Vec<(&'static str, &'static str)>,
+    /// What goes on meanwhile; ends with it.
+    tasks: JoinSet<()>,
+    systems: Systems,
     observer: Observer,
     found: Found,
 }
 
 impl Bench {
+    /// Starts a control plane. The poller runs all the time, so that it is met at any moment of its round.
+    async fn start(systems: Systems, found: Found) -> Result<Self> {
+        let world = World::start().await?;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(systems::grant_everything(world.client.clone()));
+        tasks.spawn(world.poller());
+        let observer = Observer::default();
+        observer.start(&world.client, &mut tasks);
+        Ok(Self { world, tasks, systems, observer, found })
+    }
+
+    /// Ends the control plane.
+    fn end(self) -> (Systems, Found) {
+        drop(self.tasks);
+        self.world.end();
+        (self.systems, self.found)
+    }
+
     /// Measures these cells and writes what was found, each time, because what follows may not come to an end.
     async fn cells(&mut self, cells: &[(usize, usize, usize)]) -> Result<()> {
         for cell in cells {
@@ -109,9 +133,9 @@ impl Bench {
         for (queue, system) in self.systems.clone() {
             // The imitation answers after up to half a minute, and one round shows that.
             let rounds = if queue == "poller" { rounds.min(2) } else { rounds };
-            let before = Process::of(&self.world.setu)?;
             let mut cell = Cell::new(system, nodes, gangs);
             for round in 0..rounds {
+                let before = Process::of(&self.world.setu)?;
                 let prefix = format!("{queue}-{nodes}-{gangs}-{round}");
                 let meter = self.world.meter().await?;
                 let times = measured(&self.world, &self.observer, queue, &prefix, (nodes, gangs)).await;
@@ -124,13 +148,19 @@ impl Bench {
                     Err(error) => eprintln!("{prefix}: {error:#}"),
                 }
                 println!("{} {}", jiff::Zoned::now().strftime("%T"), cell.line());
+                tokio::time::sleep(EVENTS).await;
+                let ready = Process::of(&self.world.setu)?;
                 let cleared = self.world.clear().await;
                 cleared.context("what is left would be at work in whatever is measured next")?;
+                if queue == "queue" {
+                    let after = Process::of(&self.world.setu)?;
+                    cell.until_ready.add(&before, &ready);
+                    cell.in_all.add(&before, &after);
+                    self.found.process.add(&before, &after);
+                }
             }
             if queue == "queue" {
-                let after = Process::of(&self.world.setu)?;
-                cell.writes = after.count().saturating_sub(before.count());
-                self.found.process.add(&before, &after);
+                println!("{}", cell.written());
             }
             self.found.cells.push(cell);
         }
@@ -148,13 +178,6 @@ fn value<'a>(arguments: &'a [String], name: &str) -> Option<&'a str> {
 fn cell(text: &str) -> Result<(usize, usize, usize)> {
     let (nodes, gangs) = text.split_once('x').context("a cell is given as NODESxGANGS, such as 1x1000")?;
     Ok((nodes.parse()?, gangs.parse()?, 1))
-}
-
-fn end(world: World, stack: Arc<Stack>) {
-    world.end();
-    if let Ok(stack) = Arc::try_unwrap(stack) {
-        stack.stop();
-    }
 }
 
 /// Submits gangs at once and waits until all are told Ready.

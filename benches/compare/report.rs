@@ -24,8 +24,10 @@ pub struct Cell {
     /// Milliseconds from the last node's readiness to Ready.
     last: Vec<f64>,
     journal: usize,
-    /// Writes of Setu in all.
-    pub writes: u64,
+    /// What Setu cost until all were told Ready, and a second more.
+    pub until_ready: Process,
+    /// What it cost until all was cleared away.
+    pub in_all: Process,
     /// What every program used until all were told Ready.
     pub used: Used,
 }
@@ -82,6 +84,23 @@ impl Cell {
         )
     }
 
+    /// Writes of Setu for each gang until it was told Ready.
+    pub fn written(&self) -> String {
+        let gangs = self.first.len().max(1) as f64;
+        let each: Vec<String> = self
+            .until_ready
+            .writes
+            .iter()
+            .map(|(what, n)| format!("{:.1} {what}", *n as f64 / gangs))
+            .collect();
+        let [ready, all] = [&self.until_ready, &self.in_all].map(|process| process.count() as f64 / gangs);
+        let list = each.join(", ");
+        format!(
+            "{} × {} | {ready:.1} | {list} | {all:.1} | {:.0} | {}",
+            self.nodes, self.gangs, self.until_ready.mib, self.journal
+        )
+    }
+
     /// CPU-seconds of each share in a round.
     fn shares(&self) -> impl Iterator<Item = (&'static str, f64)> {
         let rounds = f64::from(self.used.rounds.max(1));
@@ -110,6 +129,8 @@ pub struct Found {
 pub struct Process {
     pub cpu_seconds: f64,
     pub peak_mib: f64,
+    /// Resident memory at the end.
+    pub mib: f64,
     /// Writes by verb and resource, as its own metrics count them.
     pub writes: BTreeMap<String, u64>,
 }
@@ -119,6 +140,7 @@ impl Process {
     pub fn add(&mut self, before: &Self, after: &Self) {
         self.cpu_seconds += after.cpu_seconds - before.cpu_seconds;
         self.peak_mib = self.peak_mib.max(after.peak_mib);
+        self.mib = after.mib;
         for (what, count) in &after.writes {
             let earlier = before.writes.get(what).copied().unwrap_or_default();
             *self.writes.entry(what.clone()).or_default() += count.saturating_sub(earlier);
@@ -135,6 +157,7 @@ impl Process {
         Ok(Self {
             cpu_seconds: usage::cpu(id).as_secs_f64(),
             peak_mib: usage::mib(id, "VmHWM:"),
+            mib: usage::mib(id, "VmRSS:"),
             writes: writes_of(&setu.get("metrics", "/metrics")?),
         })
     }
@@ -214,11 +237,10 @@ pub fn write(found: &Found) -> Result<()> {
     writeln!(out, "\nEach figure is p50 / p90 / p99.\n")?;
     writeln!(
         out,
-        "| Setu: nodes × gangs | writes a gang, all verbs, Events, verdicts and clearing away included | journal, bytes |\n|---|---|---|"
+        "| Setu: nodes × gangs | writes a gang until Ready | these are | until all is cleared away | resident memory at Ready, MiB | journal, bytes |\n|---|---|---|---|---|---|"
     )?;
     for cell in cells.iter().filter(|c| c.system == "Setu") {
-        let each = cell.writes as f64 / cell.first.len().max(1) as f64;
-        writeln!(out, "| {} × {} | {each:.1} | {} |", cell.nodes, cell.gangs, cell.journal)?;
+        writeln!(out, "| {} |", cell.written())?;
     }
     writeln!(
         out,

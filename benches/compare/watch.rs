@@ -10,6 +10,7 @@ use setu::names;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use tokio::task::JoinSet;
 
 /// What was seen of one job's gang.
 #[derive(Clone, Debug, Default)]
@@ -65,10 +66,10 @@ impl Observer {
     }
 
     /// Starts watching everything.
-    pub fn start(&self, client: &Client) {
+    pub fn start(&self, client: &Client, tasks: &mut JoinSet<()>) {
         for kind in ["Workload", "NodeClaim", "ProvisioningRequest", "Pod"] {
             let (observer, client) = (self.clone(), client.clone());
-            tokio::spawn(async move {
+            tasks.spawn(async move {
                 loop {
                     // Where a kind is not served yet, or a watch ended, it is begun again.
                     let _ = observer.follow(&client, kind).await;

@@ -13,9 +13,7 @@ use serde_json::{Value, json};
 use setu_e2e::{KUEUE_NAMESPACE, Layout, Options, Program, Stack, apply};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::task::JoinHandle;
 
 /// Namespace, NodePool, flavor and ClusterQueue.
 pub const ID: &str = "compare";
@@ -24,7 +22,7 @@ pub const ID: &str = "compare";
 const CLEARING: Duration = Duration::from_mins(10);
 
 pub struct World {
-    pub stack: Arc<Stack>,
+    pub stack: Stack,
     pub client: Client,
     pub setu: Setu,
 }
@@ -77,7 +75,7 @@ fn check(name: &str, controller: &str, parameters: Option<Value>) -> Value {
 
 impl World {
     pub async fn start() -> Result<Self> {
-        let stack = Arc::new(Stack::start(Options::default()).await?);
+        let stack = Stack::start(Options::default()).await?;
         let client = stack.client()?;
         apply::path(&client, &provisioning_requests()?).await?;
         // Kueue starts that controller only where the kind is served when it starts itself.
@@ -134,6 +132,7 @@ impl World {
     /// Ends Setu before the control plane goes.
     pub fn end(mut self) {
         self.setu.kill();
+        self.stack.stop();
     }
 
     /// Begins to count what each program uses.
@@ -141,8 +140,8 @@ impl World {
         Ok(Meter::start(self.stack.processes().await, self.setu.id().context("Setu does not run")?))
     }
 
-    /// Starts the imitation.
-    pub fn poller(&self) -> JoinHandle<()> {
+    /// The imitation at work.
+    pub fn poller(&self) -> impl Future<Output = ()> + use<> {
         let claim = json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
             "metadata": {
@@ -158,7 +157,7 @@ impl World {
                 "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}},
             },
         });
-        tokio::spawn(systems::poll(self.client.clone(), "compare-poller", claim))
+        systems::poll(self.client.clone(), "compare-poller", claim)
     }
 
     /// Submits Jobs at once. With `run_for` their pods end after that time.
