@@ -212,7 +212,8 @@ fn check(all: &[Shown], journal: &Journal) {
     let mut states: Vec<&Shown> = all.iter().filter(|s| s.parent.as_ref() == Some(&root.id)).collect();
     states.sort_by_key(|s| (s.start, s.end));
     let names: Vec<&str> = states.iter().map(|s| s.name.as_str()).collect();
-    assert_eq!(names, ["Validating", "Provisioning", "WaitingReady", "Approved", "RollingBack", "Released"]);
+    let expected = ["Validating", "Provisioning", "WaitingReady", "Approved", "RollingBack", "Released"];
+    assert_eq!(names, expected, "{}", journal.encode());
     let ends: Vec<i64> = journal.history.iter().map(|s| s.at.as_microsecond()).collect();
     let mut from = journal.trace.since.as_microsecond();
     assert_eq!(root.start, from);
