@@ -142,8 +142,10 @@ impl Process {
         self.peak_mib = self.peak_mib.max(after.peak_mib);
         self.mib = after.mib;
         for (what, count) in &after.writes {
-            let earlier = before.writes.get(what).copied().unwrap_or_default();
-            *self.writes.entry(what.clone()).or_default() += count.saturating_sub(earlier);
+            let more = count.saturating_sub(before.writes.get(what).copied().unwrap_or_default());
+            if more > 0 {
+                *self.writes.entry(what.clone()).or_default() += more;
+            }
         }
     }
 
