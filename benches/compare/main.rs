@@ -2,8 +2,8 @@
 //! both ends of the cloud's own time, how long a Job waits for its pods, and what a shortage costs.
 //!
 //! `just bench-compare` runs it with the release build; `--full` takes the larger cells too, and it writes
-//! docs/performance/comparison.md and docs/images/comparison.svg. `--shortage` only prints what a shortage costs,
-//! `--cell NODESxGANGS` only what one cell shows, and with `--queue NAME` of one system.
+//! docs/performance/comparison.md and docs/images/comparison.svg. `--shortage` only prints how long Jobs wait
+//! and what a shortage costs, `--cell NODESxGANGS` what one cell shows, and with `--queue NAME` of one system.
 
 #![allow(
     missing_docs,
@@ -62,9 +62,9 @@ async fn main() -> Result<()> {
     }
     let systems = SYSTEMS.into_iter().filter(|(name, _)| queue.is_none_or(|q| q == *name)).collect();
     if arguments.iter().any(|a| a == "--shortage") {
-        let world = World::start().await?;
-        shortage::both(&world, &Observer::default()).await?;
-        world.end();
+        let mut bench = Bench::start(systems, Found::default()).await?;
+        bench.jobs().await?;
+        bench.end();
         return Ok(());
     }
     let mut bench = Bench::start(systems, Found::default()).await?;
@@ -74,8 +74,7 @@ async fn main() -> Result<()> {
         return Ok(());
     }
     bench.cells(&CELLS).await?;
-    bench.found.short = shortage::both(&bench.world, &bench.observer).await?;
-    bench.found.bound = bound(&bench.world, &bench.observer).await?;
+    bench.jobs().await?;
     report::write(&bench.found)?;
     if arguments.iter().any(|a| a == "--full") {
         bench.cells(&MORE_CELLS).await?;
@@ -125,6 +124,13 @@ impl Bench {
             self.cell(*cell).await?;
             report::write(&self.found)?;
         }
+        Ok(())
+    }
+
+    /// Has Jobs run with Setu and without. The shortage comes last: while it is remembered gangs take turns.
+    async fn jobs(&mut self) -> Result<()> {
+        self.found.bound = bound(&self.world, &self.observer).await?;
+        self.found.short = shortage::both(&self.world, &self.observer).await?;
         Ok(())
     }
 
