@@ -216,7 +216,7 @@ async fn pass(client: &Client, plan: Plan, nodes: Nodes, limit: Duration) -> Res
     }
     let targets: BTreeMap<String, String> =
         plan.delete.iter().map(|c| (c.name_any(), c.uid().unwrap_or_default())).collect();
-    let (_, failed) = claims::delete_all(client, targets.clone().into_iter().collect()).await;
+    let (_, failed) = claims::delete_all(client, targets.clone().into_iter().collect(), |_, _| ()).await;
     failed.map_or(Ok(()), |e| Err(e.to_string()))?;
     until_gone(client, &targets, limit).await?;
     // Last of all, for a finalizer says that there may still be nodes.

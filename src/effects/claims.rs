@@ -106,19 +106,27 @@ pub async fn delete(client: &Client, name: &str, uid: &str) -> Result<bool, Erro
     }
 }
 
-/// Deletes all these claims in parallel; returns the names of those gone already, and the first error.
-pub async fn delete_all(client: &Client, claims: Vec<(String, String)>) -> (Vec<String>, Option<Error>) {
+/// Deletes all these claims, named by name and UID, in parallel, and tells of each at once that it is deleted; returns
+/// the names of those gone already, and the first error.
+pub async fn delete_all(
+    client: &Client,
+    claims: Vec<(String, String)>,
+    deleted: impl Fn(&str, &str),
+) -> (Vec<String>, Option<Error>) {
     let answers = stream::iter(claims)
-        .map(|(name, uid)| async move { (delete(client, &name, &uid).await, name) })
+        .map(|(name, uid)| async move { (delete(client, &name, &uid).await, name, uid) })
         .buffer_unordered(PARALLEL);
     answers
-        .fold((Vec::new(), None), |(mut gone, first), (answer, name)| async move {
-            match answer {
-                Ok(true) => gone.push(name),
-                Ok(false) => {}
-                Err(error) => return (gone, first.or(Some(error))),
-            }
-            (gone, first)
+        .fold((Vec::new(), None), |(mut gone, first), (answer, name, uid)| {
+            let first = match answer {
+                Ok(is_gone) => {
+                    deleted(&name, &uid);
+                    gone.extend(is_gone.then_some(name));
+                    first
+                }
+                Err(error) => first.or(Some(error)),
+            };
+            std::future::ready((gone, first))
         })
         .await
 }

@@ -143,12 +143,10 @@ impl Gang<'_> {
     }
 
     async fn delete(&mut self, names: &[String], targets: Vec<(String, String)>) -> Result<(), Error> {
-        let (gone, error) = claims::delete_all(self.client, targets.clone()).await;
+        let noted = |name: &str, uid: &str| self.context.necrology.deleted(name, uid);
+        let (gone, error) = claims::delete_all(self.client, targets, noted).await;
         if let Some(error) = error {
             return Err(error);
-        }
-        for (name, uid) in &targets {
-            self.context.necrology.deleted(name, uid);
         }
         self.claims.retain(|c| !gone.contains(&c.name_any()));
         let now = Time(self.context.now());

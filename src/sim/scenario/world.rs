@@ -107,7 +107,7 @@ impl<T: Theatre> World<T> {
         Ok((api, resource))
     }
 
-    /// Applies an object; webhooks and controllers that are just starting get a few seconds.
+    /// Applies an object, as whoever runs the scenario.
     pub async fn apply(&self, object: Value) -> Result<()> {
         let object: Value = substituted(&object, &self.id)?;
         let kind = text(&object, "/kind").to_owned();
@@ -196,16 +196,21 @@ impl<T: Theatre> World<T> {
     pub async fn evict(&self, eviction: &Eviction) -> Result<()> {
         let (api, _) = self.api("Workload")?;
         let name = self.real_name("Workload", &eviction.name).await?;
-        let workload = serde_json::to_value(api.get(&name).await?)?;
-        let status = evicted(&workload, (&eviction.reason, "evicted by the scenario"), self.theatre.now());
-        // Whoever writes in between is not overwritten.
-        let version = text(&workload, "/metadata/resourceVersion");
-        let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
-        api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch))
-            .await
-            .map_err(said)
-            .with_context(|| format!("evicting {name}"))?;
-        Ok(())
+        loop {
+            let workload = serde_json::to_value(api.get(&name).await?)?;
+            let status =
+                evicted(&workload, (&eviction.reason, "evicted by the scenario"), self.theatre.now());
+            // Whoever writes in between is not overwritten: what he wrote is read, and evicted again.
+            let version = text(&workload, "/metadata/resourceVersion");
+            let patch = json!({"metadata": {"resourceVersion": version}, "status": status});
+            match api.patch_status(&name, &PatchParams::default(), &Patch::Merge(&patch)).await {
+                Err(kube::Error::Api(status)) if status.is_conflict() => {}
+                done => {
+                    done.map_err(said).with_context(|| format!("evicting {name}"))?;
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// The name of an object; a Workload is known by its Job.
