@@ -101,8 +101,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         }
         return Ok(Action::await_change());
     }
-    let is_going = claim.metadata.deletion_timestamp.is_some() || context.necrology.is_deleted(&claim);
-    if is_going || !is_ours(&claim) {
+    if claim.metadata.deletion_timestamp.is_some() || !is_ours(&claim) {
         return Ok(Action::await_change());
     }
     if orphaned_now(context, &claim, now).await?.is_none() {

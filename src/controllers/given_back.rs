@@ -8,17 +8,16 @@ use crate::api::{Workload, condition};
 use crate::plan::Reservation;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Gangs that wait for nodes, those first that hold quota for longest.
+/// Gangs that wait for nodes, by their ids.
 #[derive(Debug, Default)]
-pub struct GivenBack(Vec<Waiting>);
+pub struct GivenBack(BTreeMap<String, Waiting>);
 
 #[derive(Debug)]
 struct Waiting {
     /// When quota was reserved.
     since: Timestamp,
-    gang: String,
     workload: ObjectRef<Workload>,
     node_pools: BTreeSet<String>,
     /// How many nodes are yet to be given back.
@@ -29,33 +28,33 @@ impl GivenBack {
     /// Has a gang wait until as many nodes of the same NodePools were given back as were reserved for it. One that waits
     /// already begins anew.
     pub fn wait(&mut self, gang: &str, workload: &Workload, reserved: &[Reservation]) {
-        self.forget(gang);
-        self.0.push(Waiting {
+        let waiting = Waiting {
             since: condition::since(workload.conditions(), "QuotaReserved").unwrap_or(Timestamp::MAX),
-            gang: gang.to_owned(),
             workload: ObjectRef::from_obj(workload),
             node_pools: reserved.iter().map(|r| r.node_pool.clone()).collect(),
             missing: reserved.iter().map(|r| r.nodes).fold(0, u32::saturating_add),
-        });
-        self.0.sort_by(|a, b| (a.since, &a.gang).cmp(&(b.since, &b.gang)));
+        };
+        self.0.insert(gang.to_owned(), waiting);
     }
 
     /// A gang waits no longer.
     pub fn forget(&mut self, gang: &str) {
-        self.0.retain(|waiting| waiting.gang != gang);
+        self.0.remove(gang);
     }
 
     /// A gang's node of this NodePool is gone. Returns whose wait this ends.
     pub fn take(&mut self, node_pool: &str, from: &str) -> Option<ObjectRef<Workload>> {
-        let wants = |w: &&mut Waiting| w.missing > 0 && w.gang != from && w.node_pools.contains(node_pool);
-        let first = self.0.iter_mut().find(wants)?;
+        let wants =
+            |gang: &str, w: &Waiting| w.missing > 0 && gang != from && w.node_pools.contains(node_pool);
+        let waiting = self.0.iter_mut().filter(|(gang, waiting)| wants(gang, waiting));
+        let (_, first) = waiting.min_by_key(|(_, waiting)| waiting.since)?;
         first.missing -= 1;
         (first.missing == 0).then(|| first.workload.clone())
     }
 
     /// Whether as many nodes were given back as a gang waits for.
     pub fn is_enough(&self, gang: &str) -> bool {
-        self.0.iter().any(|waiting| waiting.gang == gang && waiting.missing == 0)
+        self.0.get(gang).is_some_and(|waiting| waiting.missing == 0)
     }
 }
 

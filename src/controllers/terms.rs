@@ -65,6 +65,7 @@ impl Context {
                 for gang in gangs_of(&workload) {
                     pages.went_on(&gang, None);
                     pages.strike(&gang);
+                    pages.given_back.forget(&gang);
                 }
             }
         } else {

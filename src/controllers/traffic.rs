@@ -74,8 +74,8 @@ impl Context {
     pub(super) fn wake_waiters_of(&self, claim: &NodeClaim) {
         let left = self.stores.claims.glimpse(&ObjectRef::from_obj(claim)).is_none();
         let gone = left || claim.metadata.deletion_timestamp.is_some();
-        // What was never ready says nothing of what can be had.
-        if left && claim.is("Initialized") {
+        // What was never ready says nothing of what can be had, and what was handed back runs on.
+        if left && claim.metadata.deletion_timestamp.is_some() && claim.is("Initialized") {
             let served = self.ledger.open().given_back.take(claim.label(names::NODEPOOL), &gang_of(claim));
             if let Some(workload) = served {
                 self.wake_workload(workload);

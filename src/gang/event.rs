@@ -75,7 +75,7 @@ pub enum Event {
     ClaimsGone,
     /// The wait is over.
     WaitOver,
-    /// Others have given back as many nodes as the gang has, which ran short of them.
+    /// The gang had run short of capacity, and others have given back as many nodes as it needs.
     CapacityBack,
 }
 

@@ -59,9 +59,9 @@ again. `Yield` gives the quota back and keeps trying.
 
 ## A wait may end early
 
-A gang that ran short of capacity begins its next try before its wait is over once gangs that ended have given back as many nodes of
-the same NodePools as it has; of several, the one that holds quota for longest. It counts as a try. With
-`retry.compat: Setu` every wait takes its time.
+A gang that ran short of capacity begins its next try before its wait is over once other gangs have given back as many nodes of
+the same NodePools as it needs, whether they ended or failed themselves; of several, the one that holds quota for longest. Somebody else
+may have taken those nodes meanwhile: it counts as a try. With `retry.compat: Setu` every wait takes its time.
 ";
 
 /// The reference as Markdown.

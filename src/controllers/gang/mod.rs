@@ -14,6 +14,7 @@ mod warm;
 
 use super::context::Context;
 use super::plans;
+use crate::api::parameters::Compat;
 use crate::api::pod::ResourceList;
 use crate::api::workload::CheckState;
 use crate::api::{Node, NodeClaim, Workload};
@@ -211,6 +212,10 @@ impl<'a> Gang<'a> {
         let now = context.now();
         self.settle_policy(workload);
         let mut pages = context.ledger.open();
+        // Only here, where the journal is stored: a wait that ended in one that was not would have to be waited out.
+        if !self.journal.state.awaits_next_try() {
+            pages.given_back.forget(&self.id);
+        }
         self.plan = self.needs_plan().then(|| self.make_plan(workload, &mut pages));
         if self.journal.state == State::Validating {
             self.count_gates(workload, &mut pages);
@@ -249,15 +254,13 @@ impl<'a> Gang<'a> {
             if stepped {
                 if let Event::Failed(failure) | Event::Lost { failure, .. } = &event {
                     pages.note_shortage(self.exhausted(failure, &glance.losses), now);
-                    if failure.reason.names_what_is_short() {
+                    // One that waits out its time as the first Setu did takes no other's place.
+                    if failure.reason.names_what_is_short() && self.policy.compat == Compat::None {
                         pages.await_nodes(&self.id, workload);
                     }
                 }
                 break;
             }
-        }
-        if !self.journal.state.awaits_next_try() {
-            pages.given_back.forget(&self.id);
         }
         let freed = match (&self.journal.state, &self.plan) {
             (State::Provisioning, Some(Outcome::Provision(plan))) => {
