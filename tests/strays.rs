@@ -165,3 +165,23 @@ async fn a_node_that_was_left_behind_while_nobody_ran_goes_soon_after_the_start(
     tokio::time::sleep(Duration::from_secs(70)).await;
     assert!(!stage.has("silent"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn claims_and_nodes_of_others_are_not_even_watched() {
+    let stage = Stage::new();
+    stage.admitted().await;
+    let mut others = (*stage.admin.list(&kinds::NODE_CLAIM)[0]).clone();
+    others["metadata"] = json!({"name": "others", "labels": {names::NODEPOOL: ID}});
+    others.as_object_mut().unwrap().remove("status");
+    stage.admin.create(&kinds::NODE_CLAIM, others).unwrap();
+    let mut looks = 0;
+    while stage.admin.list(&kinds::NODE).len() < 2 {
+        assert!(looks < 60, "the others' NodeClaim got no node");
+        looks += 1;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!((stage.admin.list(&kinds::NODE_CLAIM).len(), stage.admin.list(&kinds::NODE).len()), (2, 2));
+    let stores = &stage.setu.context.stores;
+    assert_eq!((stores.claims.state().len(), stores.nodes.state().len()), (1, 1));
+}

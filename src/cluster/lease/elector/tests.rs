@@ -171,13 +171,17 @@ struct Candidate {
 
 impl Candidate {
     fn enter(cluster: &Cluster, identity: &str) -> Self {
+        Self::enter_with(cluster, identity, 0.5)
+    }
+
+    fn enter_with(cluster: &Cluster, identity: &str, jitter: f64) -> Self {
         let settings = Settings {
             namespace: "n".into(),
             name: "setu".into(),
             shards: 1,
             identity: identity.into(),
             timing: Timing::default(),
-            jitter: Box::new(|| 0.5),
+            jitter: Box::new(move || jitter),
         };
         let (electors, shards) = Elector::enter(&cluster.client(), settings, &Clock::wall());
         let stop = CancellationToken::new();
@@ -261,6 +265,24 @@ async fn without_a_watch_the_successor_comes_within_two_retries() {
     let (a, mut b) = two(&cluster).await;
     a.stop.cancel();
     assert!(until_it_leads(&mut b).await <= seconds(4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn chance_spreads_the_looks_of_candidates_without_a_watch() {
+    let mut took = Vec::new();
+    for jitter in [0.0, 1.0] {
+        let cluster = Cluster::default();
+        cluster.weather(Weather::NoWatch);
+        let mut a = Candidate::enter(&cluster, "a");
+        until_it_leads(&mut a).await;
+        let mut b = Candidate::enter_with(&cluster, "b", jitter);
+        // Between the looks of one that comes every 2 seconds, and of one that comes every 4.
+        pass(seconds(5)).await;
+        a.stop.cancel();
+        took.push(until_it_leads(&mut b).await);
+    }
+    let about = |took: Duration, wanted: u64| took.abs_diff(seconds(wanted)) < Duration::from_millis(200);
+    assert!(about(took[0], 1) && about(took[1], 3), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
