@@ -283,7 +283,8 @@ pub struct Expect {
     pub finished: Option<bool>,
     /// Pods that run.
     pub running: Option<usize>,
-    /// Pods that run, each on a node of this gang's own, one node a pod.
+    /// Pods that run, each on a node of this gang's own, one node a pod; the node of a NodeClaim that is being
+    /// deleted is not one of them.
     pub running_on_own_nodes: Option<usize>,
     /// NodeClaims of this gang.
     pub claims: Option<usize>,

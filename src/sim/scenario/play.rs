@@ -226,14 +226,18 @@ async fn lacks_of_job<T: Theatre>(
 }
 
 /// Whether exactly so many pods of the Job run, each on a node of these claims and alone there.
+///
+/// The node of a NodeClaim that is being deleted is the gang's no more: a pod may still run on it, so that with it
+/// a gang would have all of its nodes before the one in its place is made.
 async fn misplaced<T: Theatre>(
     world: &World<T>,
     job: &str,
     own: &[&NodeClaim],
     wanted: usize,
 ) -> Result<Option<String>> {
+    let kept = own.iter().filter(|c| c.metadata.deletion_timestamp.is_none());
     let nodes: BTreeSet<&str> =
-        own.iter().filter_map(|c| c.status.as_ref()).map(|s| s.node_name.as_str()).collect();
+        kept.filter_map(|c| c.status.as_ref()).map(|s| s.node_name.as_str()).collect();
     let running = running_on(world, job).await?;
     let used: BTreeSet<&str> = running.iter().map(String::as_str).collect();
     if running.len() != wanted {
