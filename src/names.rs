@@ -69,6 +69,9 @@ pub const WARM: &str = "setu.kueue.x-k8s.io/warm";
 pub const WARM_QUEUE: &str = "setu.kueue.x-k8s.io/local-queue";
 /// Annotation on such a NodeClaim: RFC 3339 time since when it is kept.
 pub const WARM_SINCE: &str = "setu.kueue.x-k8s.io/warm-since";
+/// Annotation on a NodeClaim that is being handed back to Karpenter: from then on it is not deleted, because pods of
+/// others may be on its Node.
+pub const HANDING_BACK: &str = "setu.kueue.x-k8s.io/handing-back";
 /// Annotation on a NodeClaim that was kept for its gang: RFC 3339 time at which the gang took it over.
 pub const TAKEN_OVER: &str = "setu.kueue.x-k8s.io/taken-over-at";
 /// Label that says who made an object.

@@ -119,6 +119,7 @@ impl Gang {
             deleting: false,
             held_until: None,
             vacant: false,
+            stuck: false,
             health: Health::Ready { since: at(0) },
         };
         Self { journal, claims: (0..2).map(claim).collect() }
@@ -164,6 +165,7 @@ impl Gang {
             losses: &BTreeMap::new(),
             sight: Sight::Quorum,
             capacity_back: false,
+            quota_wanted: None,
             policy: &Policy::default(),
             outlook: Outlook::default(),
         })

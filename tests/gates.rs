@@ -657,3 +657,27 @@ fn a_gang_that_waits_for_what_its_local_queue_may_spend_goes_on_as_soon_as_nodes
         assert!(waited.as_millis() < 1_500, "it looked again only after {waited:?}");
     });
 }
+
+#[test]
+fn a_gang_behind_one_that_is_refused_starts_within_a_second_of_its_turn() {
+    played("defaults: {gates: {budget: {maxNodes: 2}}}", async |stage| {
+        let _setu = stage.start();
+        // Quota for 100: either of them, not both.
+        stage.submit("hopeless", 99, "2s");
+        stage.until_told("hopeless", "99 nodes").await;
+        tokio::time::sleep(Duration::from_mins(10)).await;
+        let before = stage.cluster.clock.now();
+        stage.submit("modest", 2, "2s");
+        stage.until("its nodes are asked for", |s| !s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
+        let waited = stage.cluster.clock.now().duration_since(before);
+        // Kueue queues by whole seconds.
+        assert!(waited <= jiff::SignedDuration::from_millis(1_100), "{waited}");
+        stage.until("it runs", |s| s.is_admitted("modest")).await;
+        // Whoever has been served is not served again.
+        stage.submit("hopeless-too", 98, "2s");
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        let quiet = stage.cluster.server.version();
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        assert!(stage.cluster.server.version() < quiet + 100, "refused gangs take turns without end");
+    });
+}

@@ -79,6 +79,7 @@ fn ready(slot: u32, generation: u32) -> ClaimView {
         deleting: false,
         held_until: None,
         vacant: false,
+        stuck: false,
         health: Health::Ready { since: at(0) },
     }
 }
@@ -128,6 +129,7 @@ impl Seen {
             losses: &self.losses,
             sight: self.sight,
             capacity_back: false,
+            quota_wanted: None,
             policy: &self.policy,
             outlook: Outlook::default(),
         })

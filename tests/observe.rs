@@ -207,6 +207,7 @@ fn view(slot: u32, health: Health) -> ClaimView {
         deleting: false,
         held_until: None,
         vacant: false,
+        stuck: false,
         health,
     }
 }
@@ -259,6 +260,7 @@ fn read_told(
         losses,
         sight,
         capacity_back: false,
+        quota_wanted: None,
         policy: &policy,
         outlook: Outlook::default(),
     };
@@ -302,6 +304,7 @@ fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happe
             losses: &losses,
             sight: Sight::Cached,
             capacity_back: false,
+            quota_wanted: None,
             policy: &policy,
             outlook: Outlook { ready_by: ready_by.map(at), tier: Some("on-demand"), unplaced: false },
         };
@@ -392,6 +395,7 @@ fn nodes_that_others_give_back_are_seen_while_a_gang_waits_for_its_next_attempt_
             losses: &BTreeMap::new(),
             sight: Sight::Cached,
             capacity_back: true,
+            quota_wanted: None,
             policy: &Policy { compat, ..Policy::default() },
             outlook: Outlook::default(),
         };
@@ -421,6 +425,7 @@ fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
             losses: &BTreeMap::new(),
             sight: Sight::Cached,
             capacity_back: false,
+            quota_wanted: None,
             policy: &Policy::default(),
             outlook: Outlook::default(),
         };
@@ -472,6 +477,7 @@ fn a_ready_that_stands_is_taken_back_before_the_nodes_are() {
         losses: &losses,
         sight: Sight::Quorum,
         capacity_back: false,
+        quota_wanted: None,
         policy: &policy,
         outlook: Outlook::default(),
     };
@@ -512,6 +518,7 @@ fn told(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(
         losses: &losses,
         sight: Sight::Quorum,
         capacity_back: false,
+        quota_wanted: None,
         policy: &policy,
         outlook: Outlook::default(),
     };
@@ -563,4 +570,104 @@ fn the_verdict_follows_the_state_and_is_never_written_where_kueue_would_misread_
         assert_eq!(told(State::Yielded, &Reservation::Gone(gone), &pending), None);
         assert_eq!(told(State::Approved, &Reservation::Leaving(gone), &pending), None);
     }
+}
+
+#[test]
+fn a_timeout_is_decided_in_a_quorum_read_alone() {
+    let late = |reason| view(1, Health::Failed(Failure::new(reason, "late")));
+    let reserved = held(Standing::Reserved);
+    let seen = |state, claims: &[ClaimView], sight| {
+        read(&journal(state), &reserved, claims, sight, &BTreeMap::new())
+    };
+    for reason in FailureClass::ALL.into_iter().filter(|reason| reason.is_caused_by_time()) {
+        for state in [State::Provisioning, State::WaitingReady] {
+            let claims = [ready(0), late(reason)];
+            assert_eq!(seen(state.clone(), &claims, Sight::Cached), Reading::LookAgain, "{reason}");
+            let failed = Event::Failed(Failure::new(reason, "late"));
+            assert_eq!(seen(state, &claims, Sight::Quorum), Reading::Events(vec![failed]), "{reason}");
+        }
+    }
+    // The gang's own deadline.
+    let coming = view(1, Health::Coming { waits_for: "launch".into(), until: None });
+    let mut over = journal(State::WaitingReady);
+    over.memory.deadline = Some(at(10));
+    let seen = |sight| read(&over, &reserved, &[ready(0), coming.clone()], sight, &BTreeMap::new());
+    assert_eq!(seen(Sight::Cached), Reading::LookAgain);
+    assert!(
+        matches!(seen(Sight::Quorum), Reading::Events(events) if matches!(events[..], [Event::Failed(_)]))
+    );
+}
+
+#[test]
+fn a_claim_that_cannot_go_ends_no_rollback_before_its_bound_and_every_one_after_it() {
+    let going = |stuck| ClaimView { deleting: true, stuck, ..ready(0) };
+    let back = journal(State::RollingBack { then: setu::gang::Then::Yielded });
+    let reserved = held(Standing::Reserved);
+    let seen = |claims: &[ClaimView], sight| read(&back, &reserved, claims, sight, &BTreeMap::new());
+    assert_eq!(seen(&[going(false), going(true)], Sight::Quorum), Reading::Events(Vec::new()));
+    assert_eq!(seen(&[going(true)], Sight::Cached), Reading::LookAgain);
+    assert_eq!(seen(&[going(true)], Sight::Quorum), Reading::Events(vec![Event::ClaimsGone]));
+}
+
+#[test]
+fn a_gang_whose_last_attempt_is_still_being_taken_back_says_so_under_its_next_reservation() {
+    let back = journal(State::RollingBack { then: setu::gang::Then::Released });
+    let next = Reservation::Held { epoch: Epoch("2-1-a".into()), standing: Standing::Reserved };
+    let (policy, losses) = (Policy::default(), BTreeMap::new());
+    let claims = [ClaimView { deleting: true, stuck: true, ..ready(0) }];
+    let facts = Facts {
+        now: at(10),
+        fresh: false,
+        reservation: &next,
+        told: Verdict::Pending,
+        plan: None,
+        claims: &claims,
+        losses: &losses,
+        sight: Sight::Cached,
+        capacity_back: false,
+        quota_wanted: None,
+        policy: &policy,
+        outlook: Outlook::default(),
+    };
+    let said = desired(&back, &facts, &entry(Verdict::Pending, &[]), Ok(Vec::new())).unwrap();
+    assert_eq!(said.state, Verdict::Pending);
+    assert!(said.message.contains("1 NodeClaim left"), "{}", said.message);
+    assert!(
+        said.message.contains("NodeClaim c0 of an earlier attempt cannot be deleted"),
+        "{}",
+        said.message
+    );
+}
+
+#[test]
+fn a_refused_gang_keeps_its_quota_only_while_nobody_wants_it_and_waits_for_no_time() {
+    let plan = Outcome::Refuse(Obstacle::new(ObstacleReason::TooManyNodes, "3 of 2 nodes"));
+    let (policy, reserved, losses) = (Policy::default(), held(Standing::Reserved), BTreeMap::new());
+    let facts = |quota_wanted: Option<i64>| Facts {
+        now: at(10_000),
+        fresh: false,
+        reservation: &reserved,
+        told: Verdict::Pending,
+        plan: Some(&plan),
+        claims: &[],
+        losses: &losses,
+        sight: Sight::Cached,
+        capacity_back: false,
+        quota_wanted: quota_wanted.map(at),
+        policy: &policy,
+        outlook: Outlook::default(),
+    };
+    let validating = journal(State::Validating);
+    for (wanted, woken) in [(None, None), (Some(10_001), Some(at(10_001)))] {
+        assert_eq!(observe(&validating, &facts(wanted)), Reading::Events(Vec::new()));
+        assert_eq!(wake_at(&validating, &facts(wanted)), woken);
+    }
+    let refused = Event::Refused("3 of 2 nodes".into());
+    assert_eq!(observe(&validating, &facts(Some(10_000))), Reading::Events(vec![refused.clone()]));
+    let next = decide(&validating, &refused, &Rules::new(&policy, at(10_000), 0.0)).journal;
+    assert_eq!((&next.state, next.memory.not_before), (&State::Yielded, None));
+    // The next reservation is looked into at once.
+    let again = Event::Reserved { epoch: Epoch("2-1-a".into()), standing: Standing::Reserved };
+    let next = decide(&next, &again, &Rules::new(&policy, at(10_000), 0.0)).journal;
+    assert_eq!(next.state, State::Validating);
 }

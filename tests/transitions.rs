@@ -131,6 +131,7 @@ fn view(attempt: u32, (own, slot, deleting, health): (bool, u32, bool, u8)) -> C
         deleting,
         held_until: None,
         vacant: false,
+        stuck: false,
         health,
     }
 }
@@ -171,6 +172,7 @@ fn look(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestam
             losses: &losses,
             sight,
             capacity_back: false,
+            quota_wanted: None,
             policy: &policy,
             outlook: Outlook::default(),
         };

@@ -138,6 +138,11 @@ impl NodeClaim {
         self.metadata.labels.as_ref().and_then(|l| l.get(key)).map_or("", String::as_str)
     }
 
+    /// Whether it is being handed back to Karpenter, so that pods of others may be on its Node.
+    pub fn is_handing_back(&self) -> bool {
+        !self.annotation(crate::names::HANDING_BACK).is_empty()
+    }
+
     /// Value of an annotation, empty if absent.
     pub fn annotation(&self, key: &str) -> &str {
         self.metadata.annotations.as_ref().and_then(|a| a.get(key)).map_or("", String::as_str)

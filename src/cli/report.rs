@@ -231,6 +231,7 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         losses: &BTreeMap::new(),
         sight: Sight::Cached,
         capacity_back: false,
+        quota_wanted: None,
         policy: &policy,
         outlook: Outlook::default(),
     };

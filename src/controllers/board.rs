@@ -227,6 +227,7 @@ mod tests {
             losses: &BTreeMap::new(),
             sight: Sight::Cached,
             capacity_back: false,
+            quota_wanted: None,
             policy: &Policy::default(),
             outlook: crate::gang::Outlook::default(),
         };

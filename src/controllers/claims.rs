@@ -10,7 +10,7 @@ use super::memory::{lock, workload_of};
 use super::queue::Action;
 use crate::api::{NodeClaim, Workload};
 use crate::cluster::guard::Guarded;
-use crate::effects::{call, claims};
+use crate::effects::{call, claims, handover};
 use crate::error::Error;
 use crate::gang::custody::{Kin, Orphaned, hold_ends, is_warm, orphaned};
 use crate::gang::identity::{gang_of, pin};
@@ -121,6 +121,11 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     let Some(reason) = orphaned_now(context, &current, now).await? else {
         return Ok(Action::await_change());
     };
+    if current.is_handing_back() {
+        // Pods of others may be on its Node.
+        let left = handover::hand_back_all(context.client_of(of_workload), vec![current]).await;
+        return left.failed.map_or(Ok(Action::await_change()), Err);
+    }
     tracing::info!(
         nodeclaim = name,
         workload = claim.annotation(names::WORKLOAD),

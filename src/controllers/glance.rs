@@ -3,6 +3,7 @@
 
 use super::memory::workload_of;
 use crate::api::{NodeClaim, Workload};
+use crate::gang::claims::is_stuck;
 use crate::gang::custody::is_warm;
 use crate::gang::identity::gang_of;
 use crate::names;
@@ -22,6 +23,8 @@ pub struct WorkloadGlance {
     pub is_admitted: bool,
     /// Whether it is over.
     pub is_finished: bool,
+    /// Since when Kueue has it in its queue, if it has found no quota for it.
+    pub queued_since: Option<Timestamp>,
 }
 
 impl WorkloadGlance {
@@ -33,6 +36,7 @@ impl WorkloadGlance {
             line: Some(workload.line()).filter(|line| *line != uid),
             is_admitted: workload.is("Admitted"),
             is_finished: workload.is("Finished"),
+            queued_since: workload.queued_since(),
             uid,
         }
     }
@@ -70,6 +74,8 @@ pub struct ClaimGlance {
     pub is_initialized: bool,
     /// How far it has come.
     pub phase: Phase,
+    /// Since when it is being deleted.
+    pub deleting_since: Option<Timestamp>,
     /// Since when it exists.
     pub created: Option<Timestamp>,
 }
@@ -105,8 +111,15 @@ impl ClaimGlance {
             waits_for_provider: claim.status.as_ref().is_none_or(|s| s.provider_id.is_empty()),
             is_initialized: claim.is("Initialized"),
             phase: Phase::of(claim),
+            deleting_since: claim.metadata.deletion_timestamp.as_ref().map(|t| t.0),
             created: claim.metadata.creation_timestamp.as_ref().map(|t| t.0),
         }
+    }
+
+    /// How far it has come, for metrics. One that cannot be deleted is counted on its own.
+    pub fn state(&self, now: Timestamp) -> &'static str {
+        let stuck = self.deleting_since.is_some_and(|since| is_stuck(since, now));
+        if stuck { "stuck" } else { self.phase.name() }
     }
 
     /// UID of its Workload, by which it is found.

@@ -7,6 +7,7 @@
 use super::board::Shortage;
 use super::given_back::GivenBack;
 use super::memory::lock;
+use super::refused::Refused;
 use crate::api::Workload;
 use crate::gang::Way;
 use crate::plan::gates::guards::Created;
@@ -47,6 +48,8 @@ pub struct LedgerPages {
     created: Vec<(Timestamp, String, u32)>,
     /// The nodes that others have given back, for gangs that ran short of them.
     pub given_back: GivenBack,
+    /// Gangs that are refused.
+    pub refused: Refused,
     /// What the gates said of each gang since it moved last, as counted; `None` where they let it pass.
     answers: BTreeMap<String, Option<ObstacleReason>>,
 }

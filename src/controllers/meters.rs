@@ -211,7 +211,7 @@ impl Context {
                 };
                 *held.entry((claim.node_pool.clone(), state)).or_default() += 1;
             }
-            *claims.entry((claim.node_pool.clone(), claim.phase.name())).or_default() += 1;
+            *claims.entry((claim.node_pool.clone(), claim.state(now))).or_default() += 1;
         }
         let named: BTreeSet<&str> = known.iter().map(|c| c.node_name.as_str()).collect();
         for pool in self.stray_nodes(&named) {

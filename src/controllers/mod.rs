@@ -21,6 +21,7 @@ mod plans;
 pub mod policies;
 mod progress;
 pub mod queue;
+mod refused;
 mod seen;
 pub mod strays;
 mod terms;

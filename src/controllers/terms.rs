@@ -66,6 +66,7 @@ impl Context {
                     pages.went_on(&gang, None);
                     pages.strike(&gang);
                     pages.given_back.forget(&gang);
+                    pages.refused.forget(&gang);
                 }
             }
         } else {

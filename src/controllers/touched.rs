@@ -75,6 +75,9 @@ impl Context {
         if workload.line() != uid {
             self.wake_claims_of_slices(workload);
         }
+        if workload.queued_since().is_some() {
+            self.wake_refused_for(workload);
+        }
         let gone = self.stores.workloads.glimpse(&object).is_none_or(|current| current.uid != uid);
         if !gone || !self.gates.closed().is_empty() {
             return;
@@ -96,6 +99,7 @@ impl Context {
         for gang in gangs_of(workload) {
             pages.went_on(&gang, None);
             pages.given_back.forget(&gang);
+            pages.refused.forget(&gang);
             freed |= pages.strike(&gang);
         }
         drop(pages);

@@ -60,9 +60,18 @@ pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> LetGo {
     answers.fold(LetGo::default(), |all, answer| async { all.and(answer) }).await
 }
 
-/// The Node goes first: as long as the claim bears our label, there is something left to do.
+/// The claim is marked first: once the Node is Karpenter's, pods of others may come to it, and whoever goes on from
+/// there must not delete it. Then the Node is let go: as long as the claim bears our label, there is something left to
+/// do.
 async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
     let name = claim.name_any();
+    let api: Api<NodeClaim> = Api::all(client.clone());
+    if !claim.is_handing_back() {
+        let mark = json!({"metadata": {
+            "uid": claim.metadata.uid, "annotations": {names::HANDING_BACK: "true"},
+        }});
+        merge(&api, "marking NodeClaim to hand it back", &name, &mark).await?;
+    }
     if let Some(node) = claim.node_name() {
         let api: Api<Node> = Api::all(client.clone());
         if let Some(found) = call("reading Node", node, api.get_opt(node)).await? {
@@ -71,7 +80,6 @@ async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
         }
     }
     let patch = json!({"metadata": unmarked(claim.metadata.uid.as_deref())});
-    let api: Api<NodeClaim> = Api::all(client.clone());
     merge(&api, "handing back NodeClaim", &name, &patch).await?;
     tracing::info!(nodeclaim = name, "handed a NodeClaim back to Karpenter");
     Ok(())
@@ -81,8 +89,14 @@ async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
 fn unmarked(uid: Option<&str>) -> Map<String, Value> {
     let labels =
         [names::MANAGED_BY, names::GANG, names::WORKLOAD_UID, names::ATTEMPT, names::SLOT, names::GENERATION];
-    let annotations =
-        [names::DO_NOT_DISRUPT, names::HOLD_UNTIL, names::WORKLOAD, names::CHECK, names::TAKEN_OVER];
+    let annotations = [
+        names::DO_NOT_DISRUPT,
+        names::HOLD_UNTIL,
+        names::WORKLOAD,
+        names::CHECK,
+        names::TAKEN_OVER,
+        names::HANDING_BACK,
+    ];
     let without = |keys: &[&str]| -> Value {
         Value::Object(keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect())
     };
@@ -195,7 +209,7 @@ mod tests {
         assert_eq!(patch["metadata"]["annotations"][names::DO_NOT_DISRUPT], Value::Null);
         assert_eq!(patch["metadata"]["labels"][names::GENERATION], Value::Null);
         assert_eq!(patch["metadata"]["labels"].as_object().unwrap().len(), 6);
-        assert_eq!(patch["metadata"]["annotations"].as_object().unwrap().len(), 5);
+        assert_eq!(patch["metadata"]["annotations"].as_object().unwrap().len(), 6);
         let untainted = node_without_ours(&Node::default());
         assert_eq!(untainted.get("spec"), None);
         assert_eq!(untainted["metadata"].get("resourceVersion"), None);

@@ -103,6 +103,10 @@ fn validating(turn: &mut Turn, event: &Event) -> Outcome<State> {
             turn.fail_for_good(message);
             Transition(State::Rejected)
         }
+        Event::Refused(message) => {
+            turn.fail_for_good(message);
+            Transition(turn.refuse())
+        }
         Event::Failed(failure) if turn.memory.way.choice > 0 => {
             // The tiers are through; the next round starts with the first.
             let then = turn.after(failure);

@@ -18,6 +18,10 @@ const OBITUARY_GRACE: SignedDuration = SignedDuration::from_secs(10);
 /// Age after which Karpenter itself gives up a launch.
 const KARPENTER_LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
 
+/// How long a NodeClaim may take to go before nothing waits for it any longer. A finalizer or a
+/// PodDisruptionBudget can keep it for as long as it likes, and every attempt uses names of its own.
+pub const STUCK_AFTER: SignedDuration = SignedDuration::from_mins(10);
+
 /// Phases of a claim that has no Node yet.
 const NODELESS: [&str; 2] = ["launch", "register"];
 
@@ -40,6 +44,8 @@ pub struct ClaimView {
     pub held_until: Option<Timestamp>,
     /// Whether it has failed and a search has found no pod on its Node, those that every node has apart.
     pub vacant: bool,
+    /// Whether it has been going for longer than [`STUCK_AFTER`]: nothing waits for it any longer.
+    pub stuck: bool,
     /// How far it has come.
     pub health: Health,
 }
@@ -118,6 +124,7 @@ impl ClaimView {
             deleting: claim.metadata.deletion_timestamp.is_some(),
             held_until: claim.annotation(names::HOLD_UNTIL).parse().ok(),
             vacant: false,
+            stuck: claim.metadata.deletion_timestamp.as_ref().is_some_and(|t| is_stuck(t.0, now)),
             health: health(claim, node, policy, now),
         }
     }
@@ -154,6 +161,11 @@ impl ClaimView {
     pub fn is_ready(&self) -> bool {
         !self.deleting && matches!(self.health, Health::Ready { .. })
     }
+}
+
+/// Whether a claim that is being deleted since then has been going for longer than [`STUCK_AFTER`].
+pub fn is_stuck(since: Timestamp, now: Timestamp) -> bool {
+    since.checked_add(STUCK_AFTER).is_ok_and(|end| end <= now)
 }
 
 /// Number of the replacement that a claim was made in; 0 for the start of its attempt.

@@ -232,6 +232,7 @@ mod tests {
             deleting: false,
             held_until: None,
             vacant: false,
+            stuck: false,
             health,
         }
     }

@@ -323,6 +323,16 @@ impl Turn {
         }
     }
 
+    /// Where a gang goes that is refused. It does not wait before it is looked into again: the wait would hold the
+    /// quota of the next reservation.
+    pub(super) fn refuse(&mut self) -> State {
+        let state = self.give_up().state(self);
+        if state == State::Yielded {
+            self.memory.not_before = None;
+        }
+        state
+    }
+
     /// Out of Approved: what was bought is given back.
     pub(super) fn let_go(&mut self) -> State {
         if self.memory.slots == 0 { State::Released } else { State::RollingBack { then: Then::Released } }

@@ -70,6 +70,7 @@ fn events() -> Vec<Event> {
         Event::NothingNeeded,
         Event::AlreadyRunning,
         Event::Impossible("never".into()),
+        Event::Refused("not now".into()),
         Event::ClaimsMissing(vec![0]),
         Event::ClaimsExist,
         Event::NodesReady,

@@ -52,6 +52,8 @@ pub enum Event {
     AlreadyRunning,
     /// The gang can never be provisioned.
     Impossible(String),
+    /// The gang is refused until its Workload or the administrator's settings change.
+    Refused(String),
     /// Slots without a claim.
     ClaimsMissing(Vec<u32>),
     /// Every slot has its claim.
@@ -162,6 +164,7 @@ impl Event {
             Self::Planned { .. } => Reason::Progress(Progress::PlanAccepted),
             Self::NothingNeeded => Reason::Progress(Progress::NothingNeeded),
             Self::Impossible(_) => Reason::Progress(Progress::Impossible),
+            Self::Refused(_) => Reason::Failed(FailureClass::NotPlannable),
             Self::ClaimsMissing(_) | Self::ClaimsExist => Reason::Progress(Progress::AllCreated),
             Self::Failed(failure) | Self::Lost { failure, .. } | Self::Outlived(failure) => {
                 Reason::Failed(failure.reason)

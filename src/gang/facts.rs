@@ -32,6 +32,8 @@ pub struct Facts<'a> {
     pub sight: Sight,
     /// Whether others have given back as many nodes as the gang has since it ran short of them, as far as is known.
     pub capacity_back: bool,
+    /// From when on a gang that is refused is to give its quota back, because another Workload waits for it.
+    pub quota_wanted: Option<Timestamp>,
     /// The gang's policy.
     pub policy: &'a Policy,
     /// What can be told of the time to come.

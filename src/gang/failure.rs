@@ -88,6 +88,20 @@ impl FailureClass {
         )
     }
 
+    /// Whether time alone makes it: what a watch showed last proves nothing then, since the watch may be silent.
+    pub fn is_caused_by_time(self) -> bool {
+        matches!(
+            self,
+            Self::LaunchFailed
+                | Self::LaunchTimeout
+                | Self::RegistrationTimeout
+                | Self::InitializationTimeout
+                | Self::GangTimeout
+                | Self::NotAdmitted
+                | Self::Unknown
+        )
+    }
+
     /// Whether it says what is short, so that every plan made in the next minutes avoids it.
     pub fn names_what_is_short(self) -> bool {
         matches!(self, Self::InsufficientCapacity | Self::LaunchTimeout)

@@ -26,7 +26,13 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                     obstacle.reason, obstacle.message
                 )
             }
-            _ if !facts.claims.is_empty() => {
+            Some(Outcome::Refuse(obstacle)) => {
+                format!(
+                    "{}: {}. Gives its quota to whoever waits for it, and continues once this is changed",
+                    obstacle.reason, obstacle.message
+                )
+            }
+            _ if facts.claims.iter().any(|c| !c.stuck) => {
                 format!("waiting for {} of an earlier attempt to go", claims(facts))
             }
             _ => "working out which nodes are needed".to_owned(),
@@ -94,7 +100,21 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
         State::Rejected => format!("cannot run as specified{}", cause(journal)),
         State::Released => "all nodes are given back".to_owned(),
     };
+    let text = text + &stuck(journal, facts);
     text.chars().take(1024).collect()
+}
+
+/// Which NodeClaim of an earlier attempt does not go, for an administrator to look into.
+fn stuck(journal: &Journal, facts: &Facts<'_>) -> String {
+    let all = || facts.claims.iter().filter(|c| c.stuck);
+    let Some(first) = all().next().filter(|_| !journal.state.is_over()) else { return String::new() };
+    let more = all().count().saturating_sub(1);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    format!(
+        ". NodeClaim {}{more} of an earlier attempt cannot be deleted: see its finalizers, and the \
+         PodDisruptionBudgets of pods on its node",
+        first.name
+    )
 }
 
 /// How many NodeClaims of the gang there are.
@@ -160,6 +180,7 @@ mod tests {
             losses: &BTreeMap::new(),
             sight: Sight::Cached,
             capacity_back: false,
+            quota_wanted: None,
             policy: &policy,
             outlook: Outlook::default(),
         };

@@ -265,6 +265,7 @@ mod tests {
                 deleting: false,
                 held_until: None,
                 vacant: false,
+                stuck: false,
                 health: Health::Ready { since: now },
             };
             let claims: Vec<ClaimView> = (0..ready).map(claim).collect();
@@ -278,6 +279,7 @@ mod tests {
                 losses: &BTreeMap::new(),
                 sight: Sight::Cached,
                 capacity_back: false,
+                quota_wanted: None,
                 policy: &policy,
                 outlook: Outlook::default(),
             };

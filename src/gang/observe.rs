@@ -143,15 +143,15 @@ fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     let event = match facts.plan? {
         Outcome::NothingNeeded(_) => Event::NothingNeeded,
         // What is left of an earlier attempt goes first.
-        _ if !facts.claims.is_empty() => return None,
+        _ if facts.claims.iter().any(|c| !c.stuck) => return None,
         Outcome::Provision(_) if facts.sight == Sight::Cached && !planted!(PlanOnCachedAbsence) => {
             return Some(Reading::LookAgain);
         }
         Outcome::Provision(plan) => planned(plan),
         Outcome::Never(obstacle) => Event::Impossible(obstacle.message.clone()),
-        Outcome::Refuse(obstacle) => {
-            Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message))
-        }
+        // While nobody else wants the quota there is nobody to give it to: Kueue would give it back at once.
+        Outcome::Refuse(_) if facts.quota_wanted.is_none_or(|at| at > facts.now) => return None,
+        Outcome::Refuse(obstacle) => Event::Refused(obstacle.message.clone()),
         Outcome::Wait(obstacle) if obstacle.reason.may_last() => return None,
         Outcome::Wait(obstacle) if expired(journal, facts) || rounds::is_through(journal, facts) => {
             Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message))
@@ -174,7 +174,7 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     let event = |event| Some(Reading::Events(vec![event]));
     if let Some(failure) = first_failure(journal, facts) {
         if !losses::falls_in_part(journal, facts, &failure) {
-            return event(Event::Failed(failure));
+            return Some(failed(facts, failure));
         }
         let lost = Event::Lost { failure, standing: Standing::Reserved };
         return if facts.sight == Sight::Cached { Some(Reading::LookAgain) } else { event(lost) };
@@ -193,7 +193,7 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     if expired(journal, facts) {
         let message =
             format!("{} of {} NodeClaims could not be created in time", missing.len(), journal.memory.slots);
-        return event(Event::Failed(Failure::new(FailureClass::GangTimeout, message)));
+        return Some(failed(facts, Failure::new(FailureClass::GangTimeout, message)));
     }
     let changed = |message: &str| event(Event::Failed(Failure::new(FailureClass::PlanChanged, message)));
     match facts.plan? {
@@ -235,9 +235,12 @@ fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     if let Some(failure) = first_failure(journal, facts) {
         let ignored = failure.reason.is_node_loss() && facts.policy.on_node_lost == OnNodeLost::Ignore;
         let event = losses::lost_or_failed(journal, facts, failure);
-        let sure = quorum || matches!(event, Event::Failed(_));
         if !ignored {
-            return Some(if sure { Reading::Events(vec![event]) } else { Reading::LookAgain });
+            return Some(match event {
+                Event::Failed(failure) => failed(facts, failure),
+                event if quorum => Reading::Events(vec![event]),
+                _ => Reading::LookAgain,
+            });
         }
     }
     let empty = empty(journal, facts);
@@ -252,8 +255,18 @@ fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
             Some((slot, what)) => format!("the gang was not ready in time: slot {slot} waits for {what}"),
             None => "the gang was not ready in time".to_owned(),
         };
-        Reading::Events(vec![Event::Failed(Failure::new(FailureClass::GangTimeout, message))])
+        failed(facts, Failure::new(FailureClass::GangTimeout, message))
     })
+}
+
+/// A failure that ends the attempt. One that time alone makes is decided in a quorum read: a watch that is silent
+/// shows for ever what it showed last.
+fn failed(facts: &Facts<'_>, failure: Failure) -> Reading {
+    let unsure = failure.reason.is_caused_by_time() && facts.sight == Sight::Cached;
+    if unsure {
+        return Reading::LookAgain;
+    }
+    Reading::Events(vec![Event::Failed(failure)])
 }
 
 fn approved(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
@@ -267,7 +280,7 @@ fn approved(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         return Some(if cached { Reading::LookAgain } else { lost });
     }
     if let Some(failure) = unfit(journal, facts) {
-        return Some(Reading::Events(vec![Event::Failed(failure)]));
+        return Some(failed(facts, failure));
     }
     if journal.memory.slots == 0 {
         return None;
@@ -331,7 +344,8 @@ pub fn is_proven(journal: &Journal, facts: &Facts<'_>) -> bool {
 }
 
 fn rolling_back(facts: &Facts<'_>) -> Option<Reading> {
-    facts.claims.is_empty().then(|| match facts.sight {
+    // No name is used twice, so a claim that cannot go is in nobody's way.
+    facts.claims.iter().all(|c| c.stuck).then(|| match facts.sight {
         Sight::Quorum => Reading::Events(vec![Event::ClaimsGone]),
         Sight::Cached => Reading::LookAgain,
     })

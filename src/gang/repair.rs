@@ -56,6 +56,7 @@ pub fn rebuilt(
         losses: &BTreeMap::new(),
         sight: Sight::Quorum,
         capacity_back: false,
+        quota_wanted: None,
         policy: &policy,
         outlook: Outlook::default(),
     };
@@ -109,6 +110,7 @@ mod tests {
             deleting: false,
             held_until: None,
             vacant: false,
+            stuck: false,
             health: Health::Ready { since: at(0) },
         };
         (0..2).map(claim).collect()

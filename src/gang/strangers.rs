@@ -91,6 +91,7 @@ mod tests {
             deleting: false,
             held_until: None,
             vacant: false,
+            stuck: false,
             health: Health::Ready { since: Timestamp::UNIX_EPOCH },
         };
         let nothing = ResourceList::new();

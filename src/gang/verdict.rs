@@ -52,12 +52,14 @@ pub fn desired(
     };
     if *epoch != journal.memory.epoch {
         // The nodes that it was said of are being taken back, and Kueue may admit on it at any time.
-        let outlives = *standing == Standing::Reserved && entry.state == Verdict::Ready;
-        let goes = outlives && matches!(journal.state, State::RollingBack { .. });
-        return if goes {
-            pending("takes Ready back: it was said of an earlier reservation".to_owned())
-        } else {
-            None
+        let goes = *standing == Standing::Reserved && matches!(journal.state, State::RollingBack { .. });
+        return match entry.state {
+            Verdict::Ready if goes => {
+                pending("takes Ready back: it was said of an earlier reservation".to_owned())
+            }
+            // Before the next attempt the nodes of the last one go, and that may take its time.
+            Verdict::Pending if goes => pending(message::explain(journal, facts)),
+            _ => None,
         };
     }
     if *standing == Standing::Running && journal.state != State::Approved {

@@ -22,6 +22,9 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
     });
     match &journal.state {
         State::Validating => {
+            if matches!(facts.plan, Some(Outcome::Refuse(_))) {
+                return facts.quota_wanted;
+            }
             let Some(Outcome::Wait(obstacle)) = facts.plan else { return journal.memory.deadline };
             let deadline = journal.memory.deadline.filter(|_| !obstacle.reason.may_last());
             let round = rounds::next(journal, facts).filter(|t| *t > facts.now);

@@ -364,6 +364,7 @@ impl Sighting {
             losses: &losses,
             sight: if self.quorum { Sight::Quorum } else { Sight::Cached },
             capacity_back: false,
+            quota_wanted: None,
             policy: &POLICY,
             outlook: Outlook::default(),
         })
@@ -407,6 +408,7 @@ fn view(claim: &Claim, late: bool) -> ClaimView {
         deleting: claim.deleting,
         held_until: None,
         vacant: false,
+        stuck: false,
         health,
     }
 }

@@ -108,6 +108,10 @@ impl Gang<'_> {
         let (mut back, mut kept, mut gone) = (Vec::new(), Vec::new(), Vec::new());
         for claim in self.claims.iter().filter(|c| names.contains(&c.name_any()) && self.owns(c)) {
             let view = facts.claims.iter().find(|v| v.uid == claim.uid().unwrap_or_default());
+            if claim.is_handing_back() {
+                back.push(claim.clone());
+                continue;
+            }
             match parting(&self.journal, facts.reservation, view, facts.policy) {
                 Parting::HandBack => back.push(claim.clone()),
                 Parting::KeepWarm => kept.push(claim.clone()),

@@ -69,6 +69,8 @@ pub struct Gang<'a> {
     warm: Option<Vec<NodeClaim>>,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.
     untold: Vec<(Journal, Journal)>,
+    /// From when on it is to give its quota back, if it is refused.
+    quota_wanted: Option<Timestamp>,
     /// Tier of the attempt, for people.
     tier: String,
     plan: Option<Outcome>,
@@ -177,6 +179,7 @@ impl<'a> Gang<'a> {
             pool_claims: Arc::default(),
             warm: None,
             untold: Vec::new(),
+            quota_wanted: None,
             tier,
             plan: None,
             turns: 0,
@@ -224,6 +227,15 @@ impl<'a> Gang<'a> {
         }
         let mut glance = self.glance(workload);
         glance.capacity_back = pages.given_back.is_enough(&self.id);
+        let waiting = self.waiting_for_quota(workload);
+        match &waiting {
+            Some(waiting) => {
+                self.quota_wanted = pages.refused.wanted_at(&self.id, waiting, now);
+                glance.quota_wanted = self.quota_wanted;
+            }
+            None if matches!(self.plan, Some(Outcome::Provision(_))) => pages.refused.forget(&self.id),
+            None => {}
+        }
         let seen = match observe(&self.journal, &self.facts(&glance)) {
             Reading::LookAgain => return Turn::LookAgain,
             Reading::Events(seen) => seen,
@@ -252,6 +264,9 @@ impl<'a> Gang<'a> {
                 self.plan = None;
             }
             if stepped {
+                if let (Event::Refused(_), Some(waiting)) = (&event, &waiting) {
+                    pages.refused.gives_back(&self.id, workload, waiting, now);
+                }
                 if let Event::Failed(failure) | Event::Lost { failure, .. } = &event {
                     pages.note_shortage(self.exhausted(failure, &glance.losses), now);
                     // One that waits out its time as the first Setu did takes no other's place.

@@ -4,6 +4,7 @@ use super::Gang;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::board::Shortage;
 use crate::controllers::ledger::LedgerPages;
+use crate::controllers::refused::Waiting;
 use crate::controllers::{plans, traffic};
 use crate::effects::claims;
 use crate::error::Error;
@@ -98,6 +99,13 @@ impl Gang<'_> {
         let known = plans::Known { shapes: Some(&[]), ..known };
         let mut before = [workload, &all].into_iter().map(|workload| plan(workload, known));
         before.find(|plan| self.is_begun_with(plan)).unwrap_or(found)
+    }
+
+    /// The Workloads that wait for the quota of a gang that is refused; `None` for one that is not.
+    pub(super) fn waiting_for_quota(&self, workload: &Workload) -> Option<Waiting> {
+        let refused =
+            self.journal.state == State::Validating && matches!(self.plan, Some(Outcome::Refuse(_)));
+        refused.then(|| self.context.waiting_for_quota_of(workload))
     }
 
     /// Until when a gang that has nothing yet waits for NodePools that were edited; for ever once it has.

@@ -123,7 +123,11 @@ impl Gang<'_> {
 
     /// Notes where the gang is, unless its Workload is gone; returns whether it is there.
     fn note(&self, workload: &Workload) -> bool {
-        let lasts = matches!(&self.plan, Some(Outcome::Wait(obstacle)) if obstacle.reason.may_last());
+        let lasts = match &self.plan {
+            Some(Outcome::Wait(obstacle)) => obstacle.reason.may_last(),
+            Some(Outcome::Refuse(_)) => true,
+            _ => false,
+        };
         let glimpse = Glimpse::new(workload, &self.journal, self.subject(workload), lasts);
         self.context.seen.note(glimpse, || self.is_there(workload))
     }
@@ -175,7 +179,7 @@ impl Gang<'_> {
         let facts = self.facts(&glance);
         let state = self.journal.state.name();
         let explanation = Explanation::of(&self.journal, &facts, &self.claims);
-        let waits = matches!(self.plan, Some(Outcome::Wait(_)));
+        let waits = matches!(self.plan, Some(Outcome::Wait(_) | Outcome::Refuse(_)));
         let journal = (&self.journal, waits);
         let entry = BoardEntry::new(&self.id, workload, &self.identity.check, journal, explanation);
         let is_known_to = self.context.board().waits(&self.id);

@@ -30,6 +30,8 @@ pub(super) struct Glance {
     unplaced: bool,
     /// Whether others have given back what it ran short of. The ledger knows.
     pub capacity_back: bool,
+    /// From when on a gang that is refused is to give its quota back. The ledger knows.
+    pub quota_wanted: Option<Timestamp>,
     views: Vec<ClaimView>,
     pub losses: BTreeMap<u32, Loss>,
 }
@@ -44,6 +46,7 @@ impl Gang<'_> {
             told: workload.check(check).map(|c| c.state).unwrap_or_default(),
             unplaced: workload.is_unplaced(),
             capacity_back: false,
+            quota_wanted: self.quota_wanted,
             views: self.views(now),
             losses: self.losses(workload, now),
         }
@@ -60,6 +63,7 @@ impl Gang<'_> {
             losses: &glance.losses,
             sight: self.sight,
             capacity_back: glance.capacity_back,
+            quota_wanted: glance.quota_wanted,
             policy: &self.policy,
             outlook: Outlook { unplaced: glance.unplaced, ..self.outlook() },
         }

@@ -59,7 +59,10 @@ pub fn schedule(user: &User, now: Timestamp) {
         let taken = taken(user, name(&queue));
         match assign(user, workload, &queue, &taken) {
             Some(assignments) => reserve(user, workload, &queue, &assignments, now),
-            None => preempt(user, workload, &queue, now),
+            None => {
+                pend(user, workload, now);
+                preempt(user, workload, &queue, now);
+            }
         }
     }
 }
@@ -182,6 +185,15 @@ fn reserve(user: &User, workload: &Value, queue: &Value, assignments: &[Value], 
         "conditions": conditions(workload, &set, now),
     });
     set_status(user, workload, &status);
+}
+
+/// Says that there is no quota for a Workload now.
+fn pend(user: &User, workload: &Value, now: Timestamp) {
+    let is_said = list(workload, "/status/conditions").iter().any(|c| text(c, "/type") == "QuotaReserved");
+    if !is_said {
+        let set = [("QuotaReserved", "False", "Pending", "couldn't assign flavors to the pod sets")];
+        set_status(user, workload, &json!({"conditions": conditions(workload, &set, now)}));
+    }
 }
 
 /// Evicts Workloads of lower priority, where the queue allows it and it helps.
