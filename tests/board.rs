@@ -166,6 +166,7 @@ impl Fake {
             },
             next_at: (state == StateName::BackingOff).then(|| at(since) + SignedDuration::from_secs(80)),
             otherwise: matches!(state, StateName::WaitingReady | StateName::Validating).then_some(deadline),
+            unbound_pods: None,
             last_failure: self.failure.clone(),
             nodes,
         };

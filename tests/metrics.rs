@@ -62,6 +62,7 @@ fn record_all(gangs: u32) {
     metrics::claims(&counts);
     metrics::held_nodes(&counts);
     metrics::gangs(&BTreeMap::from([(StateName::Approved, (7, second))]));
+    metrics::gangs_with_unbound_pods(1);
     metrics::karpenter_stalled(4);
     metrics::kept_warm(&kept("pool-0"), Kept::Unused, Timestamp::UNIX_EPOCH);
     Orphaned::ALL.into_iter().for_each(metrics::swept);

@@ -306,7 +306,12 @@ fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happe
             capacity_back: false,
             quota_wanted: None,
             policy: &policy,
-            outlook: Outlook { ready_by: ready_by.map(at), tier: Some("on-demand"), unplaced: false },
+            outlook: Outlook {
+                ready_by: ready_by.map(at),
+                tier: Some("on-demand"),
+                unplaced: false,
+                unbound: None,
+            },
         };
         explain(&journal(State::WaitingReady), &facts)
     };

@@ -106,12 +106,11 @@ async fn world() -> (Cluster, Setu) {
     }
     let setu = cluster.start_setu(&Start::default());
     admin.create(&kinds::JOB, job()).unwrap();
-    let is_ready = || {
-        let claims = admin.list(&kinds::NODE_CLAIM);
-        let ready = |claim: &&Arc<Value>| claim["status"]["nodeName"].is_string();
-        claims.iter().filter(ready).count() == 2
+    let admitted = |workload: &Arc<Value>| {
+        let conditions = workload["status"]["conditions"].as_array();
+        conditions.into_iter().flatten().any(|c| c["type"] == "Admitted" && c["status"] == "True")
     };
-    while !is_ready() {
+    while !admin.list(&kinds::WORKLOAD).iter().any(admitted) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     (cluster, setu)

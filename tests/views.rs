@@ -10,6 +10,8 @@ use setu::cli::find;
 use setu::cli::render::{explanation, summary, table, waterfall};
 use setu::cli::report::{self, GangReport};
 use setu::gang::GangIdentity;
+use setu::gang::identity::pin;
+use setu::names;
 use std::path::Path;
 
 const CHECK: &str = "karpenter-provision";
@@ -41,6 +43,7 @@ struct Gang {
     workload: Value,
     claims: Vec<Value>,
     nodes: Vec<Value>,
+    pods: Vec<Value>,
 }
 
 fn condition(kind: &str, status: &str, since: i64, message: &str) -> Value {
@@ -63,7 +66,7 @@ impl Gang {
             "spec": {"queueName": "main", "podSets": []},
             "status": {"conditions": conditions},
         });
-        Self { name, workload, claims: Vec::new(), nodes: Vec::new() }
+        Self { name, workload, claims: Vec::new(), nodes: Vec::new(), pods: Vec::new() }
     }
 
     /// With quota reserved at 2 and our check answering.
@@ -155,6 +158,33 @@ fn gated() -> impl Iterator<Item = Gang> {
     .map(|(name, message)| Gang::reserved(name, message).journal(&json!({"state": "Validating"}), 0, 0, &[]))
 }
 
+/// A gang that was admitted long before, of whose three pods two are not scheduled.
+fn unbound(approved: &[(&str, &str, i64, &str)]) -> Gang {
+    let mut gang = Gang::reserved("unbound", "").journal(&json!({"state": "Approved"}), 1, 1, approved);
+    gang = gang.claim(0, &READY);
+    gang.workload["status"]["admissionChecks"][0]["state"] = json!("Ready");
+    gang.workload["spec"]["podSets"] = json!([{"name": "main", "count": 3, "template": {}}]);
+    let admitted = condition("Admitted", "True", -120, "");
+    gang.workload["status"]["conditions"].as_array_mut().unwrap().push(admitted);
+    let pin = pin(&serde_json::from_value(gang.workload.clone()).unwrap(), CHECK);
+    let pod = |name: &str, created: i64| {
+        let mut said = condition(
+            "PodScheduled",
+            "False",
+            created,
+            "0/5 nodes are available: 5 node(s) didn't match pod affinity rules.",
+        );
+        said["reason"] = json!("Unschedulable");
+        json!({
+            "metadata": {"name": name, "namespace": "team-a", "creationTimestamp": at(created).to_string()},
+            "spec": {"nodeSelector": {names::GANG: pin}, "containers": []},
+            "status": {"phase": "Pending", "conditions": [said]},
+        })
+    };
+    gang.pods = vec![pod("a", -100), pod("b", -99)];
+    gang
+}
+
 /// One gang in each situation a user may ask about.
 fn situations() -> Vec<Gang> {
     let start = [
@@ -237,6 +267,7 @@ fn situations() -> Vec<Gang> {
                 gang.workload["status"]["admissionChecks"][0]["state"] = json!("Ready");
                 gang.workload["status"]["conditions"].as_array_mut().unwrap().push(condition("Admitted", "True", 65, ""));
             }),
+        unbound(&approved),
         Gang::reserved("blocked", "")
             .journal(&json!({"state": "Approved"}), 1, 1, &approved)
             .claim(0, &READY)
@@ -275,6 +306,9 @@ fn snapshot(gangs: &[Gang]) -> Snapshot {
             gangs.iter().flat_map(|g| &g.nodes).map(|n| serde_json::from_value(read(n)).unwrap()).collect(),
         ),
         parameters: vec![serde_json::from_value(parameters).unwrap()],
+        pods: Some(
+            gangs.iter().flat_map(|g| &g.pods).map(|p| serde_json::from_value(read(p)).unwrap()).collect(),
+        ),
         notes: Vec::new(),
     }
 }
@@ -353,7 +387,7 @@ fn what_is_held_idle_and_wasted_is_counted_by_node_pool() {
     let snapshot = snapshot(&gangs);
     let summary = summary::summary(&snapshot, report::gangs(&snapshot), 3);
     let held = summary.pools["gpu"];
-    assert_eq!((held.nodes, held.running, held.coming, held.idle), (12, 2, 4, 3));
+    assert_eq!((held.nodes, held.running, held.coming, held.idle), (13, 3, 4, 3));
     assert_eq!((held.warm, held.wasted), (1, 2));
     // Three idle ones for 27 s each, one kept for 10 s, one on its way out for 59 s, and one of a gang that lost
     // its quota, since it exists.

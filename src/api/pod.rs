@@ -1,7 +1,8 @@
 //! The part of a pod template that decides where its pods fit: resources, selectors, tolerations.
 
 use k8s_openapi::api::core::v1::{
-    ContainerPort, NodeAffinity, PodAntiAffinity, ResourceRequirements, Toleration, TopologySpreadConstraint,
+    ContainerPort, NodeAffinity, PodAntiAffinity, PodCondition, ResourceRequirements, Toleration,
+    TopologySpreadConstraint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
@@ -146,6 +147,9 @@ pub struct PodStatus {
     /// Pending, Running, Succeeded, Failed or Unknown.
     #[serde(default)]
     pub phase: String,
+    /// What is known of it, such as whether it was scheduled.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<PodCondition>,
 }
 
 impl Pod {

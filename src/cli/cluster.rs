@@ -4,7 +4,7 @@
 //! needed; what else may not be read is left out, and a note says so.
 
 use super::Failure;
-use crate::api::{AdmissionCheck, Node, NodeClaim, ProvisioningParameters, Workload};
+use crate::api::{AdmissionCheck, Node, NodeClaim, Pod, ProvisioningParameters, Workload};
 use crate::clock::Clock;
 use crate::cluster::client;
 use crate::cluster::guard::Guarded;
@@ -83,6 +83,8 @@ pub struct Snapshot {
     pub claims: Option<Vec<NodeClaim>>,
     /// Nodes that belong to gangs; `None` if they may not be read.
     pub nodes: Option<Vec<Node>>,
+    /// Pods that are bound to no node, of the namespaces that were asked for; `None` if they were not read.
+    pub pods: Option<Vec<Pod>>,
     /// Parameters of checks, where there are any.
     pub parameters: Vec<ProvisioningParameters>,
     /// What is missing here, for the user.
@@ -184,6 +186,12 @@ impl Cluster {
         // Without them the deadlines of single phases are not shown, which needs no note.
         snapshot.parameters = parameters.unwrap_or_default();
         Ok(snapshot)
+    }
+
+    /// The pods of a namespace that are bound to no node; `None` if they may not be read.
+    pub async fn unbound_pods(&self, namespace: &str) -> Option<Vec<Pod>> {
+        let api = Api::namespaced(self.client.clone(), namespace);
+        list("pods", api, &ListParams::default().fields("spec.nodeName=").match_any()).await.ok()
     }
 
     /// A snapshot of now with nothing in it.

@@ -70,8 +70,12 @@ fn is_settled(workloads: &[Workload], wanted: &str) -> bool {
 pub async fn read(cluster: &Cluster, wanted: &str) -> Result<Snapshot, Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let snapshot = cluster.read().await?;
+        let mut snapshot = cluster.read().await?;
         if is_settled(&snapshot.workloads, wanted) || Instant::now() >= until {
+            let found = matches(&snapshot.workloads, wanted);
+            if let Some(admitted) = found.iter().find(|w| w.is("Admitted") && !w.is("Finished")) {
+                snapshot.pods = cluster.unbound_pods(&admitted.namespace().unwrap_or_default()).await;
+            }
             return Ok(snapshot);
         }
         tokio::time::sleep(BETWEEN).await;

@@ -4,12 +4,14 @@
 //! plan, its gates, short capacity) is taken from the words it left on the Workload.
 
 use super::cluster::Snapshot;
+use super::render::span;
 use crate::api::duration::Span;
 use crate::api::workload::{CheckState, Verdict};
-use crate::api::{Node, NodeClaim, Workload, condition};
+use crate::api::{Node, NodeClaim, Pod, Workload, condition};
 use crate::gang::journal::Step;
 use crate::gang::{
-    ClaimView, Explanation, Facts, GangIdentity, Journal, Outlook, Reservation, Sight, StateName,
+    AdmittedPods, ClaimView, Explanation, Facts, GangIdentity, Journal, Outlook, Reservation, Sight,
+    StateName, UnboundPods,
 };
 use crate::names;
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
@@ -221,6 +223,7 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         let (reason, message) = word.split_once(": ")?;
         Some(Outcome::Wait(Obstacle::new(ObstacleReason::named(reason)?, message)))
     });
+    let unbound = unbound_pods(snapshot, workload, check).filter(|_| journal.memory.slots > 0);
     let facts = Facts {
         now: snapshot.now,
         fresh: false,
@@ -233,7 +236,7 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         capacity_back: false,
         quota_wanted: None,
         policy: &policy,
-        outlook: Outlook::default(),
+        outlook: Outlook { unbound: unbound.as_ref(), ..Outlook::default() },
     };
     let mut explanation = Explanation::of(journal, &facts, &claims);
     if snapshot.claims.is_none() {
@@ -255,6 +258,14 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         word.clone_into(&mut explanation.sentence);
     }
     explanation
+}
+
+/// Pods of an admitted gang that are not bound to a node, where pods were read.
+fn unbound_pods(snapshot: &Snapshot, workload: &Workload, check: &str) -> Option<UnboundPods> {
+    let namespace = workload.namespace();
+    let pods = snapshot.pods.as_ref()?.iter().filter(|pod| pod.metadata.namespace == namespace);
+    let pods: Vec<Pod> = pods.cloned().collect();
+    AdmittedPods::of(workload, check)?.find(&pods, snapshot.now)
 }
 
 /// What the controller last said: the check's message, or the line it left for people.
@@ -331,7 +342,12 @@ fn why(snapshot: &Snapshot, report: &GangReport) -> String {
         (Standing::Queued, None) => said("quota is not reserved"),
         (Standing::Admitted, Some(gang)) if gang.state == StateName::Approved => match gang.slots {
             0 => format!("admitted; {}", gang.sentence),
-            nodes => format!("admitted; {} held for it", counted(nodes, "node")),
+            nodes => {
+                let held = format!("admitted; {} held for it", counted(nodes, "node"));
+                let now = snapshot.now;
+                let unbound = |u: &UnboundPods| u.text(&span(now.duration_since(u.since)));
+                gang.unbound_pods.as_ref().map_or(held.clone(), |u| format!("{held}; {}", unbound(u)))
+            }
         },
         (Standing::Reserved, Some(gang)) if gang.state == StateName::Approved => {
             let open = report.other_checks.iter().map(|c| format!("{} ({:?})", c.name, c.verdict));

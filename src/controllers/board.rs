@@ -6,7 +6,7 @@
 use super::memory::lock;
 use crate::api::{Workload, condition};
 use crate::gang::journal::Step;
-use crate::gang::{Explanation, Journal, StateName};
+use crate::gang::{Explanation, Journal, PodCheck, StateName};
 use crate::plan::offering::Offering;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
@@ -41,6 +41,8 @@ pub struct BoardEntry {
     object: ObjectRef<Workload>,
     #[serde(skip)]
     waits: bool,
+    #[serde(skip)]
+    pods: Option<PodCheck>,
 }
 
 impl BoardEntry {
@@ -65,7 +67,13 @@ impl BoardEntry {
             trace_id: journal.trace_id().unwrap_or_default().to_owned(),
             object: ObjectRef::from_obj(workload),
             waits,
+            pods: None,
         }
+    }
+
+    /// The same with the last check of the gang's pods.
+    pub fn checked(self, pods: Option<PodCheck>) -> Self {
+        Self { pods, ..self }
     }
 }
 
@@ -167,6 +175,16 @@ impl Board {
     /// Whether a gang is known to wait for a plan.
     pub fn waits(&self, gang: &str) -> bool {
         self.pages().gangs.get(gang).is_some_and(|noted| noted.entry.waits)
+    }
+
+    /// The last check of a gang's pods.
+    pub fn pod_check(&self, gang: &str) -> Option<PodCheck> {
+        self.pages().gangs.get(gang).and_then(|noted| noted.entry.pods.clone())
+    }
+
+    /// How many gangs have pods that are not bound to a node although they may run.
+    pub fn with_unbound_pods(&self) -> usize {
+        self.pages().gangs.values().filter(|noted| noted.entry.explanation.unbound_pods.is_some()).count()
     }
 
     /// Workloads of the gangs that wait for a plan.

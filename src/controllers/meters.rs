@@ -193,6 +193,7 @@ impl Context {
     pub fn set_gauges(&self) {
         let now = self.now();
         metrics::gangs(&self.seen.by_state(now));
+        metrics::gangs_with_unbound_pods(self.board.with_unbound_pods());
         let counts = self.shards.first().leads();
         let waits = |name: &str| {
             counts && self.stores.claims.glimpse(&ObjectRef::new(name)).is_some_and(|c| c.waits_for_provider)

@@ -1,6 +1,6 @@
-//! Reads which pods run on given Nodes.
+//! Reads which pods run on given Nodes, and which are bound to none.
 //!
-//! Called before a gang is told to run. Rule: one list per Node, selected by the API server, because there may
+//! The first before a gang is told to run, the second some time after. Rule: one list per Node, selected by the API server, because there may
 //! be very many pods elsewhere. Its cache will do: a pod that it does not show yet was bound in the last
 //! moments, and the next one may be bound a moment later all the same.
 
@@ -30,4 +30,15 @@ pub async fn on_nodes(client: &Client, nodes: Vec<String>) -> Result<Vec<Pod>, E
     });
     let lists: Vec<_> = lists.buffer_unordered(PARALLEL).try_collect().await?;
     Ok(lists.into_iter().flat_map(|list| list.items).filter_map(|guard| guard.0.ok()).collect())
+}
+
+/// The pods of a namespace that are not bound to a node.
+///
+/// # Errors
+/// The list failed; 403 where Setu may not list pods.
+pub async fn unbound(client: &Client, namespace: &str) -> Result<Vec<Pod>, Error> {
+    let api: Api<Guarded<Pod>> = Api::namespaced(client.clone(), namespace);
+    let params = ListParams::default().fields("spec.nodeName=").match_any();
+    let list = call("listing unbound pods of namespace", namespace, api.list(&params)).await?;
+    Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect())
 }

@@ -13,9 +13,11 @@ use super::observe::{existing, ready};
 use super::reservation::Reservation;
 use super::rounds;
 use super::state::{State, StateName, Then};
+use super::unbound::UnboundPods;
 use crate::api::NodeClaim;
 use crate::names;
 use crate::plan::Outcome;
+use crate::words::to_the_second;
 use jiff::Timestamp;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -44,7 +46,7 @@ pub struct Explanation {
     pub created: u32,
     /// Nodes of the attempt that can run their pods.
     pub ready: u32,
-    /// All of it in one sentence: the check's message.
+    /// All of it in one sentence: the check's message, and what is wrong with pods that may run.
     pub sentence: String,
     /// What happens once that has come.
     pub next: String,
@@ -54,6 +56,9 @@ pub struct Explanation {
     /// What happens if it does not come in time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub otherwise: Option<Otherwise>,
+    /// Its pods that are not bound to a node although they may run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unbound_pods: Option<UnboundPods>,
     /// Why the last attempt failed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Failure>,
@@ -144,7 +149,7 @@ impl Explanation {
             slots: memory.slots,
             created: count(existing(journal, facts)),
             ready: count(ready(journal, facts)),
-            sentence: message::explain(journal, facts),
+            sentence: sentence(journal, facts),
             next: next(journal, facts),
             next_at: match &journal.state {
                 State::BackingOff { until } => Some(*until),
@@ -152,6 +157,7 @@ impl Explanation {
                 _ => None,
             },
             otherwise: otherwise(journal, facts),
+            unbound_pods: facts.outlook.unbound.cloned(),
             last_failure: memory.last_failure.clone(),
             nodes: slots(journal, facts, claims),
         }
@@ -180,7 +186,21 @@ fn after_rollback(then: Then) -> &'static str {
     }
 }
 
+fn sentence(journal: &Journal, facts: &Facts<'_>) -> String {
+    let sentence = message::explain(journal, facts);
+    match facts.outlook.unbound {
+        Some(unbound) => format!("{sentence}; {}", unbound.text(&to_the_second(unbound.since))),
+        None => sentence,
+    }
+}
+
 fn next(journal: &Journal, facts: &Facts<'_>) -> String {
+    use Standing::{Admitted, AdmittedPods, Running};
+    if journal.state == State::Approved
+        && let Reservation::Held { standing: Admitted | AdmittedPods | Running, .. } = facts.reservation
+    {
+        return "its nodes are given back when the Job has ended".to_owned();
+    }
     match (&journal.state, facts.plan) {
         (State::Validating, Some(Outcome::Wait(_))) => {
             "it is looked at again as soon as that changes".to_owned()

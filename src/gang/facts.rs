@@ -4,6 +4,7 @@
 
 use super::claims::{ClaimView, Loss};
 use super::reservation::Reservation;
+use super::unbound::UnboundPods;
 use crate::api::workload::Verdict;
 use crate::plan::Outcome;
 use crate::policy::Policy;
@@ -49,6 +50,8 @@ pub struct Outlook<'a> {
     pub tier: Option<&'a str>,
     /// Whether Kueue has yet to find a place in the topology for some of the pods.
     pub unplaced: bool,
+    /// Pods that are not bound to a node although they may run.
+    pub unbound: Option<&'a UnboundPods>,
 }
 
 /// How a list was read.

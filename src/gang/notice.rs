@@ -3,14 +3,16 @@
 //! Rule: a tenant reads this. It names what happened, what is missing and what comes next; what a cloud
 //! said stays with the administrator.
 
+use super::event::Reason;
 use super::explain::next_after;
 use super::facts::Facts;
 use super::failure::Failure;
 use super::journal::Journal;
 use super::observe::ready;
 use super::state::{State, StateName};
+use super::unbound::UnboundPods;
 use crate::plan::{ObstacleReason, Outcome};
-use crate::words::counted;
+use crate::words::{counted, to_the_second};
 
 /// From how many nodes on each quarter of them is told of: with fewer the steps say enough, and each Event is a
 /// write.
@@ -70,7 +72,7 @@ pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
         return Vec::new();
     };
     let memory = &journal.memory;
-    let failure = memory.last_failure.as_ref().filter(|f| step.reason.to_string() == f.reason.to_string());
+    let failure = memory.last_failure.as_ref().filter(|f| step.reason == Reason::Failed(f.reason));
     match (step.from, step.to) {
         (_, StateName::Validating) => Vec::new(),
         (StateName::Validating, StateName::Provisioning) => vec![
@@ -127,6 +129,16 @@ pub fn of_forbidden(nodes: u32) -> Notice {
         counted(nodes, "node")
     );
     Notice::warning("HandBackRefused", text)
+}
+
+/// What to tell of a gang that runs while some of its pods are not bound to a node.
+pub fn of_unbound(unbound: &UnboundPods) -> Notice {
+    let text = format!(
+        "{}. Next: nothing by itself: the nodes are kept for the pods. Change the Job, or see to it that they can be \
+         scheduled",
+        unbound.text(&to_the_second(unbound.since))
+    );
+    Notice::warning("PodsUnbound", text)
 }
 
 /// What to tell of a gang that waits: for something to be mended, or for the rest of its nodes. `text`
@@ -200,6 +212,27 @@ mod tests {
             Event::ClaimsGone,
         ]);
         assert_eq!(ended[3..], [("GangReady", false), ("GangRollingBack", false), ("GangReleased", false)]);
+    }
+
+    #[test]
+    fn each_failure_class_is_read_back_from_a_journal_as_a_failure() {
+        for class in FailureClass::ALL {
+            let text = serde_json::to_string(&Reason::Failed(class)).unwrap();
+            assert_eq!(serde_json::from_str::<Reason>(&text).unwrap(), Reason::Failed(class), "{text}");
+        }
+    }
+
+    #[test]
+    fn unbound_pods_are_told_of_with_the_reason_and_what_comes_next() {
+        let since = Timestamp::UNIX_EPOCH;
+        let unbound = UnboundPods { pods: 1, of: 2, since, reason: "none fits".into() };
+        let notice = of_unbound(&unbound);
+        assert!((notice.reason, notice.warning) == ("PodsUnbound", true));
+        assert!(
+            notice.text.starts_with(
+                "1 of 2 pods is not bound to a node since 1970-01-01T00:00:00Z: none fits. Next: "
+            )
+        );
     }
 
     #[test]

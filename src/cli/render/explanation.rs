@@ -70,10 +70,12 @@ fn heading(text: &mut String, words: &str) {
 }
 
 fn waits(text: &mut String, report: &GangReport) {
+    let unbound = report.gang.as_ref().is_some_and(|gang| gang.unbound_pods.is_some());
     let runs =
         report.standing == Standing::Admitted && report.verdict == Some(crate::api::workload::Verdict::Ready);
     let question = match report.standing {
         Standing::Finished => "How it ended",
+        _ if runs && unbound => "Why not all of its pods run",
         _ if runs => "It runs",
         _ => "Why it waits",
     };

@@ -7,6 +7,7 @@ mod act;
 mod again;
 mod line;
 mod planning;
+mod pods;
 mod report;
 mod unheard;
 mod view;
@@ -23,7 +24,8 @@ use crate::gang::identity::pin;
 use crate::gang::journal::JournalError;
 use crate::gang::losses::is_mixed;
 use crate::gang::{
-    Effect, Event, GangIdentity, Journal, Reading, Reservation, Rules, Sight, State, decide, observe,
+    Effect, Event, GangIdentity, Journal, PodCheck, Reading, Reservation, Rules, Sight, State, decide,
+    observe,
 };
 use crate::names;
 use crate::plan::{Outcome, strategy};
@@ -76,6 +78,8 @@ pub struct Gang<'a> {
     plan: Option<Outcome>,
     /// How many turns others had had when the look began.
     turns: u64,
+    /// The last check of its pods, once it is admitted.
+    pod_check: Option<PodCheck>,
 }
 
 /// What a look at a gang came to.
@@ -183,6 +187,7 @@ impl<'a> Gang<'a> {
             tier,
             plan: None,
             turns: 0,
+            pod_check: None,
             identity,
         })
     }
@@ -206,6 +211,7 @@ impl<'a> Gang<'a> {
         if self.journal.seq == waiting {
             marked?;
         }
+        self.check_pods(workload).await;
         Ok(self.report(workload, before))
     }
 

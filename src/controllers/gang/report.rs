@@ -181,7 +181,8 @@ impl Gang<'_> {
         let explanation = Explanation::of(&self.journal, &facts, &self.claims);
         let waits = matches!(self.plan, Some(Outcome::Wait(_) | Outcome::Refuse(_)));
         let journal = (&self.journal, waits);
-        let entry = BoardEntry::new(&self.id, workload, &self.identity.check, journal, explanation);
+        let entry = BoardEntry::new(&self.id, workload, &self.identity.check, journal, explanation)
+            .checked(self.pod_check.clone());
         let is_known_to = self.context.board().waits(&self.id);
         self.context.board().note(entry, || self.is_there(workload));
         if waits && !is_known_to && self.context.turns() != self.turns {
@@ -190,7 +191,8 @@ impl Gang<'_> {
         }
         self.note(workload);
         let text = message::explain(&self.journal, &facts);
-        if let Some(notice) = notice::of_wait(&self.journal, &facts, &text)
+        let unbound = || facts.outlook.unbound.map(notice::of_unbound);
+        if let Some(notice) = notice::of_wait(&self.journal, &facts, &text).or_else(unbound)
             && self.context.seen.tells(&self.id, self.journal.seq, &notice.topic)
         {
             let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: glance.now };
@@ -205,7 +207,8 @@ impl Gang<'_> {
         let runs = workload.is("Admitted") && !workload.is_replaced();
         let rests = if state == StateName::Approved { runs } else { !holds };
         let net = if rests { REST_NET } else { SAFETY_NET };
-        let wake = wake_at(&self.journal, &facts);
+        let next_check = self.pod_check.as_ref().and_then(|check| check.next);
+        let wake = wake_at(&self.journal, &facts).into_iter().chain(next_check).min();
         let looked = Looked {
             entry: None,
             progress: false,

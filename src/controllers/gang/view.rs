@@ -78,7 +78,8 @@ impl Gang<'_> {
             _ => None,
         };
         let tier = Some(self.tier.as_str()).filter(|tier| !tier.is_empty());
-        Outlook { ready_by, tier, ..Outlook::default() }
+        let unbound = self.pod_check.as_ref().and_then(|check| check.found.as_ref());
+        Outlook { ready_by, tier, unbound, ..Outlook::default() }
     }
 
     pub(super) fn views(&self, now: Timestamp) -> Vec<ClaimView> {

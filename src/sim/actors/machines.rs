@@ -94,7 +94,7 @@ impl Actor for Machines {
         match what {
             Look::Job(namespace, name) => sync_job(&user, &namespace, &name, stage.now()),
             Look::Schedule => {
-                for pod in schedule(&user) {
+                for pod in schedule(&user, stage.now()) {
                     let key = (
                         text(&pod, "/metadata/namespace").to_owned(),
                         name(&pod).to_owned(),

@@ -3,18 +3,24 @@
 use super::machines::has_ended;
 use crate::plan::quantity::Amount;
 use crate::sim::api::{User, kinds};
-use crate::sim::values::{flag, is, is_going, list, map, name, text};
+use crate::sim::values::{flag, is, is_going, list, map, name, text, with_condition};
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Binds every pod that has a node to go to; returns those that were bound.
-pub fn schedule(user: &User) -> Vec<Arc<Value>> {
+/// What the API server says of a pod with gates.
+const GATED: &str = "Scheduling is blocked due to non-empty scheduling gates";
+
+/// Binds every pod that has a node to go to, and tells the others why not; returns those that were bound.
+pub fn schedule(user: &User, now: Timestamp) -> Vec<Arc<Value>> {
     let pods = user.list(&kinds::POD);
-    let waits = |p: &&Arc<Value>| {
-        text(p, "/spec/nodeName").is_empty() && list(p, "/spec/schedulingGates").is_empty() && !is_going(p)
-    };
-    let waiting: Vec<&Arc<Value>> = pods.iter().filter(waits).collect();
+    let unbound = pods.iter().filter(|p| text(p, "/spec/nodeName").is_empty() && !is_going(p));
+    let (waiting, gated): (Vec<&Arc<Value>>, Vec<_>) =
+        unbound.partition(|p| list(p, "/spec/schedulingGates").is_empty());
+    for pod in gated {
+        leave(user, pod, ("SchedulingGated", GATED), now);
+    }
     if waiting.is_empty() {
         return Vec::new();
     }
@@ -38,10 +44,37 @@ pub fn schedule(user: &User) -> Vec<Arc<Value>> {
             host.carry(&wanted);
             let bind = json!({"spec": {"nodeName": host.name}});
             let patched = user.merge(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &bind);
-            bound.extend(patched.ok());
+            if let Ok(pod) = patched {
+                tell_bound(user, &pod, now);
+                bound.push(pod);
+            }
+        } else {
+            let why = format!("0/{} nodes are available.", nodes.len());
+            leave(user, pod, ("Unschedulable", &why), now);
         }
     }
     bound
+}
+
+/// Takes back what was said of a pod while it was not bound.
+fn tell_bound(user: &User, pod: &Value, now: Timestamp) {
+    if list(pod, "/status/conditions").iter().any(|c| text(c, "/type") == "PodScheduled") {
+        let conditions = with_condition(pod, ("PodScheduled", "True"), ("", ""), now);
+        let status = json!({"status": {"conditions": conditions}});
+        let _ = user.merge_status(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &status);
+    }
+}
+
+/// Writes why a pod is not bound. The first words for each reason stay: more nodes are no other reason.
+fn leave(user: &User, pod: &Value, (reason, words): (&str, &str), now: Timestamp) {
+    let said = list(pod, "/status/conditions").iter().find(|c| text(c, "/type") == "PodScheduled");
+    if said.is_some_and(|said| text(said, "/reason") == reason) {
+        return;
+    }
+    let conditions = with_condition(pod, ("PodScheduled", "False"), (reason, words), now);
+    let status = json!({"status": {"conditions": conditions}});
+    // A pod that is gone needs no reason.
+    let _ = user.merge_status(&kinds::POD, text(pod, "/metadata/namespace"), name(pod), &status);
 }
 
 /// How many pods like this one the nodes would take if nothing else ran there.

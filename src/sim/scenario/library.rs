@@ -60,6 +60,7 @@ const FILES: &[(&str, &str)] = &files![
     "parameters-late",
     "placement",
     "pod-group",
+    "pods-unbound",
     "preferred-zone",
     "queue-budget",
     "rack-out",

@@ -73,6 +73,8 @@ catalog! {
     GANGS = gauge("setu_gangs", &["state"], "Gangs by state");
     OLDEST = gauge("setu_oldest_gang_seconds", &["state"],
         "Longest time any gang has been in a state, excluding those waiting for another check or an administrator; 0 if none");
+    UNBOUND = gauge("setu_gangs_with_unbound_pods", &[],
+        "Gangs that run while some of their pods have not been bound to a node for two minutes");
     LATENCY = histogram("setu_admission_check_latency_seconds", &["result"], NODES,
         "Time from quota reservation to the committed verdict");
     VERDICT_DELAY = histogram("setu_verdict_delay_seconds", &[], OWN,

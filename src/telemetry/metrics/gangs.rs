@@ -74,3 +74,8 @@ pub fn gangs(by_state: &BTreeMap<StateName, (usize, Duration)>) {
         gauge!(catalog::OLDEST.name, "state" => state.to_string()).set(oldest.as_secs_f64());
     }
 }
+
+/// How many gangs have pods that are not bound to a node although they may run.
+pub fn gangs_with_unbound_pods(gangs: usize) {
+    gauge!(catalog::UNBOUND.name).set(f64::from(u32::try_from(gangs).unwrap_or(u32::MAX)));
+}

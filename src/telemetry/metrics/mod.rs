@@ -9,7 +9,9 @@ mod gangs;
 mod nodes;
 mod replica;
 
-pub use gangs::{Counted, attempt_retried, gangs, transition, verdict, verdict_delay};
+pub use gangs::{
+    Counted, attempt_retried, gangs, gangs_with_unbound_pods, transition, verdict, verdict_delay,
+};
 pub use nodes::{
     Checked, Kept, claim_created, claim_failed, claim_ready, claims, gate, held_nodes, karpenter_stalled,
     kept_warm, swept, wasted,

@@ -1,0 +1,38 @@
+//! Checks now and then whether the pods of an admitted gang are bound to nodes.
+//!
+//! Rule: nobody watches pods. One namespace is listed for one gang, some time after its admission, and again at a slow
+//! pace while one of its pods is unbound.
+
+use super::Gang;
+use crate::api::Workload;
+use crate::effects::pods;
+use crate::gang::{AdmittedPods, PodCheck, State};
+
+impl Gang<'_> {
+    /// Checks the gang's pods if that is due.
+    pub(super) async fn check_pods(&mut self, workload: &Workload) {
+        let has_nodes = self.journal.state == State::Approved && self.journal.memory.slots > 0;
+        let admitted = AdmittedPods::of(workload, &self.identity.check).filter(|_| has_nodes);
+        self.pod_check = match admitted {
+            Some(admitted) => Some(self.checked(&admitted).await),
+            None => None,
+        };
+    }
+
+    async fn checked(&self, admitted: &AdmittedPods) -> PodCheck {
+        let now = self.context.now();
+        let last = self.context.board().pod_check(&self.id).filter(|last| admitted.is_of(last));
+        let last = last.unwrap_or_else(|| admitted.unchecked(now, self.identity.jitter(0)));
+        if !last.is_due(now) {
+            return last;
+        }
+        match pods::unbound(self.client, &self.identity.namespace).await {
+            Ok(pods) => admitted.check(&last, &pods, now),
+            Err(error) if error.code() == Some(403) => last.forbidden(),
+            Err(error) => {
+                tracing::debug!(workload = self.identity.workload_ref(), error = %error, "could not check a gang's pods");
+                last.again(now)
+            }
+        }
+    }
+}

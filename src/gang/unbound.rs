@@ -1,0 +1,274 @@
+//! Pods of an admitted gang that are not bound to a node although its nodes are ready.
+//!
+//! Rule: people are told of them, and nothing is decided on them.
+
+use super::identity::pin;
+use crate::api::{Pod, Workload, condition};
+use crate::names;
+use crate::words::counted;
+use jiff::{SignedDuration, Timestamp};
+use serde::Serialize;
+
+/// How long a pod of an admitted gang may stay unbound before people are told.
+pub const PATIENCE: SignedDuration = SignedDuration::from_mins(2);
+/// The longest time between two checks of the same gang's pods.
+const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(10);
+/// Characters of the scheduler's message that are kept.
+const MESSAGE_LIMIT: usize = 300;
+
+/// Pods of one gang that have been unbound for too long.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+pub struct UnboundPods {
+    /// How many.
+    pub pods: u32,
+    /// How many pods the gang has.
+    pub of: u32,
+    /// Since when the first of them is unbound.
+    pub since: Timestamp,
+    /// Why, in the scheduler's words; empty if it has not said.
+    pub reason: String,
+}
+
+impl UnboundPods {
+    /// What is wrong, in words; `since` says since when.
+    pub fn text(&self, since: &str) -> String {
+        let verb = if self.pods == 1 { "is" } else { "are" };
+        let reason = match self.reason.as_str() {
+            "" => "no scheduler has said why",
+            words => words.trim_end_matches('.'),
+        };
+        let pods = counted(self.of, "pod");
+        format!("{} of {pods} {verb} not bound to a node since {since}: {reason}", self.pods)
+    }
+}
+
+/// The pods of an admitted gang, as far as they are needed to find those that are unbound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdmittedPods {
+    /// The value of the gang's label that their node selector asks for.
+    pin: String,
+    /// How many there are.
+    pods: u32,
+    /// When they were admitted.
+    since: Timestamp,
+}
+
+impl AdmittedPods {
+    /// The pods that a Workload has under a check; `None` unless it is admitted and not over.
+    pub fn of(workload: &Workload, check: &str) -> Option<Self> {
+        let stops = ["Finished", "Evicted"].iter().any(|kind| workload.is(kind));
+        if !workload.is("Admitted") || stops {
+            return None;
+        }
+        let pods = workload.spec.pod_sets.iter().filter_map(|set| u32::try_from(set.count).ok()).sum();
+        let since = condition::since(workload.conditions(), "Admitted")?;
+        Some(Self { pin: pin(workload, check), pods, since })
+    }
+
+    /// What is known of them before the first check. `spread`, from 0 to 1, spreads the checks that are long due: a
+    /// replica that begins to lead has many.
+    pub fn unchecked(&self, now: Timestamp, spread: f64) -> PodCheck {
+        let due = self.since.checked_add(PATIENCE).ok().filter(|due| *due > now);
+        let late = || now.checked_add(PATIENCE.mul_f64(spread)).ok();
+        PodCheck { admitted: self.since, checks: 0, next: due.or_else(late), found: None }
+    }
+
+    /// Checks them, after `last`; `pods` are unbound pods of the Workload's namespace.
+    pub fn check(&self, last: &PodCheck, pods: &[Pod], now: Timestamp) -> PodCheck {
+        let found = self.find(pods, now);
+        let checks = last.checks.saturating_add(1);
+        let pause = PATIENCE.checked_mul(i32::try_from(checks).unwrap_or(i32::MAX)).unwrap_or(LONGEST_PAUSE);
+        let waits = pods.iter().any(|pod| self.has(pod));
+        let next = now.checked_add(pause.min(LONGEST_PAUSE)).ok().filter(|_| waits);
+        PodCheck { admitted: self.since, checks, next, found }
+    }
+
+    /// Those of them that have been unbound for too long; `pods` are unbound pods of the Workload's namespace.
+    pub fn find(&self, pods: &[Pod], now: Timestamp) -> Option<UnboundPods> {
+        let ours = pods.iter().filter(|pod| self.has(pod)).map(|pod| (self.unbound_since(pod), pod));
+        let mut unbound: Vec<(Timestamp, &Pod)> =
+            ours.filter(|(since, _)| now.duration_since(*since) >= PATIENCE).collect();
+        unbound.sort_by_key(|(since, _)| *since);
+        let count = u32::try_from(unbound.len()).unwrap_or(u32::MAX);
+        let (since, _) = unbound.first()?;
+        let said = unbound.iter().map(|(_, pod)| message(pod)).find(|said| !said.is_empty());
+        Some(UnboundPods {
+            pods: count,
+            of: self.pods.max(count),
+            since: *since,
+            reason: said.unwrap_or_default(),
+        })
+    }
+
+    /// Whether a check was made of this very admission.
+    pub fn is_of(&self, check: &PodCheck) -> bool {
+        check.admitted == self.since
+    }
+
+    fn has(&self, pod: &Pod) -> bool {
+        let waits = pod.spec.node_name.is_empty() && !pod.is_over();
+        let ours = pod.spec.pod.node_selector.get(names::GANG) == Some(&self.pin);
+        waits && ours && pod.metadata.deletion_timestamp.is_none()
+    }
+
+    fn unbound_since(&self, pod: &Pod) -> Timestamp {
+        let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
+        created.map_or(self.since, |created| created.max(self.since))
+    }
+}
+
+/// What the last check of a gang's pods found, and when the next one is due.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodCheck {
+    /// When the pods were admitted.
+    admitted: Timestamp,
+    /// How many checks were made since.
+    checks: u32,
+    /// When the next one is due; `None` if every pod was bound.
+    pub next: Option<Timestamp>,
+    /// Pods that have been unbound for too long.
+    pub found: Option<UnboundPods>,
+}
+
+impl PodCheck {
+    /// Whether the next check is due.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        self.next.is_some_and(|next| next <= now)
+    }
+
+    /// The same with the next check a while later.
+    pub fn again(&self, now: Timestamp) -> Self {
+        Self { next: now.checked_add(PATIENCE).ok(), ..self.clone() }
+    }
+
+    /// The same where Setu may not list pods: nothing is known, and it is not asked again.
+    pub fn forbidden(&self) -> Self {
+        Self { next: None, found: None, ..self.clone() }
+    }
+}
+
+/// Why the scheduler has not bound a pod, as it says.
+fn message(pod: &Pod) -> String {
+    let conditions = pod.status.conditions.iter();
+    let said = conditions.filter(|c| c.type_ == "PodScheduled" && c.status == "False");
+    let words = said.filter_map(|c| c.message.as_deref().filter(|m| !m.is_empty()).or(c.reason.as_deref()));
+    words.flat_map(str::chars).filter(|c| !c.is_control()).take(MESSAGE_LIMIT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(1_700_000_000 + seconds).unwrap()
+    }
+
+    /// A Workload of four pods that was admitted at 0.
+    fn workload() -> Workload {
+        let condition = |kind: &str| json!({"type": kind, "status": "True", "reason": kind, "message": "", "lastTransitionTime": at(0)});
+        serde_json::from_value(json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+            "metadata": {"name": "w", "namespace": "team", "uid": "u"},
+            "spec": {"podSets": [{"name": "a", "count": 1, "template": {}}, {"name": "b", "count": 3, "template": {}}]},
+            "status": {"conditions": [condition("Admitted")]},
+        }))
+        .unwrap()
+    }
+
+    /// An unbound pod of that Workload's gang that was created then.
+    fn pod(created: i64, said: &str) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"name": "p", "creationTimestamp": at(created)},
+            "spec": {"nodeSelector": {names::GANG: pin(&workload(), "c")}, "containers": []},
+            "status": {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "message": said}]},
+        }))
+        .unwrap()
+    }
+
+    fn changed(pointer: &str, value: Value) -> Pod {
+        let mut pod = serde_json::to_value(pod(1, "none fits")).unwrap();
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        pod.pointer_mut(parent).unwrap()[key] = value;
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn admitted() -> AdmittedPods {
+        AdmittedPods::of(&workload(), "c").unwrap()
+    }
+
+    #[test]
+    fn pods_unbound_for_two_minutes_are_found_with_the_schedulers_reason() {
+        let pods = [pod(5, ""), pod(1, "0/5 nodes are available: 5 Insufficient cpu.")];
+        assert_eq!(admitted().find(&pods, at(120)), None);
+        let found = admitted().find(&pods, at(121)).unwrap();
+        assert_eq!((found.pods, found.of, found.since), (1, 4, at(1)));
+        let found = admitted().find(&pods, at(130)).unwrap();
+        assert_eq!(
+            found.text("2m"),
+            "2 of 4 pods are not bound to a node since 2m: 0/5 nodes are available: 5 Insufficient cpu"
+        );
+    }
+
+    #[test]
+    fn a_pod_created_before_admission_is_unbound_since_admission() {
+        assert_eq!(admitted().find(&[pod(-900, "gated")], at(119)), None);
+        assert_eq!(admitted().find(&[pod(-900, "gated")], at(120)).map(|found| found.since), Some(at(0)));
+    }
+
+    #[test]
+    fn a_pod_without_a_reason_is_found_all_the_same() {
+        let found = admitted().find(&[changed("/status/conditions", json!([]))], at(300)).unwrap();
+        assert_eq!(
+            found.text("5m"),
+            "1 of 4 pods is not bound to a node since 5m: no scheduler has said why"
+        );
+    }
+
+    #[test]
+    fn pods_that_are_bound_over_leaving_or_of_others_are_not_found() {
+        for pod in [
+            changed("/spec/nodeName", json!("n1")),
+            changed("/spec/nodeSelector", json!({})),
+            changed("/spec/nodeSelector", json!({names::GANG: "another"})),
+            changed("/status/phase", json!("Succeeded")),
+            changed("/metadata/deletionTimestamp", json!(at(9))),
+        ] {
+            assert_eq!(admitted().find(&[pod.clone()], at(300)), None, "{pod:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_workload_that_is_admitted_and_not_over_has_admitted_pods() {
+        for kind in ["Finished", "Evicted"] {
+            let mut workload = workload();
+            let conditions = workload.status.get_or_insert_default();
+            let mut condition = conditions.conditions[0].clone();
+            condition.type_ = kind.to_owned();
+            conditions.conditions.push(condition);
+            assert_eq!(AdmittedPods::of(&workload, "c"), None, "{kind}");
+        }
+        assert_eq!(AdmittedPods::of(&Workload::new("w", workload().spec), "c"), None);
+    }
+
+    #[test]
+    fn checks_become_rarer_and_end_once_every_pod_is_bound() {
+        let pods = admitted();
+        let mut check = pods.unchecked(at(10), 0.5);
+        assert_eq!(check.next, Some(at(120)));
+        assert!(!check.is_due(at(119)) && check.is_due(at(120)));
+        assert_eq!(pods.unchecked(at(1_000), 0.5).next, Some(at(1_060)));
+        let mut now = at(120);
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            check = pods.check(&check, &[pod(1, "none fits")], now);
+            let next = check.next.unwrap();
+            pauses.push(next.duration_since(now).as_mins());
+            now = next;
+        }
+        assert_eq!(pauses, [2, 4, 6, 8, 10, 10, 10]);
+        check = pods.check(&check, &[], now);
+        assert_eq!((check.next, check.found.clone()), (None, None));
+        assert!(!check.is_due(at(99_999)));
+    }
+}
