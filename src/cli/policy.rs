@@ -23,7 +23,8 @@ pub struct Args {
 
 #[derive(Subcommand, Debug)]
 enum Command {
-    /// Checks policy files: tells all that is wrong, each with line, column and key.
+    /// Checks policy files: tells all that is wrong, each with line, column and key. What works and is hardly meant is
+    /// a warning.
     ///
     /// Example: setu policy check policy.yaml
     Check {
@@ -93,11 +94,23 @@ fn check(files: &[PathBuf]) -> Result<(), Failure> {
     let mut wrong = Vec::new();
     for path in files {
         match PolicyFile::read(path) {
-            Ok(_) => super::print(&format!("{}: valid\n", path.display())),
+            Ok(_) => {
+                warn(path);
+                super::print(&format!("{}: valid\n", path.display()));
+            }
             Err(error) => wrong.push(error.to_string()),
         }
     }
     if wrong.is_empty() { Ok(()) } else { Err(Failure::Invalid(wrong.join("\n"))) }
+}
+
+/// Tells on standard error what works in a valid file, and is hardly meant.
+fn warn(path: &std::path::Path) {
+    // It was read just now; what has become of it since is no warning.
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    for problem in PolicyFile::warnings(&text) {
+        render::remark(&format!("{}:{problem} (warning)", path.display()));
+    }
 }
 
 impl Show {

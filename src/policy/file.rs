@@ -196,6 +196,19 @@ impl PolicyFile {
         Self::parse(&text).map_err(|problems| FileError::Invalid { path: path.into(), problems })
     }
 
+    /// What works in a policy file that is valid, and is hardly meant; in the order of the text.
+    pub fn warnings(text: &str) -> Vec<Problem> {
+        let Some(mut root) = tree::read(text).0 else { return Vec::new() };
+        let Some(file) = decode::<Self>(&mut root).0 else { return Vec::new() };
+        let found = check::warnings(&file).into_iter().map(|(path, message)| {
+            let path = root.as_written(&path);
+            Problem { place: root.place_of(&path), path, message }
+        });
+        let mut found: Vec<Problem> = found.collect();
+        found.sort_by_key(|problem| problem.place);
+        found
+    }
+
     /// Reads and checks the text of a policy file; on failure all that is wrong, in the order of the text.
     pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
         let (root, mut problems) = tree::read(text);
@@ -233,6 +246,33 @@ mod tests {
 
     fn parse(body: &str) -> PolicyFile {
         PolicyFile::parse(&format!("{HEAD}{body}")).unwrap_or_else(|p| panic!("{}", told(Path::new(""), &p)))
+    }
+
+    #[test]
+    fn a_phase_that_may_take_longer_than_the_gang_is_a_warning_at_its_place() {
+        let warnings = |body: &str| {
+            let found = PolicyFile::warnings(&format!("{HEAD}{body}"));
+            found.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let long = "defaults:\n  deadlines: {launch: 30m}\n";
+        parse(long);
+        assert_eq!(
+            warnings(long),
+            [
+                "4:15: defaults.deadlines.launch: 30m is longer than deadlines.gang, 15m, which ends the attempt first"
+            ]
+        );
+        let short = "defaults: {deadlines: {register: 8m}}\nchecks:\n  c:\n    deadlines: {gang: 9m}\n";
+        assert_eq!(
+            warnings(short),
+            [
+                "6:17: checks.c.deadlines.gang: 9m is shorter than deadlines.initialize, 10m, which never comes into play"
+            ]
+        );
+        let none = warnings(
+            "defaults: {deadlines: {launch: 5m, initialize: 15m}}\nchecks: {c: {custody: {pinning: Auto}}}\n",
+        );
+        assert!(none.is_empty(), "{none:?}");
     }
 
     #[test]

@@ -51,6 +51,18 @@ Keys under `jobOverrides` are open to Jobs, within the bounds given there. A Job
 Requirements only narrow what the policy allows. Whatever else a Job asks for is ignored, which the Event
 `JobOverrideIgnored` on the Workload says once. Nothing else on a Workload, Job or Pod changes a policy.
 
+## From when deadlines count
+
+| key | counts from | what follows |
+|---|---|---|
+| `deadlines.launch`, `register`, `initialize` | each from the creation of the NodeClaim, not from the phase before | the attempt fails; with `tiers` the next tier is tried after a launch that took too long |
+| `deadlines.gang` | the reservation of quota, and again the end of a wait, an accepted plan, a replacement and a fall to the next tier | an attempt fails; a gang that waits for a gate gives its quota back |
+| `deadlines.admit` | Ready | nodes and quota are given back |
+
+A Node that is initialized and misses something else, such as a label, a condition or a device, has no deadline of its own: the gang's
+ends the wait. A deadline of a phase that is longer than the gang's never comes into play; `setu policy check` warns of it. Where the
+provider says why it did not launch, 15 seconds from the creation of the NodeClaim are enough.
+
 ## Rejected is a one-way door
 
 With `retry.onExhausted: Reject`, and with `retry.compat: Setu`, a gang ends Rejected once its retries are used up.
