@@ -2,20 +2,21 @@
 //!
 //! Each error says what was being done to which object, keeps its cause, and knows its class.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An action on the cluster that failed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// The API server answered with an error, or could not be reached.
-    #[error("{action} {object}: {cause}")]
+    #[error("{action} {object}: {}", in_words(cause))]
     Api {
         /// What was being done, as in "creating NodeClaim".
         action: &'static str,
         /// Name of the object, with its namespace if it has one.
         object: String,
         /// What came back. No `source`, or whoever prints a chain of errors would say it twice.
-        cause: Box<kube::Error>,
+        cause: Arc<kube::Error>,
     },
     /// The API server did not answer in time; the write may have happened all the same.
     #[error("{action} {object}: no answer within {limit:?}")]
@@ -48,7 +49,32 @@ pub enum Class {
     Refused,
 }
 
+/// An answer of the API server in its own words, without the whole Status; or why there is none.
+pub fn in_words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) if status.message.is_empty() => {
+            format!("{} ({})", status.reason, status.code)
+        }
+        kube::Error::Api(status) => format!("{} ({})", status.message, status.code),
+        other => other.to_string(),
+    }
+}
+
+/// Whether the API server gave no answer: it could not be reached, or a proxy answered in its place.
+pub fn is_unanswered(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => matches!(status.code, 502..=504),
+        kube::Error::Service(_) | kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => true,
+        _ => false,
+    }
+}
+
 impl Error {
+    /// Whether the API server could not be reached. A call that took too long may be the fault of that call alone.
+    pub fn is_unanswered(&self) -> bool {
+        matches!(self, Self::Api { cause, .. } if is_unanswered(cause))
+    }
+
     /// Wraps an answer of the API server; a lost race becomes [`Error::Conflict`].
     pub fn api(action: &'static str, object: impl Into<String>, cause: kube::Error) -> Self {
         let object = object.into();
@@ -56,7 +82,7 @@ impl Error {
             kube::Error::Api(status) if status.code == 409 && !status.is_already_exists() => {
                 Self::Conflict { action, object }
             }
-            _ => Self::Api { action, object, cause: Box::new(cause) },
+            _ => Self::Api { action, object, cause: Arc::new(cause) },
         }
     }
 

@@ -637,3 +637,21 @@ async fn a_kept_node_that_may_not_be_marked_holds_up_a_gang_no_longer_than_its_d
     stage.cluster.denials.end();
     stage.until("it runs on others", 600, |s| s.is("second", "Admitted")).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_is_deleted_at_any_time_leaves_nothing_remembered() {
+    // Every request takes a few milliseconds, so each await of a reconcile is met.
+    for after in (0..240).step_by(2) {
+        let stage = Stage::new(Options::default(), "{}");
+        let limits = json!({"spec": {"limits": {"cpu": "1000", "nvidia.com/gpu": "100"}}});
+        stage.admin.merge(&kinds::NODE_POOL, "", ID, &limits).unwrap();
+        stage.job("gang", &queued());
+        stage.until("its quota is reserved", 60, |s| s.is("gang", "QuotaReserved")).await;
+        tokio::time::sleep(Duration::from_millis(after)).await;
+        stage.end_namespace();
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert!(stage.is_empty(), "the Workload is gone");
+        let left = stage.setu.context.remembered_gangs();
+        assert!(left.is_empty(), "deleted after {after} ms: {left:?}");
+    }
+}

@@ -6,6 +6,7 @@ use crate::api::{
     ResourceFlavor, Topology,
 };
 use crate::cluster::lease::Shards;
+use crate::cluster::outage::Outage;
 use crate::cluster::store::{Keeping, Object};
 use crate::cluster::watch::{Gates, Touched, watch, watch_keeping};
 use crate::controllers::Context;
@@ -45,7 +46,7 @@ pub struct Feeds {
 
 impl Feeds {
     /// Starts every watch.
-    pub fn start(parts: Parts, shards: Shards) -> (Self, Arc<Context>) {
+    pub fn start(parts: Parts, shards: Shards, outage: Outage) -> (Self, Arc<Context>) {
         let client = &parts.client;
         let gates = Gates::default();
         let all = Config::default;
@@ -106,7 +107,7 @@ impl Feeds {
             check: wake_check,
             parameters: wake_parameter,
         };
-        let context = Arc::new(Context::new(parts, shards, stores, (gates, wake)));
+        let context = Arc::new(Context::new(parts, shards, stores, (gates, wake, outage)));
         let plans = Plans::default();
         let of_plans = Arc::clone(&context);
         tokio::spawn(at_most_every(PACE, plans.0.subscribe(), move || of_plans.next_turn()));

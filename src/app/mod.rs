@@ -85,7 +85,7 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     let watched = config.policy_file.as_deref().map(reload::Watched::start).transpose()?;
     let mut policy = config.policy;
     policy.served_groups = reload::groups_that_matter(&client, &policy).await;
-    let replica = Replica::start(Parts {
+    let mut replica = Replica::start(Parts {
         client,
         clock: Clock::wall(),
         controller_name: config.controller_name.clone(),
@@ -113,7 +113,10 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     tokio::spawn(gauges(context, handle));
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");
     let signals = tokio::spawn(signals(stop.clone()));
+    let elections = tokio::spawn(replica.elections());
     replica.work(&stop).await;
+    // It ends with the work. Fails only if it has panicked, and then there is no lease to give up.
+    let _ = elections.await;
     if let Some(exporting) = exporting {
         exporting.finish().await;
     }

@@ -2,6 +2,7 @@
 
 use super::feeds::Feeds;
 use crate::cluster::lease::{Elector, Shards};
+use crate::cluster::outage::Outage;
 use crate::cluster::time::timed;
 use crate::controllers::claims::{Suspects, Sweeper};
 pub use crate::controllers::context::Parts;
@@ -31,18 +32,21 @@ pub struct Replica {
     context: Arc<Context>,
     feeds: Feeds,
     electors: Vec<Elector>,
+    /// No reconcile is under way any more, or the leases no longer wait for it.
+    idle: CancellationToken,
 }
 
 impl Replica {
     /// Starts the watches. Nothing is decided before [`Replica::work`].
     pub fn start(mut parts: Parts) -> Self {
-        parts.client = timed(&parts.client, &parts.clock);
+        let outage = Outage::default();
+        parts.client = timed(&outage.observe(&parts.client), &parts.clock);
         let (electors, shards) = match parts.election.take() {
             None => (Vec::new(), Shards::sole()),
             Some(settings) => Elector::enter(&parts.client, settings, &parts.clock),
         };
-        let (feeds, context) = Feeds::start(parts, shards);
-        Self { context, feeds, electors }
+        let (feeds, context) = Feeds::start(parts, shards, outage);
+        Self { context, feeds, electors, idle: CancellationToken::new() }
     }
 
     /// What the loops share.
@@ -50,12 +54,20 @@ impl Replica {
         Arc::clone(&self.context)
     }
 
+    /// Takes part in the elections until [`Self::work`] is done, and then gives the leases up. Needs a task of its own:
+    /// reconciles compute, and a lease that is not renewed meanwhile is lost, with all that was remembered of its gangs.
+    pub fn elections(&mut self) -> impl Future<Output = ()> + Send + 'static {
+        let (electors, idle) = (std::mem::take(&mut self.electors), self.idle.clone());
+        async move {
+            join_all(electors.into_iter().map(|elector| elector.run(idle.clone()).boxed())).await;
+        }
+    }
+
     /// Runs the loops, which act for the shards that this replica leads, until `stop`. Looks that are under
     /// way are finished. The leases are given up after them, or a moment after `stop` if they take longer: what
     /// such a look would still write is then refused on its way.
     pub async fn work(self, stop: &CancellationToken) {
-        let Self { context, feeds, electors } = self;
-        let idle = CancellationToken::new();
+        let Self { context, feeds, idle, .. } = self;
         let loops = async {
             loops(feeds, &context, stop).await;
             idle.cancel();
@@ -66,9 +78,8 @@ impl Replica {
                 idle.cancel();
             }
         };
-        let elections = join_all(electors.into_iter().map(|elector| elector.run(idle.clone()).boxed()));
         let terms = join_all((0..context.shards.count()).map(|shard| terms(&context, shard)));
-        tokio::join!(loops, late, elections, terms);
+        tokio::join!(loops, late, terms);
     }
 }
 
@@ -117,10 +128,12 @@ async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {
         return Action::await_change();
     };
     let look = workload::reconcile(Arc::clone(&workload), Arc::clone(context)).boxed();
-    match context.pace.within(&workload.local_queue(), look).await {
+    let action = match context.pace.within(&workload.local_queue(), look).await {
         Ok(action) => action,
         Err(error) => workload::on_error(&workload, &error, context),
-    }
+    };
+    context.forget_if_over(&workload);
+    action
 }
 
 async fn look_at_check(key: Key, context: &Arc<Context>) -> Action {
@@ -128,13 +141,13 @@ async fn look_at_check(key: Key, context: &Arc<Context>) -> Action {
         return Action::await_change();
     };
     let looked = admission_check::reconcile(check, Arc::clone(context)).await;
-    looked.unwrap_or_else(|error| retry("AdmissionCheck", &key, &error))
+    looked.unwrap_or_else(|error| retry(context, ("AdmissionCheck", &key), &error))
 }
 
 async fn look_at_claim(key: Key, sweeper: &Arc<Sweeper>) -> Action {
     let look = claims::reconcile(key.object(), Arc::clone(sweeper));
     let looked = sweeper.context.pace.within(SWEEP, look).await;
-    looked.unwrap_or_else(|error| retry("NodeClaim", &key, &error))
+    looked.unwrap_or_else(|error| retry(&sweeper.context, ("NodeClaim", &key), &error))
 }
 
 async fn look_at_parameters(key: Key, context: &Arc<Context>) -> Action {
@@ -142,10 +155,14 @@ async fn look_at_parameters(key: Key, context: &Arc<Context>) -> Action {
         return Action::await_change();
     };
     let looked = parameters::reconcile(object, Arc::clone(context)).await;
-    looked.unwrap_or_else(|error| retry("ProvisioningParameters", &key, &error))
+    looked.unwrap_or_else(|error| retry(context, ("ProvisioningParameters", &key), &error))
 }
 
-fn retry(kind: &str, key: &Key, error: &crate::error::Error) -> Action {
-    tracing::warn!(kind, name = key.name, error = %error, "failed to reconcile");
+fn retry(context: &Context, (kind, key): (&str, &Key), error: &crate::error::Error) -> Action {
+    if context.is_quiet_about(error) {
+        tracing::debug!(kind, name = key.name, error = %error, "failed to reconcile");
+    } else {
+        tracing::warn!(kind, name = key.name, error = %error, "failed to reconcile");
+    }
     Action::requeue(RETRY)
 }

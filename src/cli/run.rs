@@ -43,7 +43,11 @@ pub struct Args {
     #[arg(long, env = "SETU_LOG_FORMAT", value_enum, default_value_t)]
     log_format: logs::Format,
     /// error, warn, info, debug, trace, or a filter such as setu=debug.
-    #[arg(long, env = "SETU_LOG_LEVEL", default_value = "info,kube_runtime=warn,kube_client=warn")]
+    #[arg(
+        long,
+        env = "SETU_LOG_LEVEL",
+        default_value = "info,kube_runtime=error,kube_client=warn,kube_client::client::builder=off"
+    )]
     log_level: String,
     #[command(flatten)]
     election: election::Args,

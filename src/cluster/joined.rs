@@ -1,7 +1,8 @@
 //! Reads that several want at the same time, made once for all of them.
 //!
 //! Rule: nobody is given what was read before it asked, for what it has seen happen by then must show. Whoever asks
-//! while a read is on its way waits for the next one, together with all others that do.
+//! while a read is on its way waits for the next one, together with all others that do. A read that fails fails for
+//! all of them: at most one read of one thing is on its way, also while the API server is in trouble.
 
 use super::lock;
 use std::collections::BTreeMap;
@@ -10,59 +11,61 @@ use std::sync::{Arc, Mutex, Weak};
 
 /// Reads by what is read. Keeps what was read no longer than somebody waits for it.
 #[derive(Debug)]
-pub struct Joined<K, T: ?Sized> {
+pub struct Joined<K, T: ?Sized, E> {
     /// Counts who asks and what begins, so that it is known which was first.
     moments: AtomicU64,
-    rounds: Mutex<BTreeMap<K, Weak<tokio::sync::Mutex<Round<T>>>>>,
+    rounds: Mutex<BTreeMap<K, Weak<SharedRound<T, E>>>>,
 }
+
+/// A round that all wait for who ask for the same.
+type SharedRound<T, E> = tokio::sync::Mutex<Round<T, E>>;
 
 /// The last read of something.
 #[derive(Debug)]
-struct Round<T: ?Sized> {
+struct Round<T: ?Sized, E> {
     /// When it began; 0 before the first.
     began: u64,
-    /// What it came to; `None` if it failed or was given up.
-    read: Option<Arc<T>>,
+    /// What it came to; `None` if it was cancelled.
+    answer: Option<Result<Arc<T>, E>>,
 }
 
-impl<K, T: ?Sized> Default for Joined<K, T> {
+impl<K, T: ?Sized, E> Default for Joined<K, T, E> {
     fn default() -> Self {
         Self { moments: AtomicU64::new(0), rounds: Mutex::default() }
     }
 }
 
-impl<K: Ord, T: ?Sized> Joined<K, T> {
-    /// What `read` comes to, or the same read of another one that began after this was called. Those who waited for a
-    /// read that failed read on their own.
-    pub async fn read<E>(&self, of: K, read: impl Future<Output = Result<Arc<T>, E>>) -> Result<Arc<T>, E> {
+impl<K: Ord, T: ?Sized, E: Clone> Joined<K, T, E> {
+    /// What `read` comes to, or the same read of another one that began after this was called.
+    ///
+    /// # Errors
+    /// What that read failed with.
+    pub async fn read(&self, of: K, read: impl Future<Output = Result<Arc<T>, E>>) -> Result<Arc<T>, E> {
         let asked = self.moment();
         let round = self.round(of);
         let mut last = round.lock().await;
-        if last.began > asked {
-            let found = last.read.clone();
-            drop(last);
-            return match found {
-                Some(found) => Ok(found),
-                None => read.await,
-            };
+        if last.began > asked
+            && let Some(answer) = &last.answer
+        {
+            return answer.clone();
         }
-        *last = Round { began: self.moment(), read: None };
-        let found = read.await?;
-        last.read = Some(Arc::clone(&found));
-        Ok(found)
+        *last = Round { began: self.moment(), answer: None };
+        let answer = read.await;
+        last.answer = Some(answer.clone());
+        answer
     }
 
     fn moment(&self) -> u64 {
         self.moments.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    fn round(&self, of: K) -> Arc<tokio::sync::Mutex<Round<T>>> {
+    fn round(&self, of: K) -> Arc<SharedRound<T, E>> {
         let mut rounds = lock(&self.rounds);
         if let Some(round) = rounds.get(&of).and_then(Weak::upgrade) {
             return round;
         }
         rounds.retain(|_, round| round.strong_count() > 0);
-        let round = Arc::new(tokio::sync::Mutex::new(Round { began: 0, read: None }));
+        let round = Arc::new(tokio::sync::Mutex::new(Round { began: 0, answer: None }));
         rounds.insert(of, Arc::downgrade(&round));
         round
     }
@@ -81,7 +84,7 @@ mod tests {
     struct World {
         reads: AtomicU64,
         value: AtomicU64,
-        joined: Joined<&'static str, u64>,
+        joined: Joined<&'static str, u64, &'static str>,
     }
 
     impl World {
@@ -130,16 +133,23 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_read_that_fails_or_is_given_up_holds_up_nobody() {
+    async fn a_hundred_that_wait_for_a_failing_read_share_the_next_one() {
         let world = World::default();
         world.value.store(13, Ordering::Relaxed);
-        let all = join_all((0..4).map(|_| world.read("a"))).await;
-        assert_eq!(all, [Err("unlucky"); 4]);
-        assert_eq!(world.reads(), 4);
+        let all = join_all((0..100).map(|_| world.read("a"))).await;
+        assert_eq!(all, [Err("unlucky"); 100]);
+        assert_eq!(world.reads(), 2);
         world.value.store(1, Ordering::Relaxed);
-        let given_up = tokio::time::timeout(READ / 2, world.read("a"));
-        let (given_up, others) = tokio::join!(given_up, join_all((0..3).map(|_| world.read("a"))));
-        assert!(given_up.is_err());
+        assert_eq!(world.read("a").await, Ok(1), "an error is not kept");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_read_that_is_cancelled_is_made_by_the_next_one_that_waits() {
+        let world = World::default();
+        world.value.store(1, Ordering::Relaxed);
+        let cancelled = tokio::time::timeout(READ / 2, world.read("a"));
+        let (cancelled, others) = tokio::join!(cancelled, join_all((0..3).map(|_| world.read("a"))));
+        assert!(cancelled.is_err());
         assert_eq!(others, [Ok(1); 3]);
     }
 }

@@ -8,6 +8,7 @@ pub mod guard;
 pub mod joined;
 pub mod lanes;
 pub mod lease;
+pub mod outage;
 pub mod pace;
 pub mod packed;
 pub mod recent;

@@ -6,6 +6,7 @@
 use super::backoff::Doubling;
 use super::guard::Guarded;
 use super::store::{Keeping, News, Object, Store, Writer};
+use crate::error;
 use crate::telemetry::metrics;
 use futures::{StreamExt, TryStreamExt, pin_mut};
 use kube::runtime::WatchStreamExt;
@@ -17,6 +18,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
+
+/// How long one watch request lasts, in seconds. Where nothing at all has come through for this long and five seconds
+/// more, the connection counts as dead and another is opened: a host that dies or a firewall that forgets a connection
+/// sends no FIN. A minute and a bit is far below the shortest default time limit of a gang (`launch`, four minutes), and
+/// costs the API server one request per kind and minute. Before it ends a watch it sends a bookmark, so the next one
+/// goes on from there and lists nothing.
+pub const WATCH_SECONDS: u32 = 60;
 
 /// A watched kind.
 pub struct Watched<K: Resource<DynamicType = ()> + 'static, G = ()> {
@@ -147,7 +155,7 @@ async fn pump<K, G>(
     K: Object + Debug + Send + Sync + 'static,
     G: Send + Sync + 'static,
 {
-    let events = watcher(api, config)
+    let events = watcher(api, config.timeout(WATCH_SECONDS))
         .backoff(Doubling::default())
         .try_filter_map(move |event| async move { Ok(decoded(kind, event)) });
     pin_mut!(events);
@@ -194,19 +202,26 @@ fn decoded<K: Resource<DynamicType = ()>>(kind: &'static str, event: Event<Guard
 fn report(kind: &'static str, error: &watcher::Error, gates: Option<&Gates>) {
     metrics::watch_error(kind);
     let advice = advice(kind, error);
+    let words = in_words(error);
     match gates {
+        Some(gates) if is_unanswered(error) => {
+            tracing::debug!(kind, error = words, "a watch got no answer and starts again");
+            if !gates.is_open(kind) {
+                gates.set(kind, Some(words));
+            }
+        }
         // Of a kind that seldom changes: what the watch is to go on from was compacted meanwhile.
         Some(gates) if gates.is_open(kind) && code(error) == 410 => {
-            tracing::debug!(kind, error = %error, "a watch expired and starts again");
+            tracing::debug!(kind, error = words, "a watch expired and starts again");
         }
         Some(gates) if gates.is_open(kind) => {
-            tracing::warn!(kind, error = %error, "a watch broke and starts again");
+            tracing::warn!(kind, error = words, "a watch broke and starts again");
         }
         Some(gates) => {
-            tracing::warn!(kind, error = %error, advice, "cannot watch yet, trying again");
-            gates.set(kind, Some(format!("{error}{}{advice}", if advice.is_empty() { "" } else { ": " })));
+            tracing::warn!(kind, error = words, advice, "cannot watch yet, trying again");
+            gates.set(kind, Some(format!("{words}{}{advice}", if advice.is_empty() { "" } else { ": " })));
         }
-        None => tracing::debug!(kind, error = %error, advice, "cannot watch an optional kind"),
+        None => tracing::debug!(kind, error = words, advice, "cannot watch an optional kind"),
     }
 }
 
@@ -219,6 +234,28 @@ fn advice(kind: &'static str, error: &watcher::Error) -> String {
         }
         403 => format!("grant this ServiceAccount get, list and watch on {kind}"),
         _ => String::new(),
+    }
+}
+
+/// What ended a watch, without the whole Status of the answer.
+fn in_words(error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::InitialListFailed(cause) => format!("listing: {}", error::in_words(cause)),
+        watcher::Error::WatchStartFailed(cause) | watcher::Error::WatchFailed(cause) => {
+            format!("watching: {}", error::in_words(cause))
+        }
+        watcher::Error::WatchError(status) => format!("watching: {} ({})", status.message, status.code),
+        watcher::Error::NoResourceVersion => error.to_string(),
+    }
+}
+
+/// Whether a watch ended because the API server could not be reached.
+fn is_unanswered(error: &watcher::Error) -> bool {
+    match error {
+        watcher::Error::InitialListFailed(cause)
+        | watcher::Error::WatchStartFailed(cause)
+        | watcher::Error::WatchFailed(cause) => error::is_unanswered(cause),
+        watcher::Error::WatchError(_) | watcher::Error::NoResourceVersion => false,
     }
 }
 

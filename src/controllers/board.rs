@@ -11,7 +11,7 @@ use crate::plan::offering::Offering;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// One gang.
@@ -152,24 +152,17 @@ impl Board {
         Arc::make_mut(&mut pages.gangs).insert(noted.entry.gang.clone(), noted);
     }
 
-    /// Forgets all gangs of a Workload that is gone.
-    pub fn forget(&self, workload: &ObjectRef<Workload>) -> Vec<String> {
+    /// Forgets these gangs.
+    pub fn forget(&self, gangs: &BTreeSet<String>) {
         let mut pages = self.pages();
-        let of_workload = |(_, noted): &(&String, &Noted)| noted.entry.object == *workload;
-        let gone: Vec<String> =
-            pages.gangs.iter().filter(of_workload).map(|(gang, _)| gang.clone()).collect();
-        if !gone.is_empty() {
-            pages.revision += 1;
-            Arc::make_mut(&mut pages.gangs).retain(|gang, _| !gone.contains(gang));
+        if gangs.iter().all(|gang| !pages.gangs.contains_key(gang)) {
+            return;
         }
-        gone
-    }
-
-    /// Forgets the gangs of all Workloads whose UID fits.
-    pub fn forget_all(&self, fits: impl Fn(&str) -> bool) {
-        let mut pages = self.pages();
         pages.revision += 1;
-        Arc::make_mut(&mut pages.gangs).retain(|_, noted| !fits(uid_of(&noted.entry.object)));
+        let all = Arc::make_mut(&mut pages.gangs);
+        for gang in gangs {
+            all.remove(gang);
+        }
     }
 
     /// Whether a gang is known to wait for a plan.
@@ -271,7 +264,7 @@ mod tests {
         let board = Board::default();
         board.note(entry("a", 1), || true);
         board.note(entry("b", 1), || true);
-        assert_eq!(board.forget(&entry("a", 1).object), ["a"]);
+        board.forget(&BTreeSet::from(["a".to_owned(), "unknown".to_owned()]));
         assert_eq!(board.by_state(), [(StateName::Validating, 1)].into());
         assert_eq!(board.waiting().len(), 1);
     }

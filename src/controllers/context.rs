@@ -1,6 +1,7 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::board::{Acting, Board, BoardSnapshot};
+use super::forget::GangIndex;
 use super::glance::{ClaimGlance, WorkloadGlance};
 use super::ledger::{Ledger, Remembered};
 use super::memory::{Necrology, OwnWrites};
@@ -19,10 +20,12 @@ use crate::clock::Clock;
 use crate::cluster::batched::Batched;
 use crate::cluster::joined::Joined;
 use crate::cluster::lease::{self, Shards};
+use crate::cluster::outage::Outage;
 use crate::cluster::pace::Pace;
 use crate::cluster::store::{Object, Store};
 use crate::cluster::watch::{Gates, Listed};
 use crate::effects::events::Publisher;
+use crate::error::Error;
 use crate::names;
 use crate::policy::Settings;
 use crate::telemetry::Telemetry;
@@ -138,6 +141,8 @@ pub struct Context {
     pub clock: Clock,
     /// Which shards this replica leads.
     pub shards: Shards,
+    /// Whether the API server answers.
+    pub outage: Outage,
     /// Whose turn it is to write.
     pub pace: Pace,
     /// `spec.controllerName` of the checks that are ours.
@@ -157,9 +162,11 @@ pub struct Context {
     /// How this replica is heard of.
     pub telemetry: Telemetry,
     /// The live claims of NodePools, by their names: gangs that are woken together need the same.
-    pub(super) pool_claims: Joined<Vec<String>, [NodeClaim]>,
+    pub(super) pool_claims: Joined<Vec<String>, [NodeClaim], Error>,
     /// What gangs read past the caches, by the UIDs of their Workloads.
     pub(super) reads: Batched<String, (Vec<NodeClaim>, Vec<Node>)>,
+    /// Whose gangs something is remembered of in any of these.
+    pub(super) gang_index: GangIndex,
     pub(super) own_writes: OwnWrites,
     pub(super) ledger: Ledger,
     pub(super) necrology: Necrology,
@@ -176,13 +183,19 @@ pub struct Context {
 
 impl Context {
     /// Puts the parts together, with an empty memory.
-    pub fn new(parts: Parts, shards: Shards, stores: Stores, (gates, wake): (Gates, Wakers)) -> Self {
+    pub fn new(
+        parts: Parts,
+        shards: Shards,
+        stores: Stores,
+        (gates, wake, outage): (Gates, Wakers, Outage),
+    ) -> Self {
         let pace = Pace::default();
         let (clients, for_any) = terms::clients(&pace.heeding(&parts.client), &shards);
         let client = clients.first().unwrap_or(&parts.client).clone();
         Self {
             events: Publisher::new(for_any, pace.clone(), &parts.telemetry),
             pace,
+            outage,
             telemetry: parts.telemetry,
             client,
             clients,
@@ -196,6 +209,7 @@ impl Context {
             wake,
             pool_claims: Joined::default(),
             reads: Batched::default(),
+            gang_index: GangIndex::default(),
             own_writes: OwnWrites::default(),
             ledger: Ledger::default(),
             necrology: Necrology::default(),
@@ -213,6 +227,11 @@ impl Context {
     /// The time.
     pub fn now(&self) -> Timestamp {
         self.clock.now()
+    }
+
+    /// Whether an error is not worth a line of its own: the outage that it is due to was told of, or will be.
+    pub fn is_quiet_about(&self, error: &Error) -> bool {
+        error.is_unanswered() || (matches!(error, Error::Timeout { .. }) && self.outage.is_on())
     }
 
     /// Every gang, for people and metrics.

@@ -42,6 +42,11 @@ impl GivenBack {
         self.0.remove(gang);
     }
 
+    /// How many gangs wait.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// A gang's node of this NodePool is gone. Returns whose wait this ends.
     pub fn take(&mut self, node_pool: &str, from: &str) -> Option<ObjectRef<Workload>> {
         let wants =

@@ -190,6 +190,26 @@ impl LedgerPages {
         self.frozen.get(gang).cloned()
     }
 
+    /// Forgets all that is noted of a gang. Returns whether others may now have their turn.
+    pub fn forget(&mut self, gang: &str) -> bool {
+        self.went_on(gang, None);
+        self.given_back.forget(gang);
+        self.refused.forget(gang);
+        self.strike(gang)
+    }
+
+    /// How many gangs are noted, by what is noted of them.
+    pub fn counts(&self) -> [(&'static str, usize); 6] {
+        [
+            ("entries", self.entries.len()),
+            ("ways", self.ways.len()),
+            ("frozen", self.frozen.len()),
+            ("answers", self.answers.len()),
+            ("given back", self.given_back.count()),
+            ("refused", self.refused.count()),
+        ]
+    }
+
     /// Strikes a gang out. Returns whether others may now have their turn.
     pub fn strike(&mut self, gang: &str) -> bool {
         self.entries.remove(gang).is_some()

@@ -23,32 +23,65 @@ const OBITUARY_LIFE: Duration = Duration::from_mins(30);
 /// How often it is looked for what was kept for longer.
 const WEEDING: Duration = Duration::from_mins(1);
 
+/// How long a cache may lag behind a write of ours before the Workload is read by its name. A watch takes milliseconds;
+/// one that is silent takes a minute until it is noticed, and a gang must not stand still for that long.
+const CACHE_LAG: Duration = Duration::from_secs(3);
+
 /// resourceVersions of our own writes, so that a cache that lags behind them is not acted on.
 #[derive(Debug, Default)]
-pub struct OwnWrites(Mutex<BTreeMap<String, u64>>);
+pub struct OwnWrites(Mutex<BTreeMap<String, OwnWrite>>);
+
+#[derive(Clone, Copy, Debug)]
+struct OwnWrite {
+    version: u64,
+    /// When it was written, or the Workload was read last because the cache did not show it.
+    since: Instant,
+}
+
+/// How a cached Workload compares with our last write to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// It shows that write.
+    Current,
+    /// It does not show it yet.
+    Behind,
+    /// It has not shown it for so long that the Workload is to be read by its name, once per [`CACHE_LAG`].
+    Overdue,
+}
 
 impl OwnWrites {
     /// Notes the Workload as a write of ours returned it.
     pub fn note(&self, workload: &Workload) {
         if let (Some(uid), Some(version)) = (workload.uid(), version(workload)) {
-            lock(&self.0).insert(uid, version);
+            lock(&self.0).insert(uid, OwnWrite { version, since: Instant::now() });
         }
     }
 
-    /// Whether this view of the Workload is older than our last write to it.
-    pub fn is_behind(&self, workload: &Workload) -> bool {
+    /// How this view of the Workload compares with our last write to it.
+    pub fn freshness(&self, workload: &Workload) -> Freshness {
         let (Some(uid), Some(seen)) = (workload.uid(), version(workload)) else {
-            return false;
+            return Freshness::Current;
         };
         let mut writes = lock(&self.0);
-        match writes.get(&uid) {
-            Some(written) if *written > seen => true,
+        match writes.get_mut(&uid) {
+            Some(written) if written.version > seen && written.since.elapsed() < CACHE_LAG => {
+                Freshness::Behind
+            }
+            Some(written) if written.version > seen => {
+                written.since = Instant::now();
+                Freshness::Overdue
+            }
             Some(_) => {
                 writes.remove(&uid);
-                false
+                Freshness::Current
             }
-            None => false,
+            None => Freshness::Current,
         }
+    }
+
+    /// How many writes are waited for.
+    pub fn count(&self) -> usize {
+        lock(&self.0).len()
     }
 
     /// Forgets a Workload that is gone.
@@ -266,6 +299,28 @@ mod tests {
             annotations.insert(names::TAKEN_OVER.to_owned(), "1970-01-01T00:00:00Z".to_owned());
         }
         claim
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cache_that_lags_for_three_seconds_is_overdue_once_per_three_seconds() {
+        let view = |version: &str| -> Workload {
+            let metadata = json!({"name": "w", "namespace": "n", "uid": "u", "resourceVersion": version});
+            serde_json::from_value(json!({"metadata": metadata, "spec": {}})).unwrap()
+        };
+        let writes = OwnWrites::default();
+        writes.note(&view("7"));
+        let mut seen = Vec::new();
+        for _ in 0..8 {
+            seen.push(writes.freshness(&view("6")) == Freshness::Overdue);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        assert_eq!(seen, [false, false, false, true, false, false, true, false]);
+        assert_eq!(writes.freshness(&view("7")), Freshness::Current);
+        assert_eq!(
+            writes.freshness(&view("6")),
+            Freshness::Current,
+            "what was shown is not waited for again"
+        );
     }
 
     #[test]

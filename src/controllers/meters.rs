@@ -76,6 +76,11 @@ impl Estimates {
         Some(due)
     }
 
+    /// How many gangs were told.
+    pub fn count(&self) -> usize {
+        lock(&self.told).len()
+    }
+
     /// Forgets what a gang was told.
     pub fn forget(&self, gang: &str) {
         lock(&self.told).remove(gang);

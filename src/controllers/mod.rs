@@ -9,6 +9,7 @@ pub mod admission_check;
 pub mod board;
 pub mod claims;
 pub mod context;
+mod forget;
 mod gang;
 mod given_back;
 pub mod glance;

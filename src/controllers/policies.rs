@@ -102,6 +102,11 @@ impl Policies {
         told.insert((uid.to_owned(), notice.to_owned()))
     }
 
+    /// How many attempts a policy is kept for, and how many notices are remembered.
+    pub fn counts(&self) -> [(&'static str, usize); 2] {
+        [("attempts", lock(&self.attempts).len()), ("notices", lock(&self.told).len())]
+    }
+
     /// Forgets what a Workload that is gone was told.
     pub fn forget_notices(&self, uid: &str) {
         lock(&self.told).retain(|(of, _)| of != uid);

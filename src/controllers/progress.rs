@@ -48,6 +48,21 @@ impl Progress {
     }
 }
 
+impl Progress {
+    /// Forgets a Workload that is gone.
+    pub fn forget(&self, uid: &str) {
+        let mut turns = lock(&self.0);
+        turns.told.remove(uid);
+        turns.due.remove(uid);
+    }
+
+    /// How many entries there are.
+    pub fn count(&self) -> usize {
+        let turns = lock(&self.0);
+        turns.told.len() + turns.due.len()
+    }
+}
+
 impl Turns {
     fn take(&mut self, now: Timestamp) -> Timestamp {
         let turn = self.free.max(now);

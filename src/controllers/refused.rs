@@ -53,6 +53,11 @@ impl Refused {
         self.0.remove(gang);
     }
 
+    /// How many gangs are refused.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
     /// The Workloads of the gangs that have not yet given their quota back for the Workload of this UID, with their
     /// LocalQueues.
     fn owing(&self, uid: &str) -> Vec<(ObjectRef<Workload>, String)> {

@@ -63,8 +63,6 @@ impl Glimpse {
 /// A journal write that got no answer, with all that is to be told should it turn out to have happened.
 #[derive(Debug)]
 pub struct Unanswered {
-    /// The Workload.
-    pub object: ObjectRef<Workload>,
     /// What was written.
     pub journal: String,
     /// Number of the last transition in it.
@@ -132,11 +130,6 @@ impl Seen {
         happened.pop()
     }
 
-    /// Forgets the writes to a Workload that is gone.
-    pub fn forget_writes(&self, workload: &ObjectRef<Workload>) {
-        self.unanswered().retain(|_, kept| kept.iter().all(|write| write.object != *workload));
-    }
-
     /// Whether this replica has looked at the gang before.
     pub fn knows(&self, gang: &str) -> bool {
         self.gangs().contains_key(gang)
@@ -155,6 +148,7 @@ impl Seen {
     /// Forgets a gang whose Workload is gone, and says where it was. Why its attempt came to nothing is kept until its
     /// NodeClaims are gone, too; of one that `ran` it did not.
     pub fn forget(&self, gang: &str, ran: bool) -> Option<(Journal, Subject)> {
+        self.unanswered().remove(gang);
         let Glimpse { journal, subject, object, .. } = self.gangs().remove(gang)?;
         let attempt = journal.memory.attempt;
         let unused = match journal.state.name() {
@@ -174,11 +168,21 @@ impl Seen {
         self.orphaned().retain(|_, orphaned| orphaned.workload != workload);
     }
 
-    /// Forgets the gangs of all Workloads whose UID fits.
-    pub fn forget_all(&self, fits: impl Fn(&str) -> bool) {
-        self.gangs().retain(|_, glimpse| !fits(uid_of(&glimpse.object)));
+    /// Forgets a gang for which this replica does not act any more, and says where it was.
+    pub fn forget_term(&self, gang: &str) -> Option<(Journal, Subject)> {
+        self.unanswered().remove(gang);
+        let Glimpse { journal, subject, .. } = self.gangs().remove(gang)?;
+        Some((journal, subject))
+    }
+
+    /// The same as [`Self::forget_orphaned`], for all Workloads whose UID fits.
+    pub fn forget_orphaned_where(&self, fits: impl Fn(&str) -> bool) {
         self.orphaned().retain(|_, orphaned| !fits(&orphaned.workload));
-        self.unanswered().retain(|_, kept| !kept.iter().any(|write| fits(uid_of(&write.object))));
+    }
+
+    /// How many gangs are known, and of how many a write got no answer.
+    pub fn counts(&self) -> [(&'static str, usize); 2] {
+        [("seen", self.gangs().len()), ("unanswered", self.unanswered().len())]
     }
 
     /// Why the attempt that a claim was made for was taken back before a pod could run.

@@ -4,7 +4,6 @@
 
 use super::context::Context;
 use super::glance::WorkloadGlance;
-use super::memory::lock;
 use crate::api::Workload;
 use crate::cluster::fence::fenced;
 use crate::cluster::lease::{Leadership, Shards, shard_of};
@@ -29,7 +28,7 @@ impl Context {
     pub fn turn(&self, shard: usize, leads: bool) {
         let count = self.shards.count();
         let is_in = |uid: &str| shard_of(uid, count) == shard;
-        self.forget_shard(is_in);
+        self.forget_term(is_in);
         if !leads {
             return;
         }
@@ -51,26 +50,6 @@ impl Context {
         }
         for claim in self.stores.claims.those(|c| is_in(&c.workload_uid)) {
             let _ = self.wake.claim.send(claim);
-        }
-    }
-
-    fn forget_shard(&self, is_in: impl Fn(&str) -> bool) {
-        self.board.forget_all(&is_in);
-        self.seen.forget_all(&is_in);
-        lock(&self.failures).retain(|uid, _| !is_in(uid));
-        let mut pages = self.ledger.open();
-        if self.shards.any_led() && self.shards.count() > 1 {
-            let of_shard = self.stores.workloads.those(|w| is_in(&w.uid));
-            for workload in of_shard.iter().filter_map(|object| self.stores.workloads.get(object)) {
-                for gang in gangs_of(&workload) {
-                    pages.went_on(&gang, None);
-                    pages.strike(&gang);
-                    pages.given_back.forget(&gang);
-                    pages.refused.forget(&gang);
-                }
-            }
-        } else {
-            pages.forget_gangs();
         }
     }
 }

@@ -2,19 +2,14 @@
 
 use super::context::Context;
 use super::glance::Phase;
-use super::memory::{lock, workload_of};
+use super::memory::workload_of;
 use super::queue::Key;
-use super::terms::gangs_of;
 use crate::api::{Node, NodeClaim, Workload};
-use crate::gang::Journal;
-use crate::gang::identity::{gang_of, pin};
-use crate::gang::reservation::Ending;
-use crate::gang::trace::{Claims, CutOff, Subject, cut_off};
+use crate::gang::identity::pin;
 use crate::names;
 use crate::plan::shapes::Shape;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use std::sync::Arc;
 
 impl Context {
     /// A NodeClaim was touched: note it, and look at its Workload and at the claim itself.
@@ -82,45 +77,10 @@ impl Context {
         if !gone || !self.gates.closed().is_empty() {
             return;
         }
-        self.policies.forget_notices(&uid);
-        self.seen.forget_writes(&object);
-        self.own_writes.forget(&uid);
-        lock(&self.failures).remove(&uid);
-        for gang in self.board.forget(&object) {
-            self.estimates.forget(&gang);
-            if let Some((journal, subject)) = self.seen.forget(&gang, workload.is("Admitted")) {
-                self.trace_cut_off(&gang, &journal, &subject);
-            }
-            self.policies.forget(&gang);
-        }
-        // One that no look ever got to the end of has a plan in the ledger all the same.
-        let mut pages = self.ledger.open();
-        let mut freed = false;
-        for gang in gangs_of(workload) {
-            pages.went_on(&gang, None);
-            pages.given_back.forget(&gang);
-            pages.refused.forget(&gang);
-            freed |= pages.strike(&gang);
-        }
-        drop(pages);
-        if freed {
-            self.next_turn();
-        }
+        self.forget_deleted(workload);
         for claim in self.stores.claims.those_of(&uid) {
             let _ = self.wake.claim.send(claim);
         }
-    }
-
-    /// Sends the spans of a gang whose Workload is gone, with what its NodeClaims had come to.
-    fn trace_cut_off(&self, gang: &str, journal: &Journal, subject: &Subject) {
-        if !self.telemetry.traces.is_on() {
-            return;
-        }
-        let all = self.stores.claims.of(&journal.workload_uid).into_iter();
-        let claims: Vec<NodeClaim> =
-            all.filter(|claim| gang_of(claim) == gang).map(Arc::unwrap_or_clone).collect();
-        let end = CutOff { at: self.now(), why: Ending::Deleted, by: &self.telemetry.instance };
-        self.telemetry.traces.send(cut_off(journal, end, Claims::Then(&claims), subject));
     }
 
     /// An elastic Job may be over, and with it what the nodes of its earlier slices were kept for.

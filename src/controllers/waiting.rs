@@ -31,6 +31,11 @@ impl Waiting {
         self.open().entry(workload).or_insert(Wait { since: now, latest: now }).latest = now;
     }
 
+    /// How many wait.
+    pub fn count(&self) -> usize {
+        self.open().len()
+    }
+
     /// Since when it waits; now if nothing was seen.
     pub fn since(&self, workload: &Key) -> Instant {
         self.open().get(workload).map_or_else(Instant::now, |wait| wait.since)

@@ -4,16 +4,18 @@
 use super::context::Context;
 use super::gang::{Gang, Looked};
 use super::hold;
-use super::memory::lock;
+use super::memory::{Freshness, lock};
 use super::queue::{Action, Key};
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Workload, condition};
-use crate::effects::verdict;
+use crate::cluster::guard::Guarded;
+use crate::effects::{call, verdict};
 use crate::error::{Class, Error};
+use crate::gang::identity::gang_id;
 use crate::names;
 use crate::telemetry::metrics;
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
+use kube::{Api, ResourceExt};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -51,10 +53,10 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
         context.waiting.served(&key, began);
         return Ok(Action::await_change());
     }
-    if context.own_writes.is_behind(&workload) {
+    let Some(workload) = current(workload, &context).await? else {
         // The watch will bring our own write, and this Workload with it.
         return Ok(Action::requeue(CATCH_UP));
-    }
+    };
     if hold::let_go_late(&context, &workload).await? {
         // If somebody else holds it too, the watch brings it again.
         return Ok(Action::await_change());
@@ -67,6 +69,8 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
         return Ok(Action::await_change());
     }
     let mut workload = (*workload).clone();
+    let uid = workload.uid().unwrap_or_default();
+    context.gang_index.add(&uid, checks.iter().map(|check| gang_id(&uid, check)));
     hold::take(&context, &mut workload).await?;
     for check in &checks {
         if let Some(gang) = Gang::open(&context, &workload, check, &checks) {
@@ -79,6 +83,22 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     lock(&context.failures).remove(&workload.uid().unwrap_or_default());
     Ok(next_look(&context, &looks, later.into_iter().chain(let_go).min())
         .pausing(pause_of(&workload, &context)))
+}
+
+/// The Workload with our last write to it: as it was cached, or read by its name if the watch has not brought that write
+/// for long. `None` while the watch may still bring it, or once the Workload is gone.
+async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<Workload>>, Error> {
+    match context.own_writes.freshness(&cached) {
+        Freshness::Current => return Ok(Some(cached)),
+        Freshness::Behind => return Ok(None),
+        Freshness::Overdue => {}
+    }
+    tracing::debug!(workload = cached.full_name(), "the cache lags behind, reading the Workload");
+    let namespace = cached.namespace().unwrap_or_default();
+    let api: Api<Guarded<Workload>> = Api::namespaced(context.client.clone(), &namespace);
+    let read = call("reading Workload", &cached.full_name(), api.get_opt(&cached.name_any())).await?;
+    let found = read.and_then(|found| found.0.ok()).filter(|found| found.metadata.uid == cached.metadata.uid);
+    Ok(found.map(Arc::new))
 }
 
 /// Checks of ours that the Workload carries or has a journal of, sorted.
@@ -185,7 +205,11 @@ pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action
     let count = failures.entry(uid).or_default();
     *count = count.saturating_add(1);
     let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(count.saturating_sub(1))).min(LAST_RETRY);
-    tracing::warn!(workload = object, error = %error, retry_in = ?wait, "failed to reconcile");
+    if context.is_quiet_about(error) {
+        tracing::debug!(workload = object, error = %error, retry_in = ?wait, "failed to reconcile");
+    } else {
+        tracing::warn!(workload = object, error = %error, retry_in = ?wait, "failed to reconcile");
+    }
     Action::requeue(wait).pausing(pause)
 }
 

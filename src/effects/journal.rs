@@ -115,6 +115,7 @@ fn patch(workload: &Workload, entry: &Entry<'_>) -> JsonPatch {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     fn rendered(workload: &Workload, old: Option<&str>) -> Value {
         let entry = Entry { check: "c/1", old, journal: "{}", headline: "h", guard: Guard::Journal };
@@ -147,7 +148,7 @@ mod tests {
         let refused = |message: &str| Error::Api {
             action: "writing the journal of Workload",
             object: "w".into(),
-            cause: Box::new(kube::Error::Api(Box::new(kube::core::Status {
+            cause: Arc::new(kube::Error::Api(Box::new(kube::core::Status {
                 message: message.into(),
                 reason: "Invalid".into(),
                 code: 422,

@@ -69,6 +69,7 @@ pub struct Setu {
     pub context: Arc<Context>,
     stop: CancellationToken,
     task: JoinHandle<()>,
+    elections: JoinHandle<()>,
 }
 
 /// How a replica of Setu is started.
@@ -155,7 +156,7 @@ impl Cluster {
         }
         let client =
             self.link(names::SETU, start.api_replica, self.clock.clone(), Arc::clone(&wire)).client();
-        let replica = Replica::start(Parts {
+        let mut replica = Replica::start(Parts {
             client,
             clock: self.clock.skewed(start.skew),
             controller_name: self.controller_name.clone(),
@@ -172,9 +173,10 @@ impl Cluster {
         lock(&self.started).push(Arc::downgrade(&context));
         let stop = CancellationToken::new();
         let stopped = stop.clone();
+        let elections = tokio::spawn(Gated::new(Arc::clone(&wire), replica.elections()));
         let work = async move { replica.work(&stopped).await };
         let task = tokio::spawn(Gated::new(Arc::clone(&wire), work));
-        Setu { name, wire, context, stop, task }
+        Setu { name, wire, context, stop, task, elections }
     }
 
     fn election(&self, name: &str, election: Election) -> Settings {
@@ -239,6 +241,7 @@ impl Setu {
     pub fn kill(&self) {
         self.wire.set_line(Line::Dead);
         self.task.abort();
+        self.elections.abort();
         self.stop.cancel();
     }
 
@@ -278,6 +281,95 @@ mod tests {
         assert!(fallen.has_fallen() && stopped.task.is_finished() && killed.task.is_finished());
         assert!(![stopped, killed, alive].iter().any(Setu::has_fallen));
     }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn a_reconcile_that_computes_for_longer_than_the_renew_deadline_loses_no_lease() {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+        let mut cluster = Cluster::start(1, &clock, "setu", PolicyFile::default());
+        let [lease, renew_deadline] = [3, 2].map(Duration::from_secs);
+        let timing = Timing { lease, renew_deadline, retry: Duration::from_millis(250) };
+        let computes = Arc::new(AtomicBool::new(false));
+        let begun = Arc::clone(&computes);
+        // The fault strikes in the task that makes the request.
+        cluster.tell_of_faults(Arc::new(move |_, _| {
+            begun.store(true, Ordering::Relaxed);
+            std::thread::sleep(renew_deadline * 2);
+        }));
+        let election = Some(Election { timing, shards: 1 });
+        let setu = cluster.start_setu(&Start { election, ..Start::default() });
+        setu.wire.doom(("PATCH", "/admissionchecks/check/status"), 1, Fault::ServerError);
+        let leads = || setu.context.shards.any_led();
+        until(leads).await;
+        let check = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "check"},
+            "spec": {"controllerName": "setu"},
+        });
+        cluster.server.user("admin").create(&kinds::ADMISSION_CHECK, check).unwrap();
+        until(|| computes.load(Ordering::Relaxed)).await;
+        let end = tokio::time::Instant::now() + renew_deadline * 2;
+        while tokio::time::Instant::now() < end {
+            assert!(leads());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// What is logged, line by line.
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl std::io::Write for Lines {
+        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+            lock(&self.0).extend_from_slice(text);
+            Ok(text.len())
+        }
+
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_of_the_api_server_is_logged_in_two_lines() {
+        let lines = Lines::default();
+        let written = lines.clone();
+        let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
+        let _guard = tracing::subscriber::set_default(log.with_writer(move || written.clone()).finish());
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+        let mut cluster = Cluster::start(
+            1,
+            &clock,
+            &crate::sim::scenario::controller_name_of("out"),
+            PolicyFile::default(),
+        );
+        let admin = cluster.server.user("admin");
+        for object in crate::sim::scenario::objects("out", 100).unwrap() {
+            let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
+            admin.create(kind, object).unwrap();
+        }
+        let _setu = cluster.start_setu(&Start::default());
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        lock(&lines.0).clear();
+        cluster.set_down(true);
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        cluster.set_down(false);
+        tokio::time::sleep(Duration::from_mins(1)).await;
+        let text = String::from_utf8(lock(&lines.0).clone()).unwrap();
+        let told: Vec<&str> = text.lines().collect();
+        assert!(told.len() == 2, "{text}");
+        assert!(told[0].contains("WARN") && told[0].contains("the API server does not answer"), "{text}");
+        assert!(told[1].contains("INFO") && told[1].contains("answers again seconds=30"), "{text}");
+    }
+
+    async fn until(holds: impl Fn() -> bool) {
+        for _ in 0..3_000 {
+            if holds() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("not within 30 s");
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_replica_that_slept_hears_the_answer_that_came_meanwhile_and_does_not_ask_again() {
         let clock = Clock::starting_at(jiff::Timestamp::UNIX_EPOCH);

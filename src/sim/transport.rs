@@ -29,6 +29,8 @@ use tower::Service;
 const DELAY: Duration = Duration::from_secs(30);
 /// How often a watch says up to which version it has told everything.
 const BOOKMARK_PERIOD: Duration = Duration::from_mins(1);
+/// How long before its end a watch says so for the last time.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 /// How long a watch lasts that does not say how long it should.
 const WATCH_LIMIT: Duration = Duration::from_mins(30);
 
@@ -135,10 +137,7 @@ impl Link {
         let open = Some((watch, self, end));
         stream::unfold(open, |open| async move {
             let (mut watch, link, end) = open?;
-            let next = tokio::time::timeout(
-                BOOKMARK_PERIOD.min(end.saturating_duration_since(Instant::now())),
-                watch.next(),
-            );
+            let next = tokio::time::timeout(until_bookmark(end), watch.next());
             let next = if let Ok(frame) = next.await {
                 frame
             } else {
@@ -173,6 +172,15 @@ impl Link {
         let at = frame.at.checked_add(lag).unwrap_or(frame.at);
         tokio::time::sleep(Duration::try_from(at.duration_since(self.clock.now())).unwrap_or_default()).await;
         self.wire.up().await;
+    }
+}
+
+/// How long a watch that ends then waits for news before it sends a bookmark; afterwards, until its end.
+fn until_bookmark(end: Instant) -> Duration {
+    let left = end.saturating_duration_since(Instant::now());
+    match left.saturating_sub(LAST_BOOKMARK) {
+        Duration::ZERO => left,
+        until_last => BOOKMARK_PERIOD.min(until_last),
     }
 }
 

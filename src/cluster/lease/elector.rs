@@ -11,6 +11,8 @@ use super::share::{Share, patience};
 use super::{Leadership, Settings, Shards, Term};
 use crate::clock::Clock;
 use crate::cluster::backoff::Doubling;
+use crate::cluster::watch::WATCH_SECONDS;
+use crate::error::{in_words, is_unanswered};
 use crate::names::WANTED_BY;
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -81,7 +83,8 @@ impl Elector {
 
     /// Takes part until `stop`, then gives the lease up.
     pub async fn run(mut self, stop: CancellationToken) {
-        let selector = watcher::Config::default().fields(&format!("metadata.name={}", self.name));
+        let selector =
+            watcher::Config::default().fields(&format!("metadata.name={}", self.name)).timeout(WATCH_SECONDS);
         let news = watcher(self.api.clone(), selector).backoff(Doubling::default());
         futures::pin_mut!(news);
         self.look().await;
@@ -182,11 +185,11 @@ impl Elector {
                 false
             }
             Ok(Err(error)) => {
-                tracing::warn!(lease = name, error = %error, "could not write the lease");
+                report(&name, "writing the lease", &error);
                 false
             }
             Err(_) => {
-                tracing::warn!(lease = name, "no answer while writing the lease");
+                tracing::debug!(lease = name, "no answer while writing the lease");
                 // It may have been written all the same.
                 self.look().await;
                 false
@@ -244,8 +247,8 @@ impl Elector {
         match timeout(CALL_LIMIT, self.api.replace(&self.name, &params(), &lease)).await {
             Ok(Ok(written)) => self.note(written, Instant::now()),
             Ok(Err(kube::Error::Api(status))) if status.code == 409 => {}
-            Ok(Err(error)) => tracing::warn!(lease = self.name, error = %error, "could not ask for a shard"),
-            Err(_) => tracing::warn!(lease = self.name, "no answer while asking for a shard"),
+            Ok(Err(error)) => report(&self.name, "asking for a shard", &error),
+            Err(_) => tracing::debug!(lease = self.name, "no answer while asking for a shard"),
         }
     }
 
@@ -276,8 +279,8 @@ impl Elector {
                 }
                 self.share.note(self.shard, None);
             }
-            Ok(Err(error)) => tracing::warn!(lease = name, error = %error, "could not read the lease"),
-            Err(_) => tracing::warn!(lease = name, "no answer while reading the lease"),
+            Ok(Err(error)) => report(name, "reading the lease", &error),
+            Err(_) => tracing::debug!(lease = name, "no answer while reading the lease"),
         }
     }
 
@@ -381,6 +384,16 @@ impl Elector {
             }
         }
         Ok(false)
+    }
+}
+
+/// Tells of a call that failed; of one without an answer at debug level, for the outage is told of once.
+fn report(lease: &str, action: &str, error: &kube::Error) {
+    let words = in_words(error);
+    if is_unanswered(error) {
+        tracing::debug!(lease, action, error = words, "a call for a lease got no answer");
+    } else {
+        tracing::warn!(lease, action, error = words, "a call for a lease failed");
     }
 }
 

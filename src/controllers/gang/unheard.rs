@@ -11,7 +11,6 @@ use crate::effects::events::Moment;
 use crate::gang::trace::{Claims, spans};
 use crate::gang::{StateName, message, notice};
 use jiff::{SignedDuration, Timestamp};
-use kube::runtime::reflector::ObjectRef;
 
 /// What happened so long before a replica first sees a gang, or before nobody led, is told again: the replica that should
 /// have told it may have died with it. Of two spans, or two Events, that are the same one is kept.
@@ -24,7 +23,6 @@ impl Gang<'_> {
             return;
         }
         let write = Unanswered {
-            object: ObjectRef::from_obj(workload),
             journal,
             seq: self.journal.seq,
             headline,
