@@ -655,3 +655,14 @@ async fn a_workload_that_is_deleted_at_any_time_leaves_nothing_remembered() {
         assert!(left.is_empty(), "deleted after {after} ms: {left:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn nodes_of_an_unadmitted_gang_go_within_twenty_minutes_after_its_check_is_deleted() {
+    let stage = Stage::new(Options::default(), "{}");
+    stage.job("gang", &queued());
+    stage.until("its claims are there", 120, |s| s.claims().len() == 2).await;
+    stage.admin.delete(&kinds::ADMISSION_CHECK, "", ID, Preconditions::default()).unwrap();
+    tokio::time::sleep(Duration::from_mins(9)).await;
+    assert!(!stage.is("gang", "Admitted") && stage.claims().len() == 2);
+    stage.until("they are taken back", 11 * 60, |s| s.claims().is_empty()).await;
+}

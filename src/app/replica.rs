@@ -4,7 +4,7 @@ use super::feeds::Feeds;
 use crate::cluster::lease::{Elector, Shards};
 use crate::cluster::outage::Outage;
 use crate::cluster::time::timed;
-use crate::controllers::claims::{Suspects, Sweeper};
+use crate::controllers::claims::{MissingChecks, Suspects, Sweeper};
 pub use crate::controllers::context::Parts;
 use crate::controllers::queue::{self, Action, Key, Limits};
 use crate::controllers::{Context, admission_check, claims, parameters, strays, workload};
@@ -99,6 +99,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     let sweeper = Arc::new(Sweeper {
         context: Arc::clone(context),
         suspects: Suspects::default(),
+        missing_checks: MissingChecks::default(),
         parted: Suspects::default(),
     });
     // What is not listed yet would be taken for missing.

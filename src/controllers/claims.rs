@@ -8,7 +8,7 @@ use super::context::Context;
 use super::glance::{ClaimGlance, Phase, WorkloadGlance};
 use super::memory::{lock, workload_of};
 use super::queue::Action;
-use crate::api::{NodeClaim, Workload};
+use crate::api::{AdmissionCheck, NodeClaim, Workload};
 use crate::cluster::guard::Guarded;
 use crate::effects::{call, claims, handover};
 use crate::error::Error;
@@ -21,7 +21,7 @@ use jiff::Timestamp;
 use kube::api::ListParams;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Api, ResourceExt};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -53,12 +53,30 @@ impl Suspects {
     }
 }
 
+/// AdmissionChecks that are named by claims and do not exist, with when that was first seen.
+#[derive(Debug, Default)]
+pub struct MissingChecks(Mutex<BTreeMap<String, Timestamp>>);
+
+impl MissingChecks {
+    /// Since when the check of this name is missing; `None` if it exists.
+    fn since(&self, check: &str, context: &Context) -> Option<Timestamp> {
+        let mut missing = lock(&self.0);
+        if context.stores.checks.get(&ObjectRef::new(check)).is_some() {
+            missing.remove(check);
+            return None;
+        }
+        Some(*missing.entry(check.to_owned()).or_insert_with(|| context.now()))
+    }
+}
+
 /// What this loop works on.
 pub struct Sweeper {
     /// What the controllers share.
     pub context: Arc<Context>,
     /// Claims found unwanted once.
     pub suspects: Suspects,
+    /// Checks that claims wait for in vain.
+    pub missing_checks: MissingChecks,
     /// Kept claims whose end was counted.
     pub parted: Suspects,
 }
@@ -104,7 +122,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     if claim.metadata.deletion_timestamp.is_some() || !is_ours(&claim) {
         return Ok(Action::await_change());
     }
-    if orphaned_now(context, &claim, now).await?.is_none() {
+    if orphaned_now(&sweeper, &claim, now).await?.is_none() {
         sweeper.suspects.clear(&uid);
         return Ok(next_look(&claim, now));
     }
@@ -118,7 +136,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     let Some(current) = current.filter(|c| c.metadata.uid == claim.metadata.uid && stays(c)) else {
         return Ok(Action::await_change());
     };
-    let Some(reason) = orphaned_now(context, &current, now).await? else {
+    let Some(reason) = orphaned_now(&sweeper, &current, now).await? else {
         return Ok(Action::await_change());
     };
     if current.is_handing_back() {
@@ -157,17 +175,19 @@ fn next_look(claim: &NodeClaim, now: Timestamp) -> Action {
 
 /// Why nobody wants a claim any more. One that names no Workload belongs to nobody.
 async fn orphaned_now(
-    context: &Context,
+    sweeper: &Sweeper,
     claim: &NodeClaim,
     now: Timestamp,
 ) -> Result<Option<Orphaned>, Error> {
+    let context = &*sweeper.context;
+    let alone = |workload, check_missing| Kin { workload, slice_lives: false, check_missing };
     let Some(object) = workload_of(claim).filter(|_| !is_warm(claim)) else {
-        return Ok(orphaned(claim, Kin { workload: None, slice_lives: false }, now));
+        return Ok(orphaned(claim, alone(None, None), now));
     };
+    let missing = sweeper.missing_checks.since(claim.annotation(names::CHECK), context);
     let is_meant = |w: &Workload| w.metadata.uid.as_deref() == Some(claim.label(names::WORKLOAD_UID));
-    let alone = |workload| Kin { workload, slice_lives: false };
     let cached = context.stores.workloads.get(&object).filter(|w| is_meant(w));
-    let judged = orphaned(claim, alone(cached.as_deref()), now);
+    let judged = orphaned(claim, alone(cached.as_deref(), missing), now);
     if judged.is_none() || planted!(SweepBeforeStores) {
         return Ok(judged);
     }
@@ -180,14 +200,21 @@ async fn orphaned_now(
             Some(Guarded(Ok(found))) => Some(found).filter(is_meant),
             None => None,
         };
-    let kin = Kin { workload: found.as_ref(), slice_lives: false };
+    let kin = alone(found.as_ref(), missing);
     match orphaned(claim, kin, now) {
         Some(Orphaned::WorkloadGone | Orphaned::SlicesOver) if shares_its_pin(claim) => {
-            let kin = Kin { slice_lives: slice_lives(&api, claim).await?, ..kin };
+            let kin = Kin { slice_lives: slice_lives(context, namespace, claim).await?, ..kin };
             Ok(orphaned(claim, kin, now))
         }
+        Some(Orphaned::CheckGone) if check_exists(context, claim).await? => Ok(None),
         judged => Ok(judged),
     }
+}
+
+/// Whether the check that a claim was made for exists, whatever the cache says.
+async fn check_exists(context: &Context, claim: &NodeClaim) -> Result<bool, Error> {
+    let (check, api) = (claim.annotation(names::CHECK), Api::<AdmissionCheck>::all(context.client.clone()));
+    Ok(call("reading AdmissionCheck", check, api.get_metadata_opt(check)).await?.is_some())
 }
 
 /// Whether the gang's label says that the claim was made for a slice of an elastic Job.
@@ -195,13 +222,16 @@ fn shares_its_pin(claim: &NodeClaim) -> bool {
     claim.label(names::GANG) != gang_of(claim)
 }
 
-/// Whether a slice of the same elastic Job is not over yet.
-async fn slice_lives(api: &Api<Guarded<Workload>>, claim: &NodeClaim) -> Result<bool, Error> {
-    let of = claim.annotation(names::WORKLOAD);
-    let all = call("listing the slices of Workload", of, api.list(&ListParams::default())).await?;
+/// Whether a slice of the same elastic Job is not over yet. Many claims are orphaned at once, so those of one namespace
+/// share one read.
+async fn slice_lives(context: &Context, namespace: &str, claim: &NodeClaim) -> Result<bool, Error> {
+    let read = async {
+        let api: Api<Guarded<Workload>> = Api::namespaced(context.client.clone(), namespace);
+        let list = api.list(&ListParams::default());
+        let all = call("listing the Workloads of namespace", namespace, list).await?;
+        Ok(all.items.into_iter().filter_map(|found| found.0.ok()).collect())
+    };
+    let all = context.slices.read(namespace.to_owned(), read).await?;
     let (label, check) = (claim.label(names::GANG), claim.annotation(names::CHECK));
-    Ok(all.items.into_iter().any(|found| match found.0 {
-        Ok(workload) => !workload.is("Finished") && pin(&workload, check) == label,
-        Err(_) => false,
-    }))
+    Ok(all.iter().any(|workload| !workload.is("Finished") && pin(workload, check) == label))
 }

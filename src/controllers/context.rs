@@ -163,6 +163,8 @@ pub struct Context {
     pub telemetry: Telemetry,
     /// The live claims of NodePools, by their names: gangs that are woken together need the same.
     pub(super) pool_claims: Joined<Vec<String>, [NodeClaim], Error>,
+    /// The Workloads of namespaces, where claims of slices are orphaned.
+    pub(super) slices: Joined<String, [Workload], Error>,
     /// What gangs read past the caches, by the UIDs of their Workloads.
     pub(super) reads: Batched<String, (Vec<NodeClaim>, Vec<Node>)>,
     /// Whose gangs something is remembered of in any of these.
@@ -208,6 +210,7 @@ impl Context {
             gates,
             wake,
             pool_claims: Joined::default(),
+            slices: Joined::default(),
             reads: Batched::default(),
             gang_index: GangIndex::default(),
             own_writes: OwnWrites::default(),

@@ -39,9 +39,20 @@ impl GangIndex {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cause {
     /// Their Workload is gone.
-    Deleted,
+    Deleted {
+        /// Whether it was admitted.
+        ran: bool,
+    },
     /// This replica no longer leads their shard, or leads it anew.
     TermOver,
+}
+
+/// What was known of the gangs of one Workload.
+struct Forgotten {
+    /// Each gang with where it was last seen.
+    last_seen: Vec<(String, Journal, Subject)>,
+    /// Whether others that waited for them may have their turn.
+    freed: bool,
 }
 
 impl Context {
@@ -52,16 +63,23 @@ impl Context {
         self.policies.forget_notices(&uid);
         self.own_writes.forget(&uid);
         self.progress.forget(&uid);
-        let ran = workload.is("Admitted");
-        for (gang, journal, subject) in self.forget_gangs(&uid, Cause::Deleted, ran) {
-            self.trace_cut_off(&gang, &journal, &subject);
+        let forgotten = self.forget_gangs(&uid, Cause::Deleted { ran: workload.is("Admitted") });
+        for (gang, journal, subject) in &forgotten.last_seen {
+            self.trace_cut_off(gang, journal, subject);
+        }
+        if forgotten.freed {
+            self.next_turn();
         }
     }
 
     /// Forgets the gangs of all Workloads whose UID fits: their term is over.
     pub(super) fn forget_term(&self, fits: impl Fn(&str) -> bool) {
+        let mut freed = false;
         for uid in self.gang_index.uids(&fits) {
-            self.forget_gangs(&uid, Cause::TermOver, false);
+            freed |= self.forget_gangs(&uid, Cause::TermOver).freed;
+        }
+        if freed {
+            self.next_turn();
         }
         self.seen.forget_orphaned_where(fits);
         if !self.shards.any_led() || self.shards.count() == 1 {
@@ -77,13 +95,12 @@ impl Context {
         if known.is_none_or(|known| known.uid != uid) {
             self.forget_deleted(workload);
         } else if !self.acts_for(&uid) {
-            self.forget_gangs(&uid, Cause::TermOver, false);
+            self.forget_gangs(&uid, Cause::TermOver);
         }
     }
 
-    /// Forgets the gangs of one Workload, and has others that waited for them have their turn. Returns where they were
-    /// last seen.
-    fn forget_gangs(&self, uid: &str, cause: Cause, ran: bool) -> Vec<(String, Journal, Subject)> {
+    /// Forgets the gangs of one Workload.
+    fn forget_gangs(&self, uid: &str, cause: Cause) -> Forgotten {
         let gangs = self.gang_index.take(uid);
         lock(&self.failures).remove(uid);
         self.board.forget(&gangs);
@@ -92,19 +109,14 @@ impl Context {
             self.estimates.forget(gang);
             self.policies.forget(gang);
             let seen = match cause {
-                Cause::Deleted => self.seen.forget(gang, ran),
+                Cause::Deleted { ran } => self.seen.forget(gang, ran),
                 Cause::TermOver => self.seen.forget_term(gang),
             };
             last_seen.extend(seen.map(|(journal, subject)| (gang.clone(), journal, subject)));
         }
-        let freed = {
-            let mut pages = self.ledger.open();
-            gangs.iter().filter(|gang| pages.forget(gang)).count() > 0
-        };
-        if freed {
-            self.next_turn();
-        }
-        last_seen
+        let mut pages = self.ledger.open();
+        let freed = gangs.iter().filter(|gang| pages.forget(gang)).count() > 0;
+        Forgotten { last_seen, freed }
     }
 
     /// How many entries this replica has of gangs, by what they tell: none once all gangs are forgotten.

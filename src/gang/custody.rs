@@ -15,6 +15,9 @@ use jiff::{SignedDuration, Timestamp};
 
 /// How long after the end of a hold nobody but the gang itself ends it.
 const GRACE: SignedDuration = SignedDuration::from_mins(1);
+/// How long an AdmissionCheck must be missing before the nodes of gangs that wait for it are taken back: whoever
+/// installs anew may delete it and create it again.
+const CHECK_MISSING: SignedDuration = SignedDuration::from_mins(10);
 /// How long a gang that finished is left to part with its nodes as its policy says.
 const PARTING: SignedDuration = SignedDuration::from_mins(5);
 
@@ -25,6 +28,8 @@ pub enum Orphaned {
     WorkloadGone,
     /// Its hold ran out before its gang was admitted.
     HoldExpired,
+    /// Its gang was not admitted, and the AdmissionCheck that it waited for was deleted.
+    CheckGone,
     /// Every slice of its elastic Job is over.
     SlicesOver,
     /// Its gang finished, and nobody looks after it any more.
@@ -37,9 +42,10 @@ pub enum Orphaned {
 
 impl Orphaned {
     /// Every reason.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::WorkloadGone,
         Self::HoldExpired,
+        Self::CheckGone,
         Self::SlicesOver,
         Self::GangOver,
         Self::WarmOver,
@@ -51,6 +57,7 @@ impl Orphaned {
         match self {
             Self::WorkloadGone => "workload_gone",
             Self::HoldExpired => "hold_expired",
+            Self::CheckGone => "check_gone",
             Self::SlicesOver => "slices_over",
             Self::GangOver => "gang_over",
             Self::WarmOver => "warm_over",
@@ -66,6 +73,8 @@ pub struct Kin<'a> {
     pub workload: Option<&'a Workload>,
     /// Whether another slice of the same elastic Job is not finished.
     pub slice_lives: bool,
+    /// Since when the AdmissionCheck that it was made for is known not to exist; `None` while it does.
+    pub check_missing: Option<Timestamp>,
 }
 
 /// Why a NodeClaim of ours is nobody's any more; `None` while somebody wants it.
@@ -84,6 +93,10 @@ pub fn orphaned(claim: &NodeClaim, kin: Kin<'_>, now: Timestamp) -> Option<Orpha
         let finished =
             condition::since(workload.conditions(), "Finished").filter(|_| workload.is("Finished"));
         return finished.is_some_and(|at| at + PARTING <= now).then_some(Orphaned::GangOver);
+    }
+    if kin.check_missing.is_some_and(|since| since + CHECK_MISSING <= now) {
+        // Without the check nobody looks after the gang, and Kueue admits nothing.
+        return Some(Orphaned::CheckGone);
     }
     // One that does not say is held for as long as its Workload is there.
     hold_ends(claim).is_some_and(|end| end <= now).then_some(Orphaned::HoldExpired)
@@ -172,7 +185,11 @@ mod tests {
     }
 
     fn of(workload: Option<&Workload>, slice_lives: bool, held_until: Option<i64>) -> Option<Orphaned> {
-        orphaned(&claim(held_until.map(at)), Kin { workload, slice_lives }, at(100) + GRACE)
+        orphaned(
+            &claim(held_until.map(at)),
+            Kin { workload, slice_lives, check_missing: None },
+            at(100) + GRACE,
+        )
     }
 
     #[test]
@@ -192,7 +209,11 @@ mod tests {
         }
         // Nobody looks after a gang whose check is not ours any more.
         let later = |workload| {
-            orphaned(&claim(None), Kin { workload: Some(workload), slice_lives: false }, at(0) + PARTING)
+            orphaned(
+                &claim(None),
+                Kin { workload: Some(workload), slice_lives: false, check_missing: None },
+                at(0) + PARTING,
+            )
         };
         assert_eq!([later(&runs), later(&evicted)], [None, None]);
         assert_eq!(later(&finished), Some(Orphaned::GangOver));
@@ -200,10 +221,22 @@ mod tests {
     }
 
     #[test]
+    fn nodes_of_a_gang_that_waits_are_orphaned_ten_minutes_after_its_check_is_gone() {
+        let reserved = workload(&[("QuotaReserved", "True", "QuotaReserved")]);
+        let runs = workload(&[("QuotaReserved", "True", "QuotaReserved"), ("Admitted", "True", "Admitted")]);
+        let of = |workload, seconds| {
+            let kin = Kin { workload: Some(workload), slice_lives: false, check_missing: Some(at(0)) };
+            orphaned(&claim(Some(at(9_000))), kin, at(seconds))
+        };
+        assert_eq!([of(&reserved, 599), of(&reserved, 600)], [None, Some(Orphaned::CheckGone)]);
+        assert_eq!(of(&runs, 6_000), None, "pods run on it");
+    }
+
+    #[test]
     fn what_is_kept_warm_goes_when_its_time_is_over_whoever_it_was_made_for() {
         let mut kept = claim(Some(at(100)));
         kept.metadata.labels = Some([(names::WARM.to_owned(), "key".to_owned())].into());
-        let none = Kin { workload: None, slice_lives: false };
+        let none = Kin { workload: None, slice_lives: false, check_missing: None };
         assert_eq!(orphaned(&kept, none, at(99)), None);
         assert_eq!(orphaned(&kept, none, at(100)), Some(Orphaned::WarmOver));
         kept.metadata.annotations = None;

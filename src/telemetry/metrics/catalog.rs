@@ -94,7 +94,7 @@ catalog! {
     KEPT_WARM = counter("setu_warm_node_seconds_total", &["nodepool", "result"],
         "Seconds that nodes were kept for a next gang, until one took them over (reused) or they went without (unused)");
     SWEPT = counter("setu_orphans_swept_total", &["reason"],
-        "NodeClaims deleted because nobody wants them: their Workload is gone, their hold ran out, every slice of their elastic Job is over, their gang finished, or no gang took them over in the time they were kept");
+        "NodeClaims deleted because nobody wants them: their Workload is gone, their hold ran out, every slice of their elastic Job is over, their gang finished, the AdmissionCheck that it waited for was deleted, or no gang took them over in the time they were kept");
     CAPACITY = counter("setu_capacity_validation_total", &["nodepool", "result"],
         "Comparisons of a gang's demand with the limits of a NodePool");
     QUOTA = counter("setu_quota_check_total", &["queue", "result"],
