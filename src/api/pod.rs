@@ -1,7 +1,7 @@
 //! The part of a pod template that decides where its pods fit: resources, selectors, tolerations.
 
 use k8s_openapi::api::core::v1::{
-    ContainerPort, NodeAffinity, PodAntiAffinity, PodCondition, ResourceRequirements, Toleration,
+    ContainerPort, NodeAffinity, PodAffinity, PodAntiAffinity, PodCondition, ResourceRequirements, Toleration,
     TopologySpreadConstraint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -59,10 +59,10 @@ pub struct PodSpec {
     /// Node labels the pods ask for.
     #[serde(default)]
     pub node_selector: BTreeMap<String, String>,
-    /// Affinity to nodes, and to other pods where it keeps them off the same node.
+    /// Affinity to nodes and to other pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub affinity: Option<Affinity>,
-    /// How the pods spread over nodes.
+    /// How the pods spread over topology domains.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub topology_spread_constraints: Vec<TopologySpreadConstraint>,
     /// Taints the pods tolerate.
@@ -101,6 +101,9 @@ pub struct Affinity {
     /// Which nodes the pods may run on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_affinity: Option<NodeAffinity>,
+    /// Near which other pods they must run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod_affinity: Option<PodAffinity>,
     /// Which other pods they shun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_anti_affinity: Option<PodAntiAffinity>,

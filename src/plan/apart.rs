@@ -40,7 +40,7 @@ fn shunned(spec: &PodSpec) -> impl Iterator<Item = Option<&LabelSelector>> {
 }
 
 /// Whether pods that start with these labels may come to match: controllers add labels to those of the template.
-fn may_select(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+pub(super) fn may_select(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
     let equal = |(key, value): (&String, &String)| labels.get(key).is_none_or(|has| has == value);
     let fits = |operator: &str, values: &[String], has: &String| match operator {
         "In" => values.contains(has),

@@ -95,22 +95,30 @@ impl Draft {
         Ok(Self { node_pool, requirements, notes: Vec::new(), defined, pool: Arc::clone(pool) })
     }
 
-    /// The same draft with one label held to a value.
+    /// The same draft with one label held to a value, as `who` asks for.
     ///
     /// # Errors
     /// Where the nodes cannot have it.
-    pub fn held_to(&self, key: &str, value: &str) -> Result<Self, Obstacle> {
+    pub fn held_to(&self, key: &str, value: &str, who: &str) -> Result<Self, Obstacle> {
+        self.narrowed(key, &Values::one(value), who)
+    }
+
+    /// The same draft with one label held to some values, as `who` asks for.
+    ///
+    /// # Errors
+    /// Where the nodes can have none of them.
+    pub fn narrowed(&self, key: &str, values: &Values, who: &str) -> Result<Self, Obstacle> {
         let mut held = self.clone();
-        held.requirements.add(key, &Values::one(value)).map_err(|c| {
+        held.requirements.add(key, values).map_err(|c| {
             Obstacle::new(
                 ObstacleReason::RequirementsClash,
                 format!(
-                    "colocation asks for {} {}, but NodePool {} offers {}",
+                    "{who} asks for {} {}, but NodePool {} offers {}",
                     c.key, c.asked, self.node_pool, c.offered
                 ),
             )
         })?;
-        held.defined.insert(key.to_owned());
+        held.defined.insert(normalized(key).to_owned());
         Ok(held)
     }
 
@@ -266,8 +274,8 @@ pub fn constrained(node: &Requirements, spec: &PodSpec) -> Result<Requirements, 
 }
 
 /// What the pods ask of their nodes, without the gang's own label: the template of a Job that runs has it.
-fn without_pin<'a>(request: &Request<'_>, wanted: &PodSetDemand<'a>) -> Cow<'a, PodSpec> {
-    let spec = &wanted.pod_set.template.spec;
+fn without_pin<'a>(request: &Request<'_>, wanted: &'a PodSetDemand<'_>) -> Cow<'a, PodSpec> {
+    let spec = &*wanted.spec;
     let pinned = spec.node_selector.get(names::GANG).is_some_and(|value| value == request.gang);
     if !pinned || request.workload.replaces().is_none() {
         return Cow::Borrowed(spec);
@@ -311,7 +319,7 @@ fn undefined(key: &str, value: &str) -> Clash {
 }
 
 fn check_taints(taints: &[Taint], wanted: &PodSetDemand<'_>, pool: &str) -> Result<(), Obstacle> {
-    let mut tolerations = wanted.pod_set.template.spec.tolerations.clone();
+    let mut tolerations = wanted.spec.tolerations.clone();
     tolerations.extend(wanted.flavors.iter().flat_map(|f| f.spec.tolerations.clone()));
     match taints.iter().find(|taint| !tolerates(&tolerations, taint)) {
         None => Ok(()),

@@ -7,12 +7,14 @@ use super::claim::constrained;
 use super::daemons::keys;
 use super::requirements::{Requirements, Values};
 use super::resources::{self, Defaults};
+use super::runtime;
 use super::{Cluster, Obstacle, ObstacleReason, Outcome, Request};
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::queue::CheckRule;
 use crate::api::workload::PodSet;
 use crate::api::{ClusterQueue, ResourceFlavor, Workload};
 use crate::names;
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -24,6 +26,8 @@ const SLICES: usize = 64;
 pub struct PodSetDemand<'a> {
     /// The pod set.
     pub pod_set: &'a PodSet,
+    /// The spec of its pods, with what their RuntimeClass adds.
+    pub spec: Cow<'a, PodSpec>,
     /// Pods that need a place.
     pub pods: u32,
     /// Flavors it was assigned, each once.
@@ -63,13 +67,14 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
                 ),
             )));
         }
-        if let Some(obstacle) = contradiction(pod_set) {
+        let spec = runtime::completed(&pod_set.template.spec, cluster.runtime_classes, &pod_set.name)?;
+        if let Some(obstacle) = contradiction(&pod_set.name, &spec) {
             return Err(Outcome::Never(obstacle));
         }
         let flavors = flavors(cluster.flavors, request.workload, &pod_set.name).map_err(Outcome::Wait)?;
         let each = each(cluster, pod_set).map_err(Outcome::Wait)?;
         let per_node = if shuns_itself(pod_set) { 1 } else { u32::MAX };
-        needs.push(PodSetDemand { pod_set, pods, flavors, each, per_node });
+        needs.push(PodSetDemand { pod_set, spec, pods, flavors, each, per_node });
     }
     if needs.is_empty() {
         let managed = request.policy.managed_resources.join(", ");
@@ -214,8 +219,7 @@ fn each(cluster: &Cluster<'_>, pod_set: &PodSet) -> Result<ResourceList, Obstacl
 
 /// What no node can ever be: what the selector and the affinity of a pod ask for together, where no term of the
 /// affinity can be met, whatever NodePools offer.
-fn contradiction(pod_set: &PodSet) -> Option<Obstacle> {
-    let spec = &pod_set.template.spec;
+fn contradiction(pod_set: &str, spec: &PodSpec) -> Option<Obstacle> {
     let mut asked = Requirements::default();
     for key in keys(spec) {
         // A key that nothing is asked of yet can always be narrowed.
@@ -225,8 +229,8 @@ fn contradiction(pod_set: &PodSet) -> Option<Obstacle> {
     Some(Obstacle::new(
         ObstacleReason::RequirementsClash,
         format!(
-            "pod set {} contradicts itself: nodeSelector and node affinity want {} {}, and also {}; correct the pods",
-            pod_set.name, clash.key, clash.offered, clash.asked
+            "pod set {pod_set} contradicts itself: nodeSelector and node affinity want {} {}, and also {}; correct the pods",
+            clash.key, clash.offered, clash.asked
         ),
     ))
 }

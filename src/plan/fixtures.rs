@@ -12,6 +12,7 @@ use crate::api::{
 };
 use crate::names;
 use crate::policy::Policy;
+use k8s_openapi::api::node::v1::RuntimeClass;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -84,6 +85,7 @@ pub struct World {
     pub ways: Ways<'static>,
     pub shapes: Vec<Shape>,
     pub short: BTreeSet<Offering>,
+    pub runtime_classes: Vec<Arc<RuntimeClass>>,
 }
 
 impl World {
@@ -107,6 +109,7 @@ impl World {
             ways: Ways::From(0),
             shapes: Vec::new(),
             short: BTreeSet::new(),
+            runtime_classes: Vec::new(),
         }
     }
 
@@ -134,6 +137,7 @@ impl World {
             reserved: &self.reserved,
             shapes: &self.shapes,
             short: Some(&self.short),
+            runtime_classes: &self.runtime_classes,
             cluster_queues: &self.queues,
             cohorts: &self.cohorts,
             local_queues: Some(&self.local_queues),

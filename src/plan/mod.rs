@@ -23,11 +23,13 @@ pub mod pools;
 pub mod quantity;
 pub mod requirements;
 pub mod resources;
+pub mod runtime;
 pub mod shapes;
 pub mod sightings;
 pub mod slots;
 pub mod strategy;
 pub mod tiers;
+pub mod topology;
 pub mod warm;
 
 use crate::api::parameters::Pinning;
@@ -40,6 +42,7 @@ use crate::names;
 use crate::planted::planted;
 use crate::policy::Policy;
 use crate::policy::file::Guards;
+use demand::PodSetDemand;
 use gates::guards::Traffic;
 use k8s_openapi::api::core::v1::{LimitRange, Toleration};
 use k8s_openapi::api::node::v1::RuntimeClass;
@@ -49,6 +52,7 @@ use shapes::Shape;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tiers::Choice;
+use topology::Topology;
 
 /// What the planner may look at: a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -169,16 +173,32 @@ pub fn pod_set_updates(pod_sets: &[String], gang: &str, pinning: Pinning) -> Vec
         .collect()
 }
 
+/// What a gang needs, whatever way its nodes come.
+struct Needs<'a> {
+    demand: Vec<PodSetDemand<'a>>,
+    topology: Topology,
+}
+
+impl Needs<'_> {
+    fn choices(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<Choice> {
+        tiers::choices(cluster, request, &self.demand, &self.topology)
+    }
+}
+
 /// Plans the nodes of a gang.
 pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
-    let demand = match demand::demand(cluster, request) {
-        Ok(demand) => demand,
+    let needs = demand::demand(cluster, request).and_then(|demand| {
+        let topology = Topology::of(cluster, request, &demand).map_err(Outcome::Refuse)?;
+        Ok(Needs { demand, topology })
+    });
+    let needs = match needs {
+        Ok(needs) => needs,
         Err(stop) => return stop,
     };
-    let choices = tiers::choices(cluster, request, &demand);
+    let choices = needs.choices(cluster, request);
     let last = u32::try_from(choices.len()).unwrap_or(u32::MAX).saturating_sub(1);
     let look = |index, choice: &Choice| {
-        let plan = way(cluster, request, &demand, choice)?;
+        let plan = way(cluster, request, &needs, choice)?;
         Ok(Plan { choice: index, choices: last.saturating_add(1), ..plan })
     };
     let first = match request.ways {
@@ -264,22 +284,26 @@ pub struct Surveyed {
 /// What planning comes to where no way has to be looked for.
 pub fn survey(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Vec<Surveyed>, Outcome> {
     let demand = demand::demand(cluster, request)?;
+    let topology = Topology::of(cluster, request, &demand).map_err(Outcome::Refuse)?;
+    let needs = Needs { demand, topology };
     let look = |choice: Choice| {
-        let plan = nodes(cluster, request, &demand, &choice);
+        let plan = nodes(cluster, request, &needs, &choice);
         let reports = plan.as_ref().map(|plan| gates::ask(cluster, request, plan)).unwrap_or_default();
         Surveyed { name: choice.name, plan, reports }
     };
-    Ok(tiers::choices(cluster, request, &demand).into_iter().map(look).collect())
+    Ok(needs.choices(cluster, request).into_iter().map(look).collect())
 }
 
 /// The plan of one way, if every gate lets it pass.
 fn way(
     cluster: &Cluster<'_>,
     request: &Request<'_>,
-    demand: &[demand::PodSetDemand<'_>],
+    needs: &Needs<'_>,
     choice: &Choice,
 ) -> Result<Plan, Obstacle> {
-    let plan = nodes(cluster, request, demand, choice)?.keeping(cluster.kept);
+    let plan = nodes(cluster, request, needs, choice)?;
+    needs.topology.allows_kept(&plan, cluster.kept)?;
+    let plan = plan.keeping(cluster.kept);
     match request.ways {
         Ways::Accepted { .. } | Ways::Like(_) => gates::stands(cluster, request, plan),
         Ways::From(_) => gates::pass(cluster, request, plan),
@@ -290,11 +314,14 @@ fn way(
 fn nodes(
     cluster: &Cluster<'_>,
     request: &Request<'_>,
-    demand: &[demand::PodSetDemand<'_>],
+    needs: &Needs<'_>,
     choice: &Choice,
 ) -> Result<Plan, Obstacle> {
-    let drafts = choice.drafts.as_deref().map_err(Clone::clone)?;
-    let plan = slots::plan(cluster, request, demand, drafts)?;
+    let portions = choice.portions.as_deref().map_err(Clone::clone)?;
+    let (demand, drafts): (Vec<_>, Vec<_>) =
+        portions.iter().filter_map(|portion| portion.of(&needs.demand)).unzip();
+    let plan = slots::plan(cluster, request, &demand, &drafts)?;
+    needs.topology.allows_hosts(&plan)?;
     let plan = Plan { tier: choice.tier, way: choice.name.clone(), ..plan };
     let pinned = demand::pinned(cluster.cluster_queue, request);
     merge::check(cluster, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;

@@ -68,6 +68,8 @@ pub enum ObstacleReason {
     TooManyNodes,
     TooLarge,
     ResourceClaims,
+    RuntimeClassMissing,
+    TopologyUnmet,
     BadQuantity,
     UpdatesClash,
     CapacityShort,
@@ -111,6 +113,7 @@ impl ObstacleReason {
                 | Self::BudgetExceeded
                 | Self::PlacementForbidden
                 | Self::StaticNodePool
+                | Self::TopologyUnmet
         )
     }
 }

@@ -6,6 +6,7 @@
 
 use super::claim::Draft;
 use super::demand::PodSetDemand;
+use super::topology::{Portion, Topology};
 use super::{Cluster, Obstacle, ObstacleReason, Request, pools};
 use crate::api::parameters::{CapacityType, ColocationMode, Tier};
 use crate::names;
@@ -22,8 +23,8 @@ pub struct Choice {
     pub tier: u32,
     /// Tier, capacity type, NodePool and place, as far as there is a choice of each; for people.
     pub name: String,
-    /// One draft for each pod set, or why this is no way.
-    pub drafts: Result<Vec<Draft>, Obstacle>,
+    /// The pods with the drafts of their nodes, or why this is no way.
+    pub portions: Result<Vec<Portion>, Obstacle>,
 }
 
 /// The tiers of a policy. One that names none has a single tier without a name.
@@ -35,10 +36,18 @@ pub fn of_policy(policy: &Policy) -> Vec<Tier> {
 }
 
 /// Every way, the preferred first. Never empty.
-pub fn choices(cluster: &Cluster<'_>, request: &Request<'_>, demand: &[PodSetDemand<'_>]) -> Vec<Choice> {
+pub fn choices(
+    cluster: &Cluster<'_>,
+    request: &Request<'_>,
+    demand: &[PodSetDemand<'_>],
+    topology: &Topology,
+) -> Vec<Choice> {
     let mut all = Vec::new();
     for (index, tier) in (0_u32..).zip(of_policy(request.policy)) {
-        let one = |name: Vec<&str>, drafts| Choice { tier: index, name: name.join(" "), drafts };
+        let one = |name: Vec<&str>, portions| {
+            let name = name.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
+            Choice { tier: index, name, portions }
+        };
         let candidates: Result<Vec<Vec<Draft>>, Obstacle> =
             demand.iter().map(|wanted| pools::candidates(cluster, request, &tier, wanted)).collect();
         let candidates = match candidates {
@@ -63,8 +72,13 @@ pub fn choices(cluster: &Cluster<'_>, request: &Request<'_>, demand: &[PodSetDem
                 let pools =
                     if several { pools.into_iter().collect::<Vec<_>>().join(" and ") } else { String::new() };
                 for (place, drafts) in places(request.policy.colocation.as_ref(), cluster.settled, drafts) {
-                    let name = [tier.name.as_str(), kind, &pools, &place];
-                    all.push(one(name.into_iter().filter(|part| !part.is_empty()).collect(), drafts));
+                    let arranged = match drafts {
+                        Ok(drafts) => topology.arrange(demand, &drafts),
+                        Err(obstacle) => vec![(String::new(), Err(obstacle))],
+                    };
+                    for (domains, portions) in arranged {
+                        all.push(one(vec![&tier.name, kind, &pools, &place, &domains], portions));
+                    }
                 }
             }
         }
@@ -89,7 +103,9 @@ fn by_capacity_type(order: &[CapacityType], candidates: Vec<Vec<Draft>>) -> Resu
         return Ok(vec![Held { kind: "", candidates }]);
     }
     let held = |list: &[Draft], kind: CapacityType| -> Vec<Draft> {
-        list.iter().filter_map(|draft| draft.held_to(names::CAPACITY_TYPE, kind.value()).ok()).collect()
+        list.iter()
+            .filter_map(|draft| draft.held_to(names::CAPACITY_TYPE, kind.value(), "the policy").ok())
+            .collect()
     };
     let mut all = Vec::new();
     let mut seen = BTreeSet::new();
@@ -163,7 +179,7 @@ fn places(
     values.sort_by_key(|value| settled != Some(value.as_str()));
     let mut all: Vec<_> = values
         .into_iter()
-        .map(|value| (value.clone(), drafts.iter().map(|d| d.held_to(key, value)).collect()))
+        .map(|value| (value.clone(), drafts.iter().map(|d| d.held_to(key, value, "colocation")).collect()))
         .collect();
     match (mode, common) {
         (ColocationMode::Required, Some(_)) if !all.is_empty() => {}

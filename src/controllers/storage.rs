@@ -1,0 +1,66 @@
+//! Reads the storage objects that the pods of a Workload depend on, and no others.
+
+use crate::api::Workload;
+use crate::effects::call;
+use crate::error::Error;
+use crate::plan::volumes::{Found, Storage, claims_of, class_of, ephemeral_classes_of, volume_of};
+use futures::{StreamExt, TryStreamExt, stream};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::{Api, Client};
+use serde::de::DeserializeOwned;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+
+/// Most objects that are read at the same time.
+const PARALLEL: usize = 8;
+
+/// Reads the claims that the pods use, the volumes these are bound to, and the StorageClasses of those that are not
+/// bound.
+///
+/// # Errors
+/// The first read that failed for another reason than that the object does not exist or may not be read.
+pub async fn read(client: &Client, workload: &Workload) -> Result<Storage, Error> {
+    let names = claims_of(workload);
+    let mut classes = ephemeral_classes_of(workload);
+    if names.is_empty() && classes.is_empty() {
+        return Ok(Storage::default());
+    }
+    let namespace = workload.metadata.namespace.as_deref().unwrap_or_default();
+    let api: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+    let claims = all(&api, "reading PersistentVolumeClaim", names).await?;
+    let mut volumes = BTreeSet::new();
+    for claim in claims.values() {
+        if let Found::There(claim) = claim {
+            match volume_of(claim) {
+                Some(volume) => volumes.extend([volume.to_owned()]),
+                None => classes.extend(class_of(claim).map(str::to_owned)),
+            }
+        }
+    }
+    let api: Api<PersistentVolume> = Api::all(client.clone());
+    let volumes = all(&api, "reading PersistentVolume", volumes).await?;
+    let api: Api<StorageClass> = Api::all(client.clone());
+    let classes = all(&api, "reading StorageClass", classes).await?;
+    Ok(Storage { claims, volumes, classes })
+}
+
+async fn all<K>(
+    api: &Api<K>,
+    action: &'static str,
+    names: BTreeSet<String>,
+) -> Result<BTreeMap<String, Found<K>>, Error>
+where
+    K: Clone + Debug + DeserializeOwned,
+{
+    let read = |name: String| async move {
+        let found = match call(action, &name, api.get_opt(&name)).await {
+            Ok(Some(object)) => Found::There(Box::new(object)),
+            Ok(None) => Found::Absent,
+            Err(error) if error.is_forbidden() => Found::Forbidden,
+            Err(error) => return Err(error),
+        };
+        Ok((name, found))
+    };
+    stream::iter(names.into_iter().map(read)).buffer_unordered(PARALLEL).try_collect().await
+}

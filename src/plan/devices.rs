@@ -1,0 +1,80 @@
+//! Extended resources that a DeviceClass serves, which no node of its own offers.
+//!
+//! Source: KEP-5004. The scheduler turns requests for such a resource into a ResourceClaim. The devices are in
+//! ResourceSlices and not in the allocatable of a Node, so a NodeClaim that asks for them never initializes.
+
+use super::{Cluster, Obstacle, ObstacleReason, Request, resources};
+use crate::api::pod::ResourceList;
+use crate::names;
+
+/// Why no node can be made for pods of this pod set that take these amounts, if a DeviceClass serves one of them.
+pub fn obstacle(
+    cluster: &Cluster<'_>,
+    request: &Request<'_>,
+    pod_set: &str,
+    each: &ResourceList,
+) -> Option<Obstacle> {
+    let (resource, class) = each.keys().find_map(|key| Some((key, class_of(cluster, request, key)?)))?;
+    let message = format!(
+        "pod set {pod_set} requests {resource}, which DeviceClass {class} serves through dynamic resource allocation, and \
+         whose devices no NodeClaim can ask for; where a device plugin serves them, take spec.extendedResourceName off the \
+         DeviceClass or state the node's {resource} under packing.shapes"
+    );
+    Some(Obstacle::new(ObstacleReason::DeviceClass, message))
+}
+
+/// Name of the DeviceClass that serves a resource.
+fn class_of(cluster: &Cluster<'_>, request: &Request<'_>, resource: &str) -> Option<String> {
+    if let Some(name) = resource.strip_prefix(names::DEVICE_CLASS_PREFIX) {
+        return Some(name.to_owned());
+    }
+    let serves = cluster
+        .device_classes
+        .iter()
+        .find(|class| class.spec.extended_resource_name.as_deref() == Some(resource))?;
+    // A device plugin may serve the same resource on other nodes.
+    let has = |list: &ResourceList| list.get(resource).is_some_and(resources::is_positive);
+    let stated = request.policy.shapes.iter().any(|shape| has(&shape.allocatable));
+    let shown = cluster.shapes.iter().any(|shape| shape.is_shown() && has(&shape.allocatable));
+    (!stated && !shown).then(|| serves.metadata.name.clone().unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::super::fixtures::{World, object};
+    use super::*;
+    use serde_json::json;
+    use std::sync::Arc;
+
+    fn world() -> World {
+        let class = json!({"metadata": {"name": "gpu.nvidia.com"}, "spec": {"extendedResourceName": "nvidia.com/gpu"}});
+        World { device_classes: vec![Arc::new(object(class))], ..World::new() }
+    }
+
+    #[test]
+    fn resource_that_a_device_class_serves_is_refused_until_the_class_is_gone() {
+        let mut world = world();
+        let (reason, message) = world.obstacle();
+        assert_eq!(reason, ObstacleReason::DeviceClass);
+        assert!(message.contains("requests nvidia.com/gpu, which DeviceClass gpu.nvidia.com serves"), "{message}");
+        assert!(matches!(world.plan(), Outcome::Refuse(_)));
+        world.device_classes.clear();
+        assert_eq!(world.provisioned().slots.len(), 2);
+    }
+
+    #[test]
+    fn implicit_name_of_a_device_class_is_refused() {
+        let limits = json!({"deviceclass.resource.kubernetes.io/tpu": "1"});
+        let world = World::new().pods(&json!({"containers": [{"resources": {"limits": limits}}]}));
+        assert!(world.obstacle().1.contains("DeviceClass tpu serves"));
+    }
+
+    #[test]
+    fn resource_that_the_policy_states_for_a_node_is_planned() {
+        let mut world = world();
+        let shapes = json!([{"instanceType": "p5", "allocatable": {"cpu": 190, "nvidia.com/gpu": 8}}]);
+        world.policy.shapes = serde_json::from_value(shapes).unwrap();
+        assert_eq!(world.provisioned().slots.len(), 2);
+    }
+}

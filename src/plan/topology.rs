@@ -1,0 +1,657 @@
+//! Topology constraints of the pods: zone spread, pod affinity and pod anti-affinity.
+//!
+//! Rule: nodes are asked for in such domains that the scheduler can place every pod of the gang; where that cannot be
+//! guaranteed, the gang is refused. Pods outside the gang are not known, so nothing is promised about them.
+//!
+//! A gang has one constraint on one topology key at most, shared by all pod sets that it is about. By its pinning the
+//! nodes of a gang are the only ones that its pods may run on, and so the only domains that the scheduler counts.
+
+use super::apart::may_select;
+use super::claim::Draft;
+use super::demand::PodSetDemand;
+use super::requirements::{Values, normalized};
+use super::{Cluster, Obstacle, ObstacleReason, Plan, Request};
+use crate::api::NodeClaim;
+use crate::api::parameters::Pinning;
+use crate::api::pod::PodSpec;
+use crate::api::workload::PodSet;
+use crate::names;
+use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use std::collections::BTreeSet;
+
+/// Most domains of which each is tried by itself.
+const MOST: usize = 64;
+
+/// So many pods of a pod set, and what their nodes must be.
+#[derive(Clone, Debug)]
+pub struct Portion {
+    /// Index of the pod set in the demand.
+    pub set: usize,
+    /// How many of its pods.
+    pub pods: u32,
+    /// What their nodes must be.
+    pub draft: Draft,
+}
+
+impl Portion {
+    /// The demand of these pods alone, and their draft.
+    pub fn of<'a>(&self, demand: &[PodSetDemand<'a>]) -> Option<(PodSetDemand<'a>, Draft)> {
+        let set = demand.get(self.set)?;
+        Some((PodSetDemand { pods: self.pods, ..set.clone() }, self.draft.clone()))
+    }
+}
+
+/// How the domains of a topology key are to be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// All pods in one domain.
+    Together,
+    /// Each pod in a domain of its own.
+    Apart,
+    /// As many pods in each domain, within the skew that is allowed.
+    Even,
+}
+
+/// One constraint of one pod set.
+#[derive(Clone, Debug)]
+struct Constraint {
+    /// The sentence's beginning: whose it is and what it asks for.
+    text: String,
+    key: String,
+    rule: Rule,
+    /// Pod sets of the demand that it is about, its own among them.
+    members: BTreeSet<usize>,
+    /// Pod sets of the demand whose pods are counted.
+    counted: BTreeSet<usize>,
+    max_skew: u32,
+    min_domains: usize,
+}
+
+/// What the topology constraints of a gang come to.
+#[derive(Clone, Debug, Default)]
+pub struct Topology {
+    constraints: Vec<Constraint>,
+    /// Affinities to the same host: names of the pod sets that must share one node.
+    hosts: Vec<(String, BTreeSet<String>)>,
+}
+
+impl Topology {
+    /// Reads the constraints of all pod sets.
+    ///
+    /// # Errors
+    /// The constraint that cannot be guaranteed, whatever the nodes are.
+    pub fn of(
+        cluster: &Cluster<'_>,
+        request: &Request<'_>,
+        demand: &[PodSetDemand<'_>],
+    ) -> Result<Self, Obstacle> {
+        let reader = Reader { cluster, request, demand };
+        let mut topology = Self::default();
+        for (index, set) in demand.iter().enumerate() {
+            for constraint in reader.spreads(index, &set.spec) {
+                topology.constraints.extend(constraint?);
+            }
+            for constraint in reader.affinities(index, &set.spec) {
+                topology.constraints.extend(constraint?);
+            }
+        }
+        let (hosts, others) = topology.constraints.into_iter().partition(|c| c.key == names::HOSTNAME);
+        topology.constraints = others;
+        let names_of = |c: &Constraint| -> BTreeSet<String> {
+            let sets = c.members.iter().filter_map(|member| demand.get(*member));
+            sets.map(|set| set.pod_set.name.clone()).collect()
+        };
+        let hosts: Vec<Constraint> = hosts;
+        topology.hosts = hosts.iter().map(|c| (c.text.clone(), names_of(c))).collect();
+        topology.one_rule()?;
+        let grows = !cluster.predecessors.is_empty();
+        match topology.constraints.first() {
+            Some(first) if grows && !is_colocated(request, first) => Err(refused(format!(
+                "{}; an elastic Job cannot grow with that, because it is not known where its first pods run",
+                first.text
+            ))),
+            _ => Ok(topology),
+        }
+    }
+
+    /// Whether all constraints are on one key and ask for the same.
+    fn one_rule(&self) -> Result<(), Obstacle> {
+        let Some(first) = self.constraints.first() else { return Ok(()) };
+        let same = |c: &&Constraint| (&c.key, c.rule) == (&first.key, first.rule);
+        match self.constraints.iter().find(|c| !same(c)) {
+            None => Ok(()),
+            Some(other) => Err(refused(format!(
+                "{}, and {}; Setu can guarantee one of them only, so leave one out",
+                first.text, other.text
+            ))),
+        }
+    }
+
+    /// The ways to use the domains that the drafts of the pod sets offer, the preferred first; never empty. The text
+    /// names the domains, as far as there is a choice.
+    pub fn arrange(
+        &self,
+        demand: &[PodSetDemand<'_>],
+        drafts: &[Draft],
+    ) -> Vec<(String, Result<Vec<Portion>, Obstacle>)> {
+        let Some(first) = self.constraints.first() else {
+            let whole = |((set, demand), draft): ((usize, &PodSetDemand<'_>), &Draft)| Portion {
+                set,
+                pods: demand.pods,
+                draft: draft.clone(),
+            };
+            let portions = demand.iter().enumerate().zip(drafts).map(whole).collect();
+            return vec![(String::new(), Ok(portions))];
+        };
+        let members: BTreeSet<usize> = self.constraints.iter().flat_map(|c| c.members.clone()).collect();
+        let gang = Gang { first, demand, drafts, members };
+        let lists = match gang.lists() {
+            Ok(lists) => lists,
+            Err(obstacle) => return vec![(String::new(), Err(obstacle))],
+        };
+        let several = lists.len() > 1;
+        let way = |domains: Vec<String>| {
+            let name = if several { domains.join(" and ") } else { String::new() };
+            let portions = gang.portions(&domains).and_then(|portions| self.check(portions));
+            (name, portions)
+        };
+        lists.into_iter().map(way).collect()
+    }
+
+    /// Whether the skew holds with these portions.
+    fn check(&self, portions: Vec<Portion>) -> Result<Vec<Portion>, Obstacle> {
+        for constraint in self.constraints.iter().filter(|c| c.rule == Rule::Even) {
+            let domain = |p: &Portion| p.draft.requirements.get(&constraint.key)?.pick();
+            let members =
+                portions.iter().filter(|p| self.constraints.iter().any(|c| c.members.contains(&p.set)));
+            let domains: BTreeSet<String> = members.filter_map(domain).collect();
+            let pods = |of: &String| -> u32 {
+                let counted = portions.iter().filter(|p| constraint.counted.contains(&p.set));
+                counted.filter(|p| domain(p).as_ref() == Some(of)).map(|p| p.pods).sum()
+            };
+            let counts: Vec<u32> = domains.iter().map(pods).collect();
+            let least = if domains.len() < constraint.min_domains {
+                0
+            } else {
+                counts.iter().copied().min().unwrap_or(0)
+            };
+            let most = counts.iter().copied().max().unwrap_or(0);
+            if most.saturating_sub(least) > constraint.max_skew {
+                return Err(refused(format!(
+                    "{} with maxSkew {} and minDomains {}, which {} pods in one of {} domains would not meet; have the NodePool \
+                     offer more of them, or allow more skew",
+                    constraint.text,
+                    constraint.max_skew,
+                    constraint.min_domains,
+                    most,
+                    domains.len()
+                )));
+            }
+        }
+        Ok(portions)
+    }
+
+    /// Whether claims that exist are in the domains that the plan has for their slots.
+    ///
+    /// # Errors
+    /// The constraint that they would break.
+    pub fn allows_kept(&self, plan: &Plan, kept: &[NodeClaim]) -> Result<(), Obstacle> {
+        let Some(first) = self.constraints.first() else { return Ok(()) };
+        let domain = |claim: &NodeClaim| {
+            let requirement = claim.spec.requirements.iter().find(|r| normalized(&r.key) == first.key);
+            requirement.map(|r| (r.operator.clone(), r.values.clone()))
+        };
+        let differs = |claim: &&NodeClaim| {
+            let slot = plan.slots.iter().find(|slot| slot.index.to_string() == claim.label(names::SLOT));
+            slot.is_some_and(|slot| domain(&slot.template) != domain(claim))
+        };
+        match kept.iter().find(differs) {
+            None => Ok(()),
+            Some(_) => Err(refused(format!(
+                "{}; the nodes that the gang has already are in other domains than the rest would be",
+                first.text
+            ))),
+        }
+    }
+
+    /// Whether pods that must share one node do so in this plan.
+    ///
+    /// # Errors
+    /// The affinity that it does not meet.
+    pub fn allows_hosts(&self, plan: &Plan) -> Result<(), Obstacle> {
+        for (text, sets) in &self.hosts {
+            let holds = |slot: &&super::Slot| slot.pods.iter().any(|share| sets.contains(&share.pod_set));
+            let nodes = plan.slots.iter().filter(holds).count();
+            if nodes > 1 {
+                return Err(refused(format!(
+                    "{text}, but they need {nodes} nodes; take the affinity off, or use packing: {{mode: Fill}} with nodes that \
+                     hold them all"
+                )));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A gang whose pods are to be arranged by its first constraint, as by all others.
+struct Gang<'a> {
+    first: &'a Constraint,
+    demand: &'a [PodSetDemand<'a>],
+    drafts: &'a [Draft],
+    members: BTreeSet<usize>,
+}
+
+impl Gang<'_> {
+    /// The domains to use, for each way.
+    fn lists(&self) -> Result<Vec<Vec<String>>, Obstacle> {
+        let Constraint { key, text, rule, .. } = self.first;
+        let drafts = || self.members.iter().filter_map(|member| self.drafts.get(*member));
+        let listed = |draft: &Draft| draft.requirements.get(key).and_then(Values::listed).cloned();
+        let pools: BTreeSet<&str> = drafts().map(|draft| draft.node_pool.as_str()).collect();
+        let pools = pools.into_iter().collect::<Vec<_>>().join(" and ");
+        let common = drafts().map(listed).reduce(|a, b| Some(&a? & &b?)).flatten();
+        let domains: Vec<String> = common.into_iter().flatten().collect();
+        if domains.is_empty() {
+            return Err(refused(format!(
+                "{text}, but NodePool {pools} does not say which values of {key} all these pods can have; list them in \
+                 spec.template.spec.requirements"
+            )));
+        }
+        let pods = usize::try_from(self.pods()).unwrap_or(usize::MAX);
+        let without = |n: usize| {
+            let others = domains.iter().enumerate().filter(move |(other, _)| *other != n);
+            others.map(|(_, domain)| domain.clone())
+        };
+        Ok(match rule {
+            Rule::Together => domains.iter().take(MOST).map(|domain| vec![domain.clone()]).collect(),
+            Rule::Apart if pods > domains.len() => {
+                return Err(refused(format!(
+                    "{text}, so {pods} pods need as many values, but NodePool {pools} offers {} ({})",
+                    domains.len(),
+                    domains.join(", ")
+                )));
+            }
+            Rule::Apart => {
+                let spare = if pods < domains.len() { pods } else { 0 };
+                let others = (0..spare).take(MOST).map(|n| without(n).take(pods).collect());
+                std::iter::once(domains.iter().take(pods).cloned().collect()).chain(others).collect()
+            }
+            Rule::Even => {
+                // One that has run out may be left out, as long as there is something to spread over.
+                let spare = if domains.len() > 2 { domains.len().min(MOST) } else { 0 };
+                let others = (0..spare).map(|n| without(n).take(pods).collect());
+                let mut lists: Vec<Vec<String>> =
+                    std::iter::once(domains.iter().take(pods).cloned().collect()).chain(others).collect();
+                let mut seen = BTreeSet::new();
+                lists.retain(|list| seen.insert(list.clone()));
+                lists
+            }
+        })
+    }
+
+    /// How many pods are to be arranged.
+    fn pods(&self) -> u32 {
+        let sets = self.members.iter().filter_map(|member| self.demand.get(*member));
+        sets.map(|set| set.pods).fold(0, u32::saturating_add)
+    }
+
+    /// All pods of the gang, the members' in equal shares over these domains, and the others in any of them.
+    fn portions(&self, domains: &[String]) -> Result<Vec<Portion>, Obstacle> {
+        let (key, text) = (&self.first.key, self.first.text.as_str());
+        let count = u32::try_from(domains.len()).unwrap_or(u32::MAX).max(1);
+        let mut next = 0_usize;
+        let mut all = Vec::new();
+        for ((set, wanted), draft) in self.demand.iter().enumerate().zip(self.drafts) {
+            if !self.members.contains(&set) {
+                // A domain with a node and without these pods would count.
+                let draft = match self.first.rule {
+                    Rule::Even => draft.narrowed(key, &Values::of(domains), text)?,
+                    Rule::Together | Rule::Apart => draft.clone(),
+                };
+                all.push(Portion { set, pods: wanted.pods, draft });
+                continue;
+            }
+            let (least, rest) = (wanted.pods / count, wanted.pods % count);
+            let rest = usize::try_from(rest).unwrap_or(usize::MAX);
+            // Where the last pod set ended, the next begins, so that all together are spread as well.
+            let turns = domains.iter().cycle().skip(next).take(domains.len()).enumerate();
+            for (turn, domain) in turns {
+                let pods = least.saturating_add(u32::from(turn < rest));
+                if pods > 0 {
+                    all.push(Portion { set, pods, draft: draft.held_to(key, domain, text)? });
+                }
+            }
+            next = next.saturating_add(rest) % domains.len().max(1);
+        }
+        Ok(all)
+    }
+}
+
+/// What the constraints of one pod set are read with.
+struct Reader<'a> {
+    cluster: &'a Cluster<'a>,
+    request: &'a Request<'a>,
+    demand: &'a [PodSetDemand<'a>],
+}
+
+impl Reader<'_> {
+    fn spreads(
+        &self,
+        own: usize,
+        spec: &PodSpec,
+    ) -> impl Iterator<Item = Result<Option<Constraint>, Obstacle>> {
+        let hard = |c: &&TopologySpreadConstraint| c.when_unsatisfiable == "DoNotSchedule";
+        let not_host = |c: &&TopologySpreadConstraint| c.topology_key != names::HOSTNAME;
+        spec.topology_spread_constraints
+            .iter()
+            .filter(hard)
+            .filter(not_host)
+            .map(move |c| self.spread(own, c))
+    }
+
+    fn spread(&self, own: usize, c: &TopologySpreadConstraint) -> Result<Option<Constraint>, Obstacle> {
+        let key = normalized(&c.topology_key).to_owned();
+        let text = format!("pod set {} spreads over {key} (topologySpreadConstraints)", self.name(own));
+        let counted = self.selected(c.label_selector.as_ref());
+        let mut members = counted.clone();
+        members.insert(own);
+        // Without a pod that counts there is no skew, and one pod is nothing to spread.
+        if counted.is_empty() || self.pods(&members) < 2 {
+            return Ok(None);
+        }
+        let everywhere = c.node_affinity_policy.as_deref() == Some("Ignore");
+        if everywhere || self.request.policy.pinning == Pinning::None {
+            let why = if everywhere { "nodeAffinityPolicy: Ignore" } else { "pinning: None" };
+            return Err(refused(format!(
+                "{text}; with {why} the nodes of others count as well, and Setu cannot guarantee the skew"
+            )));
+        }
+        Ok(Some(Constraint {
+            text,
+            key,
+            rule: Rule::Even,
+            members,
+            counted,
+            max_skew: u32::try_from(c.max_skew).unwrap_or(0),
+            min_domains: c.min_domains.and_then(|n| usize::try_from(n).ok()).unwrap_or(1),
+        }))
+    }
+
+    fn affinities(&self, own: usize, spec: &PodSpec) -> Vec<Result<Option<Constraint>, Obstacle>> {
+        let affinity = spec.affinity.as_ref();
+        let to = affinity.and_then(|a| a.pod_affinity.as_ref());
+        let to = to.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+        let from = affinity.and_then(|a| a.pod_anti_affinity.as_ref());
+        let from = from.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+        let apart = from.into_iter().flatten().filter(|term| term.topology_key != names::HOSTNAME);
+        let together = to.into_iter().flatten().map(|term| self.affinity(own, term, Rule::Together));
+        together.chain(apart.map(|term| self.affinity(own, term, Rule::Apart))).collect()
+    }
+
+    fn affinity(
+        &self,
+        own: usize,
+        term: &PodAffinityTerm,
+        rule: Rule,
+    ) -> Result<Option<Constraint>, Obstacle> {
+        let key = normalized(&term.topology_key).to_owned();
+        let (asks, field) = match rule {
+            Rule::Together => ("wants to run in the same", "podAffinity"),
+            Rule::Apart | Rule::Even => ("wants to run in another", "podAntiAffinity"),
+        };
+        let text = format!("pod set {} {asks} {key} as the pods selected by its {field}", self.name(own));
+        let is_near = self.is_in_namespace(term) && !self.excludes_own(own, term);
+        let selector = term.label_selector.as_ref().filter(|_| is_near);
+        let selected = self.selected(selector);
+        if term.label_selector.is_none() && rule == Rule::Apart {
+            return Ok(None);
+        }
+        let elsewhere = self.unplanned().find(|set| selects(selector, set));
+        if selected.is_empty() || elsewhere.is_some() {
+            return Err(refused(format!(
+                "{text}; these are not all pods that Setu makes nodes for, and it is not known where they run: take the \
+                 affinity off, or make it a preferred one"
+            )));
+        }
+        let members: BTreeSet<usize> = selected.iter().copied().chain([own]).collect();
+        if self.pods(&members) < 2 {
+            return Ok(None);
+        }
+        Ok(Some(Constraint { text, key, rule, members, counted: selected, max_skew: 0, min_domains: 1 }))
+    }
+
+    fn name(&self, set: usize) -> &str {
+        self.demand.get(set).map_or("", |set| set.pod_set.name.as_str())
+    }
+
+    fn pods(&self, sets: &BTreeSet<usize>) -> u32 {
+        sets.iter().filter_map(|set| self.demand.get(*set)).map(|set| set.pods).fold(0, u32::saturating_add)
+    }
+
+    /// Pod sets of the demand whose pods the selector may select. Without a selector it selects none.
+    fn selected(&self, selector: Option<&LabelSelector>) -> BTreeSet<usize> {
+        let sets = self.demand.iter().enumerate();
+        sets.filter(|(_, set)| selects(selector, set.pod_set)).map(|(index, _)| index).collect()
+    }
+
+    /// Pod sets of the Workload whose nodes are not planned here.
+    fn unplanned(&self) -> impl Iterator<Item = &PodSet> {
+        let planned: BTreeSet<&str> = self.demand.iter().map(|set| set.pod_set.name.as_str()).collect();
+        let sets = self.request.workload.spec.pod_sets.iter();
+        sets.filter(move |set| set.count > 0 && !planned.contains(set.name.as_str()))
+    }
+
+    /// Whether the term is about pods of the gang's namespace.
+    fn is_in_namespace(&self, term: &PodAffinityTerm) -> bool {
+        let own = self.request.workload.metadata.namespace.as_deref().unwrap_or_default();
+        let listed = term.namespaces.iter().flatten().any(|namespace| namespace == own);
+        let labels = self.cluster.namespace_labels;
+        match &term.namespace_selector {
+            Some(selector) => listed || labels.is_none_or(|labels| may_select(selector, labels)),
+            None => listed || term.namespaces.iter().flatten().next().is_none(),
+        }
+    }
+
+    /// Whether the term leaves out all pods that have a label with the same value as those of this pod set.
+    fn excludes_own(&self, own: usize, term: &PodAffinityTerm) -> bool {
+        let labels = self.demand.get(own).map(|set| &set.pod_set.template.metadata.labels);
+        let mut keys = term.mismatch_label_keys.iter().flatten();
+        keys.any(|key| labels.is_some_and(|labels| labels.contains_key(key)))
+    }
+}
+
+fn selects(selector: Option<&LabelSelector>, set: &PodSet) -> bool {
+    selector.is_some_and(|selector| may_select(selector, &set.template.metadata.labels))
+}
+
+/// Whether the policy holds all nodes of the gang, those that are there too, to one value of the key.
+fn is_colocated(request: &Request<'_>, constraint: &Constraint) -> bool {
+    let key = request.policy.colocation.as_ref().map(|colocation| colocation.topology_key.as_str());
+    constraint.rule == Rule::Together && key == Some(constraint.key.as_str())
+}
+
+fn refused(message: String) -> Obstacle {
+    Obstacle::new(ObstacleReason::TopologyUnmet, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Outcome;
+    use super::super::fixtures::{World, object, patched, pod_set, pool};
+    use super::*;
+    use crate::api::parameters::PackingMode;
+    use serde_json::{Value, json};
+
+    /// Pods of a Job with label `app: train` and this spec, on a NodePool of these zones.
+    fn world(count: i32, spec: &Value, zones: &[&str]) -> World {
+        sets(&[("main", count, spec.clone())], zones)
+    }
+
+    fn sets(sets: &[(&str, i32, Value)], zones: &[&str]) -> World {
+        let set = |(name, count, spec): &(&str, i32, Value)| {
+            let template = json!({"template": {"metadata": {"labels": {"app": "train"}}, "spec": spec}});
+            patched(pod_set(name, *count), &template)
+        };
+        let assigned: Vec<Value> =
+            sets.iter().map(|(name, ..)| json!({"name": name, "flavors": {"cpu": "gpu"}})).collect();
+        let mut world = World::new().workload(&json!({
+            "spec": {"podSets": sets.iter().map(set).collect::<Vec<_>>()},
+            "status": {"admission": {"podSetAssignments": assigned}},
+        }));
+        let requirement = json!({"key": names::ZONE, "operator": "In", "values": zones});
+        world.pools =
+            vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": [requirement]}}}}))];
+        world
+    }
+
+    fn own() -> Value {
+        json!({"matchLabels": {"app": "train"}})
+    }
+
+    fn spread(change: &Value) -> Value {
+        let base = json!({
+            "topologyKey": names::ZONE, "whenUnsatisfiable": "DoNotSchedule", "maxSkew": 1, "labelSelector": own(),
+        });
+        json!({"topologySpreadConstraints": [patched(base, change)]})
+    }
+
+    fn affinity(kind: &str, key: &str, selector: &Value) -> Value {
+        let term = json!({"topologyKey": key, "labelSelector": selector});
+        json!({"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}})
+    }
+
+    /// The zones of each node, in the order of the slots.
+    fn zones(world: &World) -> Vec<String> {
+        let plan = world.provisioned();
+        let zone = |slot: &super::super::Slot| {
+            let requirements = &slot.template.spec.requirements;
+            requirements.iter().find(|r| r.key == names::ZONE).unwrap().values.join(" ")
+        };
+        plan.slots.iter().map(zone).collect()
+    }
+
+    fn refusal(world: &World) -> String {
+        match world.plan() {
+            Outcome::Refuse(obstacle) => {
+                assert_eq!(obstacle.reason, ObstacleReason::TopologyUnmet);
+                obstacle.message
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn zone_spread_gives_each_zone_its_share() {
+        assert_eq!(zones(&world(5, &spread(&json!({})), &["a", "b"])), ["a", "a", "a", "b", "b"]);
+        assert_eq!(zones(&world(2, &spread(&json!({})), &["a", "b", "c"])), ["a", "b"]);
+        let anyway = spread(&json!({"whenUnsatisfiable": "ScheduleAnyway"}));
+        assert_eq!(zones(&world(2, &anyway, &["a", "b"])), ["a b", "a b"]);
+        let old = spread(&json!({"topologyKey": "failure-domain.beta.kubernetes.io/zone"}));
+        assert_eq!(zones(&world(2, &old, &["a", "b"])), ["a", "b"]);
+    }
+
+    #[test]
+    fn zone_spread_with_packing_fills_the_nodes_of_each_zone() {
+        let mut world = world(8, &spread(&json!({})), &["a", "b"]);
+        world.policy.packing = PackingMode::Fill;
+        let types = json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]});
+        let zone = json!({"key": names::ZONE, "operator": "In", "values": ["a", "b"]});
+        world.pools =
+            vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": [types, zone]}}}}))];
+        let shape = json!([{"instanceType": "p5", "allocatable": {"cpu": 190, "nvidia.com/gpu": 8}}]);
+        world.policy.shapes = serde_json::from_value(shape).unwrap();
+        assert_eq!(zones(&world), ["a", "b"]);
+        let plan = world.provisioned();
+        assert!(plan.slots.iter().all(|slot| slot.pods[0].pods == 4), "{:?}", plan.slots);
+    }
+
+    #[test]
+    fn pod_sets_that_a_spread_selects_together_are_spread_together() {
+        let world = sets(&[("lead", 1, spread(&json!({}))), ("main", 3, spread(&json!({})))], &["a", "b"]);
+        assert_eq!(zones(&world), ["a", "b", "b", "a"]);
+    }
+
+    #[test]
+    fn pod_sets_that_a_spread_does_not_select_stay_in_its_zones() {
+        let other = json!({"matchLabels": {"app": "other"}});
+        let lead = json!({});
+        let mut world = sets(&[("lead", 1, lead), ("main", 2, spread(&json!({})))], &["a", "b", "c"]);
+        world.workload.spec.pod_sets[0].template.metadata.labels = object(json!({"app": "other"}));
+        assert_eq!(zones(&world), ["a b", "a", "b"]);
+        let of_none = spread(&json!({"labelSelector": other}));
+        assert_eq!(zones(&self::world(2, &of_none, &["a", "b"])), ["a b", "a b"]);
+    }
+
+    #[test]
+    fn spread_over_fewer_zones_than_min_domains_is_refused() {
+        let four = world(4, &spread(&json!({"minDomains": 3})), &["a", "b"]);
+        assert!(refusal(&four).contains("spreads over topology.kubernetes.io/zone"), "{}", refusal(&four));
+        assert_eq!(zones(&world(2, &spread(&json!({"minDomains": 3})), &["a", "b"])), ["a", "b"]);
+    }
+
+    #[test]
+    fn spread_that_counts_the_nodes_of_others_is_refused() {
+        let everywhere = world(2, &spread(&json!({"nodeAffinityPolicy": "Ignore"})), &["a", "b"]);
+        assert!(refusal(&everywhere).contains("nodeAffinityPolicy: Ignore"));
+        let mut unpinned = world(2, &spread(&json!({})), &["a", "b"]);
+        unpinned.policy.pinning = Pinning::None;
+        assert!(refusal(&unpinned).contains("pinning: None"));
+    }
+
+    #[test]
+    fn zone_affinity_to_itself_takes_one_zone_for_all_and_then_the_next() {
+        let mut world = world(3, &affinity("podAffinity", names::ZONE, &own()), &["a", "b"]);
+        assert_eq!(zones(&world), ["a", "a", "a"]);
+        let first = world.provisioned();
+        assert_eq!((first.choices, first.way.as_str()), (2, "a"));
+        world.short = first.offerings();
+        assert_eq!(zones(&world), ["b", "b", "b"]);
+    }
+
+    #[test]
+    fn zone_anti_affinity_gives_each_pod_a_zone_or_is_refused() {
+        let apart = affinity("podAntiAffinity", names::ZONE, &own());
+        let mut two = world(2, &apart, &["a", "b", "c"]);
+        assert_eq!(zones(&two), ["a", "b"]);
+        two.short = two.provisioned().offerings();
+        two.short.retain(|offering| offering.zone == "a");
+        assert_eq!(zones(&two), ["b", "c"]);
+        let message = refusal(&world(3, &apart, &["a", "b"]));
+        assert!(message.contains("podAntiAffinity, so 3 pods need as many values"), "{message}");
+        assert!(message.contains("offers 2 (a, b)"), "{message}");
+    }
+
+    #[test]
+    fn affinity_to_pods_outside_the_gang_is_refused() {
+        let other = json!({"matchLabels": {"app": "db"}});
+        for kind in ["podAffinity", "podAntiAffinity"] {
+            let message = refusal(&world(2, &affinity(kind, names::ZONE, &other), &["a", "b"]));
+            assert!(message.contains(kind) && message.contains("not known where they run"), "{message}");
+        }
+        let mut elsewhere = affinity("podAffinity", names::ZONE, &own());
+        elsewhere["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]["namespaces"] =
+            json!(["db"]);
+        refusal(&world(2, &elsewhere, &["a", "b"]));
+    }
+
+    #[test]
+    fn zones_that_the_node_pool_does_not_list_are_asked_for() {
+        let mut world = world(2, &spread(&json!({})), &["a"]);
+        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": []}}}}))];
+        assert!(refusal(&world).contains("does not say which values of topology.kubernetes.io/zone"));
+    }
+
+    #[test]
+    fn pods_that_must_share_a_host_are_refused_more_than_one_node() {
+        let near = affinity("podAffinity", names::HOSTNAME, &own());
+        assert!(refusal(&world(2, &near, &["a"])).contains("but they need 2 nodes"));
+        assert_eq!(world(1, &near, &["a"]).provisioned().slots.len(), 1);
+    }
+
+    #[test]
+    fn different_rules_in_one_gang_are_refused() {
+        let both = patched(spread(&json!({})), &affinity("podAffinity", names::ZONE, &own()));
+        assert!(refusal(&world(2, &both, &["a", "b"])).contains("one of them only"));
+    }
+}

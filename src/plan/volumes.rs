@@ -1,0 +1,376 @@
+//! Where the volumes of the pods can be used, and so where the nodes of the pods may be.
+//!
+//! Sources: `spec.nodeAffinity` of the PersistentVolume that a claim is bound to, and `allowedTopologies` of the
+//! StorageClass of a claim that is bound once its pod is scheduled.
+
+use super::requirements::normalized;
+use super::{Obstacle, ObstacleReason, Outcome};
+use crate::api::Workload;
+use crate::api::pod::Volume;
+use crate::api::workload::PodSet;
+use crate::names;
+use k8s_openapi::api::core::v1::{
+    NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim, TopologySelectorTerm,
+};
+use k8s_openapi::api::storage::v1::StorageClass;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Provisioner of classes whose volumes are made by hand.
+const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
+
+/// What came of reading an object that the pods depend on.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Found<T> {
+    /// It exists.
+    There(Box<T>),
+    /// It does not exist.
+    Absent,
+    /// It may not be read.
+    Forbidden,
+}
+
+/// The storage objects that the pods of a Workload depend on, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Storage {
+    /// PersistentVolumeClaims of the Workload's namespace.
+    pub claims: BTreeMap<String, Found<PersistentVolumeClaim>>,
+    /// PersistentVolumes.
+    pub volumes: BTreeMap<String, Found<PersistentVolume>>,
+    /// StorageClasses.
+    pub classes: BTreeMap<String, Found<StorageClass>>,
+}
+
+/// Where one volume can be used.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Reach {
+    /// The volume and whose it is, for messages.
+    pub text: String,
+    /// What a node must meet one of, as in a node affinity.
+    pub terms: Vec<Vec<NodeSelectorRequirement>>,
+}
+
+/// Names of the PersistentVolumeClaims that the pods use.
+pub fn claims_of(workload: &Workload) -> BTreeSet<String> {
+    let claims = volumes(workload).filter_map(|volume| volume.persistent_volume_claim.as_ref());
+    claims.map(|claim| claim.claim_name.clone()).collect()
+}
+
+/// Names of the StorageClasses of volumes that are made with each pod.
+pub fn ephemeral_classes_of(workload: &Workload) -> BTreeSet<String> {
+    volumes(workload).filter_map(|volume| volume.ephemeral_class().map(str::to_owned)).collect()
+}
+
+/// Name of the PersistentVolume that a claim is bound to, or is to be.
+pub fn volume_of(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
+}
+
+/// Name of the StorageClass of a claim.
+pub fn class_of(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.storage_class_name.as_deref().filter(|name| !name.is_empty())
+}
+
+fn volumes(workload: &Workload) -> impl Iterator<Item = &Volume> {
+    workload.spec.pod_sets.iter().flat_map(|set| &set.template.spec.volumes)
+}
+
+/// Where the volumes of so many pods of a pod set can be used.
+///
+/// # Errors
+/// The volume that is not ready, or that these pods can never use on new nodes.
+pub fn reach(storage: &Storage, pod_set: &PodSet, pods: u32) -> Result<Vec<Reach>, Outcome> {
+    let reader = Reader { storage, pod_set: &pod_set.name, pods };
+    let mut all = Vec::new();
+    for volume in &pod_set.template.spec.volumes {
+        if let Some(claim) = &volume.persistent_volume_claim {
+            all.extend(reader.claim(&claim.claim_name)?);
+        }
+        if let Some(class) = volume.ephemeral_class() {
+            all.extend(reader.class(class, &format!("volume {}", volume.name))?);
+        }
+    }
+    all.retain(|reach| !reach.terms.is_empty());
+    Ok(all)
+}
+
+struct Reader<'a> {
+    storage: &'a Storage,
+    pod_set: &'a str,
+    pods: u32,
+}
+
+impl Reader<'_> {
+    fn claim(&self, name: &str) -> Result<Option<Reach>, Outcome> {
+        let what = format!("PersistentVolumeClaim {name}");
+        let claim = self.found(self.storage.claims.get(name), &what, "persistentvolumeclaims")?;
+        let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
+        if self.pods > 1 && modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod")) {
+            return Err(self.unusable(format!(
+                "{what} has access mode ReadWriteOncePod, but {} pods use it; give each pod its own volume",
+                self.pods
+            )));
+        }
+        if claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Lost") {
+            return Err(self.unusable(format!("{what} has lost its volume; make the claim anew")));
+        }
+        if let Some(volume) = volume_of(claim) {
+            return self.volume(volume, &what);
+        }
+        match class_of(claim) {
+            Some(class) => self.class(class, &what),
+            None => Err(self.not_ready(format!("{what} is not bound to a volume and has no StorageClass"))),
+        }
+    }
+
+    fn volume(&self, name: &str, claim: &str) -> Result<Option<Reach>, Outcome> {
+        let what = format!("PersistentVolume {name}");
+        let volume = self.found(self.storage.volumes.get(name), &what, "persistentvolumes")?;
+        let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
+        let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else { return Ok(None) };
+        let all = &required.node_selector_terms;
+        let terms: Vec<_> = all.iter().filter(|term| !is_of_one_node(term)).map(expressions).collect();
+        if terms.is_empty() {
+            return Err(self.unusable(format!(
+                "{what}, to which {claim} is bound, can be used on the node only where it is; a new node cannot have it"
+            )));
+        }
+        Ok(Some(Reach { text: self.of(&what), terms: joined(terms) }))
+    }
+
+    fn class(&self, name: &str, whose: &str) -> Result<Option<Reach>, Outcome> {
+        let what = format!("StorageClass {name}");
+        let class = self.found(self.storage.classes.get(name), &what, "storageclasses")?;
+        let waits = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
+        let is_of_pod = whose.starts_with("volume ");
+        if !waits && !is_of_pod {
+            return Err(self.not_ready(format!("{whose} is not bound to a volume yet")));
+        }
+        if class.provisioner == NO_PROVISIONER {
+            return Err(self.unusable(format!(
+                "{whose} has {what}, whose volumes are made by hand, and it is not known on which nodes these are; bind the claim \
+                 to a volume that new nodes can use"
+            )));
+        }
+        let terms = class.allowed_topologies.iter().flatten().map(allowed).collect();
+        Ok(Some(Reach { text: self.of(&what), terms: joined(terms) }))
+    }
+
+    fn found<'f, T>(&self, found: Option<&'f Found<T>>, what: &str, resource: &str) -> Result<&'f T, Outcome> {
+        match found {
+            Some(Found::There(object)) => Ok(object),
+            Some(Found::Forbidden) => Err(Outcome::Refuse(Obstacle::new(
+                ObstacleReason::VolumeUnreadable,
+                format!("{} may not be read; grant Setu the right to get {resource}", self.of(what)),
+            ))),
+            Some(Found::Absent) | None => Err(self.not_ready(format!("{what} does not exist; create it"))),
+        }
+    }
+
+    fn of(&self, what: &str) -> String {
+        format!("{what} of pod set {}", self.pod_set)
+    }
+
+    fn not_ready(&self, why: String) -> Outcome {
+        let message = format!("pod set {}: {why}", self.pod_set);
+        Outcome::Wait(Obstacle::new(ObstacleReason::VolumeNotReady, message))
+    }
+
+    fn unusable(&self, why: String) -> Outcome {
+        let message = format!("pod set {}: {why}", self.pod_set);
+        Outcome::Refuse(Obstacle::new(ObstacleReason::VolumeUnusable, message))
+    }
+}
+
+/// Whether the term is about one node that exists.
+fn is_of_one_node(term: &NodeSelectorTerm) -> bool {
+    let fields = term.match_fields.iter().flatten().next().is_some();
+    fields || term.match_expressions.iter().flatten().any(|expression| expression.key == names::HOSTNAME)
+}
+
+fn expressions(term: &NodeSelectorTerm) -> Vec<NodeSelectorRequirement> {
+    term.match_expressions.clone().unwrap_or_default()
+}
+
+fn allowed(term: &TopologySelectorTerm) -> Vec<NodeSelectorRequirement> {
+    let expressions = term.match_label_expressions.iter().flatten();
+    let expression = |e: &k8s_openapi::api::core::v1::TopologySelectorLabelRequirement| NodeSelectorRequirement {
+        key: e.key.clone(),
+        operator: "In".to_owned(),
+        values: Some(e.values.clone()),
+    };
+    expressions.map(expression).collect()
+}
+
+/// Terms that list values of the same label alone, as one term: each of the values will do.
+fn joined(terms: Vec<Vec<NodeSelectorRequirement>>) -> Vec<Vec<NodeSelectorRequirement>> {
+    let mut values = BTreeSet::new();
+    let mut key = None;
+    for term in &terms {
+        let [only] = term.as_slice() else { return terms };
+        let same = key.get_or_insert_with(|| normalized(&only.key).to_owned()) == normalized(&only.key);
+        if only.operator != "In" || !same {
+            return terms;
+        }
+        values.extend(only.values.iter().flatten().cloned());
+    }
+    let Some(key) = key else { return terms };
+    let values = Some(values.into_iter().collect());
+    vec![vec![NodeSelectorRequirement { key, operator: "In".to_owned(), values }]]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{World, object, pool};
+    use super::*;
+    use serde_json::{Value, json};
+
+    const EBS: &str = "topology.ebs.csi.aws.com/zone";
+
+    fn uses(claim: &str) -> World {
+        World::new().pods(&json!({"volumes": [
+            {"name": "data", "persistentVolumeClaim": {"claimName": claim}}, {"name": "tmp", "emptyDir": {}},
+        ]}))
+    }
+
+    fn there<T: serde::de::DeserializeOwned>(name: &str, value: Value) -> BTreeMap<String, Found<T>> {
+        [(name.to_owned(), Found::There(Box::new(object(value))))].into()
+    }
+
+    /// A claim that is bound to a volume with this node affinity.
+    fn bound(terms: &Value) -> World {
+        let mut world = uses("data");
+        world.storage.claims = there("data", json!({"spec": {"volumeName": "pv"}}));
+        let affinity = json!({"required": {"nodeSelectorTerms": terms}});
+        world.storage.volumes = there("pv", json!({"spec": {"nodeAffinity": affinity}}));
+        world
+    }
+
+    fn unbound(class: Value) -> World {
+        let mut world = uses("data");
+        world.storage.claims = there("data", json!({"spec": {"storageClassName": "fast"}}));
+        world.storage.classes = there("fast", class);
+        world
+    }
+
+    fn term(key: &str, values: &[&str]) -> Value {
+        json!({"matchExpressions": [{"key": key, "operator": "In", "values": values}]})
+    }
+
+    fn zones(world: &World) -> Vec<String> {
+        let plan = world.provisioned();
+        let requirements = &plan.slots[0].template.spec.requirements;
+        requirements.iter().find(|r| r.key == names::ZONE).unwrap().values.clone()
+    }
+
+    fn refused(world: &World) -> String {
+        match world.plan() {
+            Outcome::Refuse(obstacle) => format!("{}: {}", obstacle.reason, obstacle.message),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn waits(world: &World) -> String {
+        match world.plan() {
+            Outcome::Wait(obstacle) => format!("{}: {}", obstacle.reason, obstacle.message),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn nodes_are_in_the_zone_of_the_bound_volume() {
+        for key in [
+            names::ZONE,
+            EBS,
+            "topology.gke.io/zone",
+            "topology.disk.csi.azure.com/zone",
+            "failure-domain.beta.kubernetes.io/zone",
+        ] {
+            assert_eq!(zones(&bound(&json!([term(key, &["b"])]))), ["b"], "{key}");
+        }
+        assert_eq!(zones(&bound(&json!([term(EBS, &["b"]), term(names::ZONE, &["a"])]))), ["a", "b"]);
+    }
+
+    #[test]
+    fn volume_in_a_zone_that_no_node_pool_offers_is_refused() {
+        let said = refused(&bound(&json!([term(names::ZONE, &["z"])])));
+        assert_eq!(
+            said,
+            "VolumeUnusable: PersistentVolume pv of pod set main asks for topology.kubernetes.io/zone [z], but NodePool gpu \
+             offers [a b]"
+        );
+    }
+
+    #[test]
+    fn volume_of_one_node_is_refused() {
+        let said = refused(&bound(&json!([term(names::HOSTNAME, &["n1"])])));
+        assert!(said.contains("PersistentVolume pv") && said.contains("a new node cannot have it"), "{said}");
+    }
+
+    #[test]
+    fn claim_that_is_missing_or_not_bound_is_waited_for() {
+        assert_eq!(
+            waits(&uses("data")),
+            "VolumeNotReady: pod set main: PersistentVolumeClaim data does not exist; create it"
+        );
+        let immediate = unbound(json!({"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "Immediate"}));
+        assert!(waits(&immediate).contains("PersistentVolumeClaim data is not bound to a volume yet"));
+    }
+
+    #[test]
+    fn zones_that_the_storage_class_allows_narrow_the_nodes() {
+        let allowed = |zones: &[&str]| {
+            json!({
+                "provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer",
+                "allowedTopologies": [{"matchLabelExpressions": [{"key": EBS, "values": zones}]}],
+            })
+        };
+        assert_eq!(zones(&unbound(allowed(&["b", "c"]))), ["b"]);
+        assert!(refused(&unbound(allowed(&["z"]))).contains("StorageClass fast of pod set main asks for"));
+        let mut ephemeral = World::new().pods(&json!({"volumes": [{"name": "scratch", "ephemeral":
+            {"volumeClaimTemplate": {"spec": {"storageClassName": "fast"}}}}]}));
+        ephemeral.storage.classes = there("fast", allowed(&["a"]));
+        assert_eq!(zones(&ephemeral), ["a"]);
+        let anywhere = json!({"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer"});
+        assert_eq!(zones(&unbound(anywhere)), ["a", "b"]);
+    }
+
+    #[test]
+    fn volumes_made_by_hand_or_for_one_pod_are_refused() {
+        let local = json!({"provisioner": NO_PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"});
+        assert!(refused(&unbound(local)).contains("made by hand"));
+        let mut once = bound(&json!([term(names::ZONE, &["a"])]));
+        once.storage.claims =
+            there("data", json!({"spec": {"volumeName": "pv", "accessModes": ["ReadWriteOncePod"]}}));
+        assert!(refused(&once).contains("ReadWriteOncePod, but 2 pods use it"));
+    }
+
+    #[test]
+    fn storage_that_may_not_be_read_is_refused_with_the_missing_right() {
+        let mut world = bound(&json!([]));
+        world.storage.volumes = [("pv".to_owned(), Found::Forbidden)].into();
+        assert_eq!(
+            refused(&world),
+            "VolumeUnreadable: PersistentVolume pv of pod set main may not be read; grant Setu the right to get \
+             persistentvolumes"
+        );
+    }
+
+    #[test]
+    fn node_of_a_begun_gang_is_replaced_in_the_zone_its_volume_was_bound_to() {
+        let anywhere = json!({"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer"});
+        let begun = (*unbound(anywhere).provisioned().slots[0].template).clone();
+        let now = bound(&json!([term(EBS, &["b"])]));
+        let request = super::super::Request { ways: super::super::Ways::Like(&begun), ..now.request() };
+        let Outcome::Provision(plan) = super::super::plan(&now.cluster(), &request) else { panic!("no plan") };
+        let requirements = &plan.slots[0].template.spec.requirements;
+        assert_eq!(requirements.iter().find(|r| r.key == names::ZONE).unwrap().values, ["b"]);
+    }
+
+    #[test]
+    fn volume_without_node_affinity_narrows_nothing() {
+        let mut world = bound(&json!([]));
+        world.storage.volumes = there("pv", json!({"spec": {}}));
+        world.pools = vec![pool("gpu", &json!({}))];
+        assert_eq!(zones(&world), ["a", "b"]);
+    }
+}
