@@ -31,6 +31,8 @@ pub const SLICE_REPLACES: &str = "kueue.x-k8s.io/workload-slice-replacement-for"
 pub const KUEUE_FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
 /// Kubernetes: label of every Namespace that bears its name.
 pub const NAMESPACE_NAME: &str = "kubernetes.io/metadata.name";
+/// Kubernetes: prefix of the extended resource that every DeviceClass serves; the class's name follows.
+pub const DEVICE_CLASS_PREFIX: &str = "deviceclass.resource.kubernetes.io/";
 
 /// Prefix of the journal's annotation key on a Workload; the check's name follows.
 pub const JOURNAL_PREFIX: &str = "gang.setu.kueue.x-k8s.io/";

@@ -89,9 +89,33 @@ fn job() -> Value {
         "metadata": {"namespace": ID, "name": "train", "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
         "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {"spec": {
             "restartPolicy": "Never",
+            "volumes": [
+                {"name": "data", "persistentVolumeClaim": {"claimName": "data"}},
+                {"name": "scratch", "persistentVolumeClaim": {"claimName": "scratch"}},
+            ],
             "containers": [{"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}}],
         }}},
     })
+}
+
+/// A claim that is bound to a volume, and one of a StorageClass.
+fn storage() -> [(&'static kinds::Kind, Value); 4] {
+    let claim = |name: &str, spec: Value| {
+        let metadata = json!({"namespace": ID, "name": name});
+        json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
+    };
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"},
+        "provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer",
+    });
+    let volume =
+        json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "pv"}, "spec": {}});
+    [
+        (&kinds::PERSISTENT_VOLUME, volume),
+        (&kinds::STORAGE_CLASS, class),
+        (&kinds::PERSISTENT_VOLUME_CLAIM, claim("data", json!({"volumeName": "pv"}))),
+        (&kinds::PERSISTENT_VOLUME_CLAIM, claim("scratch", json!({"storageClassName": "fast"}))),
+    ]
 }
 
 /// A gang that has come to its nodes.
@@ -102,6 +126,9 @@ async fn world() -> (Cluster, Setu) {
     let admin = cluster.server.user("admin");
     for object in scenario::objects(ID, 100).unwrap() {
         let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
+        admin.create(kind, object).unwrap();
+    }
+    for (kind, object) in storage() {
         admin.create(kind, object).unwrap();
     }
     let setu = cluster.start_setu(&Start::default());

@@ -7,6 +7,7 @@ pub mod admission_check;
 pub mod amount;
 pub mod condition;
 pub mod daemon_set;
+pub mod device_class;
 pub mod duration;
 pub mod flavor;
 pub mod namespace;
@@ -20,6 +21,7 @@ pub mod workload;
 
 pub use admission_check::AdmissionCheck;
 pub use daemon_set::DaemonSet;
+pub use device_class::DeviceClass;
 pub use flavor::{ResourceFlavor, Topology};
 pub use namespace::Namespace;
 pub use node::Node;

@@ -1,8 +1,8 @@
 //! The part of a pod template that decides where its pods fit: resources, selectors, tolerations.
 
 use k8s_openapi::api::core::v1::{
-    ContainerPort, NodeAffinity, PodAffinity, PodAntiAffinity, PodCondition, ResourceRequirements, Toleration,
-    TopologySpreadConstraint,
+    ContainerPort, EphemeralVolumeSource, NodeAffinity, PodAffinity, PodAntiAffinity, PodCondition,
+    ResourceRequirements, Toleration, TopologySpreadConstraint,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::{Deserialize, Serialize};
@@ -71,6 +71,9 @@ pub struct PodSpec {
     /// How long each pod may run at most, in seconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub active_deadline_seconds: Option<i64>,
+    /// Volumes; those that depend on storage objects decide where the pods can run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub volumes: Vec<Volume>,
     /// Claims of dynamic resource allocation; only their presence matters.
     #[serde(default)]
     pub resource_claims: Vec<ResourceClaim>,
@@ -107,6 +110,38 @@ pub struct Affinity {
     /// Which other pods they shun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_anti_affinity: Option<PodAntiAffinity>,
+}
+
+/// A volume, slimmed.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Volume {
+    /// Name within the pod.
+    #[serde(default)]
+    pub name: String,
+    /// The claim that it uses.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub persistent_volume_claim: Option<ClaimSource>,
+    /// The claim that is made with each pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ephemeral: Option<EphemeralVolumeSource>,
+}
+
+/// A claim by its name.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ClaimSource {
+    /// Name of the PersistentVolumeClaim.
+    #[serde(default)]
+    pub claim_name: String,
+}
+
+impl Volume {
+    /// Name of the StorageClass of the claim that is made with each pod, where one is named.
+    pub fn ephemeral_class(&self) -> Option<&str> {
+        let template = self.ephemeral.as_ref()?.volume_claim_template.as_ref()?;
+        template.spec.storage_class_name.as_deref().filter(|name| !name.is_empty())
+    }
 }
 
 /// One claim of dynamic resource allocation.

@@ -2,8 +2,8 @@
 
 use super::replica::Parts;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, NodePool, RawParameters,
-    ResourceFlavor, Topology,
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, Namespace, NodePool,
+    RawParameters, ResourceFlavor, Topology,
 };
 use crate::cluster::lease::Shards;
 use crate::cluster::outage::Outage;
@@ -75,6 +75,7 @@ impl Feeds {
         let local_queues = watch::<LocalQueue>("localqueues", Api::all(client.clone()), all(), None);
         let cohorts = watch::<Cohort>("cohorts", Api::all(client.clone()), all(), None);
         let namespaces = watch::<Namespace>("namespaces", Api::all(client.clone()), all(), None);
+        let device_classes = watch::<DeviceClass>("deviceclasses", Api::all(client.clone()), all(), None);
         let parameters =
             watch::<RawParameters>("provisioningparameters", Api::all(client.clone()), all(), None);
         // Karpenter publishes the only word on a claim that found no capacity as an Event.
@@ -95,6 +96,7 @@ impl Feeds {
             local_queues: Optional { store: local_queues.store, listed: local_queues.listed },
             cohorts: Optional { store: cohorts.store, listed: cohorts.listed },
             namespaces: Optional { store: namespaces.store, listed: namespaces.listed },
+            device_classes: Optional { store: device_classes.store, listed: device_classes.listed },
             parameters: parameters.store,
         };
         let (wake_workload, wake_workloads) = unbounded_channel();
@@ -117,6 +119,7 @@ impl Feeds {
         spawn(local_queues.touched, &context, plans.told());
         spawn(cohorts.touched, &context, plans.told());
         spawn(namespaces.touched, &context, plans.told());
+        spawn(device_classes.touched, &context, plans.told());
         if let Some(topologies) = topologies {
             spawn(topologies.touched, &context, |_, _| {});
         }

@@ -73,7 +73,7 @@ where
 }
 
 /// The kinds that are told apart in metrics; everything else is `other`.
-const RESOURCES: [&str; 19] = [
+const RESOURCES: [&str; 23] = [
     "workloads",
     "admissionchecks",
     "clusterqueues",
@@ -84,6 +84,10 @@ const RESOURCES: [&str; 19] = [
     "daemonsets",
     "limitranges",
     "runtimeclasses",
+    "deviceclasses",
+    "persistentvolumeclaims",
+    "persistentvolumes",
+    "storageclasses",
     "events",
     "leases",
     "provisioningparameters",

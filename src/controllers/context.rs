@@ -13,8 +13,8 @@ use super::seen::Seen;
 use super::terms;
 use super::waiting::Waiting;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
-    RawParameters, ResourceFlavor, Topology, Workload,
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, Namespace, Node, NodeClaim,
+    NodePool, RawParameters, ResourceFlavor, Topology, Workload,
 };
 use crate::clock::Clock;
 use crate::cluster::batched::Batched;
@@ -72,6 +72,8 @@ pub struct Stores {
     pub cohorts: Optional<Cohort>,
     /// Namespaces.
     pub namespaces: Optional<Namespace>,
+    /// DeviceClasses.
+    pub device_classes: Optional<DeviceClass>,
 }
 
 /// A kind that the controller can do without.

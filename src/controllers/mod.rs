@@ -24,6 +24,7 @@ mod progress;
 pub mod queue;
 mod refused;
 mod seen;
+pub mod storage;
 pub mod strays;
 mod terms;
 mod touched;

@@ -11,6 +11,7 @@ use crate::gang::identity::gang_of;
 use crate::gang::notice::Notice;
 use crate::names;
 use crate::plan::shapes::Shape;
+use crate::plan::volumes::Storage;
 use crate::plan::{self, Cluster, Edited, Obstacle, ObstacleReason, Outcome, Request, Reservation, Ways};
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Limits, Policy};
@@ -101,6 +102,8 @@ pub struct Known<'a> {
     pub kept: &'a [NodeClaim],
     /// Shapes to go by, instead of those that were known when the gang was planned, or are known now.
     pub shapes: Option<&'a [Shape]>,
+    /// What the volumes of the pods depend on.
+    pub storage: Option<&'a Storage>,
     /// What is done about NodePools that were just edited.
     pub edited: Edited,
 }
@@ -145,6 +148,8 @@ pub fn outcome(
         daemon_sets: &context.stores.daemon_sets.state(),
         limit_ranges: &limit_ranges(context, workload),
         runtime_classes: &context.stores.runtime_classes.state(),
+        device_classes: &context.stores.device_classes.all().unwrap_or_default(),
+        storage: known.storage,
         pool_claims: &counted,
         warm: known.warm,
         kept: known.kept,

@@ -8,6 +8,7 @@ use super::demand::PodSetDemand;
 use super::requirements::{
     Clash, Requirements, Values, is_label_value, is_reserved, is_well_known, normalized,
 };
+use super::volumes::Reach;
 use super::{Obstacle, ObstacleReason, Request};
 use crate::api::node_claim::{NodeClaimSpec, Requirement, ResourceRequests};
 use crate::api::parameters::{Pinning, Tier};
@@ -86,8 +87,12 @@ impl Draft {
             }
         }
         let defined = requirements.iter().map(|(key, _)| key.clone()).collect();
-        let requirements =
+        let mut requirements =
             constrained(&requirements, &without_pin(request, wanted)).map_err(|c| clash(&who, &c))?;
+        for Reach { text, terms } in &wanted.reach {
+            requirements = with_first(&requirements, terms.iter().map(Vec::as_slice))
+                .map_err(|c| tell(ObstacleReason::VolumeUnusable, text, &c))?;
+        }
         if let Some((key, value)) = requirements.bad_value() {
             return Err(bad_label(key, value));
         }
@@ -263,14 +268,22 @@ pub fn constrained(node: &Requirements, spec: &PodSpec) -> Result<Requirements, 
         .and_then(|a| a.node_affinity.as_ref())
         .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())
         .map_or(&[][..], |selector| &selector.node_selector_terms);
+    with_first(&node, terms.iter().map(|term| term.match_expressions.as_deref().unwrap_or_default()))
+}
+
+/// Narrows what a node is to the first of these terms that can be met. Without terms nothing is asked for.
+fn with_first<'t>(
+    node: &Requirements,
+    terms: impl Iterator<Item = &'t [NodeSelectorRequirement]>,
+) -> Result<Requirements, Clash> {
     let mut first_clash = None;
     for term in terms {
-        match with_term(&node, term.match_expressions.as_deref().unwrap_or_default()) {
+        match with_term(node, term) {
             Ok(narrowed) => return Ok(narrowed),
             Err(clash) => first_clash = first_clash.or(Some(clash)),
         }
     }
-    first_clash.map_or(Ok(node), Err)
+    first_clash.map_or_else(|| Ok(node.clone()), Err)
 }
 
 /// What the pods ask of their nodes, without the gang's own label: the template of a Job that runs has it.

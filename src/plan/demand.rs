@@ -7,8 +7,9 @@ use super::claim::constrained;
 use super::daemons::keys;
 use super::requirements::{Requirements, Values};
 use super::resources::{self, Defaults};
-use super::runtime;
+use super::volumes::{self, Reach};
 use super::{Cluster, Obstacle, ObstacleReason, Outcome, Request};
+use super::{devices, runtime};
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::queue::CheckRule;
 use crate::api::workload::PodSet;
@@ -32,6 +33,8 @@ pub struct PodSetDemand<'a> {
     pub pods: u32,
     /// Flavors it was assigned, each once.
     pub flavors: Vec<&'a ResourceFlavor>,
+    /// Where the volumes of its pods can be used.
+    pub reach: Vec<Reach>,
     /// What each pod takes from a node.
     pub each: ResourceList,
     /// Most of its pods that may share a node.
@@ -73,8 +76,13 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
         }
         let flavors = flavors(cluster.flavors, request.workload, &pod_set.name).map_err(Outcome::Wait)?;
         let each = each(cluster, pod_set).map_err(Outcome::Wait)?;
+        if let Some(obstacle) = devices::obstacle(cluster, request, &pod_set.name, &each) {
+            return Err(Outcome::Refuse(obstacle));
+        }
+        let reach = cluster.storage.map(|storage| volumes::reach(storage, pod_set, pods)).transpose()?;
+        let reach = reach.unwrap_or_default();
         let per_node = if shuns_itself(pod_set) { 1 } else { u32::MAX };
-        needs.push(PodSetDemand { pod_set, spec, pods, flavors, each, per_node });
+        needs.push(PodSetDemand { pod_set, spec, pods, flavors, reach, each, per_node });
     }
     if needs.is_empty() {
         let managed = request.policy.managed_resources.join(", ");

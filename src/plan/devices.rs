@@ -57,7 +57,10 @@ mod tests {
         let mut world = world();
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::DeviceClass);
-        assert!(message.contains("requests nvidia.com/gpu, which DeviceClass gpu.nvidia.com serves"), "{message}");
+        assert!(
+            message.contains("requests nvidia.com/gpu, which DeviceClass gpu.nvidia.com serves"),
+            "{message}"
+        );
         assert!(matches!(world.plan(), Outcome::Refuse(_)));
         world.device_classes.clear();
         assert_eq!(world.provisioned().slots.len(), 2);

@@ -5,10 +5,11 @@
 use super::demand::{self, PodSetDemand};
 use super::offering::Offering;
 use super::shapes::Shape;
+use super::volumes::Storage;
 use super::{Cluster, Outcome, Request, Reservation, Ways};
 use crate::api::{
-    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, NodeClaim, NodePool, ResourceFlavor,
-    Workload,
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, NodeClaim, NodePool,
+    ResourceFlavor, Workload,
 };
 use crate::names;
 use crate::policy::Policy;
@@ -86,6 +87,8 @@ pub struct World {
     pub shapes: Vec<Shape>,
     pub short: BTreeSet<Offering>,
     pub runtime_classes: Vec<Arc<RuntimeClass>>,
+    pub device_classes: Vec<Arc<DeviceClass>>,
+    pub storage: Storage,
 }
 
 impl World {
@@ -110,6 +113,8 @@ impl World {
             shapes: Vec::new(),
             short: BTreeSet::new(),
             runtime_classes: Vec::new(),
+            device_classes: Vec::new(),
+            storage: Storage::default(),
         }
     }
 
@@ -138,6 +143,8 @@ impl World {
             shapes: &self.shapes,
             short: Some(&self.short),
             runtime_classes: &self.runtime_classes,
+            device_classes: &self.device_classes,
+            storage: Some(&self.storage),
             cluster_queues: &self.queues,
             cohorts: &self.cohorts,
             local_queues: Some(&self.local_queues),

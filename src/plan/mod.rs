@@ -13,6 +13,7 @@ pub mod claim;
 pub mod cost;
 pub mod daemons;
 pub mod demand;
+pub mod devices;
 pub mod gates;
 pub mod lifetime;
 pub mod merge;
@@ -30,13 +31,14 @@ pub mod slots;
 pub mod strategy;
 pub mod tiers;
 pub mod topology;
+pub mod volumes;
 pub mod warm;
 
 use crate::api::parameters::Pinning;
 use crate::api::workload::PodSetUpdate;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, NodeClaim, NodePool, ResourceFlavor,
-    Workload,
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, NodeClaim, NodePool,
+    ResourceFlavor, Workload,
 };
 use crate::names;
 use crate::planted::planted;
@@ -53,6 +55,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tiers::Choice;
 use topology::Topology;
+use volumes::Storage;
 
 /// What the planner may look at: a snapshot.
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,6 +74,10 @@ pub struct Cluster<'a> {
     pub limit_ranges: &'a [Arc<LimitRange>],
     /// Every RuntimeClass.
     pub runtime_classes: &'a [Arc<RuntimeClass>],
+    /// Every DeviceClass, where they are served and can be read.
+    pub device_classes: &'a [Arc<DeviceClass>],
+    /// What the volumes of the pods depend on; `None` where nobody has read it, so that they narrow nothing.
+    pub storage: Option<&'a Storage>,
     /// Live claims of the NodePools that have limits, without those of the gangs in `reserved`.
     pub pool_claims: &'a [NodeClaim],
     /// Claims that are kept for the gang's LocalQueue, and that it may take over.
@@ -180,6 +187,11 @@ struct Needs<'a> {
 }
 
 impl Needs<'_> {
+    /// Whether volumes narrow the nodes, and may do so more once they are bound.
+    fn narrows(&self) -> bool {
+        self.demand.iter().any(|wanted| !wanted.reach.is_empty())
+    }
+
     fn choices(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<Choice> {
         tiers::choices(cluster, request, &self.demand, &self.topology)
     }
@@ -218,7 +230,11 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
                 if taken {
                     return Outcome::Provision(plan);
                 }
-                short = short.or(Some(plan).filter(|_| matches!(request.ways, Ways::From(_))));
+                let is_next = match request.ways {
+                    Ways::Like(claim) => needs.narrows() && plan.has_narrower(claim),
+                    Ways::From(_) | Ways::Accepted { .. } => true,
+                };
+                short = short.or(Some(plan).filter(|_| is_next));
             }
             // Another way would be taken only because this one was looked at too early.
             Err(obstacle) if is_awaited(cluster, &obstacle) => {

@@ -71,13 +71,16 @@ pub fn is_reserved(key: &str) -> bool {
     key == names::HOSTNAME || (domain.ends_with(names::KARPENTER_DOMAIN) && !open)
 }
 
-/// The key that Karpenter uses in place of an outdated one.
+/// The key that Karpenter uses in place of an outdated one, or of a CSI driver's own.
 pub fn normalized(key: &str) -> &str {
     match key {
         "beta.kubernetes.io/arch" => names::ARCH,
         "beta.kubernetes.io/os" => names::OS,
         "beta.kubernetes.io/instance-type" => names::INSTANCE_TYPE,
-        "failure-domain.beta.kubernetes.io/zone" => names::ZONE,
+        "failure-domain.beta.kubernetes.io/zone"
+        | "topology.ebs.csi.aws.com/zone"
+        | "topology.gke.io/zone"
+        | "topology.disk.csi.azure.com/zone" => names::ZONE,
         "failure-domain.beta.kubernetes.io/region" => names::REGION,
         other => other,
     }

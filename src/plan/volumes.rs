@@ -86,11 +86,18 @@ pub fn reach(storage: &Storage, pod_set: &PodSet, pods: u32) -> Result<Vec<Reach
             all.extend(reader.claim(&claim.claim_name)?);
         }
         if let Some(class) = volume.ephemeral_class() {
-            all.extend(reader.class(class, &format!("volume {}", volume.name))?);
+            all.extend(reader.class(class, &format!("volume {}", volume.name), Made::WithPod)?);
         }
     }
     all.retain(|reach| !reach.terms.is_empty());
     Ok(all)
+}
+
+/// When the claim of a volume is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    BeforePod,
+    WithPod,
 }
 
 struct Reader<'a> {
@@ -117,7 +124,7 @@ impl Reader<'_> {
             return self.volume(volume, &what);
         }
         match class_of(claim) {
-            Some(class) => self.class(class, &what),
+            Some(class) => self.class(class, &what, Made::BeforePod),
             None => Err(self.not_ready(format!("{what} is not bound to a volume and has no StorageClass"))),
         }
     }
@@ -126,7 +133,9 @@ impl Reader<'_> {
         let what = format!("PersistentVolume {name}");
         let volume = self.found(self.storage.volumes.get(name), &what, "persistentvolumes")?;
         let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
-        let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else { return Ok(None) };
+        let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else {
+            return Ok(None);
+        };
         let all = &required.node_selector_terms;
         let terms: Vec<_> = all.iter().filter(|term| !is_of_one_node(term)).map(expressions).collect();
         if terms.is_empty() {
@@ -137,12 +146,11 @@ impl Reader<'_> {
         Ok(Some(Reach { text: self.of(&what), terms: joined(terms) }))
     }
 
-    fn class(&self, name: &str, whose: &str) -> Result<Option<Reach>, Outcome> {
+    fn class(&self, name: &str, whose: &str, made: Made) -> Result<Option<Reach>, Outcome> {
         let what = format!("StorageClass {name}");
         let class = self.found(self.storage.classes.get(name), &what, "storageclasses")?;
         let waits = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
-        let is_of_pod = whose.starts_with("volume ");
-        if !waits && !is_of_pod {
+        if !waits && made == Made::BeforePod {
             return Err(self.not_ready(format!("{whose} is not bound to a volume yet")));
         }
         if class.provisioner == NO_PROVISIONER {
@@ -155,7 +163,12 @@ impl Reader<'_> {
         Ok(Some(Reach { text: self.of(&what), terms: joined(terms) }))
     }
 
-    fn found<'f, T>(&self, found: Option<&'f Found<T>>, what: &str, resource: &str) -> Result<&'f T, Outcome> {
+    fn found<'f, T>(
+        &self,
+        found: Option<&'f Found<T>>,
+        what: &str,
+        resource: &str,
+    ) -> Result<&'f T, Outcome> {
         match found {
             Some(Found::There(object)) => Ok(object),
             Some(Found::Forbidden) => Err(Outcome::Refuse(Obstacle::new(
@@ -193,11 +206,12 @@ fn expressions(term: &NodeSelectorTerm) -> Vec<NodeSelectorRequirement> {
 
 fn allowed(term: &TopologySelectorTerm) -> Vec<NodeSelectorRequirement> {
     let expressions = term.match_label_expressions.iter().flatten();
-    let expression = |e: &k8s_openapi::api::core::v1::TopologySelectorLabelRequirement| NodeSelectorRequirement {
-        key: e.key.clone(),
-        operator: "In".to_owned(),
-        values: Some(e.values.clone()),
-    };
+    let expression =
+        |e: &k8s_openapi::api::core::v1::TopologySelectorLabelRequirement| NodeSelectorRequirement {
+            key: e.key.clone(),
+            operator: "In".to_owned(),
+            values: Some(e.values.clone()),
+        };
     expressions.map(expression).collect()
 }
 
@@ -361,7 +375,9 @@ mod tests {
         let begun = (*unbound(anywhere).provisioned().slots[0].template).clone();
         let now = bound(&json!([term(EBS, &["b"])]));
         let request = super::super::Request { ways: super::super::Ways::Like(&begun), ..now.request() };
-        let Outcome::Provision(plan) = super::super::plan(&now.cluster(), &request) else { panic!("no plan") };
+        let Outcome::Provision(plan) = super::super::plan(&now.cluster(), &request) else {
+            panic!("no plan")
+        };
         let requirements = &plan.slots[0].template.spec.requirements;
         assert_eq!(requirements.iter().find(|r| r.key == names::ZONE).unwrap().values, ["b"]);
     }

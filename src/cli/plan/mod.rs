@@ -98,6 +98,8 @@ impl Args {
             daemon_sets: &objects.daemon_sets,
             limit_ranges: &objects.limit_ranges,
             runtime_classes: &objects.runtime_classes,
+            device_classes: &objects.device_classes,
+            storage: Some(&objects.storage),
             pool_claims: &pool_claims,
             shapes: &shapes,
             cluster_queues: &objects.cluster_queues,

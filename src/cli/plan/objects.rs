@@ -7,17 +7,18 @@ use super::manifest;
 use crate::api::node_pool::ASSUMED;
 use crate::api::parameters::ProvisioningParametersSpec;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, LocalQueue, Namespace, Node, NodeClaim, NodePool,
-    RawParameters, ResourceFlavor, Workload,
+    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, Namespace, Node, NodeClaim,
+    NodePool, RawParameters, ResourceFlavor, Workload,
 };
 use crate::cli::cluster::{Connection, VIEWER};
 use crate::cli::{Failure, find};
-use crate::controllers::parameters;
+use crate::controllers::{parameters, storage};
 use crate::names;
 use crate::plan::gates::guards::Traffic;
 use crate::plan::gates::local_queue::Held;
 use crate::plan::shapes::Shape;
 use crate::plan::sightings::Sightings;
+use crate::plan::volumes::{Found, Storage};
 use crate::plan::{Request, demand};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
@@ -53,6 +54,8 @@ pub struct Objects {
     pub daemon_sets: Vec<Arc<DaemonSet>>,
     pub limit_ranges: Vec<Arc<LimitRange>>,
     pub runtime_classes: Vec<Arc<RuntimeClass>>,
+    pub device_classes: Vec<Arc<DeviceClass>>,
+    pub storage: Storage,
     pub namespaces: Vec<Arc<Namespace>>,
 }
 
@@ -104,6 +107,10 @@ impl Objects {
             "DaemonSet" => push(&mut self.daemon_sets, value)?,
             "LimitRange" => push(&mut self.limit_ranges, value)?,
             "RuntimeClass" => push(&mut self.runtime_classes, value)?,
+            "DeviceClass" => push(&mut self.device_classes, value)?,
+            "PersistentVolumeClaim" => note(&mut self.storage.claims, value)?,
+            "PersistentVolume" => note(&mut self.storage.volumes, value)?,
+            "StorageClass" => note(&mut self.storage.classes, value)?,
             "Namespace" => push(&mut self.namespaces, value)?,
             "Policy" => return Err(format!("this is a policy; give it with --config {}", path.display())),
             _ => {}
@@ -132,14 +139,13 @@ impl Objects {
         list(&client, &mut self.daemon_sets).await?;
         list(&client, &mut self.runtime_classes).await?;
         list(&client, &mut self.namespaces).await?;
-        if self.parameters.is_empty() {
-            let api: Api<RawParameters> = Api::all(client.clone());
-            match api.list(&ListParams::default()).await {
-                Ok(found) => self.parameters.extend(found.items.into_iter().map(Arc::new)),
-                // Without the CRD there are none.
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(error) => return Err(failed("provisioningparameters", &error)),
-            }
+        list_if_served(&client, &mut self.parameters).await?;
+        list_if_served(&client, &mut self.device_classes).await?;
+        if let Some(workload) = &self.workload {
+            let read = storage::read(&client, workload).await.map_err(|e| Failure::Failed(e.to_string()))?;
+            merge(&mut self.storage.claims, read.claims);
+            merge(&mut self.storage.volumes, read.volumes);
+            merge(&mut self.storage.classes, read.classes);
         }
         if let Some(namespace) = of {
             list_in(&client, &namespace, &mut self.limit_ranges).await?;
@@ -248,6 +254,21 @@ fn push<K: DeserializeOwned>(all: &mut Vec<Arc<K>>, value: Value) -> Result<(), 
     Ok(())
 }
 
+/// Notes an object under its name.
+fn note<K: DeserializeOwned>(all: &mut BTreeMap<String, Found<K>>, value: Value) -> Result<(), String> {
+    let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default().to_owned();
+    let read = serde_json::from_value(value).map_err(|e| format!("{name} cannot be read: {e}"))?;
+    all.insert(name, Found::There(Box::new(read)));
+    Ok(())
+}
+
+/// Adds what the files do not hold.
+fn merge<K>(all: &mut BTreeMap<String, Found<K>>, more: BTreeMap<String, Found<K>>) {
+    for (name, found) in more {
+        all.entry(name).or_insert(found);
+    }
+}
+
 /// A NodePool that was never in a cluster has no status; it is taken for usable.
 fn assume_ready(pool: &mut Value) {
     if pool.get("status").is_none()
@@ -273,6 +294,22 @@ where
         let api: Api<K> = Api::all(client.clone());
         let found = api.list(&ListParams::default()).await.map_err(|e| failed(&K::plural(&()), &e))?;
         all.extend(found.items.into_iter().map(Arc::new));
+    }
+    Ok(())
+}
+
+/// The same, where a cluster may not serve the kind; then there are none.
+async fn list_if_served<K>(client: &Client, all: &mut Vec<Arc<K>>) -> Result<(), Failure>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    if all.is_empty() {
+        let api: Api<K> = Api::all(client.clone());
+        match api.list(&ListParams::default()).await {
+            Ok(found) => all.extend(found.items.into_iter().map(Arc::new)),
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => return Err(failed(&K::plural(&()), &error)),
+        }
     }
     Ok(())
 }

@@ -28,6 +28,7 @@ use crate::gang::{
     observe,
 };
 use crate::names;
+use crate::plan::volumes::Storage;
 use crate::plan::{Outcome, strategy};
 use crate::policy::Policy;
 use jiff::Timestamp;
@@ -67,6 +68,8 @@ pub struct Gang<'a> {
     /// Claims that were taken over and whose Nodes do not say yet whose they are.
     unmarked: BTreeSet<String>,
     pool_claims: Arc<[NodeClaim]>,
+    /// What the volumes of its pods depend on, once it was read.
+    storage: Option<Storage>,
     /// Kept nodes that it may take over, once they were read.
     warm: Option<Vec<NodeClaim>>,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.
@@ -181,6 +184,7 @@ impl<'a> Gang<'a> {
             vacant: BTreeSet::new(),
             unmarked: BTreeSet::new(),
             pool_claims: Arc::default(),
+            storage: None,
             warm: None,
             untold: Vec::new(),
             quota_wanted: None,
@@ -201,6 +205,7 @@ impl<'a> Gang<'a> {
         let waiting = self.journal.seq;
         for _ in 0..TURNS {
             self.fetch_pool_claims(workload).await?;
+            self.fetch_storage(workload).await?;
             match self.turn(workload) {
                 Turn::Still => break,
                 Turn::LookAgain => self.look_again(workload).await?,

@@ -5,7 +5,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::controllers::board::Shortage;
 use crate::controllers::ledger::LedgerPages;
 use crate::controllers::refused::Waiting;
-use crate::controllers::{plans, traffic};
+use crate::controllers::{plans, storage, traffic};
 use crate::effects::claims;
 use crate::error::Error;
 use crate::gang::claims::Loss;
@@ -65,6 +65,7 @@ impl Gang<'_> {
             warm: self.warm.as_deref().unwrap_or_default(),
             kept: &kept,
             shapes: None,
+            storage: self.storage.as_ref(),
             edited,
         };
         let short = goes_on.then(|| pages.short(self.context.now()));
@@ -164,6 +165,14 @@ impl Gang<'_> {
             policy: &self.policy,
             ways: Ways::From(0),
         }
+    }
+
+    /// Reads what the volumes of the pods depend on, once for each reconcile that plans.
+    pub(super) async fn fetch_storage(&mut self, workload: &Workload) -> Result<(), Error> {
+        if self.needs_plan() && self.storage.is_none() {
+            self.storage = Some(storage::read(self.client, workload).await?);
+        }
+        Ok(())
     }
 
     pub(super) async fn fetch_pool_claims(&mut self, workload: &Workload) -> Result<(), Error> {

@@ -165,6 +165,26 @@ pub static DAEMON_SET: Kind =
 /// RuntimeClass.
 pub static RUNTIME_CLASS: Kind =
     built_in(("node.k8s.io", "v1"), ("RuntimeClass", "runtimeclasses", "runtimeclass"), &[], (false, false));
+/// DeviceClass.
+pub static DEVICE_CLASS: Kind =
+    built_in(("resource.k8s.io", "v1"), ("DeviceClass", "deviceclasses", "deviceclass"), &[], (false, false));
+/// PersistentVolumeClaim.
+pub static PERSISTENT_VOLUME_CLAIM: Kind = built_in(
+    CORE,
+    ("PersistentVolumeClaim", "persistentvolumeclaims", "persistentvolumeclaim"),
+    &["pvc"],
+    (true, true),
+);
+/// PersistentVolume.
+pub static PERSISTENT_VOLUME: Kind =
+    built_in(CORE, ("PersistentVolume", "persistentvolumes", "persistentvolume"), &["pv"], (false, true));
+/// StorageClass.
+pub static STORAGE_CLASS: Kind = built_in(
+    ("storage.k8s.io", "v1"),
+    ("StorageClass", "storageclasses", "storageclass"),
+    &["sc"],
+    (false, false),
+);
 /// PriorityClass.
 pub static PRIORITY_CLASS: Kind = built_in(
     ("scheduling.k8s.io", "v1"),
@@ -214,6 +234,10 @@ pub static ALL: &[&Kind] = &[
     &JOB,
     &DAEMON_SET,
     &RUNTIME_CLASS,
+    &DEVICE_CLASS,
+    &PERSISTENT_VOLUME_CLAIM,
+    &PERSISTENT_VOLUME,
+    &STORAGE_CLASS,
     &PRIORITY_CLASS,
     &LEASE,
     &CRD,

@@ -93,7 +93,7 @@ pub fn is_always_there(kind: &Kind, path: &[&str]) -> bool {
     }
     match (kind.kind, path) {
         (_, [] | ["metadata" | "status"]) | ("Pod", ["spec", "containers"]) => true,
-        ("ConfigMap" | "Event" | "RuntimeClass" | "PriorityClass", _) => false,
+        ("ConfigMap" | "Event" | "RuntimeClass" | "PriorityClass" | "StorageClass", _) => false,
         (_, ["spec"]) => true,
         ("Job" | "DaemonSet", ["spec", "template", rest @ ..]) => {
             matches!(rest, [] | ["metadata" | "spec"] | ["spec", "containers"])
