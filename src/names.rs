@@ -52,10 +52,11 @@ pub const GANG: &str = "setu.kueue.x-k8s.io/gang";
 pub const WORKLOAD_UID: &str = "setu.kueue.x-k8s.io/workload-uid";
 /// Label on NodeClaim and Node: number of the attempt the claim belongs to.
 pub const ATTEMPT: &str = "setu.kueue.x-k8s.io/attempt";
-/// Label on NodeClaim and Node: index of the slot within the gang.
+/// Annotation on NodeClaim and Node: index of the slot within the gang. On objects of earlier versions a label. Providers
+/// launch NodeClaims together only where all their labels are equal.
 pub const SLOT: &str = "setu.kueue.x-k8s.io/slot";
-/// Label on NodeClaim and Node: number of the replacement the claim was made in; absent on those of the
-/// attempt's start.
+/// Annotation on NodeClaim and Node: number of the replacement the claim was made in; 0 on those of the attempt's start.
+/// On objects of earlier versions a label, absent on those of the attempt's start.
 pub const GENERATION: &str = "setu.kueue.x-k8s.io/generation";
 /// Annotation on a NodeClaim: `namespace/name` of its Workload.
 pub const WORKLOAD: &str = "setu.kueue.x-k8s.io/workload";

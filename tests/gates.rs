@@ -534,7 +534,7 @@ fn a_claim_of_the_first_tier_that_vanishes_without_a_word_is_made_up_for_by_the_
         stage.until("the second tier is asked", |_| asked.0.lock().unwrap().len() == 4).await;
         tokio::time::sleep(Duration::from_secs(20)).await;
         let claims = stage.admin.list(&kinds::NODE_CLAIM);
-        let first = claims.iter().find(|c| c["metadata"]["labels"][names::SLOT] == "0").unwrap();
+        let first = claims.iter().find(|c| c["metadata"]["annotations"][names::SLOT] == "0").unwrap();
         let name = first["metadata"]["name"].as_str().unwrap();
         stage.admin.delete(&kinds::NODE_CLAIM, "", name, Preconditions::default()).unwrap();
         stage.until("it runs", |s| s.is_admitted("train")).await;

@@ -37,7 +37,7 @@ fn claim(conditions: &[Value]) -> NodeClaim {
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
         "metadata": {
             "name": "setu-w-abc-0", "uid": "u0", "creationTimestamp": at(0).to_string(),
-            "labels": {"setu.kueue.x-k8s.io/attempt": "1", "setu.kueue.x-k8s.io/slot": "0"},
+            "labels": {"setu.kueue.x-k8s.io/attempt": "1"}, "annotations": {"setu.kueue.x-k8s.io/slot": "0"},
         },
         "spec": {
             "requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},

@@ -33,7 +33,7 @@ const FINALIZER: &str = "taken off by Setu alone";
 const KEPT: &str = "made, changed and deleted by Setu and Karpenter alone";
 const MADE: &str = "Karpenter makes no NodeClaims";
 const OWN: &str = "Setu makes, changes and deletes only NodeClaims";
-const NAMED: &str = "names its gang, Workload, attempt and slot";
+const NAMED: &str = "names its gang, Workload and attempt";
 const POOLS: &str = "Setu may use the NodePools";
 
 /// One request to the API server; of a creation there is nothing before, of a deletion nothing after.
@@ -201,28 +201,29 @@ fn workloads(who: &'static str, refused: bool) -> Vec<Ask> {
     cases.collect()
 }
 
-/// A NodeClaim with what Setu writes on each, except some labels.
+/// A NodeClaim with what Setu writes on each, except some keys.
 fn claim(without: &[&str]) -> Value {
-    let all = [
-        (MANAGED_BY, "setu"),
-        (GANG, "g"),
-        (WORKLOAD_UID, "u"),
-        (ATTEMPT, "1"),
-        (SLOT, "0"),
-        (NODEPOOL, "chart"),
-    ];
-    let labels: Map<String, Value> = all
-        .into_iter()
-        .filter(|(key, _)| !without.contains(key))
-        .map(|(key, value)| (key.to_owned(), json!(value)))
-        .collect();
-    json!({"metadata": {"name": "c", "labels": labels}, "spec": {}})
+    let map = |all: &[(&str, &str)]| -> Map<String, Value> {
+        let kept = all.iter().filter(|(key, _)| !without.contains(key));
+        kept.map(|(key, value)| ((*key).to_owned(), json!(value))).collect()
+    };
+    let labels =
+        map(&[(MANAGED_BY, "setu"), (GANG, "g"), (WORKLOAD_UID, "u"), (ATTEMPT, "1"), (NODEPOOL, "chart")]);
+    let annotations = map(&[(SLOT, "0")]);
+    json!({"metadata": {"name": "c", "labels": labels, "annotations": annotations}, "spec": {}})
+}
+
+/// A NodeClaim as a version of Setu makes it that names the slot in a label; both run during an upgrade.
+fn earlier() -> Value {
+    let mut claim = claim(&[SLOT]);
+    claim["metadata"]["labels"][SLOT] = json!("0");
+    claim
 }
 
 /// The same with one more annotation.
 fn noted(claim: &Value) -> Value {
     let mut noted = claim.clone();
-    noted["metadata"]["annotations"] = json!({"example.com/note": "x"});
+    noted["metadata"]["annotations"]["example.com/note"] = json!("x");
     noted
 }
 
@@ -234,7 +235,13 @@ fn claims(who: &'static str, make: &'static [&'static str], keep: &'static [&'st
     let without_labels: &'static [&'static str] = if within.is_empty() { &[] } else { &[OWN, NAMED] };
     // Taken over from nobody, one is bound by what both of them say.
     let taken: &'static [&'static str] = if within.is_empty() { keep } else { within };
-    let cases: [(&'static str, &'static str, &Value, &Value, &'static [&'static str]); 10] = [
+    let moved = {
+        let mut moved = own.clone();
+        moved["metadata"]["annotations"][SLOT] = json!("1");
+        moved
+    };
+    let cases: [(&'static str, &'static str, &Value, &Value, &'static [&'static str]); 11] = [
+        ("names another slot on one of Setu's", "nodeclaims", &own, &moved, keep),
         ("makes one of Setu's", "nodeclaims", &no, &own, make),
         ("changes one of Setu's", "nodeclaims", &own, &noted(&own), keep),
         ("says how one of Setu's does", "nodeclaims/status", &own, &noted(&own), keep),
@@ -253,7 +260,7 @@ fn claims(who: &'static str, make: &'static [&'static str], keep: &'static [&'st
     cases.collect()
 }
 
-/// A NodeClaim that Setu makes and that lacks some labels.
+/// A NodeClaim that Setu makes and that lacks one of its keys.
 fn half(without: &'static str, refusals: &'static [&'static str]) -> Ask {
     let after = claim(&[without]);
     Ask { what: without, who: SETU, resource: "nodeclaims", before: Value::Null, after, refusals }
@@ -283,6 +290,8 @@ fn each_who_may_come_is_let_through_with_the_own_and_nothing_else() {
     }
     asks.push(half(MANAGED_BY, &[OWN]));
     asks.push(half(NODEPOOL, &[]));
+    let (before, after) = (Value::Null, earlier());
+    asks.push(Ask { what: "makes one as before", who: SETU, resource: "nodeclaims", before, after, refusals: &[] });
     answers(DEFAULT, &asks);
 }
 

@@ -47,9 +47,9 @@ impl Stage {
                 "name": name,
                 "labels": {
                     names::MANAGED_BY: names::SETU, names::NODEPOOL: ID, names::GANG: "gang",
-                    names::WORKLOAD_UID: uid, names::SLOT: "7",
+                    names::WORKLOAD_UID: uid,
                 },
-                "annotations": {names::WORKLOAD: format!("{ID}/{workload}")},
+                "annotations": {names::WORKLOAD: format!("{ID}/{workload}"), names::SLOT: "7"},
             },
             "spec": {"providerID": format!("cloud://{name}")},
         });

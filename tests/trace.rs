@@ -59,10 +59,8 @@ fn claim(slot: u32, attempt: u32, created: i64, conditions: &[(&str, i64)]) -> N
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
         "metadata": {
             "name": format!("claim-{slot}"), "creationTimestamp": at(created).to_string(),
-            "labels": {
-                "setu.kueue.x-k8s.io/attempt": attempt.to_string(), "setu.kueue.x-k8s.io/slot": slot.to_string(),
-                "karpenter.sh/nodepool": "gpu",
-            },
+            "labels": {"setu.kueue.x-k8s.io/attempt": attempt.to_string(), "karpenter.sh/nodepool": "gpu"},
+            "annotations": {"setu.kueue.x-k8s.io/slot": slot.to_string()},
         },
         "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
         "status": {"nodeName": format!("node-{slot}"), "conditions": conditions},
@@ -184,8 +182,8 @@ fn nodes_hang_below_the_state_in_which_they_came_up_with_the_phases_of_their_con
 /// The claim of a slot that was replaced.
 fn replacement(slot: u32, created: i64, conditions: &[(&str, i64)]) -> NodeClaim {
     let mut claim = claim(slot, 1, created, conditions);
-    let labels = claim.metadata.labels.get_or_insert_default();
-    labels.insert("setu.kueue.x-k8s.io/generation".to_owned(), "1".to_owned());
+    let annotations = claim.metadata.annotations.get_or_insert_default();
+    annotations.insert("setu.kueue.x-k8s.io/generation".to_owned(), "1".to_owned());
     claim
 }
 

@@ -47,7 +47,7 @@ fn claim(reached: &str) -> NodeClaim {
         "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
         "metadata": {
             "name": "c", "uid": "u", "creationTimestamp": at(0).to_string(),
-            "labels": {"setu.kueue.x-k8s.io/attempt": "1", "setu.kueue.x-k8s.io/slot": "0"},
+            "labels": {"setu.kueue.x-k8s.io/attempt": "1"}, "annotations": {"setu.kueue.x-k8s.io/slot": "0"},
         },
         "spec": {
             "requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},

@@ -117,11 +117,11 @@ impl Gang {
             "metadata": {
                 "name": identity.claim_name(1, slot), "uid": format!("{}-{slot}", self.name),
                 "creationTimestamp": at(4).to_string(),
-                "annotations": {"setu.kueue.x-k8s.io/check": CHECK},
+                "annotations": {"setu.kueue.x-k8s.io/check": CHECK, "setu.kueue.x-k8s.io/slot": slot.to_string()},
                 "labels": {
                     "app.kubernetes.io/managed-by": "setu", "setu.kueue.x-k8s.io/gang": identity.id(),
                     "setu.kueue.x-k8s.io/workload-uid": identity.uid, "setu.kueue.x-k8s.io/attempt": "1",
-                    "setu.kueue.x-k8s.io/slot": slot.to_string(), "karpenter.sh/nodepool": "gpu",
+                    "karpenter.sh/nodepool": "gpu",
                     "node.kubernetes.io/instance-type": "p5.48xlarge", "topology.kubernetes.io/zone": "eu-1b",
                 },
             },

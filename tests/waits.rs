@@ -62,9 +62,11 @@ async fn no_workload_is_read_for_a_claim_before_all_are_listed() {
                 "name": format!("setu-gone-{slot}"),
                 "labels": {
                     names::MANAGED_BY: names::SETU, names::WORKLOAD_UID: "gone", names::GANG: "gone",
-                    names::ATTEMPT: "1", names::SLOT: slot.to_string(), names::NODEPOOL: ID,
+                    names::ATTEMPT: "1", names::NODEPOOL: ID,
                 },
-                "annotations": {names::WORKLOAD: format!("{ID}/gone"), names::CHECK: ID},
+                "annotations": {
+                    names::WORKLOAD: format!("{ID}/gone"), names::CHECK: ID, names::SLOT: slot.to_string(),
+                },
             },
             "spec": {"requirements": [], "nodeClassRef": class},
         });

@@ -1,6 +1,8 @@
 //! The part of a Node that decides whether it can run pods.
 
+use super::node_claim::noted;
 use super::pod::ResourceList;
+use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use kube::Resource;
@@ -88,6 +90,11 @@ impl Node {
 
     fn ready(&self) -> Option<&NodeCondition> {
         self.status.conditions.iter().find(|c| c.kind == "Ready")
+    }
+
+    /// Index of the slot it fills within its gang; `None` where it does not say.
+    pub fn slot(&self) -> Option<u32> {
+        noted(&self.metadata, names::SLOT)?.parse().ok()
     }
 
     /// Value of a label, empty if absent.

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::CustomResource;
+use kube::api::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
 /// `spec` of a NodeClaim; immutable as a whole.
@@ -122,6 +123,16 @@ impl NodeClaim {
         self.annotation(names::TAKEN_OVER).parse().ok()
     }
 
+    /// Index of the slot it fills within its gang; `None` where it does not say.
+    pub fn slot(&self) -> Option<u32> {
+        noted(&self.metadata, names::SLOT)?.parse().ok()
+    }
+
+    /// Number of the replacement it was made in; 0 for the start of its attempt.
+    pub fn generation(&self) -> u32 {
+        noted(&self.metadata, names::GENERATION).and_then(|value| value.parse().ok()).unwrap_or_default()
+    }
+
     /// What its node has in all; before launch, what it asks for.
     pub fn counts_with(&self) -> &ResourceList {
         let known = self.status.as_ref().map(|s| &s.capacity).filter(|c| !c.is_empty());
@@ -146,5 +157,38 @@ impl NodeClaim {
     /// Value of an annotation, empty if absent.
     pub fn annotation(&self, key: &str) -> &str {
         self.metadata.annotations.as_ref().and_then(|a| a.get(key)).map_or("", String::as_str)
+    }
+}
+
+/// What an annotation says; where there is none, what the label of the same key says, as earlier versions wrote it.
+pub(super) fn noted<'m>(metadata: &'m ObjectMeta, key: &str) -> Option<&'m str> {
+    let annotation = metadata.annotations.as_ref().and_then(|all| all.get(key));
+    annotation.or_else(|| metadata.labels.as_ref()?.get(key)).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn place(labels: &Value, annotations: &Value) -> (Option<u32>, u32) {
+        let claim: NodeClaim = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": "c", "labels": labels, "annotations": annotations},
+            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+        }))
+        .unwrap();
+        (claim.slot(), claim.generation())
+    }
+
+    #[test]
+    fn slot_and_generation_are_read_from_annotations_else_from_labels() {
+        let of = |slot: &str, generation: &str| json!({names::SLOT: slot, names::GENERATION: generation});
+        assert_eq!(place(&json!({}), &of("3", "2")), (Some(3), 2));
+        assert_eq!(place(&of("3", "2"), &json!({})), (Some(3), 2), "of an earlier version");
+        assert_eq!(place(&of("3", "2"), &of("4", "0")), (Some(4), 0), "of both");
+        assert_eq!(place(&json!({names::SLOT: "3"}), &json!({})), (Some(3), 0));
+        assert_eq!(place(&json!({}), &json!({})), (None, 0));
+        assert_eq!(place(&json!({}), &of("x", "-1")), (None, 0));
     }
 }

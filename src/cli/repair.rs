@@ -161,8 +161,8 @@ mod tests {
             serde_json::from_value(json!({
                 "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
                 "metadata": {
-                    "name": slot, "annotations": {(names::CHECK): "c"},
-                    "labels": {(names::WORKLOAD_UID): uid, (names::ATTEMPT): "4", (names::SLOT): slot},
+                    "name": slot, "annotations": {(names::CHECK): "c", (names::SLOT): slot},
+                    "labels": {(names::WORKLOAD_UID): uid, (names::ATTEMPT): "4"},
                 },
                 "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
             }))

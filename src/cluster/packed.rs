@@ -94,7 +94,7 @@ mod tests {
             "metadata": {
                 "name": format!("setu-train-{slot}"), "uid": format!("{slot}-5e2f"),
                 "creationTimestamp": "2026-01-01T00:00:00Z",
-                "labels": {(names::SLOT): slot.to_string(), (names::ZONE): "a"},
+                "labels": {(names::ZONE): "a"}, "annotations": {(names::SLOT): slot.to_string()},
             },
             "spec": {
                 "requirements": [{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["spot"]}],

@@ -253,7 +253,8 @@ impl Book {
 }
 
 fn place_of(claim: &NodeClaim) -> Place {
-    (gang_of(claim), claim.label(names::ATTEMPT).to_owned(), claim.label(names::SLOT).to_owned())
+    let slot = claim.slot().map_or_else(String::new, |slot| slot.to_string());
+    (gang_of(claim), claim.label(names::ATTEMPT).to_owned(), slot)
 }
 
 /// The Workload a claim was made for, by its annotation.
@@ -279,8 +280,8 @@ mod tests {
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
             "metadata": {
                 "name": name, "uid": name,
-                "labels": {names::WORKLOAD_UID: "w", names::ATTEMPT: "1", names::SLOT: "0"},
-                "annotations": {names::WORKLOAD: "team/train", names::CHECK: "c"},
+                "labels": {names::WORKLOAD_UID: "w", names::ATTEMPT: "1"},
+                "annotations": {names::WORKLOAD: "team/train", names::CHECK: "c", names::SLOT: "0"},
             },
             "spec": {"requirements": [], "nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
         }))

@@ -74,10 +74,10 @@ fn capacity_type(claim: &NodeClaim) -> &str {
 async fn adopt(api: &Api<NodeClaim>, claim: &NodeClaim, error: Error) -> Result<NodeClaim, Error> {
     let name = claim.name_any();
     let found = call("reading NodeClaim", &name, api.get(&name)).await?;
-    let same =
-        [names::MANAGED_BY, names::GANG, names::WORKLOAD_UID, names::ATTEMPT, names::SLOT, names::GENERATION]
-            .iter()
-            .all(|key| found.label(key) == claim.label(key));
+    let same = [names::MANAGED_BY, names::GANG, names::WORKLOAD_UID, names::ATTEMPT]
+        .iter()
+        .all(|key| found.label(key) == claim.label(key))
+        && (found.slot(), found.generation()) == (claim.slot(), claim.generation());
     if same || planted!(AdoptStranger) {
         return Ok(found);
     }

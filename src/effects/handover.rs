@@ -87,6 +87,7 @@ async fn hand_back(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
 
 /// Metadata that takes everything of ours off an object of this UID.
 fn unmarked(uid: Option<&str>) -> Map<String, Value> {
+    // Earlier versions wrote slot and generation as labels.
     let labels =
         [names::MANAGED_BY, names::GANG, names::WORKLOAD_UID, names::ATTEMPT, names::SLOT, names::GENERATION];
     let annotations = [
@@ -96,6 +97,8 @@ fn unmarked(uid: Option<&str>) -> Map<String, Value> {
         names::CHECK,
         names::TAKEN_OVER,
         names::HANDING_BACK,
+        names::SLOT,
+        names::GENERATION,
     ];
     let without = |keys: &[&str]| -> Value {
         Value::Object(keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect())
@@ -208,8 +211,9 @@ mod tests {
         assert_eq!(patch["metadata"]["labels"][names::GANG], Value::Null);
         assert_eq!(patch["metadata"]["annotations"][names::DO_NOT_DISRUPT], Value::Null);
         assert_eq!(patch["metadata"]["labels"][names::GENERATION], Value::Null);
+        assert_eq!(patch["metadata"]["annotations"][names::GENERATION], Value::Null);
         assert_eq!(patch["metadata"]["labels"].as_object().unwrap().len(), 6);
-        assert_eq!(patch["metadata"]["annotations"].as_object().unwrap().len(), 6);
+        assert_eq!(patch["metadata"]["annotations"].as_object().unwrap().len(), 8);
         let untainted = node_without_ours(&Node::default());
         assert_eq!(untainted.get("spec"), None);
         assert_eq!(untainted["metadata"].get("resourceVersion"), None);

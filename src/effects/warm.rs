@@ -1,6 +1,6 @@
 //! Keeps nodes after their gang, and gives them to the next one.
 //!
-//! Rule: a node is a gang's by the labels of its NodeClaim, which change by compare-and-swap. The Node bears
+//! Rule: a node is a gang's by the labels of its NodeClaim, and in its slot by the annotations, which change by compare-and-swap. The Node bears
 //! its last gang's until the next one marks it, as often as that takes.
 
 use crate::api::duration::Span;
@@ -22,9 +22,10 @@ use serde_json::{Map, Value, json};
 /// Most claims of one gang that change hands at the same time.
 const PARALLEL: usize = 32;
 
-/// What makes a claim a gang's.
-const OWNERSHIP: [&str; 5] =
-    [names::GANG, names::WORKLOAD_UID, names::ATTEMPT, names::SLOT, names::GENERATION];
+/// Labels that make a claim a gang's.
+const OWNERSHIP: [&str; 3] = [names::GANG, names::WORKLOAD_UID, names::ATTEMPT];
+/// Annotations that name its place there. Earlier versions wrote them as labels, which go.
+const PLACE: [&str; 2] = [names::SLOT, names::GENERATION];
 
 /// For whom nodes are kept, and how long.
 #[derive(Clone, Debug)]
@@ -52,14 +53,14 @@ pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &Keeping
 
 async fn keep(client: &Client, claim: &NodeClaim, keeping: &Keeping) -> Result<(), Error> {
     let mut labels: Map<String, Value> =
-        OWNERSHIP.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
+        OWNERSHIP.iter().chain(&PLACE).map(|key| ((*key).to_owned(), Value::Null)).collect();
     let name = claim.name_any();
     labels.insert(names::WARM.to_owned(), json!(keeping.key));
     let patch = json!({"metadata": {
         "uid": claim.metadata.uid,
         "labels": labels,
         "annotations": {
-            names::WORKLOAD: null, names::TAKEN_OVER: null,
+            names::WORKLOAD: null, names::TAKEN_OVER: null, names::SLOT: null, names::GENERATION: null,
             names::WARM_QUEUE: keeping.queue,
             names::WARM_SINCE: to_the_second(keeping.since),
             names::HOLD_UNTIL: to_the_second(keeping.until),
@@ -110,6 +111,8 @@ pub async fn take_over(
             names::CHECK: wanted.annotation(names::CHECK),
             names::HOLD_UNTIL: wanted.annotation(names::HOLD_UNTIL),
             names::TAKEN_OVER: to_the_second(now),
+            names::SLOT: slot(wanted),
+            names::GENERATION: wanted.generation().to_string(),
         },
     }}));
     let name = kept.name_any();
@@ -155,18 +158,26 @@ fn marks(claim: &NodeClaim, node: &Node) -> Value {
                 names::WORKLOAD: claim.annotation(names::WORKLOAD),
                 names::CHECK: claim.annotation(names::CHECK),
                 names::HOLD_UNTIL: claim.annotation(names::HOLD_UNTIL),
+                names::SLOT: slot(claim),
+                names::GENERATION: claim.generation().to_string(),
             },
         },
         "spec": {"taints": taints},
     })
 }
 
-/// Labels that say whose a claim is; what it has not is taken away.
+/// Its slot as an annotation's value; null where it does not say.
+fn slot(claim: &NodeClaim) -> Option<String> {
+    claim.slot().map(|slot| slot.to_string())
+}
+
+/// Labels that say whose a claim is; what it has not is taken away, and so are those of earlier versions.
 fn ownership(claim: &NodeClaim) -> Map<String, Value> {
     let value = |key: &&str| {
         Some(claim.label(key)).filter(|value| !value.is_empty()).map_or(Value::Null, Value::from)
     };
-    OWNERSHIP.iter().map(|key| ((*key).to_owned(), value(key))).collect()
+    let own = OWNERSHIP.iter().map(|key| ((*key).to_owned(), value(key)));
+    own.chain(PLACE.iter().map(|key| ((*key).to_owned(), Value::Null))).collect()
 }
 
 #[cfg(test)]
@@ -178,10 +189,8 @@ mod tests {
         let claim: NodeClaim = serde_json::from_value(json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
             "metadata": {
-                "name": "c", "annotations": {names::WORKLOAD: "team/second"},
-                "labels": {
-                    names::GANG: "new", names::WORKLOAD_UID: "uid", names::ATTEMPT: "1", names::SLOT: "3",
-                },
+                "name": "c", "annotations": {names::WORKLOAD: "team/second", names::SLOT: "3"},
+                "labels": {names::GANG: "new", names::WORKLOAD_UID: "uid", names::ATTEMPT: "1"},
             },
             "spec": {
                 "nodeClassRef": {"group": "g", "kind": "k", "name": "n"},
@@ -206,12 +215,14 @@ mod tests {
             ])
         );
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        assert_eq!(patch["metadata"]["annotations"][names::SLOT], "3");
+        assert_eq!(patch["metadata"]["annotations"][names::GENERATION], "0");
         let woken = &patch["metadata"]["annotations"][names::WORKLOAD];
         assert_eq!(woken, "team/second", "news of the Node are the new gang's");
         assert_eq!(
             patch["metadata"]["labels"],
             json!({
-                names::GANG: "new", names::WORKLOAD_UID: "uid", names::ATTEMPT: "1", names::SLOT: "3",
+                names::GANG: "new", names::WORKLOAD_UID: "uid", names::ATTEMPT: "1", names::SLOT: null,
                 names::GENERATION: null,
             })
         );

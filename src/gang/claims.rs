@@ -119,8 +119,8 @@ impl ClaimView {
             name: claim.metadata.name.clone().unwrap_or_default(),
             uid: claim.metadata.uid.clone().unwrap_or_default(),
             attempt: claim.label(names::ATTEMPT).parse().unwrap_or_default(),
-            slot: claim.label(names::SLOT).parse().unwrap_or(u32::MAX),
-            generation: generation(claim),
+            slot: claim.slot().unwrap_or(u32::MAX),
+            generation: claim.generation(),
             deleting: claim.metadata.deletion_timestamp.is_some(),
             held_until: claim.annotation(names::HOLD_UNTIL).parse().ok(),
             vacant: false,
@@ -168,14 +168,14 @@ pub fn is_stuck(since: Timestamp, now: Timestamp) -> bool {
     since.checked_add(STUCK_AFTER).is_ok_and(|end| end <= now)
 }
 
-/// Number of the replacement that a claim was made in; 0 for the start of its attempt.
-pub fn generation(claim: &NodeClaim) -> u32 {
-    claim.label(names::GENERATION).parse().unwrap_or_default()
+/// The slot of a claim, for messages; empty where it does not say.
+fn slot_of(claim: &NodeClaim) -> String {
+    claim.slot().map_or_else(String::new, |slot| slot.to_string())
 }
 
 fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestamp) -> Health {
     let created = claim.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
-    let slot = claim.label(names::SLOT);
+    let slot = slot_of(claim);
     let by =
         |limit: crate::api::duration::Span| created.checked_add(limit.signed()).unwrap_or(Timestamp::MAX);
     let phases = [
@@ -311,7 +311,7 @@ fn too_small(claim: &NodeClaim, node: &Node, short: &str) -> Failure {
     let instance_type = labels.and_then(|l| l.get(names::INSTANCE_TYPE)).map_or("unknown", String::as_str);
     let message = format!(
         "the node of slot {}, of type {instance_type}, has too little {short} for the pods planned on it",
-        claim.label(names::SLOT)
+        slot_of(claim)
     );
     Failure::new(FailureClass::NodeTooSmall, message)
 }

@@ -21,8 +21,9 @@ pub fn is_silent(node: &Node, now: Timestamp) -> bool {
 pub fn stands_behind(claim: &NodeClaim, node: &Node) -> bool {
     let provider_id = claim.status.as_ref().map_or("", |status| status.provider_id.as_str());
     if provider_id.is_empty() {
-        let same = |key: &&str| claim.label(key) == node.label(key);
-        return [names::GANG, names::SLOT].iter().all(same);
+        // Karpenter copies annotations once the Node is registered, and a provider may have given it the labels before.
+        let may_be_same_slot = node.slot().is_none() || node.slot() == claim.slot();
+        return claim.label(names::GANG) == node.label(names::GANG) && may_be_same_slot;
     }
     provider_id == node.spec.provider_id || claim.node_name() == node.metadata.name.as_deref()
 }
@@ -44,8 +45,8 @@ mod tests {
     fn node(ready: &str, gone: bool) -> Node {
         let mut node: Node = serde_json::from_value(json!({
             "metadata": {"name": "n", "labels": {
-                names::MANAGED_BY: names::SETU, names::NODEPOOL: "gpu", names::GANG: "g", names::SLOT: "1",
-            }},
+                names::MANAGED_BY: names::SETU, names::NODEPOOL: "gpu", names::GANG: "g",
+            }, "annotations": {names::SLOT: "1"}},
             "spec": {"providerID": "cloud://1"},
             "status": {"conditions": [
                 {"type": "Ready", "status": ready, "lastTransitionTime": at(0).to_string()},
@@ -62,7 +63,7 @@ mod tests {
     fn claim(provider_id: &str, node: &str, slot: &str) -> NodeClaim {
         serde_json::from_value(json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
-            "metadata": {"name": "c", "labels": {names::GANG: "g", names::SLOT: slot}},
+            "metadata": {"name": "c", "labels": {names::GANG: "g"}, "annotations": {names::SLOT: slot}},
             "spec": {"nodeClassRef": {"group": "", "kind": "", "name": ""}},
             "status": {"providerID": provider_id, "nodeName": node},
         }))
@@ -96,5 +97,10 @@ mod tests {
         assert!(!stands_behind(&claim("cloud://2", "other", "1"), &node), "the one that replaced it");
         assert!(stands_behind(&claim("", "", "1"), &node), "its launch is under way");
         assert!(!stands_behind(&claim("", "", "2"), &node), "the launch of another slot");
+        let mut early = node.clone();
+        early.metadata.annotations = None;
+        assert!(stands_behind(&claim("", "", "2"), &early), "Karpenter has not yet copied the slot");
+        early.metadata.labels.as_mut().unwrap().insert(names::SLOT.to_owned(), "1".to_owned());
+        assert!(!stands_behind(&claim("", "", "2"), &early), "the slot as a label");
     }
 }

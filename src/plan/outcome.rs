@@ -256,8 +256,7 @@ impl Plan {
     #[must_use]
     pub fn keeping(mut self, kept: &[NodeClaim]) -> Self {
         for claim in kept {
-            let slot = claim.label(names::SLOT);
-            if let Some(slot) = self.slots.iter_mut().find(|s| s.index.to_string() == slot) {
+            if let Some(slot) = self.slots.iter_mut().find(|s| Some(s.index) == claim.slot()) {
                 claim.label(names::NODEPOOL).clone_into(&mut slot.node_pool);
                 let (resources, or_more) = (claim.counts_with().clone(), false);
                 (slot.template, slot.shape) = (Arc::new(claim.clone()), None);

@@ -296,10 +296,8 @@ mod tests {
         let mut kept = (*spot.slots[1].template).clone();
         kept.metadata.name = Some("kept".to_owned());
         let labels = kept.metadata.labels.get_or_insert_default();
-        labels.extend([
-            (names::SLOT.to_owned(), "1".to_owned()),
-            (names::NODEPOOL.to_owned(), "gpu".to_owned()),
-        ]);
+        labels.insert(names::NODEPOOL.to_owned(), "gpu".to_owned());
+        kept.metadata.annotations.get_or_insert_default().insert(names::SLOT.to_owned(), "1".to_owned());
         world.short = short(&spot);
         world.ways = Ways::From(1);
         let kept = [kept];

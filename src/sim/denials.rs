@@ -62,7 +62,7 @@ impl Denial {
     }
 }
 
-/// The label of slot 1 in a body of JSON.
+/// The annotation of slot 1 in a body of JSON.
 fn slot_one() -> String {
     format!("\"{}\":\"1\"", names::SLOT)
 }
@@ -104,7 +104,7 @@ mod tests {
     fn each_denial_covers_its_own_writes_and_no_others() {
         let claims = "/apis/karpenter.sh/v1/nodeclaims";
         let workload = "/apis/kueue.x-k8s.io/v1beta2/namespaces/n/workloads/w";
-        let slot = |n: u32| format!("{{\"labels\":{{\"{}\":\"{n}\"}}}}", names::SLOT);
+        let slot = |n: u32| format!("{{\"annotations\":{{\"{}\":\"{n}\"}}}}", names::SLOT);
         let requests = [
             (Method::POST, claims.to_owned(), slot(0)),
             (Method::POST, claims.to_owned(), slot(1)),

@@ -59,6 +59,11 @@ pub fn annotation<'v>(object: &'v Value, key: &str) -> &'v str {
     entry(object, "annotations", key)
 }
 
+/// What an annotation of a NodeClaim of ours says, else the label of that key, as earlier versions wrote it.
+pub fn noted<'v>(claim: &'v Value, key: &str) -> &'v str {
+    Some(annotation(claim, key)).filter(|value| !value.is_empty()).unwrap_or_else(|| label(claim, key))
+}
+
 fn entry<'v>(object: &'v Value, field: &str, key: &str) -> &'v str {
     let found = object.get("metadata").and_then(|m| m.get(field)).and_then(|m| m.get(key));
     found.and_then(Value::as_str).unwrap_or_default()

@@ -160,7 +160,7 @@ impl Gang<'_> {
         Ok(())
     }
 
-    /// The NodeClaim of one slot.
+    /// The NodeClaim of one slot. What differs between slots that are alike is in its name and annotations only.
     fn claim(&self, plan: &Plan, slot: u32, hold: Timestamp) -> Option<NodeClaim> {
         let (identity, memory) = (&self.identity, &self.journal.memory);
         let mut claim = plan.slots.iter().find(|s| s.index == slot).map(|s| (*s.template).clone())?;
@@ -171,14 +171,12 @@ impl Gang<'_> {
             (names::GANG, self.pin.clone()),
             (names::WORKLOAD_UID, identity.uid.clone()),
             (names::ATTEMPT, memory.attempt.to_string()),
-            (names::SLOT, slot.to_string()),
         ] {
             labels.insert(key.to_owned(), value);
         }
-        if memory.generation > 0 {
-            labels.insert(names::GENERATION.to_owned(), memory.generation.to_string());
-        }
         let annotations = claim.metadata.annotations.get_or_insert_default();
+        annotations.insert(names::SLOT.to_owned(), slot.to_string());
+        annotations.insert(names::GENERATION.to_owned(), memory.generation.to_string());
         annotations.insert(names::WORKLOAD.to_owned(), identity.workload_ref());
         annotations.insert(names::CHECK.to_owned(), identity.check.clone());
         annotations.insert(names::HOLD_UNTIL.to_owned(), to_the_second(hold));

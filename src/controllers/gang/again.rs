@@ -59,7 +59,7 @@ impl Gang<'_> {
     fn complete(&self) -> Option<Vec<(NodeClaim, String)>> {
         let memory = &self.journal.memory;
         let waits = matches!(self.journal.state, State::WaitingReady | State::Approved);
-        let filled: BTreeSet<&str> = self.staying().map(|claim| claim.label(names::SLOT)).collect();
+        let filled: BTreeSet<Option<u32>> = self.staying().map(NodeClaim::slot).collect();
         let whole = usize::try_from(memory.slots).is_ok_and(|slots| filled.len() == slots);
         // Of a slot that was filled again there may be other claims.
         if !waits || !whole || memory.generation > 0 || !(1..=BY_NAME).contains(&self.claims.len()) {

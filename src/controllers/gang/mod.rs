@@ -372,5 +372,5 @@ fn is_possible(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> 
 
 /// How many slots a gang has at least that has these claims.
 fn slots_of<'c>(claims: impl Iterator<Item = &'c NodeClaim>) -> i64 {
-    claims.filter_map(|c| c.label(names::SLOT).parse::<i64>().ok()?.checked_add(1)).max().unwrap_or_default()
+    claims.filter_map(|c| i64::from(c.slot()?).checked_add(1)).max().unwrap_or_default()
 }

@@ -8,7 +8,6 @@ use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
 use crate::controllers::seen::Glimpse;
 use crate::effects::events::Moment;
-use crate::gang::claims::generation;
 use crate::gang::event::Reason;
 use crate::gang::journal::Step;
 use crate::gang::notice::Notice;
@@ -237,7 +236,7 @@ impl Gang<'_> {
     pub(super) fn count_ready(&self) {
         // The others were counted when they became ready.
         let latest = self.journal.memory.generation;
-        let made = |c: &&NodeClaim| generation(c) == latest && c.taken_over().is_none();
+        let made = |c: &&NodeClaim| c.generation() == latest && c.taken_over().is_none();
         for claim in self.claims.iter().filter(made) {
             if let Some(ready) = claim.since("Initialized") {
                 let took = elapsed(created(claim, ready), ready);

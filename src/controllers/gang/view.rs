@@ -6,7 +6,7 @@ use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Workload, condition};
 use crate::controllers::Context;
 use crate::controllers::meters::capacity_type;
-use crate::gang::claims::{Health, Loss, generation, loss};
+use crate::gang::claims::{Health, Loss, loss};
 use crate::gang::strangers::crowd;
 use crate::gang::{ClaimView, Facts, GangIdentity, Outlook, Reservation, State};
 use crate::names;
@@ -114,25 +114,25 @@ impl Gang<'_> {
         let memory = &self.journal.memory;
         let creating = self.journal.state == State::Provisioning || memory.mending;
         let attempt = memory.attempt.to_string();
-        let mut by_slot: BTreeMap<&str, &NodeClaim> = BTreeMap::new();
+        let mut by_slot: BTreeMap<Option<u32>, &NodeClaim> = BTreeMap::new();
         for claim in self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt) {
-            let rank = |c: &NodeClaim| (c.metadata.deletion_timestamp.is_none(), generation(c));
-            let of_slot = by_slot.entry(claim.label(names::SLOT)).or_insert(claim);
+            let rank = |c: &NodeClaim| (c.metadata.deletion_timestamp.is_none(), c.generation());
+            let of_slot = by_slot.entry(claim.slot()).or_insert(claim);
             if rank(claim) > rank(of_slot) {
                 *of_slot = claim;
             }
         }
         let lost = |slot: &u32| {
-            let claim = by_slot.get(slot.to_string().as_str()).copied();
+            let claim = by_slot.get(&Some(*slot)).copied();
             if claim.is_some_and(|c| c.metadata.deletion_timestamp.is_none()) {
                 return None;
             }
-            let claim = claim.filter(|c| !creating || generation(c) >= memory.generation);
+            let claim = claim.filter(|c| !creating || c.generation() >= memory.generation);
             if creating && claim.is_none() && !self.had(*slot) {
                 return None;
             }
             let (made_in, name) =
-                claim.map_or_else(|| self.last_known(*slot), |c| (generation(c), c.name_any()));
+                claim.map_or_else(|| self.last_known(*slot), |c| (c.generation(), c.name_any()));
             if claim.is_none() {
                 // The watch may not yet have shown that it is gone.
                 self.context.remember_claim(&name);

@@ -131,5 +131,6 @@ impl Gang<'_> {
 /// Whether a claim of the gang is in the place that another one was wanted for.
 fn fills_the_place_of(claim: &NodeClaim, wanted: &NodeClaim) -> bool {
     claim.metadata.deletion_timestamp.is_none()
-        && [names::ATTEMPT, names::SLOT].iter().all(|key| claim.label(key) == wanted.label(key))
+        && claim.label(names::ATTEMPT) == wanted.label(names::ATTEMPT)
+        && claim.slot() == wanted.slot()
 }

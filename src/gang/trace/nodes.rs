@@ -5,7 +5,6 @@
 
 use super::{Span, Status, Subject, Value, base, number, text};
 use crate::api::NodeClaim;
-use crate::gang::claims::generation;
 use crate::gang::journal::{Journal, Step};
 use crate::gang::state::StateName;
 use crate::names;
@@ -52,9 +51,8 @@ fn of_attempt(journal: &Journal, step: &Step, claims: Claims<'_>, subject: &Subj
     let ready_before = earlier().find(|s| s.to == StateName::Approved).map(|s| s.at);
     let attempt = step.attempt.to_string();
     let of_slot = |slot: u32| {
-        let slot = slot.to_string();
         let of_attempt = claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt);
-        of_attempt.filter(|c| c.label(names::SLOT) == slot).max_by_key(|c| generation(c))
+        of_attempt.filter(|c| c.slot() == Some(slot)).max_by_key(|c| c.generation())
     };
     let is_told = |claim: Option<&NodeClaim>| {
         let is_new = || claim.and_then(created) >= ready_before;
@@ -89,11 +87,10 @@ fn replacements(journal: &Journal, step: &Step, claims: Claims<'_>, subject: &Su
         None => !goes_on,
     };
     let is_known = |claim: &&NodeClaim| !left_only || has_stood_still(claim, step.at);
-    let ours = claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt && generation(c) > 0);
-    let slot = |claim: &NodeClaim| claim.label(names::SLOT).parse().ok();
+    let ours = claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt && c.generation() > 0);
     ours.filter(is_told)
         .filter(is_known)
-        .filter_map(|claim| Some((slot(claim)?, Some(claim))))
+        .filter_map(|claim| Some((claim.slot()?, Some(claim))))
         .flat_map(|slot| node(journal, step, slot, subject))
         .collect()
 }
@@ -136,7 +133,7 @@ fn node(
     // One that the attempt outlived is told of by the step that it was lost at.
     let is_lost = step.from != StateName::Approved && step.to == StateName::Provisioning;
     let life =
-        if is_lost { format!("lost at {}", step.seq) } else { claim.map_or(0, generation).to_string() };
+        if is_lost { format!("lost at {}", step.seq) } else { claim.map_or(0, NodeClaim::generation).to_string() };
     let id_of = |what: &str| context.span(&["claim", &about[0], &about[1], &life, what]);
     let created = claim.and_then(created).unwrap_or(began);
     let initialized = claim.and_then(|c| since(c, "Initialized"));

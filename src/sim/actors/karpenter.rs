@@ -10,7 +10,7 @@ use crate::sim::api::kinds::{self, Kind};
 use crate::sim::api::{Preconditions, User};
 use crate::sim::catalogue::{Offer, offers};
 use crate::sim::values::{
-    annotation, condition, created, is_going, label, list, map, name, seconds, set, text, uid, with_condition,
+    annotation, condition, created, is_going, label, list, map, name, noted, seconds, set, text, uid, with_condition,
 };
 use crate::sim::weather::{Place, Weather};
 use jiff::{SignedDuration, Timestamp};
@@ -161,7 +161,7 @@ fn set_conditions(user: &User, kind: &'static Kind, object: &Value, conditions: 
 fn place(claim: &Value) -> Place {
     Place {
         node_pool: label(claim, names::NODEPOOL).to_owned(),
-        slot: label(claim, names::SLOT).to_owned(),
+        slot: noted(claim, names::SLOT).to_owned(),
         labels: map(claim, "/metadata/labels"),
         ..Place::default()
     }

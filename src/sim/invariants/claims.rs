@@ -5,7 +5,7 @@ use crate::api::workload::Verdict;
 use crate::gang::{Journal, Reservation, State};
 use crate::names;
 use crate::sim::api::Change;
-use crate::sim::values::{self, annotation, is, is_going, label, list, name, since, text};
+use crate::sim::values::{self, annotation, is, is_going, label, list, name, noted, since, text};
 use jiff::Timestamp;
 use kube::ResourceExt;
 use serde_json::Value;
@@ -98,9 +98,7 @@ fn created(sight: &mut Sight, claim: &Value) {
     }
     let same = |other: &Value| {
         !is_going(other)
-            && [names::WORKLOAD_UID, names::ATTEMPT, names::SLOT]
-                .iter()
-                .all(|k| label(other, k) == label(claim, k))
+            && place(other) == place(claim)
             && annotation(other, names::CHECK) == annotation(claim, names::CHECK)
     };
     let late = was_replaced(sight, claim);
@@ -148,14 +146,19 @@ fn created(sight: &mut Sight, claim: &Value) {
 /// Whether this was still on its way, delayed, when its slot got another claim in its place: nothing that the request
 /// says could have stopped it. It has to go again, or it is left when all is over.
 fn was_replaced(sight: &Sight, claim: &Value) -> bool {
-    let generation = |claim: &Value| label(claim, names::GENERATION).parse().unwrap_or(0_u32);
+    let generation = |claim: &Value| noted(claim, names::GENERATION).parse().unwrap_or(0_u32);
     let in_its_place = |other: &Value| {
         of_same_gang(other, claim)
-            && [names::ATTEMPT, names::SLOT].iter().all(|key| label(other, key) == label(claim, key))
+            && place(other)[1..] == place(claim)[1..]
             && generation(other) > generation(claim)
             && !attempts::is_long_ago(sight, values::created(other))
     };
     sight.lateness.delay.is_positive() && sight.claims.values().any(|other| in_its_place(other))
+}
+
+/// Workload UID, attempt and slot.
+fn place(claim: &Value) -> [String; 3] {
+    [label(claim, names::WORKLOAD_UID), label(claim, names::ATTEMPT), noted(claim, names::SLOT)].map(str::to_owned)
 }
 
 fn of_same_gang(one: &Value, other: &Value) -> bool {
@@ -186,8 +189,8 @@ fn deleted(sight: &mut Sight, claim: &Value) {
     let Some(journal) = journal else { return };
     let current = label(claim, names::ATTEMPT) == journal.memory.attempt.to_string();
     let memory = &journal.memory;
-    let latest = label(claim, names::GENERATION).parse().unwrap_or(0) == memory.generation;
-    let slot: Option<u32> = label(claim, names::SLOT).parse().ok();
+    let latest = noted(claim, names::GENERATION).parse().unwrap_or(0) == memory.generation;
+    let slot: Option<u32> = noted(claim, names::SLOT).parse().ok();
     let meant = current && latest && slot.is_some_and(|slot| slot < memory.slots);
     let held = match Reservation::of(&workload, check) {
         Reservation::Held { epoch, .. } => epoch == memory.epoch,
@@ -213,8 +216,7 @@ fn patched(sight: &mut Sight, before: &Value, after: &Value) {
         let what = format!("{} is taken over by {owner} of {queue}, for which it was not kept", name(before));
         sight.violated("same-queue", what);
     }
-    let place = [names::WORKLOAD_UID, names::ATTEMPT, names::SLOT].map(|key| label(after, key).to_owned());
-    sight.claims_book.taken_over.insert(place, name(after).to_owned());
+    sight.claims_book.taken_over.insert(place(after), name(after).to_owned());
 }
 
 /// A pod was written: a node on which one runs is not wasted.

@@ -130,7 +130,7 @@ mod tests {
         for slot in 0..claims {
             let claim = json!({"metadata": {
                 "name": format!("claim-{slot}"), "creationTimestamp": "2026-01-01T00:00:00Z",
-                "labels": {(names::WORKLOAD_UID): "u", (names::ATTEMPT): "1", (names::SLOT): slot.to_string()},
+                "labels": {(names::WORKLOAD_UID): "u", (names::ATTEMPT): "1"}, "annotations": {(names::SLOT): slot.to_string()},
                 "annotations": {(names::CHECK): "c"},
             }});
             change(&kinds::NODE_CLAIM, "karpenter", None, claim);

@@ -177,10 +177,12 @@ impl World {
             let name = gang.claim_name(1, slot);
             let labels = json!({
                 "app.kubernetes.io/managed-by": "setu", "setu.kueue.x-k8s.io/gang": gang.id(),
-                "setu.kueue.x-k8s.io/attempt": "1", "setu.kueue.x-k8s.io/slot": slot.to_string(),
+                "setu.kueue.x-k8s.io/attempt": "1",
                 "setu.kueue.x-k8s.io/workload-uid": gang.uid, "karpenter.sh/nodepool": "gpu",
             });
-            let annotations = json!({"setu.kueue.x-k8s.io/check": CHECK});
+            let annotations = json!({
+                "setu.kueue.x-k8s.io/check": CHECK, "setu.kueue.x-k8s.io/slot": slot.to_string(),
+            });
             let claim = json!({
                 "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
                 "metadata": {"name": name, "labels": labels, "annotations": annotations},

@@ -171,7 +171,9 @@ mod tests {
     fn claim(name: &str, slot: &str) -> Value {
         json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
-            "metadata": {"name": name, "labels": {(names::NODEPOOL): "idle", (names::SLOT): slot}},
+            "metadata": {
+                "name": name, "labels": {(names::NODEPOOL): "idle"}, "annotations": {(names::SLOT): slot},
+            },
             "spec": {
                 "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "idle"},
                 "requirements": [{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}],

@@ -2,7 +2,7 @@
 
 use super::super::Attempt;
 use super::super::status::Status;
-use crate::sim::values::{list, text};
+use crate::sim::values::{annotation, list, text};
 use serde_json::Value;
 
 /// What a webhook that nobody answers says to a write: those that must agree, refuse it.
@@ -19,7 +19,18 @@ pub fn webhook(configuration: &Value, attempt: &Attempt<'_>) -> Option<Status> {
         let selected = hook.pointer("/objectSelector/matchLabels").and_then(Value::as_object);
         let selected = selected
             .is_none_or(|wanted| wanted.iter().all(|(k, v)| labels.and_then(|l| l.get(k)) == Some(v)));
-        rules && selected && text(hook, "/failurePolicy") != "Ignore"
+        rules && selected && fulfilled(hook, attempt.object) && text(hook, "/failurePolicy") != "Ignore"
     };
     list(configuration, "/webhooks").iter().find(concerned).map(|hook| Status::webhook(text(hook, "/name")))
+}
+
+/// Whether an object meets the conditions of a webhook. One form of expression is known, which compares an annotation with
+/// a text; as with the API server, a condition that cannot be judged keeps no webhook from being asked.
+fn fulfilled(hook: &Value, object: &Value) -> bool {
+    let compared = |expression: &str| -> Option<bool> {
+        let rest = expression.strip_prefix("object.metadata.annotations[\"")?;
+        let (key, rest) = rest.split_once("\"] == \"")?;
+        Some(annotation(object, key) == rest.strip_suffix('"')?)
+    };
+    list(hook, "/matchConditions").iter().all(|c| compared(text(c, "/expression")).unwrap_or(true))
 }

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/karpenter/pkg/utils/resources"
 )
 
-// slotLabel names the place of a claim in its gang.
-const slotLabel = "setu.kueue.x-k8s.io/slot"
+// slotKey names the place of a claim in its gang: an annotation, and a label on claims of earlier versions.
+const slotKey = "setu.kueue.x-k8s.io/slot"
 
 // offer is one instance type in one zone with one capacity type.
 type offer struct {
@@ -26,7 +26,8 @@ type offer struct {
 }
 
 func claimPlace(claim *v1.NodeClaim) place {
-	return place{NodePool: claim.Labels[v1.NodePoolLabelKey], Slot: claim.Labels[slotLabel], Labels: claim.Labels}
+	slot := cmp.Or(claim.Annotations[slotKey], claim.Labels[slotKey])
+	return place{NodePool: claim.Labels[v1.NodePoolLabelKey], Slot: slot, Labels: claim.Labels}
 }
 
 func on(p place, instanceType *cloudprovider.InstanceType, offering *cloudprovider.Offering) place {

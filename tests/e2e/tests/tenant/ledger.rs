@@ -67,7 +67,12 @@ impl Ledger {
         let bought = Bought {
             workload: claim.annotation(names::WORKLOAD).to_owned(),
             node_pool: label(names::NODEPOOL),
-            place: [names::WORKLOAD_UID, names::ATTEMPT, names::GENERATION, names::SLOT].map(label),
+            place: [
+                label(names::WORKLOAD_UID),
+                label(names::ATTEMPT),
+                claim.generation().to_string(),
+                claim.slot().map_or_else(String::new, |slot| slot.to_string()),
+            ],
             shape: json!([spec.requirements, spec.resources, spec.node_class_ref]),
             deleted: gone || claim.metadata.deletion_timestamp.is_some(),
         };
