@@ -8,8 +8,8 @@ use setu::clock::Clock;
 use setu::names;
 use setu::policy::PolicyFile;
 use setu::sim::actors::machines::RUN_FOR;
-use setu::sim::api::{Preconditions, User};
 use setu::sim::api::kinds::{self, Kind};
+use setu::sim::api::{Preconditions, User};
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::scenario;
 use std::collections::BTreeSet;
@@ -147,7 +147,9 @@ async fn claims_of_equal_slots_differ_in_name_and_slot_annotation_only() {
     // Before a provider adds to them.
     let before = |claim: &Value| {
         let mut request = request(claim);
-        for key in [names::INSTANCE_TYPE, names::ZONE, names::CAPACITY_TYPE, names::ARCH, names::OS, names::REGION] {
+        for key in
+            [names::INSTANCE_TYPE, names::ZONE, names::CAPACITY_TYPE, names::ARCH, names::OS, names::REGION]
+        {
             request[0].as_object_mut().unwrap().remove(key);
         }
         request
@@ -180,7 +182,8 @@ async fn a_replaced_node_of_an_earlier_version_keeps_its_slot() {
     stage.until("it runs", |s| s.is_in("train", "Approved")).await;
     let lost = stage.claims()[0]["metadata"]["name"].as_str().unwrap().to_owned();
     stage.admin.delete(&kinds::NODE_CLAIM, "", &lost, Preconditions::default()).unwrap();
-    let replaced = |s: &Stage| s.claims().iter().any(|c| c["metadata"]["annotations"][names::GENERATION] == "1");
+    let replaced =
+        |s: &Stage| s.claims().iter().any(|c| c["metadata"]["annotations"][names::GENERATION] == "1");
     stage.until("it is replaced", replaced).await;
     stage.until("all are up", |s| s.admin.list(&kinds::NODE).len() == PODS).await;
     tokio::time::sleep(Duration::from_mins(1)).await;

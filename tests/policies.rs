@@ -291,7 +291,14 @@ fn each_who_may_come_is_let_through_with_the_own_and_nothing_else() {
     asks.push(half(MANAGED_BY, &[OWN]));
     asks.push(half(NODEPOOL, &[]));
     let (before, after) = (Value::Null, earlier());
-    asks.push(Ask { what: "makes one as before", who: SETU, resource: "nodeclaims", before, after, refusals: &[] });
+    asks.push(Ask {
+        what: "makes one as before",
+        who: SETU,
+        resource: "nodeclaims",
+        before,
+        after,
+        refusals: &[],
+    });
     answers(DEFAULT, &asks);
 }
 

@@ -227,8 +227,8 @@ fn shares_its_pin(claim: &NodeClaim) -> bool {
 async fn slice_lives(context: &Context, namespace: &str, claim: &NodeClaim) -> Result<bool, Error> {
     let read = async {
         let api: Api<Guarded<Workload>> = Api::namespaced(context.client.clone(), namespace);
-        let list = api.list(&ListParams::default());
-        let all = call("listing the Workloads of namespace", namespace, list).await?;
+        let params = ListParams::default();
+        let all = call("listing the Workloads of namespace", namespace, api.list(&params)).await?;
         Ok(all.items.into_iter().filter_map(|found| found.0.ok()).collect())
     };
     let all = context.slices.read(namespace.to_owned(), read).await?;

@@ -132,8 +132,11 @@ fn node(
     let about = [step.attempt.to_string(), slot.to_string()];
     // One that the attempt outlived is told of by the step that it was lost at.
     let is_lost = step.from != StateName::Approved && step.to == StateName::Provisioning;
-    let life =
-        if is_lost { format!("lost at {}", step.seq) } else { claim.map_or(0, NodeClaim::generation).to_string() };
+    let life = if is_lost {
+        format!("lost at {}", step.seq)
+    } else {
+        claim.map_or(0, NodeClaim::generation).to_string()
+    };
     let id_of = |what: &str| context.span(&["claim", &about[0], &about[1], &life, what]);
     let created = claim.and_then(created).unwrap_or(began);
     let initialized = claim.and_then(|c| since(c, "Initialized"));

@@ -10,7 +10,8 @@ use crate::sim::api::kinds::{self, Kind};
 use crate::sim::api::{Preconditions, User};
 use crate::sim::catalogue::{Offer, offers};
 use crate::sim::values::{
-    annotation, condition, created, is_going, label, list, map, name, noted, seconds, set, text, uid, with_condition,
+    annotation, condition, created, is_going, label, list, map, name, noted, seconds, set, text, uid,
+    with_condition,
 };
 use crate::sim::weather::{Place, Weather};
 use jiff::{SignedDuration, Timestamp};

@@ -158,7 +158,8 @@ fn was_replaced(sight: &Sight, claim: &Value) -> bool {
 
 /// Workload UID, attempt and slot.
 fn place(claim: &Value) -> [String; 3] {
-    [label(claim, names::WORKLOAD_UID), label(claim, names::ATTEMPT), noted(claim, names::SLOT)].map(str::to_owned)
+    [label(claim, names::WORKLOAD_UID), label(claim, names::ATTEMPT), noted(claim, names::SLOT)]
+        .map(str::to_owned)
 }
 
 fn of_same_gang(one: &Value, other: &Value) -> bool {
