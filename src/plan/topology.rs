@@ -203,7 +203,7 @@ impl Topology {
             requirement.map(|r| (r.operator.clone(), r.values.clone()))
         };
         let differs = |claim: &&NodeClaim| {
-            let slot = plan.slots.iter().find(|slot| slot.index.to_string() == claim.label(names::SLOT));
+            let slot = plan.slots.iter().find(|slot| Some(slot.index) == claim.slot());
             slot.is_some_and(|slot| domain(&slot.template) != domain(claim))
         };
         match kept.iter().find(differs) {
