@@ -90,6 +90,9 @@ pub const TRACEPARENT: [&str; 2] = ["traceparent", "provreq.kueue.x-k8s.io/setu-
 
 /// Karpenter: keeps voluntary disruption away from a node while its value is `"true"`.
 pub const DO_NOT_DISRUPT: &str = "karpenter.sh/do-not-disrupt";
+/// Karpenter, from 1.15: keeps the repair of unhealthy nodes away from a node while its value is `"true"`; repair does not
+/// mind [`DO_NOT_DISRUPT`].
+pub const DO_NOT_REPAIR: &str = "karpenter.sh/do-not-repair";
 /// Karpenter: the NodePool of a NodeClaim or Node.
 pub const NODEPOOL: &str = "karpenter.sh/nodepool";
 /// Karpenter: hash of the NodePool's template, compared for drift.

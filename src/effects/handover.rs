@@ -16,7 +16,9 @@ const PARALLEL: usize = 32;
 
 /// Lets Karpenter disrupt a claim and its Node again. Neither need exist any more.
 pub async fn release_node(client: &Client, claim: &NodeClaim) -> Result<(), Error> {
-    let patch = json!({"metadata": {"annotations": {names::DO_NOT_DISRUPT: null, names::HOLD_UNTIL: null}}});
+    let annotations =
+        json!({names::DO_NOT_DISRUPT: null, names::DO_NOT_REPAIR: null, names::HOLD_UNTIL: null});
+    let patch = json!({"metadata": {"annotations": annotations}});
     let name = claim.name_any();
     let api: Api<NodeClaim> = Api::all(client.clone());
     merge(&api, "releasing NodeClaim", &name, &patch).await?;
@@ -92,6 +94,7 @@ fn unmarked(uid: Option<&str>) -> Map<String, Value> {
         [names::MANAGED_BY, names::GANG, names::WORKLOAD_UID, names::ATTEMPT, names::SLOT, names::GENERATION];
     let annotations = [
         names::DO_NOT_DISRUPT,
+        names::DO_NOT_REPAIR,
         names::HOLD_UNTIL,
         names::WORKLOAD,
         names::CHECK,
@@ -210,6 +213,7 @@ mod tests {
         assert_eq!(patch["metadata"]["resourceVersion"], "7");
         assert_eq!(patch["metadata"]["labels"][names::GANG], Value::Null);
         assert_eq!(patch["metadata"]["annotations"][names::DO_NOT_DISRUPT], Value::Null);
+        assert_eq!(patch["metadata"]["annotations"].get(names::DO_NOT_REPAIR), Some(&Value::Null));
         assert_eq!(patch["metadata"]["labels"][names::GENERATION], Value::Null);
         assert_eq!(patch["metadata"]["annotations"][names::GENERATION], Value::Null);
         assert_eq!(patch["metadata"]["labels"].as_object().unwrap().len(), 6);

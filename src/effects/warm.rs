@@ -111,6 +111,7 @@ pub async fn take_over(
             names::CHECK: wanted.annotation(names::CHECK),
             names::HOLD_UNTIL: wanted.annotation(names::HOLD_UNTIL),
             names::TAKEN_OVER: to_the_second(now),
+            names::DO_NOT_REPAIR: repair(wanted),
             names::SLOT: slot(wanted),
             names::GENERATION: wanted.generation().to_string(),
         },
@@ -155,6 +156,7 @@ fn marks(claim: &NodeClaim, node: &Node) -> Value {
             "labels": ownership(claim),
             "annotations": {
                 names::DO_NOT_DISRUPT: "true",
+                names::DO_NOT_REPAIR: repair(claim),
                 names::WORKLOAD: claim.annotation(names::WORKLOAD),
                 names::CHECK: claim.annotation(names::CHECK),
                 names::HOLD_UNTIL: claim.annotation(names::HOLD_UNTIL),
@@ -164,6 +166,11 @@ fn marks(claim: &NodeClaim, node: &Node) -> Value {
         },
         "spec": {"taints": taints},
     })
+}
+
+/// Whether Karpenter's repair is kept away, as an annotation's value; null where it is not.
+fn repair(claim: &NodeClaim) -> Option<&str> {
+    Some(claim.annotation(names::DO_NOT_REPAIR)).filter(|value| !value.is_empty())
 }
 
 /// Its slot as an annotation's value; null where it does not say.

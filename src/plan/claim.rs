@@ -35,6 +35,8 @@ pub struct Draft {
     pub notes: Vec<String>,
     /// Keys that NodePool, policy or flavor define, so that a node must have a label for them.
     defined: BTreeSet<String>,
+    /// Annotations that keep Karpenter from taking the node.
+    holds: Vec<&'static str>,
     pool: Arc<NodePool>,
 }
 
@@ -97,7 +99,9 @@ impl Draft {
             return Err(bad_label(key, value));
         }
         check_taints(&pool.spec.template.spec.taints, wanted, &node_pool)?;
-        Ok(Self { node_pool, requirements, notes: Vec::new(), defined, pool: Arc::clone(pool) })
+        let repair = request.policy.do_not_repair.then_some(names::DO_NOT_REPAIR);
+        let holds = [names::DO_NOT_DISRUPT].into_iter().chain(repair).collect();
+        Ok(Self { node_pool, requirements, notes: Vec::new(), defined, holds, pool: Arc::clone(pool) })
     }
 
     /// The same draft with one label held to a value, as `who` asks for.
@@ -210,7 +214,7 @@ impl Draft {
             }
         }
         annotations.insert(names::MIN_VALUES_RELAXED.to_owned(), "false".to_owned());
-        annotations.insert(names::DO_NOT_DISRUPT.to_owned(), "true".to_owned());
+        annotations.extend(self.holds.iter().map(|key| ((*key).to_owned(), "true".to_owned())));
         annotations
     }
 
@@ -377,6 +381,18 @@ mod tests {
     fn affinity(terms: &Value) -> Value {
         json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution":
             {"nodeSelectorTerms": terms}}}})
+    }
+
+    #[test]
+    fn repair_is_kept_away_where_the_policy_says_so() {
+        let mut world = world(&json!({}));
+        let says = |world: &World| claim(world).annotation(names::DO_NOT_REPAIR).to_owned();
+        assert_eq!(says(&world), "");
+        world.policy.do_not_repair = true;
+        assert_eq!(
+            (says(&world), claim(&world).annotation(names::DO_NOT_DISRUPT)),
+            ("true".to_owned(), "true")
+        );
     }
 
     #[test]

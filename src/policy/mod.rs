@@ -78,6 +78,8 @@ pub struct Policy {
     pub warm_for: Span,
     /// How long a hold on a node lasts at most.
     pub hold_limit: Span,
+    /// Whether Karpenter's repair of unhealthy nodes is kept away from them.
+    pub do_not_repair: bool,
     /// NodePool limits.
     pub capacity_gate: Gate,
     /// Quota of the ClusterQueue, which Kueue has reserved already.
@@ -193,6 +195,7 @@ impl Default for Policy {
             release: Release::Delete,
             warm_for: Span::seconds(0),
             hold_limit: Span::minutes(24 * 60),
+            do_not_repair: false,
             capacity_gate: Gate::Enforce,
             quota_gate: Gate::Warn,
             node_class_gate: Gate::Enforce,

@@ -77,6 +77,7 @@ impl Policy {
             set(&mut self.release, stated.release.as_ref());
             set(&mut self.warm_for, stated.warm_for.as_ref());
             set(&mut self.hold_limit, stated.hold_limit.as_ref());
+            set(&mut self.do_not_repair, stated.do_not_repair.as_ref());
         }
         if let Some(stated) = &spec.gates {
             self.gates(stated);
@@ -166,6 +167,7 @@ impl Policy {
                 release: Some(self.release),
                 warm_for: Some(self.warm_for),
                 hold_limit: Some(self.hold_limit),
+                do_not_repair: Some(self.do_not_repair),
             }),
             gates: Some(Gates {
                 capacity: Some(self.capacity_gate),
@@ -268,7 +270,7 @@ colocation: {topologyKey: topology.kubernetes.io/zone, mode: Preferred}
 deadlines: {launch: 1m, register: 2m, initialize: 3m, gang: 4m, admit: 5m}
 retry: {inCheck: {limit: 1, base: 1s, max: 2s}, yield: {limit: 2, base: 3s, max: 4s}, onExhausted: Reject, compat: Setu}
 readiness: {nodeLabels: {a: b}, nodeConditions: [{type: Good}], allocatable: Devices}
-custody: {pinning: None, onNodeLost: Ignore, release: Warm, warmFor: 10m, holdLimit: 1h}
+custody: {pinning: None, onNodeLost: Ignore, release: Warm, warmFor: 10m, holdLimit: 1h, doNotRepair: true}
 gates:
   capacity: Off
   quota: Enforce

@@ -76,6 +76,9 @@ pub struct Custody {
     /// How long a hold on a node lasts at most.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hold_limit: Option<Span>,
+    /// Whether Karpenter, from 1.15, may neither reboot nor replace a node that it finds unhealthy while the gang has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub do_not_repair: Option<bool>,
 }
 
 /// How pods find their nodes and strangers are kept off.
