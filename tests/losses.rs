@@ -13,10 +13,11 @@ use setu::gang::message::explain;
 use setu::gang::observe::unfit;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::verdict::desired;
+use setu::gang::waits::Lack;
 use setu::gang::wake_at;
 use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
-    State, StateName, Then, Way, decide, observe,
+    State, StateName, Then, WaitsFor, Way, decide, observe,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
@@ -210,7 +211,7 @@ fn a_lost_node_is_replaced_under_a_new_name_while_all_else_of_the_attempt_stays(
         // The one that goes may take its time: its successor does not wait for it.
         assert_eq!(seen.step(), [1]);
         seen.claims.push(ClaimView {
-            health: Health::Coming { waits_for: "launch".into(), until: None },
+            health: Health::Coming { waits_for: WaitsFor::Launch(String::new()), until: None },
             ..ready(1, 1)
         });
         seen.losses.clear();
@@ -424,7 +425,7 @@ fn of_late_nodes_one_that_never_launched_is_given_up_and_one_that_pods_may_run_o
     assert_eq!(with(FailureClass::NodeTooSmall).events(), []);
     assert_eq!(with(FailureClass::InitializationTimeout).events(), []);
     // While no node is up, nothing can run there, and the next tier may have them all.
-    let coming = Health::Coming { waits_for: "launch".into(), until: None };
+    let coming = Health::Coming { waits_for: WaitsFor::Launch(String::new()), until: None };
     seen.claims = vec![ClaimView { health: coming, ..ready(0, 0) }, going(1, 0)];
     seen.losses = BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
     seen.step();
@@ -573,7 +574,7 @@ fn a_node_that_falters_before_admission_delays_the_gang_and_ends_nothing() {
     let mut seen = Seen::new(State::Approved, Standing::Reserved);
     seen.told = Verdict::Ready;
     seen.losses.clear();
-    let waits_for = "node n to be Ready".to_owned();
+    let waits_for = WaitsFor::Readiness { node: "n".to_owned(), lack: Lack::NotReady };
     seen.claims =
         vec![ready(0, 0), ClaimView { health: Health::Coming { waits_for, until: None }, ..ready(1, 0) }];
     let verdict =

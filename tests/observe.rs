@@ -16,7 +16,7 @@ use setu::gang::verdict::desired;
 use setu::gang::wake_at;
 use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
-    State, decide, observe,
+    State, WaitsFor, decide, observe,
 };
 use setu::plan::gates::Gate;
 use setu::plan::{Obstacle, ObstacleReason, Outcome};
@@ -29,6 +29,19 @@ fn at(seconds: i64) -> Timestamp {
 
 fn condition(kind: &str, status: &str, reason: &str) -> Value {
     json!({"type": kind, "status": status, "reason": reason, "message": "", "lastTransitionTime": at(5).to_string()})
+}
+
+/// The same, since another time.
+fn condition_at(kind: &str, status: &str, reason: &str, since: i64) -> Value {
+    let mut condition = condition(kind, status, reason);
+    condition["lastTransitionTime"] = json!(at(since).to_string());
+    condition
+}
+
+/// A registered claim whose node is rebooted, or was.
+fn rebooting(reboot: &Value, initialized: &Value) -> NodeClaim {
+    let up = ["Launched", "Registered"].map(|kind| condition(kind, "True", kind));
+    claim(&[&up[..], &[reboot.clone(), initialized.clone()]].concat())
 }
 
 /// A claim of slot 0, created at 0, with these conditions.
@@ -70,12 +83,12 @@ fn node(spec: &Value, gpus: &str) -> Node {
 }
 
 fn health(claim: &NodeClaim, node: Option<&Node>, now: i64) -> Health {
-    ClaimView::of(claim, node, &Policy::default(), at(now)).health
+    ClaimView::of(claim, node, &Policy::default(), at(now), Some(at(0))).health
 }
 
-fn waits_for(health: &Health) -> &str {
+fn waits_for(health: &Health) -> String {
     match health {
-        Health::Coming { waits_for, .. } => waits_for,
+        Health::Coming { waits_for, .. } => waits_for.to_string(),
         other => panic!("{other:?} waits for nothing"),
     }
 }
@@ -118,7 +131,7 @@ fn a_node_that_is_too_small_for_its_pods_is_a_failure_with_the_figures_and_never
 fn the_buffer_time_counts_from_initialized() {
     let policy = Policy { buffer_time: setu::api::duration::Span::seconds(20), ..Policy::default() };
     let good = node(&json!({}), "8");
-    let seen = |now| ClaimView::of(&initialized(), Some(&good), &policy, at(now)).health;
+    let seen = |now| ClaimView::of(&initialized(), Some(&good), &policy, at(now), None).health;
     assert_eq!(waits_for(&seen(24)), "the buffer time");
     assert_eq!(seen(25), Health::Ready { since: at(5) });
 }
@@ -133,11 +146,57 @@ fn each_phase_has_its_own_deadline_and_reason() {
         claim(&[&launched[..], &[condition("Initialized", "Unknown", "ResourceNotRegistered")]].concat());
     assert_eq!(waits_for(&health(&launching, None, 239)), "launch");
     assert_eq!(failure(&health(&launching, None, 240)), FailureClass::LaunchTimeout);
-    assert_eq!(waits_for(&health(&refused, None, 14)), "launch (Unauthorized)");
-    assert_eq!(failure(&health(&refused, None, 15)), FailureClass::LaunchFailed);
+    assert_eq!(waits_for(&health(&refused, None, 19)), "launch (Unauthorized)");
+    assert_eq!(failure(&health(&refused, None, 20)), FailureClass::LaunchFailed);
     assert_eq!(failure(&health(&registering, None, 480)), FailureClass::RegistrationTimeout);
     assert!(waits_for(&health(&initializing, None, 599)).contains("ResourceNotRegistered"));
     assert_eq!(failure(&health(&initializing, None, 600)), FailureClass::InitializationTimeout);
+}
+
+#[test]
+fn a_launch_error_counts_from_when_it_was_first_seen() {
+    let refused = claim(&[condition_at("Launched", "Unknown", "LaunchFailed", 0)]);
+    let seen = |since, now| ClaimView::of(&refused, None, &Policy::default(), at(now), since).health;
+    assert_eq!(
+        waits_for(&seen(None, 60)),
+        "launch (LaunchFailed)",
+        "seen for the first time, long after its creation"
+    );
+    assert_eq!(waits_for(&seen(Some(at(60)), 76)), "launch (LaunchFailed)");
+    assert_eq!(failure(&seen(Some(at(60)), 80)), FailureClass::LaunchFailed);
+    assert_eq!(
+        failure(&seen(Some(at(235)), 240)),
+        FailureClass::LaunchFailed,
+        "the launch has a deadline of its own"
+    );
+}
+
+#[test]
+fn a_reboot_delays_a_node_beyond_every_deadline_of_its_phases() {
+    let up = node(&json!({}), "8");
+    let requested =
+        rebooting(&condition("Rebooting", "True", "RebootRequested"), &condition("Initialized", "True", ""));
+    let issued = condition_at("Initialized", "Unknown", "Rebooting", 7_000);
+    let under_way = rebooting(&condition("Rebooting", "True", "RebootIssued"), &issued);
+    let over = rebooting(&condition_at("Rebooting", "False", "RebootSucceeded", 8_000), &issued);
+    for (claim, node) in [(&requested, Some(&up)), (&under_way, Some(&up)), (&under_way, None), (&over, None)]
+    {
+        let seen = health(claim, node, 9_000);
+        assert_eq!(waits_for(&seen), "node node-0 to come up after a reboot");
+        assert!(view(0, seen).may_have_pods());
+    }
+    let fenced = node(&json!({"taints": [{"key": "karpenter.sh/rebooting", "effect": "NoSchedule"}]}), "8");
+    assert!(waits_for(&health(&initialized(), Some(&fenced), 9_000)).contains("karpenter.sh/rebooting"));
+}
+
+#[test]
+fn a_node_that_was_rebooted_has_the_time_of_its_initialization_anew() {
+    let over = condition_at("Rebooting", "False", "RebootSucceeded", 8_000);
+    let claim = rebooting(&over, &condition_at("Initialized", "Unknown", "ResourceNotRegistered", 7_000));
+    assert!(waits_for(&health(&claim, None, 8_599)).contains("ResourceNotRegistered"));
+    assert_eq!(failure(&health(&claim, None, 8_600)), FailureClass::InitializationTimeout);
+    let again = rebooting(&over, &condition_at("Initialized", "True", "", 8_100));
+    assert_eq!(health(&again, Some(&node(&json!({}), "8")), 9_000), Health::Ready { since: at(8_100) });
 }
 
 #[test]
@@ -148,7 +207,7 @@ fn what_a_cloud_says_of_its_accounts_reaches_no_tenant() {
     let refused = claim(&[refused]);
     for now in [14, 15, 240] {
         let told = match health(&refused, None, now) {
-            Health::Coming { waits_for, .. } => waits_for,
+            Health::Coming { waits_for, .. } => waits_for.to_string(),
             Health::Failed(failure) => failure.message,
             ready @ Health::Ready { .. } => panic!("{ready:?}"),
         };
@@ -286,6 +345,23 @@ fn readiness_and_loss_are_decided_on_a_quorum_read_alone() {
     let back = journal(State::RollingBack { then: setu::gang::Then::Yielded });
     assert_eq!(read(&back, &reserved, &[], Sight::Cached, &none), Reading::LookAgain);
     assert_eq!(read(&back, &reserved, &[], Sight::Quorum, &none), Reading::Events(vec![Event::ClaimsGone]));
+}
+
+#[test]
+fn a_reboot_ends_no_attempt_and_no_running_gang() {
+    let issued = condition("Initialized", "Unknown", "Rebooting");
+    let claim = rebooting(&condition("Rebooting", "True", "RebootIssued"), &issued);
+    let claims = [ready(0), view(1, health(&claim, None, 10))];
+    let none = BTreeMap::new();
+    for (state, standing) in [
+        (State::WaitingReady, Standing::Reserved),
+        (State::Approved, Standing::Admitted),
+        (State::Approved, Standing::AdmittedPods),
+        (State::Approved, Standing::Running),
+    ] {
+        let seen = read(&journal(state), &held(standing), &claims, Sight::Quorum, &none);
+        assert_eq!(seen, Reading::Events(Vec::new()), "{standing:?}");
+    }
 }
 
 #[test]
@@ -593,7 +669,7 @@ fn a_timeout_is_decided_in_a_quorum_read_alone() {
         }
     }
     // The gang's own deadline.
-    let coming = view(1, Health::Coming { waits_for: "launch".into(), until: None });
+    let coming = view(1, Health::Coming { waits_for: WaitsFor::Launch(String::new()), until: None });
     let mut over = journal(State::WaitingReady);
     over.memory.deadline = Some(at(10));
     let seen = |sight| read(&over, &reserved, &[ready(0), coming.clone()], sight, &BTreeMap::new());

@@ -13,7 +13,7 @@ use setu::gang::journal::WRITE_LIMIT;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
-    State, decide, observe,
+    State, WaitsFor, decide, observe,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
@@ -117,7 +117,7 @@ fn plan(kind: u8) -> Outcome {
 fn view(attempt: u32, (own, slot, deleting, health): (bool, u32, bool, u8)) -> ClaimView {
     let health = match health {
         0 => Health::Ready { since: at(0) },
-        1 => Health::Coming { waits_for: "launch".into(), until: None },
+        1 => Health::Coming { waits_for: WaitsFor::Launch(String::new()), until: None },
         _ => Health::Failed(Failure::new(FailureClass::LaunchFailed, "no")),
     };
     let attempt = if own { attempt } else { attempt + 1 };

@@ -72,11 +72,11 @@ fn node(cpu: &str, gpus: &str) -> Node {
 }
 
 fn is_ready(policy: &Policy, node: &Node, now: i64) -> bool {
-    ClaimView::of(&claim("Initialized"), Some(node), policy, at(now)).is_ready()
+    ClaimView::of(&claim("Initialized"), Some(node), policy, at(now), None).is_ready()
 }
 
 fn failed(policy: &Policy, reached: &str, now: i64) -> Option<FailureClass> {
-    match ClaimView::of(&claim(reached), None, policy, at(now)).health {
+    match ClaimView::of(&claim(reached), None, policy, at(now), None).health {
         Health::Failed(failure) => Some(failure.reason),
         _ => None,
     }
@@ -120,7 +120,7 @@ fn a_node_that_went_away_for_a_while_is_waited_for_and_begins_its_buffer_time_an
         node.status.conditions[0].status = status.into();
         node.status.conditions[0].last_transition_time = Some(at(changed));
         let policy = policy("strategy: {bufferTime: 20s}");
-        ClaimView::of(&claim("Initialized"), Some(&node), &policy, at(now)).health
+        ClaimView::of(&claim("Initialized"), Some(&node), &policy, at(now), None).health
     };
     assert!(matches!(seen("True", 0, 100), Health::Ready { .. }));
     assert!(matches!(seen("Unknown", 90, 500), Health::Coming { .. }), "it is no failure");
@@ -239,7 +239,7 @@ fn journal(state: State, deadline: i64) -> Journal {
 /// What is seen of a gang of one node, whose claim was made at 0.
 fn seen(policy: &Policy, journal: &Journal, reached: &str, now: i64) -> Option<FailureClass> {
     let reservation = Reservation::Held { epoch: Epoch("1-0-a".into()), standing: Standing::Reserved };
-    let mut view = ClaimView::of(&claim(reached), Some(&node("16", "8")), policy, at(now));
+    let mut view = ClaimView::of(&claim(reached), Some(&node("16", "8")), policy, at(now), None);
     view.held_until = Some(at(0) + policy.hold_limit.signed());
     let facts = Facts {
         now: at(now),

@@ -123,6 +123,20 @@ impl NodeClaim {
         self.annotation(names::TAKEN_OVER).parse().ok()
     }
 
+    /// Whether Karpenter reboots its node, which is pending work on the same claim: `Initialized` is Unknown meanwhile, and
+    /// becomes True again.
+    pub fn is_rebooting(&self) -> bool {
+        let initialized = condition::find(self.conditions(), "Initialized");
+        let reset = initialized.is_some_and(|c| c.status != "True" && c.reason == REBOOTING);
+        self.is(REBOOTING) || reset
+    }
+
+    /// When the last reboot of its node was over; `None` if there was none, or it goes on.
+    pub fn rebooted(&self) -> Option<Timestamp> {
+        let condition = condition::find(self.conditions(), REBOOTING)?;
+        self.since(REBOOTING).filter(|_| condition.status == "False")
+    }
+
     /// Index of the slot it fills within its gang; `None` where it does not say.
     pub fn slot(&self) -> Option<u32> {
         noted(&self.metadata, names::SLOT)?.parse().ok()
@@ -159,6 +173,9 @@ impl NodeClaim {
         self.metadata.annotations.as_ref().and_then(|a| a.get(key)).map_or("", String::as_str)
     }
 }
+
+/// Karpenter, from 1.15: the condition that is True while it reboots a node, and the reason of `Initialized` meanwhile.
+const REBOOTING: &str = "Rebooting";
 
 /// What an annotation says; where there is none, what the label of the same key says, as earlier versions wrote it.
 pub(super) fn noted<'m>(metadata: &'m ObjectMeta, key: &str) -> Option<&'m str> {

@@ -78,7 +78,7 @@ fn repair(snapshot: &Snapshot, workload: &Workload, check: &str) -> Repair {
     };
     let policy = Policy::default();
     let own = snapshot.claims.iter().flatten().filter(|c| identity.made(c));
-    let claims: Vec<ClaimView> = own.map(|c| ClaimView::of(c, None, &policy, snapshot.now)).collect();
+    let claims: Vec<ClaimView> = own.map(|c| ClaimView::of(c, None, &policy, snapshot.now, None)).collect();
     let old = workload.annotations().get(&names::journal_key(check)).cloned();
     let created = workload.metadata.creation_timestamp.as_ref().map_or(snapshot.now, |t| t.0);
     let read = old.as_deref().map(|text| Journal::decode(text, &identity.uid, created, snapshot.now));

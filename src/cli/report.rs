@@ -213,7 +213,7 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
     let claims: Vec<NodeClaim> = snapshot.claims.iter().flatten().filter(own).cloned().collect();
     let mut views: Vec<ClaimView> = claims
         .iter()
-        .map(|claim| ClaimView::of(claim, node_of(snapshot, claim), &policy, snapshot.now))
+        .map(|claim| ClaimView::of(claim, node_of(snapshot, claim), &policy, snapshot.now, None))
         .collect();
     views.sort_by_key(|view| view.slot);
     let reservation = Reservation::of(workload, check);

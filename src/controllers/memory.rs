@@ -8,6 +8,7 @@ use crate::api::{NodeClaim, Workload};
 pub(super) use crate::cluster::lock;
 use crate::gang::claims::Obituary;
 use crate::gang::identity::gang_of;
+use crate::gang::phase::has_launch_error;
 use crate::names;
 use crate::plan::offering::Offering;
 use jiff::Timestamp;
@@ -119,6 +120,8 @@ struct Record {
     place: Option<Place>,
     /// UID under which we have deleted it.
     deleted: Option<String>,
+    /// When an error of its launch was first seen; absent while there is none.
+    launch_error: Option<Timestamp>,
     /// When it was last seen, alive or dying.
     seen: Option<Timestamp>,
     /// When something was last noted of it, on that clock.
@@ -128,7 +131,7 @@ struct Record {
 impl Record {
     /// Whether it says anything that the claim itself does not.
     fn tells(&self) -> bool {
-        self.obituary.event.is_some() || self.deleted.is_some()
+        self.obituary.event.is_some() || self.deleted.is_some() || self.launch_error.is_some()
     }
 }
 
@@ -143,6 +146,8 @@ impl Necrology {
         record.requirements.clone_from(&claim.spec.requirements);
         record.workload = workload_of(claim);
         record.seen = Some(now);
+        let first = record.launch_error.unwrap_or(now);
+        record.launch_error = has_launch_error(claim).then_some(first);
         let before = std::mem::replace(&mut record.place, place.clone());
         if before != place {
             book.leave(before, &name);
@@ -157,13 +162,17 @@ impl Necrology {
         let mut book = lock(&self.0);
         let name = claim.name_any();
         match book.records.get(&name).map(Record::tells) {
-            None => {}
-            Some(false) => book.forget(&name),
-            Some(true) => {
+            None | Some(false) if !has_launch_error(claim) => book.forget(&name),
+            _ => {
                 drop(book);
                 self.saw(claim, now);
             }
         }
+    }
+
+    /// When an error of this claim's launch was first seen; `None` while there is none.
+    pub fn launch_error(&self, claim: &str) -> Option<Timestamp> {
+        lock(&self.0).records.get(claim)?.launch_error
     }
 
     /// Name of the claim that took over this place in a gang.
@@ -340,6 +349,27 @@ mod tests {
         assert!(necrology.missed("heard", START).0.launched, "what it became is noted while it lives");
         necrology.saw(&claim("plain", true, false), START);
         assert!(necrology.missed("plain", START).0.launched, "what goes is seen once more");
+    }
+
+    #[test]
+    fn a_launch_error_is_remembered_from_its_first_sight_until_it_is_over() {
+        let at = |second| START + jiff::SignedDuration::from_secs(second);
+        let erring = |reason: &str| {
+            let mut claim = claim("c", true, false);
+            let condition = &mut claim.status.as_mut().unwrap().conditions[0];
+            (condition.status, condition.reason) = ("Unknown".to_owned(), reason.to_owned());
+            claim
+        };
+        let necrology = Necrology::default();
+        let seen = |claim: &NodeClaim, second| {
+            necrology.lives(claim, at(second));
+            necrology.launch_error("c")
+        };
+        assert_eq!(seen(&erring("AwaitingReconciliation"), 0), None);
+        assert_eq!(seen(&erring("LaunchFailed"), 60), Some(at(60)));
+        assert_eq!(seen(&erring("Unauthorized"), 70), Some(at(60)));
+        assert_eq!(seen(&claim("c", true, false), 76), None);
+        assert_eq!(seen(&erring("LaunchFailed"), 90), Some(at(90)));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,18 +1,18 @@
 //! How far each claim of a gang has come, and what a vanished claim died of.
 //!
-//! Rule: `Initialized` never goes back, so it alone proves nothing; a node counts as ready only when
-//! the claim, the Node, its taints and its allocatable all say so.
+//! Rule: `Initialized` goes back only while Karpenter reboots a node, so it alone proves nothing; a node counts as ready
+//! only when the claim, the Node, its taints and its allocatable all say so.
 
 use super::failure::{Failure, FailureClass};
+use super::phase::{Phase, slot_of};
+use super::waits::{Lack, WaitsFor};
 use crate::api::parameters::{Allocatable, NodeConditionWanted};
-use crate::api::{Node, NodeClaim, condition};
+use crate::api::{Node, NodeClaim};
 use crate::names;
 use crate::plan::resources;
 use crate::policy::{Policy, Readiness};
 use jiff::{SignedDuration, Timestamp};
 
-/// How long a launch error may stand before it counts: providers retry the transient ones.
-const LAUNCH_ERROR_GRACE: SignedDuration = SignedDuration::from_secs(15);
 /// How long a vanished claim is given for its cause to arrive by another watch.
 const OBITUARY_GRACE: SignedDuration = SignedDuration::from_secs(10);
 /// Age after which Karpenter itself gives up a launch.
@@ -21,9 +21,6 @@ const KARPENTER_LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
 /// How long a NodeClaim may take to go before nothing waits for it any longer. A finalizer or a
 /// PodDisruptionBudget can keep it for as long as it likes, and every attempt uses names of its own.
 pub const STUCK_AFTER: SignedDuration = SignedDuration::from_mins(10);
-
-/// Phases of a claim that has no Node yet.
-const NODELESS: [&str; 2] = ["launch", "register"];
 
 /// One claim of a gang, as seen in one snapshot.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,8 +52,8 @@ pub struct ClaimView {
 pub enum Health {
     /// On its way.
     Coming {
-        /// What it waits for, in words.
-        waits_for: String,
+        /// What it waits for.
+        waits_for: WaitsFor,
         /// When that has taken too long; absent where only the gang's deadline counts.
         until: Option<Timestamp>,
     },
@@ -113,8 +110,14 @@ impl Loss {
 }
 
 impl ClaimView {
-    /// Looks at one claim and its Node.
-    pub fn of(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestamp) -> Self {
+    /// Looks at one claim and its Node. `launch_error` is when an error of its launch was first seen; without it, that is now.
+    pub fn of(
+        claim: &NodeClaim,
+        node: Option<&Node>,
+        policy: &Policy,
+        now: Timestamp,
+        launch_error: Option<Timestamp>,
+    ) -> Self {
         Self {
             name: claim.metadata.name.clone().unwrap_or_default(),
             uid: claim.metadata.uid.clone().unwrap_or_default(),
@@ -125,7 +128,7 @@ impl ClaimView {
             held_until: claim.annotation(names::HOLD_UNTIL).parse().ok(),
             vacant: false,
             stuck: claim.metadata.deletion_timestamp.as_ref().is_some_and(|t| is_stuck(t.0, now)),
-            health: health(claim, node, policy, now),
+            health: health(claim, node, policy, now, launch_error),
         }
     }
 
@@ -149,7 +152,7 @@ impl ClaimView {
         }
         match &self.health {
             Health::Ready { .. } => true,
-            Health::Coming { waits_for, .. } => !NODELESS.iter().any(|phase| waits_for.starts_with(phase)),
+            Health::Coming { waits_for, .. } => waits_for.may_have_node(),
             Health::Failed(failure) => !matches!(
                 failure.reason,
                 FailureClass::LaunchFailed | FailureClass::LaunchTimeout | FailureClass::RegistrationTimeout
@@ -168,54 +171,33 @@ pub fn is_stuck(since: Timestamp, now: Timestamp) -> bool {
     since.checked_add(STUCK_AFTER).is_ok_and(|end| end <= now)
 }
 
-/// The slot of a claim, for messages; empty where it does not say.
-fn slot_of(claim: &NodeClaim) -> String {
-    claim.slot().map_or_else(String::new, |slot| slot.to_string())
-}
-
-fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestamp) -> Health {
-    let created = claim.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
-    let slot = slot_of(claim);
-    let by =
-        |limit: crate::api::duration::Span| created.checked_add(limit.signed()).unwrap_or(Timestamp::MAX);
-    let phases = [
-        ("Launched", NODELESS[0], by(policy.deadlines.launch), FailureClass::LaunchTimeout),
-        ("Registered", NODELESS[1], by(policy.deadlines.register), FailureClass::RegistrationTimeout),
-        ("Initialized", "initialize", by(policy.deadlines.initialize), FailureClass::InitializationTimeout),
-    ];
-    for (kind, phase, until, class) in phases {
-        if claim.is(kind) {
-            continue;
-        }
-        let detail = detail(claim, kind);
-        if kind == "Launched" && !detail.is_empty() {
-            let until = until.min(created + LAUNCH_ERROR_GRACE);
-            if until <= now {
-                let message = format!("the provider did not launch slot {slot}: {detail}");
-                return Health::Failed(Failure::new(FailureClass::LaunchFailed, message));
-            }
-            return Health::Coming { waits_for: format!("{phase}{}", dotted(&detail)), until: Some(until) };
-        }
-        if until <= now {
-            let message =
-                format!("slot {slot} did not {phase} within {}{}", span_of(policy, kind), dotted(&detail));
-            return Health::Failed(Failure::new(class, message));
-        }
-        let waits_for = format!("{phase}{}", dotted(&detail));
-        return Health::Coming { waits_for, until: Some(until) };
+fn health(
+    claim: &NodeClaim,
+    node: Option<&Node>,
+    policy: &Policy,
+    now: Timestamp,
+    launch_error: Option<Timestamp>,
+) -> Health {
+    if let Some(phase) = Phase::of(claim) {
+        return phase.health(claim, policy, now, launch_error);
+    }
+    let name = claim.node_name().unwrap_or_default().to_owned();
+    if claim.is_rebooting() {
+        return Health::Coming { waits_for: WaitsFor::Reboot(name), until: None };
     }
     let Some(node) = node else {
-        return Health::Coming { waits_for: "its Node to appear".into(), until: None };
+        return Health::Coming { waits_for: WaitsFor::Node, until: None };
     };
     if let Some(lack) = lacks(claim, node, &policy.readiness) {
-        return Health::Coming { waits_for: lack, until: None };
+        return Health::Coming { waits_for: WaitsFor::Readiness { node: name_of(node), lack }, until: None };
     }
     match lack(claim, node, policy.readiness.allocatable) {
         Some((key, short)) if resources::is_device(&key) => {
             // A device plugin may still be starting, or be starting again.
-            let waits_for =
-                format!("node {} to offer enough {short}", node.metadata.name.as_deref().unwrap_or_default());
-            return Health::Coming { waits_for, until: None };
+            return Health::Coming {
+                waits_for: WaitsFor::Devices { node: name_of(node), short },
+                until: None,
+            };
         }
         Some((_, short)) => return Health::Failed(too_small(claim, node, &short)),
         None => {}
@@ -227,70 +209,45 @@ fn health(claim: &NodeClaim, node: Option<&Node>, policy: &Policy, now: Timestam
     let since = known.into_iter().flatten().max().unwrap_or(now);
     match since.checked_add(policy.buffer_time.signed()) {
         Ok(settled) if settled > now => {
-            Health::Coming { waits_for: "the buffer time".into(), until: Some(settled) }
+            Health::Coming { waits_for: WaitsFor::BufferTime, until: Some(settled) }
         }
         _ => Health::Ready { since },
     }
 }
 
-/// Why a condition is not yet True, without what only says "not yet". The provider's own text stays
-/// on the NodeClaim: it may name accounts and networks that are not the tenant's business.
-fn detail(claim: &NodeClaim, kind: &str) -> String {
-    match condition::find(claim.conditions(), kind) {
-        Some(c) if ["", "AwaitingReconciliation", "NodeNotFound"].contains(&c.reason.as_str()) => {
-            String::new()
-        }
-        Some(c) if kind == "Launched" => c.reason.clone(),
-        Some(c) => format!("{} {}", c.reason, c.message).trim_end().to_owned(),
-        None => String::new(),
-    }
-}
-
-fn dotted(detail: &str) -> String {
-    if detail.is_empty() { String::new() } else { format!(" ({detail})") }
-}
-
-fn span_of(policy: &Policy, kind: &str) -> crate::api::duration::Span {
-    match kind {
-        "Launched" => policy.deadlines.launch,
-        "Registered" => policy.deadlines.register,
-        _ => policy.deadlines.initialize,
-    }
+fn name_of(node: &Node) -> String {
+    node.metadata.name.clone().unwrap_or_default()
 }
 
 /// What a Node still lacks to run the pods of its claim.
-fn lacks(claim: &NodeClaim, node: &Node, readiness: &Readiness) -> Option<String> {
-    let name = node.metadata.name.as_deref().unwrap_or_default();
+fn lacks(claim: &NodeClaim, node: &Node, readiness: &Readiness) -> Option<Lack> {
     if node.metadata.deletion_timestamp.is_some() {
-        return Some(format!("node {name}, which is being deleted"));
+        return Some(Lack::Deleted);
     }
     if !node.is_ready() {
-        return Some(format!("node {name} to be Ready"));
+        return Some(Lack::NotReady);
     }
     if node.spec.unschedulable {
-        return Some(format!("node {name} to be uncordoned"));
+        return Some(Lack::Cordoned);
     }
     let own = |taint: &k8s_openapi::api::core::v1::Taint| {
         claim.spec.taints.iter().any(|t| t.key == taint.key && t.effect == taint.effect)
     };
     if let Some(taint) = node.spec.taints.iter().find(|t| t.effect != "PreferNoSchedule" && !own(t)) {
-        return Some(format!("taint {} to leave node {name}", taint.key));
+        return Some(Lack::Taint(taint.key.clone()));
     }
     let labels = node.metadata.labels.as_ref();
     let labelled = |key: &String, wanted: &String| {
         labels.and_then(|l| l.get(key)).is_some_and(|value| wanted.is_empty() || value == wanted)
     };
     if let Some((key, value)) = readiness.node_labels.iter().find(|(key, value)| !labelled(key, value)) {
-        let equals = if value.is_empty() { "" } else { "=" };
-        return Some(format!("label {key}{equals}{value} on node {name}"));
+        return Some(Lack::Label(key.clone(), value.clone()));
     }
     let reported = |wanted: &NodeConditionWanted| {
         node.status.conditions.iter().any(|c| c.kind == wanted.kind && c.status == wanted.status)
     };
-    if let Some(wanted) = readiness.node_conditions.iter().find(|c| !reported(c)) {
-        return Some(format!("condition {}={} of node {name}", wanted.kind, wanted.status));
-    }
-    None
+    let missing = readiness.node_conditions.iter().find(|c| !reported(c))?;
+    Some(Lack::Condition(missing.kind.clone(), missing.status.clone()))
 }
 
 /// The resource of which a Node has less than its claim's pods and DaemonSets take, and the figures.
@@ -354,7 +311,8 @@ pub fn loss(
         );
     }
     if launched {
-        let disrupted = claim.is_some_and(|c| c.is("DisruptionReason"));
+        // Karpenter replaces a node whose reboot fails.
+        let disrupted = claim.is_some_and(|c| c.is("DisruptionReason") || c.is_rebooting());
         return match claim {
             Some(_) if !disrupted => failed(
                 FailureClass::DeletedByOther,

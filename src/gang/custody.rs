@@ -283,7 +283,7 @@ mod tests {
      {
         let policy = Policy { release: Release::HandBack, ..Policy::default() };
         let ready = || view(1, Health::Ready { since: at(0) });
-        let coming = view(1, Health::Coming { waits_for: String::new(), until: None });
+        let coming = view(1, Health::Coming { waits_for: crate::gang::WaitsFor::Node, until: None });
         let part = |state: State, ending, claim: &ClaimView, policy: &Policy| {
             parting(&ended(state, ending), &Reservation::Gone(ending), Some(claim), policy)
         };

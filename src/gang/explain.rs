@@ -288,7 +288,7 @@ fn slot(view: &ClaimView, claim: Option<&NodeClaim>) -> SlotView {
                 ("Initialized", Phase::Initializing),
             ];
             let missing = phases.iter().find(|(kind, _)| claim.is_some_and(|c| !c.is(kind)));
-            (missing.map_or(Phase::Settling, |(_, phase)| *phase), waits_for.clone(), *until)
+            (missing.map_or(Phase::Settling, |(_, phase)| *phase), waits_for.to_string(), *until)
         }
     };
     SlotView {

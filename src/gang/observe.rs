@@ -352,10 +352,10 @@ fn rolling_back(facts: &Facts<'_>) -> Option<Reading> {
 }
 
 /// The slot that is furthest behind, and what it waits for.
-pub fn laggard<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> Option<(u32, &'a str)> {
+pub fn laggard<'a>(journal: &'a Journal, facts: &'a Facts<'_>) -> Option<(u32, String)> {
     live(journal, facts).find_map(|c| match &c.health {
-        Health::Coming { waits_for, .. } => Some((c.slot, waits_for.as_str())),
-        Health::Failed(failure) => Some((c.slot, failure.message.as_str())),
+        Health::Coming { waits_for, .. } => Some((c.slot, waits_for.to_string())),
+        Health::Failed(failure) => Some((c.slot, failure.message.clone())),
         Health::Ready { .. } => None,
     })
 }

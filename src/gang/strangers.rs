@@ -3,6 +3,7 @@
 //! Rule: they never make a gang fail. They may leave, so its nodes are ready once they have.
 
 use super::claims::{ClaimView, Health};
+use super::waits::WaitsFor;
 use crate::api::pod::ResourceList;
 use crate::api::{Node, NodeClaim, Pod};
 use crate::plan::resources::{self, Defaults};
@@ -40,9 +41,9 @@ pub fn crowd(view: &mut ClaimView, claim: &NodeClaim, node: &Node, taken: &Resou
     let Some(short) = resources::shortage(&claim.spec.resources.requests, &left) else {
         return;
     };
-    let name = node.metadata.name.as_deref().unwrap_or_default();
+    let name = node.metadata.name.clone().unwrap_or_default();
     view.health = Health::Coming {
-        waits_for: format!("other pods to leave node {name}, where they leave too little {short}"),
+        waits_for: WaitsFor::OtherPods { node: name, short },
         until: now.checked_add(NEXT_LOOK).ok(),
     };
 }
@@ -104,7 +105,10 @@ mod tests {
     fn a_strangers_pod_that_leaves_too_little_is_waited_for_with_the_figures() {
         assert!(matches!(health(&[]), Health::Ready { .. }));
         let Health::Coming { waits_for, until } = health(&[pod(&json!({}))]) else { panic!("ready") };
-        assert_eq!(waits_for, "other pods to leave node n1, where they leave too little cpu (5 of 6)");
+        assert_eq!(
+            waits_for.to_string(),
+            "other pods to leave node n1, where they leave too little cpu (5 of 6)"
+        );
         assert!(until.is_some(), "nobody else would look again");
     }
 

@@ -26,7 +26,7 @@ pub fn key(queue: &str, check: &str) -> String {
 /// it.
 pub fn is_free(claim: &NodeClaim, job: Option<Span>, now: Timestamp) -> bool {
     let stays = hold_ends(claim).and_then(|end| end.checked_sub(MARGIN).ok()).is_some_and(|end| end > now);
-    let spoilt = claim.is("Drifted") || claim.is("DisruptionReason");
+    let spoilt = claim.is("Drifted") || claim.is("DisruptionReason") || claim.is_rebooting();
     let there = claim.metadata.deletion_timestamp.is_none() && claim.is("Initialized");
     there && stays && !spoilt && lasts(claim, job, now)
 }

@@ -16,7 +16,7 @@ use setu::gang::event::Effect;
 use setu::gang::reservation::Epoch;
 use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, GangIdentity, Health, Journal, Outlook, Reading, Reservation,
-    Rules, Sight, State, Then, decide, observe, verdict,
+    Rules, Sight, State, Then, WaitsFor, decide, observe, verdict,
 };
 use setu::names;
 use setu::plan::{Outcome, Plan, Share, Slot};
@@ -396,7 +396,7 @@ impl Sighting {
 fn view(claim: &Claim, late: bool) -> ClaimView {
     let health = match (claim.ready, late) {
         (true, _) => Health::Ready { since: start() },
-        (false, false) => Health::Coming { waits_for: "launch".into(), until: None },
+        (false, false) => Health::Coming { waits_for: WaitsFor::Launch(String::new()), until: None },
         (false, true) => Health::Failed(Failure::new(FailureClass::LaunchTimeout, "late")),
     };
     ClaimView {

@@ -8,7 +8,7 @@ use crate::controllers::Context;
 use crate::controllers::meters::capacity_type;
 use crate::gang::claims::{Health, Loss, loss};
 use crate::gang::strangers::crowd;
-use crate::gang::{ClaimView, Facts, GangIdentity, Outlook, Reservation, State};
+use crate::gang::{ClaimView, Facts, GangIdentity, Outlook, Reservation, State, WaitsFor};
 use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -18,9 +18,6 @@ use std::collections::BTreeMap;
 
 /// How many replacements back the last claim of a slot is looked for.
 const REPLACEMENTS_REMEMBERED: usize = 32;
-
-/// What a claim waits for whose Node cannot be changed.
-const UNMARKED: &str = "the gang's label on its Node";
 
 /// A gang at one instant, which its [`Facts`] are borrowed from.
 pub(super) struct Glance {
@@ -86,7 +83,8 @@ impl Gang<'_> {
         let node = |c: &NodeClaim| self.nodes.get(c.node_name()?);
         let view = |claim: &NodeClaim| {
             let node = node(claim);
-            let mut view = ClaimView::of(claim, node, &self.policy, now);
+            let launch_error = self.context.necrology.launch_error(&claim.name_any());
+            let mut view = ClaimView::of(claim, node, &self.policy, now, launch_error);
             let taken = node.and_then(|n| self.taken.get(n.metadata.name.as_deref().unwrap_or_default()));
             // On one that is up pods may be placed at any time.
             let searched = claim.node_name().is_some_and(|node| self.vacant.contains(node));
@@ -97,7 +95,7 @@ impl Gang<'_> {
             // Of nodes that were ready before, pods may run there already.
             let ready = matches!(view.health, Health::Ready { .. }) && self.journal.state != State::Approved;
             if ready && self.unmarked.contains(&view.name) {
-                view.health = Health::Coming { waits_for: UNMARKED.to_owned(), until: None };
+                view.health = Health::Coming { waits_for: WaitsFor::Mark, until: None };
             }
             view
         };

@@ -1,0 +1,137 @@
+//! What a NodeClaim that is on its way waits for.
+
+use std::fmt;
+
+/// What stands between a claim and a node that can run its pods. In words it follows "waits for".
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// The provider to launch the instance; why it has not, if that is said.
+    Launch(String),
+    /// Its Node to register; why it has not, if that is said.
+    Registration(String),
+    /// Its Node to be initialized; why it is not, if that is said.
+    Initialization(String),
+    /// Its Node, of this name, to come up again after a reboot.
+    Reboot(String),
+    /// Its Node to be seen.
+    Node,
+    /// Its Node to be in order.
+    Readiness {
+        /// Name of the Node.
+        node: String,
+        /// What is not in order.
+        lack: Lack,
+    },
+    /// The device plugins of its Node.
+    Devices {
+        /// Name of the Node.
+        node: String,
+        /// What it does not offer yet, with figures.
+        short: String,
+    },
+    /// Pods that are not the gang's to leave its Node.
+    OtherPods {
+        /// Name of the Node.
+        node: String,
+        /// What they leave too little of, with figures.
+        short: String,
+    },
+    /// The gang's label on a Node that was kept.
+    Mark,
+    /// The end of the time for which its Node must have been ready.
+    BufferTime,
+}
+
+/// What is not in order on a Node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lack {
+    /// It is being deleted.
+    Deleted,
+    /// It is not Ready.
+    NotReady,
+    /// It is cordoned.
+    Cordoned,
+    /// It has a taint of this key that its claim does not state.
+    Taint(String),
+    /// It lacks a label of this key, with this value where it is not empty.
+    Label(String, String),
+    /// It does not report a condition of this type with this status.
+    Condition(String, String),
+}
+
+impl WaitsFor {
+    /// Whether the claim may have a Node by now.
+    pub const fn may_have_node(&self) -> bool {
+        !matches!(self, Self::Launch(_) | Self::Registration(_))
+    }
+}
+
+impl fmt::Display for WaitsFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let phase = |f: &mut fmt::Formatter<'_>, phase: &str, why: &str| match why {
+            "" => f.write_str(phase),
+            why => write!(f, "{phase} ({why})"),
+        };
+        match self {
+            Self::Launch(why) => phase(f, "launch", why),
+            Self::Registration(why) => phase(f, "register", why),
+            Self::Initialization(why) => phase(f, "initialize", why),
+            Self::Reboot(node) => write!(f, "node {node} to come up after a reboot"),
+            Self::Node => f.write_str("its Node to appear"),
+            Self::Readiness { node, lack } => match lack {
+                Lack::Deleted => write!(f, "node {node}, which is being deleted"),
+                Lack::NotReady => write!(f, "node {node} to be Ready"),
+                Lack::Cordoned => write!(f, "node {node} to be uncordoned"),
+                Lack::Taint(key) => write!(f, "taint {key} to leave node {node}"),
+                Lack::Label(key, value) if value.is_empty() => write!(f, "label {key} on node {node}"),
+                Lack::Label(key, value) => write!(f, "label {key}={value} on node {node}"),
+                Lack::Condition(kind, status) => write!(f, "condition {kind}={status} of node {node}"),
+            },
+            Self::Devices { node, short } => write!(f, "node {node} to offer enough {short}"),
+            Self::OtherPods { node, short } => {
+                write!(f, "other pods to leave node {node}, where they leave too little {short}")
+            }
+            Self::Mark => f.write_str("the gang's label on its Node"),
+            Self::BufferTime => f.write_str("the buffer time"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_claim_that_waits_for_launch_or_registration_has_no_node() {
+        let node = || "n".to_owned();
+        let all = [
+            WaitsFor::Launch(String::new()),
+            WaitsFor::Registration("launch".to_owned()),
+            WaitsFor::Initialization(String::new()),
+            WaitsFor::Reboot(node()),
+            WaitsFor::Node,
+            WaitsFor::Readiness { node: node(), lack: Lack::NotReady },
+            WaitsFor::Devices { node: node(), short: String::new() },
+            WaitsFor::OtherPods { node: node(), short: String::new() },
+            WaitsFor::Mark,
+            WaitsFor::BufferTime,
+        ];
+        let without: Vec<&WaitsFor> = all.iter().filter(|w| !w.may_have_node()).collect();
+        assert_eq!(without, [&all[0], &all[1]]);
+    }
+
+    #[test]
+    fn what_is_waited_for_is_told_with_its_reason() {
+        let told = |waits: &WaitsFor| waits.to_string();
+        assert_eq!(told(&WaitsFor::Launch("LaunchFailed".to_owned())), "launch (LaunchFailed)");
+        assert_eq!(told(&WaitsFor::Registration(String::new())), "register");
+        let label = |value: &str| WaitsFor::Readiness {
+            node: "n".to_owned(),
+            lack: Lack::Label("a".to_owned(), value.to_owned()),
+        };
+        assert_eq!(
+            (told(&label("b")), told(&label(""))),
+            ("label a=b on node n".into(), "label a on node n".into())
+        );
+    }
+}
