@@ -66,6 +66,8 @@ pub const CHECK: &str = "setu.kueue.x-k8s.io/check";
 pub const WANTED_BY: &str = "setu.kueue.x-k8s.io/wanted-by";
 /// Annotation on a NodeClaim: RFC 3339 time after which nobody needs to hold the node any more.
 pub const HOLD_UNTIL: &str = "setu.kueue.x-k8s.io/hold-until";
+/// Annotation on a NodeClaim: digest of the terms that its gang's attempt is judged by.
+pub const TERMS: &str = "setu.kueue.x-k8s.io/terms";
 /// Label on a NodeClaim that is kept for a next gang: a digest of the LocalQueue and the check it is kept for.
 pub const WARM: &str = "setu.kueue.x-k8s.io/warm";
 /// Annotation on such a NodeClaim: `namespace/name` of that LocalQueue.

@@ -4,6 +4,7 @@ use super::cluster::{Connection, Snapshot};
 use super::{Failure, find, report};
 use crate::api::Workload;
 use crate::effects::journal::{Entry, Guard, commit};
+use crate::gang::journal::JournalError;
 use crate::gang::repair::rebuilt;
 use crate::gang::{ClaimView, GangIdentity, Journal};
 use crate::names;
@@ -85,6 +86,7 @@ fn repair(snapshot: &Snapshot, workload: &Workload, check: &str) -> Repair {
     let says = match &read {
         None => "there is none".to_owned(),
         Some(Ok(journal)) => gist(journal),
+        Some(Err(error @ JournalError::Newer(_))) => error.to_string(),
         Some(Err(error)) => format!("it cannot be read: {error}"),
     };
     let known = read.and_then(Result::ok);
@@ -176,7 +178,7 @@ mod tests {
         assert_eq!(
             told(&workload, &repairs, false),
             "journal of ns/w under check c\n  \
-             now:  it cannot be read: it has version 99, and this release of Setu understands version 1 only\n  \
+             now:  journal of a newer release (version 99); this release leaves it alone\n  \
              anew: Approved, attempt 4, 2 nodes\n\
              nothing was changed: add --yes to do this\n"
         );

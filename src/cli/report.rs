@@ -8,7 +8,7 @@ use super::render::span;
 use crate::api::duration::Span;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Pod, Workload, condition};
-use crate::gang::journal::Step;
+use crate::gang::journal::{JournalError, Step};
 use crate::gang::{
     AdmittedPods, ClaimView, Explanation, Facts, GangIdentity, Journal, Outlook, Reservation, Sight,
     StateName, UnboundPods,
@@ -153,6 +153,7 @@ pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangRepo
         _ => None,
     };
     let journal_fault = match &journal {
+        Some(Err(fault @ JournalError::Newer(_))) => Some(fault.to_string()),
         Some(Err(fault)) => Some(format!("its journal cannot be read: {fault}")),
         _ => None,
     };
@@ -194,7 +195,7 @@ fn journal(
     snapshot: &Snapshot,
     workload: &Workload,
     check: &str,
-) -> Option<Result<Journal, crate::gang::journal::JournalError>> {
+) -> Option<Result<Journal, JournalError>> {
     let text = workload.annotations().get(&names::journal_key(check))?;
     let created = workload.metadata.creation_timestamp.as_ref().map_or(snapshot.now, |t| t.0);
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();

@@ -102,6 +102,7 @@ fn unmarked(uid: Option<&str>) -> Map<String, Value> {
         names::HANDING_BACK,
         names::SLOT,
         names::GENERATION,
+        names::TERMS,
     ];
     let without = |keys: &[&str]| -> Value {
         Value::Object(keys.iter().map(|key| ((*key).to_owned(), Value::Null)).collect())

@@ -61,6 +61,7 @@ async fn keep(client: &Client, claim: &NodeClaim, keeping: &Keeping) -> Result<(
         "labels": labels,
         "annotations": {
             names::WORKLOAD: null, names::TAKEN_OVER: null, names::SLOT: null, names::GENERATION: null,
+            names::TERMS: null,
             names::WARM_QUEUE: keeping.queue,
             names::WARM_SINCE: to_the_second(keeping.since),
             names::HOLD_UNTIL: to_the_second(keeping.until),
@@ -110,6 +111,7 @@ pub async fn take_over(
             names::WORKLOAD: wanted.annotation(names::WORKLOAD),
             names::CHECK: wanted.annotation(names::CHECK),
             names::HOLD_UNTIL: wanted.annotation(names::HOLD_UNTIL),
+            names::TERMS: wanted.metadata.annotations.as_ref().and_then(|all| all.get(names::TERMS)),
             names::TAKEN_OVER: to_the_second(now),
             names::DO_NOT_REPAIR: repair(wanted),
             names::SLOT: slot(wanted),

@@ -1,12 +1,14 @@
 //! The journal: a gang's state as kept in an annotation of its Workload.
 //!
 //! It is a hint, not an authority: it is bound to the Workload's UID, its size and depth are checked
-//! before it is read, and nothing in it names an object. An unknown version is refused untouched.
+//! before it is read, and nothing in it names an object. What an earlier release wrote is read as what this one
+//! would have written; what a newer release wrote is left alone.
 
 use super::event::Reason;
 use super::failure::{Failure, FailureClass};
 use super::reservation::{Epoch, Fit};
 use super::state::{State, StateName};
+use super::terms::Terms;
 use super::trace::TraceContext;
 use super::way::Way;
 use crate::api::parameters::Pinning;
@@ -14,8 +16,10 @@ use crate::planted::planted;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// The only version this code writes and reads.
-pub const VERSION: u32 = 1;
+/// The version that this code writes. Version 2 added `terms`.
+pub const VERSION: u32 = 2;
+/// The first version that was ever written. Without `terms`, it reads as version 2 does.
+const FIRST_VERSION: u64 = 1;
 /// Largest journal that is written, in bytes, whatever the gang's size.
 pub const WRITE_LIMIT: usize = 8 * 1024;
 /// Largest annotation that is even looked at, in bytes.
@@ -106,6 +110,9 @@ pub struct Memory {
     /// How the pods find their nodes, frozen for the attempt; `Auto` after it was taken over.
     #[serde(default)]
     pub pinning: Pinning,
+    /// What the attempt in flight is judged by; absent if none is, or where a release before version 2 began it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub terms: Option<Terms>,
     /// Why the last attempt failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_failure: Option<Failure>,
@@ -176,9 +183,9 @@ pub enum JournalError {
     /// It is larger than any journal.
     #[error("it has {0} bytes, more than the {READ_LIMIT} that are looked at")]
     TooLarge(usize),
-    /// It was written by another release.
-    #[error("it has version {0}, and this release of Setu understands version {VERSION} only")]
-    UnknownVersion(u64),
+    /// It was written by a newer release.
+    #[error("journal of a newer release (version {0}); this release leaves it alone")]
+    Newer(u64),
     /// It is no journal.
     #[error("it is not a journal: {0}")]
     Malformed(String),
@@ -211,20 +218,9 @@ impl Journal {
 
     /// Reads an annotation of the Workload with this UID, which was created at `created`.
     pub fn decode(text: &str, uid: &str, created: Timestamp, now: Timestamp) -> Result<Self, JournalError> {
-        #[derive(Deserialize)]
-        struct Head {
-            version: u64,
-        }
-        if text.len() > READ_LIMIT {
-            return Err(JournalError::TooLarge(text.len()));
-        }
-        let malformed =
-            |e: serde_json::Error| JournalError::Malformed(e.to_string().escape_debug().take(120).collect());
-        let head: Head = serde_json::from_str(text).map_err(malformed)?;
-        if head.version != u64::from(VERSION) {
-            return Err(JournalError::UnknownVersion(head.version));
-        }
+        let version = version_of(text)?;
         let mut journal: Self = serde_json::from_str(text).map_err(malformed)?;
+        journal.migrate(version);
         if journal.workload_uid != uid && !planted!(JournalUnbound) {
             return Err(JournalError::Foreign);
         }
@@ -247,6 +243,20 @@ impl Journal {
         journal.trace.since = possible(journal.trace.since);
         journal.trim();
         Ok(journal)
+    }
+
+    /// Whether this annotation was written by a newer release than this one.
+    pub fn is_newer(text: &str) -> bool {
+        matches!(version_of(text), Err(JournalError::Newer(_)))
+    }
+
+    /// Reads what was written in an earlier version as this one. The number changes with the gang's next
+    /// transition: a new release that wrote every journal anew would be a burst of writes, and could not be taken
+    /// back.
+    fn migrate(&mut self, version: u64) {
+        if version == FIRST_VERSION {
+            self.memory.terms = None;
+        }
     }
 
     /// Holds the deadline of what goes on to what the policy gives from now on: as written it is the tenant's word.
@@ -273,6 +283,7 @@ impl Journal {
 
     /// Moves to `target` and notes it in the history.
     pub(super) fn record(&mut self, target: State, reason: Reason, now: Timestamp) {
+        self.version = VERSION;
         self.seq = self.seq.saturating_add(1);
         self.history.push(Step {
             seq: self.seq,
@@ -360,6 +371,7 @@ impl Journal {
         if memory.epoch.0.len().max(plan) > WORD_LIMIT {
             return Err(JournalError::Malformed("its epoch or its plan is no word of ours".to_owned()));
         }
+        memory.terms = memory.terms.take().filter(Terms::is_small);
         memory.last_failure = memory.last_failure.take().map(|f| Failure::new(f.reason, f.message));
         if let Some(name) = self.memory.tier_name.take() {
             self.name_tier(Some(&name));
@@ -372,6 +384,28 @@ impl Journal {
         let excess = self.history.len().saturating_sub(HISTORY_LIMIT);
         self.history.drain(..excess);
     }
+}
+
+/// The version of an annotation that this code reads.
+fn version_of(text: &str) -> Result<u64, JournalError> {
+    #[derive(Deserialize)]
+    struct Head {
+        version: u64,
+    }
+    if text.len() > READ_LIMIT {
+        return Err(JournalError::TooLarge(text.len()));
+    }
+    let head: Head = serde_json::from_str(text).map_err(malformed)?;
+    match head.version {
+        0 => Err(JournalError::Malformed("no release wrote version 0".to_owned())),
+        version if version > u64::from(VERSION) => Err(JournalError::Newer(version)),
+        version => Ok(version),
+    }
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
+fn malformed(error: serde_json::Error) -> JournalError {
+    JournalError::Malformed(error.to_string().escape_debug().take(120).collect())
 }
 
 #[cfg(test)]
@@ -422,9 +456,11 @@ mod tests {
         let decode = |text: &str, uid: &str| Journal::decode(text, uid, at(0), at(20));
         assert_eq!(decode(&good, "uid-2"), Err(JournalError::Foreign));
         assert_eq!(
-            decode(&good.replace("\"version\":1", "\"version\":7"), "uid-1"),
-            Err(JournalError::UnknownVersion(7))
+            decode(&good.replace("\"version\":2", "\"version\":7"), "uid-1"),
+            Err(JournalError::Newer(7))
         );
+        let zero = decode(&good.replace("\"version\":2", "\"version\":0"), "uid-1");
+        assert!(matches!(zero, Err(JournalError::Malformed(_))), "{zero:?}");
         assert!(matches!(decode(&"x".repeat(100_000), "uid-1"), Err(JournalError::TooLarge(100_000))));
         for text in ["", "{}", "[[[[", "{\"version\":1}", "null", &"[".repeat(9_000), "{\"version\":-1}"] {
             assert!(matches!(decode(text, "uid-1"), Err(JournalError::Malformed(_))), "{text:.20}");

@@ -218,6 +218,8 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         }
         // Whether the edit changes what is created shows as soon as Karpenter has looked at it.
         Outcome::Wait(obstacle) if obstacle.reason == ObstacleReason::NodePoolEdited => None,
+        // No plan can be made before the parameters are read, and none was made.
+        Outcome::Wait(obstacle) if obstacle.reason == ObstacleReason::NoPolicy => None,
         Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) | Outcome::Never(obstacle) => {
             changed(&obstacle.message)
         }

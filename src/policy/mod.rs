@@ -25,6 +25,7 @@ use crate::api::parameters::{
     OnNodeLost, PackingMode, Pinning, Placement, Release, Shape, StrategyType, Tier,
 };
 use jiff::SignedDuration;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub use file::{FileError, PolicyFile};
@@ -106,18 +107,21 @@ pub struct Colocation {
 }
 
 /// What a node must show before it counts as ready.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
 pub struct Readiness {
     /// Labels with these values; an empty value asks for the label alone.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub node_labels: BTreeMap<String, String>,
     /// Conditions of the Node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub node_conditions: Vec<NodeConditionWanted>,
     /// How allocatable amounts are compared with what was asked for.
     pub allocatable: Allocatable,
 }
 
 /// Bounds of each phase of an attempt.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Creation of a NodeClaim until Launched.
     pub launch: Span,
@@ -132,7 +136,7 @@ pub struct Limits {
 }
 
 /// A bounded, doubling wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// How many times.
     pub limit: u32,

@@ -9,6 +9,7 @@ mod line;
 mod planning;
 mod pods;
 mod report;
+mod settled;
 mod unheard;
 mod view;
 mod warm;
@@ -52,6 +53,7 @@ pub struct Gang<'a> {
     our_checks: &'a [String],
     policy: Arc<Policy>,
     policy_fault: Option<crate::plan::Obstacle>,
+    grounds: Grounds,
     journal: Journal,
     /// The annotation as last read or written.
     stored: Option<String>,
@@ -101,6 +103,15 @@ pub struct Looked {
     pub wake: Option<Timestamp>,
 }
 
+/// What a gang is judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Grounds {
+    /// A policy that is known, or the terms of its attempt.
+    Known,
+    /// The parameters have not been read or are broken, and what the attempt began with is not known.
+    Unread,
+}
+
 /// What one pure turn came to.
 enum Turn {
     /// Nothing moves.
@@ -127,7 +138,6 @@ impl<'a> Gang<'a> {
             check: check.to_owned(),
         };
         let id = identity.id();
-        let (policy, fault) = plans::policy(context, workload, check);
         let stored = workload.annotations().get(&names::journal_key(check)).cloned();
         let created = workload.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
         let decoded = match &stored {
@@ -136,8 +146,8 @@ impl<'a> Gang<'a> {
         };
         let known = match decoded {
             Ok(known) => known,
-            Err(error @ JournalError::UnknownVersion(_)) => {
-                tracing::warn!(workload = identity.workload_ref(), check, error = %error, "skipped a gang: its journal is from a newer release");
+            Err(error @ JournalError::Newer(_)) => {
+                settled::tell_of_newer(context, workload, check, &error);
                 return None;
             }
             Err(error) => {
@@ -151,8 +161,7 @@ impl<'a> Gang<'a> {
         let journal = match (known, Reservation::of(workload, check)) {
             (Some(journal), _) => journal,
             (None, Reservation::Held { epoch, .. }) => {
-                let deadline = now.checked_add(policy.deadlines.gang.signed()).ok();
-                Journal::new(&identity.uid, epoch, now, deadline)
+                Journal::new(&identity.uid, epoch, now, None)
             }
             (None, Reservation::Gone(_)) if !claims.is_empty() => Journal::released(&identity.uid, now),
             (None, _) => return None,
@@ -160,19 +169,19 @@ impl<'a> Gang<'a> {
         let nodes = view::nodes_of(context, &claims);
         let tier = view::tier_of(&claims);
         let mut journal = journal;
-        journal.bound_deadline(now, policy.deadlines.gang.signed());
         // The journal is the tenant's word too, so it does not say from which tier to buy.
         let told = journal.memory.way.choice;
         journal.memory.way.choice = context.ledger.open().way(&id).map_or(0, |way| way.choice);
         let choice = (told, journal.memory.way.choice);
-        Some(Self {
+        let mut gang = Self {
             context,
             client: context.client_of(&identity.uid),
             id,
             pin: pin(workload, check),
             our_checks,
-            policy: Arc::new(policy),
-            policy_fault: fault.err(),
+            policy: Arc::default(),
+            policy_fault: None,
+            grounds: Grounds::Unread,
             journal,
             stored,
             fresh,
@@ -193,7 +202,10 @@ impl<'a> Gang<'a> {
             turns: 0,
             pod_check: None,
             identity,
-        })
+        };
+        gang.settle_policy(workload);
+        gang.bound_deadline();
+        Some(gang)
     }
 
     /// Takes the gang as far as it will go, and says what Kueue is to be told.
@@ -249,7 +261,7 @@ impl<'a> Gang<'a> {
         }
         let seen = match observe(&self.journal, &self.facts(&glance)) {
             Reading::LookAgain => return Turn::LookAgain,
-            Reading::Events(seen) => seen,
+            Reading::Events(seen) => self.decidable(seen, workload),
         };
         let rules = self.rules(workload);
         let mut effects = Vec::new();
@@ -319,36 +331,14 @@ impl<'a> Gang<'a> {
             self.journal.sign(&self.context.telemetry.instance);
         }
         let tier = self.journal.memory.way.tier;
-        if stepped || tier != before.memory.way.tier {
+        if (stepped || tier != before.memory.way.tier) && self.policy_fault.is_none() {
             self.journal.name_tier(self.policy.tier_name(tier));
         }
+        self.settle_terms(&before.memory);
         if stepped || self.journal.memory.epoch != before.memory.epoch {
             self.untold.push((before, self.journal.clone()));
         }
         stepped
-    }
-
-    /// An attempt is run by the policy it was started with, everything else by that of now.
-    fn settle_policy(&mut self, workload: &Workload) {
-        let policies = &self.context.policies;
-        let attempt = self.journal.memory.attempt;
-        let in_flight = matches!(
-            self.journal.state,
-            State::Provisioning | State::WaitingReady | State::Approved | State::RollingBack { .. }
-        );
-        if !in_flight {
-            policies.forget(&self.id);
-            let (policy, fault) = plans::policy(self.context, workload, &self.identity.check);
-            (self.policy, self.policy_fault) = (Arc::new(policy), fault.err());
-        } else if let Some(kept) = policies.kept(&self.id, attempt) {
-            (self.policy, self.policy_fault) = (kept, None);
-        } else if self.policy_fault.is_none() {
-            policies.keep(&self.id, attempt, &self.policy);
-        }
-        if in_flight {
-            self.policy = plans::of_tier(&self.policy, self.journal.memory.way.tier);
-            self.policy = plans::of_topology(self.context, &self.policy, workload, &self.pin);
-        }
     }
 }
 

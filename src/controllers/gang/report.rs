@@ -11,7 +11,7 @@ use crate::effects::events::Moment;
 use crate::gang::event::Reason;
 use crate::gang::journal::Step;
 use crate::gang::notice::Notice;
-use crate::gang::reservation::Ending;
+use crate::gang::reservation::{Ending, Reservation};
 use crate::gang::trace::{Claims, CutOff, Subject, cut_off, spans};
 use crate::gang::wake_at;
 use crate::gang::{Explanation, Journal, StateName, message, notice, verdict};
@@ -219,6 +219,10 @@ impl Gang<'_> {
         let Some(old) = workload.check(&self.identity.check) else {
             return looked;
         };
+        if self.is_undecided() && matches!(facts.reservation, Reservation::Held { .. }) {
+            // What it was told under the policy of then stands until that is known again.
+            return looked;
+        }
         let Some(desired) = verdict::desired(&self.journal, &facts, old, self.updates(workload)) else {
             return looked;
         };

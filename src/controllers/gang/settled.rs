@@ -1,0 +1,118 @@
+//! What a gang is judged by: the policy of now, that of its attempt, or the terms in its journal.
+//!
+//! Rule: while the parameters cannot be read, a gang in flight is judged by its terms, and without them nothing
+//! is decided that depends on a policy.
+
+use super::{Gang, Grounds};
+use crate::api::Workload;
+use crate::controllers::context::Context;
+use crate::controllers::plans;
+use crate::effects::events::Moment;
+use crate::gang::journal::JournalError;
+use crate::gang::notice::Notice;
+use crate::gang::terms::{is_the_same_under_all, unlimited, vouched};
+use crate::gang::{Event, Memory, Reservation, State, Terms};
+use kube::ResourceExt;
+use std::sync::Arc;
+
+impl Gang<'_> {
+    /// An attempt is run by the policy it was started with, everything else by that of now.
+    pub(super) fn settle_policy(&mut self, workload: &Workload) {
+        let policies = &self.context.policies;
+        let (attempt, tier) = (self.journal.memory.attempt, self.journal.memory.way.tier);
+        if self.is_in_flight()
+            && let Some(kept) = policies.kept(&self.id, attempt)
+        {
+            (self.policy, self.policy_fault, self.grounds) = (kept, None, Grounds::Known);
+        } else {
+            let (policy, fault) = plans::policy(self.context, workload, &self.identity.check);
+            let terms = vouched(&self.journal, &self.claims).filter(|_| self.is_in_flight());
+            let known = fault.is_ok() || terms.is_some();
+            let policy = match terms {
+                Some(terms) => terms.over(policy, tier),
+                None if self.is_in_flight() && !known => unlimited(policy),
+                None => policy,
+            };
+            self.grounds = if known { Grounds::Known } else { Grounds::Unread };
+            (self.policy, self.policy_fault) = (Arc::new(policy), fault.err());
+            if !self.is_in_flight() {
+                policies.forget(&self.id);
+            } else if self.policy_fault.is_none() {
+                policies.keep(&self.id, attempt, &self.policy);
+            }
+        }
+        if self.is_in_flight() {
+            self.policy = plans::of_tier(&self.policy, tier);
+            self.policy = plans::of_topology(self.context, &self.policy, workload, &self.pin);
+        }
+    }
+
+    /// Holds the deadline to what the gang is judged by. While that is not known, it stays as it is.
+    pub(super) fn bound_deadline(&mut self) {
+        let waits = self.journal.state == State::Validating && self.journal.memory.deadline.is_none();
+        if self.grounds == Grounds::Known || waits {
+            self.journal.bound_deadline(self.context.now(), self.policy.deadlines.gang.signed());
+        }
+    }
+
+    /// Notes in the journal what the attempt is judged by, where it begins or goes on with another tier.
+    pub(super) fn settle_terms(&mut self, before: &Memory) {
+        if !self.is_in_flight() || self.journal.memory.slots == 0 {
+            self.journal.memory.terms = None;
+            return;
+        }
+        let (attempt, tier) = (self.journal.memory.attempt, self.journal.memory.way.tier);
+        let policy = if attempt != before.attempt {
+            if self.policy_fault.is_some() {
+                // An attempt that is taken up while nothing is known of it has no deadline either.
+                (self.journal.memory.terms, self.journal.memory.deadline) = (None, None);
+                return;
+            }
+            Arc::clone(&self.policy)
+        } else {
+            let kept = self.context.policies.kept(&self.id, attempt);
+            let Some(kept) = kept.filter(|_| tier != before.way.tier && before.terms.is_some()) else { return };
+            kept
+        };
+        self.journal.memory.terms = Terms::of(&policy, tier);
+        if self.journal.memory.terms.is_none() {
+            tracing::warn!(
+                workload = self.identity.workload_ref(),
+                "readiness asks for more than a journal takes: another replica would judge this attempt by the policy of then"
+            );
+        }
+    }
+
+    /// The events that may be acted on: all, once it is known what the gang is judged by.
+    pub(super) fn decidable(&self, events: Vec<Event>, workload: &Workload) -> Vec<Event> {
+        if !self.is_undecided() {
+            return events;
+        }
+        let reservation = Reservation::of(workload, &self.identity.check);
+        events.into_iter().filter(|event| is_the_same_under_all(event, &self.journal, &reservation)).collect()
+    }
+
+    /// Whether it is in flight, and nothing is known of what it is judged by.
+    pub(super) fn is_undecided(&self) -> bool {
+        self.is_in_flight() && self.grounds == Grounds::Unread
+    }
+
+    fn is_in_flight(&self) -> bool {
+        matches!(
+            self.journal.state,
+            State::Provisioning | State::WaitingReady | State::Approved | State::RollingBack { .. }
+        )
+    }
+}
+
+/// Says once that a gang is left alone whose journal a newer release has written.
+pub(super) fn tell_of_newer(context: &Context, workload: &Workload, check: &str, error: &JournalError) {
+    let text = error.to_string();
+    if !context.policies.is_news(&workload.uid().unwrap_or_default(), &format!("{check}: {text}")) {
+        return;
+    }
+    tracing::warn!(workload = workload.name_any(), check, error = text, "left a gang alone");
+    let moment = Moment { check, seq: 0, at: context.now() };
+    let notice = Notice { reason: "JournalNewer", topic: String::new(), warning: true, text };
+    context.events.publish(workload, moment, &notice);
+}

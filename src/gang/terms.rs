@@ -1,0 +1,222 @@
+//! What an attempt in flight is judged by, as it was when the attempt began.
+//!
+//! Rule: the terms lie in the journal, so that a new leader does not need the policy of then. A tenant can
+//! write a journal, so terms count only while a NodeClaim of the attempt, which no tenant can write, bears
+//! their digest. Where they do not count and the policy is not known, nothing is decided that they decide.
+
+use super::event::Event;
+use super::journal::Journal;
+use super::reservation::{Ending, Reservation};
+use super::state::{State, Then};
+use crate::api::NodeClaim;
+use crate::api::duration::Span;
+use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Release};
+use crate::digest::hex_digest;
+use crate::names;
+use crate::policy::{Limits, Pace, Policy, Readiness};
+use serde::{Deserialize, Serialize};
+
+/// Largest terms that a journal takes, in bytes of JSON.
+pub const TERMS_LIMIT: usize = 2 * 1024;
+
+/// No limit: longer than any gang lives, and short enough for arithmetic with times.
+const UNLIMITED: Span = Span::minutes(100 * 365 * 24 * 60);
+
+/// What an attempt in flight is judged by.
+///
+/// The digest is made of what is written, so a field that a later release adds has to be left out while it has
+/// its default.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Terms {
+    /// Bounds of each phase.
+    pub deadlines: Limits,
+    /// The launch timeout that the attempt's tier has of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tier_launch: Option<Span>,
+    /// How long every node must have been ready before the gang is.
+    pub buffer_time: Span,
+    /// What a node must show before it counts as ready.
+    pub readiness: Readiness,
+    /// Tries with the quota held.
+    pub in_check: Pace,
+    /// Tries with the quota given back.
+    pub yielding: Pace,
+    /// What happens once both are used up.
+    pub on_exhausted: OnExhausted,
+    /// The controller whose way of retrying is kept.
+    pub compat: Compat,
+    /// Whether the nodes of the gang may come from several tiers.
+    pub mixed_tiers: bool,
+    /// What happens when a node that was there goes away.
+    pub on_node_lost: OnNodeLost,
+    /// What becomes of the nodes once the gang is over.
+    pub release: Release,
+    /// How long nodes are kept with `Release::Warm`.
+    pub warm_for: Span,
+    /// How long a hold on a node lasts at most.
+    pub hold_limit: Span,
+}
+
+impl Terms {
+    /// What an attempt on this tier is judged by under a policy; `None` if that is more than
+    /// [`TERMS_LIMIT`], so that the attempt is judged by whatever policy is in force.
+    pub fn of(policy: &Policy, tier: u32) -> Option<Self> {
+        let stated = usize::try_from(tier).ok().and_then(|tier| policy.tiers.get(tier));
+        let terms = Self {
+            deadlines: policy.deadlines,
+            tier_launch: stated.and_then(|tier| tier.launch_timeout),
+            buffer_time: policy.buffer_time,
+            readiness: policy.readiness.clone(),
+            in_check: policy.in_check,
+            yielding: policy.yielding,
+            on_exhausted: policy.on_exhausted,
+            compat: policy.compat,
+            mixed_tiers: policy.mixed_tiers,
+            on_node_lost: policy.on_node_lost,
+            release: policy.release,
+            warm_for: policy.warm_for,
+            hold_limit: policy.hold_limit,
+        };
+        terms.is_small().then_some(terms)
+    }
+
+    /// A policy with these terms in it, for an attempt on this tier.
+    #[must_use]
+    pub fn over(&self, policy: Policy, tier: u32) -> Policy {
+        let mut policy = Policy {
+            deadlines: self.deadlines,
+            buffer_time: self.buffer_time,
+            readiness: self.readiness.clone(),
+            in_check: self.in_check,
+            yielding: self.yielding,
+            on_exhausted: self.on_exhausted,
+            compat: self.compat,
+            mixed_tiers: self.mixed_tiers,
+            on_node_lost: self.on_node_lost,
+            release: self.release,
+            warm_for: self.warm_for,
+            hold_limit: self.hold_limit,
+            ..policy
+        };
+        match usize::try_from(tier).ok().and_then(|tier| policy.tiers.get_mut(tier)) {
+            Some(stated) => stated.launch_timeout = self.tier_launch,
+            None => policy.deadlines.launch = self.tier_launch.unwrap_or(self.deadlines.launch),
+        }
+        policy
+    }
+
+    /// What a NodeClaim bears that was made under these terms.
+    pub fn digest(&self) -> String {
+        hex_digest(&[&self.text()], 8)
+    }
+
+    /// Whether they are no more than a journal takes.
+    pub(super) fn is_small(&self) -> bool {
+        self.text().len() <= TERMS_LIMIT
+    }
+
+    fn text(&self) -> String {
+        serde_json::to_string(self).unwrap_or_default()
+    }
+}
+
+/// The terms in a journal, if one of these NodeClaims says that its attempt has them.
+pub fn vouched<'j>(journal: &'j Journal, claims: &[NodeClaim]) -> Option<&'j Terms> {
+    let terms = journal.memory.terms.as_ref()?;
+    let (attempt, digest) = (journal.memory.attempt.to_string(), terms.digest());
+    let vouches = |c: &NodeClaim| c.label(names::ATTEMPT) == attempt && c.annotation(names::TERMS) == digest;
+    claims.iter().any(vouches).then_some(terms)
+}
+
+/// The policy of an attempt of which nothing is known: no time ends any phase.
+pub fn unlimited(policy: Policy) -> Policy {
+    let deadlines = Limits {
+        launch: UNLIMITED,
+        register: UNLIMITED,
+        initialize: UNLIMITED,
+        gang: UNLIMITED,
+        admit: UNLIMITED,
+    };
+    Policy { deadlines, ..policy }
+}
+
+/// Whether an event is acted on in the same way under all terms.
+pub fn is_the_same_under_all(event: &Event, journal: &Journal, reservation: &Reservation) -> bool {
+    match event {
+        Event::Gone(_) | Event::Leaving(_) | Event::Reserved { .. } | Event::ClaimsExist => true,
+        // Nodes on which a gang has finished are deleted, handed back or kept.
+        Event::Strays(_) => !(*reservation == Reservation::Gone(Ending::Finished) && journal.revokes()),
+        Event::ClaimsGone => matches!(journal.state, State::RollingBack { then: Then::Released }),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::parameters::Tier;
+    use crate::gang::reservation::Epoch;
+    use jiff::Timestamp;
+    use serde_json::json;
+
+    fn policy() -> Policy {
+        let mut policy = Policy { release: Release::HandBack, ..Policy::default() };
+        policy.deadlines.initialize = Span::minutes(30);
+        policy
+    }
+
+    fn claim(attempt: &str, digest: &str) -> NodeClaim {
+        serde_json::from_value(json!({
+            "metadata": {
+                "name": "c", "labels": {(names::ATTEMPT): attempt}, "annotations": {(names::TERMS): digest},
+            },
+            "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+        }))
+        .unwrap()
+    }
+
+    fn journal(terms: Option<Terms>) -> Journal {
+        let mut journal = Journal::new("u", Epoch("1-0-a".into()), Timestamp::UNIX_EPOCH, None);
+        (journal.memory.attempt, journal.memory.terms) = (2, terms);
+        journal
+    }
+
+    #[test]
+    fn terms_replace_what_they_name_in_any_policy() {
+        let terms = Terms::of(&policy(), 0).unwrap();
+        let over = terms.over(Policy { gang_nodes: 3, ..Policy::default() }, 0);
+        assert_eq!(over, Policy { gang_nodes: 3, ..policy() });
+    }
+
+    #[test]
+    fn the_launch_timeout_of_the_tier_is_among_the_terms() {
+        let tier = |launch| Tier { name: "t".into(), launch_timeout: launch, ..Tier::default() };
+        let own = Some(Span::minutes(1));
+        let tiers = vec![tier(None), tier(own)];
+        let terms = Terms::of(&Policy { tiers: tiers.clone(), ..Policy::default() }, 1).unwrap();
+        assert_eq!(terms.over(Policy::default(), 1).deadlines.launch, Span::minutes(1));
+        let changed = Policy { tiers: vec![tier(None), tier(Some(Span::minutes(9)))], ..Policy::default() };
+        assert_eq!(terms.over(changed, 1).tiers, tiers);
+    }
+
+    #[test]
+    fn forged_terms_and_those_of_another_attempt_do_not_count() {
+        let terms = Terms::of(&policy(), 0).unwrap();
+        let digest = terms.digest();
+        let honest = journal(Some(terms.clone()));
+        assert_eq!(vouched(&honest, &[claim("1", &digest), claim("2", &digest)]), Some(&terms));
+        for claims in [vec![], vec![claim("1", &digest)], vec![claim("2", "")]] {
+            assert_eq!(vouched(&honest, &claims), None);
+        }
+        let forged = journal(Some(Terms { release: Release::Warm, ..terms }));
+        assert_eq!(vouched(&forged, &[claim("2", &digest)]), None);
+    }
+
+    #[test]
+    fn terms_that_are_too_large_for_a_journal_are_none() {
+        let mut policy = policy();
+        policy.readiness.node_labels = (0..64).map(|n| (format!("example.com/label-{n}"), "x".repeat(63))).collect();
+        assert_eq!(Terms::of(&policy, 0), None);
+    }
+}
