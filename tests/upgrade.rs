@@ -1,0 +1,269 @@
+//! A new leader takes up gangs in flight: with parameters it cannot read, from journals of version 1, and beside
+//! a journal of a newer release.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+use serde_json::{Value, json};
+use setu::clock::Clock;
+use setu::gang::{Journal, StateName};
+use setu::names;
+use setu::policy::PolicyFile;
+use setu::sim::api::{Preconditions, User, kinds};
+use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::scenario;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+const ID: &str = "upgrade";
+
+/// One gang of two nodes in a cluster of its own, in virtual time.
+struct Stage {
+    cluster: Cluster,
+    setu: Option<Setu>,
+    admin: User,
+}
+
+impl Stage {
+    /// A cluster with this weather, in which the check's parameters are these.
+    async fn new(rules: &Value, parameters: &Value) -> Self {
+        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
+        let text = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
+        let file = PolicyFile::parse(text).unwrap();
+        let mut cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), file);
+        let admin = cluster.server.user("admin");
+        for object in scenario::objects(ID, 100).unwrap() {
+            let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
+            admin.create(kind, object).unwrap();
+        }
+        let weather = json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"namespace": "kube-system", "name": "weather"},
+            "data": {"upgrade": json!({"rules": rules}).to_string()},
+        });
+        admin.create(&kinds::CONFIG_MAP, weather).unwrap();
+        let object = json!({
+            "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters",
+            "metadata": {"name": ID}, "spec": parameters,
+        });
+        admin.create(&kinds::PROVISIONING_PARAMETERS, object).unwrap();
+        let reference =
+            json!({"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": ID});
+        admin.merge(&kinds::ADMISSION_CHECK, "", ID, &json!({"spec": {"parameters": reference}})).unwrap();
+        let setu = Some(cluster.start_setu(&Start::default()));
+        let stage = Self { cluster, setu, admin };
+        stage.sleep(5).await;
+        stage.submit();
+        stage
+    }
+
+    async fn sleep(&self, seconds: u64) {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+
+    fn submit(&self) {
+        let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+        let job = json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {
+                "namespace": ID, "name": "gang", "labels": {"kueue.x-k8s.io/queue-name": "queue"},
+            },
+            "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {
+                "metadata": {"annotations": {"e2e.setu/run-for": "60s"}},
+                "spec": {"restartPolicy": "Never", "containers": [
+                    {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
+                ]},
+            }},
+        });
+        self.admin.create(&kinds::JOB, job).unwrap();
+    }
+
+    fn restart(&mut self) {
+        self.stop();
+        self.setu = Some(self.cluster.start_setu(&Start::default()));
+    }
+
+    fn stop(&mut self) {
+        self.setu = None;
+    }
+
+    fn workload(&self) -> Option<Arc<Value>> {
+        self.admin.list(&kinds::WORKLOAD).first().cloned()
+    }
+
+    fn text(&self) -> Option<String> {
+        let workload = self.workload()?;
+        workload["metadata"]["annotations"][names::journal_key(ID)].as_str().map(str::to_owned)
+    }
+
+    fn journal(&self) -> Option<Journal> {
+        let uid = self.workload()?["metadata"]["uid"].as_str().unwrap().to_owned();
+        Journal::decode(&self.text()?, &uid, jiff::Timestamp::MIN, self.cluster.clock.now()).ok()
+    }
+
+    /// Waits until the gang is in this state, at most two hours of virtual time.
+    async fn until(&self, state: StateName) -> Journal {
+        for _ in 0..72_000 {
+            if let Some(journal) = self.journal().filter(|j| j.state.name() == state) {
+                return journal;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("the gang never was {state}: {:#?}", self.journal());
+    }
+
+    fn write_journal(&self, text: &str) {
+        let workload = self.workload().unwrap();
+        let name = workload["metadata"]["name"].as_str().unwrap();
+        let patch = json!({"metadata": {"annotations": {names::journal_key(ID): text}}});
+        self.admin.merge(&kinds::WORKLOAD, ID, name, &patch).unwrap();
+    }
+
+    /// Makes the journal and the NodeClaims what a release before version 2 would have written.
+    fn downgrade(&self) {
+        let mut journal: Value = serde_json::from_str(&self.text().unwrap()).unwrap();
+        journal["version"] = json!(1);
+        journal.as_object_mut().unwrap().remove("terms");
+        self.write_journal(&journal.to_string());
+        for claim in self.admin.list(&kinds::NODE_CLAIM) {
+            let name = claim["metadata"]["name"].as_str().unwrap();
+            let patch = json!({"metadata": {"annotations": {names::TERMS: null}}});
+            self.admin.merge(&kinds::NODE_CLAIM, "", name, &patch).unwrap();
+        }
+    }
+
+    fn break_parameters(&self) {
+        let broken = json!({"spec": {"deadlines": {"launch": "0s"}}});
+        self.admin.merge(&kinds::PROVISIONING_PARAMETERS, "", ID, &broken).unwrap();
+    }
+
+    fn path(&self) -> Vec<StateName> {
+        self.journal().unwrap().history.iter().map(|s| s.to).collect()
+    }
+
+    /// How many NodeClaims there are, and how many of them are Setu's.
+    fn claims(&self) -> (usize, usize) {
+        let claims = self.admin.list(&kinds::NODE_CLAIM);
+        let ours = claims.iter().filter(|c| c["metadata"]["labels"][names::MANAGED_BY] == names::SETU);
+        (claims.len(), ours.count())
+    }
+}
+
+fn patient() -> Value {
+    json!({
+        "deadlines": {"launch": "30m", "register": "30m", "initialize": "30m", "gang": "40m"},
+        "custody": {"release": "HandBack"},
+    })
+}
+
+fn slow() -> Value {
+    json!([{"registrationDelay": "11m"}])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_leader_without_parameters_keeps_the_limits_and_the_release_of_the_attempt() {
+    for deleted in [false, true] {
+        let mut stage = Stage::new(&slow(), &patient()).await;
+        let begun = stage.until(StateName::WaitingReady).await;
+        stage.stop();
+        if deleted {
+            let none = Preconditions::default();
+            stage.admin.delete(&kinds::PROVISIONING_PARAMETERS, "", ID, none).unwrap();
+        } else {
+            stage.break_parameters();
+        }
+        stage.restart();
+        let approved = stage.until(StateName::Approved).await;
+        assert_eq!(approved.memory.attempt, 1, "{:?}", stage.path());
+        assert_eq!(approved.memory.deadline, begun.memory.deadline);
+        assert_eq!(approved.memory.terms, begun.memory.terms);
+        stage.until(StateName::Released).await;
+        assert_eq!(stage.claims(), (2, 0), "they are handed back");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_of_version_1_waits_for_its_parameters() {
+    let mut stage = Stage::new(&slow(), &patient()).await;
+    let begun = stage.until(StateName::WaitingReady).await;
+    stage.stop();
+    stage.downgrade();
+    stage.break_parameters();
+    stage.restart();
+    stage.sleep(20 * 60).await;
+    let waiting = stage.journal().unwrap();
+    assert_eq!((waiting.state.name(), waiting.seq), (StateName::WaitingReady, begun.seq));
+    assert_eq!(waiting.memory.deadline, begun.memory.deadline);
+    let mended = json!({"spec": patient()});
+    stage.admin.merge(&kinds::PROVISIONING_PARAMETERS, "", ID, &mended).unwrap();
+    stage.until(StateName::Approved).await;
+    stage.until(StateName::Released).await;
+    assert_eq!(stage.claims(), (2, 0), "they are handed back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_of_version_1_comes_to_its_end_from_every_state() {
+    let states = [
+        (StateName::Validating, json!([])),
+        (StateName::Provisioning, json!([])),
+        (StateName::WaitingReady, json!([{"registrationDelay": "30s"}])),
+        (StateName::Approved, json!([])),
+        (StateName::RollingBack, json!([{"capacity": 1}])),
+        (StateName::BackingOff, json!([{"capacity": 1}])),
+        (StateName::Yielded, json!([{"capacity": 1}])),
+    ];
+    for (state, weather) in states {
+        let retry = json!({"retry": {"inCheck": {"limit": 1, "base": "5s"}}});
+        let mut stage = Stage::new(&weather, &retry).await;
+        stage.until(state).await;
+        stage.stop();
+        stage.downgrade();
+        let calm = json!({"data": {"upgrade": json!({"rules": []}).to_string()}});
+        stage.admin.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &calm).unwrap();
+        stage.restart();
+        stage.until(StateName::Released).await;
+        let job = &stage.admin.list(&kinds::JOB)[0]["status"]["conditions"][0]["type"];
+        assert_eq!(job, "Complete", "from {state}: {:?}", stage.path());
+        assert_eq!(stage.claims().1, 0, "from {state}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_journal_of_a_newer_release_is_left_alone() {
+    let mut stage = Stage::new(&json!([]), &json!({})).await;
+    stage.until(StateName::Approved).await;
+    stage.sleep(5).await;
+    stage.stop();
+    let mut journal: Value = serde_json::from_str(&stage.text().unwrap()).unwrap();
+    journal["version"] = json!(3);
+    let newer = journal.to_string();
+    stage.write_journal(&newer);
+    let check = stage.workload().unwrap()["status"]["admissionChecks"].clone();
+    stage.restart();
+    // The Job ends meanwhile, and the sweep finds its NodeClaims.
+    stage.sleep(20 * 60).await;
+    assert_eq!(stage.text().unwrap(), newer);
+    assert_eq!(stage.claims(), (2, 2));
+    assert_eq!(stage.workload().unwrap()["status"]["admissionChecks"], check);
+    let events = stage.admin.list(&kinds::EVENT);
+    let told = events.iter().filter(|e| e["reason"] == "JournalNewer").count();
+    assert_eq!(told, 1, "{events:#?}");
+}
+
+/// Journals that a release before version 2 wrote, one of each state.
+const VERSION_1: &str = include_str!("journals/version-1.jsonl");
+
+#[test]
+fn journals_of_version_1_are_read_in_every_state_and_stay_as_they_are_written() {
+    let mut states = BTreeSet::new();
+    for text in VERSION_1.lines() {
+        let raw: Value = serde_json::from_str(text).unwrap();
+        let uid = raw["workloadUid"].as_str().unwrap();
+        let journal = Journal::decode(text, uid, jiff::Timestamp::MIN, jiff::Timestamp::MAX).unwrap();
+        assert_eq!((journal.version, &journal.memory.terms), (1, &None));
+        let written: Value = serde_json::from_str(&journal.encode()).unwrap();
+        assert_eq!(written, raw);
+        states.insert(journal.state.name());
+    }
+    assert_eq!(states, BTreeSet::from(StateName::ALL));
+}
