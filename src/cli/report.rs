@@ -9,6 +9,7 @@ use crate::api::duration::Span;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Pod, Workload, condition};
 use crate::gang::journal::{JournalError, Step};
+use crate::gang::terms::vouched;
 use crate::gang::{
     AdmittedPods, ClaimView, Explanation, Facts, GangIdentity, Journal, Outlook, Reservation, Sight,
     StateName, UnboundPods,
@@ -191,11 +192,7 @@ fn other(check: &CheckState) -> OtherCheck {
     OtherCheck { name: check.name.clone(), verdict: check.state, message: check.message.clone() }
 }
 
-fn journal(
-    snapshot: &Snapshot,
-    workload: &Workload,
-    check: &str,
-) -> Option<Result<Journal, JournalError>> {
+fn journal(snapshot: &Snapshot, workload: &Workload, check: &str) -> Option<Result<Journal, JournalError>> {
     let text = workload.annotations().get(&names::journal_key(check))?;
     let created = workload.metadata.creation_timestamp.as_ref().map_or(snapshot.now, |t| t.0);
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();
@@ -212,6 +209,11 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
     let policy = policy(snapshot, check);
     let own = |c: &&NodeClaim| identity.made(c);
     let claims: Vec<NodeClaim> = snapshot.claims.iter().flatten().filter(own).cloned().collect();
+    let tier = journal.memory.way.tier;
+    let policy = match vouched(journal, &claims) {
+        Some(terms) => terms.over(policy, tier),
+        None => policy,
+    };
     let mut views: Vec<ClaimView> = claims
         .iter()
         .map(|claim| ClaimView::of(claim, node_of(snapshot, claim), &policy, snapshot.now, None))

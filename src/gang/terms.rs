@@ -216,7 +216,8 @@ mod tests {
     #[test]
     fn terms_that_are_too_large_for_a_journal_are_none() {
         let mut policy = policy();
-        policy.readiness.node_labels = (0..64).map(|n| (format!("example.com/label-{n}"), "x".repeat(63))).collect();
+        policy.readiness.node_labels =
+            (0..64).map(|n| (format!("example.com/label-{n}"), "x".repeat(63))).collect();
         assert_eq!(Terms::of(&policy, 0), None);
     }
 }

@@ -160,9 +160,7 @@ impl<'a> Gang<'a> {
         let fresh = known.is_none();
         let journal = match (known, Reservation::of(workload, check)) {
             (Some(journal), _) => journal,
-            (None, Reservation::Held { epoch, .. }) => {
-                Journal::new(&identity.uid, epoch, now, None)
-            }
+            (None, Reservation::Held { epoch, .. }) => Journal::new(&identity.uid, epoch, now, None),
             (None, Reservation::Gone(_)) if !claims.is_empty() => Journal::released(&identity.uid, now),
             (None, _) => return None,
         };

@@ -71,7 +71,9 @@ impl Gang<'_> {
             Arc::clone(&self.policy)
         } else {
             let kept = self.context.policies.kept(&self.id, attempt);
-            let Some(kept) = kept.filter(|_| tier != before.way.tier && before.terms.is_some()) else { return };
+            let Some(kept) = kept.filter(|_| tier != before.way.tier && before.terms.is_some()) else {
+                return;
+            };
             kept
         };
         self.journal.memory.terms = Terms::of(&policy, tier);
