@@ -8,11 +8,12 @@ use setu::clock::Clock;
 use setu::gang::{Journal, StateName};
 use setu::names;
 use setu::policy::PolicyFile;
-use setu::sim::api::{Preconditions, User, kinds};
+use setu::sim::api::{Preconditions, Status, User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::scenario;
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const ID: &str = "upgrade";
@@ -213,11 +214,21 @@ async fn a_gang_of_version_1_comes_to_its_end_from_every_state() {
         (StateName::Yielded, json!([{"capacity": 1}])),
     ];
     for (state, weather) in states {
-        let retry = json!({"retry": {"inCheck": {"limit": 1, "base": "5s"}}});
+        let pool = if state == StateName::Validating { "nowhere" } else { ID };
+        let retry = json!({"nodePoolName": pool, "retry": {"inCheck": {"limit": 1, "base": "5s"}}});
         let mut stage = Stage::new(&weather, &retry).await;
+        let held = Arc::new(AtomicBool::new(state == StateName::Provisioning));
+        let rule = Arc::clone(&held);
+        stage.cluster.server.deny(Box::new(move |attempt| {
+            let claim = attempt.kind.kind == "NodeClaim" && attempt.verb == "CREATE";
+            (claim && rule.load(Ordering::Relaxed)).then(|| Status::webhook("nodeclaims"))
+        }));
         stage.until(state).await;
         stage.stop();
         stage.downgrade();
+        held.store(false, Ordering::Relaxed);
+        let mended = json!({"spec": {"nodePoolName": ID}});
+        stage.admin.merge(&kinds::PROVISIONING_PARAMETERS, "", ID, &mended).unwrap();
         let calm = json!({"data": {"upgrade": json!({"rules": []}).to_string()}});
         stage.admin.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &calm).unwrap();
         stage.restart();

@@ -4,6 +4,8 @@
 //! before it is read, and nothing in it names an object. What an earlier release wrote is read as what this one
 //! would have written; what a newer release wrote is left alone.
 
+mod version;
+
 use super::event::Reason;
 use super::failure::{Failure, FailureClass};
 use super::reservation::{Epoch, Fit};
@@ -15,11 +17,10 @@ use crate::api::parameters::Pinning;
 use crate::planted::planted;
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
+use version::{FIRST_VERSION, malformed, version_of};
 
-/// The version that this code writes. Version 2 added `terms`.
-pub const VERSION: u32 = 2;
-/// The first version that was ever written. Without `terms`, it reads as version 2 does.
-const FIRST_VERSION: u64 = 1;
+pub use version::VERSION;
+
 /// Largest journal that is written, in bytes, whatever the gang's size.
 pub const WRITE_LIMIT: usize = 8 * 1024;
 /// Largest annotation that is even looked at, in bytes.
@@ -384,28 +385,6 @@ impl Journal {
         let excess = self.history.len().saturating_sub(HISTORY_LIMIT);
         self.history.drain(..excess);
     }
-}
-
-/// The version of an annotation that this code reads.
-fn version_of(text: &str) -> Result<u64, JournalError> {
-    #[derive(Deserialize)]
-    struct Head {
-        version: u64,
-    }
-    if text.len() > READ_LIMIT {
-        return Err(JournalError::TooLarge(text.len()));
-    }
-    let head: Head = serde_json::from_str(text).map_err(malformed)?;
-    match head.version {
-        0 => Err(JournalError::Malformed("no release wrote version 0".to_owned())),
-        version if version > u64::from(VERSION) => Err(JournalError::Newer(version)),
-        version => Ok(version),
-    }
-}
-
-#[allow(clippy::needless_pass_by_value, reason = "it is what map_err gives")]
-fn malformed(error: serde_json::Error) -> JournalError {
-    JournalError::Malformed(error.to_string().escape_debug().take(120).collect())
 }
 
 #[cfg(test)]
