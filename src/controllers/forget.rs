@@ -109,7 +109,7 @@ impl Context {
             self.estimates.forget(gang);
             self.policies.forget(gang);
             let seen = match cause {
-                Cause::Deleted { ran } => self.seen.forget(gang, ran),
+                Cause::Deleted { ran } => self.seen.forget(gang, ran, self.claims_of(uid)),
                 Cause::TermOver => self.seen.forget_term(gang),
             };
             last_seen.extend(seen.map(|(journal, subject)| (gang.clone(), journal, subject)));
@@ -117,6 +117,11 @@ impl Context {
         let mut pages = self.ledger.open();
         let freed = gangs.iter().filter(|gang| pages.forget(gang)).count() > 0;
         Forgotten { last_seen, freed }
+    }
+
+    /// Names of the NodeClaims of a Workload that are there.
+    fn claims_of(&self, uid: &str) -> BTreeSet<String> {
+        self.stores.claims.those_of(uid).into_iter().map(|claim| claim.name).collect()
     }
 
     /// How many entries this replica has of gangs, by what they tell: none once all gangs are forgotten.

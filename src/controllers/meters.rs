@@ -189,8 +189,8 @@ impl Context {
             metrics::wasted(&reason.to_string(), u64::try_from(lived).unwrap_or_default());
         }
         let workload = claim.label(names::WORKLOAD_UID);
-        if is_gone && self.stores.claims.those_of(workload).is_empty() {
-            self.seen.forget_orphaned(workload);
+        if is_gone {
+            self.seen.forget_orphaned(workload, &name);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::names;
 use crate::plan::Outcome;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -35,6 +35,8 @@ pub struct Seen {
 struct Orphaned {
     /// UID of the Workload.
     workload: String,
+    /// Names of its NodeClaims that are still to be measured.
+    claims: BTreeSet<String>,
     attempt: u32,
     /// Why that attempt came to nothing.
     reason: Reason,
@@ -146,8 +148,8 @@ impl Seen {
     }
 
     /// Forgets a gang whose Workload is gone, and says where it was. Why its attempt came to nothing is kept until its
-    /// NodeClaims are gone, too; of one that `ran` it did not.
-    pub fn forget(&self, gang: &str, ran: bool) -> Option<(Journal, Subject)> {
+    /// NodeClaims `claims` were measured, too; of one that `ran` it did not.
+    pub fn forget(&self, gang: &str, ran: bool, claims: BTreeSet<String>) -> Option<(Journal, Subject)> {
         self.unanswered().remove(gang);
         let Glimpse { journal, subject, object, .. } = self.gangs().remove(gang)?;
         let attempt = journal.memory.attempt;
@@ -156,16 +158,20 @@ impl Seen {
             StateName::Approved if !ran => Some(Reason::Ended(Ending::Deleted)),
             _ => journal.taken_back(attempt),
         };
-        if let Some(reason) = unused {
+        if let Some(reason) = unused.filter(|_| !claims.is_empty()) {
             let workload = uid_of(&object).to_owned();
-            self.orphaned().insert(gang.to_owned(), Orphaned { workload, attempt, reason });
+            self.orphaned().insert(gang.to_owned(), Orphaned { workload, claims, attempt, reason });
         }
         Some((journal, subject))
     }
 
-    /// Forgets why the attempts of a Workload that is gone came to nothing: none of its NodeClaims is left.
-    pub fn forget_orphaned(&self, workload: &str) {
-        self.orphaned().retain(|_, orphaned| orphaned.workload != workload);
+    /// A NodeClaim of a Workload that is gone was measured. Once all were, it is forgotten why its attempts came to
+    /// nothing.
+    pub fn forget_orphaned(&self, workload: &str, claim: &str) {
+        self.orphaned().retain(|_, orphaned| {
+            let left = !orphaned.claims.remove(claim) || !orphaned.claims.is_empty();
+            left || orphaned.workload != workload
+        });
     }
 
     /// Forgets a gang for which this replica does not act any more, and says where it was.

@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(patch["metadata"]["labels"][names::GENERATION], Value::Null);
         assert_eq!(patch["metadata"]["annotations"][names::GENERATION], Value::Null);
         assert_eq!(patch["metadata"]["labels"].as_object().unwrap().len(), 6);
-        assert_eq!(patch["metadata"]["annotations"].as_object().unwrap().len(), 8);
+        assert_eq!(patch["metadata"]["annotations"].as_object().unwrap().len(), 10);
         let untainted = node_without_ours(&Node::default());
         assert_eq!(untainted.get("spec"), None);
         assert_eq!(untainted["metadata"].get("resourceVersion"), None);

@@ -93,7 +93,7 @@ pub fn orphaned(claim: &NodeClaim, kin: Kin<'_>, now: Timestamp) -> Option<Orpha
         let finished =
             condition::since(workload.conditions(), "Finished").filter(|_| workload.is("Finished"));
         let is_over = finished.is_some_and(|at| at + PARTING <= now);
-        return (is_over && !is_left_alone(claim, workload, now)).then_some(Orphaned::GangOver);
+        return is_over.then_some(Orphaned::GangOver);
     }
     if kin.check_missing.is_some_and(|since| since + CHECK_MISSING <= now) {
         // Without the check nobody looks after the gang, and Kueue admits nothing.
@@ -109,15 +109,6 @@ pub fn orphaned(claim: &NodeClaim, kin: Kin<'_>, now: Timestamp) -> Option<Orpha
 pub fn hold_ends(claim: &NodeClaim) -> Option<Timestamp> {
     let end: Timestamp = claim.annotation(names::HOLD_UNTIL).parse().ok()?;
     if is_warm(claim) { Some(end) } else { end.checked_add(GRACE).ok() }
-}
-
-/// Whether a newer release decides what becomes of a claim. A tenant may have forged that, so it counts until the
-/// claim's own hold ends.
-fn is_left_alone(claim: &NodeClaim, workload: &Workload, now: Timestamp) -> bool {
-    let key = names::journal_key(claim.annotation(names::CHECK));
-    let journal = workload.metadata.annotations.as_ref().and_then(|all| all.get(&key));
-    let is_held = hold_ends(claim).is_some_and(|end| end > now);
-    is_held && journal.is_some_and(|text| Journal::is_newer(text))
 }
 
 /// Whether a claim is kept for a next gang, and is no gang's now.

@@ -23,6 +23,10 @@ impl Gang<'_> {
         self.claims = claims;
         self.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();
         self.sight = Sight::Quorum;
+        if !self.fresh && !super::is_possible(&self.journal, workload, &self.claims) {
+            // The cache had not shown the claims that speak against it.
+            self.rebuild_journal(workload);
+        }
         let mut searched = self.nodes_to_search(workload);
         let rest = searched.iter().filter(|node| !known.contains(node)).cloned().collect();
         let found = [permitted(found)?, permitted(pods::on_nodes(self.client, rest).await)?];

@@ -206,6 +206,16 @@ impl<'a> Gang<'a> {
         Some(gang)
     }
 
+    /// Goes on as if there were no journal: the one that was read cannot be ours.
+    fn rebuild_journal(&mut self, workload: &Workload) {
+        let (uid, now) = (&self.identity.uid, self.context.now());
+        self.fresh = true;
+        self.journal = match Reservation::of(workload, &self.identity.check) {
+            Reservation::Held { epoch, .. } => Journal::new(uid, epoch, now, None),
+            Reservation::Leaving(_) | Reservation::Gone(_) => Journal::released(uid, now),
+        };
+    }
+
     /// Takes the gang as far as it will go, and says what Kueue is to be told.
     pub async fn look(mut self, workload: &mut Workload) -> Result<Looked, Error> {
         self.turns = self.context.turns();

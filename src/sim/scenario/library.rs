@@ -64,6 +64,7 @@ const FILES: &[(&str, &str)] = &files![
     "preferred-zone",
     "queue-budget",
     "rack-out",
+    "refused",
     "running",
     "same-name-again",
     "shortage",
@@ -73,8 +74,11 @@ const FILES: &[(&str, &str)] = &files![
     "two-checks",
     "two-gangs",
     "usually",
+    "volume-elsewhere",
+    "volume-zone",
     "warm",
     "warm-other-queue",
+    "zone-spread",
 ];
 
 /// The names, in their order.
