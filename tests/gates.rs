@@ -378,6 +378,8 @@ fn nodes_that_came_up_for_a_job_which_was_deleted_meanwhile_are_wasted_and_told_
         stage.admin.merge(&kinds::WORKLOAD, ID, &name, &free).unwrap();
         let _ = stage.admin.delete(&kinds::WORKLOAD, ID, &name, Preconditions::default());
         stage.until("its nodes are gone", |s| s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
+        // Until the watch has shown that the last one is gone, too.
+        tokio::time::sleep(Duration::from_secs(1)).await;
         nodes.extend(std::iter::from_fn(|| sent.try_recv().ok()).filter(|span| span.name == "NodeClaim"));
     });
     assert_eq!(nodes.len(), 2, "{nodes:?}");

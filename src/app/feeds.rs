@@ -141,8 +141,7 @@ impl Feeds {
         spawn(warnings.touched, &context, |context, event| {
             warned(context, event);
         });
-        let (of_workloads, of_claims) = (Arc::clone(&context), Arc::clone(&context));
-        let (of_checks, of_parameters) = (Arc::clone(&context), Arc::clone(&context));
+        let [of_workloads, of_claims, of_checks, of_parameters] = [(); 4].map(|()| Arc::clone(&context));
         let feeds = Self {
             workloads: wakes(workloads.touched, wake_workloads, move |w| of_workloads.workload_touched(w)),
             checks: wakes(checks.touched, wake_checks, move |_| of_checks.checks_touched()),

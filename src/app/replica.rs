@@ -146,7 +146,7 @@ async fn look_at_check(key: Key, context: &Arc<Context>) -> Action {
 }
 
 async fn look_at_claim(key: Key, sweeper: &Arc<Sweeper>) -> Action {
-    let look = claims::reconcile(key.object(), Arc::clone(sweeper));
+    let look = Box::pin(claims::reconcile(key.object(), Arc::clone(sweeper)));
     let looked = sweeper.context.pace.within(SWEEP, look).await;
     looked.unwrap_or_else(|error| retry(&sweeper.context, ("NodeClaim", &key), &error))
 }

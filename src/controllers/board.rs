@@ -72,6 +72,7 @@ impl BoardEntry {
     }
 
     /// The same with the last check of the gang's pods.
+    #[must_use]
     pub fn checked(self, pods: Option<PodCheck>) -> Self {
         Self { pods, ..self }
     }

@@ -137,11 +137,13 @@ impl PodCheck {
     }
 
     /// The same with the next check a while later.
+    #[must_use]
     pub fn again(&self, now: Timestamp) -> Self {
         Self { next: now.checked_add(PATIENCE).ok(), ..self.clone() }
     }
 
     /// The same where Setu may not list pods: nothing is known, and it is not asked again.
+    #[must_use]
     pub fn forbidden(&self) -> Self {
         Self { next: None, found: None, ..self.clone() }
     }
@@ -234,7 +236,7 @@ mod tests {
             changed("/status/phase", json!("Succeeded")),
             changed("/metadata/deletionTimestamp", json!(at(9))),
         ] {
-            assert_eq!(admitted().find(&[pod.clone()], at(300)), None, "{pod:?}");
+            assert_eq!(admitted().find(std::slice::from_ref(&pod), at(300)), None, "{pod:?}");
         }
     }
 

@@ -112,20 +112,20 @@ impl Reader<'_> {
         let claim = self.found(self.storage.claims.get(name), &what, "persistentvolumeclaims")?;
         let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
         if self.pods > 1 && modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod")) {
-            return Err(self.unusable(format!(
+            return Err(self.unusable(&format!(
                 "{what} has access mode ReadWriteOncePod, but {} pods use it; give each pod its own volume",
                 self.pods
             )));
         }
         if claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Lost") {
-            return Err(self.unusable(format!("{what} has lost its volume; make the claim anew")));
+            return Err(self.unusable(&format!("{what} has lost its volume; make the claim anew")));
         }
         if let Some(volume) = volume_of(claim) {
             return self.volume(volume, &what);
         }
         match class_of(claim) {
             Some(class) => self.class(class, &what, Made::BeforePod),
-            None => Err(self.not_ready(format!("{what} is not bound to a volume and has no StorageClass"))),
+            None => Err(self.not_ready(&format!("{what} is not bound to a volume and has no StorageClass"))),
         }
     }
 
@@ -139,7 +139,7 @@ impl Reader<'_> {
         let all = &required.node_selector_terms;
         let terms: Vec<_> = all.iter().filter(|term| !is_of_one_node(term)).map(expressions).collect();
         if terms.is_empty() {
-            return Err(self.unusable(format!(
+            return Err(self.unusable(&format!(
                 "{what}, to which {claim} is bound, can be used on the node only where it is; a new node cannot have it"
             )));
         }
@@ -151,10 +151,10 @@ impl Reader<'_> {
         let class = self.found(self.storage.classes.get(name), &what, "storageclasses")?;
         let waits = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
         if !waits && made == Made::BeforePod {
-            return Err(self.not_ready(format!("{whose} is not bound to a volume yet")));
+            return Err(self.not_ready(&format!("{whose} is not bound to a volume yet")));
         }
         if class.provisioner == NO_PROVISIONER {
-            return Err(self.unusable(format!(
+            return Err(self.unusable(&format!(
                 "{whose} has {what}, whose volumes are made by hand, and it is not known on which nodes these are; bind the claim \
                  to a volume that new nodes can use"
             )));
@@ -175,7 +175,7 @@ impl Reader<'_> {
                 ObstacleReason::VolumeUnreadable,
                 format!("{} may not be read; grant Setu the right to get {resource}", self.of(what)),
             ))),
-            Some(Found::Absent) | None => Err(self.not_ready(format!("{what} does not exist; create it"))),
+            Some(Found::Absent) | None => Err(self.not_ready(&format!("{what} does not exist; create it"))),
         }
     }
 
@@ -183,12 +183,12 @@ impl Reader<'_> {
         format!("{what} of pod set {}", self.pod_set)
     }
 
-    fn not_ready(&self, why: String) -> Outcome {
+    fn not_ready(&self, why: &str) -> Outcome {
         let message = format!("pod set {}: {why}", self.pod_set);
         Outcome::Wait(Obstacle::new(ObstacleReason::VolumeNotReady, message))
     }
 
-    fn unusable(&self, why: String) -> Outcome {
+    fn unusable(&self, why: &str) -> Outcome {
         let message = format!("pod set {}: {why}", self.pod_set);
         Outcome::Refuse(Obstacle::new(ObstacleReason::VolumeUnusable, message))
     }

@@ -62,19 +62,18 @@ impl Gang<'_> {
             return;
         }
         let (attempt, tier) = (self.journal.memory.attempt, self.journal.memory.way.tier);
-        let policy = if attempt != before.attempt {
-            if self.policy_fault.is_some() {
-                // An attempt that is taken up while nothing is known of it has no deadline either.
-                (self.journal.memory.terms, self.journal.memory.deadline) = (None, None);
-                return;
-            }
-            Arc::clone(&self.policy)
-        } else {
+        let policy = if attempt == before.attempt {
             let kept = self.context.policies.kept(&self.id, attempt);
             let Some(kept) = kept.filter(|_| tier != before.way.tier && before.terms.is_some()) else {
                 return;
             };
             kept
+        } else if self.policy_fault.is_some() {
+            // An attempt that is taken up while nothing is known of it has no deadline either.
+            (self.journal.memory.terms, self.journal.memory.deadline) = (None, None);
+            return;
+        } else {
+            Arc::clone(&self.policy)
         };
         self.journal.memory.terms = Terms::of(&policy, tier);
         if self.journal.memory.terms.is_none() {

@@ -57,12 +57,11 @@ pub fn schedule(user: &User, now: Timestamp) {
             continue;
         }
         let taken = taken(user, name(&queue));
-        match assign(user, workload, &queue, &taken) {
-            Some(assignments) => reserve(user, workload, &queue, &assignments, now),
-            None => {
-                pend(user, workload, now);
-                preempt(user, workload, &queue, now);
-            }
+        if let Some(assignments) = assign(user, workload, &queue, &taken) {
+            reserve(user, workload, &queue, &assignments, now);
+        } else {
+            pend(user, workload, now);
+            preempt(user, workload, &queue, now);
         }
     }
 }
