@@ -64,7 +64,6 @@ const FILES: &[(&str, &str)] = &files![
     "preferred-zone",
     "queue-budget",
     "rack-out",
-    "refused",
     "running",
     "same-name-again",
     "shortage",
