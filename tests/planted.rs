@@ -88,7 +88,7 @@ fn a_claim_that_no_journal_announced_is_found() {
 
 #[test]
 fn what_an_old_journal_asks_for_is_found() {
-    found(late_in_a_shortage(), Planted::ActOnStaleJournal, "first-written");
+    found(late_in_a_shortage(), Planted::ActOnStaleJournal, "total-rollback");
 }
 
 #[test]
