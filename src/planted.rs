@@ -9,7 +9,7 @@
 //!
 //! | found by | bug |
 //! |---|---|
-//! | model | `DeleteWithoutUid`, `ReadyBeforeGate`, `VerdictBeforeCleanup`, `CreateWithoutJournal`, `RandomClaimNames`, `ActOnStaleJournal`, `ActOnConflict`, `EpochIgnored`, `AttemptFromJournalOnly`, `DeleteWhileAdmitted`, `ReadyFromJournalAlone`, `PlanOnCachedAbsence`, `ReadyStandsWhileDeleting`, `ReleasedForGood` |
+//! | model | `DeleteWithoutUid`, `ReadyBeforeGate`, `DeadlineOnCache`, `VerdictBeforeCleanup`, `CreateWithoutJournal`, `RandomClaimNames`, `ActOnStaleJournal`, `ActOnConflict`, `EpochIgnored`, `AttemptFromJournalOnly`, `DeleteWhileAdmitted`, `ReadyFromJournalAlone`, `PlanOnCachedAbsence`, `ReadyStandsWhileDeleting`, `ReleasedForGood` |
 //! | names | `NameWithoutUid` |
 //! | journal | `JournalUnbound` |
 //! | client | `RetryInClient` |
@@ -49,6 +49,8 @@ mod switch {
         DeleteWithoutUid,
         /// Readiness is decided on a cache.
         ReadyBeforeGate,
+        /// A deadline is decided on a cache.
+        DeadlineOnCache,
         /// Kueue is told Retry while claims are still being deleted.
         VerdictBeforeCleanup,
         /// Claims are created before the journal says so.
@@ -89,9 +91,10 @@ mod switch {
 
     impl Planted {
         /// Every known bug.
-        pub const ALL: [Self; 20] = [
+        pub const ALL: [Self; 21] = [
             Self::DeleteWithoutUid,
             Self::ReadyBeforeGate,
+            Self::DeadlineOnCache,
             Self::VerdictBeforeCleanup,
             Self::CreateWithoutJournal,
             Self::RandomClaimNames,

@@ -5,48 +5,54 @@
 
 use kube::runtime::utils::Backoff;
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// The first wait.
 const FIRST: Duration = Duration::from_millis(500);
 /// The longest wait.
-const LONGEST: Duration = Duration::from_secs(10);
+const LONGEST: Duration = Duration::from_secs(5);
+/// A failure this long after the one before starts with the first wait again.
+const QUIET: Duration = Duration::from_secs(20);
 
-/// Waits that double, from half a second to ten.
-#[derive(Debug)]
-pub struct Doubling(Duration);
-
-impl Default for Doubling {
-    fn default() -> Self {
-        Self(FIRST)
-    }
-}
+/// Waits that double, from half a second to five.
+///
+/// A stream resets its backoff with each event, and a watch that starts over reports its start as an event. So a
+/// reset does nothing here: only time without a failure does.
+#[derive(Debug, Default)]
+pub struct Doubling(Option<(Instant, Duration)>);
 
 impl Iterator for Doubling {
     type Item = Duration;
 
     fn next(&mut self) -> Option<Duration> {
-        let wait = self.0;
-        self.0 = wait.saturating_mul(2).min(LONGEST);
+        let now = Instant::now();
+        let wait = match self.0 {
+            Some((at, wait)) if now.duration_since(at) < QUIET => wait.saturating_mul(2).min(LONGEST),
+            _ => FIRST,
+        };
+        self.0 = Some((now, wait));
         Some(wait)
     }
 }
 
 impl Backoff for Doubling {
-    fn reset(&mut self) {
-        *self = Self::default();
-    }
+    fn reset(&mut self) {}
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn waits_double_up_to_a_bound_and_start_over_after_a_success() {
+    #[tokio::test(start_paused = true)]
+    async fn waits_double_up_to_a_bound_and_start_over_after_time_without_a_failure() {
         let mut waits = Doubling::default();
-        let millis: Vec<u128> = waits.by_ref().take(7).map(|w| w.as_millis()).collect();
-        assert_eq!(millis, [500, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000]);
-        waits.reset();
+        for millis in [500, 1_000, 2_000, 4_000, 5_000, 5_000] {
+            let wait = waits.next().unwrap();
+            assert_eq!(wait.as_millis(), millis);
+            waits.reset();
+            tokio::time::advance(wait).await;
+        }
+        tokio::time::advance(QUIET).await;
         assert_eq!(waits.next(), Some(FIRST));
     }
 }

@@ -1,20 +1,27 @@
 //! Gangs that are refused until somebody changes something, and for whom they have given their quota back.
 //!
 //! Kueue has no way to keep a Workload out of its queue: one that gives its quota back gets it again at once if nobody
-//! else wants it. So a refused gang gives its quota back the first time, and then once for each Workload that waits.
+//! else wants it. And Kueue tries Workloads that did not fit only a second after quota came back. So a refused gang
+//! gives its quota back the first time, and then for each Workload that waits: at once, and again when Kueue tries
+//! that one.
 //!
 //! Called by a gang's reconcile, and when a Workload changes. Rule: a hint, which may be lost at any time; then a gang
 //! gives its quota back once more.
 
 use super::context::Context;
 use crate::api::Workload;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// UIDs of Workloads that wait for quota, with since when each is in its queue.
 pub type Waiting = BTreeMap<String, Timestamp>;
+
+/// How long after quota came back Kueue tries the Workloads that did not fit before.
+const KUEUE_TRIES_AFTER: SignedDuration = SignedDuration::from_millis(800);
+/// Until when the quota is given back again and again for a Workload, so that it is free when Kueue tries that one.
+const KUEUE_HAS_TRIED_AFTER: SignedDuration = SignedDuration::from_millis(2_500);
 
 /// Refused gangs, by their ids.
 #[derive(Debug, Default)]
@@ -24,26 +31,32 @@ pub struct Refused(BTreeMap<String, Entry>);
 struct Entry {
     workload: ObjectRef<Workload>,
     local_queue: String,
-    /// UIDs of the Workloads for which the gang has given its quota back already.
-    served: BTreeSet<String>,
+    /// UIDs of the Workloads for which the gang has given its quota back already, with when it did so first.
+    served: BTreeMap<String, Timestamp>,
 }
 
 impl Refused {
-    /// From when on a gang is to give its quota back: at once the first time, then for those that wait and were not
-    /// served yet. Kueue queues by whole seconds, so only from the next second on the gang comes after them.
+    /// From when on a gang is to give its quota back: at once the first time, then for those that wait and could not
+    /// be tried yet. Kueue queues by whole seconds, so only from the next second on the gang comes after them.
     pub fn wanted_at(&self, gang: &str, waiting: &Waiting, now: Timestamp) -> Option<Timestamp> {
         let Some(entry) = self.0.get(gang) else { return Some(now) };
-        let unserved = waiting.iter().filter(|(uid, _)| !entry.served.contains(*uid));
-        unserved.map(|(_, since)| next_second(*since)).min()
+        let at = |(uid, queued): (&String, &Timestamp)| match entry.served.get(uid) {
+            None => Some(next_second(*queued)),
+            Some(first) if now < later(*first, KUEUE_HAS_TRIED_AFTER) => Some(later(*first, KUEUE_TRIES_AFTER)),
+            Some(_) => None,
+        };
+        waiting.iter().filter_map(at).min()
     }
 
     /// Notes that a gang gives its quota back for those of these Workloads that come before it.
     pub fn gives_back(&mut self, gang: &str, workload: &Workload, waiting: &Waiting, now: Timestamp) {
-        let served = waiting.iter().filter(|(_, since)| next_second(**since) <= now);
+        let before = self.0.remove(gang).map(|entry| entry.served).unwrap_or_default();
+        let served = waiting.iter().filter(|(_, queued)| next_second(**queued) <= now);
+        let first = |uid: &String| before.get(uid).copied().unwrap_or(now);
         let entry = Entry {
             workload: ObjectRef::from_obj(workload),
             local_queue: workload.local_queue(),
-            served: served.map(|(uid, _)| uid.clone()).collect(),
+            served: served.map(|(uid, _)| (uid.clone(), first(uid))).collect(),
         };
         self.0.insert(gang.to_owned(), entry);
     }
@@ -61,9 +74,13 @@ impl Refused {
     /// The Workloads of the gangs that have not yet given their quota back for the Workload of this UID, with their
     /// LocalQueues.
     fn owing(&self, uid: &str) -> Vec<(ObjectRef<Workload>, String)> {
-        let owing = self.0.values().filter(|entry| !entry.served.contains(uid));
+        let owing = self.0.values().filter(|entry| !entry.served.contains_key(uid));
         owing.map(|entry| (entry.workload.clone(), entry.local_queue.clone())).collect()
     }
+}
+
+fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
+    time.checked_add(by).unwrap_or(Timestamp::MAX)
 }
 
 fn next_second(time: Timestamp) -> Timestamp {
@@ -122,15 +139,20 @@ mod tests {
     }
 
     #[test]
-    fn a_refused_gang_gives_its_quota_back_at_first_and_once_for_each_workload_that_waits() {
+    fn a_refused_gang_gives_its_quota_back_at_first_and_for_each_workload_that_waits_until_kueue_has_tried_it() {
         let workload: Workload = serde_json::from_value(json!({
             "metadata": {"name": "large", "namespace": "ns"}, "spec": {"queueName": "lq"},
         }))
         .unwrap();
         let mut refused = Refused::default();
         assert_eq!(refused.wanted_at("g", &waiting(&[]), at(7)), Some(at(7)), "the first time");
-        refused.gives_back("g", &workload, &waiting(&[("a", 0)]), at(1_000));
-        assert_eq!(refused.wanted_at("g", &waiting(&[("a", 0)]), at(9_000)), None);
+        let one = waiting(&[("a", 0)]);
+        refused.gives_back("g", &workload, &one, at(1_000));
+        assert_eq!(refused.wanted_at("g", &one, at(1_200)), Some(at(1_800)), "when Kueue tries it");
+        refused.gives_back("g", &workload, &one, at(1_800));
+        assert_eq!(refused.wanted_at("g", &one, at(2_000)), Some(at(1_800)), "and again");
+        assert_eq!(refused.wanted_at("g", &waiting(&[]), at(2_000)), None, "it has its quota");
+        assert_eq!(refused.wanted_at("g", &one, at(3_500)), None, "it does not fit all the same");
         let both = waiting(&[("a", 0), ("b", 4_200)]);
         assert_eq!(refused.wanted_at("g", &both, at(4_300)), Some(at(5_000)), "Kueue counts whole seconds");
         assert_eq!((refused.owing("a").len(), refused.owing("b").len()), (0, 1));

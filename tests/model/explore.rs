@@ -207,7 +207,7 @@ impl Model for Gangs {
                 vec![$(Property::always(Broken::ALL[$n].1, |_, w: &World| w.broken != Some(Broken::ALL[$n].0))),*]
             };
         }
-        properties!(0 1 2 3 4 5 6 7 8 9 10 11 12 13)
+        properties!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
     }
 }
 

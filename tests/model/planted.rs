@@ -35,6 +35,7 @@ fn old_cache() -> Budget {
 found! {
     a_delete_that_names_no_uid_is_found: DeleteWithoutUid with one_lost();
     a_ready_before_the_quorum_read_is_found: ReadyBeforeGate with old_cache();
+    a_deadline_on_an_old_cache_is_found: DeadlineOnCache with Budget { stale: 1, ..quiet() };
     a_verdict_before_the_cleanup_is_found: VerdictBeforeCleanup with quiet();
     a_create_before_the_journal_is_found: CreateWithoutJournal with quiet();
     random_names_are_found: RandomClaimNames with Budget { lost: 1, ..quiet() };

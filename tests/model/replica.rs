@@ -7,6 +7,7 @@
 use crate::core::{self, Kept, Place, Sighting, Turn, Write};
 use crate::world::{Broken, Claim, Past, Phase, World};
 use setu::api::workload::Verdict;
+use setu::gang::Then;
 
 /// Turns of one look, as the controller bounds them.
 const TURNS: usize = 16;
@@ -33,6 +34,8 @@ pub struct Look {
     /// The last attempt all nodes of which were ready at some instant since the look began, and under
     /// which reservation.
     ready: Option<(u8, u8)>,
+    /// The same, at the instant the look began.
+    ready_before: Option<(u8, u8)>,
     lawful: bool,
 }
 
@@ -77,6 +80,7 @@ impl Replica {
         }
         let claims = old_claims.map_or(&world.claims, |p| &p.claims);
         let (journal, fresh) = core::open(work, claims)?;
+        let ready = world.ready_attempt().map(|attempt| (attempt, world.reservation));
         let look = Look {
             stored: work.journal,
             seen: Sighting {
@@ -90,7 +94,8 @@ impl Replica {
             next: Request::Settle,
             current: world.work.journal == work.journal && world.work.phase != Phase::Deleted,
             clean: world.is_clean(),
-            ready: world.ready_attempt().map(|attempt| (attempt, world.reservation)),
+            ready,
+            ready_before: ready,
             lawful: true,
         };
         look.advance()
@@ -223,6 +228,13 @@ impl Look {
         let goes_on = matches!(new.place, Place::RollingBack(_));
         if rolled_back && !goes_on && !self.clean {
             world.breaks(Broken::EarlyEnd);
+        }
+        let waited = old.filter(|o| matches!(o.place, Place::Provisioning | Place::WaitingReady));
+        let up = waited.map(|o| (o.attempt, world.reservation));
+        let gives_up = new.place == Place::RollingBack(Then::BackingOff);
+        let was_up = up.is_some() && up == self.ready_before && world.ready_attempt() == up.map(|(attempt, _)| attempt);
+        if gives_up && was_up {
+            world.breaks(Broken::GivenUpWhileUp);
         }
     }
 

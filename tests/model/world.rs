@@ -110,13 +110,14 @@ pub enum Broken {
     Unlawful,
     EarlyEnd,
     EarlyVerdict,
+    GivenUpWhileUp,
     Kill,
     UnboughtEviction,
     Orphan,
 }
 
 impl Broken {
-    pub const ALL: [(Self, &'static str); 14] = [
+    pub const ALL: [(Self, &'static str); 15] = [
         (Self::DishonestReady, "Ready is told only after all nodes were seen ready in the same look"),
         (Self::OldReady, "Ready is never told for an admission that is over"),
         (Self::DoubleSlot, "a slot never has two claims of one generation"),
@@ -128,6 +129,7 @@ impl Broken {
         (Self::Unlawful, "every journal write is a path of the statechart"),
         (Self::EarlyEnd, "a rollback ends only after no claim was seen to be left"),
         (Self::EarlyVerdict, "Retry and Rejected are told only once the journal says so"),
+        (Self::GivenUpWhileUp, "an attempt whose nodes are all ready before a look begins is not given up by it"),
         (Self::Kill, "no node of an admitted gang is taken away while its reservation stands"),
         (Self::UnboughtEviction, "a gang that was admitted without us is not evicted by us"),
         (Self::Orphan, "once nothing moves, every claim is wanted"),

@@ -64,6 +64,7 @@ const FILES: &[(&str, &str)] = &files![
     "preferred-zone",
     "queue-budget",
     "rack-out",
+    "refused",
     "running",
     "same-name-again",
     "shortage",
