@@ -14,7 +14,7 @@ use serde_json::json;
 use setu::api::Workload;
 use setu::app::board;
 use setu::clock::Clock;
-use setu::controllers::board::{Acting, BoardEntry, BoardSnapshot, Noted, Shortage};
+use setu::controllers::board::{Acting, BoardEntry, BoardSnapshot, Noted, Shortage, ShortageSource};
 use setu::gang::explain::{Explanation, Otherwise, Phase, SlotView};
 use setu::gang::reservation::Epoch;
 use setu::gang::{Failure, FailureClass, Journal, StateName};
@@ -268,6 +268,7 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
                 place: String::new(),
             },
             until: world + SignedDuration::from_secs(134),
+            source: ShortageSource::Launch,
             turn: Some("language/job-finetune-13b-0d8e2".into()),
         }];
         let (gangs, acting) = (Arc::new(known.clone()), Acting { shards: 1, of: 1 });

@@ -319,7 +319,7 @@ fn read_told(
         losses,
         sight,
         capacity_back: false,
-        quota_wanted: None,
+        refusal: None,
         policy: &policy,
         outlook: Outlook::default(),
     };
@@ -380,7 +380,7 @@ fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happe
             losses: &losses,
             sight: Sight::Cached,
             capacity_back: false,
-            quota_wanted: None,
+            refusal: None,
             policy: &policy,
             outlook: Outlook {
                 ready_by: ready_by.map(at),
@@ -476,7 +476,7 @@ fn nodes_that_others_give_back_are_seen_while_a_gang_waits_for_its_next_attempt_
             losses: &BTreeMap::new(),
             sight: Sight::Cached,
             capacity_back: true,
-            quota_wanted: None,
+            refusal: None,
             policy: &Policy { compat, ..Policy::default() },
             outlook: Outlook::default(),
         };
@@ -506,7 +506,7 @@ fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
             losses: &BTreeMap::new(),
             sight: Sight::Cached,
             capacity_back: false,
-            quota_wanted: None,
+            refusal: None,
             policy: &Policy::default(),
             outlook: Outlook::default(),
         };
@@ -558,7 +558,7 @@ fn a_ready_that_stands_is_taken_back_before_the_nodes_are() {
         losses: &losses,
         sight: Sight::Quorum,
         capacity_back: false,
-        quota_wanted: None,
+        refusal: None,
         policy: &policy,
         outlook: Outlook::default(),
     };
@@ -599,7 +599,7 @@ fn told(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(
         losses: &losses,
         sight: Sight::Quorum,
         capacity_back: false,
-        quota_wanted: None,
+        refusal: None,
         policy: &policy,
         outlook: Outlook::default(),
     };
@@ -706,7 +706,7 @@ fn a_gang_whose_last_attempt_is_still_being_taken_back_says_so_under_its_next_re
         losses: &losses,
         sight: Sight::Cached,
         capacity_back: false,
-        quota_wanted: None,
+        refusal: None,
         policy: &policy,
         outlook: Outlook::default(),
     };

@@ -172,7 +172,7 @@ fn look(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestam
             losses: &losses,
             sight,
             capacity_back: false,
-            quota_wanted: None,
+            refusal: None,
             policy: &policy,
             outlook: Outlook::default(),
         };

@@ -251,7 +251,7 @@ fn seen(policy: &Policy, journal: &Journal, reached: &str, now: i64) -> Option<F
         losses: &BTreeMap::new(),
         sight: Sight::Quorum,
         capacity_back: false,
-        quota_wanted: None,
+        refusal: None,
         policy,
         outlook: Outlook::default(),
     };

@@ -228,15 +228,6 @@ impl Workload {
         assigned.into_iter().any(|set| set.delayed_topology_request == "Pending")
     }
 
-    /// Since when Kueue has it in its queue, if it has found no quota for it: since it was created, or evicted.
-    pub fn queued_since(&self) -> Option<Timestamp> {
-        let refused = |c: &Condition| c.type_ == "QuotaReserved" && c.status == "False";
-        let waits = self.conditions().iter().any(refused) && !self.is("Finished");
-        let evicted = condition::since(self.conditions(), "Evicted").filter(|_| self.is("Evicted"));
-        let since = evicted.or_else(|| self.metadata.creation_timestamp.as_ref().map(|t| t.0));
-        since.filter(|_| waits && self.spec.active != Some(false))
-    }
-
     /// Whether the condition of this type is True.
     pub fn is(&self, condition_type: &str) -> bool {
         condition::is_true(self.conditions(), condition_type)

@@ -7,6 +7,7 @@
 pub mod board;
 pub mod compat;
 mod feeds;
+mod market;
 pub mod reload;
 pub mod replica;
 pub mod server;
@@ -15,6 +16,7 @@ pub mod uninstall;
 use crate::clock::Clock;
 use crate::cluster::client;
 use crate::cluster::lease;
+use crate::cluster::page::Page;
 use crate::controllers::Context;
 use crate::controllers::context::Options;
 use crate::policy::Settings;
@@ -50,6 +52,8 @@ pub struct Config {
     pub health: SocketAddr,
     /// How traces are exported, if they are; or what is wrong with how the environment says so.
     pub traces: Result<Option<traces::Settings>, traces::BadSetting>,
+    /// Karpenter's own metrics page, if it is to be read.
+    pub karpenter_metrics: Option<Page>,
     /// Whether the steps of a gang are told on the Job too.
     pub events_on_job: bool,
     /// Whether the probes' address serves the board too.
@@ -109,6 +113,9 @@ pub async fn run(config: Config) -> Result<(), AppError> {
     tokio::spawn(server::serve(health_server, health, stop.clone()));
     if let Some(watched) = watched {
         tokio::spawn(reload::follow(watched, Arc::clone(&context), stop.clone()));
+    }
+    if let Some(page) = config.karpenter_metrics {
+        tokio::spawn(market::follow(page, Arc::clone(&context), stop.clone()));
     }
     tokio::spawn(gauges(context, handle));
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");

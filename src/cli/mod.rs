@@ -8,6 +8,7 @@ mod election;
 pub mod explain;
 pub mod find;
 pub mod inspect;
+mod karpenter_metrics;
 pub mod plan;
 pub mod policy;
 mod policy_flags;

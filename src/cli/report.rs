@@ -9,10 +9,11 @@ use crate::api::duration::Span;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Pod, Workload, condition};
 use crate::gang::journal::{JournalError, Step};
+use crate::gang::reservation::Ending;
 use crate::gang::terms::vouched;
 use crate::gang::{
-    AdmittedPods, ClaimView, Explanation, Facts, GangIdentity, Journal, Outlook, Reservation, Sight,
-    StateName, UnboundPods,
+    AdmittedPods, ClaimView, Explanation, Facts, GangIdentity, Journal, Outlook, Refusal, Reservation, Sight,
+    State, StateName, UnboundPods,
 };
 use crate::names;
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
@@ -237,7 +238,8 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         losses: &BTreeMap::new(),
         sight: Sight::Cached,
         capacity_back: false,
-        quota_wanted: None,
+        refusal: is_kept_out(workload, check, journal, &reservation)
+            .then_some(Refusal { until: snapshot.now, again_at: snapshot.now }),
         policy: &policy,
         outlook: Outlook { unbound: unbound.as_ref(), ..Outlook::default() },
     };
@@ -255,12 +257,21 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
     let needs_plan = match explanation.state {
         StateName::Validating => true,
         StateName::Approved => explanation.slots == 0,
+        StateName::Yielded => facts.refusal.is_some(),
         _ => snapshot.claims.is_none(),
     };
     if needs_plan && let Some(word) = word {
         word.clone_into(&mut explanation.sentence);
     }
     explanation
+}
+
+/// Whether a gang that was refused stays out of Kueue's queue.
+fn is_kept_out(workload: &Workload, check: &str, journal: &Journal, reservation: &Reservation) -> bool {
+    let told = workload.check(check).map(|entry| entry.state);
+    journal.state == State::Yielded
+        && told == Some(Verdict::Retry)
+        && *reservation == Reservation::Gone(Ending::Evicted)
 }
 
 /// Pods of an admitted gang that are not bound to a node, where pods were read.

@@ -1,5 +1,6 @@
 //! `setu run`: the controller.
 
+use super::karpenter_metrics::KarpenterMetrics;
 use super::policy_flags::PolicyFlags;
 use super::{Failure, election};
 use crate::app::{self, Config};
@@ -39,6 +40,8 @@ pub struct Args {
     /// Serve a read-only page of all gangs as /board on the same address as the probes.
     #[arg(long, env = "SETU_BOARD")]
     board: bool,
+    #[command(flatten)]
+    karpenter: KarpenterMetrics,
     /// How log lines are written.
     #[arg(long, env = "SETU_LOG_FORMAT", value_enum, default_value_t)]
     log_format: logs::Format,
@@ -89,6 +92,7 @@ impl Args {
             health: address("--health-probe-bind-address", &self.health_probe_bind_address)?,
             traces: self.traces()?,
             options: self.on_request.options(),
+            karpenter_metrics: self.karpenter.page()?,
             events_on_job: self.events_on_job,
             board: self.board,
         })

@@ -11,6 +11,7 @@ pub mod lease;
 pub mod outage;
 pub mod pace;
 pub mod packed;
+pub mod page;
 pub mod recent;
 pub mod store;
 pub mod time;

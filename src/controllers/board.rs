@@ -87,6 +87,15 @@ pub struct Noted {
     pub entry: Arc<BoardEntry>,
 }
 
+/// Who says that capacity is short.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum ShortageSource {
+    /// A NodeClaim of Setu's was not launched.
+    Launch,
+    /// Karpenter's own metrics.
+    Karpenter,
+}
+
 /// What ran out of capacity lately.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -96,6 +105,8 @@ pub struct Shortage {
     pub offering: Offering,
     /// Until when it is remembered.
     pub until: Timestamp,
+    /// Who says so.
+    pub source: ShortageSource,
     /// The gang that tries there first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn: Option<String>,
@@ -239,7 +250,7 @@ mod tests {
             losses: &BTreeMap::new(),
             sight: Sight::Cached,
             capacity_back: false,
-            quota_wanted: None,
+            refusal: None,
             policy: &Policy::default(),
             outlook: crate::gang::Outlook::default(),
         };

@@ -27,6 +27,7 @@ use crate::cluster::watch::{Gates, Listed};
 use crate::effects::events::Publisher;
 use crate::error::Error;
 use crate::names;
+use crate::plan::market::Market;
 use crate::policy::Settings;
 use crate::telemetry::Telemetry;
 use jiff::Timestamp;
@@ -286,9 +287,17 @@ impl Context {
         self.ledger.open().remembered(self.now())
     }
 
+    /// Takes over what Karpenter's metrics say of offerings; gangs that wait for what has capacity again are woken.
+    pub fn take_market(&self, market: Market) {
+        if self.ledger.open().take_market(market) {
+            self.next_turn();
+        }
+    }
+
     /// Gangs that wait for another's turn, or for anything else that plans are made from, are looked at.
     pub fn next_turn(&self) {
         self.next_turn_of(|_| true);
+        self.wake_refused();
     }
 
     /// The same for those of them that are meant.

@@ -23,8 +23,6 @@ pub struct WorkloadGlance {
     pub is_admitted: bool,
     /// Whether it is over.
     pub is_finished: bool,
-    /// Since when Kueue has it in its queue, if it has found no quota for it.
-    pub queued_since: Option<Timestamp>,
 }
 
 impl WorkloadGlance {
@@ -36,7 +34,6 @@ impl WorkloadGlance {
             line: Some(workload.line()).filter(|line| *line != uid),
             is_admitted: workload.is("Admitted"),
             is_finished: workload.is("Finished"),
-            queued_since: workload.queued_since(),
             uid,
         }
     }

@@ -4,7 +4,7 @@
 //! be lost at any time; then a gang starts again from its first tier, and until each gang that creates claims was looked
 //! at again, another may take room that it was to have.
 
-use super::board::Shortage;
+use super::board::{Shortage, ShortageSource};
 use super::given_back::GivenBack;
 use super::memory::lock;
 use super::refused::Refused;
@@ -12,6 +12,7 @@ use crate::api::Workload;
 use crate::gang::Way;
 use crate::plan::gates::guards::Created;
 use crate::plan::gates::local_queue::Held;
+use crate::plan::market::Market;
 use crate::plan::offering::Offering;
 use crate::plan::shapes::Shape;
 use crate::plan::sightings::Sightings;
@@ -24,6 +25,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// How long a shortage of capacity is remembered, as long as AWS' own cache.
 const SHORTAGE: SignedDuration = SignedDuration::from_mins(3);
 
+/// How long what Karpenter's metrics said is believed, if they cannot be read again.
+const MARKET: SignedDuration = SignedDuration::from_mins(10);
+
 /// How long creations are remembered: the longest span that a guard counts over.
 const LOG: SignedDuration = SignedDuration::from_hours(1);
 
@@ -35,7 +39,9 @@ pub struct Ledger(Mutex<LedgerPages>);
 #[derive(Debug, Default)]
 pub struct LedgerPages {
     entries: BTreeMap<String, Entry>,
-    short: BTreeMap<Offering, Timestamp>,
+    short: BTreeMap<Offering, Short>,
+    /// What Karpenter's own metrics said last.
+    market: Option<Arc<Market>>,
     ways: BTreeMap<String, Way>,
     /// The shapes that each gang's plan was made from, until it is over: what is mended is planned by them again.
     frozen: BTreeMap<String, Arc<[Shape]>>,
@@ -52,6 +58,13 @@ pub struct LedgerPages {
     pub refused: Refused,
     /// What the gates said of each gang since it moved last, as counted; `None` where they let it pass.
     answers: BTreeMap<String, Option<ObstacleReason>>,
+}
+
+/// Until when an offering counts as out of capacity, and who says so.
+#[derive(Clone, Copy, Debug)]
+struct Short {
+    until: Timestamp,
+    source: ShortageSource,
 }
 
 /// A plan that was accepted and whose nodes do not all exist yet.
@@ -96,7 +109,11 @@ impl Ledger {
 impl LedgerPages {
     /// Forgets everything but what nodes have shown, which is true whoever leads.
     pub fn forget_gangs(&mut self) {
-        *self = Self { sightings: std::mem::take(&mut self.sightings), ..Self::default() };
+        *self = Self {
+            sightings: std::mem::take(&mut self.sightings),
+            market: self.market.take(),
+            ..Self::default()
+        };
     }
 
     /// What all gangs but this one are about to create.
@@ -234,7 +251,31 @@ impl LedgerPages {
 
     /// Notes what ran out of capacity.
     pub fn note_shortage(&mut self, offerings: BTreeSet<Offering>, now: Timestamp) {
-        self.short.extend(offerings.into_iter().map(|offering| (offering, now + SHORTAGE)));
+        let short = Short { until: now + SHORTAGE, source: ShortageSource::Launch };
+        self.short.extend(offerings.into_iter().map(|offering| (offering, short)));
+    }
+
+    /// Takes over what Karpenter's metrics say. Returns whether anything has capacity again.
+    pub fn take_market(&mut self, market: Market) -> bool {
+        let told = market.short();
+        let before = self.short.len();
+        self.short
+            .retain(|offering, short| short.source == ShortageSource::Launch || told.contains(offering));
+        let eased = self.short.len() < before;
+        let new = Short { until: market.seen + SHORTAGE, source: ShortageSource::Karpenter };
+        for offering in told {
+            let short = self.short.entry(offering).or_insert(new);
+            if short.until < new.until {
+                *short = new;
+            }
+        }
+        self.market = Some(Arc::new(market));
+        eased
+    }
+
+    /// What Karpenter's metrics said lately, if they were read.
+    pub fn market(&self, now: Timestamp) -> Option<Arc<Market>> {
+        self.market.clone().filter(|market| market.seen + MARKET > now)
     }
 
     /// Has a gang that ran short wait for others to give back as many nodes as its plan has, which is entered.
@@ -246,7 +287,7 @@ impl LedgerPages {
 
     /// What is out of capacity, as far as is remembered.
     pub fn short(&mut self, now: Timestamp) -> BTreeSet<Offering> {
-        self.short.retain(|_, until| *until > now);
+        self.short.retain(|_, short| short.until > now);
         self.short.keys().cloned().collect()
     }
 
@@ -286,11 +327,12 @@ impl LedgerPages {
             let entries = self.entries.iter().filter(|(_, entry)| entry.offerings.contains(offering));
             entries.map(|(gang, _)| gang.clone()).next()
         };
-        let lasting = self.short.iter().filter(|(_, until)| **until > now);
+        let lasting = self.short.iter().filter(|(_, short)| short.until > now);
         lasting
-            .map(|(offering, until)| Shortage {
+            .map(|(offering, short)| Shortage {
                 offering: offering.clone(),
-                until: *until,
+                until: short.until,
+                source: short.source,
                 turn: turn(offering),
             })
             .collect()
@@ -358,13 +400,33 @@ mod tests {
     }
 
     #[test]
+    fn what_karpenter_says_is_short_until_it_says_otherwise() {
+        let now = Timestamp::UNIX_EPOCH;
+        let page = |available: u8| {
+            let key = r#"{capacity_type="spot",instance_type="p5",zone="a"}"#;
+            let line = format!("karpenter_cloudprovider_instance_type_offering_available{key} {available}");
+            Market::read(&line, now).unwrap()
+        };
+        let mut pages = LedgerPages::default();
+        assert!(!pages.take_market(page(0)), "nothing was short before");
+        assert!(plan("p5").is_short(Some(&pages.short(now))));
+        let shown = serde_json::to_value(pages.shortages(now)).unwrap();
+        assert_eq!(shown[0]["source"], "Karpenter");
+        assert!(pages.take_market(page(1)), "those who wait are to look again");
+        assert!(!plan("p5").is_short(Some(&pages.short(now))));
+        pages.note_shortage(plan("p5").offerings(), now);
+        assert!(!pages.take_market(page(1)));
+        assert!(plan("p5").is_short(Some(&pages.short(now))), "a launch has shown it since");
+    }
+
+    #[test]
     fn a_shortage_is_shared_for_three_minutes_and_shown() {
         let now = Timestamp::UNIX_EPOCH;
         let mut pages = LedgerPages::default();
         pages.note_shortage(plan("p5").offerings(), now);
         assert!(plan("p5").is_short(Some(&pages.short(now))));
         let shown = serde_json::to_value(pages.remembered(now)).unwrap();
-        let expected = json!({"instanceType": "p5", "zone": "any", "capacityType": "any", "until": "1970-01-01T00:03:00Z"});
+        let expected = json!({"instanceType": "p5", "zone": "any", "capacityType": "any", "until": "1970-01-01T00:03:00Z", "source": "Launch"});
         assert_eq!(shown["shortages"], json!([expected]));
         assert!(!plan("p5").is_short(Some(&pages.short(now + SHORTAGE))));
     }

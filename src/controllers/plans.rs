@@ -129,7 +129,7 @@ pub fn outcome(
     let began = || pages.frozen(gang).filter(|_| matches!(request.ways, Ways::Like(_)));
     let frozen = accepted.as_ref().map(|a| Arc::clone(&a.shapes)).or_else(began);
     let shapes = known.shapes.map(Arc::from).or(frozen).unwrap_or_else(|| pages.shapes(now));
-    let short = pages.short(now);
+    let (short, market) = (pages.short(now), pages.market(now));
     let reserved = pages.others(gang);
     let counted = not_reserved(known.claims, &reserved);
     let queue =
@@ -155,6 +155,7 @@ pub fn outcome(
         kept: known.kept,
         reserved: &reserved,
         shapes: &shapes,
+        market: market.as_deref(),
         short: Some(&short),
         cluster_queues: &context.stores.queues.state(),
         cohorts: &context.stores.cohorts.all().unwrap_or_default(),

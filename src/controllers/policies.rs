@@ -7,6 +7,7 @@ use super::memory::lock;
 use crate::api::parameters::ProvisioningParametersSpec;
 use crate::policy::{Policy, PolicyFile, Settings};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 /// What a check's parameters came to.
@@ -28,6 +29,8 @@ pub struct Policies {
     /// Those that attempts were given last: most are given the same.
     given: Mutex<VecDeque<Weak<Policy>>>,
     told: Mutex<BTreeSet<(String, String)>>,
+    /// How often settings or parameters have changed.
+    revision: AtomicU64,
 }
 
 impl Policies {
@@ -41,11 +44,17 @@ impl Policies {
         Arc::clone(&self.settings.read().unwrap_or_else(PoisonError::into_inner))
     }
 
+    /// How often settings or parameters have changed.
+    pub fn revision(&self) -> u64 {
+        self.revision.load(Ordering::SeqCst)
+    }
+
     /// Puts another file in force, in a cluster that serves these API groups.
     pub fn replace(&self, file: PolicyFile, served_groups: Vec<String>) {
         let mut settings = self.settings.write().unwrap_or_else(PoisonError::into_inner);
         let command_line = settings.command_line.clone();
         *settings = Arc::new(Settings { file, command_line, served_groups });
+        self.revision.fetch_add(1, Ordering::SeqCst);
     }
 
     /// Notes what the parameters came to of the check of this name and UID. Returns whether that is news.
@@ -53,6 +62,7 @@ impl Policies {
         let now = (uid.to_owned(), parameters);
         let mut all = lock(&self.parameters);
         let is_news = all.get(check) != Some(&now);
+        self.revision.fetch_add(u64::from(is_news), Ordering::SeqCst);
         all.insert(check.to_owned(), now);
         is_news
     }

@@ -1,27 +1,23 @@
-//! Gangs that are refused until somebody changes something, and for whom they have given their quota back.
+//! Gangs that are refused until somebody changes something, and that stay out of Kueue's queue until then.
 //!
-//! Kueue has no way to keep a Workload out of its queue: one that gives its quota back gets it again at once if nobody
-//! else wants it. And Kueue tries Workloads that did not fit only a second after quota came back. So a refused gang
-//! gives its quota back the first time, and then for each Workload that waits: at once, and again when Kueue tries
-//! that one.
+//! Kueue queues a Workload again as soon as it has given its quota back, but reserves none for one whose check says
+//! Retry. So the check of a refused gang says Retry also after its eviction: it holds no quota and is in nobody's way.
+//! It says Pending again when what it was refused for may have changed, or after a while, as not all of that is watched.
 //!
-//! Called by a gang's reconcile, and when a Workload changes. Rule: a hint, which may be lost at any time; then a gang
-//! gives its quota back once more.
+//! Rule: a hint, which may be lost at any time; then the gang is tried once more.
 
 use super::context::Context;
 use crate::api::Workload;
+use crate::gang::Refusal;
 use jiff::{SignedDuration, Timestamp};
-use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
+use kube::{Resource, ResourceExt};
 use std::collections::BTreeMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
-/// UIDs of Workloads that wait for quota, with since when each is in its queue.
-pub type Waiting = BTreeMap<String, Timestamp>;
-
-/// How long after quota came back Kueue tries the Workloads that did not fit before.
-const KUEUE_TRIES_AFTER: SignedDuration = SignedDuration::from_millis(800);
-/// Until when the quota is given back again and again for a Workload, so that it is free when Kueue tries that one.
-const KUEUE_HAS_TRIED_AFTER: SignedDuration = SignedDuration::from_millis(2_500);
+/// How long quota is held that Kueue reserved before it was told Retry again; doubles each time.
+const PAUSE: SignedDuration = SignedDuration::from_millis(250);
 
 /// Refused gangs, by their ids.
 #[derive(Debug, Default)]
@@ -30,35 +26,48 @@ pub struct Refused(BTreeMap<String, Entry>);
 #[derive(Debug)]
 struct Entry {
     workload: ObjectRef<Workload>,
-    local_queue: String,
-    /// UIDs of the Workloads for which the gang has given its quota back already, with when it did so first.
-    served: BTreeMap<String, Timestamp>,
+    generation: Option<i64>,
+    causes: Causes,
+    refusal: Refusal,
+    /// How often Kueue reserved quota again before it was kept from it.
+    lost: u32,
 }
 
+/// Everything that is watched and that a refusal may be due to, as a digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Causes(u64);
+
 impl Refused {
-    /// From when on a gang is to give its quota back: at once the first time, then for those that wait and could not
-    /// be tried yet. Kueue queues by whole seconds, so only from the next second on the gang comes after them.
-    pub fn wanted_at(&self, gang: &str, waiting: &Waiting, now: Timestamp) -> Option<Timestamp> {
-        let Some(entry) = self.0.get(gang) else { return Some(now) };
-        let at = |(uid, queued): (&String, &Timestamp)| match entry.served.get(uid) {
-            None => Some(next_second(*queued)),
-            Some(first) if now < later(*first, KUEUE_HAS_TRIED_AFTER) => Some(later(*first, KUEUE_TRIES_AFTER)),
-            Some(_) => None,
-        };
-        waiting.iter().filter_map(at).min()
+    /// Refuses a gang now, until this time or until another cause.
+    pub fn refuse(
+        &mut self,
+        gang: &str,
+        workload: &Workload,
+        causes: Causes,
+        (now, until): (Timestamp, Timestamp),
+    ) {
+        let lost = self.0.get(gang).map_or(0, |entry| entry.lost.saturating_add(1));
+        let again_at = now + PAUSE.saturating_mul(1 << lost.min(8));
+        let (generation, workload) = (workload.metadata.generation, ObjectRef::from_obj(workload));
+        let refusal = Refusal { until, again_at };
+        self.0.insert(gang.to_owned(), Entry { workload, generation, causes, refusal, lost });
     }
 
-    /// Notes that a gang gives its quota back for those of these Workloads that come before it.
-    pub fn gives_back(&mut self, gang: &str, workload: &Workload, waiting: &Waiting, now: Timestamp) {
-        let before = self.0.remove(gang).map(|entry| entry.served).unwrap_or_default();
-        let served = waiting.iter().filter(|(_, queued)| next_second(**queued) <= now);
-        let first = |uid: &String| before.get(uid).copied().unwrap_or(now);
-        let entry = Entry {
-            workload: ObjectRef::from_obj(workload),
-            local_queue: workload.local_queue(),
-            served: served.map(|(uid, _)| (uid.clone(), first(uid))).collect(),
-        };
-        self.0.insert(gang.to_owned(), entry);
+    /// The refusal of a gang, if it stands.
+    pub fn refusal(
+        &mut self,
+        gang: &str,
+        workload: &Workload,
+        causes: impl FnOnce() -> Causes,
+        now: Timestamp,
+    ) -> Option<Refusal> {
+        let entry = self.0.get(gang)?;
+        let is_same = entry.generation == workload.metadata.generation;
+        let stands = entry.refusal.until > now && is_same && entry.causes == causes();
+        if !stands {
+            return self.0.remove(gang).and(None);
+        }
+        Some(entry.refusal)
     }
 
     /// A gang is not refused any more, or is gone.
@@ -71,58 +80,56 @@ impl Refused {
         self.0.len()
     }
 
-    /// The Workloads of the gangs that have not yet given their quota back for the Workload of this UID, with their
-    /// LocalQueues.
-    fn owing(&self, uid: &str) -> Vec<(ObjectRef<Workload>, String)> {
-        let owing = self.0.values().filter(|entry| !entry.served.contains_key(uid));
-        owing.map(|entry| (entry.workload.clone(), entry.local_queue.clone())).collect()
+    /// The Workloads of the gangs that were refused for other causes than these.
+    fn outdated(&self, causes: Causes) -> Vec<ObjectRef<Workload>> {
+        self.0.values().filter(|entry| entry.causes != causes).map(|entry| entry.workload.clone()).collect()
     }
-}
-
-fn later(time: Timestamp, by: SignedDuration) -> Timestamp {
-    time.checked_add(by).unwrap_or(Timestamp::MAX)
-}
-
-fn next_second(time: Timestamp) -> Timestamp {
-    Timestamp::from_second(time.as_second().saturating_add(1)).unwrap_or(Timestamp::MAX)
 }
 
 impl Context {
-    /// The Workloads that wait for quota which this one may hold.
-    pub(super) fn waiting_for_quota_of(&self, workload: &Workload) -> Waiting {
-        let own = workload.local_queue();
-        let all = self.stores.workloads.glimpses();
-        let others = all.iter().filter(|w| workload.uid().as_ref() != Some(&w.uid));
-        let waiting = others.filter_map(|w| Some((w.uid.clone(), w.queued_since?, &w.local_queue)));
-        let waiting = waiting.filter(|(_, _, queue)| self.shares_quota(&own, queue));
-        waiting.map(|(uid, since, _)| (uid, since)).collect()
+    /// What refusals may be due to, as of now.
+    pub(super) fn causes_of_refusal(&self) -> Causes {
+        let mut hasher = DefaultHasher::new();
+        self.policies.revision().hash(&mut hasher);
+        let stores = &self.stores;
+        by_generation(&stores.pools.state(), &mut hasher);
+        by_generation(&stores.queues.state(), &mut hasher);
+        by_generation(&stores.flavors.state(), &mut hasher);
+        by_generation(&stores.daemon_sets.state(), &mut hasher);
+        by_generation(&stores.local_queues.store.state(), &mut hasher);
+        by_generation(&stores.cohorts.store.state(), &mut hasher);
+        by_version(&stores.limit_ranges.state(), &mut hasher);
+        by_version(&stores.runtime_classes.state(), &mut hasher);
+        by_version(&stores.device_classes.store.state(), &mut hasher);
+        by_version(&stores.namespaces.store.state(), &mut hasher);
+        Causes(hasher.finish())
     }
 
-    /// A Workload waits for quota: refused gangs that may hold it are reconciled.
-    pub(super) fn wake_refused_for(&self, workload: &Workload) {
-        let uid = workload.uid().unwrap_or_default();
-        let own = workload.local_queue();
-        let owing = self.ledger.open().refused.owing(&uid);
-        for (refused, _) in owing.into_iter().filter(|(_, queue)| self.shares_quota(&own, queue)) {
-            self.wake_workload(refused);
+    /// Something changed that plans are made from: gangs that were refused for what is not so any more are reconciled.
+    pub(super) fn wake_refused(&self) {
+        if self.ledger.open().refused.count() == 0 {
+            return;
+        }
+        let causes = self.causes_of_refusal();
+        for workload in self.ledger.open().refused.outdated(causes) {
+            self.wake_workload(workload);
         }
     }
+}
 
-    /// Whether Workloads of two LocalQueues may want the same quota: their ClusterQueues are one, or both are in a
-    /// cohort. Where LocalQueues cannot be read, only the same LocalQueue counts.
-    fn shares_quota(&self, one: &str, other: &str) -> bool {
-        if one == other {
-            return true;
-        }
-        let cluster_queue = |local_queue: &str| {
-            let (namespace, name) = local_queue.split_once('/')?;
-            let queue = self.stores.local_queues.store.get(&ObjectRef::new(name).within(namespace))?;
-            self.stores.queues.get(&ObjectRef::new(&queue.spec.cluster_queue))
-        };
-        let (Some(one), Some(other)) = (cluster_queue(one), cluster_queue(other)) else { return false };
-        let lends = !one.spec.cohort_name.is_empty() && !other.spec.cohort_name.is_empty();
-        one.name_any() == other.name_any() || lends
-    }
+/// Objects whose status says nothing that a refusal depends on.
+fn by_generation<K: Resource>(all: &[Arc<K>], hasher: &mut DefaultHasher) {
+    let mut sorted: Vec<_> = all.iter().map(|o| (o.namespace(), o.name_any(), o.meta().generation)).collect();
+    sorted.sort();
+    sorted.hash(hasher);
+}
+
+/// Objects that have no generation, or whose labels count.
+fn by_version<K: Resource>(all: &[Arc<K>], hasher: &mut DefaultHasher) {
+    let mut sorted: Vec<_> =
+        all.iter().map(|o| (o.namespace(), o.name_any(), o.resource_version())).collect();
+    sorted.sort();
+    sorted.hash(hasher);
 }
 
 #[cfg(test)]
@@ -130,35 +137,31 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn at(millisecond: i64) -> Timestamp {
-        Timestamp::from_millisecond(millisecond).unwrap()
-    }
-
-    fn waiting(all: &[(&str, i64)]) -> Waiting {
-        all.iter().map(|(uid, since)| ((*uid).to_owned(), at(*since))).collect()
-    }
-
     #[test]
-    fn a_refused_gang_gives_its_quota_back_at_first_and_for_each_workload_that_waits_until_kueue_has_tried_it() {
-        let workload: Workload = serde_json::from_value(json!({
-            "metadata": {"name": "large", "namespace": "ns"}, "spec": {"queueName": "lq"},
-        }))
-        .unwrap();
+    fn a_refused_gang_is_kept_out_until_its_workload_or_a_cause_changes_or_time_is_up() {
+        let workload = |generation: i64| -> Workload {
+            serde_json::from_value(json!({
+                "metadata": {"name": "large", "namespace": "ns", "generation": generation}, "spec": {},
+            }))
+            .unwrap()
+        };
+        let at = |second| Timestamp::from_second(second).unwrap();
+        for (generation, causes, now, stands) in
+            [(1, 7, 9, true), (2, 7, 9, false), (1, 8, 9, false), (1, 7, 60, false)]
+        {
+            let mut refused = Refused::default();
+            assert_eq!(refused.refusal("g", &workload(1), || Causes(7), at(9)), None);
+            refused.refuse("g", &workload(1), Causes(7), (at(8), at(60)));
+            let found = refused.refusal("g", &workload(generation), || Causes(causes), at(now));
+            assert_eq!(found.map(|r| r.until), stands.then(|| at(60)), "{generation} {causes} {now}");
+            assert_eq!(refused.count(), usize::from(stands));
+            assert_eq!(refused.outdated(Causes(8)).len(), usize::from(stands));
+        }
         let mut refused = Refused::default();
-        assert_eq!(refused.wanted_at("g", &waiting(&[]), at(7)), Some(at(7)), "the first time");
-        let one = waiting(&[("a", 0)]);
-        refused.gives_back("g", &workload, &one, at(1_000));
-        assert_eq!(refused.wanted_at("g", &one, at(1_200)), Some(at(1_800)), "when Kueue tries it");
-        refused.gives_back("g", &workload, &one, at(1_800));
-        assert_eq!(refused.wanted_at("g", &one, at(2_000)), Some(at(1_800)), "and again");
-        assert_eq!(refused.wanted_at("g", &waiting(&[]), at(2_000)), None, "it has its quota");
-        assert_eq!(refused.wanted_at("g", &one, at(3_500)), None, "it does not fit all the same");
-        let both = waiting(&[("a", 0), ("b", 4_200)]);
-        assert_eq!(refused.wanted_at("g", &both, at(4_300)), Some(at(5_000)), "Kueue counts whole seconds");
-        assert_eq!((refused.owing("a").len(), refused.owing("b").len()), (0, 1));
-        refused.gives_back("g", &workload, &both, at(4_300));
-        assert_eq!(refused.owing("b").len(), 1, "it would come before that one");
-        refused.forget("g");
-        assert_eq!(refused.wanted_at("g", &both, at(9_000)), Some(at(9_000)));
+        for pause in [1, 2, 4] {
+            refused.refuse("g", &workload(1), Causes(7), (at(8), at(60)));
+            let refusal = refused.refusal("g", &workload(1), || Causes(7), at(9)).unwrap();
+            assert_eq!(refusal.again_at, at(8) + PAUSE * pause, "Kueue was faster");
+        }
     }
 }

@@ -70,9 +70,6 @@ impl Context {
         if workload.line() != uid {
             self.wake_claims_of_slices(workload);
         }
-        if workload.queued_since().is_some() {
-            self.wake_refused_for(workload);
-        }
         let gone = self.stores.workloads.glimpse(&object).is_none_or(|current| current.uid != uid);
         if !gone || !self.gates.closed().is_empty() {
             return;

@@ -205,6 +205,9 @@ fn next(journal: &Journal, facts: &Facts<'_>) -> String {
         (State::Validating, Some(Outcome::Wait(_))) => {
             "it is looked at again as soon as that changes".to_owned()
         }
+        (State::Yielded, _) if facts.refusal.is_some() => {
+            "it waits for quota again as soon as that changes".to_owned()
+        }
         _ => next_after(journal),
     }
 }

@@ -33,12 +33,21 @@ pub struct Facts<'a> {
     pub sight: Sight,
     /// Whether others have given back as many nodes as the gang has since it ran short of them, as far as is known.
     pub capacity_back: bool,
-    /// From when on a gang that is refused is to give its quota back, because another Workload waits for it.
-    pub quota_wanted: Option<Timestamp>,
+    /// The refusal that stands, as nothing has changed since.
+    pub refusal: Option<Refusal>,
     /// The gang's policy.
     pub policy: &'a Policy,
     /// What can be told of the time to come.
     pub outlook: Outlook<'a>,
+}
+
+/// A gang that was refused stays out of Kueue's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Until when, if nothing changes before.
+    pub until: Timestamp,
+    /// When quota that it gets all the same is given back.
+    pub again_at: Timestamp,
 }
 
 /// What can be told of an attempt besides what is: words for people, on which nothing depends.

@@ -28,7 +28,7 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
             }
             Some(Outcome::Refuse(obstacle)) => {
                 format!(
-                    "{}: {}. Gives its quota to whoever waits for it, and continues once this is changed",
+                    "{}: {}. Gives its quota back, and continues once this is changed",
                     obstacle.reason, obstacle.message
                 )
             }
@@ -91,12 +91,19 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
         }
         State::Approved if memory.slots == 1 => "its node is ready".to_owned(),
         State::Approved => format!("all {} nodes are ready", memory.slots),
-        State::Yielded => {
-            let next = memory
-                .not_before
-                .map_or_else(String::new, |t| format!("; next attempt not before {}", to_the_second(t)));
-            format!("quota given back{next}{}", cause(journal))
-        }
+        State::Yielded => match facts.refusal {
+            Some(refusal) => format!(
+                "refused, and holds no quota until the Job, the policy, its parameters, a queue or a NodePool changes; tried \
+                 again at {} anyway{}",
+                to_the_second(refusal.until),
+                cause(journal)
+            ),
+            None => {
+                let not_before = |t| format!("; next attempt not before {}", to_the_second(t));
+                let next = memory.not_before.map_or_else(String::new, not_before);
+                format!("quota given back{next}{}", cause(journal))
+            }
+        },
         State::Rejected => format!("cannot run as specified{}", cause(journal)),
         State::Released => "all nodes are given back".to_owned(),
     };
@@ -180,7 +187,7 @@ mod tests {
             losses: &BTreeMap::new(),
             sight: Sight::Cached,
             capacity_back: false,
-            quota_wanted: None,
+            refusal: None,
             policy: &policy,
             outlook: Outlook::default(),
         };

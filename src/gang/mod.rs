@@ -43,7 +43,7 @@ pub use claims::{ClaimView, Health};
 pub use decide::{Eviction, Rules, decide};
 pub use event::{Effect, Event};
 pub use explain::{Explanation, SlotView};
-pub use facts::{Facts, Outlook, Sight};
+pub use facts::{Facts, Outlook, Refusal, Sight};
 pub use failure::{Failure, FailureClass};
 pub use identity::GangIdentity;
 pub use journal::{Journal, Memory};

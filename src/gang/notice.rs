@@ -312,7 +312,7 @@ mod tests {
                 losses: &BTreeMap::new(),
                 sight: Sight::Cached,
                 capacity_back: false,
-                quota_wanted: None,
+                refusal: None,
                 policy: &policy,
                 outlook: Outlook::default(),
             };

@@ -149,8 +149,9 @@ fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         }
         Outcome::Provision(plan) => planned(plan),
         Outcome::Never(obstacle) => Event::Impossible(obstacle.message.clone()),
-        // While nobody else wants the quota there is nobody to give it to: Kueue would give it back at once.
-        Outcome::Refuse(_) if facts.quota_wanted.is_none_or(|at| at > facts.now) => return None,
+        Outcome::Refuse(_) if facts.refusal.is_some_and(|refusal| refusal.again_at > facts.now) => {
+            return None;
+        }
         Outcome::Refuse(obstacle) => Event::Refused(obstacle.message.clone()),
         Outcome::Wait(obstacle) if obstacle.reason.may_last() => return None,
         Outcome::Wait(obstacle) if expired(journal, facts) || rounds::is_through(journal, facts) => {

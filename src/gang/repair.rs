@@ -56,7 +56,7 @@ pub fn rebuilt(
         losses: &BTreeMap::new(),
         sight: Sight::Quorum,
         capacity_back: false,
-        quota_wanted: None,
+        refusal: None,
         policy: &policy,
         outlook: Outlook::default(),
     };

@@ -43,6 +43,16 @@ pub fn desired(
     };
     let (epoch, standing) = match facts.reservation {
         Reservation::Held { epoch, standing } => (epoch, standing),
+        // Kueue reserves no quota for a Workload whose check says Retry.
+        Reservation::Gone(Ending::Evicted) | Reservation::Leaving(Ending::Evicted)
+            if journal.state == State::Yielded && facts.refusal.is_some() =>
+        {
+            let message = message::explain(journal, facts);
+            return Some(Desired { state: Verdict::Retry, message, updates: Vec::new() });
+        }
+        Reservation::Gone(Ending::Evicted) if entry.state == Verdict::Retry => {
+            return pending("what it was refused for may have changed; it waits for quota again".to_owned());
+        }
         // Quota can be lost with no eviction, and then Kueue leaves our Ready standing: the next
         // reservation would be admitted on it at once.
         Reservation::Gone(Ending::QuotaLost) if entry.state != Verdict::Pending => {

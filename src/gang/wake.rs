@@ -22,8 +22,8 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
     });
     match &journal.state {
         State::Validating => {
-            if matches!(facts.plan, Some(Outcome::Refuse(_))) {
-                return facts.quota_wanted;
+            if let (Some(Outcome::Refuse(_)), Some(refusal)) = (facts.plan, facts.refusal) {
+                return Some(refusal.again_at);
             }
             let Some(Outcome::Wait(obstacle)) = facts.plan else { return journal.memory.deadline };
             let deadline = journal.memory.deadline.filter(|_| !obstacle.reason.may_last());
@@ -46,6 +46,7 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
             let mends = losses::mends_at(journal, facts);
             admit.into_iter().chain(hold).chain(mends).filter(|t| *t > facts.now).chain(losses).min()
         }
-        State::RollingBack { .. } | State::Yielded | State::Rejected | State::Released => None,
+        State::Yielded => facts.refusal.map(|refusal| refusal.until),
+        State::RollingBack { .. } | State::Rejected | State::Released => None,
     }
 }

@@ -16,6 +16,7 @@ pub mod demand;
 pub mod devices;
 pub mod gates;
 pub mod lifetime;
+pub mod market;
 pub mod merge;
 pub mod offering;
 pub mod outcome;
@@ -48,6 +49,7 @@ use demand::PodSetDemand;
 use gates::guards::Traffic;
 use k8s_openapi::api::core::v1::{LimitRange, Toleration};
 use k8s_openapi::api::node::v1::RuntimeClass;
+use market::Market;
 use offering::Offering;
 pub use outcome::{Most, Obstacle, ObstacleReason, Outcome, Plan, Reservation, Share, Slot};
 use shapes::Shape;
@@ -86,6 +88,8 @@ pub struct Cluster<'a> {
     pub reserved: &'a [Reservation],
     /// Shapes of nodes learnt from those seen.
     pub shapes: &'a [Shape],
+    /// What Karpenter's own metrics say of offerings, where they are read.
+    pub market: Option<&'a Market>,
     /// What was out of capacity lately.
     pub short: Option<&'a BTreeSet<Offering>>,
     /// Every ClusterQueue.

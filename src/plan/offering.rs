@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 /// Stands for whatever zone or capacity type the provider takes.
-const ANY: &str = "any";
+pub const ANY: &str = "any";
 /// More combinations than this are told by their NodePool.
 const MOST: usize = 2_048;
 /// Labels that an offering tells by itself.

@@ -364,7 +364,7 @@ impl Sighting {
             losses: &losses,
             sight: if self.quorum { Sight::Quorum } else { Sight::Cached },
             capacity_back: false,
-            quota_wanted: None,
+            refusal: None,
             policy: &POLICY,
             outlook: Outlook::default(),
         })

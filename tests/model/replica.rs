@@ -232,7 +232,9 @@ impl Look {
         let waited = old.filter(|o| matches!(o.place, Place::Provisioning | Place::WaitingReady));
         let up = waited.map(|o| (o.attempt, world.reservation));
         let gives_up = new.place == Place::RollingBack(Then::BackingOff);
-        let was_up = up.is_some() && up == self.ready_before && world.ready_attempt() == up.map(|(attempt, _)| attempt);
+        let was_up = up.is_some()
+            && up == self.ready_before
+            && world.ready_attempt() == up.map(|(attempt, _)| attempt);
         if gives_up && was_up {
             world.breaks(Broken::GivenUpWhileUp);
         }

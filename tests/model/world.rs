@@ -129,7 +129,10 @@ impl Broken {
         (Self::Unlawful, "every journal write is a path of the statechart"),
         (Self::EarlyEnd, "a rollback ends only after no claim was seen to be left"),
         (Self::EarlyVerdict, "Retry and Rejected are told only once the journal says so"),
-        (Self::GivenUpWhileUp, "an attempt whose nodes are all ready before a look begins is not given up by it"),
+        (
+            Self::GivenUpWhileUp,
+            "an attempt whose nodes are all ready before a look begins is not given up by it",
+        ),
         (Self::Kill, "no node of an admitted gang is taken away while its reservation stands"),
         (Self::UnboughtEviction, "a gang that was admitted without us is not evicted by us"),
         (Self::Orphan, "once nothing moves, every claim is wanted"),

@@ -6,10 +6,12 @@ mod objects;
 mod show;
 
 use super::cluster::Connection;
+use super::karpenter_metrics::KarpenterMetrics;
 use super::policy_flags::PolicyFlags;
 use super::{Failure, Format, print, render};
 use crate::api::parameters::Gate;
 use crate::gang::identity::pin;
+use crate::plan::market::Market;
 use crate::plan::{self, Cluster, Obstacle, Outcome, Request, Ways};
 use crate::policy::overrides::{self, Ignored};
 use objects::Objects;
@@ -41,6 +43,8 @@ pub struct Args {
     #[arg(long, conflicts_with = "output")]
     node_claims: bool,
     #[command(flatten)]
+    karpenter: KarpenterMetrics,
+    #[command(flatten)]
     policy: PolicyFlags,
     #[command(flatten)]
     connection: Connection,
@@ -51,6 +55,7 @@ impl Args {
     pub async fn run(self) -> Result<(), Failure> {
         let settings = self.policy.settings()?;
         let mut objects = Objects::read(&self.files)?;
+        objects.unused.iter().for_each(|unused| render::remark(unused));
         if objects.node_pools.is_empty() {
             objects.complete(&self.connection, self.workload.as_deref()).await?;
         } else if self.workload.is_some() {
@@ -90,6 +95,8 @@ impl Args {
             ways: Ways::From(0),
         };
         let settled = objects.settled(&request);
+        let market = self.karpenter.market().await?;
+        let short = market.as_ref().map(Market::short);
         let cluster = Cluster {
             cluster_queue: Some(&admitted.queue),
             checks: &objects.checks,
@@ -102,6 +109,8 @@ impl Args {
             storage: Some(&objects.storage),
             pool_claims: &pool_claims,
             shapes: &shapes,
+            market: market.as_ref(),
+            short: short.as_ref(),
             cluster_queues: &objects.cluster_queues,
             cohorts: &objects.cohorts,
             local_queues: Some(&objects.local_queues),

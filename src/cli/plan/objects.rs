@@ -55,6 +55,8 @@ pub struct Objects {
     pub limit_ranges: Vec<Arc<LimitRange>>,
     pub runtime_classes: Vec<Arc<RuntimeClass>>,
     pub device_classes: Vec<Arc<DeviceClass>>,
+    /// Objects of the files that no plan depends on, for people.
+    pub unused: Vec<String>,
     pub storage: Storage,
     pub namespaces: Vec<Arc<Namespace>>,
 }
@@ -113,7 +115,17 @@ impl Objects {
             "StorageClass" => note(&mut self.storage.classes, value)?,
             "Namespace" => push(&mut self.namespaces, value)?,
             "Policy" => return Err(format!("this is a policy; give it with --config {}", path.display())),
-            _ => {}
+            "" if value.is_null() => {}
+            "" => return Err("it has no kind".to_owned()),
+            // NodePools come with them.
+            other if other.ends_with("NodeClass") => {}
+            other => {
+                let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+                self.unused.push(format!(
+                    "{other} {name} in {} says nothing of nodes, and is not used",
+                    path.display()
+                ));
+            }
         }
         Ok(())
     }
@@ -121,7 +133,9 @@ impl Objects {
     /// Reads from the cluster what the files do not hold.
     pub async fn complete(&mut self, connection: &Connection, workload: Option<&str>) -> Result<(), Failure> {
         let (client, namespace) = connection.connect_to_namespace().await.map_err(|e| {
-            Failure::Invalid(format!("{e}; without a cluster, give NodePools, queues and flavors with -f"))
+            Failure::Invalid(format!(
+                "without a cluster, give NodePools, queues and flavors with -f: none of the files has a NodePool, and {e}"
+            ))
         })?;
         if let Some(name) = workload {
             list_in(&client, &namespace, &mut self.workloads).await?;

@@ -25,8 +25,8 @@ use crate::gang::identity::pin;
 use crate::gang::journal::JournalError;
 use crate::gang::losses::is_mixed;
 use crate::gang::{
-    Effect, Event, GangIdentity, Journal, PodCheck, Reading, Reservation, Rules, Sight, State, decide,
-    observe,
+    Effect, Event, GangIdentity, Journal, PodCheck, Reading, Refusal, Reservation, Rules, Sight, State,
+    decide, observe,
 };
 use crate::names;
 use crate::plan::volumes::Storage;
@@ -76,8 +76,8 @@ pub struct Gang<'a> {
     warm: Option<Vec<NodeClaim>>,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.
     untold: Vec<(Journal, Journal)>,
-    /// From when on it is to give its quota back, if it is refused.
-    quota_wanted: Option<Timestamp>,
+    /// The refusal that stands.
+    refusal: Option<Refusal>,
     /// Tier of the attempt, for people.
     tier: String,
     plan: Option<Outcome>,
@@ -194,7 +194,7 @@ impl<'a> Gang<'a> {
             storage: None,
             warm: None,
             untold: Vec::new(),
-            quota_wanted: None,
+            refusal: None,
             tier,
             plan: None,
             turns: 0,
@@ -256,17 +256,9 @@ impl<'a> Gang<'a> {
             // What has begun is carried through, whatever the other checks say by then.
             self.plan = self.plan.take().map(|plan| strategy::timed(plan, &self.request(workload)));
         }
+        self.refusal = pages.refused.refusal(&self.id, workload, || context.causes_of_refusal(), now);
         let mut glance = self.glance(workload);
         glance.capacity_back = pages.given_back.is_enough(&self.id);
-        let waiting = self.waiting_for_quota(workload);
-        match &waiting {
-            Some(waiting) => {
-                self.quota_wanted = pages.refused.wanted_at(&self.id, waiting, now);
-                glance.quota_wanted = self.quota_wanted;
-            }
-            None if matches!(self.plan, Some(Outcome::Provision(_))) => pages.refused.forget(&self.id),
-            None => {}
-        }
         let seen = match observe(&self.journal, &self.facts(&glance)) {
             Reading::LookAgain => return Turn::LookAgain,
             Reading::Events(seen) => self.decidable(seen, workload),
@@ -295,8 +287,9 @@ impl<'a> Gang<'a> {
                 self.plan = None;
             }
             if stepped {
-                if let (Event::Refused(_), Some(waiting)) = (&event, &waiting) {
-                    pages.refused.gives_back(&self.id, workload, waiting, now);
+                if matches!(event, Event::Refused(_)) {
+                    let until = now + rules.yielding.wait(self.journal.memory.yields).signed();
+                    pages.refused.refuse(&self.id, workload, context.causes_of_refusal(), (now, until));
                 }
                 if let Event::Failed(failure) | Event::Lost { failure, .. } = &event {
                     pages.note_shortage(self.exhausted(failure, &glance.losses), now);

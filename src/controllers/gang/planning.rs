@@ -2,9 +2,8 @@
 
 use super::Gang;
 use crate::api::{NodeClaim, Workload};
-use crate::controllers::board::Shortage;
+use crate::controllers::board::{Shortage, ShortageSource};
 use crate::controllers::ledger::LedgerPages;
-use crate::controllers::refused::Waiting;
 use crate::controllers::{plans, storage, traffic};
 use crate::effects::claims;
 use crate::error::Error;
@@ -102,13 +101,6 @@ impl Gang<'_> {
         before.find(|plan| self.is_begun_with(plan)).unwrap_or(found)
     }
 
-    /// The Workloads that wait for the quota of a gang that is refused; `None` for one that is not.
-    pub(super) fn waiting_for_quota(&self, workload: &Workload) -> Option<Waiting> {
-        let refused =
-            self.journal.state == State::Validating && matches!(self.plan, Some(Outcome::Refuse(_)));
-        refused.then(|| self.context.waiting_for_quota_of(workload))
-    }
-
     /// Until when a gang that has nothing yet waits for NodePools that were edited; for ever once it has.
     fn patience(&self) -> Option<Timestamp> {
         let begins = self.journal.state == State::Validating;
@@ -204,7 +196,16 @@ fn what_is_short(wanted: &BTreeSet<Offering>, shortages: &[Shortage]) -> String 
     let told: Vec<String> = those.iter().take(TOLD).map(|s| s.offering.to_string()).collect();
     let more = those.len().saturating_sub(TOLD);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
-    format!(": {}{more} ran out lately, and is not asked for until {}", told.join(", "), to_the_second(until))
+    let who = if those.iter().all(|s| s.source == ShortageSource::Karpenter) {
+        "by Karpenter's metrics "
+    } else {
+        ""
+    };
+    format!(
+        ": {who}{}{more} ran out lately, and is not asked for until {}",
+        told.join(", "),
+        to_the_second(until)
+    )
 }
 
 #[cfg(test)]
@@ -220,7 +221,7 @@ mod tests {
         };
         let short = |pool: &str, until: &str| {
             let offering = of(pool).pop_first().unwrap();
-            Shortage { offering, until: until.parse().unwrap(), turn: None }
+            Shortage { offering, until: until.parse().unwrap(), source: ShortageSource::Launch, turn: None }
         };
         let all = [short("gpu", "2026-11-21T10:15:02Z"), short("other", "2026-11-21T10:14:00Z")];
         assert_eq!(

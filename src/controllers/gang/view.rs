@@ -8,7 +8,7 @@ use crate::controllers::Context;
 use crate::controllers::meters::capacity_type;
 use crate::gang::claims::{Health, Loss, loss};
 use crate::gang::strangers::crowd;
-use crate::gang::{ClaimView, Facts, GangIdentity, Outlook, Reservation, State, WaitsFor};
+use crate::gang::{ClaimView, Facts, GangIdentity, Outlook, Refusal, Reservation, State, WaitsFor};
 use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -27,8 +27,7 @@ pub(super) struct Glance {
     unplaced: bool,
     /// Whether others have given back what it ran short of. The ledger knows.
     pub capacity_back: bool,
-    /// From when on a gang that is refused is to give its quota back. The ledger knows.
-    pub quota_wanted: Option<Timestamp>,
+    refusal: Option<Refusal>,
     views: Vec<ClaimView>,
     pub losses: BTreeMap<u32, Loss>,
 }
@@ -43,7 +42,7 @@ impl Gang<'_> {
             told: workload.check(check).map(|c| c.state).unwrap_or_default(),
             unplaced: workload.is_unplaced(),
             capacity_back: false,
-            quota_wanted: self.quota_wanted,
+            refusal: self.refusal,
             views: self.views(now),
             losses: self.losses(workload, now),
         }
@@ -60,7 +59,7 @@ impl Gang<'_> {
             losses: &glance.losses,
             sight: self.sight,
             capacity_back: glance.capacity_back,
-            quota_wanted: glance.quota_wanted,
+            refusal: glance.refusal,
             policy: &self.policy,
             outlook: Outlook { unplaced: glance.unplaced, ..self.outlook() },
         }

@@ -107,6 +107,8 @@ catalog! {
         "Times the policy file was read again: applied or refused");
     POLICY_GOOD = gauge("setu_policy_last_reload_successful", &[],
         "Whether the policy file could be used when it was last read again: 1 or 0");
+    KARPENTER_PAGES = counter("setu_karpenter_metrics_reads_total", &["result"],
+        "Times Karpenter's own metrics page was read (`--karpenter-metrics`): read or failed");
     LEADER = gauge("setu_leader", &["shard"],
         "1 on the replica that acts, 0 on the others; by shard where there are several (`--shards`)");
     SPANS_UNSENT = counter("setu_trace_export_failures_total", &["reason"],

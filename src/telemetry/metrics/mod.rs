@@ -17,8 +17,8 @@ pub use nodes::{
     kept_warm, swept, wasted,
 };
 pub use replica::{
-    Reload, Unpublished, Unsent, api_request, build_info, event_unpublished, leader, policy_reload,
-    spans_unsent, watch_error,
+    Reload, Unpublished, Unsent, api_request, build_info, event_unpublished, karpenter_page, leader,
+    policy_reload, spans_unsent, watch_error,
 };
 
 use catalog::Kind;

@@ -55,6 +55,12 @@ pub fn policy_reload(result: Reload) {
     gauge!(catalog::POLICY_GOOD.name).set(good);
 }
 
+/// Karpenter's own metrics page was read, or could not be.
+pub fn karpenter_page(read: bool) {
+    let result = if read { "read" } else { "failed" };
+    counter!(catalog::KARPENTER_PAGES.name, "result" => result).increment(1);
+}
+
 /// Whether this replica acts; with several shards, for which.
 pub fn leader(shard: Option<usize>, leads: bool) {
     let labels = shard.map(|shard| ("shard", shard.to_string()));

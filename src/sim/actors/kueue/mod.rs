@@ -16,13 +16,16 @@ use crate::sim::values::{
 };
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// The label that names a job's LocalQueue.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 /// The finalizer on Workloads that Kueue made for a job.
 const FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
+
+/// How long Kueue takes from an eviction to the release of the quota at least: its job controller does that.
+const RELEASE: SignedDuration = SignedDuration::from_millis(50);
 
 /// What Kueue looks at next.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +46,8 @@ pub enum Look {
 #[derive(Default)]
 pub struct Kueue {
     queued: BTreeSet<Look>,
+    /// From when on the quota of evicted Workloads is released.
+    releases: BTreeMap<(String, String), Timestamp>,
 }
 
 impl Kueue {
@@ -114,10 +119,22 @@ impl Actor for Kueue {
         let now = stage.now();
         match what {
             Look::Workload(namespace, name) => {
-                let again = reconcile(&user, &namespace, &name, now);
+                let key = (namespace, name);
+                let (namespace, name) = &key;
+                let workload = user.get(&kinds::WORKLOAD, namespace, name);
+                if workload.is_some_and(|w| is(&w, "Evicted") && is(&w, "QuotaReserved")) {
+                    let at = *self.releases.entry(key.clone()).or_insert(now + RELEASE);
+                    if at > now {
+                        let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
+                        stage.after(wait, Look::Workload(namespace.clone(), name.clone()));
+                        return;
+                    }
+                }
+                self.releases.remove(&key);
+                let again = reconcile(&user, namespace, name, now);
                 if let Some(at) = again {
                     let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
-                    stage.after(wait.max(Duration::from_millis(1)), Look::Workload(namespace, name));
+                    stage.after(wait.max(Duration::from_millis(1)), Look::Workload(key.0, key.1));
                 }
                 quota::schedule(&user, now);
             }
@@ -185,8 +202,12 @@ fn reconcile(user: &User, namespace: &str, name: &str, now: Timestamp) -> Option
             _ => {}
         }
     }
+    let was_evicted = is(&workload, "Evicted");
     let workload = user.get(&kinds::WORKLOAD, namespace, name)?;
     if is(&workload, "Evicted") && is(&workload, "QuotaReserved") {
+        if !was_evicted {
+            return now.checked_add(RELEASE).ok();
+        }
         jobs::stop(user, &workload, now);
         if jobs::has_stopped(user, &workload) {
             checks::release(user, &workload, now);

@@ -90,7 +90,10 @@ impl Install {
 
     async fn apply_chart(&self, chart: &Path, file: Option<&str>, more: &[&str]) {
         let mut helm = self.helm(&["upgrade", "--install", "setu"]);
-        helm.arg(chart).args(more).args(values(file)).args(["--set", &format!("controller.name=e2e.setu/{ID}")]);
+        helm.arg(chart)
+            .args(more)
+            .args(values(file))
+            .args(["--set", &format!("controller.name=e2e.setu/{ID}")]);
         // Or Karpenter would buy nodes for pods that no kubelet here can start.
         helm.args(["--set", "nodeSelector.nowhere=at-all"]);
         let told = succeed(&mut helm);

@@ -1,0 +1,45 @@
+//! Reads Karpenter's own metrics page, each minute: which offerings it holds for out of capacity, and what they cost.
+//!
+//! Rule: a page that cannot be read changes nothing but a metric and one log line; what was read before holds for a few
+//! minutes more.
+
+use crate::cluster::page::Page;
+use crate::controllers::Context;
+use crate::plan::market::Market;
+use crate::telemetry::metrics;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// As often as Karpenter sets these metrics anew.
+const PERIOD: Duration = Duration::from_mins(1);
+
+/// Reads the page until the process ends.
+pub async fn follow(page: Page, context: Arc<Context>, stop: CancellationToken) {
+    let mut failing = false;
+    let mut ticks = tokio::time::interval(PERIOD);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+        let read = page.read().await.map_err(|e| e.to_string());
+        let market = read.and_then(|text| Market::read(&text, context.now()).map_err(|e| e.to_string()));
+        metrics::karpenter_page(market.is_ok());
+        match market {
+            Ok(market) => {
+                if failing {
+                    tracing::info!("Karpenter's metrics are read again");
+                }
+                failing = false;
+                context.take_market(market);
+            }
+            Err(error) => {
+                if !failing {
+                    tracing::warn!(
+                        error,
+                        "cannot read Karpenter's metrics; prices and availability come from elsewhere"
+                    );
+                }
+                failing = true;
+            }
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! `--karpenter-metrics`, of every command that plans.
+
+use super::Failure;
+use crate::cluster::page::Page;
+use crate::plan::market::Market;
+use jiff::Timestamp;
+
+/// Where Karpenter says what its offerings cost, and which are out of capacity.
+#[derive(clap::Args, Debug)]
+pub struct KarpenterMetrics {
+    /// Karpenter's metrics page, such as http://karpenter.kube-system:8080/metrics: its prices count, and what it holds for
+    /// out of capacity is not asked for.
+    #[arg(long = "karpenter-metrics", env = "SETU_KARPENTER_METRICS", value_name = "URL")]
+    url: Option<String>,
+}
+
+impl KarpenterMetrics {
+    /// The page, if one is named.
+    pub fn page(&self) -> Result<Option<Page>, Failure> {
+        let page = |url: &String| {
+            Page::at(url).map_err(|e| {
+                Failure::Invalid(format!(
+                    "--karpenter-metrics {url:?} cannot be used: {e}; write http://SERVICE.NAMESPACE:PORT/metrics"
+                ))
+            })
+        };
+        self.url.as_ref().filter(|url| !url.is_empty()).map(page).transpose()
+    }
+
+    /// What the page says now, if one is named.
+    pub async fn market(&self) -> Result<Option<Market>, Failure> {
+        let Some(page) = self.page()? else { return Ok(None) };
+        let read = page.read().await.map_err(|e| e.to_string());
+        let market = read.and_then(|text| Market::read(&text, Timestamp::now()).map_err(|e| e.to_string()));
+        let url = self.url.as_deref().unwrap_or_default();
+        market.map(Some).map_err(|e| Failure::Failed(format!("reading Karpenter's metrics at {url}: {e}")))
+    }
+}

@@ -1,0 +1,146 @@
+//! Reads a page by HTTP, within bounds of time and size.
+
+use bytes::Bytes;
+use http::Uri;
+use http_body_util::{BodyExt as _, Empty, Limited};
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use std::time::Duration;
+
+/// Largest page that is read, in bytes: some 1,400 instance types in six zones take 6 MiB.
+const LARGEST: usize = 32 * 1024 * 1024;
+/// Longest time that a page may take.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Reads the same page again and again.
+#[derive(Clone, Debug)]
+pub struct Page {
+    url: Uri,
+    client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
+}
+
+/// Why a page was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum PageError {
+    /// Nobody answered, or not to the end.
+    #[error("{0}")]
+    Unanswered(String),
+    /// The answer was no page.
+    #[error("the answer was {0}")]
+    Status(http::StatusCode),
+    /// The page is larger than anybody needs.
+    #[error("the page is larger than {} MiB", LARGEST / (1024 * 1024))]
+    TooLarge,
+    /// It took too long.
+    #[error("no answer within {} s", LONGEST.as_secs())]
+    TooSlow,
+    /// It is no text.
+    #[error("the page is no text")]
+    NoText,
+}
+
+impl Page {
+    /// The page at a URL.
+    ///
+    /// # Errors
+    /// The URL is not one of HTTP, or the system's certificates cannot be read.
+    pub fn at(url: &str) -> Result<Self, String> {
+        let url: Uri = url.parse().map_err(|e| format!("{e}"))?;
+        let connector = HttpsConnectorBuilder::new();
+        let connector = match url.scheme_str() {
+            Some("https") => connector.with_native_roots().map_err(|e| e.to_string())?,
+            Some("http") => connector.with_tls_config(
+                rustls::ClientConfig::builder()
+                    .with_root_certificates(rustls::RootCertStore::empty())
+                    .with_no_client_auth(),
+            ),
+            _ => return Err("it begins neither with http:// nor with https://".to_owned()),
+        };
+        let connector = connector.https_or_http().enable_http1().build();
+        Ok(Self { url, client: Client::builder(TokioExecutor::new()).build(connector) })
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// It was not answered, not in time, or is not a text of bearable size.
+    pub async fn read(&self) -> Result<String, PageError> {
+        tokio::time::timeout(LONGEST, self.answer()).await.map_err(|_| PageError::TooSlow)?
+    }
+
+    async fn answer(&self) -> Result<String, PageError> {
+        let unanswered = |e: hyper_util::client::legacy::Error| PageError::Unanswered(in_words(&e));
+        let answer = self.client.get(self.url.clone()).await.map_err(unanswered)?;
+        if !answer.status().is_success() {
+            return Err(PageError::Status(answer.status()));
+        }
+        let body = Limited::new(answer.into_body(), LARGEST).collect().await.map_err(|e| {
+            if e.is::<http_body_util::LengthLimitError>() {
+                PageError::TooLarge
+            } else {
+                PageError::Unanswered(e.to_string())
+            }
+        })?;
+        String::from_utf8(body.to_bytes().into()).map_err(|_| PageError::NoText)
+    }
+}
+
+/// An error with the innermost of its causes, which says what happened.
+fn in_words(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    cause.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::Router;
+    use axum::routing::get;
+    use http::StatusCode;
+
+    /// Serves pages at a free port of this machine; returns the root's URL.
+    async fn server() -> String {
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let router = Router::new()
+            .route("/metrics", get(|| async { "a 1\n" }))
+            .route("/broken", get(|| async { StatusCode::INTERNAL_SERVER_ERROR }))
+            .route("/huge", get(|| async { vec![b'a'; LARGEST + 1] }))
+            .route("/binary", get(|| async { vec![0xff_u8, 0xfe] }))
+            .route("/slow", get(std::future::pending::<&str>));
+        tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
+        url
+    }
+
+    #[tokio::test]
+    async fn a_page_is_read_and_one_that_is_missing_broken_or_huge_says_so() {
+        let root = server().await;
+        let read = async |path: &str| Page::at(&format!("{root}{path}")).unwrap().read().await;
+        assert_eq!(read("/metrics").await.unwrap(), "a 1\n");
+        for (path, words) in [
+            ("/nothing", "the answer was 404 Not Found"),
+            ("/broken", "the answer was 500 Internal Server Error"),
+            ("/huge", "the page is larger than 32 MiB"),
+            ("/binary", "the page is no text"),
+        ] {
+            assert_eq!(read(path).await.unwrap_err().to_string(), words);
+        }
+        let gone = Page::at("http://127.0.0.1:9").unwrap().read().await.unwrap_err();
+        assert!(gone.to_string().contains("refused"), "{gone}");
+        for url in ["karpenter:8080", "ftp://karpenter/", ""] {
+            assert!(Page::at(url).is_err(), "{url}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_page_that_does_not_come_is_given_up() {
+        let root = server().await;
+        let error = Page::at(&format!("{root}/slow")).unwrap().read().await.unwrap_err();
+        assert_eq!(error.to_string(), "no answer within 10 s");
+    }
+}

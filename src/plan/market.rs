@@ -1,0 +1,196 @@
+//! What Karpenter says of offerings on its own metrics page: which it holds for out of capacity, and what each costs.
+//!
+//! Source: `karpenter_cloudprovider_instance_type_offering_available` and `…_offering_price_estimate` of Karpenter 1.x,
+//! which it sets anew each minute for the instance types of all NodePools.
+
+use super::offering::{ANY, Offering, What};
+use crate::api::amount::Price;
+use jiff::Timestamp;
+use std::collections::{BTreeMap, BTreeSet};
+
+const AVAILABLE: &str = "karpenter_cloudprovider_instance_type_offering_available";
+const PRICE: &str = "karpenter_cloudprovider_instance_type_offering_price_estimate";
+/// Dearest price an hour that is believed.
+const DEAREST: f64 = 100_000.0;
+const MICROS: f64 = 1_000_000.0;
+
+/// All offerings on one page.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Market {
+    offers: BTreeMap<Place, Offer>,
+    /// When the page was read.
+    pub seen: Timestamp,
+}
+
+/// Instance type, zone and capacity type.
+type Place = (String, String, String);
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Offer {
+    available: Option<bool>,
+    price: Option<Price>,
+}
+
+/// A page that says nothing of offerings.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the page has no {AVAILABLE}; name the metrics endpoint of Karpenter 1.0 or later")]
+pub struct NoOffers;
+
+impl Market {
+    /// Reads a page in Prometheus' text format. Lines that cannot be read are left out, as are absurd prices.
+    ///
+    /// # Errors
+    /// The page names no offering.
+    pub fn read(page: &str, seen: Timestamp) -> Result<Self, NoOffers> {
+        let mut offers = BTreeMap::<Place, Offer>::new();
+        for line in page.lines() {
+            let Some((name, labels, value)) = sample(line) else { continue };
+            let of = |key: &str| labels.iter().find(|(k, _)| *k == key).map(|(_, v)| v.clone());
+            let place = || Some((of("instance_type")?, of("zone")?, of("capacity_type")?));
+            match name {
+                AVAILABLE => {
+                    if let Some(place) = place() {
+                        offers.entry(place).or_default().available = Some(value > 0.0);
+                    }
+                }
+                PRICE => {
+                    if let (Some(place), Some(price)) = (place(), price(value)) {
+                        offers.entry(place).or_default().price = Some(price);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if offers.values().all(|offer| offer.available.is_none()) {
+            return Err(NoOffers);
+        }
+        Ok(Self { offers, seen })
+    }
+
+    /// What is out of capacity, also for any zone or any capacity type where nothing of it is left.
+    pub fn short(&self) -> BTreeSet<Offering> {
+        let mut left = BTreeMap::<Place, bool>::new();
+        for ((instance_type, zone, capacity_type), offer) in &self.offers {
+            let Some(available) = offer.available else { continue };
+            for zone in [zone.as_str(), ANY] {
+                for capacity_type in [capacity_type.as_str(), ANY] {
+                    let place = (instance_type.clone(), zone.to_owned(), capacity_type.to_owned());
+                    *left.entry(place).or_default() |= available;
+                }
+            }
+        }
+        let short = left.into_iter().filter(|(_, available)| !available);
+        short
+            .map(|((instance_type, zone, capacity_type), _)| Offering {
+                what: What::InstanceType(instance_type),
+                machine: String::new(),
+                zone,
+                capacity_type,
+                place: String::new(),
+            })
+            .collect()
+    }
+
+    /// Prices an hour of an instance type of this capacity type, in the zones that are allowed.
+    pub fn prices<'m>(
+        &'m self,
+        instance_type: &'m str,
+        capacity_type: &'m str,
+        allowed: impl Fn(&str) -> bool + 'm,
+    ) -> impl Iterator<Item = Price> + 'm {
+        let from = (instance_type.to_owned(), String::new(), String::new());
+        let of_type = self.offers.range(from..).take_while(move |((name, ..), _)| name == instance_type);
+        of_type
+            .filter(move |((_, zone, kind), _)| kind == capacity_type && allowed(zone))
+            .filter_map(|(_, offer)| offer.price)
+    }
+}
+
+fn price(value: f64) -> Option<Price> {
+    // No price is negative, and one of nothing is one that is not known.
+    let believed = value > 0.0 && value <= DEAREST;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within bounds")]
+    believed.then(|| Price { micros: (value * MICROS).round() as u64 })
+}
+
+/// Name, labels and value of a sample; `None` for a comment, an empty line or what is no sample.
+fn sample(line: &str) -> Option<(&str, Vec<(&str, String)>, f64)> {
+    let (name, rest) = line.split_once('{')?;
+    let mut labels = Vec::new();
+    let mut rest = rest.trim_start();
+    while !rest.starts_with('}') {
+        let (key, after) = rest.split_once("=\"")?;
+        let (value, after) = quoted(after)?;
+        labels.push((key.trim(), value));
+        rest = after.trim_start_matches([',', ' ']);
+    }
+    let value = rest.strip_prefix('}')?.split_whitespace().next()?;
+    Some((name.trim(), labels, value.parse().ok()?))
+}
+
+/// A label's value up to its closing quote, without its escapes, and what follows.
+fn quoted(text: &str) -> Option<(String, &str)> {
+    let mut value = String::new();
+    let mut chars = text.char_indices();
+    while let Some((at, char)) = chars.next() {
+        match char {
+            '"' => return Some((value, text.get(at + 1..)?)),
+            '\\' => match chars.next()?.1 {
+                'n' => value.push('\n'),
+                other => value.push(other),
+            },
+            other => value.push(other),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = r#"# HELP karpenter_cloudprovider_instance_type_offering_available whether
+# TYPE karpenter_cloudprovider_instance_type_offering_available gauge
+karpenter_cloudprovider_instance_type_offering_available{capacity_type="on-demand",instance_type="p5.48xlarge",zone="a"} 0
+karpenter_cloudprovider_instance_type_offering_available{capacity_type="on-demand",instance_type="p5.48xlarge",zone="b"} 1
+karpenter_cloudprovider_instance_type_offering_available{capacity_type="spot",instance_type="p5.48xlarge",zone="a"} 0
+karpenter_cloudprovider_instance_type_offering_available{capacity_type="spot",instance_type="p5.48xlarge",zone="b"} 0
+karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="on-demand",instance_type="p5.48xlarge",zone="b"} 98.32
+karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="spot",instance_type="p5.48xlarge",zone="b"} -1
+karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="spot",instance_type="p5.48xlarge",zone="a"} NaN
+karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="spot",instance_type="g5.
+go_goroutines 12
+"#;
+
+    fn market() -> Market {
+        Market::read(PAGE, Timestamp::UNIX_EPOCH).unwrap()
+    }
+
+    #[test]
+    fn what_karpenter_holds_for_out_of_capacity_is_short_and_any_zone_only_if_none_is_left() {
+        let short: Vec<String> = market().short().iter().map(ToString::to_string).collect();
+        let expected = [("a", "any"), ("a", "on-demand"), ("a", "spot"), ("any", "spot"), ("b", "spot")];
+        let expected = expected.map(|(zone, kind)| format!("p5.48xlarge ({kind} capacity in {zone} zone)"));
+        assert_eq!(short, expected);
+    }
+
+    #[test]
+    fn prices_are_read_and_absurd_ones_left_out() {
+        let prices = |kind: &str| -> Vec<String> {
+            market().prices("p5.48xlarge", kind, |_| true).map(|p| p.to_string()).collect()
+        };
+        assert_eq!(prices("on-demand"), ["98.32"]);
+        assert!(prices("spot").is_empty());
+        assert_eq!(market().prices("p5.48xlarge", "on-demand", |zone| zone == "a").count(), 0);
+        assert_eq!(market().prices("p5", "on-demand", |_| true).count(), 0);
+    }
+
+    #[test]
+    fn a_page_of_another_product_is_refused_and_labels_may_have_escapes() {
+        assert_eq!(Market::read("go_goroutines 12\n<html>", Timestamp::UNIX_EPOCH), Err(NoOffers));
+        let line = r#"a{x="1\"2\\3",y="z"} 4"#;
+        let (name, labels, value) = sample(line).unwrap();
+        assert_eq!((name, value), ("a", 4.0));
+        assert_eq!(labels, [("x", "1\"2\\3".to_owned()), ("y", "z".to_owned())]);
+    }
+}
