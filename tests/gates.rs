@@ -10,17 +10,18 @@ use opentelemetry_sdk::trace::Sampler;
 use serde_json::{Value, json};
 use setu::app::server;
 use setu::clock::Clock;
+use setu::cluster::lease::Timing;
 use setu::names;
 use setu::policy::PolicyFile;
-use setu::sim::api::{Caller, Change, Observer, Preconditions, User, kinds};
-use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::api::{Caller, Change, Observer, Preconditions, Status, User, kinds};
+use setu::sim::cluster::{Cluster, Election, Setu, Start};
 use setu::sim::scenario;
 use setu::telemetry::metrics;
 use setu::telemetry::traces::Traces;
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -100,8 +101,7 @@ impl Stage {
     }
 
     fn is_admitted(&self, job: &str) -> bool {
-        let conditions = self.workload(job).and_then(|w| w["status"]["conditions"].as_array().cloned());
-        conditions.iter().flatten().any(|c| c["type"] == "Admitted" && c["status"] == "True")
+        self.workload(job).is_some_and(|w| holds(&w, "Admitted"))
     }
 
     async fn until(&self, what: &str, is: impl Fn(&Self) -> bool) {
@@ -125,6 +125,12 @@ impl Stage {
     async fn until_told(&self, job: &str, words: &str) {
         self.until(words, |s| s.message(job).contains(words)).await;
     }
+}
+
+/// Whether a condition of this object is True.
+fn holds(object: &Value, condition: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|c| c["type"] == condition && c["status"] == "True")
 }
 
 /// Plays in virtual time. Returns what is on `/metrics` afterwards.
@@ -242,6 +248,50 @@ fn a_gang_that_waits_for_a_limit_on_a_later_tier_is_woken_when_it_is_raised() {
         stage.admin.merge(&kinds::NODE_POOL, "", "second", &raised).unwrap();
         stage.until_woken().await;
         stage.until("it runs", |s| s.is_admitted("train")).await;
+    });
+}
+
+/// A gang of two nodes of which Setu can create one NodeClaim until the returned flag is cleared, as it was when Setu ended.
+async fn begun_by_another(stage: &mut Stage, gang: &str) -> Arc<AtomicBool> {
+    let refused = Arc::new(AtomicBool::new(true));
+    let rule = Arc::clone(&refused);
+    stage.cluster.server.deny(Box::new(move |attempt| {
+        let slot = &attempt.object["metadata"]["annotations"][names::SLOT];
+        let last = attempt.kind.kind == "NodeClaim" && attempt.verb == "CREATE" && slot == "1";
+        (last && rule.load(Ordering::Relaxed)).then(|| Status::webhook("nodeclaims"))
+    }));
+    let setu = stage.start();
+    stage.submit(gang, 2, "2s");
+    stage.until("its first NodeClaim", |s| s.admin.list(&kinds::NODE_CLAIM).len() == 1).await;
+    setu.kill();
+    refused
+}
+
+#[test]
+fn a_new_leader_counts_what_gangs_in_flight_will_create_before_it_plans_others() {
+    played("defaults: {gates: {capacity: Enforce}}", async |stage| {
+        stage.limit("3");
+        let refused = begun_by_another(stage, "begun").await;
+        stage.submit("a-new-one", 2, "2s");
+        stage
+            .until("it has quota", |s| s.workload("a-new-one").is_some_and(|w| holds(&w, "QuotaReserved")))
+            .await;
+        // Which of them is looked at first is another one in each life. Every other one wins an election first.
+        let timing = Timing::default();
+        for life in 0..20 {
+            let election = (life % 2 == 1).then_some(Election { timing, shards: 1 });
+            let setu = stage.cluster.start_setu(&Start { election, ..Start::default() });
+            tokio::time::sleep(timing.lease * 2).await;
+            assert!(setu.context.shards.any_led());
+            setu.kill();
+            assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 1, "in life {life}");
+        }
+        refused.store(false, Ordering::Relaxed);
+        let _setu = stage.start();
+        stage.until("it runs", |s| s.is_admitted("begun")).await;
+        stage.until_told("a-new-one", "has a limit of 3 nodes: 2 in use").await;
+        assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2);
+        stage.until("the other runs after it", |s| s.is_admitted("a-new-one")).await;
     });
 }
 

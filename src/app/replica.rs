@@ -103,8 +103,12 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
         parted: Suspects::default(),
     });
     // What is not listed yet would be taken for missing.
+    let opened = async {
+        context.gates.opened().await;
+        context.wait_for_begun(|uid| context.acts_for(uid));
+    };
     let workloads = queue::work(
-        queue::held_back(feeds.workloads, context.gates.opened()),
+        queue::held_back(feeds.workloads, opened),
         AT_ONCE,
         |key| workload::lane(key, context),
         |key| look_at_workload(key, context),

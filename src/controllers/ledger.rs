@@ -1,8 +1,8 @@
 //! What gangs are about to create, what ran out lately, and which shapes nodes have had.
 //!
 //! Plans are made and entered under one lock, so that two gangs never take the same room. Rule: it may
-//! be lost at any time; then a gang starts again from its first tier, and until each gang that creates claims was looked
-//! at again, another may take room that it was to have.
+//! be lost at any time; then a gang starts again from its first tier, and gangs that create claims already are entered
+//! again before others are planned.
 
 use super::board::{Shortage, ShortageSource};
 use super::given_back::GivenBack;
@@ -31,6 +31,10 @@ const MARKET: SignedDuration = SignedDuration::from_mins(10);
 /// How long creations are remembered: the longest span that a guard counts over.
 const LOG: SignedDuration = SignedDuration::from_hours(1);
 
+/// How long gangs that an earlier leader began to create claims for are awaited: one that cannot be reconciled must not
+/// stop all others.
+const AWAITED: SignedDuration = SignedDuration::from_secs(5);
+
 /// The ledger, closed.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<LedgerPages>);
@@ -58,6 +62,10 @@ pub struct LedgerPages {
     pub refused: Refused,
     /// What the gates said of each gang since it moved last, as counted; `None` where they let it pass.
     answers: BTreeMap<String, Option<ObstacleReason>>,
+    /// Gangs whose claims an earlier leader began to create and that are not entered again yet.
+    awaited: BTreeSet<String>,
+    /// Until when they are awaited.
+    awaited_until: Option<Timestamp>,
 }
 
 /// Until when an offering counts as out of capacity, and who says so.
@@ -145,6 +153,22 @@ impl LedgerPages {
         self.note_created(queue, plan.to_create(), now);
     }
 
+    /// Has others wait for these gangs, whose claims an earlier leader began to create.
+    pub fn wait_for(&mut self, gangs: impl Iterator<Item = String>, now: Timestamp) {
+        self.awaited.extend(gangs.filter(|gang| !self.entries.contains_key(gang)));
+        self.awaited_until = now.checked_add(AWAITED).ok();
+    }
+
+    /// Until when no new plan is made, since gangs that others must be counted with are not entered again yet.
+    pub fn awaits_others(&self, now: Timestamp) -> Option<Timestamp> {
+        self.awaited_until.filter(|until| *until > now && !self.awaited.is_empty())
+    }
+
+    /// Notes that a gang is entered again, or needs not be. Returns whether it was the last that was awaited.
+    pub fn came_back(&mut self, gang: &str) -> bool {
+        self.awaited.remove(gang) && self.awaited.is_empty()
+    }
+
     /// Notes that so many claims are created for a gang of this LocalQueue.
     pub fn note_created(&mut self, queue: &str, claims: u32, now: Timestamp) {
         self.created.retain(|(at, ..)| *at + LOG > now);
@@ -216,12 +240,13 @@ impl LedgerPages {
     }
 
     /// How many gangs are noted, by what is noted of them.
-    pub fn counts(&self) -> [(&'static str, usize); 6] {
+    pub fn counts(&self) -> [(&'static str, usize); 7] {
         [
             ("entries", self.entries.len()),
             ("ways", self.ways.len()),
             ("frozen", self.frozen.len()),
             ("answers", self.answers.len()),
+            ("awaited", self.awaited.len()),
             ("given back", self.given_back.count()),
             ("refused", self.refused.count()),
         ]
@@ -229,7 +254,8 @@ impl LedgerPages {
 
     /// Strikes a gang out. Returns whether others may now have their turn.
     pub fn strike(&mut self, gang: &str) -> bool {
-        self.entries.remove(gang).is_some()
+        let was_last = self.came_back(gang);
+        self.entries.remove(gang).is_some() || was_last
     }
 
     /// Notes where among its ways a gang has come to, or that it is over.
@@ -471,6 +497,22 @@ mod tests {
         assert_eq!(["a", "c"].map(|gang| pages.frozen(gang).unwrap().len()), [0, 1]);
         pages.went_on("a", None);
         assert_eq!(pages.frozen("a"), None);
+    }
+
+    #[test]
+    fn others_wait_until_the_last_gang_of_an_earlier_leader_is_entered_or_gone_and_at_most_five_seconds() {
+        let now = Timestamp::UNIX_EPOCH;
+        let begun = || ["a", "b"].map(str::to_owned).into_iter();
+        let mut pages = LedgerPages::default();
+        pages.wait_for(begun(), now);
+        assert_eq!(pages.awaits_others(now), Some(now + AWAITED));
+        assert_eq!(pages.awaits_others(now + AWAITED), None);
+        pages.enter("a", "ns/lq", None, &plan("p5"), now);
+        assert!(!pages.came_back("a") && !pages.came_back("c") && pages.awaits_others(now).is_some());
+        assert!(pages.forget("b"));
+        assert_eq!(pages.awaits_others(now), None);
+        pages.wait_for(begun(), now);
+        assert!(pages.strike("b"), "the other is entered already");
     }
 
     #[test]

@@ -8,7 +8,9 @@ use crate::api::Workload;
 use crate::cluster::fence::fenced;
 use crate::cluster::lease::{Leadership, Shards, shard_of};
 use crate::gang::identity::gang_id;
+use crate::gang::{Journal, State};
 use crate::names;
+use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 
@@ -41,6 +43,7 @@ impl Context {
                 let _ = self.wake.parameters.send(ObjectRef::from_obj(&*parameters));
             }
         }
+        self.wait_for_begun(is_in);
         // First those that wait to be admitted: there may be thousands that run or are done.
         let waits = |w: &WorkloadGlance| !w.is_admitted && !w.is_finished;
         for first in [true, false] {
@@ -51,6 +54,30 @@ impl Context {
         for claim in self.stores.claims.those(|c| is_in(&c.workload_uid)) {
             let _ = self.wake.claim.send(claim);
         }
+    }
+
+    /// Has all others wait for the gangs of these Workloads whose claims were being created when the replica that led
+    /// before ended: what is still to be created of them is in no claim, and not yet in the ledger.
+    pub fn wait_for_begun(&self, is_meant: impl Fn(&str) -> bool) {
+        let now = self.now();
+        let unfinished = self.stores.workloads.those(|w| !w.is_finished && is_meant(&w.uid));
+        let workloads = unfinished.iter().filter_map(|workload| self.stores.workloads.get(workload));
+        let begun: Vec<String> = workloads.flat_map(|workload| self.begun_of(&workload, now)).collect();
+        self.ledger.open().wait_for(begun.into_iter(), now);
+    }
+
+    /// Ids of the gangs of a Workload with quota whose journals say that their claims are being created.
+    fn begun_of(&self, workload: &Workload, now: Timestamp) -> Vec<String> {
+        let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+        let is_begun = |(key, text): &(&str, &String)| {
+            let journal = Journal::decode(text, uid, Timestamp::MIN, now);
+            self.is_ours(key) && journal.is_ok_and(|journal| journal.state == State::Provisioning)
+        };
+        let annotations = workload.annotations().iter();
+        let journals =
+            annotations.filter_map(|(key, text)| Some((key.strip_prefix(names::JOURNAL_PREFIX)?, text)));
+        let begun = journals.filter(|_| workload.is("QuotaReserved")).filter(is_begun);
+        begun.map(|(check, _)| gang_id(uid, check)).collect()
     }
 }
 

@@ -307,9 +307,11 @@ impl<'a> Gang<'a> {
                     let settled = plans::settled(context, &self.request(workload));
                     pages.enter(&self.id, &workload.local_queue(), settled, plan, now);
                 }
-                false
+                pages.came_back(&self.id)
             }
-            (State::Provisioning | State::WaitingReady, _) => false,
+            (State::Provisioning, _) => false,
+            // All its claims are there.
+            (State::WaitingReady, _) => pages.came_back(&self.id),
             _ => pages.strike(&self.id),
         };
         drop(pages);

@@ -67,6 +67,7 @@ impl Gang<'_> {
             storage: self.storage.as_ref(),
             edited,
         };
+        let awaited = pages.awaits_others(self.context.now());
         let short = goes_on.then(|| pages.short(self.context.now()));
         let mut plan = |workload, known| {
             plans::outcome(self.context, &Request { workload, ..request }, &self.id, pages, known)
@@ -84,6 +85,12 @@ impl Gang<'_> {
             let message = "no tier has capacity now for the nodes that are missing".to_owned();
             let message = message + &what_is_short(&plan.offerings(), &pages.shortages(self.context.now()));
             return Outcome::Wait(Obstacle::new(ObstacleReason::CapacityShort, message));
+        }
+        if let (State::Validating, Outcome::Provision(_), Some(until)) = (&self.journal.state, &now, awaited)
+        {
+            let message = "gangs whose nodes were being created when this replica began to lead come first";
+            let obstacle = Obstacle::new(ObstacleReason::OthersFirst, message);
+            return Outcome::Wait(Obstacle { until: Some(until), ..obstacle });
         }
         if !self.journal.memory.mending {
             return now;
