@@ -249,6 +249,32 @@ async fn nothing_that_is_refused_to_setu_keeps_a_namespace_for_longer_than_its_p
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_hold_that_ran_out_while_its_gang_ran_ends_no_attempt_of_its_next_reservation() {
+    let mut stage = Stage::new(Options::default(), "{custody: {holdLimit: 10m}, deadlines: {gang: 5m}}");
+    stage.job_with("gang", &queued(), &json!({"e2e.setu/run-for": "1h"}));
+    stage.until("it runs", 120, |s| s.is("gang", "Admitted")).await;
+    let nodes = stage.admin.list(&kinds::NODE);
+    tokio::time::sleep(Duration::from_mins(15)).await;
+    // Nobody sees that it is without quota for a moment.
+    stage.setu.kill();
+    let name = stage.workload("gang").unwrap()["metadata"]["name"].as_str().unwrap().to_owned();
+    for active in [false, true] {
+        stage.admin.merge(&kinds::WORKLOAD, ID, &name, &json!({"spec": {"active": active}})).unwrap();
+        stage.until("Kueue has seen it", 60, |s| s.is("gang", "QuotaReserved") == active).await;
+    }
+    assert!(!stage.is("gang", "Admitted") && stage.is_in("gang", "Approved"));
+    stage.restart(Options::default());
+    stage.until("it runs again", 120, |s| s.is("gang", "Admitted")).await;
+    assert!(!stage.says("gang").contains("lastFailure"), "{}", stage.says("gang"));
+    tokio::time::sleep(Duration::from_mins(9)).await;
+    assert!(stage.is("gang", "Admitted"));
+    assert!(
+        stage.admin.list(&kinds::NODE).iter().all(|node| !nodes.contains(node)),
+        "it has nodes of its own"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_finalizer_that_nobody_asks_for_any_more_is_taken_off() {
     let mut stage = Stage::new(HOLDS, "{nodePoolName: nowhere}");
     stage.job("gang", &queued());

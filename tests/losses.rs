@@ -363,8 +363,11 @@ fn a_shortage_takes_the_whole_gang_along_where_tiers_are_not_mixed_or_none_is_le
 #[test]
 fn what_fails_while_let_go_pods_wait_for_late_nodes_ends_nothing_but_its_own_slot() {
     let shortage = || BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
-    for state in [State::Provisioning, State::WaitingReady] {
-        let mut seen = Seen::new(state, Standing::AdmittedPods);
+    // Kueue may have admitted a Job too, on the Ready of its last reservation.
+    let all = [Standing::Admitted, Standing::AdmittedPods]
+        .map(|s| [State::Provisioning, State::WaitingReady].map(|state| (state, s)));
+    for (state, standing) in all.into_iter().flatten() {
+        let mut seen = Seen::new(state, standing);
         seen.losses = shortage();
         seen.sight = Sight::Cached;
         assert_eq!(seen.read(), Reading::LookAgain, "that a claim is gone counts in a quorum read alone");
@@ -384,6 +387,32 @@ fn what_fails_while_let_go_pods_wait_for_late_nodes_ends_nothing_but_its_own_slo
         seen.step();
         assert_eq!((seen.state(), seen.journal.memory.generation), (StateName::Provisioning, 2));
     }
+}
+
+#[test]
+fn a_deadline_that_passes_while_pods_may_run_on_some_nodes_ends_nothing() {
+    for standing in [Standing::Admitted, Standing::AdmittedPods] {
+        let mut seen = Seen::new(State::WaitingReady, standing);
+        let coming = Health::Coming { waits_for: WaitsFor::Reboot("n1".into()), until: None };
+        seen.claims = vec![ready(0, 0), ClaimView { health: coming, ..ready(1, 0) }];
+        (seen.claims[0].held_until, seen.now) = (Some(at(900)), 901);
+        seen.losses.clear();
+        assert_eq!(seen.events(), [], "{standing:?}");
+    }
+}
+
+#[test]
+fn nodes_whose_hold_ran_out_while_their_gang_was_admitted_are_not_taken_into_its_next_reservation() {
+    let next = |held_until: i64| {
+        let mut seen = Seen::new(State::Approved, Standing::Reserved);
+        seen.journal.memory.epoch = Epoch("1-0-b".into());
+        seen.claims =
+            [0, 1].map(|slot| ClaimView { held_until: Some(at(held_until)), ..ready(slot, 0) }).into();
+        seen.losses.clear();
+        seen.events()
+    };
+    assert!(matches!(next(11)[..], [Event::Reserved { .. }]));
+    assert_eq!(next(10), [Event::Gone(Ending::Superseded)]);
 }
 
 #[test]

@@ -154,7 +154,9 @@ fn provisioning(turn: &mut Turn, event: &Event) -> Outcome<State> {
             Handled
         }
         Event::Lost { failure, .. } if turn.falls_in_part(failure) => Transition(State::Provisioning),
-        Event::Lost { failure, standing: Standing::AdmittedPods } => Transition(turn.make_up_for(failure)),
+        Event::Lost { failure, standing: Standing::Admitted | Standing::AdmittedPods } => {
+            Transition(turn.make_up_for(failure))
+        }
         _ => Super,
     }
 }
@@ -164,7 +166,9 @@ fn waiting_ready(turn: &mut Turn, event: &Event) -> Outcome<State> {
         Event::NodesReady => Transition(State::Approved),
         Event::Outlived(failure) if turn.makes_up_in_part(failure) => Transition(State::Provisioning),
         Event::Lost { failure, .. } if turn.falls_in_part(failure) => Transition(State::Provisioning),
-        Event::Lost { failure, standing: Standing::AdmittedPods } => Transition(turn.make_up_for(failure)),
+        Event::Lost { failure, standing: Standing::Admitted | Standing::AdmittedPods } => {
+            Transition(turn.make_up_for(failure))
+        }
         Event::Lost { failure, .. } => turn.lose(failure).map_or(Handled, Transition),
         _ => Super,
     }

@@ -287,8 +287,8 @@ impl Turn {
         replaces.then_some(State::Approved)
     }
 
-    /// Where a gang goes that gets its nodes late and lost one: its pods may run on the others, and nobody
-    /// makes them anew. So only the lost one is made again, as often as it takes.
+    /// Where a gang goes that gets its nodes late and lost one: its pods may run on the others. So only the lost
+    /// one is made again, as often as it takes.
     pub(super) fn make_up_for(&mut self, failure: &Failure) -> State {
         self.begin_replacement(failure);
         self.restart_clock();

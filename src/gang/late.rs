@@ -1,4 +1,4 @@
-//! Gangs that get their nodes late: their pods are let go already, and nobody makes them anew.
+//! Gangs that get their nodes late: their pods are let go already.
 //!
 //! Called by `observe`. Rule: a node that came up may have pods on it, so what fails at one slot ends that
 //! slot alone, and nothing ends the attempt. That it has none counts once it was searched for them.
@@ -13,12 +13,22 @@ use super::reservation::Reservation;
 use super::state::State;
 use jiff::Timestamp;
 
-/// Whether pods that nobody makes anew may run on some nodes of the attempt while the others still come.
+/// Whether pods may run on some nodes of the attempt while the others still come. Mostly nobody makes them anew; those
+/// of a Job were let go on a Ready of its last reservation, which could not be taken back in time.
 pub fn is_late(journal: &Journal, facts: &Facts<'_>) -> bool {
-    let let_go = matches!(facts.reservation, Reservation::Held { standing: Standing::AdmittedPods, .. });
     let coming = matches!(journal.state, State::Provisioning | State::WaitingReady);
     let runs = |c: &ClaimView| !c.deleting && !is_replaced(c, journal, facts) && c.may_have_pods();
-    let_go && coming && current(journal, facts).any(runs)
+    let_go(facts).is_some() && coming && current(journal, facts).any(runs)
+}
+
+/// How the Workload is admitted whose pods are let go on a Ready of ours.
+fn let_go(facts: &Facts<'_>) -> Option<Standing> {
+    match facts.reservation {
+        Reservation::Held { standing: let_go @ (Standing::Admitted | Standing::AdmittedPods), .. } => {
+            Some(*let_go)
+        }
+        _ => None,
+    }
 }
 
 /// Whether a claim will not come whose node pods may be on, as far as the cache can tell.
@@ -44,11 +54,11 @@ pub(super) fn spared(journal: &Journal, facts: &Facts<'_>, events: Vec<Event>) -
     let doom = || live(journal, facts).filter(|c| is_doomed(c)).find_map(|c| c.failure().cloned());
     let failure = first_loss(journal, facts).filter(|_| !failures.is_empty()).or_else(doom);
     let due = next_try(journal, facts).is_none_or(|at| at <= facts.now);
-    if let Some(failure) = failure.filter(|_| due) {
+    if let (Some(failure), Some(standing), true) = (failure, let_go(facts), due) {
         if facts.sight == Sight::Cached {
             return Reading::LookAgain;
         }
-        rest.push(Event::Lost { failure, standing: Standing::AdmittedPods });
+        rest.push(Event::Lost { failure, standing });
     }
     Reading::Events(rest)
 }

@@ -9,7 +9,7 @@ use super::facts::{Facts, Sight};
 use super::failure::Failure;
 use super::journal::Journal;
 use super::late::{self, is_late};
-use super::observe::{Reading, is_waiting};
+use super::observe::{Reading, hold_is_over, is_waiting};
 use super::reservation::{Ending, Reservation};
 use super::state::State;
 use super::way::Way;
@@ -88,14 +88,20 @@ pub(super) fn first_failure(journal: &Journal, facts: &Facts<'_>) -> Option<Fail
 }
 
 /// What this event of its reservation means for the nodes that a gang has. Where nothing replaces those that it
-/// lost under its last admission, the next one is not held to them, and begins with nodes of its own.
+/// lost under its last admission, the next one is not held to them, and begins with nodes of its own. So it does where
+/// the hold on them has run out while it was admitted: it would end the next attempt at once, and the sweep its nodes.
 pub(super) fn carried_over(journal: &Journal, facts: &Facts<'_>, event: Event) -> Reading {
     let anew = matches!(event, Event::Reserved { standing: Standing::Reserved, .. });
-    let kept = journal.state == State::Approved && facts.policy.on_node_lost != OnNodeLost::Replace;
+    let carries = anew && journal.state == State::Approved;
+    let ends = || Reading::Events(vec![Event::Gone(Ending::Superseded)]);
+    if carries && hold_is_over(journal, facts) {
+        return ends();
+    }
+    let kept = carries && facts.policy.on_node_lost != OnNodeLost::Replace;
     match facts.sight {
-        _ if !anew || !kept || empty(journal, facts).is_empty() => Reading::Events(vec![event]),
+        _ if !kept || empty(journal, facts).is_empty() => Reading::Events(vec![event]),
         Sight::Cached => Reading::LookAgain,
-        Sight::Quorum => Reading::Events(vec![Event::Gone(Ending::Superseded)]),
+        Sight::Quorum => ends(),
     }
 }
 

@@ -392,6 +392,7 @@ pub(super) fn hold_ends(journal: &Journal, facts: &Facts<'_>) -> Option<Timestam
     live(journal, facts).filter_map(|c| c.held_until).min()
 }
 
-fn hold_is_over(journal: &Journal, facts: &Facts<'_>) -> bool {
+/// Whether the hold on one of the attempt's nodes has run out.
+pub(super) fn hold_is_over(journal: &Journal, facts: &Facts<'_>) -> bool {
     hold_ends(journal, facts).is_some_and(|end| end <= facts.now)
 }
