@@ -76,6 +76,33 @@ impl Stage {
         }
     }
 
+    /// Has the queue ask another check too, which nobody answers.
+    fn awaits_another_check(&self) {
+        let check = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "other"},
+            "spec": {"controllerName": "e2e.setu/nobody"},
+        });
+        self.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+        let now = self.cluster.clock.now().to_string();
+        let active = json!({
+            "type": "Active", "status": "True", "reason": "Active", "message": "", "lastTransitionTime": now,
+        });
+        let status = json!({"status": {"conditions": [active]}});
+        self.admin.merge_status(&kinds::ADMISSION_CHECK, "", "other", &status).unwrap();
+        let checks = json!({"spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": ID}, {"name": "other"}]}}});
+        self.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &checks).unwrap();
+    }
+
+    /// What Setu's check says.
+    fn entry(&self, name: &str) -> Value {
+        let checks = self.workload(name).and_then(|w| w["status"]["admissionChecks"].as_array().cloned());
+        checks.into_iter().flatten().find(|c| c["name"] == ID).unwrap_or_default()
+    }
+
+    fn verdict(&self, name: &str) -> String {
+        self.entry(name)["state"].as_str().unwrap_or_default().to_owned()
+    }
+
     /// Ends this life of Setu and begins another.
     fn restart(&mut self, options: Options) {
         self.setu.kill();
@@ -272,6 +299,49 @@ async fn a_hold_that_ran_out_while_its_gang_ran_ends_no_attempt_of_its_next_rese
         stage.admin.list(&kinds::NODE).iter().all(|node| !nodes.contains(node)),
         "it has nodes of its own"
     );
+}
+
+/// A pod of somebody else that has all GPUs of a node but so many.
+fn stranger(node: &Value, leaves: u32) -> Value {
+    let gpus: u32 = node["status"]["allocatable"]["nvidia.com/gpu"].as_str().unwrap().parse().unwrap();
+    let takes = json!({"nvidia.com/gpu": (gpus - leaves).to_string()});
+    json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": ID, "name": "stranger"},
+        "spec": {
+            "nodeName": node["metadata"]["name"], "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "main", "image": "none", "resources": {"requests": takes, "limits": takes}}],
+        },
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_without_a_taint_are_searched_each_minute_for_others_until_their_gang_is_admitted() {
+    for (pinning, searched) in [("Selector", true), ("SelectorAndTaint", false)] {
+        let stage = Stage::new(Options::default(), &format!("{{custody: {{pinning: {pinning}}}}}"));
+        stage.awaits_another_check();
+        stage.job("gang", &queued());
+        stage.until("Ready is said", 120, |s| s.verdict("gang") == "Ready").await;
+        assert!(!stage.is("gang", "Admitted"), "another check is open");
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        assert_eq!(stage.verdict("gang"), "Ready");
+        let node = stage.admin.list(&kinds::NODE).remove(0);
+        stage.admin.create(&kinds::POD, stranger(&node, 0)).unwrap();
+        if !searched {
+            tokio::time::sleep(Duration::from_mins(5)).await;
+            assert_eq!(stage.verdict("gang"), "Ready");
+            continue;
+        }
+        stage.until("Ready is taken back", 70, |s| s.verdict("gang") == "Pending").await;
+        let message = stage.entry("gang")["message"].to_string();
+        assert!(
+            message.contains("1/2 nodes still ready") && message.contains("other pods to leave node"),
+            "{message}"
+        );
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        assert!(stage.is_in("gang", "Approved") && stage.verdict("gang") == "Pending", "it ends nothing");
+        stage.admin.delete(&kinds::POD, ID, "stranger", Preconditions::default()).unwrap();
+        stage.until("Ready is said again", 20, |s| s.verdict("gang") == "Ready").await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

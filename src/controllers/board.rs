@@ -43,6 +43,8 @@ pub struct BoardEntry {
     waits: bool,
     #[serde(skip)]
     pods: Option<PodCheck>,
+    #[serde(skip)]
+    searched: Option<Timestamp>,
 }
 
 impl BoardEntry {
@@ -68,13 +70,14 @@ impl BoardEntry {
             object: ObjectRef::from_obj(workload),
             waits,
             pods: None,
+            searched: None,
         }
     }
 
-    /// The same with the last check of the gang's pods.
+    /// The same with the last check of the gang's pods, and when its nodes were last searched for pods of others.
     #[must_use]
-    pub fn checked(self, pods: Option<PodCheck>) -> Self {
-        Self { pods, ..self }
+    pub fn checked(self, pods: Option<PodCheck>, searched: Option<Timestamp>) -> Self {
+        Self { pods, searched, ..self }
     }
 }
 
@@ -185,6 +188,11 @@ impl Board {
     /// The last check of a gang's pods.
     pub fn pod_check(&self, gang: &str) -> Option<PodCheck> {
         self.pages().gangs.get(gang).and_then(|noted| noted.entry.pods.clone())
+    }
+
+    /// When a gang's nodes were last searched for pods of others.
+    pub fn searched(&self, gang: &str) -> Option<Timestamp> {
+        self.pages().gangs.get(gang).and_then(|noted| noted.entry.searched)
     }
 
     /// How many gangs have pods that are not bound to a node although they may run.

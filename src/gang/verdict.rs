@@ -100,19 +100,14 @@ pub fn desired(
                 return pending(format!("takes Ready back: {failure}"));
             }
             if observe::falters(journal, facts) && facts.sight == Sight::Quorum {
-                let ready = observe::ready(journal, facts);
-                return pending(format!(
-                    "takes Ready back: {ready}/{} nodes still ready",
-                    journal.memory.slots
-                ));
+                return pending(format!("takes Ready back: {}", still_ready(journal, facts)));
             }
             let promises = entry.state != Verdict::Ready && !admitted;
             if promises && journal.memory.slots == 0 && !observe::needs_nothing(facts) {
                 return pending("working out whether nodes are needed".to_owned());
             }
             if promises && journal.memory.slots > 0 && !observe::is_proven(journal, facts) {
-                let ready = observe::ready(journal, facts);
-                return pending(format!("{ready}/{} nodes still ready", journal.memory.slots));
+                return pending(still_ready(journal, facts));
             }
             match updates {
                 // A clash would make Kueue finish the Workload as failed, so it never hears of Ready.
@@ -135,6 +130,14 @@ pub fn desired(
         | State::BackingOff { .. }
         | State::RollingBack { .. } => pending(text),
     }
+}
+
+/// How many nodes of an attempt are ready that all were, and what the first of the others waits for.
+fn still_ready(journal: &Journal, facts: &Facts<'_>) -> String {
+    let (ready, slots) = (observe::ready(journal, facts), journal.memory.slots);
+    let laggard = observe::laggard(journal, facts);
+    let waits = laggard.map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
+    format!("{ready}/{slots} nodes still ready{waits}")
 }
 
 impl Desired {

@@ -4,7 +4,7 @@ use super::claims::{Health, Loss};
 use super::facts::Facts;
 use super::journal::Journal;
 use super::losses::{self, live};
-use super::observe::hold_ends;
+use super::observe::{hold_ends, is_waiting};
 use super::state::State;
 use super::{late, rounds};
 use crate::plan::Outcome;
@@ -44,7 +44,15 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
             let admit = journal.entered_at.checked_add(facts.policy.deadlines.admit.signed()).ok();
             let hold = hold_ends(journal, facts);
             let mends = losses::mends_at(journal, facts);
-            admit.into_iter().chain(hold).chain(mends).filter(|t| *t > facts.now).chain(losses).min()
+            let claims = claims.filter(|_| is_waiting(facts));
+            admit
+                .into_iter()
+                .chain(hold)
+                .chain(mends)
+                .chain(claims)
+                .filter(|t| *t > facts.now)
+                .chain(losses)
+                .min()
         }
         State::Yielded => facts.refusal.map(|refusal| refusal.until),
         State::RollingBack { .. } | State::Rejected | State::Released => None,

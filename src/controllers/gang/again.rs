@@ -1,14 +1,19 @@
 //! Reads a gang past every cache: its claims and nodes, and who else is on them.
 
 use super::Gang;
+use crate::api::parameters::Pinning;
 use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Pod, Workload};
 use crate::effects::{claims, pods};
 use crate::error::Error;
 use crate::gang::{ClaimView, Sight, State, strangers};
 use crate::names;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use std::collections::BTreeSet;
+
+/// How often the nodes of a gang that waits to be admitted are searched for pods of others.
+const SEARCH_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 
 /// Most claims that are read one by one.
 const BY_NAME: usize = 16;
@@ -28,6 +33,9 @@ impl Gang<'_> {
             self.rebuild_journal(workload);
         }
         let mut searched = self.nodes_to_search(workload);
+        if !searched.is_empty() {
+            self.searched = Some(self.context.now());
+        }
         let rest = searched.iter().filter(|node| !known.contains(node)).cloned().collect();
         let found = [permitted(found)?, permitted(pods::on_nodes(self.client, rest).await)?];
         // Where Setu may not look, no node is known to be without pods.
@@ -73,12 +81,22 @@ impl Gang<'_> {
         self.claims.iter().map(|claim| Some((claim.clone(), node(claim)?))).collect()
     }
 
+    /// Whether pods of others may have come to its nodes since Ready was said: no taint keeps them off, and Kueue may
+    /// still admit the gang.
+    pub(super) fn is_to_be_searched_again(&self, workload: &Workload) -> bool {
+        let memory = &self.journal.memory;
+        let approved = self.journal.state == State::Approved && memory.slots > 0 && !workload.is("Admitted");
+        let due = |last: Timestamp| last.checked_add(SEARCH_AGAIN).is_ok_and(|at| at <= self.context.now());
+        approved && memory.pinning != Pinning::SelectorAndTaint && self.searched.is_none_or(due)
+    }
+
     /// The nodes of a gang that is about to be told to run: a taint keeps off only those who do not tolerate
     /// it, and anybody may write a toleration. Of one that Kueue has let go, those that will not come up.
     fn nodes_to_search(&self, workload: &Workload) -> Vec<String> {
         let memory = &self.journal.memory;
         let waits = matches!(self.journal.state, State::WaitingReady | State::Approved);
-        let told = workload.check(&self.identity.check).is_some_and(|c| c.state == Verdict::Ready);
+        let told = workload.check(&self.identity.check).is_some_and(|c| c.state == Verdict::Ready)
+            && !self.is_to_be_searched_again(workload);
         let ready = self.nodes.values().filter(|node| node.is_ready()).count();
         let complete = u32::try_from(ready).is_ok_and(|nodes| nodes >= memory.slots);
         if waits && !told && complete {

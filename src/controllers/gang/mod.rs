@@ -65,6 +65,8 @@ pub struct Gang<'a> {
     sight: Sight,
     /// What others than the gang take from its nodes, as of the last look past the caches.
     taken: BTreeMap<String, ResourceList>,
+    /// When the nodes were last searched for pods of others.
+    searched: Option<Timestamp>,
     /// Nodes on which that look found no pod.
     vacant: BTreeSet<String>,
     /// Claims that were taken over and whose Nodes do not say yet whose they are.
@@ -174,6 +176,7 @@ impl<'a> Gang<'a> {
         let mut gang = Self {
             context,
             client: context.client_of(&identity.uid),
+            searched: context.board().searched(&id),
             id,
             pin: pin(workload, check),
             our_checks,
@@ -223,6 +226,10 @@ impl<'a> Gang<'a> {
         // A Node that cannot be marked is not ready, and ends no gang's time.
         let marked = self.mark_nodes().await;
         let waiting = self.journal.seq;
+        if self.is_to_be_searched_again(workload) {
+            self.look_again(workload).await?;
+            self.searched = Some(self.context.now());
+        }
         for _ in 0..TURNS {
             self.fetch_pool_claims(workload).await?;
             self.fetch_storage(workload).await?;

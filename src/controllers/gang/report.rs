@@ -181,7 +181,7 @@ impl Gang<'_> {
         let waits = matches!(self.plan, Some(Outcome::Wait(_) | Outcome::Refuse(_)));
         let journal = (&self.journal, waits);
         let entry = BoardEntry::new(&self.id, workload, &self.identity.check, journal, explanation)
-            .checked(self.pod_check.clone());
+            .checked(self.pod_check.clone(), self.searched);
         let is_known_to = self.context.board().waits(&self.id);
         self.context.board().note(entry, || self.is_there(workload));
         if waits && !is_known_to && self.context.turns() != self.turns {
