@@ -3,6 +3,7 @@
 
 mod limits;
 mod nodes;
+pub mod reboots;
 
 use super::{Actor, Stage, Touched};
 use crate::names;
@@ -37,6 +38,10 @@ pub enum Phase {
     Boot,
     /// The Node is found complete.
     Initialize,
+    /// Its machine is rebooted.
+    Reboot,
+    /// Its machine is up again.
+    Rebooted,
     /// It is drained and given back.
     Terminate,
     /// It is asked whether anything runs on it.
@@ -67,6 +72,7 @@ impl Actor for Karpenter {
                 }
                 limits::told(&user, &touched.object);
             }
+            "Node" if !touched.gone => reboots::node_seen(&user, &touched.object, stage),
             "NodePool" if !touched.gone => pool_seen(&user, &touched.object, stage.now()),
             "KWOKNodeClass" => {
                 if !touched.gone && condition(&touched.object, "Ready").is_none() {
@@ -95,6 +101,8 @@ impl Actor for Karpenter {
             Phase::Register => self.register(&user, &object, stage),
             Phase::Boot => self.boot(&user, &object, stage),
             Phase::Initialize => nodes::initialize(&user, &object, stage),
+            Phase::Reboot => reboots::begin(&user, &object, stage),
+            Phase::Rebooted => reboots::end(&user, &object, stage),
             Phase::Idle => nodes::idle(&user, &object, stage),
             Phase::Terminate => self.terminate(&user, &object),
         }

@@ -110,7 +110,7 @@ impl Karpenter {
     }
 }
 
-/// Initialized is set once and never taken back.
+/// Initialized is set once, and taken back by a reboot alone.
 pub(super) fn initialize(user: &User, claim: &Value, stage: &mut Stage<Due>) {
     let Some(node) = user.get(&kinds::NODE, "", name(claim)) else { return };
     let shown = map(&node, "/status/allocatable");

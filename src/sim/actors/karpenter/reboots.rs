@@ -1,0 +1,81 @@
+//! Reboots of a node as Karpenter 1.15 does them: its claim and its Node stay, and `Initialized` is Unknown meanwhile.
+//!
+//! A Node is rebooted that says so by the condition by which Karpenter's provider for kwok asks for it.
+
+use super::{Due, Phase, set_conditions};
+use crate::sim::actors::Stage;
+use crate::sim::api::{User, kinds};
+use crate::sim::values::{is, is_going, list, name, set, text, uid, with_condition};
+use serde_json::{Value, json};
+use std::time::Duration;
+
+/// Condition of a Node that asks for a reboot.
+pub const REQUIRED: &str = "KWOKRebootRequired";
+/// Condition of the claim of a Node that is rebooted, and the reason of `Initialized` meanwhile.
+const REBOOTING: &str = "Rebooting";
+const TAINT: &str = "karpenter.sh/rebooting";
+/// How long a machine takes to come up again; Karpenter waits for 20 minutes.
+pub const DURATION: Duration = Duration::from_mins(12);
+
+/// Has a Node rebooted that asks for it.
+pub(super) fn node_seen(user: &User, node: &Value, stage: &mut Stage<Due>) {
+    let claim = user.get(&kinds::NODE_CLAIM, "", name(node)).filter(|c| !is_going(c) && !is(c, REBOOTING));
+    if let Some(claim) = claim.filter(|_| is(node, REQUIRED)) {
+        stage.soon(100, 500, (name(&claim).to_owned(), uid(&claim).to_owned(), Phase::Reboot));
+    }
+}
+
+/// The machine goes down.
+pub(super) fn begin(user: &User, claim: &Value, stage: &mut Stage<Due>) {
+    let Some(node) = user.get(&kinds::NODE, "", name(claim)).filter(|_| !is(claim, REBOOTING)) else {
+        return;
+    };
+    let mut taints = list(&node, "/spec/taints").to_vec();
+    taints.push(json!({"key": TAINT, "effect": "NoSchedule"}));
+    turn(user, (claim, &node), &taints, ("Unknown", "NodeStatusUnknown"), stage);
+    let rebooting = [
+        (REBOOTING, "True", "RebootIssued"),
+        ("Initialized", "Unknown", REBOOTING),
+        ("Ready", "Unknown", REBOOTING),
+    ];
+    claim_says(user, claim, &rebooting, stage);
+    stage.after(DURATION, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Rebooted));
+}
+
+/// The machine is up again, and its claim is to be initialized anew.
+pub(super) fn end(user: &User, claim: &Value, stage: &mut Stage<Due>) {
+    let Some(node) = user.get(&kinds::NODE, "", name(claim)) else { return };
+    let taints: Vec<Value> =
+        list(&node, "/spec/taints").iter().filter(|t| text(t, "/key") != TAINT).cloned().collect();
+    turn(user, (claim, &node), &taints, ("True", "KubeletReady"), stage);
+    claim_says(user, claim, &[(REBOOTING, "False", "RebootSucceeded")], stage);
+    stage.soon(50, 500, (name(claim).to_owned(), uid(claim).to_owned(), Phase::Initialize));
+}
+
+/// What the Node shows from now on; it asks for no other reboot.
+fn turn(
+    user: &User,
+    (claim, node): (&Value, &Value),
+    taints: &[Value],
+    ready: (&str, &str),
+    stage: &Stage<Due>,
+) {
+    let mut shown = node.clone();
+    for (kind, (status, reason)) in [("Ready", ready), (REQUIRED, ("False", "Rebooted"))] {
+        let conditions = with_condition(&shown, (kind, status), (reason, ""), stage.now());
+        set(&mut shown, &["status", "conditions"], json!(conditions));
+    }
+    set_conditions(user, &kinds::NODE, node, list(&shown, "/status/conditions"));
+    // A Node that is gone meanwhile has none.
+    let _ = user.merge(&kinds::NODE, "", name(claim), &json!({"spec": {"taints": taints}}));
+}
+
+/// Each condition as type, status and reason.
+fn claim_says(user: &User, claim: &Value, conditions: &[(&str, &str, &str)], stage: &Stage<Due>) {
+    let mut changed = claim.clone();
+    for (kind, status, reason) in conditions {
+        let all = with_condition(&changed, (kind, status), (reason, ""), stage.now());
+        set(&mut changed, &["status", "conditions"], json!(all));
+    }
+    set_conditions(user, &kinds::NODE_CLAIM, claim, list(&changed, "/status/conditions"));
+}

@@ -1,0 +1,64 @@
+//! The embedded cluster as tests find it that lead gangs through it in virtual time: one NodePool for GPUs and one for
+//! CPUs, a ClusterQueue with its check, and a LocalQueue `queue`, all named after the test.
+
+#![allow(dead_code, reason = "each test takes what it needs")]
+
+use serde_json::{Value, json};
+use setu::clock::Clock;
+use setu::policy::PolicyFile;
+use setu::sim::actors::machines::RUN_FOR;
+use setu::sim::api::{User, kinds};
+use setu::sim::cluster::Cluster;
+use setu::sim::scenario;
+
+/// When it begins.
+pub const START: &str = "2026-01-01T00:00:00Z";
+
+/// A policy file with these lines.
+pub fn policy(lines: &str) -> PolicyFile {
+    let text = format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n{lines}");
+    PolicyFile::parse(&text).unwrap()
+}
+
+/// A cluster in which everything is named `id`, without Setu, and its administrator.
+pub fn cluster(id: &str, policy: PolicyFile) -> (Cluster, User) {
+    let clock = Clock::starting_at(START.parse().unwrap());
+    let cluster = Cluster::start(7, &clock, &scenario::controller_name_of(id), policy);
+    let admin = cluster.server.user("admin");
+    for object in scenario::objects(id, 100).unwrap() {
+        let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
+        admin.create(kind, object).unwrap();
+    }
+    (cluster, admin)
+}
+
+/// Begins the cloud's weather.
+pub fn weather(admin: &User, rules: &Value) {
+    let weather = json!({
+        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"},
+        "data": {"test": json!({"rules": rules}).to_string()},
+    });
+    admin.create(&kinds::CONFIG_MAP, weather).unwrap();
+}
+
+/// A Job of so many pods with one GPU each, which run for so long, or for ever.
+pub fn job(id: &str, name: &str, pods: usize, run_for: Option<&str>) -> Value {
+    let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+    let annotations = run_for.map_or_else(|| json!({}), |time| json!({RUN_FOR: time}));
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job",
+        "metadata": {"namespace": id, "name": name, "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
+        "spec": {"parallelism": pods, "completions": pods, "suspend": true, "template": {
+            "metadata": {"annotations": annotations},
+            "spec": {"restartPolicy": "Never", "containers": [
+                {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
+            ]},
+        }},
+    })
+}
+
+/// Whether a condition of this object is True.
+pub fn is(object: &Value, condition: &str) -> bool {
+    let conditions = object["status"]["conditions"].as_array();
+    conditions.into_iter().flatten().any(|c| c["type"] == condition && c["status"] == "True")
+}
