@@ -15,8 +15,8 @@ use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::verdict::desired;
 use setu::gang::wake_at;
 use setu::gang::{
-    ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
-    State, WaitsFor, decide, observe,
+    ClaimView, Explanation, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation,
+    Rules, Sight, State, WaitsFor, decide, observe,
 };
 use setu::plan::gates::Gate;
 use setu::plan::{Obstacle, ObstacleReason, Outcome};
@@ -751,4 +751,39 @@ fn a_refused_gang_keeps_its_quota_only_while_nobody_wants_it_and_waits_for_no_ti
     let again = Event::Reserved { epoch: Epoch("2-1-a".into()), standing: Standing::Reserved };
     let next = decide(&next, &again, &Rules::new(&policy, at(10_000), 0.0)).journal;
     assert_eq!(next.state, State::Validating);
+}
+
+#[test]
+fn a_gang_without_a_plan_is_told_when_it_stops_waiting_where_it_does() {
+    let (policy, reserved, losses) = (Policy::default(), held(Standing::Reserved), BTreeMap::new());
+    let mut validating = journal(State::Validating);
+    validating.memory.deadline = Some(at(900));
+    let told = |plan: Outcome| {
+        let facts = Facts {
+            now: at(10),
+            fresh: false,
+            reservation: &reserved,
+            told: Verdict::Pending,
+            plan: Some(&plan),
+            claims: &[],
+            losses: &losses,
+            sight: Sight::Cached,
+            capacity_back: false,
+            quota_wanted: None,
+            policy: &policy,
+            outlook: Outlook::default(),
+        };
+        (explain(&validating, &facts), Explanation::of(&validating, &facts, &[]).otherwise.map(|o| o.at))
+    };
+    let (message, stops) = told(Outcome::Wait(Obstacle::new(ObstacleReason::LimitExceeded, "full")));
+    let end = format!("Continues automatically once this is fixed; stops waiting at {}", at(900));
+    assert_eq!((message, stops), (format!("LimitExceeded: full. {end}"), Some(at(900))));
+    for lasts in [
+        Outcome::Wait(Obstacle::new(ObstacleReason::OtherChecks, "x")),
+        Outcome::Wait(Obstacle::new(ObstacleReason::DryRun, "x")),
+        Outcome::Refuse(Obstacle::new(ObstacleReason::TooManyNodes, "x")),
+    ] {
+        let (message, stops) = told(lasts);
+        assert!(!message.contains("stops waiting") && stops.is_none(), "{message}");
+    }
 }

@@ -8,6 +8,7 @@ use super::render::span;
 use crate::api::duration::Span;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Pod, Workload, condition};
+use crate::gang::explain::WHEN_THAT_CHANGES;
 use crate::gang::journal::{JournalError, Step};
 use crate::gang::reservation::Ending;
 use crate::gang::terms::vouched;
@@ -16,7 +17,6 @@ use crate::gang::{
     State, StateName, UnboundPods,
 };
 use crate::names;
-use crate::plan::{Obstacle, ObstacleReason, Outcome};
 use crate::policy::{Limits, Policy};
 use crate::words::counted;
 use jiff::{SignedDuration, Timestamp};
@@ -221,19 +221,13 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         .collect();
     views.sort_by_key(|view| view.slot);
     let reservation = Reservation::of(workload, check);
-    // What the gates said is known from what the controller wrote.
-    let word = word_of_controller(workload, check);
-    let obstacle = word.and_then(|word| {
-        let (reason, message) = word.split_once(": ")?;
-        Some(Outcome::Wait(Obstacle::new(ObstacleReason::named(reason)?, message)))
-    });
     let unbound = unbound_pods(snapshot, workload, check).filter(|_| journal.memory.slots > 0);
     let facts = Facts {
         now: snapshot.now,
         fresh: false,
         reservation: &reservation,
         told: workload.check(check).map(|entry| entry.state).unwrap_or_default(),
-        plan: obstacle.as_ref(),
+        plan: None,
         claims: &views,
         losses: &BTreeMap::new(),
         sight: Sight::Cached,
@@ -250,16 +244,20 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
     let known = |at: &Timestamp| *at < snapshot.now + SignedDuration::from_hours(50 * 365 * 24);
     explanation.nodes.iter_mut().for_each(|node| node.until = node.until.filter(known));
     explanation.otherwise = explanation.otherwise.filter(|o| known(&o.at));
-    // On a later tier a gate is waited for by the controller's own clock, of which nothing is written down.
-    if explanation.state == StateName::Validating && journal.memory.way.choice > 0 {
-        explanation.otherwise = None;
-    }
     let needs_plan = match explanation.state {
         StateName::Validating => true,
         StateName::Approved => explanation.slots == 0,
         StateName::Yielded => facts.refusal.is_some(),
         _ => snapshot.claims.is_none(),
     };
+    let word = word_of_controller(workload, check);
+    if explanation.state == StateName::Validating {
+        // Whether the wait for a plan ends depends on what is in the way, which the controller tells in its own words.
+        explanation.otherwise = None;
+        if word.is_some() {
+            WHEN_THAT_CHANGES.clone_into(&mut explanation.next);
+        }
+    }
     if needs_plan && let Some(word) = word {
         word.clone_into(&mut explanation.sentence);
     }

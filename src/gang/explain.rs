@@ -25,6 +25,9 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Most slots that are listed one by one. The journal's number is a tenant's word.
 const SLOTS_LISTED: u32 = 1024;
 
+/// What happens next to a gang in whose way something is.
+pub const WHEN_THAT_CHANGES: &str = "it is looked at again as soon as that changes";
+
 /// Where a gang is, what it waits for, and what happens next.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
@@ -202,9 +205,7 @@ fn next(journal: &Journal, facts: &Facts<'_>) -> String {
         return "its nodes are given back when the Job has ended".to_owned();
     }
     match (&journal.state, facts.plan) {
-        (State::Validating, Some(Outcome::Wait(_))) => {
-            "it is looked at again as soon as that changes".to_owned()
-        }
+        (State::Validating, Some(Outcome::Wait(_))) => WHEN_THAT_CHANGES.to_owned(),
         (State::Yielded, _) if facts.refusal.is_some() => {
             "it waits for quota again as soon as that changes".to_owned()
         }
@@ -236,6 +237,8 @@ fn otherwise(journal: &Journal, facts: &Facts<'_>) -> Option<Otherwise> {
     match &journal.state {
         State::Validating => match facts.plan {
             Some(Outcome::Wait(obstacle)) if obstacle.reason.may_last() => None,
+            // It keeps its quota until another Workload waits for it.
+            Some(Outcome::Refuse(_)) => None,
             _ => match rounds::next(journal, facts) {
                 Some(next) if deadline.is_none_or(|deadline| next < deadline) => {
                     at(Some(next), "begins again with the first tier")

@@ -21,8 +21,12 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                 format!("{}: {}", obstacle.reason, obstacle.message)
             }
             Some(Outcome::Wait(obstacle)) => {
+                // On a later tier a new round begins before that.
+                let stops = memory.deadline.filter(|_| !obstacle.reason.may_last() && memory.way.choice == 0);
+                let stops =
+                    stops.map_or_else(String::new, |t| format!("; stops waiting at {}", to_the_second(t)));
                 format!(
-                    "{}: {}. Continues automatically once this is fixed",
+                    "{}: {}. Continues automatically once this is fixed{stops}",
                     obstacle.reason, obstacle.message
                 )
             }

@@ -13,9 +13,6 @@ use crate::digest::hex_digest;
 use crate::names;
 use crate::words::counted;
 use jiff::Timestamp;
-use serde::Deserialize;
-use serde::de::IntoDeserializer;
-use serde::de::value::{Error as ValueError, StrDeserializer};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -52,7 +49,7 @@ pub struct Obstacle {
 }
 
 /// Kinds of obstacles.
-#[derive(Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it, and the messages say more")]
 pub enum ObstacleReason {
     NodePoolMissing,
@@ -87,14 +84,6 @@ pub enum ObstacleReason {
     NoPolicy,
     OtherChecks,
     DryRun,
-}
-
-impl ObstacleReason {
-    /// The kind of this name, as messages begin with it.
-    pub fn named(name: &str) -> Option<Self> {
-        let name: StrDeserializer<'_, ValueError> = name.into_deserializer();
-        Self::deserialize(name).ok()
-    }
 }
 
 impl fmt::Display for ObstacleReason {
