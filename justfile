@@ -58,6 +58,12 @@ generate:
     SETU_REGENERATE=1 cargo test --test docs what_is_copied
     SETU_REGENERATE=1 cargo test -p setu-e2e --test chart render
 
+# The embedded catalogue of instance types anew, from published packages; needs Go and Python
+catalogue:
+    mkdir -p target/catalogue
+    pip download --quiet --no-deps --require-hashes --dest target/catalogue --requirement catalogue/requirements.txt
+    cd catalogue && go run . ../target/catalogue/moto-*.whl "$(go list -m -f '{{{{.Dir}}' github.com/aws/karpenter-provider-aws)" ../src/plan/catalogue/types.json.gz
+
 # What only Prometheus' own tool can check: metrics, alert rules and their tests; needs promtool
 metrics:
     bash tests/promtool.sh

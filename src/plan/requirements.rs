@@ -183,7 +183,7 @@ impl Values {
     }
 
     /// Whether a node without the label satisfies it, as `NotIn` and `DoesNotExist` do.
-    fn allows_absence(&self) -> bool {
+    pub fn allows_absence(&self) -> bool {
         let bounded = self.above.is_some() || self.below.is_some();
         if self.present {
             return false;

@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 /// Pods that a node takes whose shape does not say, the kubelet's own default.
 const PODS: u32 = 110;
@@ -63,6 +64,11 @@ pub enum Source {
         /// When it was seen.
         seen: Timestamp,
     },
+    /// It is in the embedded catalogue.
+    Catalogue {
+        /// Day of the catalogue.
+        date: Arc<str>,
+    },
 }
 
 impl fmt::Display for Source {
@@ -72,6 +78,7 @@ impl fmt::Display for Source {
             Self::Policy => f.write_str("the policy"),
             Self::Node { name, seen } => write!(f, "Node {name}, seen {}", at(seen)),
             Self::NodeClaim { name, seen } => write!(f, "NodeClaim {name}, seen {}", at(seen)),
+            Self::Catalogue { date } => write!(f, "the catalogue of {date}"),
         }
     }
 }

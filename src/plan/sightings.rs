@@ -44,7 +44,7 @@ impl Sightings {
                 let name = name.clone();
                 seen.note_node(&name, shape);
             }
-            Source::NodeClaim { .. } | Source::Policy => {
+            Source::NodeClaim { .. } | Source::Policy | Source::Catalogue { .. } => {
                 seen.estimate =
                     Some(seen.estimate.as_ref().map_or_else(|| shape.clone(), |e| e.with(&shape)));
             }
