@@ -8,6 +8,17 @@ pub fn counted(number: u32, thing: &str) -> String {
     format!("{number} {thing}{plural}")
 }
 
+/// Most of several names that are told one by one.
+const TOLD: usize = 4;
+
+/// Some names, and how many more there are: `a, b, c, d and 3 more`.
+pub fn few<'w>(names: impl Iterator<Item = &'w str>) -> String {
+    let names: Vec<&str> = names.collect();
+    let told = names.iter().take(TOLD).copied().collect::<Vec<_>>().join(", ");
+    let more = names.len().saturating_sub(TOLD);
+    if more == 0 { told } else { format!("{told} and {more} more") }
+}
+
 /// A point in time as RFC 3339, cut to the second as every clock shows it.
 pub fn to_the_second(time: Timestamp) -> String {
     let cut = TimestampRound::new().smallest(Unit::Second).mode(RoundMode::Floor);
@@ -34,6 +45,12 @@ mod tests {
         let time: Timestamp = "2026-11-21T10:15:02.987Z".parse().unwrap();
         assert_eq!(to_the_second(time), "2026-11-21T10:15:02Z");
         assert!(to_the_second(time).contains(&time.strftime("%H:%M:%SZ").to_string()));
+    }
+
+    #[test]
+    fn of_many_names_the_first_are_told_and_the_rest_counted() {
+        assert_eq!(few(["a", "b"].into_iter()), "a, b");
+        assert_eq!(few(["a", "b", "c", "d", "e", "f"].into_iter()), "a, b, c, d and 2 more");
     }
 
     #[test]

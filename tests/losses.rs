@@ -52,6 +52,7 @@ fn plan(slots: u32) -> Plan {
         choice: 0,
         choices: 1,
         reports: Vec::new(),
+        passed_over: Vec::new(),
     }
 }
 

@@ -109,6 +109,7 @@ fn plan(kind: u8) -> Outcome {
                 choice: 0,
                 choices: 1,
                 reports: Vec::new(),
+                passed_over: Vec::new(),
             })
         }
     }

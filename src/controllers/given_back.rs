@@ -87,6 +87,7 @@ mod tests {
             nodes,
             most: ResourceList::new(),
             or_more: 0,
+            counted: BTreeSet::new(),
         }
     }
 

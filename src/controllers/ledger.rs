@@ -406,6 +406,7 @@ mod tests {
             choice: 0,
             choices: 1,
             reports: Vec::new(),
+            passed_over: Vec::new(),
         }
     }
 

@@ -5,7 +5,7 @@ use super::ledger::LedgerPages;
 use super::traffic;
 use crate::api::parameters::{PackingMode, Pinning};
 use crate::api::workload::PodSetUpdate;
-use crate::api::{Namespace, NodeClaim, Workload};
+use crate::api::{Namespace, NodeClaim, NodePool, Workload};
 use crate::effects::events::Moment;
 use crate::gang::identity::gang_of;
 use crate::gang::notice::Notice;
@@ -14,6 +14,7 @@ use crate::plan::shapes::Shape;
 use crate::plan::volumes::Storage;
 use crate::plan::{self, Cluster, Edited, Obstacle, ObstacleReason, Outcome, Request, Reservation, Ways};
 use crate::policy::overrides::{self, Ignored};
+use crate::policy::preset::KWOK;
 use crate::policy::{Limits, Policy};
 use k8s_openapi::api::core::v1::LimitRange;
 use kube::ResourceExt;
@@ -48,9 +49,13 @@ pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, R
 
 /// NodePools of which all live claims must be known: those with limits, and where shapes are learnt all.
 pub fn pools_to_read(context: &Context, policy: &Policy) -> Vec<String> {
-    let learns = policy.packing == PackingMode::Fill && policy.shapes.is_empty();
+    let learns = |pool: &NodePool| match policy.packing {
+        PackingMode::PerPod => false,
+        PackingMode::Fill => policy.shapes.is_empty(),
+        PackingMode::Auto => policy.shapes.is_empty() && pool.spec.template.spec.node_class_ref.group != KWOK,
+    };
     let pools = context.stores.pools.state();
-    let read = pools.iter().filter(|p| learns || p.spec.limits.as_ref().is_some_and(|l| !l.is_empty()));
+    let read = pools.iter().filter(|p| learns(p) || p.spec.limits.as_ref().is_some_and(|l| !l.is_empty()));
     read.map(|p| p.name_any()).collect()
 }
 
@@ -263,6 +268,7 @@ mod tests {
             nodes: 1,
             most: ResourceList::new(),
             or_more: 0,
+            counted: BTreeSet::new(),
         };
         let counted = not_reserved(&[claim("earlier"), claim("later")], &[reserved]);
         assert_eq!(counted.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["earlier"]);

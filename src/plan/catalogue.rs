@@ -8,7 +8,7 @@
 //! sizes and labels. Rule: decoded when it is first asked for, and then shared.
 
 use super::requirements::{Requirements, Values};
-use super::shapes::{Shape, Source, is_of_machine};
+use super::shapes::{ACCELERATOR_NAMES, Shape, Source, is_of_machine};
 use crate::api::amount::Price;
 use crate::api::pod::ResourceList;
 use crate::names;
@@ -146,11 +146,16 @@ impl From<Raw> for Catalogue {
                 value
             }
         };
+        let of_accelerators = |labels: &[String]| -> BTreeMap<String, String> {
+            let all = keys.iter().cloned().zip(labels.iter().cloned());
+            all.filter(|(key, value)| ACCELERATOR_NAMES.contains(&key.as_str()) && !value.is_empty())
+                .collect()
+        };
         let mut read = |t: RawType| Type {
             shape: Arc::new(Shape {
                 instance_type: t.name,
                 allocatable: t.allocatable,
-                labels: BTreeMap::new(),
+                labels: of_accelerators(&t.labels),
                 node_pool: String::new(),
                 nodes: 0,
                 source: Source::Catalogue { date: Arc::clone(&date) },

@@ -136,6 +136,11 @@ impl Draft {
         self.pool.spec.template.spec.expire_after.as_deref().unwrap_or(DEFAULT_EXPIRY)
     }
 
+    /// API group of the NodeClass of its NodePool.
+    pub fn node_class_group(&self) -> &str {
+        &self.pool.spec.template.spec.node_class_ref.group
+    }
+
     /// Upper bounds over all nodes of its NodePool.
     pub fn limits(&self) -> Option<&ResourceList> {
         self.pool.spec.limits.as_ref()

@@ -52,7 +52,7 @@ use k8s_openapi::api::core::v1::{LimitRange, Toleration};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use market::Market;
 use offering::Offering;
-pub use outcome::{Most, Obstacle, ObstacleReason, Outcome, Plan, Reservation, Share, Slot};
+pub use outcome::{Most, Obstacle, ObstacleReason, Outcome, PassedOver, Plan, Reservation, Share, Slot};
 use shapes::Shape;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -224,7 +224,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
         Ways::Like(_) => 0,
     };
     let mut short = None;
-    let mut closed = Vec::new();
+    let mut closed: Vec<(&Choice, Obstacle)> = Vec::new();
     for (index, choice) in (0..).zip(&choices).skip(usize::try_from(first.min(last)).unwrap_or(usize::MAX)) {
         match look(index, choice) {
             Ok(plan) => {
@@ -233,7 +233,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
                     _ => !plan.is_short(cluster.short),
                 };
                 if taken {
-                    return Outcome::Provision(plan);
+                    return Outcome::Provision(with_passed_over(plan, &choices, &closed));
                 }
                 let is_next = match request.ways {
                     Ways::Like(claim) => needs.narrows() && plan.has_narrower(claim),
@@ -245,10 +245,39 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
             Err(obstacle) if is_awaited(cluster, &obstacle) => {
                 return Outcome::Wait(obstacle);
             }
-            Err(obstacle) => closed.push((choice.name.as_str(), obstacle)),
+            Err(obstacle) => closed.push((choice, obstacle)),
         }
     }
-    short.map_or_else(|| outcome::closed(&closed), Outcome::Provision)
+    if let Some(plan) = short {
+        return Outcome::Provision(with_passed_over(plan, &choices, &closed));
+    }
+    let closed: Vec<_> =
+        closed.into_iter().map(|(choice, obstacle)| (choice.name.as_str(), obstacle)).collect();
+    outcome::closed(&closed)
+}
+
+/// The plan with every NodePool that it takes no nodes from: one whose way is closed, one that comes later or has run out
+/// lately, and those that do not come into question.
+fn with_passed_over(mut plan: Plan, choices: &[Choice], closed: &[(&Choice, Obstacle)]) -> Plan {
+    let used: BTreeSet<String> = plan.slots.iter().map(|slot| slot.node_pool.clone()).collect();
+    let told = |pools: &BTreeSet<String>, reason: &str| -> Vec<PassedOver> {
+        let others = pools.iter().filter(|pool| !used.contains(*pool));
+        others.map(|pool| PassedOver { node_pool: pool.clone(), reason: reason.to_owned() }).collect()
+    };
+    let mut all = Vec::new();
+    for (choice, obstacle) in closed {
+        PassedOver::add(&mut all, told(&choice.pools, &obstacle.message));
+    }
+    for (index, choice) in (0..).zip(choices) {
+        let reason =
+            if index < plan.choice { "it ran out of capacity lately" } else { "another NodePool came first" };
+        PassedOver::add(&mut all, told(&choice.pools, reason));
+    }
+    let others = choices.iter().flat_map(|choice| &choice.passed_over);
+    PassedOver::add(&mut all, others.filter(|one| !used.contains(&one.node_pool)).cloned());
+    all.sort_by(|a, b| a.node_pool.cmp(&b.node_pool));
+    plan.passed_over = all;
+    plan
 }
 
 /// Whether a moment is waited for what stands in the way, rather than another way looked for.
@@ -297,6 +326,8 @@ pub struct Surveyed {
     pub plan: Result<Plan, Obstacle>,
     /// What each gate says.
     pub reports: Vec<gates::Report>,
+    /// NodePools that do not come into question for it.
+    pub passed_over: Vec<PassedOver>,
 }
 
 /// Every way to get the nodes of a gang, with what each gate says.
@@ -310,7 +341,7 @@ pub fn survey(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Vec<Survey
     let look = |choice: Choice| {
         let plan = nodes(cluster, request, &needs, &choice);
         let reports = plan.as_ref().map(|plan| gates::ask(cluster, request, plan)).unwrap_or_default();
-        Surveyed { name: choice.name, plan, reports }
+        Surveyed { name: choice.name, plan, reports, passed_over: choice.passed_over }
     };
     Ok(needs.choices(cluster, request).into_iter().map(look).collect())
 }

@@ -13,6 +13,7 @@ use crate::digest::hex_digest;
 use crate::names;
 use crate::words::counted;
 use jiff::Timestamp;
+use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -63,6 +64,7 @@ pub enum ObstacleReason {
     FlavorMissing,
     QueueUnknown,
     LimitExceeded,
+    AmountUnknown,
     TooManyNodes,
     TooLarge,
     ResourceClaims,
@@ -159,6 +161,29 @@ pub struct Plan {
     pub choices: u32,
     /// What the gates said.
     pub reports: Vec<Report>,
+    /// The NodePools that none of its nodes comes from.
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// A NodePool that a gang gets no nodes from.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct PassedOver {
+    /// Its name.
+    pub node_pool: String,
+    /// Why.
+    pub reason: String,
+}
+
+impl PassedOver {
+    /// Adds those of which nothing is told yet.
+    pub fn add(all: &mut Vec<Self>, more: impl IntoIterator<Item = Self>) {
+        for one in more {
+            if !all.iter().any(|known| known.node_pool == one.node_pool) {
+                all.push(one);
+            }
+        }
+    }
 }
 
 /// One node to be.
@@ -187,6 +212,8 @@ pub struct Most {
     pub resources: ResourceList,
     /// Whether it may be of a type of which nothing is known, and have more.
     pub or_more: bool,
+    /// The device of which it cannot have more even so: its requirements say how many there are.
+    pub counted: Option<String>,
 }
 
 /// Pods of one pod set on one node.
@@ -211,6 +238,8 @@ pub struct Reservation {
     pub most: ResourceList,
     /// How many of them may have even more, because nothing is known of what they may become.
     pub or_more: u32,
+    /// The devices of which these cannot have more even so.
+    pub counted: BTreeSet<String>,
 }
 
 impl Slot {
@@ -247,9 +276,9 @@ impl Plan {
         for claim in kept {
             if let Some(slot) = self.slots.iter_mut().find(|s| Some(s.index) == claim.slot()) {
                 claim.label(names::NODEPOOL).clone_into(&mut slot.node_pool);
-                let (resources, or_more) = (claim.counts_with().clone(), false);
+                let resources = claim.counts_with().clone();
                 (slot.template, slot.shape) = (Arc::new(claim.clone()), None);
-                slot.most = Arc::new(Most { resources, or_more });
+                slot.most = Arc::new(Most { resources, ..Most::default() });
             }
         }
         self
@@ -297,11 +326,15 @@ impl Plan {
         for (slot, count) in self.groups() {
             let most = resources::times(&slot.most.resources, count);
             let or_more = if slot.most.or_more { count } else { 0 };
+            let counted: BTreeSet<String> = slot.most.counted.iter().cloned().collect();
             match all.iter_mut().find(|r| r.node_pool == slot.node_pool) {
                 Some(r) => {
                     r.nodes = r.nodes.saturating_add(count);
                     r.most = resources::sum(&r.most, &most);
-                    r.or_more = r.or_more.saturating_add(or_more);
+                    if or_more > 0 {
+                        r.counted = if r.or_more > 0 { &r.counted & &counted } else { counted };
+                        r.or_more = r.or_more.saturating_add(or_more);
+                    }
                 }
                 None => all.push(Reservation {
                     gang: gang.to_owned(),
@@ -309,6 +342,7 @@ impl Plan {
                     nodes: count,
                     most,
                     or_more,
+                    counted,
                 }),
             }
         }

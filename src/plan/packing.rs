@@ -29,6 +29,8 @@ pub struct Kind {
     pub room: ResourceList,
     /// What one costs an hour, where that is known.
     pub price: Option<Price>,
+    /// Whether it has accelerators.
+    pub has_accelerator: bool,
 }
 
 /// Nodes that are filled alike.
@@ -58,12 +60,13 @@ pub struct Misfit {
 /// # Errors
 /// The first batch whose pod fits nowhere.
 pub fn pack(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
-    let problem = Problem::new(batches, kinds);
+    let (problem, useful) = Problem::new(batches, kinds).without_dominated();
     if let Some(batch) = problem.misfit() {
         return Err(Misfit { batch });
     }
     let mut best: Option<(Score, Vec<Bin>)> = None;
-    let mut mains: Vec<(u64, usize)> = (0..kinds.len()).map(|kind| (problem.bound(kind), kind)).collect();
+    let mut mains: Vec<(u64, usize)> =
+        (0..problem.rooms.len()).map(|kind| (problem.bound(kind), kind)).collect();
     mains.sort_unstable();
     for (bound, main) in mains {
         if best.as_ref().is_some_and(|(least, _)| bound > least.0) {
@@ -92,7 +95,8 @@ pub fn pack(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
         }
         row
     };
-    Ok(bins.iter().map(|bin| Filled { kind: bin.kind, nodes: bin.nodes, pods: pods(bin) }).collect())
+    let kind = |bin: &Bin| useful.get(bin.kind).copied().unwrap_or_default();
+    Ok(bins.iter().map(|bin| Filled { kind: kind(bin), nodes: bin.nodes, pods: pods(bin) }).collect())
 }
 
 /// Nodes, and what they cost: the less the better, in this order.
@@ -159,6 +163,25 @@ impl Problem {
             costs: kinds.iter().zip(sizes).map(|(kind, size)| cost(kind.price, size)).collect(),
             rooms,
         }
+    }
+
+    /// Without the kinds of which another has no less room and costs no more, and the indices of those that are left.
+    fn without_dominated(mut self) -> (Self, Vec<usize>) {
+        let mut by_cost: Vec<usize> = (0..self.rooms.len()).collect();
+        by_cost.sort_by_key(|kind| self.cost(*kind));
+        let mut useful: Vec<usize> = Vec::new();
+        for kind in by_cost {
+            let row = |kind: usize| self.rooms.get(kind).map_or(&[][..], Vec::as_slice);
+            let holds_no_more =
+                |other: &usize| row(kind).iter().zip(row(*other)).all(|(room, other)| room <= other);
+            if !useful.iter().any(holds_no_more) {
+                useful.push(kind);
+            }
+        }
+        useful.sort_unstable();
+        self.costs = useful.iter().map(|kind| self.cost(*kind)).collect();
+        self.rooms = useful.iter().filter_map(|kind| self.rooms.get(*kind).cloned()).collect();
+        (self, useful)
     }
 
     fn misfit(&self) -> Option<usize> {

@@ -6,7 +6,8 @@
 use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::gates::readiness;
-use super::{Cluster, Obstacle, ObstacleReason, Request};
+use super::slots::fit::{self, Suits};
+use super::{Cluster, Obstacle, ObstacleReason, PassedOver, Request};
 use crate::api::NodePool;
 use crate::api::parameters::Tier;
 use crate::policy::preset::asks_for_accelerator;
@@ -16,7 +17,17 @@ use std::sync::Arc;
 /// Most candidates whose reasons are told one by one.
 const TOLD: usize = 4;
 
-/// The drafts of all NodePools of a tier that will do, best first.
+/// The NodePools of a tier for one pod set.
+#[derive(Debug, Default)]
+pub struct Candidates {
+    /// Drafts of those that will do, best first.
+    pub drafts: Vec<Draft>,
+    /// The others.
+    pub passed_over: Vec<PassedOver>,
+}
+
+/// The drafts of all NodePools of a tier that will do, best first, and why not the others. Pods that ask for no accelerators
+/// go to NodePools that have types without, if there are any.
 ///
 /// # Errors
 /// What is wrong with the nearest of them, if none will do.
@@ -25,7 +36,7 @@ pub fn candidates(
     request: &Request<'_>,
     tier: &Tier,
     wanted: &PodSetDemand<'_>,
-) -> Result<Vec<Draft>, Obstacle> {
+) -> Result<Candidates, Obstacle> {
     if let Some(name) = &tier.node_pool_name {
         let pool = cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(name)).ok_or_else(|| {
             Obstacle::new(
@@ -33,23 +44,48 @@ pub fn candidates(
                 format!("NodePool {name} does not exist; create it, or name another one in the policy or parameters"),
             )
         })?;
-        return Ok(vec![draft(pool, request, tier, wanted)?]);
+        let drafts = vec![draft(pool, request, tier, wanted)?];
+        return Ok(Candidates { drafts, ..Candidates::default() });
     }
     let mut pools: Vec<&Arc<NodePool>> = cluster.node_pools.iter().collect();
     pools.sort_by_key(|p| Reverse((p.spec.weight.unwrap_or_default(), p.metadata.name.clone())));
-    let (mut usable, mut not_now, mut reasons) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut usable, mut spare, mut not_now, mut unfit) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let mut reasons = Vec::new();
     for pool in &pools {
-        match draft(pool, request, tier, wanted) {
-            Ok(draft) if readiness::is_open(pool, request.policy, cluster.edited) => usable.push(draft),
-            Ok(draft) => not_now.push(draft),
-            Err(obstacle) => reasons.push(obstacle),
+        let name = pool.metadata.name.clone().unwrap_or_default();
+        let draft = match draft(pool, request, tier, wanted) {
+            Ok(draft) => draft,
+            Err(obstacle) => {
+                reasons.push((name, obstacle));
+                continue;
+            }
+        };
+        match fit::suits(cluster, request, &draft, wanted) {
+            Err(obstacle) => unfit.push((draft, obstacle.message)),
+            Ok(_) if !readiness::is_open(pool, request.policy, cluster.edited) => {
+                not_now.push((draft, pool.unusable().unwrap_or_default()));
+            }
+            Ok(Suits::Well) => usable.push((draft, String::new())),
+            Ok(Suits::WithSpareAccelerators) => spare.push((draft, String::new())),
         }
     }
-    // Of those that fit and are not ready a gate tells what they lack, where there is no other.
-    if let Some(drafts) = [usable, not_now].into_iter().find(|drafts| !drafts.is_empty()) {
-        return Ok(drafts);
+    usable.append(&mut spare);
+    let told = |(node_pool, o): &(String, Obstacle)| PassedOver {
+        node_pool: node_pool.clone(),
+        reason: o.message.clone(),
+    };
+    let mut passed_over: Vec<PassedOver> = reasons.iter().map(told).collect();
+    // Of those that fit and are not ready a gate tells what they lack, and of those whose types do not hold the pods the
+    // figures are told, where there is no other.
+    let mut ranks = [usable, not_now, unfit].into_iter().filter(|drafts| !drafts.is_empty());
+    if let Some(best) = ranks.next() {
+        let others = ranks.flatten();
+        passed_over.extend(others.map(|(draft, reason)| PassedOver { node_pool: draft.node_pool, reason }));
+        let drafts = best.into_iter().map(|(draft, _)| draft).collect();
+        return Ok(Candidates { drafts, passed_over });
     }
     // Nearest first: a pool that lacks its NodeClass, then one of the right flavor, then the rest.
+    let mut reasons: Vec<Obstacle> = reasons.into_iter().map(|(_, obstacle)| obstacle).collect();
     let nearest = reasons.iter().map(distance).min();
     reasons.retain(|o| Some(distance(o)) == nearest);
     Err(none_fits(wanted, &reasons))

@@ -149,6 +149,11 @@ impl Values {
         (!self.complement).then_some(&self.listed)
     }
 
+    /// How many distinct values have to be left to choose from.
+    pub fn at_least(&self) -> Option<usize> {
+        self.at_least.and_then(|least| usize::try_from(least).ok())
+    }
+
     /// Whether a label of this value satisfies it.
     pub fn allows(&self, value: &str) -> bool {
         let in_bounds = match (self.above, self.below) {
@@ -249,6 +254,14 @@ impl Requirements {
     /// What is asked of a key.
     pub fn get(&self, key: &str) -> Option<&Values> {
         self.0.get(key)
+    }
+
+    /// The same with nothing asked of a key.
+    #[must_use]
+    pub fn without(&self, key: &str) -> Self {
+        let mut rest = self.clone();
+        rest.0.remove(key);
+        rest
     }
 
     /// Narrows one key.

@@ -6,6 +6,7 @@
 
 use super::quantity::Amount;
 use crate::api::pod::{Container, PodSpec, ResourceList};
+use crate::policy::preset::ACCELERATORS;
 use k8s_openapi::api::core::v1::{LimitRange, ResourceRequirements};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -97,6 +98,17 @@ pub fn shown(list: &ResourceList, key: &str) -> String {
 /// Whether a resource is a device: an extended resource, under the name of its vendor.
 pub fn is_device(key: &str) -> bool {
     key.contains('/')
+}
+
+/// Whether a resource is an accelerator, or a part of one: a device of a vendor of accelerators.
+pub fn is_accelerator(key: &str) -> bool {
+    let vendor = |key: &str| key.split_once('/').map(|(vendor, _)| vendor.to_owned());
+    vendor(key).is_some_and(|of| ACCELERATORS.iter().any(|known| vendor(known).as_ref() == Some(&of)))
+}
+
+/// Whether there is an accelerator among these amounts.
+pub fn has_accelerator(list: &ResourceList) -> bool {
+    list.iter().any(|(key, quantity)| is_accelerator(key) && is_positive(quantity))
 }
 
 /// Whether an amount is more than nothing.

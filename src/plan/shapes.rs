@@ -1,9 +1,11 @@
-//! What nodes of an instance type offer: stated by the policy, or learnt from nodes that were seen.
+//! What nodes of an instance type offer: stated by the policy, learnt from nodes that were seen, or as the provider's
+//! catalogue has it.
 //!
 //! No API object lists instance types. Rule: what Nodes have shown wins over what was said of them. Among
 //! several the least counts, but the most of a device: one that lacks some is ill, not smaller. So a Node that
 //! is alone in lacking devices is not believed.
 
+use super::catalogue::{self, Catalogue};
 use super::requirements::{Requirements, is_well_known};
 use super::resources;
 use crate::api::parameters;
@@ -19,6 +21,8 @@ use std::sync::Arc;
 
 /// Pods that a node takes whose shape does not say, the kubelet's own default.
 const PODS: u32 = 110;
+/// Disk of a node whose NodeClass says how large it is, and is not read: any pod fits.
+const ANY_DISK: &str = "1Ei";
 /// The part of the memory that is left free where only the provider's estimate is known.
 const ESTIMATE_MARGIN: u32 = 20;
 
@@ -140,10 +144,21 @@ impl Shape {
         matches!(self.source, Source::Node { .. })
     }
 
+    /// Whether it has accelerators, or a part of one.
+    pub fn has_accelerator(&self) -> bool {
+        let is_one = |key: &String| ACCELERATOR_NAMES.contains(&key.as_str());
+        resources::has_accelerator(&self.allocatable) || self.labels.keys().any(is_one)
+    }
+
     /// What is left for pods besides these DaemonSets.
     pub fn room(&self, daemons: &ResourceList) -> ResourceList {
         let mut allocatable = self.allocatable.clone();
         allocatable.entry("pods".to_owned()).or_insert_with(|| Quantity(PODS.to_string()));
+        if matches!(self.source, Source::Catalogue { .. }) {
+            allocatable
+                .entry("ephemeral-storage".to_owned())
+                .or_insert_with(|| Quantity(ANY_DISK.to_owned()));
+        }
         resources::minus(&allocatable, daemons)
     }
 
@@ -173,6 +188,10 @@ pub fn is_of_machine(key: &str) -> bool {
     is_well_known(key) && !OF_PLACE.contains(&key) && !key.ends_with("nodeclass")
 }
 
+/// Labels that a machine has which has accelerators, even if only a part of one.
+pub const ACCELERATOR_NAMES: [&str; 2] =
+    ["karpenter.k8s.aws/instance-gpu-name", "karpenter.k8s.aws/instance-accelerator-name"];
+
 /// Well-known labels that say where or how a machine is bought, not what it is.
 const OF_PLACE: [&str; 5] =
     [names::ZONE, names::ZONE_ID, names::REGION, names::CAPACITY_TYPE, names::NODEPOOL];
@@ -181,11 +200,26 @@ const OF_PLACE: [&str; 5] =
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// One shape for each type.
-    pub shapes: Vec<Shape>,
+    pub shapes: Vec<Arc<Shape>>,
     /// Whether a type is possible of which nothing is known.
     pub others: bool,
-    /// Whether the requirements say which types are possible.
-    pub lists_types: bool,
+    /// Whether it is told which types are possible: by the requirements, or as those of the provider.
+    pub is_bounded: bool,
+    /// Types that the requirements list and that the provider's catalogue lacks.
+    pub unheard: Vec<String>,
+    /// The provider's catalogue.
+    pub catalogue: Option<&'static Catalogue>,
+}
+
+/// Where shapes are known from.
+#[derive(Clone, Copy, Debug)]
+pub struct Sources<'a> {
+    /// What the policy states.
+    pub stated: &'a [parameters::Shape],
+    /// What was learnt from Nodes and NodeClaims.
+    pub learnt: &'a [Shape],
+    /// API group of the NodeClass, by which the provider is known.
+    pub group: &'a str,
 }
 
 /// One shape for each type, as nodes of a NodePool have it: what its own have shown, or else the least that is
@@ -213,14 +247,8 @@ fn of_pool(learnt: &[Shape], node_pool: &str) -> Vec<Shape> {
     types.into_iter().filter_map(of_type).collect()
 }
 
-/// The shapes that a node of this NodePool with these requirements may have: those of the policy, else those
-/// learnt.
-pub fn known(
-    stated: &[parameters::Shape],
-    learnt: &[Shape],
-    requirements: &Requirements,
-    node_pool: &str,
-) -> Known {
+/// What is stated, corrected by what Nodes have shown to be less, and what is learnt of other types.
+fn told(stated: &[parameters::Shape], learnt: Vec<Shape>) -> Vec<Shape> {
     let stated = stated.iter().map(|shape| Shape {
         instance_type: shape.instance_type.clone(),
         allocatable: shape.allocatable.clone(),
@@ -230,32 +258,49 @@ pub fn known(
         source: Source::Policy,
     });
     let mut all: Vec<Shape> = stated.collect();
-    for shape in of_pool(learnt, node_pool) {
-        match all.iter_mut().find(|s| s.instance_type == shape.instance_type) {
-            Some(known) => {
-                // What is stated holds, but for what a Node has shown to be less.
-                if shape.is_shown() {
-                    let believed = |key: &str| {
-                        known.allocatable.contains_key(key) && (!resources::is_device(key) || shape.nodes > 1)
-                    };
-                    let shown = shape.allocatable.iter().filter(|(key, _)| believed(key));
-                    let shown: ResourceList = shown.map(|(k, v)| (k.clone(), v.clone())).collect();
-                    if resources::first_short(&known.allocatable, &resources::min(&known.allocatable, &shown))
-                        .is_some()
-                    {
-                        known.allocatable = resources::min(&known.allocatable, &shown);
-                        known.source = shape.source.clone();
-                    }
-                }
-                known.labels.clone_from(&shape.labels);
+    for shape in learnt {
+        let Some(known) = all.iter_mut().find(|s| s.instance_type == shape.instance_type) else {
+            all.push(shape);
+            continue;
+        };
+        if shape.is_shown() {
+            let believed = |key: &str| {
+                known.allocatable.contains_key(key) && (!resources::is_device(key) || shape.nodes > 1)
+            };
+            let shown = shape.allocatable.iter().filter(|(key, _)| believed(key));
+            let shown: ResourceList = shown.map(|(k, v)| (k.clone(), v.clone())).collect();
+            let less = resources::min(&known.allocatable, &shown);
+            if resources::first_short(&known.allocatable, &less).is_some() {
+                (known.allocatable, known.source) = (less, shape.source.clone());
             }
-            None => all.push(shape),
         }
+        known.labels.clone_from(&shape.labels);
     }
-    all.retain(|shape| shape.may_be(requirements));
+    all
+}
+
+/// The shapes that a node of this NodePool with these requirements may have: those of the policy, else those learnt, else
+/// those of the provider's catalogue.
+pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) -> Known {
+    let catalogue = catalogue::of(from.group);
+    let matching = catalogue.map(|c| c.matching(requirements)).unwrap_or_default();
+    let matches: BTreeSet<&str> = matching.iter().map(|t| t.shape.instance_type.as_str()).collect();
+    let mut all = told(from.stated, of_pool(from.learnt, node_pool));
+    let told: BTreeSet<String> = all.iter().map(|shape| shape.instance_type.clone()).collect();
+    let is_in_catalogue = |name: &str| catalogue.is_some_and(|c| c.get(name).is_some());
+    all.retain(|shape| {
+        let name = shape.instance_type.as_str();
+        if is_in_catalogue(name) { matches.contains(name) } else { shape.may_be(requirements) }
+    });
     let listed = requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
-    let others = listed.is_none_or(|types| types.iter().any(|t| !all.iter().any(|s| s.instance_type == *t)));
-    Known { shapes: all, others, lists_types: listed.is_some() }
+    let is_known =
+        |name: &String| is_in_catalogue(name) || all.iter().any(|shape| shape.instance_type == *name);
+    let unknown: Vec<String> = listed.into_iter().flatten().filter(|name| !is_known(name)).cloned().collect();
+    let others = if listed.is_some() { !unknown.is_empty() } else { catalogue.is_none() };
+    let more = matching.iter().filter(|t| !told.contains(&t.shape.instance_type));
+    let shapes = all.into_iter().map(Arc::new).chain(more.map(|t| Arc::clone(&t.shape))).collect();
+    let unheard = if catalogue.is_some() { unknown } else { Vec::new() };
+    Known { shapes, others, is_bounded: listed.is_some() || catalogue.is_some(), unheard, catalogue }
 }
 
 /// How many devices a node may have, where the requirements of its type say so.
@@ -274,6 +319,10 @@ mod tests {
 
     fn stated(instance_type: &str) -> Vec<parameters::Shape> {
         serde_json::from_value(json!([{"instanceType": instance_type, "allocatable": {"cpu": 8}}])).unwrap()
+    }
+
+    fn from<'a>(stated: &'a [parameters::Shape], learnt: &'a [Shape]) -> Sources<'a> {
+        Sources { stated, learnt, group: "karpenter.kwok.sh" }
     }
 
     fn requirements(list: &Value) -> Requirements {
@@ -312,7 +361,7 @@ mod tests {
             (json!([is(family, "p")]), vec![node("n", "8", 1)], 0),
             (json!([is(names::ARCH, "arm64")]), vec![node("n", "8", 1)], 0),
         ] {
-            let found = known(&stated("m5"), &learnt, &requirements(&asked), "gpu");
+            let found = known(from(&stated("m5"), &learnt), &requirements(&asked), "gpu");
             assert_eq!(found.shapes.len(), expected, "{asked}");
         }
     }
@@ -363,7 +412,8 @@ mod tests {
             ..node("n", "7", 1)
         };
         for (nodes, gpus) in [(1, "8"), (2, "6")] {
-            let shape = known(&stated, &[shown(nodes)], &requirements(&json!([])), "gpu").shapes.remove(0);
+            let shape =
+                known(from(&stated, &[shown(nodes)]), &requirements(&json!([])), "gpu").shapes.remove(0);
             let amounts = ["cpu", "nvidia.com/gpu"].map(|key| shape.allocatable[key].0.clone());
             assert_eq!(amounts, ["7", gpus], "{nodes}");
         }
@@ -379,16 +429,55 @@ mod tests {
         };
         let learnt = [of("plain", "n1", "8"), of("sliced", "n2", "32"), expected];
         for (pool, cpu) in [("plain", "8"), ("sliced", "32"), ("third", "8"), ("expected", "6")] {
-            let found = known(&[], &learnt, &requirements(&json!([])), pool).shapes;
+            let found = known(from(&[], &learnt), &requirements(&json!([])), pool).shapes;
             assert_eq!((found.len(), found[0].allocatable["cpu"].0.as_str()), (1, cpu), "{pool}");
         }
     }
 
     #[test]
     fn whether_other_types_are_possible_is_known_only_where_they_are_listed() {
-        let others = |asked: Value| known(&stated("m5"), &[], &requirements(&asked), "gpu").others;
+        let others = |asked: Value| known(from(&stated("m5"), &[]), &requirements(&asked), "gpu").others;
         assert!(others(json!([])));
         assert!(!others(json!([is(names::INSTANCE_TYPE, "m5")])));
         assert!(others(json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["m5", "m6"]}])));
+    }
+
+    #[test]
+    fn what_neither_policy_nor_nodes_tell_the_catalogue_does() {
+        let family = |name| json!([is("karpenter.k8s.aws/instance-family", name)]);
+        let of = |asked: &Value, stated: &[parameters::Shape], learnt: &[Shape]| {
+            let from = Sources { stated, learnt, group: "karpenter.k8s.aws" };
+            known(from, &requirements(asked), "gpu")
+        };
+        let found = of(&family("p5"), &[], &[]);
+        let types: Vec<(&str, String)> =
+            found.shapes.iter().map(|s| (s.instance_type.as_str(), s.source.to_string())).collect();
+        let date = found.catalogue.unwrap().date();
+        let source = format!("the catalogue of {date}");
+        assert_eq!(types, [("p5.48xlarge", source.clone()), ("p5.4xlarge", source)]);
+        assert!(!found.others && found.is_bounded);
+        let found = of(&family("p5"), &stated("p5.48xlarge"), &[]);
+        assert_eq!(
+            found.shapes[0].source,
+            Source::Policy,
+            "the catalogue has the labels that the policy does not state"
+        );
+        assert_eq!((found.shapes[0].allocatable["cpu"].0.as_str(), found.shapes.len()), ("8", 2));
+        let seen = Shape { instance_type: "p5.4xlarge".into(), ..node("n", "7", 1) };
+        let found = of(&family("p5"), &[], &[seen]);
+        assert_eq!((found.shapes[0].allocatable["cpu"].0.as_str(), found.shapes.len()), ("7", 2));
+        assert!(
+            of(&family("m5"), &stated("p5.48xlarge"), &[])
+                .shapes
+                .iter()
+                .all(|s| s.instance_type.starts_with("m5."))
+        );
+        let listed =
+            json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge", "p9.huge"]}]);
+        let found = of(&listed, &[], &[]);
+        assert_eq!((found.shapes.len(), found.others, found.unheard), (1, true, vec!["p9.huge".to_owned()]));
+        let other_arch = json!([is(names::INSTANCE_TYPE, "p5.48xlarge"), is(names::ARCH, "arm64")]);
+        let found = of(&other_arch, &[], &[]);
+        assert!(found.shapes.is_empty() && !found.others, "it is known that there is none");
     }
 }

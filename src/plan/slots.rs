@@ -2,6 +2,8 @@
 //!
 //! Rule: pods of several sets share a node only if the nodes asked for are alike in everything.
 
+mod apart;
+pub mod fit;
 mod types;
 
 use super::apart::shun;
@@ -9,15 +11,16 @@ use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::offering;
 use super::packing::{Batch, Filled, Kind, Misfit, pack};
-use super::shapes::{Known, Shape, devices_per_node, known};
-use super::{
-    Cluster, Obstacle, ObstacleReason, Plan, Request, Share, Slot, cost, daemons, lifetime, resources,
-};
-use crate::api::parameters::{PackingMode, Pinning};
+use super::shapes::{Known, Shape, Sources, devices_per_node, known};
+use super::{Cluster, Obstacle, ObstacleReason, Plan, Request, Share, Slot, daemons, lifetime, resources};
+use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
 use crate::names;
+use crate::words::few;
+use fit::Lack;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Plans the slots of all pod sets, each with its draft.
@@ -34,20 +37,14 @@ pub fn plan(
     notes.extend(lifetime::notes(request.workload, demand, drafts, older));
     let pinning = pinning(cluster, request, drafts, &mut notes);
     let mut slots = Vec::new();
-    for family in families(request.policy.packing, demand, drafts) {
+    for family in families(cluster, request, demand, drafts) {
         let taints = family.draft.taints(request.gang, pinning);
         // Where pods share nodes a DaemonSet that may come takes the room of one; a node for each has room to spare,
         // or shows that it has not.
-        let in_doubt = request.policy.packing == PackingMode::Fill;
-        let daemons = daemons::overhead(family.draft, &taints, cluster, in_doubt)?;
-        let draft = family.draft;
-        let known = known(&request.policy.shapes, cluster.shapes, &draft.requirements, &draft.node_pool);
-        let site = Site { request, family: &family, taints, daemons, known };
-        let more = match request.policy.packing {
-            PackingMode::PerPod => site.one_each(&mut notes)?,
-            PackingMode::Fill => site.filled(&mut notes)?,
-        };
-        slots.extend(more);
+        let daemons = daemons::overhead(family.draft, &taints, cluster, family.fills)?;
+        notes.extend(fit::notes(request, &family));
+        let site = Site { request, family: &family, taints, daemons };
+        slots.extend(if family.fills { site.filled(&mut notes)? } else { site.one_each(&mut notes)? });
     }
     let place_keys: Arc<[String]> = offering::place_keys(request.policy).into();
     for (index, slot) in (0..).zip(&mut slots) {
@@ -63,6 +60,7 @@ pub fn plan(
         choice: 0,
         choices: 1,
         reports: Vec::new(),
+        passed_over: Vec::new(),
     })
 }
 
@@ -99,18 +97,35 @@ fn pinning(
 struct Family<'a> {
     draft: &'a Draft,
     sets: Vec<&'a PodSetDemand<'a>>,
+    known: Known,
+    /// Whether pods share nodes.
+    fills: bool,
 }
 
-fn families<'a>(mode: PackingMode, demand: &'a [PodSetDemand<'a>], drafts: &'a [Draft]) -> Vec<Family<'a>> {
+fn families<'a>(
+    cluster: &Cluster<'_>,
+    request: &Request<'_>,
+    demand: &'a [PodSetDemand<'a>],
+    drafts: &'a [Draft],
+) -> Vec<Family<'a>> {
     let mut families: Vec<Family<'a>> = Vec::new();
     for (wanted, draft) in demand.iter().zip(drafts) {
-        let alike = |f: &&mut Family<'a>| mode == PackingMode::Fill && f.draft.is_like(draft);
-        match families.iter_mut().find(alike) {
-            Some(family) => family.sets.push(wanted),
-            None => families.push(Family { draft, sets: vec![wanted] }),
+        if let Some(family) = families.iter_mut().find(|f| f.fills && f.draft.is_like(draft)) {
+            family.sets.push(wanted);
+            continue;
         }
+        let known = of_draft(cluster, request, draft);
+        let fills = fit::fills(request.policy, draft, &known);
+        families.push(Family { draft, sets: vec![wanted], known, fills });
     }
     families
+}
+
+/// What is known of the types that nodes of a draft may be of.
+fn of_draft(cluster: &Cluster<'_>, request: &Request<'_>, draft: &Draft) -> Known {
+    let (stated, learnt) = (request.policy.shapes.as_slice(), cluster.shapes);
+    let from = Sources { stated, learnt, group: draft.node_class_group() };
+    known(from, &draft.requirements, &draft.node_pool)
 }
 
 /// Everything that the nodes of one family are planned from.
@@ -119,42 +134,49 @@ struct Site<'a> {
     family: &'a Family<'a>,
     taints: Vec<Taint>,
     daemons: ResourceList,
-    known: Known,
 }
 
 impl Site<'_> {
     /// One node for each pod. The provider picks the type, so only what no type can hold is refused.
     fn one_each(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
-        let Known { shapes, others, .. } = &self.known;
+        let Known { shapes, others, .. } = &self.family.known;
+        let listed =
+            self.family.draft.requirements.get(names::INSTANCE_TYPE).is_some_and(|v| v.listed().is_some());
         let mut slots = Vec::new();
         for (index, set) in self.family.sets.iter().enumerate() {
-            let fits = |s: &Shape| resources::first_short(&set.each, &s.room(&self.daemons)).is_none();
-            if !others && !shapes.iter().any(fits) {
-                return Err(self.too_large(set, shapes));
+            let fits = |s: &Arc<Shape>| resources::first_short(&set.each, &s.room(&self.daemons)).is_none();
+            let holding: Vec<&Arc<Shape>> = shapes.iter().filter(|s| fits(s)).collect();
+            if !others && holding.is_empty() {
+                return Err(self.too_large(set));
             }
             let pods = self.shares(|n| u32::from(n == index));
-            let shape = shapes.iter().find(|s| fits(s)).filter(|_| shapes.len() == 1 && !others);
-            slots.extend(self.alike((pods, set.pods), &[], shape, notes)?);
+            let shape = holding.first().filter(|_| shapes.len() == 1 && !others).copied();
+            let types = if *others || listed { Vec::new() } else { apart::fitting(&set.each, holding) };
+            slots.extend(self.alike((pods, set.pods), &types, shape, notes)?);
         }
         Ok(slots)
     }
 
     /// As many pods on each node as its shape has room for.
     fn filled(&self, notes: &mut Vec<String>) -> Result<Vec<Slot>, Obstacle> {
-        let Known { shapes, others, .. } = &self.known;
+        let Known { shapes, others, .. } = &self.family.known;
         if shapes.is_empty() {
-            return self.by_devices(notes);
+            return if *others {
+                self.by_devices(notes)
+            } else {
+                Err(fit::no_type(self.family.draft, &self.family.known))
+            };
         }
         let mut batches = self.batches();
         let kinds: Vec<Kind> = shapes.iter().map(|shape| self.kind(shape)).collect();
         let mut alone = Vec::new();
         let filled = loop {
-            match pack(&batches, &kinds) {
+            match apart::spread(&batches, &kinds) {
                 Ok(filled) => break filled,
                 Err(Misfit { batch }) => {
                     let set = self.family.sets.get(batch).ok_or_else(|| self.too_large_for_all())?;
                     if !others {
-                        return Err(self.too_large(set, shapes));
+                        return Err(self.too_large(set));
                     }
                     notes.push(format!(
                         "no known shape holds a pod of pod set {}, so each gets a node of its own",
@@ -165,10 +187,11 @@ impl Site<'_> {
                 }
             }
         };
-        notes.extend(shapes.iter().filter(|shape| used(&filled, shapes, shape)).map(|shape| {
+        let used: BTreeSet<usize> = filled.iter().map(|node| node.kind).collect();
+        notes.extend(used.into_iter().filter_map(|kind| shapes.get(kind)).map(|shape| {
             format!("packed into shape {} as known from {}", shape.instance_type, shape.source)
         }));
-        let mut slots = self.of(&filled, &batches, shapes, notes)?;
+        let mut slots = self.of(&filled, &batches, &kinds, notes)?;
         for batch in alone {
             let pods = self.family.sets.get(batch).map_or(0, |set| set.pods);
             let shares = self.shares(|n| u32::from(n == batch));
@@ -181,14 +204,16 @@ impl Site<'_> {
         &self,
         filled: &[Filled],
         batches: &[Batch],
-        shapes: &[Shape],
+        kinds: &[Kind],
         notes: &mut Vec<String>,
     ) -> Result<Vec<Slot>, Obstacle> {
+        let shapes = &self.family.known.shapes;
         let mut slots = Vec::new();
         for node in filled {
             let content = content(batches, &node.pods);
-            let holds = |s: &&Shape| resources::first_short(&content, &s.room(&self.daemons)).is_none();
-            let types: Vec<String> = shapes.iter().filter(holds).map(|s| s.instance_type.clone()).collect();
+            let holds = |kind: &Kind| resources::first_short(&content, &kind.room).is_none();
+            let holding = shapes.iter().zip(kinds).filter(|(_, kind)| holds(kind)).map(|(shape, _)| shape);
+            let types = apart::fitting(&content, holding.collect());
             let pods = self.shares(|n| node.pods.get(n).copied().unwrap_or(0));
             slots.extend(self.alike((pods, node.nodes), &types, shapes.get(node.kind), notes)?);
         }
@@ -242,7 +267,7 @@ impl Site<'_> {
             "no shape of NodePool {pool} is known yet: packed by its {devices} {key} per node alone, so the sum of CPU and memory may be more than a node has"
         ));
         notes.extend(self.may_be_stated());
-        let filled = pack(&batches, &[Kind { room: room(devices), price: None }])
+        let filled = pack(&batches, &[Kind { room: room(devices), price: None, has_accelerator: true }])
             .map_err(|Misfit { .. }| self.too_large_for_all())?;
         let mut slots = Vec::new();
         for node in &filled {
@@ -254,7 +279,7 @@ impl Site<'_> {
 
     /// What is to be done where shapes are stated, and nobody can tell whether nodes of the NodePool have them.
     fn may_be_stated(&self) -> Option<String> {
-        let unlisted = !self.request.policy.shapes.is_empty() && !self.known.lists_types;
+        let unlisted = !self.request.policy.shapes.is_empty() && !self.family.known.is_bounded;
         unlisted.then(|| {
             format!(
                 "NodePool {} lists no instance types, so nobody knows whether the stated shapes are among them; list {} in \
@@ -281,12 +306,8 @@ impl Site<'_> {
     }
 
     fn kind(&self, shape: &Shape) -> Kind {
-        let price = cost::cheapest(
-            &self.request.policy.budget,
-            &shape.instance_type,
-            &self.family.draft.requirements,
-        );
-        Kind { room: shape.room(&self.daemons), price }
+        let price = self.price(&shape.instance_type);
+        Kind { room: shape.room(&self.daemons), price, has_accelerator: shape.has_accelerator() }
     }
 
     fn shares(&self, pods: impl Fn(usize) -> u32) -> Vec<Share> {
@@ -301,7 +322,7 @@ impl Site<'_> {
         &self,
         (pods, count): (Vec<Share>, u32),
         types: &[String],
-        shape: Option<&Shape>,
+        shape: Option<&Arc<Shape>>,
         notes: &mut Vec<String>,
     ) -> Result<Vec<Slot>, Obstacle> {
         let mut requests = self.daemons.clone();
@@ -310,11 +331,11 @@ impl Site<'_> {
                 requests = resources::sum(&requests, &resources::times(&set.each, share.pods));
             }
         }
-        let types = self.possible(types, count, &requests, notes);
+        let types = self.cheapest(self.possible(types, count, &requests, notes))?;
         let template = Arc::new(self.family.draft.claim(requests, self.taints.clone(), &types)?);
         let most = Arc::new(self.most(&template.spec.resources.requests, &types));
         let pods: Arc<[Share]> = pods.into();
-        let shape = shape.cloned().map(Arc::new);
+        let shape = shape.cloned();
         let slot = |_| Slot {
             index: 0,
             pods: Arc::clone(&pods),
@@ -335,34 +356,27 @@ impl Site<'_> {
     }
 
     /// The sentence for a pod that no shape holds: what the nearest lacks.
-    fn too_large(&self, set: &PodSetDemand<'_>, shapes: &[Shape]) -> Obstacle {
+    fn too_large(&self, set: &PodSetDemand<'_>) -> Obstacle {
+        let shapes = &self.family.known.shapes;
+        if shapes.is_empty() {
+            return fit::no_type(self.family.draft, &self.family.known);
+        }
         let name = &set.pod_set.name;
         let pool = &self.family.draft.node_pool;
         let rooms: Vec<ResourceList> = shapes.iter().map(|s| s.room(&self.daemons)).collect();
-        let unknown = set.each.keys().find(|key| rooms.iter().all(|room| !room.contains_key(*key)));
-        let types = shapes.iter().map(|s| s.instance_type.as_str()).collect::<Vec<_>>().join(", ");
-        if let Some(key) = unknown {
-            let message = format!(
+        let types = few(shapes.iter().map(|s| s.instance_type.as_str()));
+        let message = match fit::lack(&set.each, &rooms) {
+            Lack::Resource(key) => format!(
                 "pod set {name} requests {key}, which no node shape of NodePool {pool} has ({types}); correct the request, or \
                  state the resource under packing.shapes"
-            );
-            return Obstacle::new(ObstacleReason::TooLarge, message);
-        }
-        let most = rooms.iter().fold(ResourceList::new(), |most, room| resources::max(&most, room));
-        let lack =
-            resources::shortage(&set.each, &most).unwrap_or_else(|| "room for all of it at once".to_owned());
-        Obstacle::new(
-            ObstacleReason::TooLarge,
-            format!(
+            ),
+            Lack::Room(lack) => format!(
                 "a pod of pod set {name} fits on no node shape of NodePool {pool} ({types}), which with DaemonSets \
                  taken off has too little {lack}; request less per pod or name a larger NodePool"
             ),
-        )
+        };
+        Obstacle::new(ObstacleReason::TooLarge, message)
     }
-}
-
-fn used(filled: &[Filled], shapes: &[Shape], shape: &Shape) -> bool {
-    filled.iter().any(|node| shapes.get(node.kind).is_some_and(|s| s.instance_type == shape.instance_type))
 }
 
 /// What these pods take together.
@@ -376,7 +390,7 @@ mod tests {
     use super::super::fixtures::{World, daemon_set, object, pod_set, pool};
     use super::super::shapes::Source;
     use super::*;
-    use crate::api::parameters;
+    use crate::api::parameters::{self, PackingMode};
     use serde_json::{Value, json};
 
     fn stated(list: &Value) -> Vec<parameters::Shape> {
@@ -682,7 +696,7 @@ mod tests {
         }}))
         .unwrap();
         assert_eq!(world.provisioned().slots[0].shape.as_ref().unwrap().instance_type, "new");
-        let cost = cost::of_plan(&world.policy.budget, &world.provisioned());
+        let cost = crate::plan::cost::of_plan(&world.policy.budget, &world.provisioned());
         assert_eq!((cost.at_most.to_string().as_str(), cost.unpriced), ("98.32", 0));
     }
 }

@@ -6,8 +6,9 @@
 
 use super::claim::Draft;
 use super::demand::PodSetDemand;
+use super::pools::{self, Candidates};
 use super::topology::{Portion, Topology};
-use super::{Cluster, Obstacle, ObstacleReason, Request, pools};
+use super::{Cluster, Obstacle, ObstacleReason, PassedOver, Request};
 use crate::api::parameters::{CapacityType, ColocationMode, Tier};
 use crate::names;
 use crate::policy::{Colocation, Policy};
@@ -25,6 +26,10 @@ pub struct Choice {
     pub name: String,
     /// The pods with the drafts of their nodes, or why this is no way.
     pub portions: Result<Vec<Portion>, Obstacle>,
+    /// Its NodePools.
+    pub pools: BTreeSet<String>,
+    /// NodePools of the tier that do not come into question.
+    pub passed_over: Vec<PassedOver>,
 }
 
 /// The tiers of a policy. One that names none has a single tier without a name.
@@ -44,23 +49,33 @@ pub fn choices(
 ) -> Vec<Choice> {
     let mut all = Vec::new();
     for (index, tier) in (0_u32..).zip(of_policy(request.policy)) {
-        let one = |name: Vec<&str>, portions| {
-            let name = name.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
-            Choice { tier: index, name, portions }
-        };
-        let candidates: Result<Vec<Vec<Draft>>, Obstacle> =
+        let candidates: Result<Vec<Candidates>, Obstacle> =
             demand.iter().map(|wanted| pools::candidates(cluster, request, &tier, wanted)).collect();
+        let mut passed_over = Vec::new();
+        let candidates = candidates.map(|all| {
+            let each = all.into_iter().map(|Candidates { drafts, passed_over: more }| {
+                PassedOver::add(&mut passed_over, more);
+                drafts
+            });
+            each.collect::<Vec<_>>()
+        });
+        let one = |name: Vec<&str>, pools: BTreeSet<String>, portions| {
+            let name = name.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
+            let mut passed_over = passed_over.clone();
+            passed_over.retain(|one| !pools.contains(&one.node_pool));
+            Choice { tier: index, name, portions, pools, passed_over }
+        };
         let candidates = match candidates {
             Ok(candidates) => candidates,
             Err(obstacle) => {
-                all.push(one(vec![&tier.name], Err(obstacle)));
+                all.push(one(vec![&tier.name], BTreeSet::new(), Err(obstacle)));
                 continue;
             }
         };
         let kinds = match by_capacity_type(&request.policy.capacity_types, candidates) {
             Ok(kinds) => kinds,
             Err(obstacle) => {
-                all.push(one(vec![&tier.name], Err(obstacle)));
+                all.push(one(vec![&tier.name], BTreeSet::new(), Err(obstacle)));
                 continue;
             }
         };
@@ -68,16 +83,20 @@ pub fn choices(
             let rows = combinations(&candidates);
             let several = rows.len() > 1;
             for drafts in rows {
-                let pools: BTreeSet<&str> = drafts.iter().map(|d| d.node_pool.as_str()).collect();
-                let pools =
-                    if several { pools.into_iter().collect::<Vec<_>>().join(" and ") } else { String::new() };
+                let names: BTreeSet<String> = drafts.iter().map(|d| d.node_pool.clone()).collect();
+                let pools = if several {
+                    names.iter().map(String::as_str).collect::<Vec<_>>().join(" and ")
+                } else {
+                    String::new()
+                };
                 for (place, drafts) in places(request.policy.colocation.as_ref(), cluster.settled, drafts) {
                     let arranged = match drafts {
                         Ok(drafts) => topology.arrange(demand, &drafts),
                         Err(obstacle) => vec![(String::new(), Err(obstacle))],
                     };
                     for (domains, portions) in arranged {
-                        all.push(one(vec![&tier.name, kind, &pools, &place, &domains], portions));
+                        let name = vec![tier.name.as_str(), kind, &pools, &place, &domains];
+                        all.push(one(name, names.clone(), portions));
                     }
                 }
             }

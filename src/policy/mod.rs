@@ -22,7 +22,7 @@ use crate::api::duration::Span;
 use crate::api::node_claim::Requirement;
 use crate::api::parameters::{
     Allocatable, Budget, CapacityType, ColocationMode, Compat, Gate, NodeConditionWanted, OnExhausted,
-    OnNodeLost, PackingMode, Pinning, Placement, Release, Shape, StrategyType, Tier,
+    OnNodeLost, PackingMode, Pinning, Placement, Release, Shape, StrategyType, Tier, Unknown,
 };
 use jiff::SignedDuration;
 use serde::{Deserialize, Serialize};
@@ -53,7 +53,7 @@ pub struct Policy {
     pub managed_resources: Vec<String>,
     /// How pods share nodes.
     pub packing: PackingMode,
-    /// Shapes of nodes to pack into, in order of preference; empty means those learnt from nodes seen.
+    /// Shapes of nodes to pack into, before those learnt from nodes seen and those of the catalogue.
     pub shapes: Vec<Shape>,
     /// How near to each other the nodes of a gang are; `None` means it does not matter.
     pub colocation: Option<Colocation>,
@@ -83,6 +83,8 @@ pub struct Policy {
     pub do_not_repair: bool,
     /// NodePool limits.
     pub capacity_gate: Gate,
+    /// What is done where a bound names an amount that is not known of the nodes.
+    pub unknown: Unknown,
     /// Quota of the ClusterQueue, which Kueue has reserved already.
     pub quota_gate: Gate,
     /// NodeClass readiness.
@@ -179,7 +181,7 @@ impl Default for Policy {
             strategy: StrategyType::Proactive,
             buffer_time: Span::seconds(0),
             managed_resources: Vec::new(),
-            packing: PackingMode::PerPod,
+            packing: PackingMode::Auto,
             shapes: Vec::new(),
             colocation: None,
             deadlines: Limits {
@@ -201,6 +203,7 @@ impl Default for Policy {
             hold_limit: Span::minutes(24 * 60),
             do_not_repair: false,
             capacity_gate: Gate::Enforce,
+            unknown: Unknown::Wait,
             quota_gate: Gate::Warn,
             node_class_gate: Gate::Enforce,
             budget: Budget::default(),

@@ -7,6 +7,9 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+/// API group of the NodeClasses of Karpenter's kwok provider.
+pub const KWOK: &str = "karpenter.kwok.sh";
+
 /// A cloud provider whose NodeClass is known.
 #[derive(JsonSchema, Serialize, Deserialize, clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
@@ -32,7 +35,7 @@ impl CloudProvider {
             Self::Aws => &[("karpenter.k8s.aws", "EC2NodeClass")],
             Self::Gcp => &[("karpenter.k8s.gcp", "GCENodeClass"), ("karpenter.gcp.io", "GCPNodeClass")],
             Self::Azure => &[("karpenter.azure.com", "AKSNodeClass")],
-            Self::Kwok => &[("karpenter.kwok.sh", "KWOKNodeClass")],
+            Self::Kwok => &[(KWOK, "KWOKNodeClass")],
             Self::None => &[],
         }
     }
@@ -51,8 +54,14 @@ impl fmt::Display for CloudProvider {
 }
 
 /// Resources that are accelerators on any provider.
-pub const ACCELERATORS: [&str; 5] =
-    ["nvidia.com/gpu", "amd.com/gpu", "google.com/tpu", "aws.amazon.com/neuron", "aws.amazon.com/neuroncore"];
+pub const ACCELERATORS: [&str; 6] = [
+    "nvidia.com/gpu",
+    "amd.com/gpu",
+    "google.com/tpu",
+    "aws.amazon.com/neuron",
+    "aws.amazon.com/neuroncore",
+    "habana.ai/gaudi",
+];
 
 /// What stands for the parts of a nodeClassRef that a NodePool leaves out.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -102,6 +102,7 @@ impl Policy {
 
     fn gates(&mut self, stated: &Gates) {
         set(&mut self.capacity_gate, stated.capacity.as_ref());
+        set(&mut self.unknown, stated.unknown.as_ref());
         set(&mut self.quota_gate, stated.quota.as_ref());
         set(&mut self.node_class_gate, stated.node_class.as_ref());
         if let Some(budget) = &stated.budget {
@@ -171,6 +172,7 @@ impl Policy {
             }),
             gates: Some(Gates {
                 capacity: Some(self.capacity_gate),
+                unknown: Some(self.unknown),
                 quota: Some(self.quota_gate),
                 node_class: Some(self.node_class_gate),
                 budget: Some(self.budget.clone()).filter(|b| *b != Budget::default()),

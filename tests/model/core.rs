@@ -78,6 +78,7 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
         choice: 0,
         choices: 1,
         reports: Vec::new(),
+        passed_over: Vec::new(),
     })
 });
 

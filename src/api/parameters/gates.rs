@@ -18,6 +18,10 @@ pub struct Gates {
     /// are about to create counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Gate>,
+    /// What is done where a NodePool limit or a bound of the budget names an amount that is not known of the nodes, because
+    /// nothing is known of an instance type that they may be of.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unknown: Option<Unknown>,
     /// Quota of the ClusterQueue. Kueue has reserved it already, so this only finds what does not add up.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub quota: Option<Gate>,
@@ -43,6 +47,16 @@ pub enum Gate {
     Warn,
     /// Do not look.
     Off,
+}
+
+/// What is done where an amount is not known.
+#[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unknown {
+    /// Wait until it is.
+    #[default]
+    Wait,
+    /// Say so and go on, with no more counted than the nodes are asked for.
+    Warn,
 }
 
 /// What one gang may cost. What is absent is unbounded.

@@ -11,7 +11,7 @@ mod retry;
 mod strict;
 
 pub use custody::{Allocatable, Custody, NodeConditionWanted, OnNodeLost, Pinning, Readiness, Release};
-pub use gates::{Budget, Gate, Gates, Placement, Prices};
+pub use gates::{Budget, Gate, Gates, Placement, Prices, Unknown};
 pub use nodes::{CapacityType, Colocation, ColocationMode, Packing, PackingMode, Shape, Tier};
 pub use retry::{Backoff, Compat, OnExhausted, Retry};
 

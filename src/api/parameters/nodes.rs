@@ -59,10 +59,10 @@ impl CapacityType {
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Packing {
-    /// One pod per node, or as many as fit.
+    /// Whether pods share nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<PackingMode>,
-    /// Shapes of nodes to pack into, in order of preference; empty means those learnt from nodes seen.
+    /// Shapes of nodes to pack into, before those learnt from nodes seen and those of the embedded catalogue of types.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub shapes: Option<Vec<Shape>>,
@@ -71,8 +71,10 @@ pub struct Packing {
 /// How pods share nodes.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PackingMode {
-    /// One node per pod.
+    /// `Fill` where every instance type that a node may be of is known, `PerPod` where not; the plan says which.
     #[default]
+    Auto,
+    /// One node per pod.
     PerPod,
     /// As many pods on a node as its shape has room for, the largest first.
     Fill,

@@ -3,9 +3,10 @@
 use super::admission::Admitted;
 use crate::api::pod::ResourceList;
 use crate::cli::Failure;
+use crate::names;
 use crate::plan::gates::Report;
 use crate::plan::resources::{amount, is_positive, shown};
-use crate::plan::{Obstacle, Outcome, Plan, Slot, Surveyed, cost};
+use crate::plan::{Obstacle, Outcome, PassedOver, Plan, Slot, Surveyed, cost};
 use crate::policy::Policy;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -31,6 +32,7 @@ pub struct View {
     #[serde(skip_serializing_if = "Option::is_none")]
     cost_per_hour: Option<String>,
     gates: Vec<Report>,
+    passed_over: Vec<PassedOver>,
     notes: Vec<String>,
     ways: Vec<Way>,
 }
@@ -44,6 +46,9 @@ struct Group {
     node_pool: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     instance_type: Option<String>,
+    /// The types that the nodes may be of, where they are listed.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    instance_types: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     known_from: Option<String>,
     pods: Vec<String>,
@@ -110,6 +115,7 @@ impl View {
                 (cost.unpriced == 0 && plan.nodes() > 0).then(|| cost.at_most.to_string())
             }),
             gates: plan.map_or_else(|| nearest().to_vec(), |plan| plan.reports.clone()),
+            passed_over: plan.map_or_else(|| of_ways(ways), |plan| plan.passed_over.clone()),
             notes: plan.map_or_else(Vec::new, |plan| plan.notes.clone()),
             ways: ways
                 .iter()
@@ -148,6 +154,10 @@ impl View {
             let row = |r: &Report| [r.gate.to_string(), r.answer.to_string(), r.message.clone()].to_vec();
             text += &section(&["GATE", "ANSWER", "WHY"], self.gates.iter().map(row).collect());
         }
+        if !self.passed_over.is_empty() {
+            let row = |one: &PassedOver| [one.node_pool.clone(), one.reason.clone()].to_vec();
+            text += &section(&["PASSED OVER", "WHY"], self.passed_over.iter().map(row).collect());
+        }
         if self.ways.len() > 1 {
             let rows = self.ways.iter().map(Way::row).collect();
             text += &section(&["", "TIER", "NODES", "IN THE WAY"], rows);
@@ -158,6 +168,13 @@ impl View {
         }
         if self.notes.is_empty() { text } else { text + "\n" }
     }
+}
+
+/// NodePools that come into question for no way.
+fn of_ways(ways: &[Surveyed]) -> Vec<PassedOver> {
+    let mut all = Vec::new();
+    PassedOver::add(&mut all, ways.iter().flat_map(|way| way.passed_over.iter().cloned()));
+    all
 }
 
 fn section(head: &[&str], rows: Vec<Vec<String>>) -> String {
@@ -181,6 +198,7 @@ impl Group {
             nodes: *nodes,
             node_pool: slot.node_pool.clone(),
             instance_type: shape.map(|s| s.instance_type.clone()),
+            instance_types: listed_types(slot),
             known_from: shape.map(|s| s.source.to_string()),
             pods: slot.pods.iter().map(|share| format!("{}×{}", share.pods, share.pod_set)).collect(),
             unused: shape.map_or_else(BTreeMap::new, |s| unused(&requests, &s.allocatable)),
@@ -209,6 +227,15 @@ impl Group {
             self.cost_per_hour.clone().unwrap_or_else(|| "unknown".to_owned()),
         ]
     }
+}
+
+/// The instance types that a claim lists.
+fn listed_types(slot: &Slot) -> Vec<String> {
+    let asked = slot.template.spec.requirements.iter();
+    asked
+        .filter(|r| r.key == names::INSTANCE_TYPE && r.operator == "In")
+        .flat_map(|r| r.values.clone())
+        .collect()
 }
 
 /// The parts of a node that nobody asks for, in percent, but for the places for pods.

@@ -6,6 +6,7 @@ use crate::api::pod::ResourceList;
 use crate::plan::resources::{first_short, shown, sum};
 use crate::plan::{ObstacleReason, Plan, cost};
 use crate::policy::Policy;
+use crate::policy::preset::KWOK;
 use crate::words::counted;
 
 /// The gang is not larger than the whole controller allows.
@@ -33,7 +34,7 @@ pub fn ask(policy: &Policy, plan: &Plan) -> Vec<Report> {
     let nodes = budget
         .max_nodes
         .map(|most| within(plan.nodes() <= most, &counted(plan.nodes(), "node"), &most.to_string()));
-    let resources = budget.max_resources.as_ref().map(|most| of_resources(plan, most));
+    let resources = budget.max_resources.as_ref().map(|most| of_resources(policy, plan, most));
     let money = budget.max_hourly_cost.map(|most| of_money(policy, plan, most));
     nodes.into_iter().chain(resources).chain(money).collect()
 }
@@ -51,7 +52,7 @@ fn within(fits: bool, takes: &str, most: &str) -> Report {
     )
 }
 
-fn of_resources(plan: &Plan, most: &ResourceList) -> Report {
+fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> Report {
     let all = plan.reservations("");
     let total = all.iter().fold(ResourceList::new(), |t, r| sum(&t, &r.most));
     let bounded: ResourceList = total.into_iter().filter(|(key, _)| most.contains_key(key)).collect();
@@ -62,7 +63,15 @@ fn of_resources(plan: &Plan, most: &ResourceList) -> Report {
     };
     let report = within(short.is_none(), &format!("{} {key}", shown(&bounded, key)), &shown(most, key));
     let or_more = all.iter().map(|r| r.or_more).fold(0, u32::saturating_add);
-    if report.answer == Answer::Allow { report.unless_larger(or_more) } else { report }
+    let is_unknown = |key: &String| all.iter().any(|r| r.or_more > 0 && !r.counted.contains(key));
+    let unknown: Vec<&str> = most.keys().filter(|key| is_unknown(key)).map(String::as_str).collect();
+    if report.answer != Answer::Allow || unknown.is_empty() {
+        return report;
+    }
+    if plan.slots.iter().all(|slot| slot.template.spec.node_class_ref.group == KWOK) {
+        return report.unless_larger(or_more);
+    }
+    report.not_known(or_more, &unknown, policy.unknown)
 }
 
 fn of_money(policy: &Policy, plan: &Plan, most: Price) -> Report {

@@ -2,17 +2,20 @@
 //! everything counted that exists or is about to.
 
 use super::{Answer, Gate, Report};
+use crate::api::node_claim::NodeClaimSpec;
 use crate::api::pod::ResourceList;
 use crate::api::{NodeClaim, NodePool};
 use crate::names;
 use crate::plan::requirements::Requirements;
 use crate::plan::resources::{amount, first_short, max, shown, sum, times};
-use crate::plan::shapes::{Shape, known};
+use crate::plan::shapes::{Shape, Sources, known};
 use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation, Slot, warm};
 use crate::policy::Policy;
+use crate::policy::preset::KWOK;
 use crate::words::counted;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// The key under which a NodePool limits the number of its nodes.
 const NODES: &str = "nodes";
@@ -38,22 +41,32 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
                     let message = message + &even_alone(limits?, wanted, plan, (cluster, request.policy));
                     report.answer(Answer::Wait, message).because(ObstacleReason::LimitExceeded)
                 }
-                None => allowed(report, pool(&wanted.node_pool)?, wanted),
+                None => allowed(report, pool(&wanted.node_pool)?, wanted, request.policy),
             })
         })
         .map(|report| report.with_force_of(request.policy.capacity_gate))
         .collect()
 }
 
-fn allowed(report: Report, pool: &NodePool, wanted: &Reservation) -> Report {
+fn allowed(report: Report, pool: &NodePool, wanted: &Reservation, policy: &Policy) -> Report {
     let limits = pool.spec.limits.as_ref();
     let more = format!("{} of NodePool {}", counted(wanted.nodes, "more node"), wanted.node_pool);
     if limits.is_none_or(BTreeMap::is_empty) {
         return report.allow(format!("{more}, which has no limits"));
     }
-    let report = report.allow(format!("{more}, within its limits"));
-    let bounds_resources = limits.is_some_and(|l| l.keys().any(|key| key != NODES));
-    if bounds_resources { report.unless_larger(wanted.or_more) } else { report }
+    let bounded = limits.into_iter().flat_map(BTreeMap::keys).filter(|key| *key != NODES);
+    let unknown: Vec<&str> = bounded
+        .filter(|key| wanted.or_more > 0 && !wanted.counted.contains(*key))
+        .map(String::as_str)
+        .collect();
+    if unknown.is_empty() {
+        return report.allow(format!("{more}, within its limits"));
+    }
+    // Its nodes are made of nothing.
+    if pool.spec.template.spec.node_class_ref.group == KWOK {
+        return report.allow(format!("{more}, within its limits")).unless_larger(wanted.or_more);
+    }
+    report.not_known(wanted.or_more, &unknown, policy.unknown)
 }
 
 fn over_limit(
@@ -118,10 +131,14 @@ fn largest(slot: &Slot, key: &str, cluster: &Cluster<'_>, policy: &Policy) -> Op
     let most = amount(&slot.most.resources, key);
     let mut asked = Requirements::default();
     asked.add_all(&claim.requirements).ok()?;
-    let known = known(&policy.shapes, cluster.shapes, &asked, &slot.node_pool);
-    let has = |shape: &&Shape| amount(&shape.allocatable, key) == most;
+    let known = known(from(cluster, policy, claim), &asked, &slot.node_pool);
+    let has = |shape: &&Arc<Shape>| amount(&shape.allocatable, key) == most;
     let shape = known.shapes.iter().filter(|_| most > amount(&claim.resources.requests, key)).find(has)?;
     Some(format!(", a {} with {} {key}", shape.instance_type, shown(&slot.most.resources, key)))
+}
+
+fn from<'a>(cluster: &Cluster<'a>, policy: &'a Policy, claim: &'a NodeClaimSpec) -> Sources<'a> {
+    Sources { stated: &policy.shapes, learnt: cluster.shapes, group: &claim.node_class_ref.group }
 }
 
 /// What a claim has; before launch, that of the largest type that it may come to be of.
@@ -132,8 +149,8 @@ fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy) -> Resourc
     if has_come || asked.add_all(&claim.spec.requirements).is_err() {
         return counted;
     }
-    let known = known(&policy.shapes, cluster.shapes, &asked, claim.label(names::NODEPOOL));
-    let shapes = known.shapes.iter().filter(|_| known.lists_types);
+    let known = known(from(cluster, policy, &claim.spec), &asked, claim.label(names::NODEPOOL));
+    let shapes = known.shapes.iter().filter(|_| known.is_bounded);
     let holding = shapes.filter(|s| first_short(&counted, &s.room(&ResourceList::new())).is_none());
     holding.fold(counted.clone(), |most, shape| max(&most, &shape.allocatable))
 }
@@ -202,6 +219,74 @@ mod tests {
         assert!(world.obstacle().1.contains("limit of 4 nvidia.com/gpu: 10 in use and 2 more"));
     }
 
+    /// A NodePool of EC2 with these requirements and limits.
+    fn ec2(requirements: &Value, limits: &Value) -> std::sync::Arc<NodePool> {
+        let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+        let template = json!({"spec": {"requirements": requirements, "nodeClassRef": class}});
+        pool("gpu", &json!({"spec": {"limits": limits, "template": template}}))
+    }
+
+    /// Sixteen pods of one GPU on a NodePool of one type of eight, of which the limit allows as many as on eight nodes.
+    fn sixteen(limit: &str) -> World {
+        let mut world = World::new()
+            .workload(&json!({"spec": {"podSets": [crate::plan::fixtures::pod_set("main", 16)]}}));
+        let types = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge"]}]);
+        world.pools = vec![ec2(&types, &json!({"nvidia.com/gpu": limit}))];
+        world
+    }
+
+    #[test]
+    fn a_limit_of_devices_holds_although_nobody_stated_what_the_types_have() {
+        let mut world = sixteen("64");
+        world.policy.packing = parameters::PackingMode::PerPod;
+        let (reason, message) = world.obstacle();
+        assert_eq!(reason, ObstacleReason::LimitExceeded);
+        assert!(message.contains("0 in use and 128 more"), "{message}");
+        world.policy.packing = parameters::PackingMode::Auto;
+        assert_eq!(world.provisioned().slots.len(), 2);
+        assert_eq!(sixteen("15").obstacle().0, ObstacleReason::LimitExceeded);
+    }
+
+    #[test]
+    fn a_family_counts_with_the_largest_type_that_its_claims_list() {
+        let family =
+            json!([{"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["g6"]}]);
+        let mut world = World { pools: vec![ec2(&family, &json!({"nvidia.com/gpu": "2"}))], ..World::new() };
+        world.policy.packing = parameters::PackingMode::PerPod;
+        let plan = world.provisioned();
+        assert_eq!(plan.reservations("g1")[0].most["nvidia.com/gpu"].0, "2", "larger types are left out");
+        assert!(
+            plan.notes.iter().any(|n| n.contains("are left out: 2 nodes of it are over the limits")),
+            "{:?}",
+            plan.notes
+        );
+    }
+
+    #[test]
+    fn an_amount_that_is_not_known_is_waited_for_or_warned_of_and_never_taken_for_small() {
+        let unheard = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p9.huge"]}]);
+        let of = |limits: &Value| World { pools: vec![ec2(&unheard, limits)], ..World::new() };
+        let mut world = of(&json!({"nvidia.com/gpu": "64", "nodes": "9"}));
+        let (reason, message) = world.obstacle();
+        assert_eq!(reason, ObstacleReason::AmountUnknown);
+        assert!(message.contains("so how much nvidia.com/gpu they have cannot be compared"), "{message}");
+        let survey = crate::plan::survey(&world.cluster(), &world.request()).unwrap();
+        let report = survey[0].reports.iter().find(|r| r.gate == Gate::Capacity).unwrap();
+        assert_eq!((report.answer, report.is_closed()), (Answer::Unknown, true));
+        world.policy.unknown = parameters::Unknown::Warn;
+        let plan = world.provisioned();
+        assert!(plan.notes.iter().any(|note| note.contains("cannot be compared")), "{:?}", plan.notes);
+        assert_eq!(of(&json!({"nodes": "9"})).provisioned().slots.len(), 2, "nodes are counted");
+        let count = json!({"key": names::DEVICE_COUNTS[0], "operator": "In", "values": ["8"]});
+        let counted = json!([unheard[0], count]);
+        let world = World { pools: vec![ec2(&counted, &json!({"nvidia.com/gpu": "64"}))], ..World::new() };
+        assert_eq!(
+            world.provisioned().reservations("g1")[0].most["nvidia.com/gpu"].0,
+            "16",
+            "the count is stated"
+        );
+    }
+
     /// A NodePool of two types with this limit of GPUs.
     fn typed(limit: &str) -> std::sync::Arc<NodePool> {
         let requirement = json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": ["g5", "p5"]});
@@ -221,6 +306,7 @@ mod tests {
     #[test]
     fn a_type_of_which_so_many_nodes_are_over_the_limits_at_all_is_left_out() {
         let mut world = world(&json!({}));
+        world.policy.packing = parameters::PackingMode::PerPod;
         world.policy.shapes = shapes(&["g5", "p5"]);
         let types = |world: &World| {
             let plan = world.provisioned();
@@ -246,6 +332,7 @@ mod tests {
     #[test]
     fn a_claim_that_has_not_launched_counts_with_the_largest_type_that_it_lists() {
         let mut world = world(&json!({"nvidia.com/gpu": "9"}));
+        world.policy.packing = parameters::PackingMode::PerPod;
         world.policy.shapes = shapes(&["g5", "p5"]);
         let listing = |types: &[&str]| {
             let requirement = json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": types});
@@ -260,6 +347,7 @@ mod tests {
     #[test]
     fn a_type_that_is_over_the_limits_by_itself_is_named() {
         let mut world = world(&json!({}));
+        world.policy.packing = parameters::PackingMode::PerPod;
         world.policy.shapes = shapes(&["p5"]);
         let requirement = json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]});
         let template = json!({"spec": {"requirements": [requirement]}});
@@ -334,6 +422,7 @@ mod tests {
             nodes,
             most: ResourceList::new(),
             or_more: 0,
+            counted: BTreeSet::new(),
         };
         world.reserved = vec![reserved("g1", "gpu", 9), reserved("g2", "cpu", 9), reserved("g2", "gpu", 1)];
         assert_eq!(world.provisioned().slots.len(), 2);

@@ -14,7 +14,7 @@ pub mod readiness;
 
 use super::{Cluster, Obstacle, ObstacleReason, Plan, Request};
 use crate::api::parameters;
-use crate::words::counted;
+use crate::words::{counted, few};
 use jiff::Timestamp;
 use serde::Serialize;
 use std::fmt;
@@ -59,7 +59,7 @@ impl fmt::Display for Gate {
 pub enum Answer {
     /// Nothing is in the way.
     Allow,
-    /// There is nothing to compare with yet, which does not hold the plan up.
+    /// There is nothing to compare with yet.
     Unknown,
     /// Something is, and the policy does not mind.
     Warn,
@@ -97,6 +97,9 @@ pub struct Report {
     reason: ObstacleReason,
     #[serde(skip)]
     until: Option<Timestamp>,
+    /// Whether it is waited for what is not known.
+    #[serde(skip)]
+    is_awaited: bool,
 }
 
 impl Report {
@@ -108,6 +111,7 @@ impl Report {
             message: String::new(),
             reason: ObstacleReason::NotAllowed,
             until: None,
+            is_awaited: false,
         }
     }
 
@@ -119,6 +123,19 @@ impl Report {
         self.answer = answer;
         self.message = message.into();
         self
+    }
+
+    /// That these amounts of so many of the nodes are not known, so that nobody can tell whether they are within a bound.
+    fn not_known(mut self, nodes: u32, amounts: &[&str], unknown: parameters::Unknown) -> Self {
+        let message = format!(
+            "nothing is known of an instance type that {} may be of, so how much {} they have cannot be compared; name instance \
+             types in NodePool or tier, and state what they have under packing.shapes, or set gates.unknown: Warn",
+            counted(nodes, "node"),
+            few(amounts.iter().copied())
+        );
+        self.is_awaited = unknown == parameters::Unknown::Wait;
+        let answer = if self.is_awaited { Answer::Unknown } else { Answer::Warn };
+        self.because(ObstacleReason::AmountUnknown).answer(answer, message)
     }
 
     /// With the word that it was reckoned without knowing how large so many of the nodes are.
@@ -155,6 +172,7 @@ impl Report {
     /// Whether it keeps the plan from being bought.
     pub fn is_closed(&self) -> bool {
         matches!(self.answer, Answer::Wait | Answer::Refuse)
+            || (self.answer == Answer::Unknown && self.is_awaited)
     }
 
     fn obstacle(&self) -> Obstacle {

@@ -1,15 +1,70 @@
 //! Of which instance types the nodes of a slot may be, and what the largest of them has.
 
 use super::Site;
+use crate::api::amount::Price;
 use crate::api::parameters::Gate;
 use crate::api::pod::ResourceList;
 use crate::names;
+use crate::plan::requirements::Values;
 use crate::plan::shapes::{Shape, devices_per_node};
-use crate::plan::{Most, resources};
-use crate::words::counted;
+use crate::plan::{Most, Obstacle, ObstacleReason, cost, resources};
+use crate::words::{counted, few};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// Most types that a claim lists, as many as Karpenter asks the provider for.
+const MOST: usize = 60;
 
 impl Site<'_> {
+    /// The lowest price by which types are compared: that of the policy, or else the provider's on demand.
+    pub(super) fn price(&self, instance_type: &str) -> Option<Price> {
+        let requirements = &self.family.draft.requirements;
+        let stated = cost::cheapest(&self.request.policy.budget, instance_type, requirements);
+        let region =
+            requirements.get(names::REGION).and_then(Values::listed).and_then(|regions| regions.first());
+        stated.or_else(|| self.family.known.catalogue?.price(instance_type, region.map(String::as_str)))
+    }
+
+    /// The cheapest of these types, as many as a claim may list, with as many distinct values of each label as asked for.
+    ///
+    /// # Errors
+    /// Where they have too few values of a label.
+    pub(super) fn cheapest(&self, mut types: Vec<String>) -> Result<Vec<String>, Obstacle> {
+        let price = |name: &String| self.price(name).map_or(u64::MAX, |price| price.micros);
+        types.sort_by_cached_key(price);
+        let mut chosen: BTreeSet<&String> = BTreeSet::new();
+        let asked = self.family.draft.requirements.iter().filter_map(|(key, v)| Some((key, v.at_least()?)));
+        for (key, least) in asked.filter(|(key, _)| !types.is_empty() && *key != names::INSTANCE_TYPE) {
+            let mut first: BTreeMap<&str, &String> = BTreeMap::new();
+            for name in &types {
+                if let Some(value) = self.family.known.catalogue.and_then(|c| c.label(name, key)) {
+                    if first.len() < least {
+                        first.entry(value).or_insert(name);
+                    }
+                }
+            }
+            if self.family.known.catalogue.is_some() && first.len() < least {
+                let message = format!(
+                    "NodePool {} asks for {least} values of {key} to choose from, and the types that hold the pods have {}; \
+                     lower minValues or request less per pod",
+                    self.family.draft.node_pool,
+                    first.len()
+                );
+                return Err(Obstacle::new(ObstacleReason::RequirementsClash, message));
+            }
+            chosen.extend(first.into_values());
+        }
+        for name in &types {
+            if chosen.len() < MOST {
+                chosen.insert(name);
+            }
+        }
+        let chosen: BTreeSet<String> = chosen.into_iter().cloned().collect();
+        types.retain(|name| chosen.contains(name));
+        Ok(types)
+    }
+
     /// Of these types, or else of those that are listed, the ones that so many nodes may be of. As given where none
     /// would be left, or all are.
     pub(super) fn possible(
@@ -23,14 +78,21 @@ impl Site<'_> {
         let all: Vec<&String> =
             if types.is_empty() { listed.into_iter().flatten().collect() } else { types.iter().collect() };
         let why_not = |name: &String| {
-            let shape = self.known.shapes.iter().find(|shape| shape.instance_type == *name)?;
-            self.why_not(shape, count, requests).map(|why| format!("type {name} is left out: {why}"))
+            let shape = self.family.known.shapes.iter().find(|shape| shape.instance_type == *name)?;
+            self.why_not(shape, count, requests)
         };
         let (left, out): (Vec<&String>, Vec<&String>) = all.into_iter().partition(|t| why_not(t).is_none());
         if left.is_empty() || out.is_empty() {
             return types.to_vec();
         }
-        notes.extend(out.into_iter().filter_map(why_not));
+        let mut reasons: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        for name in out {
+            reasons.entry(why_not(name).unwrap_or_default()).or_default().push(name);
+        }
+        notes.extend(reasons.into_iter().map(|(why, types)| match types.as_slice() {
+            [only] => format!("type {only} is left out: {why}"),
+            _ => format!("types {} are left out: {why}", few(types.into_iter())),
+        }));
         left.into_iter().cloned().collect()
     }
 
@@ -52,25 +114,27 @@ impl Site<'_> {
 
     /// The most that a node may have which is to have this: that of the largest type it may be of.
     pub(super) fn most(&self, requests: &ResourceList, types: &[String]) -> Most {
-        let shapes = || self.known.shapes.iter();
-        let may_be = |shape: &&Shape| {
+        let shapes = || self.family.known.shapes.iter();
+        let may_be = |shape: &&Arc<Shape>| {
             let named = types.is_empty() || types.contains(&shape.instance_type);
             named && resources::first_short(requests, &shape.room(&ResourceList::new())).is_none()
         };
-        let listed = !types.is_empty() || self.known.lists_types;
+        let listed = !types.is_empty() || self.family.known.is_bounded;
         // Where any type is possible, that a large one is known does not make it likely.
         let holding = shapes().filter(|_| listed).filter(may_be);
         let mut most =
             holding.fold(requests.clone(), |most, shape| resources::max(&most, &shape.allocatable));
         let is_known = |name: &String| shapes().any(|shape| shape.instance_type == *name);
-        let or_more = if types.is_empty() { self.known.others } else { !types.iter().all(is_known) };
+        let or_more = if types.is_empty() { self.family.known.others } else { !types.iter().all(is_known) };
+        let mut counted = None;
         let device = requests.keys().find(|key| resources::is_device(key));
         if let (true, Some(key), Some(count)) =
             (or_more, device, devices_per_node(&self.family.draft.requirements).last())
         {
             let count = ResourceList::from([(key.clone(), Quantity(count.to_string()))]);
             most = resources::max(&most, &count);
+            counted = Some(key.clone());
         }
-        Most { resources: most, or_more }
+        Most { resources: most, or_more, counted }
     }
 }

@@ -1,0 +1,36 @@
+//! Pods without accelerators away from nodes with them, as far as there are others.
+
+use super::{Batch, Filled, Kind, Misfit, pack, resources};
+use crate::api::pod::ResourceList;
+use crate::plan::shapes::Shape;
+use std::sync::Arc;
+
+/// Packs all pods, those without accelerators into nodes without them where such nodes hold them.
+///
+/// # Errors
+/// The first batch whose pod fits nowhere.
+pub fn spread(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
+    let all = || kinds.iter().enumerate();
+    let (places, plain): (Vec<usize>, Vec<Kind>) =
+        all().filter(|(_, kind)| !kind.has_accelerator).map(|(place, kind)| (place, kind.clone())).unzip();
+    let goes_there = |batch: &Batch| {
+        !resources::has_accelerator(&batch.needs)
+            && plain.iter().any(|kind| resources::first_short(&batch.needs, &kind.room).is_none())
+    };
+    let these = |plain: bool| -> Vec<Batch> {
+        let pods = |batch: &Batch| if goes_there(batch) == plain { batch.pods } else { 0 };
+        batches.iter().map(|batch| Batch { pods: pods(batch), ..batch.clone() }).collect()
+    };
+    let mut filled = pack(&these(false), kinds)?;
+    let more = pack(&these(true), &plain)?;
+    filled.extend(more.into_iter().filter_map(|node| Some(Filled { kind: *places.get(node.kind)?, ..node })));
+    Ok(filled)
+}
+
+/// Of the types that hold this, those without accelerators if it takes none and there are such, by name.
+pub fn fitting(content: &ResourceList, holding: Vec<&Arc<Shape>>) -> Vec<String> {
+    let is_plain = |shape: &&Arc<Shape>| !shape.has_accelerator();
+    let any_plain = !resources::has_accelerator(content) && holding.iter().any(|shape| is_plain(shape));
+    let left = holding.into_iter().filter(|shape| !any_plain || is_plain(shape));
+    left.map(|shape| shape.instance_type.clone()).collect()
+}
