@@ -20,9 +20,14 @@ ci:
 e2e title='':
     bash tests/e2e/run.sh {{ quote(title) }}
 
-# The real control plane to play with, until Ctrl-C; needs Go
-cluster:
-    cargo run -p setu-e2e -- cluster --apply examples/setup
+# The scenarios on Karpenter's own AWS provider before a mock of EC2; needs Go and Python. A part of a title selects
+e2e-aws title='':
+    cargo build --features fail-points --target-dir target/e2e/setu
+    cargo test -p setu-e2e --test aws -- --include-ignored {{ quote(title) }}
+
+# The real control plane to play with, until Ctrl-C; needs Go. `just cluster --provider aws` has the AWS provider, and needs Python too
+cluster *flags='--apply examples/setup':
+    cargo run -p setu-e2e -- cluster {{ flags }}
 
 # Random dramas in the embedded cluster, on all cores; prints gangs/s and what met what
 soak count='1000' from='1000000':

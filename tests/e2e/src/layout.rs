@@ -36,6 +36,12 @@ impl Layout {
         self.source.join("manifests").join(name)
     }
 
+    /// What `cluster --provider aws` applies: a NodeClass, NodePools, and the queues of the examples.
+    pub fn aws_setup(&self) -> Vec<PathBuf> {
+        let examples = self.source.join("../../examples/setup");
+        vec![self.manifest("aws"), examples.join("crds.yaml"), examples.join("queues.yaml")]
+    }
+
     /// What the cloud sells, in the format of Karpenter's kwok provider.
     pub fn instance_types(&self) -> PathBuf {
         self.source.join("instance-types.json")

@@ -5,10 +5,12 @@
 //! [`Stack`] starts them, waits until each really answers and leaves no process behind,
 //! however the test ends. [`apply`] puts objects into it, [`programs`] builds the binaries.
 //! The cloud behind Karpenter obeys the ConfigMap [`WEATHER_NAMESPACE`]/[`WEATHER_NAME`];
-//! its rules are those of `programs/karpenter/weather.go`.
+//! its rules are those of `programs/karpenter/weather.go`. With [`Provider::Aws`] it is Karpenter's own AWS provider
+//! instead, in front of a mock of EC2 that fails as a test wants: see [`aws`].
 
 mod accounts;
 pub mod apply;
+pub mod aws;
 pub mod definitions;
 mod identity;
 mod jaeger;
@@ -25,7 +27,7 @@ mod stack;
 
 pub use layout::Layout;
 pub use process::Program;
-pub use stack::{Options, Scope, Stack};
+pub use stack::{Options, Provider, Scope, Stack};
 
 /// A pod with this annotation runs so long (`5s`, `2m`) and then succeeds; without it, it runs until deleted.
 pub const RUN_FOR_ANNOTATION: &str = "e2e.setu/run-for";

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
-use setu_e2e::{Layout, Options, Scope, Stack, programs};
+use setu_e2e::{Layout, Options, Provider, Scope, Stack, programs};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// The real control plane for Setu's tests, on loopback.
@@ -23,10 +23,18 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Build all programs that are missing or out of date.
-    Build,
+    Build {
+        /// The cloud that Karpenter buys from.
+        #[arg(long, value_enum, default_value_t)]
+        provider: Provider,
+    },
     /// Start the control plane and keep it until Ctrl-C or SIGTERM.
     Cluster {
-        /// Apply every YAML file of this folder, or this file, once all is ready; may be repeated.
+        /// The cloud that Karpenter buys from.
+        #[arg(long, value_enum, default_value_t)]
+        provider: Provider,
+        /// Apply every YAML file of this folder, or this file, once all is ready; may be repeated. With the
+        /// provider `aws` and without this, queues and NodePools to play with.
         #[arg(long, value_name = "PATH")]
         apply: Vec<PathBuf>,
         /// Only etcd and kube-apiserver.
@@ -52,10 +60,13 @@ async fn main() -> ExitCode {
 async fn run(arguments: Arguments) -> Result<()> {
     let layout = arguments.workspace.as_deref().map(Layout::of_workspace).unwrap_or_default();
     match arguments.command {
-        Command::Build => programs::build(&layout),
-        Command::Cluster { apply, api_server_only, jaeger } => {
+        Command::Build { provider } => programs::build(&layout, provider),
+        Command::Cluster { provider, mut apply, api_server_only, jaeger } => {
             let scope = if api_server_only { Scope::ApiServer } else { Scope::Full };
-            cluster(Options { layout, scope, apply, jaeger, job_kinds: true }).await
+            if apply.is_empty() && provider == Provider::Aws {
+                apply = layout.aws_setup();
+            }
+            cluster(Options { layout, scope, provider, apply, jaeger, job_kinds: true }).await
         }
     }
 }

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-use crate::Layout;
 use crate::identity::Identity;
 use crate::ports::Ports;
 use crate::process::{Launch, Program};
+use crate::{Layout, Provider};
 
 pub(crate) fn kwok(layout: &Layout, folder: &Path, identity: &Identity, ports: Ports) -> Result<Launch> {
     let stages = folder.join("stages.yaml");
@@ -46,9 +46,12 @@ pub(crate) fn karpenter(layout: &Layout, identity: &Identity, ports: Ports) -> L
     launch
 }
 
-/// Karpenter's CRDs.
-pub(crate) fn karpenter_manifests(layout: &Layout) -> PathBuf {
-    layout.upstream().join("karpenter.yaml")
+/// Karpenter's CRDs, with those of this provider.
+pub(crate) fn karpenter_manifests(layout: &Layout, provider: Provider) -> PathBuf {
+    layout.upstream().join(match provider {
+        Provider::Kwok => "karpenter.yaml",
+        Provider::Aws => "karpenter-aws.yaml",
+    })
 }
 
 fn read(path: &Path) -> Result<String> {

@@ -21,6 +21,8 @@ pub(crate) struct Ports {
     pub karpenter_health: u16,
     pub karpenter_metrics: u16,
     pub jaeger: [u16; 7],
+    /// Of moto and of the proxy in front of it.
+    pub cloud: [u16; 2],
 }
 
 impl Ports {
@@ -46,6 +48,7 @@ impl Ports {
             karpenter_health: next()?,
             karpenter_metrics: next()?,
             jaeger: [next()?, next()?, next()?, next()?, next()?, next()?, next()?],
+            cloud: [next()?, next()?],
         })
     }
 }

@@ -29,14 +29,16 @@ pub enum Program {
     JobSet,
     /// The controller of LeaderWorkerSets.
     LeaderWorkerSet,
-    /// Karpenter with the cloud under weather.
+    /// moto, which plays AWS.
+    Moto,
+    /// Karpenter, with the provider that the stack was started with.
     Karpenter,
     /// Jaeger, all of it in one.
     Jaeger,
 }
 
 impl Program {
-    /// The name of its binary and of its log.
+    /// Its name, which its log has too.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
@@ -47,6 +49,7 @@ impl Program {
             Self::Kueue => "kueue",
             Self::JobSet => "jobset",
             Self::LeaderWorkerSet => "lws",
+            Self::Moto => "moto",
             Self::Karpenter => "karpenter",
             Self::Jaeger => "jaeger",
         }
@@ -57,13 +60,20 @@ impl Program {
 #[derive(Clone, Debug)]
 pub(crate) struct Launch {
     pub program: Program,
+    /// Its binary, from the folder of the built programs.
+    pub binary: String,
     pub arguments: Vec<String>,
     pub environment: Vec<(&'static str, String)>,
 }
 
 impl Launch {
     pub(crate) fn new(program: Program, arguments: impl IntoIterator<Item = String>) -> Self {
-        Self { program, arguments: arguments.into_iter().collect(), environment: Vec::new() }
+        Self {
+            program,
+            binary: program.name().to_owned(),
+            arguments: arguments.into_iter().collect(),
+            environment: Vec::new(),
+        }
     }
 }
 
@@ -83,7 +93,7 @@ impl Process {
             .append(true)
             .open(log)
             .with_context(|| format!("opening {}", log.display()))?;
-        let child = Command::new(bin.join(program.name()))
+        let child = Command::new(bin.join(&launch.binary))
             .args(&launch.arguments)
             .envs(launch.environment.iter().map(|(key, value)| (key, value)))
             .stdin(Stdio::null())

@@ -10,7 +10,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use sha2::{Digest, Sha256};
 
-use crate::Layout;
+use crate::{Layout, Provider};
 
 const KUBERNETES_VERSION: &str = "v1.36.3";
 
@@ -21,8 +21,8 @@ struct Module {
     binaries: &'static [(&'static str, &'static str)],
 }
 
-/// In build order: the slowest first, helm before Kueue's manifests are rendered.
-const MODULES: [Module; 6] = [
+/// What every stack has, in build order: the slowest first, helm before Kueue's manifests are rendered.
+const MODULES: [Module; 5] = [
     Module {
         name: "k8s",
         binaries: &[
@@ -43,20 +43,30 @@ const MODULES: [Module; 6] = [
             ("lws", "sigs.k8s.io/lws/cmd"),
         ],
     },
-    Module { name: "karpenter", binaries: &[("karpenter", ".")] },
     Module { name: "kwok", binaries: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")] },
     Module { name: "jaeger", binaries: &[("jaeger", "github.com/jaegertracing/jaeger/cmd/all-in-one")] },
 ];
 
+/// Karpenter with this provider.
+const fn karpenter(provider: Provider) -> Module {
+    match provider {
+        Provider::Kwok => Module { name: "karpenter", binaries: &[("karpenter", ".")] },
+        Provider::Aws => Module {
+            name: "aws",
+            binaries: &[("karpenter-aws", "github.com/aws/karpenter-provider-aws/cmd/controller")],
+        },
+    }
+}
+
 /// Builds what is missing or out of date; blocks, and waits for another build of the same
 /// workspace. Progress goes to standard error.
-pub fn build(layout: &Layout) -> Result<()> {
+pub fn build(layout: &Layout, provider: Provider) -> Result<()> {
     for folder in [layout.bin(), layout.upstream()] {
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     }
     let lock = File::create(layout.bin().join(".lock")).context("creating the build lock")?;
     lock.lock().context("waiting for another build")?;
-    for module in &MODULES {
+    for module in MODULES.iter().chain([&karpenter(provider)]) {
         build_module(layout, module).with_context(|| format!("building programs/{}", module.name))?;
     }
     Ok(())
@@ -116,7 +126,9 @@ fn fingerprint(folder: &Path, module: &Module) -> Result<String> {
     let mut files: Vec<PathBuf> = fs::read_dir(folder)
         .with_context(|| format!("reading {}", folder.display()))?
         .filter_map(|entry| entry.ok().map(|entry| entry.path()))
-        .filter(|path| path.extension().is_some_and(|end| end == "go" || end == "mod" || end == "sum"))
+        .filter(|path| {
+            path.extension().is_some_and(|end| ["go", "mod", "sum", "txt"].iter().any(|known| end == *known))
+        })
         .collect();
     files.sort();
     let mut hash = Sha256::new();
@@ -148,6 +160,12 @@ fn take_manifests(layout: &Layout, module: &str) -> Result<()> {
             files.extend(yaml_files(&karpenter.join("kwok/apis/crds"))?);
             write(&layout.upstream().join("karpenter.yaml"), &concatenated(&files)?)
         }
+        "aws" => {
+            let provider = module_folder(&source, "github.com/aws/karpenter-provider-aws")?;
+            let files = yaml_files(&provider.join("pkg/apis/crds"))?;
+            write(&layout.upstream().join("karpenter-aws.yaml"), &concatenated(&files)?)?;
+            install_moto(layout)
+        }
         "kwok" => {
             let stages = module_folder(&source, "sigs.k8s.io/kwok")?.join("kustomize/stage");
             let files = [
@@ -161,6 +179,26 @@ fn take_manifests(layout: &Layout, module: &str) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// A virtual environment of Python with moto, in the versions and with the hashes that its list has.
+fn install_moto(layout: &Layout) -> Result<()> {
+    let folder = layout.bin().join("moto");
+    let mut python = Command::new("python3");
+    python.args(["-m", "venv", "--clear"]).arg(&folder);
+    run(&mut python).context(
+        "making a virtual environment for moto: install Python 3.11 or later with its module venv",
+    )?;
+    let mut pip = Command::new(folder.join("bin/pip"));
+    pip.args([
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--require-hashes",
+        "--requirement",
+    ]);
+    run(pip.arg(layout.module("aws").join("moto.txt"))).context("installing moto")
 }
 
 fn module_folder(source: &Path, module: &str) -> Result<PathBuf> {

@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use crate::identity::{self, Identity};
 use crate::ports::Ports;
 use crate::process::{Launch, Logs, Process, Program, Watchdog};
-use crate::{Layout, apply, jaeger, jobs, kubernetes, kueue, nodes, probe, programs};
+use crate::{Layout, apply, aws, jaeger, jobs, kubernetes, kueue, nodes, probe, programs};
 
 const START_LIMIT: Duration = Duration::from_secs(90);
 
@@ -31,6 +31,16 @@ pub enum Scope {
     ApiServer,
 }
 
+/// The cloud that Karpenter buys from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Provider {
+    /// Ours, under weather.
+    #[default]
+    Kwok,
+    /// Karpenter's own for AWS, in front of a mock; see [`aws`].
+    Aws,
+}
+
 /// What to start.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -38,6 +48,8 @@ pub struct Options {
     pub layout: Layout,
     /// Which programs.
     pub scope: Scope,
+    /// Which cloud.
+    pub provider: Provider,
     /// Files and folders with YAML to apply once everything runs.
     pub apply: Vec<PathBuf>,
     /// Whether Jaeger is started too.
@@ -55,6 +67,8 @@ pub struct Stack {
     launches: BTreeMap<Program, Launch>,
     running: Mutex<Running>,
     client: Option<Client>,
+    provider: Provider,
+    cloud: Option<aws::Cloud>,
     /// Deleted with everything in it when the stack goes; the logs are saved first if it failed.
     folder: TempDir,
     outcome: Outcome,
@@ -76,11 +90,11 @@ impl Stack {
     /// Builds what is not built yet, starts everything and waits until it is ready. The error
     /// carries the last lines of the log of the program that did not come up.
     pub async fn start(options: Options) -> Result<Self> {
-        let layout = options.layout.clone();
-        tokio::task::spawn_blocking(move || programs::build(&layout))
+        let (layout, provider) = (options.layout.clone(), options.provider);
+        tokio::task::spawn_blocking(move || programs::build(&layout, provider))
             .await
             .context("building programs")??;
-        let mut stack = Self::prepare(options.layout)?;
+        let mut stack = Self::prepare(options.layout, provider)?;
         stack.start_api_server().await?;
         if options.scope == Scope::Full {
             stack.start_everything_else(options.job_kinds).await?;
@@ -95,7 +109,7 @@ impl Stack {
         Ok(stack)
     }
 
-    fn prepare(layout: Layout) -> Result<Self> {
+    fn prepare(layout: Layout, provider: Provider) -> Result<Self> {
         fs::create_dir_all(layout.runs()).with_context(|| format!("creating {}", layout.runs().display()))?;
         let folder =
             TempDir::with_prefix_in("stack-", layout.runs()).context("creating the stack's folder")?;
@@ -110,7 +124,11 @@ impl Stack {
             kubernetes::controller_manager(&identity, ports),
             kubernetes::scheduler(&identity, ports),
             nodes::kwok(&layout, folder.path(), &identity, ports)?,
-            nodes::karpenter(&layout, &identity, ports),
+            match provider {
+                Provider::Kwok => nodes::karpenter(&layout, &identity, ports),
+                Provider::Aws => aws::karpenter(&identity, ports),
+            },
+            aws::launch_moto(ports),
             kueue::launch(&layout, folder.path(), &identity, ports)?,
             jobs::launch(Program::JobSet, folder.path(), &identity, ports.jobset)?,
             jobs::launch(Program::LeaderWorkerSet, folder.path(), &identity, ports.lws)?,
@@ -127,6 +145,8 @@ impl Stack {
             launches,
             running: Mutex::new(running),
             client: None,
+            provider,
+            cloud: None,
             folder,
             outcome: Outcome::Open,
         })
@@ -146,7 +166,7 @@ impl Stack {
         Ok(())
     }
 
-    async fn start_everything_else(&self, job_kinds: bool) -> Result<()> {
+    async fn start_everything_else(&mut self, job_kinds: bool) -> Result<()> {
         let client = self.client()?;
         let mut objects = kueue::manifests(&self.layout, self.ports)?;
         if job_kinds {
@@ -154,7 +174,7 @@ impl Stack {
         }
         let definitions = async {
             apply::one(&client, identity::rights()).await?;
-            apply::path(&client, &nodes::karpenter_manifests(&self.layout)).await?;
+            apply::path(&client, &nodes::karpenter_manifests(&self.layout, self.provider)).await?;
             apply::all(&client, objects).await
         };
         tokio::try_join!(
@@ -163,6 +183,11 @@ impl Stack {
             self.start_program(Program::Scheduler),
             self.start_program(Program::Kwok),
         )?;
+        if self.provider == Provider::Aws {
+            self.start_program(Program::Moto).await?;
+            let cloud = aws::Cloud::start(self.ports, client).await;
+            self.cloud = Some(cloud.map_err(|error| self.with_log(Program::Moto, &error))?);
+        }
         let controllers_of_jobs = async {
             if job_kinds {
                 tokio::try_join!(
@@ -188,6 +213,11 @@ impl Stack {
     /// A client of the administrator. It lives in the runtime that started the stack.
     pub fn client(&self) -> Result<Client> {
         self.client.clone().context("the API server has not been started")
+    }
+
+    /// The cloud of a stack with [`Provider::Aws`].
+    pub fn cloud(&self) -> Result<&aws::Cloud> {
+        self.cloud.as_ref().context("the stack was started with another provider")
     }
 
     /// The address of the API server.
@@ -281,6 +311,7 @@ impl Stack {
             Program::Scheduler => probe::answers(&https(ports.scheduler), "/healthz").await,
             Program::Kwok => probe::answers(&http(ports.kwok), "/healthz").await,
             Program::Karpenter => probe::answers(&http(ports.karpenter_health), "/readyz").await,
+            Program::Moto => probe::answers(&http(ports.cloud[0]), "/moto-api/").await,
             Program::Jaeger => probe::answers(&http(jaeger::health(ports)), "/").await,
             Program::JobSet | Program::LeaderWorkerSet => jobs::taken(program, &self.client()?).await,
             Program::ControllerManager => {

@@ -37,8 +37,10 @@ fn root() -> PathBuf {
 #[test]
 fn the_cluster_to_play_with_starts_takes_the_manifests_and_ends() {
     let justfile = std::fs::read_to_string(root().join("justfile")).unwrap();
-    let recipe = justfile.lines().find_map(|l| l.trim().strip_prefix("cargo run -p setu-e2e -- ")).unwrap();
+    let recipe =
+        justfile.lines().find_map(|l| l.strip_prefix("cluster *flags='")?.strip_suffix("':")).unwrap();
     let mut cluster = Command::new(env!("CARGO_BIN_EXE_setu-e2e"))
+        .arg("cluster")
         .args(recipe.split(' '))
         .current_dir(root())
         .stdout(Stdio::piped())

@@ -1,6 +1,6 @@
 //! The real helm, built with the rest of the control plane.
 
-use setu_e2e::{Layout, programs};
+use setu_e2e::{Layout, Provider, programs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -39,7 +39,7 @@ pub fn previous_chart(folder: &Path) -> PathBuf {
 /// Helm, with folders of its own.
 pub fn command(folder: &Path) -> Command {
     let layout = Layout::default();
-    programs::build(&layout).unwrap();
+    programs::build(&layout, Provider::Kwok).unwrap();
     let mut command = Command::new(layout.bin().join("helm"));
     for (key, name) in
         [("HELM_CACHE_HOME", "cache"), ("HELM_CONFIG_HOME", "config"), ("HELM_DATA_HOME", "data")]

@@ -1,0 +1,180 @@
+//! CreateFleet as EC2 answers it: what is asked for is bought offering by offering, the cheapest first, as far as the
+//! rules give it; moto, which knows no shortage, is asked for each part. A call with a client token that has been
+//! answered gets the same answer, and buys nothing more.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+
+use super::proxy::{Form, Shared};
+use super::rules::{Market, Refusal};
+use super::xml::{items, parsed};
+
+const CONFIG: &str = "LaunchTemplateConfigs.";
+
+/// One of the ways in which a call would take an instance.
+#[derive(Clone, Debug)]
+struct Offer {
+    instance_type: String,
+    zone: String,
+    subnet: String,
+    image: String,
+    price: f64,
+    template: String,
+    /// The parameters of this offer alone, as moto is asked.
+    form: Form,
+}
+
+/// Buys, and answers the XML of CreateFleet.
+pub(super) async fn create(shared: &Arc<Shared>, form: &Form) -> Result<String> {
+    let token = form.get("ClientToken").cloned().unwrap_or_default();
+    if let Some(known) = shared.answered(&token) {
+        return Ok(known);
+    }
+    let text = |key: &str| form.get(key).map(String::as_str).unwrap_or_default();
+    let spot = text("TargetCapacitySpecification.DefaultTargetCapacityType") == Market::Spot.name();
+    let market = if spot { Market::Spot } else { Market::OnDemand };
+    let mut wanted: usize =
+        text("TargetCapacitySpecification.TotalTargetCapacity").parse().context("reading the capacity")?;
+    let (mut bought, mut errors) = (String::new(), String::new());
+    for offer in offers(form) {
+        if wanted == 0 {
+            break;
+        }
+        let (given, refusal) = shared.grant((&offer.instance_type, &offer.zone, market), wanted);
+        if given > 0 {
+            let ids = buy(shared, &offer, given).await?;
+            wanted -= given;
+            bought.push_str(&instances(&offer, market, &ids));
+        }
+        if let Some(refusal) = refusal {
+            errors.push_str(&error(&offer, market, refusal));
+        }
+    }
+    let answer = format!(
+        "<CreateFleetResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><requestId>e2e</requestId>\
+         <fleetId>fleet-{token}</fleetId><errorSet>{errors}</errorSet>\
+         <fleetInstanceSet>{bought}</fleetInstanceSet></CreateFleetResponse>"
+    );
+    shared.answer(token, answer.clone());
+    Ok(answer)
+}
+
+/// The offers of a call, the cheapest first.
+fn offers(form: &Form) -> Vec<Offer> {
+    let common: Form = form.iter().filter(|(key, _)| !key.starts_with(CONFIG)).map(cloned).collect();
+    let mut offers = Vec::new();
+    for config in (1..).map(|n| below(form, &format!("{CONFIG}{n}."))).take_while(|config| !config.is_empty())
+    {
+        let specification = below(&config, "LaunchTemplateSpecification.");
+        for over in
+            (1..).map(|n| below(&config, &format!("Overrides.{n}."))).take_while(|over| !over.is_empty())
+        {
+            let text = |key: &str| over.get(key).cloned().unwrap_or_default();
+            let mut form = common.clone();
+            let prefixed = |under: &str, part: &Form| -> Form {
+                part.iter().map(|(key, value)| (format!("{CONFIG}1.{under}.{key}"), value.clone())).collect()
+            };
+            form.extend(prefixed("LaunchTemplateSpecification", &specification));
+            form.extend(prefixed("Overrides.1", &over));
+            offers.push(Offer {
+                instance_type: text("InstanceType"),
+                zone: text("AvailabilityZone"),
+                subnet: text("SubnetId"),
+                image: text("ImageId"),
+                price: text("Priority").parse().unwrap_or(f64::MAX),
+                template: specification.get("LaunchTemplateName").cloned().unwrap_or_default(),
+                form,
+            });
+        }
+    }
+    offers.sort_by(|a, b| a.price.total_cmp(&b.price));
+    offers
+}
+
+/// The parameters below a prefix, without it.
+fn below(form: &Form, prefix: &str) -> Form {
+    let under = form.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
+    under.filter_map(|(key, value)| Some((key.strip_prefix(prefix)?.to_owned(), value.clone()))).collect()
+}
+
+fn cloned((key, value): (&String, &String)) -> (String, String) {
+    (key.clone(), value.clone())
+}
+
+/// Has moto run so many instances of one offer; their ids.
+async fn buy(shared: &Arc<Shared>, offer: &Offer, number: usize) -> Result<Vec<String>> {
+    let mut form = offer.form.clone();
+    form.insert("TargetCapacitySpecification.TotalTargetCapacity".to_owned(), number.to_string());
+    let fields: Vec<(&str, &str)> = form
+        .iter()
+        .filter(|(key, _)| !matches!(key.as_str(), "Action" | "Version"))
+        .map(|(key, value)| (key.as_str(), value.as_str()))
+        .collect();
+    let said = shared.moto.query("ec2", "CreateFleet", &fields).await?;
+    let ids = items(&parsed(&said)?, "instanceIds", |item| item.text().unwrap_or_default().to_owned());
+    shared.launched(&ids, &offer.template);
+    Ok(ids)
+}
+
+fn place(offer: &Offer) -> String {
+    format!(
+        "<launchTemplateAndOverrides><launchTemplateSpecification><launchTemplateName>{}</launchTemplateName>\
+         </launchTemplateSpecification><overrides><instanceType>{}</instanceType><subnetId>{}</subnetId>\
+         <availabilityZone>{}</availabilityZone><imageId>{}</imageId></overrides></launchTemplateAndOverrides>",
+        offer.template, offer.instance_type, offer.subnet, offer.zone, offer.image
+    )
+}
+
+fn instances(offer: &Offer, market: Market, ids: &[String]) -> String {
+    let mut members = String::new();
+    for id in ids {
+        // Writing to a String does not fail.
+        let _ = write!(members, "<item>{id}</item>");
+    }
+    format!(
+        "<item>{}<lifecycle>{}</lifecycle><instanceIds>{members}</instanceIds><instanceType>{}</instanceType></item>",
+        place(offer),
+        market.name(),
+        offer.instance_type
+    )
+}
+
+fn error(offer: &Offer, market: Market, refusal: Refusal) -> String {
+    format!(
+        "<item>{}<lifecycle>{}</lifecycle><errorCode>{}</errorCode><errorMessage>refused by a rule</errorMessage></item>",
+        place(offer),
+        market.name(),
+        refusal.code()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn the_cheapest_offer_is_asked_for_first_and_alone() {
+        let form: Form = [
+            ("LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName", "one"),
+            ("LaunchTemplateConfigs.1.Overrides.1.InstanceType", "dear"),
+            ("LaunchTemplateConfigs.1.Overrides.1.Priority", "2.5"),
+            ("LaunchTemplateConfigs.1.Overrides.2.InstanceType", "cheap"),
+            ("LaunchTemplateConfigs.1.Overrides.2.Priority", "0.5"),
+            ("TagSpecification.1.ResourceType", "instance"),
+        ]
+        .map(|(key, value)| (key.to_owned(), value.to_owned()))
+        .into_iter()
+        .collect();
+        let offers = offers(&form);
+        let types: Vec<&str> = offers.iter().map(|offer| offer.instance_type.as_str()).collect();
+        assert_eq!(types, ["cheap", "dear"]);
+        let asked: BTreeMap<&str, &str> =
+            offers[0].form.iter().map(|(k, v)| (k.as_str(), v.as_str())).collect();
+        assert_eq!(asked["LaunchTemplateConfigs.1.Overrides.1.InstanceType"], "cheap");
+        assert_eq!(asked["LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName"], "one");
+        assert_eq!((asked["TagSpecification.1.ResourceType"], asked.len()), ("instance", 4));
+    }
+}

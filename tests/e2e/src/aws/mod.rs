@@ -1,0 +1,155 @@
+//! The AWS side of a stack: Karpenter's own AWS provider in front of moto, which plays EC2, EKS, IAM, SSM and SQS.
+//! A proxy between the two lets go wrong what a test wants ([`Rule`]) and keeps every call; a registrar makes Nodes of
+//! instances. The one rule: Karpenter is unmodified, so what it asks for is what it would ask EC2 for.
+
+mod fleet;
+mod moto;
+mod proxy;
+mod registrar;
+mod rules;
+mod user_data;
+mod xml;
+
+use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use kube::Client;
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::task::AbortHandle;
+
+use crate::identity::Identity;
+use crate::ports::Ports;
+use crate::process::{Launch, Program};
+pub use moto::Instance;
+use moto::Moto;
+pub(crate) use moto::launch as launch_moto;
+use proxy::Shared;
+pub use proxy::{Call, Form};
+use registrar::Registrar;
+pub use registrar::{Comes, Machines};
+pub use rules::{Market, Offerings, Refusal, Rule};
+pub use user_data::NodeConfig;
+
+/// The name of the EKS cluster, of the role, of the instance profile, and the value of the subnets' tag
+/// `karpenter.sh/discovery`.
+pub const CLUSTER: &str = "setu";
+/// The region.
+pub const REGION: &str = "us-east-1";
+/// The queue that Karpenter reads interruptions from.
+const QUEUE: &str = "setu-interruptions";
+const GPU: &str = "nvidia.com/gpu";
+
+/// How Karpenter is started with the AWS provider.
+pub(crate) fn karpenter(identity: &Identity, ports: Ports) -> Launch {
+    let [_, proxy] = ports.cloud;
+    let mut launch = Launch::new(Program::Karpenter, []);
+    "karpenter-aws".clone_into(&mut launch.binary);
+    launch.environment = vec![
+        ("KUBECONFIG", identity.karpenter.display().to_string()),
+        ("DISABLE_LEADER_ELECTION", "true".to_owned()),
+        ("SYSTEM_NAMESPACE", "kube-system".to_owned()),
+        ("METRICS_PORT", ports.karpenter_metrics.to_string()),
+        ("HEALTH_PROBE_PORT", ports.karpenter_health.to_string()),
+        ("LOG_LEVEL", "debug".to_owned()),
+        ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{proxy}")),
+        ("AWS_REGION", REGION.to_owned()),
+        ("AWS_ACCESS_KEY_ID", "e2e".to_owned()),
+        ("AWS_SECRET_ACCESS_KEY", "e2e".to_owned()),
+        ("AWS_EC2_METADATA_DISABLED", "true".to_owned()),
+        ("CLUSTER_NAME", CLUSTER.to_owned()),
+        ("CLUSTER_ENDPOINT", format!("https://127.0.0.1:{}", ports.api_server)),
+        ("INTERRUPTION_QUEUE", QUEUE.to_owned()),
+        // moto has no price list, and its dry runs are none.
+        ("ISOLATED_VPC", "true".to_owned()),
+        ("DISABLE_DRY_RUN", "true".to_owned()),
+    ];
+    launch
+}
+
+/// The cloud behind the provider, for whoever plays with it. Dropping it ends proxy and registrar.
+pub struct Cloud {
+    shared: Arc<Shared>,
+    tasks: [AbortHandle; 2],
+}
+
+impl Cloud {
+    /// Prepares moto, which must answer already, and starts proxy and registrar.
+    pub(crate) async fn start(ports: Ports, client: Client) -> Result<Self> {
+        let moto = Moto::new(ports);
+        moto.prepare().await.context("preparing moto")?;
+        let [_, port] = ports.cloud;
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
+        let listener = listener.with_context(|| format!("listening for Karpenter on port {port}"))?;
+        let shared = Arc::new(Shared::new(moto));
+        let proxy = tokio::spawn(proxy::serve(listener, Arc::clone(&shared)));
+        let registrar = tokio::spawn(Registrar::new(Arc::clone(&shared), client).run());
+        Ok(Self { shared, tasks: [proxy.abort_handle(), registrar.abort_handle()] })
+    }
+
+    /// From now on these things go wrong, and no others.
+    pub fn rules(&self, rules: Vec<Rule>) {
+        self.shared.set_rules(rules);
+    }
+
+    /// From now on machines behave like this.
+    pub fn machines(&self, machines: Machines) {
+        self.shared.set_machines(machines);
+    }
+
+    /// The provider's calls so far, in their order.
+    pub fn calls(&self) -> Vec<Call> {
+        self.shared.calls()
+    }
+
+    /// How often each action was called, by service and action as IAM policies name them.
+    pub fn actions(&self) -> BTreeMap<String, usize> {
+        let mut counts = BTreeMap::new();
+        for call in self.calls() {
+            *counts.entry(call.action).or_default() += 1;
+        }
+        counts
+    }
+
+    /// What the machines of a launch template are told, by the call that made it.
+    pub fn node_config(&self, template: &str) -> Result<NodeConfig> {
+        let data = self.shared.user_data(template);
+        user_data::read(&data.with_context(|| format!("nobody made a launch template {template}"))?)
+    }
+
+    /// The instances that run, by the cloud's own list.
+    pub async fn instances(&self) -> Result<Vec<Instance>> {
+        self.shared.moto.instances().await
+    }
+
+    /// The names of the launch templates that there are.
+    pub async fn launch_templates(&self) -> Result<Vec<String>> {
+        self.shared.moto.launch_templates().await
+    }
+
+    /// Ends instances, as EC2 does where a machine fails.
+    pub async fn end(&self, ids: &[&str]) -> Result<()> {
+        self.shared.moto.terminate(ids).await
+    }
+
+    /// Tells that EC2 takes a spot instance back soon.
+    pub async fn interrupt(&self, id: &str) -> Result<()> {
+        let now = k8s_openapi::jiff::Timestamp::now();
+        let message = json!({
+            "version": "0", "id": format!("interruption-of-{id}"), "source": "aws.ec2",
+            "detail-type": "EC2 Spot Instance Interruption Warning", "time": now, "region": REGION,
+            "detail": {"instance-id": id, "instance-action": "terminate"},
+        });
+        self.shared.moto.interrupt(&message).await
+    }
+}
+
+impl Drop for Cloud {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}

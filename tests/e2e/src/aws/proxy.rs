@@ -1,0 +1,249 @@
+//! What stands between Karpenter and moto: passes calls on, answers what moto lacks, keeps every call and lets go
+//! wrong what the rules say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http::{HeaderMap, Request, Response, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpListener;
+
+use super::fleet;
+use super::moto::Moto;
+use super::registrar::Machines;
+use super::rules::{self, Market, Refusal, Rule, Treatment};
+use super::xml::without;
+
+/// The parameters of a call in the query form.
+pub type Form = BTreeMap<String, String>;
+
+/// One call of the provider's.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// Service and action, as IAM policies name them: `ec2:CreateFleet`.
+    pub action: String,
+    /// Its parameters; empty where the service takes others than the query form.
+    pub form: Form,
+    /// When it arrived.
+    pub at: Instant,
+    /// Whether it was refused with RequestLimitExceeded.
+    pub throttled: bool,
+}
+
+/// How an instance came about.
+#[derive(Clone, Debug)]
+pub(super) struct Launch {
+    pub template: String,
+    pub at: Instant,
+}
+
+#[derive(Default)]
+struct State {
+    rules: Vec<Rule>,
+    machines: Machines,
+    calls: Vec<Call>,
+    launches: BTreeMap<String, Launch>,
+    /// Answers of CreateFleet, by client token.
+    answers: BTreeMap<String, String>,
+}
+
+/// What proxy, registrar and tests share.
+pub(super) struct Shared {
+    pub moto: Moto,
+    state: Mutex<State>,
+}
+
+impl Shared {
+    pub(super) fn new(moto: Moto) -> Self {
+        Self { moto, state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_rules(&self, rules: Vec<Rule>) {
+        self.state().rules = rules;
+    }
+
+    pub(super) fn set_machines(&self, machines: Machines) {
+        self.state().machines = machines;
+    }
+
+    pub(super) fn machines(&self) -> Machines {
+        self.state().machines
+    }
+
+    pub(super) fn calls(&self) -> Vec<Call> {
+        self.state().calls.clone()
+    }
+
+    pub(super) fn grant(&self, offering: (&str, &str, Market), wanted: usize) -> (usize, Option<Refusal>) {
+        rules::grant(&mut self.state().rules, offering, wanted)
+    }
+
+    pub(super) fn launched(&self, ids: &[String], template: &str) {
+        let launch = Launch { template: template.to_owned(), at: Instant::now() };
+        self.state().launches.extend(ids.iter().map(|id| (id.clone(), launch.clone())));
+    }
+
+    pub(super) fn launch_of(&self, id: &str) -> Option<Launch> {
+        self.state().launches.get(id).cloned()
+    }
+
+    pub(super) fn answered(&self, token: &str) -> Option<String> {
+        self.state().answers.get(token).cloned()
+    }
+
+    pub(super) fn answer(&self, token: String, answer: String) {
+        self.state().answers.insert(token, answer);
+    }
+
+    /// The user data of a launch template, from the call that made it.
+    pub(super) fn user_data(&self, template: &str) -> Option<String> {
+        let state = self.state();
+        let made = state.calls.iter().rev().find(|call| {
+            call.action == "ec2:CreateLaunchTemplate"
+                && call.form.get("LaunchTemplateName").is_some_and(|name| name == template)
+        });
+        made?.form.get("LaunchTemplateData.UserData").cloned()
+    }
+
+    /// Keeps a call, and says what becomes of it.
+    fn arrived(&self, action: &str, form: &Form) -> Treatment {
+        let mut state = self.state();
+        let (_, name) = action.split_once(':').unwrap_or_default();
+        let treatment = rules::treatment(&mut state.rules, name);
+        let throttled = treatment.throttled;
+        state.calls.push(Call {
+            action: action.to_owned(),
+            form: form.clone(),
+            at: Instant::now(),
+            throttled,
+        });
+        treatment
+    }
+
+    /// The instances that DescribeInstances does not know yet.
+    fn hidden(&self) -> BTreeSet<String> {
+        let state = self.state();
+        let lag = rules::lag(&state.rules);
+        let young = state.launches.iter().filter(|(_, launch)| launch.at.elapsed() < lag);
+        young.map(|(id, _)| id.clone()).collect()
+    }
+}
+
+/// Serves until it is aborted.
+pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
+    loop {
+        let Ok((stream, _)) = listener.accept().await else {
+            // Out of file descriptors, perhaps; that passes, and nothing else helps.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let shared = Arc::clone(&shared);
+        tokio::spawn(async move {
+            let service = service_fn(|request| answer(&shared, request));
+            // Where the answer fails the connection ends, which is what the provider then sees.
+            let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        });
+    }
+}
+
+async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
+    let (head, body) = request.into_parts();
+    let body = body.collect().await.context("reading a call")?.to_bytes();
+    let form = form(&head.headers, &body);
+    let action = format!("{}:{}", service(&head.headers), action(&head, &form));
+    let treatment = shared.arrived(&action, &form);
+    tokio::time::sleep(treatment.delay).await;
+    if treatment.throttled {
+        return error(StatusCode::SERVICE_UNAVAILABLE, "RequestLimitExceeded", "Request limit exceeded.");
+    }
+    let dry_run = form.get("DryRun").is_some_and(|dry| dry == "true");
+    let answer = match action.as_str() {
+        "ec2:CreateFleet" if !dry_run => xml(StatusCode::OK, fleet::create(shared, &form).await?)?,
+        "ec2:DescribeCapacityReservations" => {
+            empty("DescribeCapacityReservations", "capacityReservationSet")?
+        }
+        "ec2:DescribePlacementGroups" => empty("DescribePlacementGroups", "placementGroupSet")?,
+        "ec2:DescribeInstances" => {
+            described(shared, Request::from_parts(head, Full::from(body)), &form).await?
+        }
+        _ => shared.moto.pass(Request::from_parts(head, Full::from(body))).await?.map(Full::from),
+    };
+    if treatment.lost {
+        bail!("the answer to {action} is lost");
+    }
+    Ok(answer)
+}
+
+/// DescribeInstances without the instances that are not known yet.
+async fn described(
+    shared: &Arc<Shared>,
+    request: Request<Full<Bytes>>,
+    form: &Form,
+) -> Result<Response<Full<Bytes>>> {
+    let hidden = shared.hidden();
+    let asked = form.iter().filter(|(key, _)| key.starts_with("InstanceId."));
+    if let Some((_, id)) = asked.into_iter().find(|(_, id)| hidden.contains(*id)) {
+        let what = format!("The instance ID '{id}' does not exist");
+        return error(StatusCode::BAD_REQUEST, "InvalidInstanceID.NotFound", &what);
+    }
+    let answer = shared.moto.pass(request).await?;
+    if hidden.is_empty() || !answer.status().is_success() {
+        return Ok(answer.map(Full::from));
+    }
+    let text = String::from_utf8_lossy(answer.body()).into_owned();
+    xml(StatusCode::OK, without(&text, "instancesSet", "instanceId", &hidden)?)
+}
+
+/// The service that a call is signed for.
+fn service(headers: &HeaderMap) -> String {
+    let signed = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let scope = signed.split("Credential=").nth(1).unwrap_or_default();
+    scope.split('/').nth(3).unwrap_or_default().to_owned()
+}
+
+fn form(headers: &HeaderMap, body: &Bytes) -> Form {
+    let kind = headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
+    if !kind.starts_with("application/x-www-form-urlencoded") {
+        return Form::new();
+    }
+    form_urlencoded::parse(body).into_owned().collect()
+}
+
+/// The action, from the form, the header that JSON calls have, or for EKS from the path.
+fn action(head: &http::request::Parts, form: &Form) -> String {
+    let target = head.headers.get("x-amz-target").and_then(|value| value.to_str().ok());
+    let target = target.and_then(|target| target.split('.').nth(1));
+    let rest = || if head.uri.path().starts_with("/clusters/") { "DescribeCluster" } else { head.uri.path() };
+    form.get("Action").map(String::as_str).or(target).unwrap_or_else(rest).to_owned()
+}
+
+fn xml(status: StatusCode, text: String) -> Result<Response<Full<Bytes>>> {
+    let answer = Response::builder().status(status).header("content-type", "text/xml;charset=UTF-8");
+    answer.body(Full::from(text)).context("making an answer")
+}
+
+fn empty(action: &str, list: &str) -> Result<Response<Full<Bytes>>> {
+    let space = "http://ec2.amazonaws.com/doc/2016-11-15/";
+    let text =
+        format!("<{action}Response xmlns=\"{space}\"><requestId>e2e</requestId><{list}/></{action}Response>");
+    xml(StatusCode::OK, text)
+}
+
+fn error(status: StatusCode, code: &str, message: &str) -> Result<Response<Full<Bytes>>> {
+    let text = format!(
+        "<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors>\
+         <RequestID>e2e</RequestID></Response>"
+    );
+    xml(status, text)
+}

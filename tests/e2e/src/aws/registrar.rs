@@ -1,0 +1,218 @@
+//! The machines: makes a Node of each running instance, as the kubelet of AL2023 registers it by the user data of its
+//! launch template and a cloud controller completes it, and takes away the Nodes of instances that are gone. kwok
+//! plays the kubelet from there on.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Api, DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Client, ResourceExt};
+use serde_json::{Value, json};
+
+use super::moto::{Instance, Machine};
+use super::proxy::Shared;
+use super::user_data::{self, NodeConfig};
+use super::{GPU, REGION};
+
+/// How often instances and Nodes are compared.
+const INTERVAL: Duration = Duration::from_millis(300);
+/// How much of a machine's memory its kernel sees; Karpenter reckons with 92.5 %.
+const VISIBLE_PERCENT: u64 = 95;
+/// What the kubelet keeps of the memory, in MiB: a part, a part for each pod, and the threshold of eviction.
+const KEPT_MIB: [u64; 3] = [255, 11, 100];
+
+/// When something happens after an instance was launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Comes {
+    /// So long after it.
+    After(Duration),
+    /// Not at all.
+    Never,
+}
+
+impl Comes {
+    fn due(self, age: Duration) -> bool {
+        matches!(self, Self::After(time) if age >= time)
+    }
+}
+
+/// How machines behave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machines {
+    /// When the kubelet registers its Node.
+    pub node: Comes,
+    /// When the device plugin offers the GPUs.
+    pub devices: Comes,
+}
+
+impl Default for Machines {
+    fn default() -> Self {
+        let at_once = Comes::After(Duration::ZERO);
+        Self { node: at_once, devices: at_once }
+    }
+}
+
+pub(super) struct Registrar {
+    shared: Arc<Shared>,
+    nodes: Api<Node>,
+    types: BTreeMap<String, Machine>,
+}
+
+impl Registrar {
+    pub(super) fn new(shared: Arc<Shared>, client: Client) -> Self {
+        Self { shared, nodes: Api::all(client), types: BTreeMap::new() }
+    }
+
+    /// Works until it is aborted; what fails is tried again, and told once.
+    pub(super) async fn run(mut self) {
+        let mut told = String::new();
+        loop {
+            if let Err(error) = self.pass().await {
+                let trouble = format!("{error:#}");
+                if trouble != told {
+                    eprintln!("the registrar of the AWS stack: {trouble}");
+                }
+                told = trouble;
+            }
+            tokio::time::sleep(INTERVAL).await;
+        }
+    }
+
+    async fn pass(&mut self) -> Result<()> {
+        let instances = self.shared.moto.instances().await?;
+        let nodes = self.nodes.list(&ListParams::default()).await.context("listing Nodes")?.items;
+        let machines = self.shared.machines();
+        for instance in &instances {
+            let launch = self.shared.launch_of(&instance.id);
+            let launch =
+                launch.with_context(|| format!("{} was not launched through the proxy", instance.id))?;
+            let age = launch.at.elapsed();
+            match nodes.iter().find(|node| node.name_any() == instance.name) {
+                None if machines.node.due(age) => {
+                    let data = self.shared.user_data(&launch.template);
+                    let data = data.with_context(|| format!("{} has no user data", launch.template))?;
+                    self.register(instance, &user_data::read(&data)?).await?;
+                }
+                Some(node) if machines.devices.due(age) => self.offer_devices(instance, node).await?,
+                _ => {}
+            }
+        }
+        let gone = nodes.iter().filter(|node| {
+            let provider =
+                node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
+            provider.starts_with("aws://")
+                && !instances.iter().any(|instance| provider_id(instance) == provider)
+        });
+        for node in gone {
+            match self.nodes.delete(&node.name_any(), &DeleteParams::default()).await {
+                Err(kube::Error::Api(status)) if status.is_not_found() => {}
+                done => drop(done.with_context(|| format!("deleting Node {}", node.name_any()))?),
+            }
+        }
+        Ok(())
+    }
+
+    async fn register(&mut self, instance: &Instance, config: &NodeConfig) -> Result<()> {
+        let machine = self.machine(&instance.instance_type).await?;
+        let node = node(instance, config, machine)?;
+        let made = self.nodes.create(&PostParams::default(), &node).await;
+        made.map(drop).with_context(|| format!("registering Node {}", instance.name))
+    }
+
+    async fn offer_devices(&mut self, instance: &Instance, node: &Node) -> Result<()> {
+        let machine = self.machine(&instance.instance_type).await?;
+        let allocatable = node.status.as_ref().and_then(|status| status.allocatable.as_ref());
+        if machine.gpus == 0 || allocatable.is_some_and(|offered| offered.contains_key(GPU)) {
+            return Ok(());
+        }
+        let devices = json!({GPU: machine.gpus.to_string()});
+        let patch = Patch::Merge(json!({"status": {"capacity": devices, "allocatable": devices}}));
+        let patched = self.nodes.patch_status(&instance.name, &PatchParams::default(), &patch).await;
+        patched.map(drop).with_context(|| format!("offering devices of Node {}", instance.name))
+    }
+
+    async fn machine(&mut self, instance_type: &str) -> Result<Machine> {
+        if let Some(known) = self.types.get(instance_type) {
+            return Ok(*known);
+        }
+        let machine = self.shared.moto.machine(instance_type).await?;
+        self.types.insert(instance_type.to_owned(), machine);
+        Ok(machine)
+    }
+}
+
+fn provider_id(instance: &Instance) -> String {
+    format!("aws:///{}/{}", instance.zone, instance.id)
+}
+
+/// The Node as its kubelet registers it, without devices.
+fn node(instance: &Instance, config: &NodeConfig, machine: Machine) -> Result<Node> {
+    let mut labels = config.labels.clone();
+    for (key, value) in [
+        ("kubernetes.io/hostname", instance.name.as_str()),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", "amd64"),
+        ("node.kubernetes.io/instance-type", &instance.instance_type),
+        ("topology.kubernetes.io/region", REGION),
+        ("topology.kubernetes.io/zone", &instance.zone),
+    ] {
+        labels.insert(key.to_owned(), value.to_owned());
+    }
+    serde_json::from_value(json!({
+        "metadata": {
+            "name": instance.name, "labels": labels, "annotations": {"kwok.x-k8s.io/node": "fake"},
+        },
+        "spec": {"providerID": provider_id(instance), "taints": config.taints},
+        "status": amounts(machine, config.max_pods),
+    }))
+    .context("making a Node")
+}
+
+fn amounts(machine: Machine, max_pods: u64) -> Value {
+    let [base, each_pod, eviction] = KEPT_MIB;
+    let memory = machine.memory_mib * VISIBLE_PERCENT / 100;
+    let of = |millis: u64, mib: u64| {
+        json!({
+            "cpu": format!("{millis}m"), "memory": format!("{mib}Mi"), "pods": max_pods.to_string(),
+            "ephemeral-storage": "20Gi",
+        })
+    };
+    json!({
+        "capacity": of(machine.cpus * 1000, memory),
+        "allocatable": of(
+            machine.cpus * 1000 - kept_cpu(machine.cpus),
+            memory.saturating_sub(base + each_pod * max_pods + eviction),
+        ),
+    })
+}
+
+/// What the kubelet keeps of the CPUs, in thousandths: 6 % of the first, 1 % of the second, 0.5 % of the next two and
+/// 0.25 % of all others.
+fn kept_cpu(cpus: u64) -> u64 {
+    let shares = [(1, 600), (1, 100), (2, 50), (u64::MAX, 25)];
+    let mut left = cpus;
+    let mut tenths = 0;
+    for (at_most, share) in shares {
+        let taken = left.min(at_most);
+        tenths += taken * share;
+        left -= taken;
+    }
+    tenths / 10
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_keeps_what_nodeadm_keeps() {
+        assert_eq!([1, 2, 4, 16].map(kept_cpu), [60, 70, 80, 110]);
+        let amounts = amounts(Machine { cpus: 4, memory_mib: 16384, gpus: 1 }, 58);
+        assert_eq!(amounts["allocatable"]["cpu"], "3920m");
+        assert_eq!(amounts["capacity"]["memory"], "15564Mi");
+        assert_eq!(amounts["allocatable"]["memory"], "14571Mi");
+    }
+}

@@ -1,0 +1,196 @@
+//! What goes wrong in the cloud, and for whom. The one rule: a fault looks to the provider as EC2's own does.
+
+use std::time::Duration;
+
+/// How an instance is paid for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Market {
+    /// At the list price.
+    OnDemand,
+    /// At the price of the moment, until EC2 wants it back.
+    Spot,
+}
+
+impl Market {
+    /// As CreateFleet and Karpenter's label of the capacity type have it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::OnDemand => "on-demand",
+            Self::Spot => "spot",
+        }
+    }
+}
+
+/// What may be bought: everything, unless a field narrows it down.
+#[derive(Clone, Debug, Default)]
+pub struct Offerings {
+    /// Only of this instance type.
+    pub instance_type: Option<String>,
+    /// Only in this zone.
+    pub zone: Option<String>,
+    /// Only on these terms.
+    pub market: Option<Market>,
+}
+
+impl Offerings {
+    /// Everything of one instance type.
+    pub fn of(instance_type: &str) -> Self {
+        Self { instance_type: Some(instance_type.to_owned()), ..Self::default() }
+    }
+
+    /// The same in one zone.
+    #[must_use]
+    pub fn in_zone(mut self, zone: &str) -> Self {
+        self.zone = Some(zone.to_owned());
+        self
+    }
+
+    /// The same on these terms.
+    #[must_use]
+    pub fn on(mut self, market: Market) -> Self {
+        self.market = Some(market);
+        self
+    }
+
+    pub(super) fn include(&self, instance_type: &str, zone: &str, market: Market) -> bool {
+        self.instance_type.as_deref().is_none_or(|wanted| wanted == instance_type)
+            && self.zone.as_deref().is_none_or(|wanted| wanted == zone)
+            && self.market.is_none_or(|wanted| wanted == market)
+    }
+}
+
+/// Why CreateFleet gives no instance of an offering: the codes are EC2's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// EC2 has none.
+    InsufficientInstanceCapacity,
+    /// A fleet's way to say that it got none.
+    UnfulfillableCapacity,
+    /// The account's quota of spot instances is used up.
+    MaxSpotInstanceCountExceeded,
+    /// The account's quota of vCPUs is used up.
+    VcpuLimitExceeded,
+}
+
+impl Refusal {
+    /// The code that CreateFleet answers.
+    pub const fn code(self) -> &'static str {
+        match self {
+            Self::InsufficientInstanceCapacity => "InsufficientInstanceCapacity",
+            Self::UnfulfillableCapacity => "UnfulfillableCapacity",
+            Self::MaxSpotInstanceCountExceeded => "MaxSpotInstanceCountExceeded",
+            Self::VcpuLimitExceeded => "VcpuLimitExceeded",
+        }
+    }
+}
+
+/// One thing that goes wrong. An action is named without its service, as `CreateFleet`.
+#[derive(Clone, Debug)]
+pub enum Rule {
+    /// CreateFleet gives nothing of these.
+    Refuse(Offerings, Refusal),
+    /// There is room for so many more of these; whoever asks for more gets what is left, and InsufficientInstanceCapacity.
+    Room(Offerings, usize),
+    /// So many more calls of this action are refused with RequestLimitExceeded.
+    Throttle(&'static str, usize),
+    /// So many more calls of this action are done, but the connection ends before the answer.
+    LoseAnswer(&'static str, usize),
+    /// Every call of this action waits so long before anything else.
+    Delay(&'static str, Duration),
+    /// DescribeInstances does not know an instance before so long after its launch.
+    Lag(Duration),
+}
+
+/// What becomes of one call, whatever it asks for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Treatment {
+    pub delay: Duration,
+    pub throttled: bool,
+    pub lost: bool,
+}
+
+/// What becomes of a call of this action; uses up what is counted.
+pub(super) fn treatment(rules: &mut [Rule], action: &str) -> Treatment {
+    let mut treatment = Treatment::default();
+    for rule in rules {
+        match rule {
+            Rule::Delay(of, by) if *of == action => treatment.delay += *by,
+            Rule::Throttle(of, left) if *of == action => treatment.throttled |= use_up(left),
+            // What is not done has no answer to lose.
+            Rule::LoseAnswer(of, left) if *of == action && !treatment.throttled => {
+                treatment.lost |= use_up(left);
+            }
+            _ => {}
+        }
+    }
+    treatment
+}
+
+fn use_up(left: &mut usize) -> bool {
+    let some = *left > 0;
+    *left = left.saturating_sub(1);
+    some
+}
+
+/// How many of the wanted instances of an offering are given, and why not all; uses up the room.
+pub(super) fn grant(
+    rules: &mut [Rule],
+    (instance_type, zone, market): (&str, &str, Market),
+    wanted: usize,
+) -> (usize, Option<Refusal>) {
+    let refused = rules.iter().find_map(|rule| match rule {
+        Rule::Refuse(of, why) if of.include(instance_type, zone, market) => Some(*why),
+        _ => None,
+    });
+    if refused.is_some() {
+        return (0, refused);
+    }
+    let rooms = rules.iter_mut().filter_map(|rule| match rule {
+        Rule::Room(of, left) if of.include(instance_type, zone, market) => Some(left),
+        _ => None,
+    });
+    let mut rooms: Vec<&mut usize> = rooms.collect();
+    let given = rooms.iter().map(|left| **left).min().map_or(wanted, |left| left.min(wanted));
+    for left in &mut rooms {
+        **left -= given;
+    }
+    (given, (given < wanted).then_some(Refusal::InsufficientInstanceCapacity))
+}
+
+/// How long DescribeInstances lags behind.
+pub(super) fn lag(rules: &[Rule]) -> Duration {
+    let lags = rules.iter().filter_map(|rule| match rule {
+        Rule::Lag(by) => Some(*by),
+        _ => None,
+    });
+    lags.max().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_used_up_and_what_is_refused_is_refused_first() {
+        let mut rules = [
+            Rule::Room(Offerings::of("g5.xlarge"), 3),
+            Rule::Refuse(Offerings::default().in_zone("b").on(Market::Spot), Refusal::VcpuLimitExceeded),
+        ];
+        let mut ask = |zone, wanted| grant(&mut rules, ("g5.xlarge", zone, Market::Spot), wanted);
+        assert_eq!(ask("b", 2), (0, Some(Refusal::VcpuLimitExceeded)));
+        assert_eq!(ask("a", 2), (2, None));
+        assert_eq!(ask("a", 2), (1, Some(Refusal::InsufficientInstanceCapacity)));
+        assert_eq!(ask("a", 2), (0, Some(Refusal::InsufficientInstanceCapacity)));
+        assert_eq!(grant(&mut rules, ("m5.large", "a", Market::OnDemand), 2), (2, None));
+    }
+
+    #[test]
+    fn a_throttled_call_loses_no_answer() {
+        let mut rules = [Rule::Throttle("CreateFleet", 1), Rule::LoseAnswer("CreateFleet", 1)];
+        let mut call = |action| treatment(&mut rules, action);
+        assert_eq!(call("CreateTags"), Treatment::default());
+        assert_eq!(call("CreateFleet"), Treatment { throttled: true, ..Treatment::default() });
+        assert_eq!(call("CreateFleet"), Treatment { lost: true, ..Treatment::default() });
+        assert_eq!(call("CreateFleet"), Treatment::default());
+    }
+}
