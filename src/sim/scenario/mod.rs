@@ -19,12 +19,17 @@ use anyhow::Result;
 use jiff::Timestamp;
 use kube::Client;
 use kube::discovery::{ApiResource, Scope};
+use serde_json::Value;
 
 /// The cluster that a scenario is played on, and the Setu that plays in it.
 #[allow(async_fn_in_trait, reason = "nobody needs the futures to be Send")]
 pub trait Theatre {
     /// An administrator's way to the API server.
     fn client(&self) -> Client;
+    /// An object of the world, which is written for Karpenter's kwok provider, as the provider there has it.
+    fn provided(&self, object: Value) -> Result<Value> {
+        Ok(object)
+    }
     /// How a kind is served there.
     fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)>;
     /// How many times as long as a scenario says things may take, where the machine's own work takes time.

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use kube::Client;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
@@ -41,6 +41,29 @@ pub const REGION: &str = "us-east-1";
 /// The queue that Karpenter reads interruptions from.
 const QUEUE: &str = "setu-interruptions";
 const GPU: &str = "nvidia.com/gpu";
+
+/// An EC2NodeClass that Karpenter can buy with here.
+const NODE_CLASS: &str = include_str!("../../manifests/aws/nodeclass.yaml");
+
+/// An object of a scenario's world, which is written for the kwok provider, as the AWS provider has it: GPU machines
+/// are of this type.
+pub fn provided(object: &Value, instance_type: &str) -> Result<Value> {
+    let text = object
+        .to_string()
+        .replace("karpenter.kwok.sh", "karpenter.k8s.aws")
+        .replace("KWOKNodeClass", "EC2NodeClass")
+        .replace("g5.4xlarge", instance_type);
+    let mut object: Value = serde_json::from_str(&text).context("reading an object of the world")?;
+    if object.get("kind").is_some_and(|kind| kind == "EC2NodeClass") {
+        let class = serde_yaml::from_str::<Value>(NODE_CLASS).context("reading the NodeClass")?;
+        for field in ["apiVersion", "spec"] {
+            if let (Some(fields), Some(value)) = (object.as_object_mut(), class.get(field)) {
+                fields.insert(field.to_owned(), value.clone());
+            }
+        }
+    }
+    Ok(object)
+}
 
 /// How Karpenter is started with the AWS provider.
 pub(crate) fn karpenter(identity: &Identity, ports: Ports) -> Launch {

@@ -33,6 +33,8 @@ pub struct Call {
     pub form: Form,
     /// When it arrived.
     pub at: Instant,
+    /// When its answer was ready, whether or not it then got lost.
+    pub done: Option<Instant>,
     /// Whether it was refused with RequestLimitExceeded.
     pub throttled: bool,
 }
@@ -116,19 +118,21 @@ impl Shared {
         made?.form.get("LaunchTemplateData.UserData").cloned()
     }
 
-    /// Keeps a call, and says what becomes of it.
-    fn arrived(&self, action: &str, form: &Form) -> Treatment {
+    /// Keeps a call, and says which one it is and what becomes of it.
+    fn arrived(&self, action: &str, form: &Form) -> (usize, Treatment) {
         let mut state = self.state();
         let (_, name) = action.split_once(':').unwrap_or_default();
         let treatment = rules::treatment(&mut state.rules, name);
         let throttled = treatment.throttled;
-        state.calls.push(Call {
-            action: action.to_owned(),
-            form: form.clone(),
-            at: Instant::now(),
-            throttled,
-        });
-        treatment
+        let (action, form, at) = (action.to_owned(), form.clone(), Instant::now());
+        state.calls.push(Call { action, form, at, done: None, throttled });
+        (state.calls.len() - 1, treatment)
+    }
+
+    fn done(&self, call: usize) {
+        if let Some(call) = self.state().calls.get_mut(call) {
+            call.done = Some(Instant::now());
+        }
     }
 
     /// The instances that DescribeInstances does not know yet.
@@ -162,7 +166,7 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Resp
     let body = body.collect().await.context("reading a call")?.to_bytes();
     let form = form(&head.headers, &body);
     let action = format!("{}:{}", service(&head.headers), action(&head, &form));
-    let treatment = shared.arrived(&action, &form);
+    let (call, treatment) = shared.arrived(&action, &form);
     tokio::time::sleep(treatment.delay).await;
     if treatment.throttled {
         return error(StatusCode::SERVICE_UNAVAILABLE, "RequestLimitExceeded", "Request limit exceeded.");
@@ -179,6 +183,7 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Resp
         }
         _ => shared.moto.pass(Request::from_parts(head, Full::from(body))).await?.map(Full::from),
     };
+    shared.done(call);
     if treatment.lost {
         bail!("the answer to {action} is lost");
     }

@@ -4,8 +4,9 @@ use crate::setu::Setu;
 use anyhow::{Result, bail};
 use kube::Client;
 use kube::discovery::{ApiResource, Discovery, Scope};
+use serde_json::Value;
 use setu::sim::scenario::{Run, Theatre, controller_name, policy};
-use setu_e2e::{Program, Stack};
+use setu_e2e::{Program, Stack, aws};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::sync::Arc;
@@ -18,6 +19,8 @@ pub struct Real {
     kinds: Arc<Discovery>,
     /// The process under test.
     pub setu: Setu,
+    /// With the AWS provider, the instance type that takes the place of the world's.
+    aws_type: Option<&'static str>,
 }
 
 /// What all runs in one cluster share.
@@ -36,13 +39,25 @@ impl Real {
         let arguments: Vec<&str> = run.scenario.arguments.iter().map(String::as_str).collect();
         let setu =
             Setu::new(&shared.kubeconfig, &controller_name(run), &policy(run)?, &folder)?.with(&arguments);
-        Ok(Self { stack: Arc::clone(stack), client: stack.client()?, kinds: Arc::clone(&shared.kinds), setu })
+        let (client, kinds) = (stack.client()?, Arc::clone(&shared.kinds));
+        Ok(Self { stack: Arc::clone(stack), client, kinds, setu, aws_type: None })
+    }
+
+    /// The same on Karpenter's AWS provider, with machines of this type.
+    pub fn on_aws(mut self, instance_type: &'static str) -> Self {
+        self.aws_type = Some(instance_type);
+        self
     }
 }
 
 impl Theatre for Real {
     fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    fn provided(&self, object: Value) -> Result<Value> {
+        self.aws_type
+            .map_or_else(|| Ok(object.clone()), |instance_type| aws::provided(&object, instance_type))
     }
 
     fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)> {

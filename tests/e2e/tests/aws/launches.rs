@@ -1,0 +1,37 @@
+//! How a gang is bought: with how few calls, and how soon.
+
+use crate::play::{Play, Stage, limit};
+use anyhow::{Result, ensure};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// From the reservation of quota until EC2 has answered that the last instance is launched.
+const LAUNCHED: Duration = Duration::from_secs(2);
+
+const TEMPLATE: &str = "LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName";
+const CAPACITY: &str = "TargetCapacitySpecification.TotalTargetCapacity";
+
+/// A gang of so many machines costs one launch template and at most two fleets.
+pub async fn few_calls(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
+    let id = format!("few-{machines}");
+    let mut play = Play::start(stage, &id, instance_type, json!({})).await?;
+    let reserved = play.submit("train", machines, Some("5s")).await?;
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "claims": machines}}])).await?;
+    let (templates, fleets) = (play.calls("CreateLaunchTemplate"), play.calls("CreateFleet"));
+    let sizes: Vec<usize> = fleets.iter().filter_map(|call| call.form.get(CAPACITY)?.parse().ok()).collect();
+    let launched = fleets.iter().filter_map(|call| call.done).max();
+    let took = launched.map(|at| at.saturating_duration_since(reserved)).unwrap_or_default();
+    println!(
+        "{machines} machines: {} launch templates, fleets of {sizes:?}, all launched {took:?} after the reservation",
+        templates.len()
+    );
+    ensure!(templates.len() == 1, "{} launch templates, not 1", templates.len());
+    ensure!(fleets.len() <= 2 && sizes.iter().sum::<usize>() == machines, "fleets of {sizes:?}");
+    let named: BTreeSet<Option<&String>> = fleets.iter().map(|call| call.form.get(TEMPLATE)).collect();
+    ensure!(named.len() == 1, "the fleets name {named:?}");
+    ensure!(took <= limit(LAUNCHED), "all launched only after {took:?}");
+    play.audit(machines).await?;
+    play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
+    play.end().await
+}

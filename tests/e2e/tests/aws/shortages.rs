@@ -1,0 +1,88 @@
+//! What becomes of a gang where the cloud cannot give all of it.
+
+use crate::play::{Play, Stage, limit};
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use setu_e2e::aws::{Market, Offerings, Refusal, Rule};
+use std::time::Duration;
+
+/// From the answer that there is no more until the last instance is told to end.
+const TAKEN_BACK: Duration = Duration::from_secs(5);
+
+/// A policy with two tiers, told apart by one requirement.
+fn tiers(key: &str, values: [&str; 2]) -> Value {
+    let tier = |value| json!({"name": value, "nodePoolName": "${id}", "requirements": [{"key": key, "operator": "In", "values": [value]}]});
+    json!({"tiers": values.map(tier), "retry": {"inCheck": {"limit": 4, "base": "1s", "max": "1s"}}})
+}
+
+/// With room for all but one everything is taken back, and nothing runs any more by the cloud's own list.
+pub async fn one_short(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
+    let policy = json!({"retry": {"inCheck": {"limit": 4, "base": "10m", "max": "10m"}}});
+    let mut play = Play::start(stage, &format!("short-{machines}"), instance_type, policy).await?;
+    play.cloud.rules(vec![Rule::Room(Offerings::of(instance_type), machines - 1)]);
+    play.submit("train", machines, None).await?;
+    let back = ["Provisioning", "WaitingReady", "RollingBack", "BackingOff"];
+    play.steps(json!([{"until": {"job": "train", "failure": "InsufficientCapacity", "wentThrough": back, "claims": 0}}])).await?;
+    play.audit(0).await?;
+    let answered = play.calls("CreateFleet").iter().filter_map(|call| call.done).max();
+    let ended = play.calls("TerminateInstances").iter().filter_map(|call| call.done).max();
+    let took = ended.zip(answered).map(|(ended, answered)| ended.saturating_duration_since(answered));
+    let took = took.context("nothing was launched, or nothing ended")?;
+    println!("{} of {machines} machines: the last told to end {took:?} after the last answer", machines - 1);
+    ensure!(took <= limit(TAKEN_BACK), "the last instance was told to end only after {took:?}");
+    play.end().await
+}
+
+/// Where spot is sold out, for any of EC2's reasons, the whole gang is on demand.
+pub async fn spot_out(stage: &Stage, why: Refusal, instance_type: &'static str) -> Result<()> {
+    let policy = tiers("karpenter.sh/capacity-type", ["spot", "on-demand"]);
+    let id = format!("spot-{}", why.code().to_lowercase());
+    let mut play = Play::start(stage, &id, instance_type, policy).await?;
+    let requirements = json!([
+        {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [instance_type]},
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"]},
+    ]);
+    play.steps(json!([{"patch": {"kind": "NodePool", "name": "${id}", "patch": {"spec": {"template": {"spec": {"requirements": requirements}}}}}}])).await?;
+    play.cloud.rules(vec![Rule::Refuse(Offerings::of(instance_type).on(Market::Spot), why)]);
+    play.submit("train", 4, None).await?;
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 2, "capacityTypes": {"on-demand": 4}}}])).await?;
+    play.audit(4).await?;
+    ensure!(
+        play.instances().await?.iter().all(|instance| instance.market == Market::OnDemand),
+        "some is spot"
+    );
+    play.end().await
+}
+
+/// Where one zone has room for a part of the gang, all of it is in another.
+pub async fn zone_out(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let policy = tiers("topology.kubernetes.io/zone", ["us-east-1a", "us-east-1b"]);
+    let mut play = Play::start(stage, "zone-out", instance_type, policy).await?;
+    play.cloud.rules(vec![Rule::Room(Offerings::of(instance_type).in_zone("us-east-1a"), 3)]);
+    play.submit("train", 4, None).await?;
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 2}}]))
+        .await?;
+    play.audit(4).await?;
+    ensure!(
+        play.instances().await?.iter().all(|instance| instance.zone == "us-east-1b"),
+        "some is elsewhere"
+    );
+    play.end().await
+}
+
+/// A NodeClass that is not ready is told by name, and nothing is bought; once it is mended the gang goes on.
+pub async fn node_class_not_ready(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let mut play = Play::start(stage, "no-subnet", instance_type, json!({})).await?;
+    let subnets = |tag: &str| json!([{"patch": {"kind": "EC2NodeClass", "name": "${id}", "patch": {"spec": {"subnetSelectorTerms": [{"tags": {"karpenter.sh/discovery": tag}}]}}}}]);
+    play.steps(subnets("nowhere")).await?;
+    play.steps(json!([
+        {"submit": {"name": "train", "pods": 2, "gpus": 1, "runFor": "3s"}},
+        {"until": {"job": "train", "state": "Validating", "message": "EC2NodeClass", "claims": 0}},
+        {"holds": {"job": "train", "claims": 0, "within": 3}},
+    ]))
+    .await?;
+    ensure!(play.calls("CreateFleet").is_empty(), "something was bought");
+    play.steps(subnets("setu")).await?;
+    play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
+    play.end().await
+}
