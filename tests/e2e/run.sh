@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds Setu with fail points and runs the scenarios on the real control plane; before them, kubectl on
-# the embedded cluster, with Setu and without, and that server compared with the real one.
+# the embedded cluster, with Setu and without, that server compared with the real one, and the short form of the
+# scenarios on Karpenter's AWS provider, which needs Python too.
 # An argument selects scenarios by a part of their title.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -12,6 +13,6 @@ fi
 export SETU_SLOW="${SETU_SLOW:-3}"
 cargo build --features fail-points --target-dir target/e2e/setu
 if [ -z "${1:-}" ]; then
-  cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test shards --test examples --test documents --test cluster --test tenant --test chart
+  cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test shards --test examples --test documents --test cluster --test tenant --test chart --test aws
 fi
 exec cargo test -p setu-e2e --test scenarios -- "${1:-}"

@@ -341,6 +341,8 @@ impl Stack {
 
 impl Drop for Stack {
     fn drop(&mut self) {
+        // Before its mock goes, or it complains.
+        self.cloud = None;
         let running = self.running.get_mut();
         // Karpenter first, the API server after its clients: fewer complaints in the logs.
         while let Some((_, process)) = running.processes.pop_last() {

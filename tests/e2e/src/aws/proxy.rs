@@ -19,7 +19,11 @@ use super::fleet;
 use super::moto::Moto;
 use super::registrar::Machines;
 use super::rules::{self, Market, Refusal, Rule, Treatment};
-use super::xml::without;
+use super::xml::retain;
+
+/// The instance types that are sold. Karpenter looks at each of them for every NodeClaim, and on a machine that other
+/// programs share the nine hundred of a large region would take longer than all else.
+const FAMILIES: [&str; 6] = ["g4dn", "g5", "g6", "g6e", "m5", "c5"];
 
 /// The parameters of a call in the query form.
 pub type Form = BTreeMap<String, String>;
@@ -154,15 +158,20 @@ pub(super) async fn serve(listener: TcpListener, shared: Arc<Shared>) {
         };
         let shared = Arc::clone(&shared);
         tokio::spawn(async move {
-            let service = service_fn(|request| answer(&shared, request));
+            // What EC2 was asked for it does, whether or not the caller is still there for the answer.
+            let service = service_fn(|request| {
+                let answer = tokio::spawn(answer(Arc::clone(&shared), request));
+                async { answer.await.context("a call was given up")? }
+            });
             // Where the answer fails the connection ends, which is what the provider then sees.
             let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         });
     }
 }
 
-async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
+async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>> {
     let (head, body) = request.into_parts();
+    let shared = &shared;
     let body = body.collect().await.context("reading a call")?.to_bytes();
     let form = form(&head.headers, &body);
     let action = format!("{}:{}", service(&head.headers), action(&head, &form));
@@ -181,6 +190,12 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Resp
         "ec2:DescribeInstances" => {
             described(shared, Request::from_parts(head, Full::from(body)), &form).await?
         }
+        "ec2:DescribeInstanceTypes" => {
+            sold(shared, Request::from_parts(head, Full::from(body)), "instanceTypeSet").await?
+        }
+        "ec2:DescribeInstanceTypeOfferings" => {
+            sold(shared, Request::from_parts(head, Full::from(body)), "instanceTypeOfferingSet").await?
+        }
         _ => shared.moto.pass(Request::from_parts(head, Full::from(body))).await?.map(Full::from),
     };
     shared.done(call);
@@ -190,7 +205,7 @@ async fn answer(shared: &Arc<Shared>, request: Request<Incoming>) -> Result<Resp
     Ok(answer)
 }
 
-/// DescribeInstances without the instances that are not known yet.
+/// DescribeInstances without the instances that are not known yet, and with security groups.
 async fn described(
     shared: &Arc<Shared>,
     request: Request<Full<Bytes>>,
@@ -203,11 +218,36 @@ async fn described(
         return error(StatusCode::BAD_REQUEST, "InvalidInstanceID.NotFound", &what);
     }
     let answer = shared.moto.pass(request).await?;
-    if hidden.is_empty() || !answer.status().is_success() {
+    if !answer.status().is_success() {
         return Ok(answer.map(Full::from));
     }
-    let text = String::from_utf8_lossy(answer.body()).into_owned();
-    xml(StatusCode::OK, without(&text, "instancesSet", "instanceId", &hidden)?)
+    let text = with_groups(&String::from_utf8_lossy(answer.body()));
+    xml(StatusCode::OK, retain(&text, "instancesSet", "instanceId", |id| !hidden.contains(id))?)
+}
+
+/// moto gives the security groups of an instance to its network interface alone; without them Karpenter takes every
+/// instance for drifted. All instances here have the same.
+fn with_groups(text: &str) -> String {
+    let groups = text.split_once("<groupSet><item>").and_then(|(_, rest)| rest.split_once("</groupSet>"));
+    match groups {
+        Some((groups, _)) => text.replace("<groupSet/>", &format!("<groupSet><item>{groups}</groupSet>")),
+        None => text.to_owned(),
+    }
+}
+
+/// A list of instance types without those that are not sold here.
+async fn sold(
+    shared: &Arc<Shared>,
+    request: Request<Full<Bytes>>,
+    list: &str,
+) -> Result<Response<Full<Bytes>>> {
+    let answer = shared.moto.pass(request).await?;
+    if !answer.status().is_success() {
+        return Ok(answer.map(Full::from));
+    }
+    let text = String::from_utf8_lossy(answer.body());
+    let known = |name: &str| FAMILIES.iter().any(|family| name.split('.').next() == Some(family));
+    xml(StatusCode::OK, retain(&text, list, "instanceType", known)?)
 }
 
 /// The service that a call is signed for.
@@ -251,4 +291,17 @@ fn error(status: StatusCode, code: &str, message: &str) -> Result<Response<Full<
          <RequestID>e2e</RequestID></Response>"
     );
     xml(status, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_instance_has_the_groups_of_its_interface() {
+        let text = "<i><n><groupSet><item>g</item></groupSet></n><groupSet/></i>";
+        let whole = "<groupSet><item>g</item></groupSet>";
+        assert_eq!(with_groups(text), format!("<i><n>{whole}</n>{whole}</i>"));
+        assert_eq!(with_groups("<i/>"), "<i/>");
+    }
 }

@@ -1,7 +1,5 @@
 //! EC2's XML: lists are elements with an `item` for each member.
 
-use std::collections::BTreeSet;
-
 use anyhow::{Context, Result};
 use roxmltree::{Document, Node};
 
@@ -25,11 +23,11 @@ pub(super) fn items<T>(document: &Document, list: &str, read: impl Fn(Node) -> T
     lists.flat_map(|list| list.children().filter(|node| node.has_tag_name("item"))).map(read).collect()
 }
 
-/// The text without those members of every list of this name that have one of these values.
-pub(super) fn without(text: &str, list: &str, key: &str, values: &BTreeSet<String>) -> Result<String> {
+/// The text with only those members of every list of this name that have a value to keep.
+pub(super) fn retain(text: &str, list: &str, key: &str, keep: impl Fn(&str) -> bool) -> Result<String> {
     let ranges = items(&parsed(text)?, list, |item| (child(item, key), item.range()));
     let (mut out, mut from) = (String::new(), 0);
-    for (_, range) in ranges.into_iter().filter(|(value, _)| values.contains(value)) {
+    for (_, range) in ranges.into_iter().filter(|(value, _)| !keep(value)) {
         out.push_str(text.get(from..range.start).unwrap_or_default());
         from = range.end;
     }
@@ -45,7 +43,7 @@ mod tests {
     fn members_are_read_and_taken_out() {
         let text = "<r xmlns='x'><set><item><id>a</id></item><item><id>b</id></item></set><set><item><id>c</id></item></set></r>";
         assert_eq!(items(&parsed(text).unwrap(), "set", |i| child(i, "id")), ["a", "b", "c"]);
-        let rest = without(text, "set", "id", &BTreeSet::from(["a".into(), "c".into()])).unwrap();
+        let rest = retain(text, "set", "id", |id| id == "b").unwrap();
         assert_eq!(rest, "<r xmlns='x'><set><item><id>b</id></item></set><set></set></r>");
     }
 }

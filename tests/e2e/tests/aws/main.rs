@@ -42,7 +42,7 @@ enum Form {
 
 /// Each has an instance type of its own; see [`play::Play::start`].
 const SCENARIOS: [(&str, Form, Act); 17] = [
-    ("8 machines: one launch template, two fleets", Form::Short, |s| {
+    ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
     ("room for 7 of 8: everything is taken back", Form::Short, |s| {
@@ -51,10 +51,10 @@ const SCENARIOS: [(&str, Form, Act); 17] = [
     ("Karpenter killed amid a launch", Form::Short, |s| {
         faults::killed(s, Victim::Karpenter, "g5.4xlarge").boxed_local()
     }),
-    ("32 machines: one launch template, two fleets", Form::Long, |s| {
+    ("32 machines: one launch template, few fleets", Form::Long, |s| {
         launches::few_calls(s, 32, "g5.8xlarge").boxed_local()
     }),
-    ("64 machines: one launch template, two fleets", Form::Long, |s| {
+    ("64 machines: one launch template, few fleets", Form::Long, |s| {
         launches::few_calls(s, 64, "g5.16xlarge").boxed_local()
     }),
     ("room for 31 of 32: everything is taken back", Form::Long, |s| {

@@ -7,14 +7,48 @@ use k8s_openapi::api::core::v1::Node;
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use setu_e2e::Stack;
 use setu_e2e::aws::{Call, Cloud, Instance, Machines};
+use setu_e2e::{Program, Stack};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the cloud may take to have what Karpenter wants: it collects instances that nobody owns after half a
 /// minute, in rounds of ten seconds.
 const SETTLED: Duration = Duration::from_secs(90);
+
+/// What Karpenter's documentation of this version lets its controller do.
+const POLICY: [&str; 30] = [
+    "ec2:CreateFleet",
+    "ec2:CreateLaunchTemplate",
+    "ec2:CreateTags",
+    "ec2:DeleteLaunchTemplate",
+    "ec2:DescribeCapacityReservations",
+    "ec2:DescribeImages",
+    "ec2:DescribeInstanceStatus",
+    "ec2:DescribeInstanceTypeOfferings",
+    "ec2:DescribeInstanceTypes",
+    "ec2:DescribeInstances",
+    "ec2:DescribeLaunchTemplates",
+    "ec2:DescribePlacementGroups",
+    "ec2:DescribeSecurityGroups",
+    "ec2:DescribeSpotPriceHistory",
+    "ec2:DescribeSubnets",
+    "ec2:RunInstances",
+    "ec2:TerminateInstances",
+    "eks:DescribeCluster",
+    "iam:AddRoleToInstanceProfile",
+    "iam:CreateInstanceProfile",
+    "iam:DeleteInstanceProfile",
+    "iam:GetInstanceProfile",
+    "iam:ListInstanceProfiles",
+    "iam:RemoveRoleFromInstanceProfile",
+    "iam:TagInstanceProfile",
+    "pricing:GetProducts",
+    "sqs:DeleteMessage",
+    "sqs:GetQueueUrl",
+    "sqs:ReceiveMessage",
+    "ssm:GetParameter",
+];
 
 /// What all scenarios have in common.
 pub struct Stage {
@@ -48,6 +82,10 @@ impl<'a> Play<'a> {
         policy: Value,
     ) -> Result<Self> {
         let cloud = stage.stack.cloud()?;
+        // A scenario that failed may have left it dead.
+        if !stage.stack.processes().await.iter().any(|(program, _)| *program == Program::Karpenter) {
+            stage.stack.start_program(Program::Karpenter).await?;
+        }
         cloud.rules(Vec::new());
         cloud.machines(Machines::default());
         let scenario: Scenario = serde_json::from_value(json!({"title": id, "policy": policy}))?;
@@ -112,6 +150,16 @@ impl<'a> Play<'a> {
         all.filter(|call| call.action.strip_prefix("ec2:") == Some(action)).collect()
     }
 
+    /// How long Setu took from its first NodeClaim to its last, by its own log.
+    pub fn creates(&self) -> Result<Duration> {
+        let log = self.world.theatre.setu.log();
+        let lines = log.lines().filter(|line| line.contains("created a NodeClaim"));
+        let times: Vec<jiff::Timestamp> =
+            lines.filter_map(|line| line.split(' ').next()?.parse().ok()).collect();
+        let ends = times.iter().min().zip(times.iter().max()).context("Setu created no NodeClaim")?;
+        Ok(Duration::try_from(ends.1.duration_since(*ends.0))?)
+    }
+
     /// The instances of this world's type that run, by the cloud's own list.
     pub async fn instances(&self) -> Result<Vec<Instance>> {
         let all = self.cloud.instances().await?;
@@ -137,6 +185,9 @@ impl<'a> Play<'a> {
     pub async fn end(mut self) -> Result<()> {
         scenario::nothing_is_left(&mut self.world).await?;
         scenario::paths_are_lawful(&self.world)?;
+        let actions = self.cloud.actions();
+        let more: Vec<&String> = actions.keys().filter(|action| !POLICY.contains(&action.as_str())).collect();
+        ensure!(more.is_empty(), "Karpenter's own policy does not allow {more:?}");
         self.audit(0).await
     }
 }
