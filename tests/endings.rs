@@ -165,7 +165,7 @@ impl Gang {
             losses: &BTreeMap::new(),
             sight: Sight::Quorum,
             capacity_back: false,
-            quota_wanted: None,
+            refusal: None,
             policy: &Policy::default(),
             outlook: Outlook::default(),
         })

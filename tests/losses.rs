@@ -19,6 +19,7 @@ use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
     State, StateName, Then, WaitsFor, Way, decide, observe,
 };
+use setu::plan::cost::Cost;
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
@@ -52,6 +53,7 @@ fn plan(slots: u32) -> Plan {
         choice: 0,
         choices: 1,
         reports: Vec::new(),
+        cost: Cost::default(),
         passed_over: Vec::new(),
     }
 }
@@ -131,7 +133,7 @@ impl Seen {
             losses: &self.losses,
             sight: self.sight,
             capacity_back: false,
-            quota_wanted: None,
+            refusal: None,
             policy: &self.policy,
             outlook: Outlook::default(),
         })

@@ -769,7 +769,7 @@ fn a_gang_without_a_plan_is_told_when_it_stops_waiting_where_it_does() {
             losses: &losses,
             sight: Sight::Cached,
             capacity_back: false,
-            quota_wanted: None,
+            refusal: None,
             policy: &policy,
             outlook: Outlook::default(),
         };

@@ -18,7 +18,7 @@ fn batch(pods: u32, needs: &[(&str, u32)]) -> Batch {
 }
 
 fn kind(room: &[(&str, u32)], price: Option<u32>) -> Kind {
-    Kind { room: list(room), price: price.map(|p| p.to_string().parse().unwrap()) }
+    Kind { room: list(room), price: price.map(|p| p.to_string().parse().unwrap()), has_accelerator: false }
 }
 
 fn nodes(filled: &[Filled]) -> u32 {
@@ -240,6 +240,7 @@ fn problems() -> impl Strategy<Value = (Vec<Batch>, Vec<Kind>)> {
     let kind = (amounts(), proptest::option::of(1..9_u32)).prop_map(move |(room, price)| Kind {
         room: list(room),
         price: price.map(|p| p.to_string().parse().unwrap()),
+        has_accelerator: false,
     });
     (proptest::collection::vec(batch, 1..6), proptest::collection::vec(kind, 1..5))
 }

@@ -407,6 +407,7 @@ mod tests {
             choices: 1,
             reports: Vec::new(),
             passed_over: Vec::new(),
+            cost: crate::plan::cost::Cost::default(),
         }
     }
 

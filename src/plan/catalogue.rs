@@ -90,11 +90,11 @@ impl Catalogue {
         }
     }
 
-    /// What a node of this type costs an hour on demand: in this region, or else where most prices are known.
+    /// What a node of this type costs an hour on demand: in this region or zone, or else where most prices are known.
     pub fn price(&self, name: &str, region: Option<&str>) -> Option<Price> {
         let prices = &self.get(name)?.prices;
         let of = |region: &str| {
-            let place = self.regions.iter().position(|known| known == region)?;
+            let place = self.regions.iter().position(|known| region.starts_with(known.as_str()))?;
             prices.get(place).copied().filter(|micros| *micros > 0).map(|micros| Price { micros })
         };
         region.and_then(of).or_else(|| of(USUAL_REGION))

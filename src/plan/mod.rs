@@ -115,6 +115,13 @@ pub struct Cluster<'a> {
     pub edited: Edited,
 }
 
+impl<'a> Cluster<'a> {
+    /// Where prices come from under a policy.
+    pub fn prices(&self, policy: &'a Policy) -> cost::Prices<'a> {
+        cost::Prices { budget: &policy.budget, market: self.market }
+    }
+}
+
 /// What is done about a NodePool that was edited and that Karpenter has not looked at since.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Edited {
@@ -356,6 +363,7 @@ fn way(
     let plan = nodes(cluster, request, needs, choice)?;
     needs.topology.allows_kept(&plan, cluster.kept)?;
     let plan = plan.keeping(cluster.kept);
+    let plan = Plan { cost: cluster.prices(request.policy).of_plan(&plan), ..plan };
     match request.ways {
         Ways::Accepted { .. } | Ways::Like(_) => gates::stands(cluster, request, plan),
         Ways::From(_) => gates::pass(cluster, request, plan),
@@ -374,7 +382,8 @@ fn nodes(
         portions.iter().filter_map(|portion| portion.of(&needs.demand)).unzip();
     let plan = slots::plan(cluster, request, &demand, &drafts)?;
     needs.topology.allows_hosts(&plan)?;
-    let plan = Plan { tier: choice.tier, way: choice.name.clone(), ..plan };
+    let cost = cluster.prices(request.policy).of_plan(&plan);
+    let plan = Plan { tier: choice.tier, way: choice.name.clone(), cost, ..plan };
     let pinned = demand::pinned(cluster.cluster_queue, request);
     merge::check(cluster, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;
     Ok(plan)

@@ -1,13 +1,13 @@
 //! What planning comes to: the slots of a gang, or what stands in the way.
 
-use super::cost::{self, Cost};
+use super::cost::Cost;
 use super::gates::{Gate, Report};
 use super::offering::{Offering, is_short};
 use super::resources;
 use super::shapes::Shape;
 use crate::api::NodeClaim;
 use crate::api::node_claim::Requirement;
-use crate::api::parameters::{Budget, Pinning};
+use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
 use crate::digest::hex_digest;
 use crate::names;
@@ -163,6 +163,8 @@ pub struct Plan {
     pub reports: Vec<Report>,
     /// The NodePools that none of its nodes comes from.
     pub passed_over: Vec<PassedOver>,
+    /// What its nodes cost.
+    pub cost: Cost,
 }
 
 /// A NodePool that a gang gets no nodes from.
@@ -251,7 +253,7 @@ impl Slot {
 
 impl Plan {
     /// Nodes by NodePool and shape, with the tier and what they cost, in one line.
-    pub fn summary(&self, budget: &Budget) -> String {
+    pub fn summary(&self) -> String {
         let mut groups: Vec<(String, u32)> = Vec::new();
         for (slot, count) in self.groups() {
             let shape = slot.shape.as_ref().map_or_else(String::new, |s| format!(" as {}", s.instance_type));
@@ -263,10 +265,9 @@ impl Plan {
         }
         let groups: Vec<String> = groups.iter().map(|(what, count)| format!("{count} {what}")).collect();
         let way = if self.way.is_empty() { String::new() } else { format!(", {}", self.way) };
-        let cost = match cost::of_plan(budget, self) {
-            Cost { unpriced: 0, at_most } if self.nodes() > 0 => format!(", at most {at_most} an hour"),
-            _ => String::new(),
-        };
+        let Cost { unpriced, at_most, .. } = &self.cost;
+        let is_known = *unpriced == 0 && self.nodes() > 0;
+        let cost = if is_known { format!(", at most {at_most} an hour") } else { String::new() };
         format!("{}: {}{way}{cost}", counted(self.nodes(), "node"), groups.join(", "))
     }
 

@@ -8,6 +8,7 @@ mod types;
 
 use super::apart::shun;
 use super::claim::Draft;
+use super::cost::{Cost, Prices};
 use super::demand::PodSetDemand;
 use super::offering;
 use super::packing::{Batch, Filled, Kind, Misfit, pack};
@@ -43,7 +44,7 @@ pub fn plan(
         // or shows that it has not.
         let daemons = daemons::overhead(family.draft, &taints, cluster, family.fills)?;
         notes.extend(fit::notes(request, &family));
-        let site = Site { request, family: &family, taints, daemons };
+        let site = Site { request, prices: cluster.prices(request.policy), family: &family, taints, daemons };
         slots.extend(if family.fills { site.filled(&mut notes)? } else { site.one_each(&mut notes)? });
     }
     let place_keys: Arc<[String]> = offering::place_keys(request.policy).into();
@@ -61,6 +62,7 @@ pub fn plan(
         choices: 1,
         reports: Vec::new(),
         passed_over: Vec::new(),
+        cost: Cost::default(),
     })
 }
 
@@ -131,6 +133,7 @@ fn of_draft(cluster: &Cluster<'_>, request: &Request<'_>, draft: &Draft) -> Know
 /// Everything that the nodes of one family are planned from.
 struct Site<'a> {
     request: &'a Request<'a>,
+    prices: Prices<'a>,
     family: &'a Family<'a>,
     taints: Vec<Taint>,
     daemons: ResourceList,
@@ -696,7 +699,7 @@ mod tests {
         }}))
         .unwrap();
         assert_eq!(world.provisioned().slots[0].shape.as_ref().unwrap().instance_type, "new");
-        let cost = crate::plan::cost::of_plan(&world.policy.budget, &world.provisioned());
+        let cost = world.provisioned().cost;
         assert_eq!((cost.at_most.to_string().as_str(), cost.unpriced), ("98.32", 0));
     }
 }

@@ -12,19 +12,14 @@ pub fn timed(outcome: Outcome, request: &Request<'_>) -> Outcome {
         StrategyType::LastCheck => match others(request).as_slice() {
             [] => Outcome::Provision(plan),
             others => {
-                let message = format!(
-                    "{}; they wait until check {} is Ready",
-                    plan.summary(&request.policy.budget),
-                    others.join(", ")
-                );
+                let message =
+                    format!("{}; they wait until check {} is Ready", plan.summary(), others.join(", "));
                 Outcome::Wait(Obstacle::new(ObstacleReason::OtherChecks, message))
             }
         },
         StrategyType::DryRun => {
-            let message = format!(
-                "{}; they would be created; strategy DryRun creates nothing",
-                plan.summary(&request.policy.budget)
-            );
+            let message =
+                format!("{}; they would be created; strategy DryRun creates nothing", plan.summary());
             Outcome::Wait(Obstacle::new(ObstacleReason::DryRun, message))
         }
     }

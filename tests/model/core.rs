@@ -19,6 +19,7 @@ use setu::gang::{
     Rules, Sight, State, Then, WaitsFor, decide, observe, verdict,
 };
 use setu::names;
+use setu::plan::cost::Cost;
 use setu::plan::{Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
 use std::cell::RefCell;
@@ -78,6 +79,7 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
         choice: 0,
         choices: 1,
         reports: Vec::new(),
+        cost: Cost::default(),
         passed_over: Vec::new(),
     })
 });

@@ -74,9 +74,23 @@ pub struct Budget {
     /// Most money per hour, over all nodes, in the currency of `prices`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_hourly_cost: Option<Price>,
-    /// Price of a node per hour, by instance type and capacity type (on-demand, spot, reserved).
+    /// Price of a node per hour, by instance type and capacity type (on-demand, spot, reserved), in place of what Karpenter's
+    /// metrics and the catalogue say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prices: Option<Prices>,
+    /// Factor on prices that are not stated, such as "0.7" for a savings plan: by instance type, by its family, or by capacity
+    /// type. The first of these that is stated counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub multiplier: Option<BTreeMap<String, Price>>,
+}
+
+impl Budget {
+    /// The factor on the price of an instance type with this capacity type, if one is stated.
+    pub fn multiplier(&self, instance_type: &str, capacity_type: &str) -> Option<Price> {
+        let all = self.multiplier.as_ref()?;
+        let family = instance_type.split('.').next().unwrap_or_default();
+        [instance_type, family, capacity_type].into_iter().find_map(|key| all.get(key)).copied()
+    }
 }
 
 /// Where gangs may run. What is absent or empty allows everything.

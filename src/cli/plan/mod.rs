@@ -128,7 +128,7 @@ impl Args {
                 print(&show::node_claims(plan)?);
             }
         } else {
-            let view = show::View::new(&admitted, &policy, &outcome, &ways);
+            let view = show::View::new(&admitted, cluster.prices(&policy), &outcome, &ways);
             print(&if self.output == Format::Json { view.json() } else { view.table() });
         }
         ending(outcome)

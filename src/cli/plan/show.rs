@@ -4,10 +4,10 @@ use super::admission::Admitted;
 use crate::api::pod::ResourceList;
 use crate::cli::Failure;
 use crate::names;
+use crate::plan::cost::Prices;
 use crate::plan::gates::Report;
 use crate::plan::resources::{amount, is_positive, shown};
-use crate::plan::{Obstacle, Outcome, PassedOver, Plan, Slot, Surveyed, cost};
-use crate::policy::Policy;
+use crate::plan::{Obstacle, Outcome, PassedOver, Plan, Slot, Surveyed};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -73,7 +73,7 @@ struct Way {
 
 impl View {
     /// Puts together what is shown.
-    pub fn new(admitted: &Admitted, policy: &Policy, outcome: &Outcome, ways: &[Surveyed]) -> Self {
+    pub fn new(admitted: &Admitted, prices: Prices<'_>, outcome: &Outcome, ways: &[Surveyed]) -> Self {
         let plan = match outcome {
             Outcome::Provision(plan) => Some(plan),
             _ => None,
@@ -101,7 +101,7 @@ impl View {
             flavors,
             flavors_are_guessed: admitted.is_guess,
             outcome: match outcome {
-                Outcome::Provision(plan) => plan.summary(&policy.budget),
+                Outcome::Provision(plan) => plan.summary(),
                 Outcome::NothingNeeded(why) => format!("no node is needed: {why}"),
                 Outcome::Wait(o) => format!("would wait, {}", told(o)),
                 Outcome::Refuse(o) => format!("would be refused, {}", told(o)),
@@ -109,9 +109,9 @@ impl View {
             },
             provisions: plan.is_some(),
             slots: plan
-                .map_or_else(Vec::new, |plan| plan.groups().iter().map(|g| Group::of(g, policy)).collect()),
+                .map_or_else(Vec::new, |plan| plan.groups().iter().map(|g| Group::of(g, prices)).collect()),
             cost_per_hour: plan.and_then(|plan| {
-                let cost = cost::of_plan(&policy.budget, plan);
+                let cost = &plan.cost;
                 (cost.unpriced == 0 && plan.nodes() > 0).then(|| cost.at_most.to_string())
             }),
             gates: plan.map_or_else(|| nearest().to_vec(), |plan| plan.reports.clone()),
@@ -120,9 +120,7 @@ impl View {
             ways: ways
                 .iter()
                 .enumerate()
-                .map(|(n, way)| {
-                    Way::of(way, plan.is_some_and(|p| usize::try_from(p.choice) == Ok(n)), policy)
-                })
+                .map(|(n, way)| Way::of(way, plan.is_some_and(|p| usize::try_from(p.choice) == Ok(n))))
                 .collect(),
         }
     }
@@ -190,7 +188,7 @@ fn section(head: &[&str], rows: Vec<Vec<String>>) -> String {
 }
 
 impl Group {
-    fn of((slot, nodes): &(&Slot, u32), policy: &Policy) -> Self {
+    fn of((slot, nodes): &(&Slot, u32), prices: Prices<'_>) -> Self {
         let requests = slot.template.spec.resources.requests.clone();
         let shape = slot.shape.as_ref();
         Self {
@@ -203,7 +201,7 @@ impl Group {
             pods: slot.pods.iter().map(|share| format!("{}×{}", share.pods, share.pod_set)).collect(),
             unused: shape.map_or_else(BTreeMap::new, |s| unused(&requests, &s.allocatable)),
             requests,
-            cost_per_hour: cost::dearest(&policy.budget, &slot.template).map(|p| p.to_string()),
+            cost_per_hour: prices.dearest(&slot.template).ok().map(|p| p.to_string()),
         }
     }
 
@@ -249,12 +247,12 @@ fn unused(requests: &ResourceList, allocatable: &ResourceList) -> BTreeMap<Strin
 }
 
 impl Way {
-    fn of(way: &Surveyed, chosen: bool, policy: &Policy) -> Self {
+    fn of(way: &Surveyed, chosen: bool) -> Self {
         let name = if way.name.is_empty() { "the only one".to_owned() } else { way.name.clone() };
         let gated = way.reports.iter().filter(|r| r.is_closed()).map(|r| r.message.clone());
         match &way.plan {
             Ok(plan) => {
-                let (nodes, summary) = (Some(plan.nodes()), plan.summary(&policy.budget));
+                let (nodes, summary) = (Some(plan.nodes()), plan.summary());
                 Self { name, chosen, nodes, summary, closed: gated.collect() }
             }
             Err(o) => Self {

@@ -4,7 +4,7 @@ use super::{Answer, Gate, Report};
 use crate::api::amount::Price;
 use crate::api::pod::ResourceList;
 use crate::plan::resources::{first_short, shown, sum};
-use crate::plan::{ObstacleReason, Plan, cost};
+use crate::plan::{ObstacleReason, Plan};
 use crate::policy::Policy;
 use crate::policy::preset::KWOK;
 use crate::words::counted;
@@ -35,7 +35,7 @@ pub fn ask(policy: &Policy, plan: &Plan) -> Vec<Report> {
         .max_nodes
         .map(|most| within(plan.nodes() <= most, &counted(plan.nodes(), "node"), &most.to_string()));
     let resources = budget.max_resources.as_ref().map(|most| of_resources(policy, plan, most));
-    let money = budget.max_hourly_cost.map(|most| of_money(policy, plan, most));
+    let money = budget.max_hourly_cost.map(|most| of_money(plan, most));
     nodes.into_iter().chain(resources).chain(money).collect()
 }
 
@@ -74,14 +74,11 @@ fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> Report {
     report.not_known(or_more, &unknown, policy.unknown)
 }
 
-fn of_money(policy: &Policy, plan: &Plan, most: Price) -> Report {
-    let cost = cost::of_plan(&policy.budget, plan);
+fn of_money(plan: &Plan, most: Price) -> Report {
+    let cost = &plan.cost;
     if cost.unpriced > 0 {
-        let message = format!(
-            "the price of {} of its nodes is not known, so gates.budget.maxHourlyCost {most} cannot be kept; name instance \
-             types in NodePool or tier, and their prices under gates.budget.prices",
-            cost.unpriced
-        );
+        let message =
+            format!("{}: gates.budget.maxHourlyCost {most} cannot be kept; {}", cost.lack(), cost.remedy());
         return Report::of(Gate::Budget, "")
             .because(ObstacleReason::BudgetExceeded)
             .answer(Answer::Refuse, message);
@@ -149,6 +146,6 @@ mod tests {
     #[test]
     fn a_price_that_is_not_known_is_not_taken_for_nothing() {
         let message = world(&json!({"maxHourlyCost": "9999"})).obstacle().1;
-        assert!(message.starts_with("the price of 2 of its nodes is not known"), "{message}");
+        assert!(message.starts_with("no price for p5, on-demand (2 nodes): gates.budget"), "{message}");
     }
 }

@@ -8,7 +8,7 @@ use super::{Answer, Gate, Report};
 use crate::api::NodeClaim;
 use crate::api::amount::Price;
 use crate::api::pod::ResourceList;
-use crate::plan::cost::{self, Cost};
+use crate::plan::cost::Prices;
 use crate::plan::resources::{self, shown, sum};
 use crate::plan::{Cluster, ObstacleReason, Plan, Request, warm};
 use jiff::Timestamp;
@@ -72,7 +72,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
     let creates =
         bounds.creates_per_hour.map(|most| asked.creates(traffic.queue_last_hour, plan.to_create(), most));
     let resources = bounds.max_resources.as_ref().map(|most| asked.resources(most));
-    let money = bounds.max_hourly_cost.map(|most| asked.money(request, most));
+    let money = bounds.max_hourly_cost.map(|most| asked.money(cluster.prices(request.policy), most));
     nodes.into_iter().chain(creates).chain(resources).chain(money).collect()
 }
 
@@ -165,22 +165,21 @@ impl Asked<'_> {
         bound.report(short.is_none(), fits_alone, self.look_again)
     }
 
-    fn money(&self, request: &Request<'_>, most: Price) -> Report {
-        let budget = &request.policy.budget;
+    fn money(&self, prices: Prices<'_>, most: Price) -> Report {
         let cost = |all: &mut dyn Iterator<Item = &Held>| {
-            cost::of_nodes(budget, all.map(|held| (&*held.claim, held.nodes)))
+            prices.of_nodes(all.map(|held| (&*held.claim, held.nodes)))
         };
         let (own, used) = (cost(&mut self.own.iter()), cost(&mut self.others.iter().copied()));
-        for (Cost { unpriced, .. }, whose, answer, reason) in [
-            (own, "the gang's", Answer::Refuse, ObstacleReason::BudgetExceeded),
-            (used, "its other gangs'", Answer::Wait, ObstacleReason::Guarded),
+        for (cost, whose, answer, reason) in [
+            (&own, "the gang's", Answer::Refuse, ObstacleReason::BudgetExceeded),
+            (&used, "its other gangs'", Answer::Wait, ObstacleReason::Guarded),
         ] {
-            if unpriced > 0 {
+            if cost.unpriced > 0 {
                 let message = format!(
-                    "the price of {unpriced} of {whose} nodes is not known, so guards.perLocalQueue.maxHourlyCost {most} of \
-                     LocalQueue {} cannot be kept; name instance types in NodePool or tier, and their prices under \
-                     gates.budget.prices",
-                    self.queue
+                    "{} of {whose} nodes: guards.perLocalQueue.maxHourlyCost {most} of LocalQueue {} cannot be kept; {}",
+                    cost.lack(),
+                    self.queue,
+                    cost.remedy()
                 );
                 let report = Report::of(Gate::Guards, "").until(self.look_again);
                 return report.because(reason).answer(answer, message);
@@ -292,7 +291,7 @@ mod tests {
         );
         let unknown = vec![held("a", &json!({"metadata": {"labels": {(names::INSTANCE_TYPE): "x1"}}}))];
         let message = waits(outcome(&world(), &money("99"), unknown)).message;
-        assert!(message.starts_with("the price of 1 of its other gangs' nodes is not known"), "{message}");
+        assert!(message.starts_with("no price for x1, spot (1 node) of its other gangs' nodes"), "{message}");
     }
 
     #[test]
@@ -308,7 +307,11 @@ mod tests {
         let Outcome::Refuse(obstacle) = outcome(&unpriced, &money("99"), Vec::new()) else {
             panic!("bought")
         };
-        assert!(obstacle.message.starts_with("the price of 2 of the gang's nodes"), "{}", obstacle.message);
+        assert!(
+            obstacle.message.starts_with("no price for p5, on-demand (2 nodes) of the gang's nodes"),
+            "{}",
+            obstacle.message
+        );
     }
 
     #[test]

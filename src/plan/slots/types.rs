@@ -5,9 +5,8 @@ use crate::api::amount::Price;
 use crate::api::parameters::Gate;
 use crate::api::pod::ResourceList;
 use crate::names;
-use crate::plan::requirements::Values;
 use crate::plan::shapes::{Shape, devices_per_node};
-use crate::plan::{Most, Obstacle, ObstacleReason, cost, resources};
+use crate::plan::{Most, Obstacle, ObstacleReason, resources};
 use crate::words::{counted, few};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,13 +16,10 @@ use std::sync::Arc;
 const MOST: usize = 60;
 
 impl Site<'_> {
-    /// The lowest price by which types are compared: that of the policy, or else the provider's on demand.
+    /// The lowest price by which types are compared.
     pub(super) fn price(&self, instance_type: &str) -> Option<Price> {
         let requirements = &self.family.draft.requirements;
-        let stated = cost::cheapest(&self.request.policy.budget, instance_type, requirements);
-        let region =
-            requirements.get(names::REGION).and_then(Values::listed).and_then(|regions| regions.first());
-        stated.or_else(|| self.family.known.catalogue?.price(instance_type, region.map(String::as_str)))
+        self.prices.cheapest(instance_type, requirements, self.family.draft.node_class_group())
     }
 
     /// The cheapest of these types, as many as a claim may list, with as many distinct values of each label as asked for.
