@@ -138,6 +138,7 @@ fn packing(c: &mut Criterion) {
         .map(|size| Kind {
             room: list(&[("cpu", size * 8_000), ("memory", size * 32_000), ("gpu", size % 9), ("pods", 110)]),
             price: Some((size * 3).to_string().parse().unwrap()),
+            has_accelerator: false,
         })
         .collect();
     let batch = |pods, cpu, memory, gpu| Batch {

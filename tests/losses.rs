@@ -54,7 +54,7 @@ fn plan(slots: u32) -> Plan {
         choices: 1,
         reports: Vec::new(),
         cost: Cost::default(),
-        passed_over: Vec::new(),
+        passed_over: Arc::default(),
     }
 }
 

@@ -111,7 +111,7 @@ fn plan(kind: u8) -> Outcome {
                 choices: 1,
                 reports: Vec::new(),
                 cost: Cost::default(),
-                passed_over: Vec::new(),
+                passed_over: Arc::default(),
             })
         }
     }

@@ -406,8 +406,8 @@ mod tests {
             choice: 0,
             choices: 1,
             reports: Vec::new(),
-            passed_over: Vec::new(),
             cost: crate::plan::cost::Cost::default(),
+            passed_over: Arc::default(),
         }
     }
 

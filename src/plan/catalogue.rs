@@ -80,14 +80,12 @@ impl Catalogue {
                 value => values.allows(value),
             })
         };
-        let names = requirements.get(names::INSTANCE_TYPE);
-        match names.and_then(Values::listed) {
-            Some(listed) => listed.iter().filter_map(|name| self.get(name)).filter(meets).collect(),
-            None => {
-                let named = |t: &&Type| names.is_none_or(|values| values.allows(&t.shape.instance_type));
-                self.types.iter().filter(named).filter(meets).collect()
-            }
+        let types = requirements.get(names::INSTANCE_TYPE);
+        if let Some(listed) = types.and_then(Values::listed) {
+            return listed.iter().filter_map(|name| self.get(name)).filter(meets).collect();
         }
+        let allowed = |t: &&Type| types.is_none_or(|values| values.allows(&t.shape.instance_type));
+        self.types.iter().filter(allowed).filter(meets).collect()
     }
 
     /// What a node of this type costs an hour on demand: in this region or zone, or else where most prices are known.
@@ -138,13 +136,13 @@ fn decode(file: &[u8]) -> Option<BTreeMap<String, Catalogue>> {
 impl From<Raw> for Catalogue {
     fn from(Raw { date, keys, regions, types }: Raw) -> Self {
         let mut known: BTreeSet<Arc<str>> = BTreeSet::new();
-        let mut shared = |value: String| match known.get(value.as_str()) {
-            Some(value) => Arc::clone(value),
-            None => {
-                let value: Arc<str> = value.into();
-                known.insert(Arc::clone(&value));
-                value
+        let mut shared = |value: String| {
+            if let Some(value) = known.get(value.as_str()) {
+                return Arc::clone(value);
             }
+            let value: Arc<str> = value.into();
+            known.insert(Arc::clone(&value));
+            value
         };
         let of_accelerators = |labels: &[String]| -> BTreeMap<String, String> {
             let all = keys.iter().cloned().zip(labels.iter().cloned());
@@ -164,7 +162,7 @@ impl From<Raw> for Catalogue {
             prices: t.prices,
         };
         let types = types.into_iter().map(&mut read).collect();
-        Self { keys, regions, types, date }
+        Self { date, keys, regions, types }
     }
 }
 

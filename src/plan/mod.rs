@@ -22,6 +22,7 @@ pub mod merge;
 pub mod offering;
 pub mod outcome;
 pub mod packing;
+pub mod passed;
 pub mod pools;
 pub mod quantity;
 pub mod requirements;
@@ -52,7 +53,8 @@ use k8s_openapi::api::core::v1::{LimitRange, Toleration};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use market::Market;
 use offering::Offering;
-pub use outcome::{Most, Obstacle, ObstacleReason, Outcome, PassedOver, Plan, Reservation, Share, Slot};
+pub use outcome::{Most, Obstacle, ObstacleReason, Outcome, Plan, Reservation, Share, Slot};
+use passed::PassedOver;
 use shapes::Shape;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -240,7 +242,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
                     _ => !plan.is_short(cluster.short),
                 };
                 if taken {
-                    return Outcome::Provision(with_passed_over(plan, &choices, &closed));
+                    return Outcome::Provision(passed::told(plan, &choices, &closed));
                 }
                 let is_next = match request.ways {
                     Ways::Like(claim) => needs.narrows() && plan.has_narrower(claim),
@@ -256,35 +258,11 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
         }
     }
     if let Some(plan) = short {
-        return Outcome::Provision(with_passed_over(plan, &choices, &closed));
+        return Outcome::Provision(passed::told(plan, &choices, &closed));
     }
     let closed: Vec<_> =
         closed.into_iter().map(|(choice, obstacle)| (choice.name.as_str(), obstacle)).collect();
     outcome::closed(&closed)
-}
-
-/// The plan with every NodePool that it takes no nodes from: one whose way is closed, one that comes later or has run out
-/// lately, and those that do not come into question.
-fn with_passed_over(mut plan: Plan, choices: &[Choice], closed: &[(&Choice, Obstacle)]) -> Plan {
-    let used: BTreeSet<String> = plan.slots.iter().map(|slot| slot.node_pool.clone()).collect();
-    let told = |pools: &BTreeSet<String>, reason: &str| -> Vec<PassedOver> {
-        let others = pools.iter().filter(|pool| !used.contains(*pool));
-        others.map(|pool| PassedOver { node_pool: pool.clone(), reason: reason.to_owned() }).collect()
-    };
-    let mut all = Vec::new();
-    for (choice, obstacle) in closed {
-        PassedOver::add(&mut all, told(&choice.pools, &obstacle.message));
-    }
-    for (index, choice) in (0..).zip(choices) {
-        let reason =
-            if index < plan.choice { "it ran out of capacity lately" } else { "another NodePool came first" };
-        PassedOver::add(&mut all, told(&choice.pools, reason));
-    }
-    let others = choices.iter().flat_map(|choice| &choice.passed_over);
-    PassedOver::add(&mut all, others.filter(|one| !used.contains(&one.node_pool)).cloned());
-    all.sort_by(|a, b| a.node_pool.cmp(&b.node_pool));
-    plan.passed_over = all;
-    plan
 }
 
 /// Whether a moment is waited for what stands in the way, rather than another way looked for.

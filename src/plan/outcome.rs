@@ -3,6 +3,7 @@
 use super::cost::Cost;
 use super::gates::{Gate, Report};
 use super::offering::{Offering, is_short};
+use super::passed::PassedOver;
 use super::resources;
 use super::shapes::Shape;
 use crate::api::NodeClaim;
@@ -13,7 +14,6 @@ use crate::digest::hex_digest;
 use crate::names;
 use crate::words::counted;
 use jiff::Timestamp;
-use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
@@ -162,30 +162,9 @@ pub struct Plan {
     /// What the gates said.
     pub reports: Vec<Report>,
     /// The NodePools that none of its nodes comes from.
-    pub passed_over: Vec<PassedOver>,
+    pub passed_over: Arc<Vec<PassedOver>>,
     /// What its nodes cost.
     pub cost: Cost,
-}
-
-/// A NodePool that a gang gets no nodes from.
-#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct PassedOver {
-    /// Its name.
-    pub node_pool: String,
-    /// Why.
-    pub reason: String,
-}
-
-impl PassedOver {
-    /// Adds those of which nothing is told yet.
-    pub fn add(all: &mut Vec<Self>, more: impl IntoIterator<Item = Self>) {
-        for one in more {
-            if !all.iter().any(|known| known.node_pool == one.node_pool) {
-                all.push(one);
-            }
-        }
-    }
 }
 
 /// One node to be.

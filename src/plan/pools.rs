@@ -6,8 +6,9 @@
 use super::claim::Draft;
 use super::demand::PodSetDemand;
 use super::gates::readiness;
+use super::passed::PassedOver;
 use super::slots::fit::{self, Suits};
-use super::{Cluster, Obstacle, ObstacleReason, PassedOver, Request};
+use super::{Cluster, Obstacle, ObstacleReason, Request};
 use crate::api::NodePool;
 use crate::api::parameters::Tier;
 use crate::policy::preset::asks_for_accelerator;

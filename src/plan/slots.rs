@@ -61,8 +61,8 @@ pub fn plan(
         choice: 0,
         choices: 1,
         reports: Vec::new(),
-        passed_over: Vec::new(),
         cost: Cost::default(),
+        passed_over: Arc::default(),
     })
 }
 

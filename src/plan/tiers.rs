@@ -6,9 +6,10 @@
 
 use super::claim::Draft;
 use super::demand::PodSetDemand;
+use super::passed::PassedOver;
 use super::pools::{self, Candidates};
 use super::topology::{Portion, Topology};
-use super::{Cluster, Obstacle, ObstacleReason, PassedOver, Request};
+use super::{Cluster, Obstacle, ObstacleReason, Request};
 use crate::api::parameters::{CapacityType, ColocationMode, Tier};
 use crate::names;
 use crate::policy::{Colocation, Policy};

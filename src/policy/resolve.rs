@@ -275,6 +275,7 @@ readiness: {nodeLabels: {a: b}, nodeConditions: [{type: Good}], allocatable: Dev
 custody: {pinning: None, onNodeLost: Ignore, release: Warm, warmFor: 10m, holdLimit: 1h, doNotRepair: true}
 gates:
   capacity: Off
+  unknown: Warn
   quota: Enforce
   nodeClass: Warn
   budget: {maxNodes: 64, maxResources: {nvidia.com/gpu: 512}, maxHourlyCost: '2500', prices: {p5.48xlarge: {spot: '39.33'}}}

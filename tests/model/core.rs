@@ -80,7 +80,7 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
         choices: 1,
         reports: Vec::new(),
         cost: Cost::default(),
-        passed_over: Vec::new(),
+        passed_over: Arc::default(),
     })
 });
 

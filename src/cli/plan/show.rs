@@ -6,8 +6,9 @@ use crate::cli::Failure;
 use crate::names;
 use crate::plan::cost::Prices;
 use crate::plan::gates::Report;
+use crate::plan::passed::PassedOver;
 use crate::plan::resources::{amount, is_positive, shown};
-use crate::plan::{Obstacle, Outcome, PassedOver, Plan, Slot, Surveyed};
+use crate::plan::{Obstacle, Outcome, Plan, Slot, Surveyed};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -115,7 +116,7 @@ impl View {
                 (cost.unpriced == 0 && plan.nodes() > 0).then(|| cost.at_most.to_string())
             }),
             gates: plan.map_or_else(|| nearest().to_vec(), |plan| plan.reports.clone()),
-            passed_over: plan.map_or_else(|| of_ways(ways), |plan| plan.passed_over.clone()),
+            passed_over: plan.map_or_else(|| of_ways(ways), |plan| plan.passed_over.to_vec()),
             notes: plan.map_or_else(Vec::new, |plan| plan.notes.clone()),
             ways: ways
                 .iter()

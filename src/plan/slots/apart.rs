@@ -30,7 +30,7 @@ pub fn spread(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> 
 /// Of the types that hold this, those without accelerators if it takes none and there are such, by name.
 pub fn fitting(content: &ResourceList, holding: Vec<&Arc<Shape>>) -> Vec<String> {
     let is_plain = |shape: &&Arc<Shape>| !shape.has_accelerator();
-    let any_plain = !resources::has_accelerator(content) && holding.iter().any(|shape| is_plain(shape));
+    let any_plain = !resources::has_accelerator(content) && holding.iter().any(is_plain);
     let left = holding.into_iter().filter(|shape| !any_plain || is_plain(shape));
     left.map(|shape| shape.instance_type.clone()).collect()
 }

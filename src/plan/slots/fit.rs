@@ -148,7 +148,8 @@ mod tests {
     use crate::api::parameters::PackingMode;
     use crate::names;
     use crate::plan::fixtures::{World, pod_set, pool};
-    use crate::plan::{ObstacleReason, PassedOver, Plan};
+    use crate::plan::passed::PassedOver;
+    use crate::plan::{ObstacleReason, Plan};
     use serde_json::{Value, json};
     use std::sync::Arc;
 

@@ -34,10 +34,9 @@ impl Site<'_> {
         for (key, least) in asked.filter(|(key, _)| !types.is_empty() && *key != names::INSTANCE_TYPE) {
             let mut first: BTreeMap<&str, &String> = BTreeMap::new();
             for name in &types {
-                if let Some(value) = self.family.known.catalogue.and_then(|c| c.label(name, key)) {
-                    if first.len() < least {
-                        first.entry(value).or_insert(name);
-                    }
+                let value = self.family.known.catalogue.and_then(|c| c.label(name, key));
+                if let Some(value) = value.filter(|_| first.len() < least) {
+                    first.entry(value).or_insert(name);
                 }
             }
             if self.family.known.catalogue.is_some() && first.len() < least {
