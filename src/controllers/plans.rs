@@ -16,7 +16,7 @@ use crate::plan::{self, Cluster, Edited, Obstacle, ObstacleReason, Outcome, Requ
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::preset::KWOK;
 use crate::policy::{Limits, Policy};
-use k8s_openapi::api::core::v1::LimitRange;
+use k8s_openapi::api::core::v1::{LimitRange, Taint};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
@@ -210,6 +210,21 @@ pub fn updates(
     let cluster = Cluster { flavors: &context.stores.flavors.state(), ..Cluster::default() };
     plan::merge::check(&cluster, request, &updates)?;
     Ok(updates)
+}
+
+/// Those of these taints of its nodes that are none to the gang, because all its pods name them in tolerations.
+pub fn tolerated(context: &Context, request: &Request<'_>, taints: Vec<Taint>) -> Vec<Taint> {
+    let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
+    let queue = context.stores.queues.get(&ObjectRef::new(name));
+    let cluster = Cluster {
+        cluster_queue: queue.as_deref(),
+        checks: &context.stores.checks.state(),
+        flavors: &context.stores.flavors.state(),
+        limit_ranges: &limit_ranges(context, request.workload),
+        runtime_classes: &context.stores.runtime_classes.state(),
+        ..Cluster::default()
+    };
+    plan::taints::tolerated(&cluster, request, taints)
 }
 
 /// The slices before this one that were admitted, and whose nodes stay until the Job ends.

@@ -15,7 +15,7 @@ use crate::api::parameters::{Pinning, Tier};
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::{NodeClaim, NodePool};
 use crate::names;
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Taint};
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -341,8 +341,7 @@ fn undefined(key: &str, value: &str) -> Clash {
 }
 
 fn check_taints(taints: &[Taint], wanted: &PodSetDemand<'_>, pool: &str) -> Result<(), Obstacle> {
-    let mut tolerations = wanted.spec.tolerations.clone();
-    tolerations.extend(wanted.flavors.iter().flat_map(|f| f.spec.tolerations.clone()));
+    let tolerations: Vec<Toleration> = wanted.tolerations().cloned().collect();
     match taints.iter().find(|taint| !tolerates(&tolerations, taint)) {
         None => Ok(()),
         Some(taint) => Err(Obstacle::new(

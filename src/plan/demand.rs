@@ -15,6 +15,7 @@ use crate::api::queue::CheckRule;
 use crate::api::workload::PodSet;
 use crate::api::{ClusterQueue, ResourceFlavor, Workload};
 use crate::names;
+use k8s_openapi::api::core::v1::Toleration;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -39,6 +40,13 @@ pub struct PodSetDemand<'a> {
     pub each: ResourceList,
     /// Most of its pods that may share a node.
     pub per_node: u32,
+}
+
+impl PodSetDemand<'_> {
+    /// What its pods tolerate, by themselves or by a flavor.
+    pub fn tolerations(&self) -> impl Iterator<Item = &Toleration> {
+        self.spec.tolerations.iter().chain(self.flavors.iter().flat_map(|flavor| &flavor.spec.tolerations))
+    }
 }
 
 /// The needs of all pod sets that this check provides for, or why there is nothing to provide.

@@ -32,6 +32,7 @@ pub mod shapes;
 pub mod sightings;
 pub mod slots;
 pub mod strategy;
+pub mod taints;
 pub mod tiers;
 pub mod topology;
 pub mod volumes;

@@ -206,6 +206,7 @@ impl<'a> Gang<'a> {
         };
         gang.settle_policy(workload);
         gang.bound_deadline();
+        gang.overlook_taints(workload);
         Some(gang)
     }
 

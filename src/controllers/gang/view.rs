@@ -6,11 +6,14 @@ use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Workload, condition};
 use crate::controllers::Context;
 use crate::controllers::meters::capacity_type;
+use crate::controllers::plans;
 use crate::gang::claims::{Health, Loss, loss};
 use crate::gang::strangers::crowd;
 use crate::gang::{ClaimView, Facts, GangIdentity, Outlook, Refusal, Reservation, State, WaitsFor};
 use crate::names;
+use crate::plan::taints::may_stay;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
@@ -76,6 +79,26 @@ impl Gang<'_> {
         let tier = Some(self.tier.as_str()).filter(|tier| !tier.is_empty());
         let unbound = self.pod_check.as_ref().and_then(|check| check.found.as_ref());
         Outlook { ready_by, tier, unbound, ..Outlook::default() }
+    }
+
+    /// Takes those taints off the gang's nodes, as they are known here, that are none to its pods.
+    pub(super) fn overlook_taints(&mut self, workload: &Workload) {
+        let stated: Vec<&Taint> = self.claims.iter().flat_map(|claim| &claim.spec.taints).collect();
+        let mut others: Vec<Taint> = Vec::new();
+        for taint in self.nodes.values().flat_map(|node| &node.spec.taints).filter(|t| may_stay(t)) {
+            if !stated.iter().any(|s| (&s.key, &s.effect) == (&taint.key, &taint.effect))
+                && !others.contains(taint)
+            {
+                others.push(taint.clone());
+            }
+        }
+        if others.is_empty() {
+            return;
+        }
+        let tolerated = plans::tolerated(self.context, &self.request(workload), others);
+        for node in self.nodes.values_mut() {
+            node.spec.taints.retain(|taint| !tolerated.contains(taint));
+        }
     }
 
     pub(super) fn views(&self, now: Timestamp) -> Vec<ClaimView> {

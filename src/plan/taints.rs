@@ -1,0 +1,85 @@
+//! Taints that a Node has and its NodeClaim does not state: set by its user data or by its provider.
+//!
+//! Rule: such a taint is none to a gang whose pods all name it in a toleration. A blanket toleration speaks of no taint
+//! in particular, and what Kubernetes and Karpenter say of a node by taints passes, whoever tolerates it.
+
+use super::daemons::tolerates;
+use super::demand::demand;
+use super::{Cluster, Request};
+use k8s_openapi::api::core::v1::{Taint, Toleration};
+
+/// Prefixes of taints that say that a node is not fit now, or is on its way out.
+const PASSING: [&str; 3] = ["node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "karpenter.sh/"];
+
+/// Whether a taint may stay for as long as the node.
+pub fn may_stay(taint: &Taint) -> bool {
+    taint.effect != "PreferNoSchedule" && !PASSING.iter().any(|prefix| taint.key.starts_with(prefix))
+}
+
+/// Those of these taints that the pods of every pod set of the gang tolerate for ever, by their keys.
+pub fn tolerated(cluster: &Cluster<'_>, request: &Request<'_>, mut taints: Vec<Taint>) -> Vec<Taint> {
+    taints.retain(may_stay);
+    if taints.is_empty() {
+        return taints;
+    }
+    let Ok(needs) = demand(cluster, request) else { return Vec::new() };
+    for wanted in needs {
+        let named: Vec<Toleration> = wanted.tolerations().filter(names_a_taint).cloned().collect();
+        taints.retain(|taint| tolerates(&named, taint));
+    }
+    taints
+}
+
+fn names_a_taint(toleration: &&Toleration) -> bool {
+    toleration.key.as_ref().is_some_and(|key| !key.is_empty()) && toleration.toleration_seconds.is_none()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixtures::{World, flavor, object};
+    use super::*;
+    use serde_json::{Value, json};
+    use std::sync::Arc;
+
+    fn of_pods(tolerations: &Value, key: &str, effect: &str) -> bool {
+        let world = World::new().pods(&json!({"tolerations": tolerations}));
+        is_tolerated(&world, key, effect)
+    }
+
+    fn is_tolerated(world: &World, key: &str, effect: &str) -> bool {
+        let taint = object(json!({"key": key, "value": "present", "effect": effect}));
+        !tolerated(&world.cluster(), &world.request(), vec![taint]).is_empty()
+    }
+
+    #[test]
+    fn a_taint_is_none_to_pods_that_name_it_for_ever() {
+        let gpu = |more: Value| {
+            let mut toleration = json!({"key": "nvidia.com/gpu", "operator": "Exists"});
+            toleration.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            json!([toleration])
+        };
+        assert!(of_pods(&gpu(json!({})), "nvidia.com/gpu", "NoSchedule"));
+        assert!(of_pods(&gpu(json!({})), "nvidia.com/gpu", "NoExecute"));
+        assert!(!of_pods(&gpu(json!({})), "example.com/other", "NoSchedule"));
+        assert!(!of_pods(&gpu(json!({"operator": "Equal", "value": "x"})), "nvidia.com/gpu", "NoSchedule"));
+        assert!(!of_pods(&gpu(json!({"tolerationSeconds": 300})), "nvidia.com/gpu", "NoExecute"));
+        assert!(!of_pods(&json!([{"operator": "Exists"}]), "nvidia.com/gpu", "NoSchedule"));
+        assert!(!of_pods(&json!([]), "nvidia.com/gpu", "NoSchedule"));
+    }
+
+    #[test]
+    fn what_says_that_a_node_is_not_fit_now_is_not_tolerated_by_anybody() {
+        for key in ["node.kubernetes.io/not-ready", "karpenter.sh/disrupted"] {
+            assert!(!of_pods(&json!([{"key": key, "operator": "Exists"}]), key, "NoSchedule"), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_flavor_tolerates_for_its_pods() {
+        let mut world = World::new();
+        let mut tolerant = (*flavor("gpu", &json!({}))).clone();
+        tolerant.spec.tolerations = vec![object(json!({"key": "nvidia.com/gpu", "operator": "Exists"}))];
+        world.flavors = vec![Arc::new(tolerant)];
+        assert!(is_tolerated(&world, "nvidia.com/gpu", "NoSchedule"));
+    }
+}

@@ -1,0 +1,154 @@
+//! Nodes that turn out otherwise than their NodeClaims say, on the embedded cluster: they bear taints of their own, or
+//! DaemonSets come to them that nobody could foresee.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+#[path = "gangs/world.rs"]
+mod world;
+
+use serde_json::{Value, json};
+use setu::sim::api::{User, kinds};
+use setu::sim::cluster::{Cluster, Setu, Start};
+use std::sync::Arc;
+use std::time::Duration;
+
+const ID: &str = "nodes";
+
+struct Stage {
+    _cluster: Cluster,
+    admin: User,
+    _setu: Setu,
+}
+
+impl Stage {
+    /// Each node is left alone for a minute after it is up, so that it can still change.
+    fn new(policy: &str) -> Self {
+        let defaults = format!("defaults: {{strategy: {{bufferTime: 1m}}{policy}}}");
+        let (mut cluster, admin) = world::cluster(ID, world::policy(&defaults));
+        let setu = cluster.start_setu(&Start::default());
+        Self { _cluster: cluster, admin, _setu: setu }
+    }
+
+    /// Submits a gang of two pods with these tolerations, and waits until its nodes are up.
+    async fn submit(&self, tolerations: &Value) {
+        let mut job = world::job(ID, "gang", 2, Some("20m"));
+        job["spec"]["template"]["spec"]["tolerations"] = tolerations.clone();
+        self.admin.create(&kinds::JOB, job).unwrap();
+        let up = |s: &Self| s.claims().iter().filter(|claim| world::is(claim, "Initialized")).count() == 2;
+        self.until("its nodes are up", up).await;
+    }
+
+    fn claims(&self) -> Vec<Arc<Value>> {
+        self.admin.list(&kinds::NODE_CLAIM)
+    }
+
+    fn message(&self) -> String {
+        self.admin.list(&kinds::WORKLOAD)[0]["status"]["admissionChecks"][0]["message"].to_string()
+    }
+
+    fn is_admitted(&self) -> bool {
+        self.admin.list(&kinds::WORKLOAD).iter().any(|workload| world::is(workload, "Admitted"))
+    }
+
+    fn running(&self) -> usize {
+        self.admin.list(&kinds::POD).iter().filter(|pod| pod["status"]["phase"] == "Running").count()
+    }
+
+    async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        for _ in 0..6_000 {
+            if holds(self) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        panic!("not within ten minutes: {what}; {}", self.message());
+    }
+
+    /// Gives each Node a taint that no NodeClaim states.
+    fn taint(&self) {
+        for node in self.admin.list(&kinds::NODE) {
+            let mut taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+            taints.push(json!({"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}));
+            let name = node["metadata"]["name"].as_str().unwrap();
+            self.admin.merge(&kinds::NODE, "", name, &json!({"spec": {"taints": taints}})).unwrap();
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_taint_that_nodes_set_themselves_holds_up_those_alone_whose_pods_do_not_name_it() {
+    for tolerations in [
+        json!([{"key": "nvidia.com/gpu", "operator": "Equal", "value": "present", "effect": "NoSchedule"}]),
+        json!([{"key": "nvidia.com/gpu", "operator": "Exists"}]),
+    ] {
+        let stage = Stage::new("");
+        stage.submit(&tolerations).await;
+        stage.taint();
+        stage.until("its pods run", |s| s.is_admitted() && s.running() == 2).await;
+    }
+    for tolerations in [json!([]), json!([{"operator": "Exists"}])] {
+        let stage = Stage::new("");
+        stage.submit(&tolerations).await;
+        stage.taint();
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        assert!(!stage.is_admitted());
+        assert!(stage.message().contains("nvidia.com/gpu"), "{}", stage.message());
+    }
+}
+
+/// A DaemonSet that takes so many CPUs of a node which feature discovery has labelled.
+fn discovered(cpus: &str) -> Value {
+    let requests = json!({"requests": {"cpu": cpus}});
+    json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"namespace": ID, "name": "late"},
+        "spec": {
+            "selector": {"matchLabels": {"app": "late"}},
+            "template": {"metadata": {"labels": {"app": "late"}}, "spec": {
+                "nodeSelector": {"feature.node.kubernetes.io/pci-10de.present": "true"},
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [{"name": "main", "image": "none", "resources": requests}],
+            }},
+        },
+    })
+}
+
+/// Its pod on this node, as the DaemonSet controller and the scheduler leave it.
+fn pod_of(daemon_set: &Value, node: &str) -> Value {
+    let mut spec = daemon_set["spec"]["template"]["spec"].clone();
+    spec["nodeName"] = json!(node);
+    let owner = json!({
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": daemon_set["metadata"]["name"],
+        "uid": daemon_set["metadata"]["uid"], "controller": true,
+    });
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": ID, "name": format!("late-{node}"), "ownerReferences": [owner]}, "spec": spec,
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_daemon_set_of_a_label_that_comes_later_is_reckoned_with_only_where_nodes_are_packed() {
+    // Where each pod has its node, the pods stay unbound, and that is told.
+    let stage = Stage::new("");
+    let daemon_set = stage.admin.create(&kinds::DAEMON_SET, discovered("191500m")).unwrap();
+    stage.submit(&json!([])).await;
+    for claim in stage.claims() {
+        assert_eq!(claim["spec"]["resources"]["requests"]["cpu"], "1");
+        let node = claim["metadata"]["name"].as_str().unwrap();
+        stage.admin.create(&kinds::POD, pod_of(&daemon_set, node)).unwrap();
+    }
+    stage.until("it is admitted", Stage::is_admitted).await;
+    let told = |s: &Stage| s.admin.list(&kinds::EVENT).iter().any(|e| e["reason"] == "PodsUnbound");
+    stage.until("its unbound pods are told of", told).await;
+    assert_eq!(stage.running(), 0);
+
+    let stage = Stage::new(", packing: {mode: Fill}");
+    stage.admin.create(&kinds::DAEMON_SET, discovered("100")).unwrap();
+    let job = world::job(ID, "gang", 2, Some("20m"));
+    stage.admin.create(&kinds::JOB, job).unwrap();
+    stage.until("its NodeClaims are there", |s| !s.claims().is_empty()).await;
+    for claim in stage.claims() {
+        let cpus = claim["spec"]["resources"]["requests"]["cpu"].as_str().unwrap().to_owned();
+        assert!(["101", "102"].contains(&cpus.as_str()), "{cpus}");
+    }
+}
