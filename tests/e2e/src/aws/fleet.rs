@@ -44,7 +44,7 @@ pub(super) async fn create(shared: &Arc<Shared>, form: &Form) -> Result<String> 
         }
         let (given, refusal) = shared.grant((&offer.instance_type, &offer.zone, market), wanted);
         if given > 0 {
-            let ids = buy(shared, &offer, given).await?;
+            let ids = buy(shared, &offer, market, given).await?;
             wanted -= given;
             bought.push_str(&instances(&offer, market, &ids));
         }
@@ -104,7 +104,7 @@ fn cloned((key, value): (&String, &String)) -> (String, String) {
 }
 
 /// Has moto run so many instances of one offer; their ids.
-async fn buy(shared: &Arc<Shared>, offer: &Offer, number: usize) -> Result<Vec<String>> {
+async fn buy(shared: &Arc<Shared>, offer: &Offer, market: Market, number: usize) -> Result<Vec<String>> {
     let mut form = offer.form.clone();
     form.insert("TargetCapacitySpecification.TotalTargetCapacity".to_owned(), number.to_string());
     let fields: Vec<(&str, &str)> = form
@@ -114,7 +114,7 @@ async fn buy(shared: &Arc<Shared>, offer: &Offer, number: usize) -> Result<Vec<S
         .collect();
     let said = shared.moto.query("ec2", "CreateFleet", &fields).await?;
     let ids = items(&parsed(&said)?, "instanceIds", |item| item.text().unwrap_or_default().to_owned());
-    shared.launched(&ids, &offer.template);
+    shared.launched(&ids, &offer.template, market);
     Ok(ids)
 }
 

@@ -147,6 +147,11 @@ impl Cloud {
         self.shared.moto.instances().await
     }
 
+    /// How an instance is paid for; nothing where nobody launched it.
+    pub fn market_of(&self, id: &str) -> Option<Market> {
+        self.shared.launch_of(id).map(|launch| launch.market)
+    }
+
     /// The names of the launch templates that there are.
     pub async fn launch_templates(&self) -> Result<Vec<String>> {
         self.shared.moto.launch_templates().await

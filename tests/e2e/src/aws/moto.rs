@@ -10,7 +10,6 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use serde_json::{Value, json};
 
-use super::rules::Market;
 use super::xml::{child, items, parsed, within};
 use super::{CLUSTER, QUEUE, REGION};
 use crate::ports::Ports;
@@ -40,8 +39,6 @@ pub struct Instance {
     pub zone: String,
     /// Its private name, which its Node has too.
     pub name: String,
-    /// How it is paid for.
-    pub market: Market,
 }
 
 /// What one machine of a type has.
@@ -152,11 +149,6 @@ impl Moto {
             instance_type: child(i, "instanceType"),
             zone: within(i, "placement").map(|p| child(p, "availabilityZone")).unwrap_or_default(),
             name: child(i, "privateDnsName"),
-            market: if child(i, "spotInstanceRequestId").is_empty() {
-                Market::OnDemand
-            } else {
-                Market::Spot
-            },
         }))
     }
 

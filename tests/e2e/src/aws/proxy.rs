@@ -47,6 +47,7 @@ pub struct Call {
 #[derive(Clone, Debug)]
 pub(super) struct Launch {
     pub template: String,
+    pub market: Market,
     pub at: Instant,
 }
 
@@ -95,8 +96,8 @@ impl Shared {
         rules::grant(&mut self.state().rules, offering, wanted)
     }
 
-    pub(super) fn launched(&self, ids: &[String], template: &str) {
-        let launch = Launch { template: template.to_owned(), at: Instant::now() };
+    pub(super) fn launched(&self, ids: &[String], template: &str, market: Market) {
+        let launch = Launch { template: template.to_owned(), market, at: Instant::now() };
         self.state().launches.extend(ids.iter().map(|id| (id.clone(), launch.clone())));
     }
 
@@ -137,6 +138,13 @@ impl Shared {
         if let Some(call) = self.state().calls.get_mut(call) {
             call.done = Some(Instant::now());
         }
+    }
+
+    /// The spot instances that there were.
+    fn spot(&self) -> Vec<String> {
+        let state = self.state();
+        let spot = state.launches.iter().filter(|(_, launch)| launch.market == Market::Spot);
+        spot.map(|(id, _)| id.clone()).collect()
     }
 
     /// The instances that DescribeInstances does not know yet.
@@ -221,7 +229,13 @@ async fn described(
     if !answer.status().is_success() {
         return Ok(answer.map(Full::from));
     }
-    let text = with_groups(&String::from_utf8_lossy(answer.body()));
+    let mut text = with_groups(&String::from_utf8_lossy(answer.body()));
+    for id in shared.spot() {
+        // moto keeps to itself what is spot.
+        let known = format!("<instanceId>{id}</instanceId>");
+        let request = format!("<spotInstanceRequestId>sir-{id}</spotInstanceRequestId>");
+        text = text.replace(&known, &format!("{known}<instanceLifecycle>spot</instanceLifecycle>{request}"));
+    }
     xml(StatusCode::OK, retain(&text, "instancesSet", "instanceId", |id| !hidden.contains(id))?)
 }
 

@@ -113,7 +113,7 @@ pub async fn interrupted(stage: &Stage, instance_type: &'static str) -> Result<(
     play.submit("train", 3, None).await?;
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 3}}])).await?;
     let first = play.instances().await?.into_iter().next().context("no instance runs")?;
-    ensure!(first.market == Market::Spot, "{first:?} is not spot");
+    ensure!(play.cloud.market_of(&first.id) == Some(Market::Spot), "{first:?} is not spot");
     play.cloud.interrupt(&first.id).await?;
     play.steps(json!([
         {"until": {"job": "train", "event": "NodeLost"}},

@@ -4,10 +4,14 @@ use crate::play::{Play, Stage, limit};
 use anyhow::{Result, ensure};
 use serde_json::json;
 use std::collections::BTreeSet;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// From the reservation of quota until EC2 has answered that the last instance is launched.
 const LAUNCHED: Duration = Duration::from_secs(2);
+
+/// How long Karpenter may keep a launch template that it has no more use for: a minute in its cache, and up to another
+/// until that is looked through.
+const TEMPLATES_GONE: Duration = Duration::from_mins(3);
 
 /// From Setu's first NodeClaim to its last.
 const CREATED: Duration = Duration::from_millis(300);
@@ -45,4 +49,19 @@ pub async fn few_calls(stage: &Stage, machines: usize, instance_type: &'static s
     play.audit(machines).await?;
     play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
     play.end().await
+}
+
+/// Karpenter deletes each launch template soon after its last use, although every NodeClass is still there.
+pub async fn templates_go(stage: &Stage) -> Result<()> {
+    let cloud = stage.stack.cloud()?;
+    let start = Instant::now();
+    loop {
+        let left = cloud.launch_templates().await?;
+        if left.is_empty() {
+            println!("the last launch template was gone after {:?}", start.elapsed());
+            return Ok(());
+        }
+        ensure!(start.elapsed() < TEMPLATES_GONE, "launch templates are left: {left:?}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
 }

@@ -41,7 +41,7 @@ enum Form {
 }
 
 /// Each has an instance type of its own; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 17] = [
+const SCENARIOS: [(&str, Form, Act); 18] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -81,6 +81,7 @@ const SCENARIOS: [(&str, Form, Act); 17] = [
     ("machines that die", Form::Long, |s| faults::machines_die(s, "g6.16xlarge").boxed_local()),
     ("a spot interruption", Form::Long, |s| faults::interrupted(s, "g6e.xlarge").boxed_local()),
     ("a GPU that never comes", Form::Long, |s| faults::no_gpu(s, "g6e.2xlarge").boxed_local()),
+    ("the launch templates in the end", Form::Long, |s| launches::templates_go(s).boxed_local()),
 ];
 
 fn main() -> Result<()> {

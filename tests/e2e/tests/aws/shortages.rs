@@ -3,7 +3,7 @@
 use crate::play::{Play, Stage, limit};
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
-use setu_e2e::aws::{Market, Offerings, Refusal, Rule};
+use setu_e2e::aws::{Instance, Market, Offerings, Refusal, Rule};
 use std::time::Duration;
 
 /// From the answer that there is no more until the last instance is told to end: so long, and so long for each machine.
@@ -59,10 +59,8 @@ pub async fn spot_out(stage: &Stage, why: Refusal, instance_type: &'static str) 
     play.submit("train", 4, None).await?;
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 2, "capacityTypes": {"on-demand": 4}}}])).await?;
     play.audit(4).await?;
-    ensure!(
-        play.instances().await?.iter().all(|instance| instance.market == Market::OnDemand),
-        "some is spot"
-    );
+    let market = |instance: &Instance| play.cloud.market_of(&instance.id);
+    ensure!(play.instances().await?.iter().all(|i| market(i) == Some(Market::OnDemand)), "some is spot");
     play.end().await
 }
 
@@ -82,14 +80,14 @@ pub async fn zone_out(stage: &Stage, instance_type: &'static str) -> Result<()> 
     play.end().await
 }
 
-/// A NodeClass that is not ready is told by name, and nothing is bought; once it is mended the gang goes on.
+/// What a NodeClass lacks is told, and nothing is bought; once it is mended the gang goes on.
 pub async fn node_class_not_ready(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, "no-subnet", instance_type, json!({})).await?;
     let subnets = |tag: &str| json!([{"patch": {"kind": "EC2NodeClass", "name": "${id}", "patch": {"spec": {"subnetSelectorTerms": [{"tags": {"karpenter.sh/discovery": tag}}]}}}}]);
     play.steps(subnets("nowhere")).await?;
     play.steps(json!([
         {"submit": {"name": "train", "pods": 2, "gpus": 1, "runFor": "3s"}},
-        {"until": {"job": "train", "state": "Validating", "message": "EC2NodeClass", "claims": 0}},
+        {"until": {"job": "train", "state": "Validating", "message": "SubnetsReady=False", "claims": 0}},
         {"holds": {"job": "train", "claims": 0, "within": 3}},
     ]))
     .await?;
