@@ -15,6 +15,7 @@ use crate::names;
 use flate2::read::GzDecoder;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::Read;
 use std::sync::{Arc, LazyLock};
 
 /// Written by `just catalogue`.
@@ -112,44 +113,47 @@ impl Catalogue {
 
 /// A provider's types as the file has them.
 #[derive(Deserialize)]
-struct Raw {
+struct Raw<'f> {
     date: Arc<str>,
     keys: Vec<String>,
     regions: Vec<String>,
-    types: Vec<RawType>,
+    #[serde(borrow)]
+    types: Vec<RawType<'f>>,
 }
 
 #[derive(Deserialize)]
-struct RawType {
+struct RawType<'f> {
     name: String,
-    labels: Vec<String>,
+    #[serde(borrow)]
+    labels: Vec<&'f str>,
     allocatable: ResourceList,
     prices: Box<[u64]>,
 }
 
 fn decode(file: &[u8]) -> Option<BTreeMap<String, Catalogue>> {
-    let all: BTreeMap<String, Raw> =
-        serde_json::from_reader(std::io::BufReader::new(GzDecoder::new(file))).ok()?;
+    let mut text = String::new();
+    GzDecoder::new(file).read_to_string(&mut text).ok()?;
+    let all: BTreeMap<String, Raw<'_>> = serde_json::from_str(&text).ok()?;
     Some(all.into_iter().map(|(provider, raw)| (provider, Catalogue::from(raw))).collect())
 }
 
-impl From<Raw> for Catalogue {
-    fn from(Raw { date, keys, regions, types }: Raw) -> Self {
+impl From<Raw<'_>> for Catalogue {
+    fn from(Raw { date, keys, regions, types }: Raw<'_>) -> Self {
         let mut known: BTreeSet<Arc<str>> = BTreeSet::new();
-        let mut shared = |value: String| {
-            if let Some(value) = known.get(value.as_str()) {
+        let mut shared = |value: &str| {
+            if let Some(value) = known.get(value) {
                 return Arc::clone(value);
             }
             let value: Arc<str> = value.into();
             known.insert(Arc::clone(&value));
             value
         };
-        let of_accelerators = |labels: &[String]| -> BTreeMap<String, String> {
-            let all = keys.iter().cloned().zip(labels.iter().cloned());
+        let of_accelerators = |labels: &[&str]| -> BTreeMap<String, String> {
+            let all = keys.iter().cloned().zip(labels.iter().map(ToString::to_string));
             all.filter(|(key, value)| ACCELERATOR_NAMES.contains(&key.as_str()) && !value.is_empty())
                 .collect()
         };
-        let mut read = |t: RawType| Type {
+        let mut read = |t: RawType<'_>| Type {
             shape: Arc::new(Shape {
                 instance_type: t.name,
                 allocatable: t.allocatable,

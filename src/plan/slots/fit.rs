@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    #[ignore = "a measurement"]
+    #[ignore = "a measurement of an optimised build"]
     fn five_thousand_pods_on_every_type_are_planned_in_fifty_milliseconds() {
         let of = |label: &str| json!([is(label, "Exists", &[])]);
         let sizes = json!({"cpu": "1500m", "memory": "5Gi"});
