@@ -70,6 +70,14 @@ pub struct Price {
 
 const MICROS: u64 = 1_000_000;
 
+impl Price {
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { micros: self.micros.saturating_add(other.micros) }
+    }
+}
+
 impl fmt::Display for Price {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, rest) = (self.micros / MICROS, self.micros % MICROS);

@@ -6,6 +6,7 @@
 use super::cluster::Snapshot;
 use super::render::span;
 use crate::api::duration::Span;
+use crate::api::parameters::Budget;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Pod, Workload, condition};
 use crate::gang::explain::WHEN_THAT_CHANGES;
@@ -17,6 +18,7 @@ use crate::gang::{
     State, StateName, UnboundPods,
 };
 use crate::names;
+use crate::plan::cost::Prices;
 use crate::policy::{Limits, Policy};
 use crate::words::counted;
 use jiff::{SignedDuration, Timestamp};
@@ -69,6 +71,9 @@ pub struct GangReport {
     /// Where the gang is, and why; absent while Setu has not started on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<Explanation>,
+    /// What its nodes cost an hour by list prices on demand, where all prices are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_per_hour: Option<String>,
     /// Id of the trace of this admission.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
@@ -162,6 +167,7 @@ pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangRepo
     let journal = journal.and_then(Result::ok);
     let standing = standing(workload);
     let reserved = workload.is("QuotaReserved");
+    let uid = workload.metadata.uid.as_deref().unwrap_or_default();
     let mut report = GangReport {
         namespace: workload.namespace().unwrap_or_default(),
         workload: workload.name_any(),
@@ -178,11 +184,24 @@ pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangRepo
         other_checks: workload.checks().iter().filter(|c| is_foreign(snapshot, c)).map(other).collect(),
         told: entry.map(|c| c.message.clone()).unwrap_or_default(),
         gang,
+        cost_per_hour: cost_per_hour(
+            snapshot.claims.iter().flatten().filter(|c| c.label(names::WORKLOAD_UID) == uid),
+        ),
         trace_id: journal.as_ref().and_then(|j| j.trace_id()).map(str::to_owned),
         history: journal.map_or_else(Vec::new, |j| j.history),
     };
     report.why = journal_fault.unwrap_or_else(|| why(snapshot, &report));
     report
+}
+
+/// What nodes cost an hour by list prices; `None` where there is none, or a price is not known. The policy's own prices are
+/// in the controller's file, which is not read here.
+fn cost_per_hour<'c>(claims: impl Iterator<Item = &'c NodeClaim>) -> Option<String> {
+    let budget = Budget::default();
+    let mut claims = claims.map(|claim| (claim, 1)).peekable();
+    claims.peek()?;
+    let cost = Prices { budget: &budget, market: None }.of_nodes(claims);
+    (cost.unpriced == 0).then(|| cost.at_most.to_string())
 }
 
 fn is_foreign(snapshot: &Snapshot, check: &CheckState) -> bool {

@@ -145,7 +145,7 @@ impl Prices<'_> {
         for (claim, count) in nodes {
             match self.dearest(claim) {
                 Ok(price) => {
-                    cost.at_most.micros = cost.at_most.micros.saturating_add(times(price, count).micros);
+                    cost.at_most = cost.at_most.plus(times(price, count));
                 }
                 Err(unpriced) => {
                     cost.unpriced = cost.unpriced.saturating_add(count);

@@ -52,7 +52,9 @@ pub fn explain(report: &GangReport, now: Timestamp) -> String {
                 } else {
                     String::new()
                 };
-                line("Nodes", &format!("{}/{} ready{created}", gang.ready, gang.slots));
+                let cost = report.cost_per_hour.as_deref();
+                let cost = cost.map_or_else(String::new, |cost| format!(", {cost} an hour by list prices"));
+                line("Nodes", &format!("{}/{} ready{created}{cost}", gang.ready, gang.slots));
             }
         }
         None => line("State", &paint(style_of(&state), &state)),

@@ -3,11 +3,14 @@
 use super::table::{nodes, table};
 use super::{BOLD, clean, paint, span, style_of};
 use crate::api::NodeClaim;
+use crate::api::amount::Price;
+use crate::api::parameters::Budget;
 use crate::cli::cluster::Snapshot;
 use crate::cli::report::{GangReport, Standing};
 use crate::gang::custody::is_warm;
 use crate::gang::explain::{Phase, SlotView};
 use crate::names;
+use crate::plan::cost::Prices;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::Serialize;
@@ -40,6 +43,10 @@ pub struct Held {
     pub warm: usize,
     /// For no gang that could still use them: being deleted, or left over.
     pub wasted: usize,
+    /// What those of them with a known list price cost an hour together.
+    pub cost_per_hour: Price,
+    /// Nodes whose price is not known.
+    pub unpriced: usize,
     /// Seconds that idle and warm nodes have been so, and wasted ones have been on their way out or, left over,
     /// have existed, all together.
     pub unused_seconds: i64,
@@ -67,6 +74,11 @@ fn count(held: &mut Held, claim: &NodeClaim, slot: Option<(&GangReport, &SlotVie
     let since = |at: Option<Timestamp>| at.map_or(0, |at| now.duration_since(at).as_secs().max(0));
     let created = claim.metadata.creation_timestamp.as_ref().map(|t| t.0);
     held.nodes += 1;
+    let budget = Budget::default();
+    match (Prices { budget: &budget, market: None }).dearest(claim) {
+        Ok(price) => held.cost_per_hour = held.cost_per_hour.plus(price),
+        Err(_) => held.unpriced += 1,
+    }
     match slot {
         // The gang's own attempt, and a state that wants nodes.
         Some((report, slot)) if wanted(report, slot) => match (report.standing, slot.phase) {
@@ -104,7 +116,8 @@ pub fn top(summary: &Summary, now: Timestamp, width: Option<usize>) -> String {
     if summary.pools.is_empty() {
         text.push_str("No node is held.\n");
     } else {
-        let head = ["NODEPOOL", "NODES", "RUNNING", "COMING", "IDLE", "WARM", "WASTED", "UNUSED TIME"];
+        let head =
+            ["NODEPOOL", "NODES", "RUNNING", "COMING", "IDLE", "WARM", "WASTED", "UNUSED TIME", "PER HOUR"];
         let mut rows: Vec<Vec<String>> =
             summary.pools.iter().map(|(pool, held)| cells(&clean(pool), *held)).collect();
         if summary.pools.len() > 1 {
@@ -142,12 +155,26 @@ fn total(pools: &BTreeMap<String, Held>) -> Held {
         idle: sum.idle + held.idle,
         warm: sum.warm + held.warm,
         wasted: sum.wasted + held.wasted,
+        cost_per_hour: sum.cost_per_hour.plus(held.cost_per_hour),
+        unpriced: sum.unpriced + held.unpriced,
         unused_seconds: sum.unused_seconds + held.unused_seconds,
     })
+}
+
+/// What nodes cost an hour, and of how many that is not known.
+fn cost(held: Held) -> String {
+    match (held.nodes - held.unpriced, held.unpriced) {
+        (0, _) => "unknown".to_owned(),
+        (_, 0) => held.cost_per_hour.to_string(),
+        (_, unpriced) => format!("{} and {unpriced} unknown", held.cost_per_hour),
+    }
 }
 
 fn cells(name: &str, held: Held) -> Vec<String> {
     let counts = [held.nodes, held.running, held.coming, held.idle, held.warm, held.wasted];
     let unused = span(SignedDuration::from_secs(held.unused_seconds));
-    std::iter::once(name.to_owned()).chain(counts.map(|n| n.to_string())).chain([unused]).collect()
+    std::iter::once(name.to_owned())
+        .chain(counts.map(|n| n.to_string()))
+        .chain([unused, cost(held)])
+        .collect()
 }

@@ -28,7 +28,7 @@ pub fn gangs(gangs: &[GangReport], now: Timestamp, layout: Layout) -> String {
         head.insert(0, "NAMESPACE");
     }
     if layout.wide {
-        head.extend(["FOR", "OWNER", "QUEUE", "CHECK", "TRACE"]);
+        head.extend(["FOR", "PER HOUR", "OWNER", "QUEUE", "CHECK", "TRACE"]);
     }
     head.push("WHY");
     let width = if layout.wide { None } else { layout.width };
@@ -57,6 +57,7 @@ fn row(report: &GangReport, now: Timestamp, layout: Layout) -> Vec<String> {
     if layout.wide {
         row.extend([
             gang.map_or_else(dash, |g| span(now.duration_since(g.since))),
+            report.cost_per_hour.clone().unwrap_or_else(dash),
             clean(&report.owner),
             clean(&report.queue),
             clean(&report.check),
