@@ -24,13 +24,13 @@ pub fn tolerated(cluster: &Cluster<'_>, request: &Request<'_>, mut taints: Vec<T
     }
     let Ok(needs) = demand(cluster, request) else { return Vec::new() };
     for wanted in needs {
-        let named: Vec<Toleration> = wanted.tolerations().filter(names_a_taint).cloned().collect();
+        let named: Vec<Toleration> = wanted.tolerations().filter(|t| names_a_taint(t)).cloned().collect();
         taints.retain(|taint| tolerates(&named, taint));
     }
     taints
 }
 
-fn names_a_taint(toleration: &&Toleration) -> bool {
+fn names_a_taint(toleration: &Toleration) -> bool {
     toleration.key.as_ref().is_some_and(|key| !key.is_empty()) && toleration.toleration_seconds.is_none()
 }
 
