@@ -3,15 +3,14 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
+#[path = "gangs/world.rs"]
+mod world;
+
 use serde_json::{Value, json};
-use setu::clock::Clock;
 use setu::names;
-use setu::policy::PolicyFile;
-use setu::sim::actors::machines::RUN_FOR;
 use setu::sim::api::kinds::{self, Kind};
 use setu::sim::api::{Preconditions, User};
 use setu::sim::cluster::{Cluster, Setu, Start};
-use setu::sim::scenario;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,42 +26,19 @@ struct Stage {
 
 impl Stage {
     fn new(defaults: &str) -> Self {
-        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
-        let text = format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {defaults}");
-        let policy = PolicyFile::parse(&text).unwrap();
-        let mut cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), policy);
-        let admin = cluster.server.user("admin");
-        for object in scenario::objects(ID, 100).unwrap() {
-            let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
-            admin.create(kind, object).unwrap();
-        }
+        let (mut cluster, admin) = world::cluster(ID, world::policy(&format!("defaults: {defaults}")));
         let setu = cluster.start_setu(&Start::default());
         Self { cluster, setu, admin }
     }
 
     /// Has every node register this late.
     fn registers_after(&self, delay: &str) {
-        let rules = json!({"rules": [{"registrationDelay": delay}]}).to_string();
-        let weather = json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"},
-            "data": {ID: rules},
-        });
-        self.admin.create(&kinds::CONFIG_MAP, weather).unwrap();
+        world::weather(&self.admin, &json!([{"registrationDelay": delay}]));
     }
 
     /// A Job whose pods run for this long.
     fn submit(&self, name: &str, runs: &str) {
-        let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
-        let job = json!({
-            "apiVersion": "batch/v1", "kind": "Job",
-            "metadata": {"namespace": ID, "name": name, "labels": {names::QUEUE: "queue"}},
-            "spec": {"parallelism": PODS, "completions": PODS, "suspend": true, "template": {
-                "metadata": {"annotations": {RUN_FOR: runs}},
-                "spec": {"restartPolicy": "Never", "containers": [
-                    {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
-                ]},
-            }},
-        });
+        let job = world::job(ID, name, PODS, Some(runs));
         self.admin.create(&kinds::JOB, job).unwrap();
     }
 

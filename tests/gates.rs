@@ -3,16 +3,17 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
+#[path = "gangs/world.rs"]
+mod world;
+
 use axum::body::Bytes;
 use http::Request;
 use jiff::Timestamp;
 use opentelemetry_sdk::trace::Sampler;
 use serde_json::{Value, json};
 use setu::app::server;
-use setu::clock::Clock;
 use setu::cluster::lease::Timing;
 use setu::names;
-use setu::policy::PolicyFile;
 use setu::sim::api::{Caller, Change, Observer, Preconditions, Status, User, kinds};
 use setu::sim::cluster::{Cluster, Election, Setu, Start};
 use setu::sim::scenario;
@@ -36,15 +37,7 @@ struct Stage {
 
 impl Stage {
     fn new(policy: &str) -> Self {
-        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
-        let text = format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n{policy}");
-        let policy = PolicyFile::parse(&text).unwrap();
-        let cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), policy);
-        let admin = cluster.server.user("admin");
-        for object in scenario::objects(ID, 100).unwrap() {
-            let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
-            admin.create(kind, object).unwrap();
-        }
+        let (cluster, admin) = world::cluster(ID, world::policy(policy));
         Self { cluster, admin }
     }
 
@@ -52,18 +45,8 @@ impl Stage {
         self.cluster.start_setu(&Start::default())
     }
 
-    fn submit(&self, name: &str, pods: u32, run_for: &str) {
-        let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
-        let job = json!({
-            "apiVersion": "batch/v1", "kind": "Job",
-            "metadata": {"namespace": ID, "name": name, "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
-            "spec": {"parallelism": pods, "completions": pods, "suspend": true, "template": {
-                "metadata": {"annotations": {"e2e.setu/run-for": run_for}},
-                "spec": {"restartPolicy": "Never", "containers": [
-                    {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
-                ]},
-            }},
-        });
+    fn submit(&self, name: &str, pods: usize, run_for: &str) {
+        let job = world::job(ID, name, pods, Some(run_for));
         self.admin.create(&kinds::JOB, job).unwrap();
     }
 
@@ -82,11 +65,7 @@ impl Stage {
     }
 
     fn weather(&self, rules: &Value) {
-        let weather = json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"},
-            "data": {ID: json!({"rules": rules}).to_string()},
-        });
-        self.admin.create(&kinds::CONFIG_MAP, weather).unwrap();
+        world::weather(&self.admin, rules);
     }
 
     fn workload(&self, job: &str) -> Option<Arc<Value>> {
@@ -101,7 +80,7 @@ impl Stage {
     }
 
     fn is_admitted(&self, job: &str) -> bool {
-        self.workload(job).is_some_and(|w| holds(&w, "Admitted"))
+        self.workload(job).is_some_and(|w| world::is(&w, "Admitted"))
     }
 
     async fn until(&self, what: &str, is: impl Fn(&Self) -> bool) {
@@ -125,12 +104,6 @@ impl Stage {
     async fn until_told(&self, job: &str, words: &str) {
         self.until(words, |s| s.message(job).contains(words)).await;
     }
-}
-
-/// Whether a condition of this object is True.
-fn holds(object: &Value, condition: &str) -> bool {
-    let conditions = object["status"]["conditions"].as_array();
-    conditions.into_iter().flatten().any(|c| c["type"] == condition && c["status"] == "True")
 }
 
 /// Plays in virtual time. Returns what is on `/metrics` afterwards.
@@ -274,7 +247,9 @@ fn a_new_leader_counts_what_gangs_in_flight_will_create_before_it_plans_others()
         let refused = begun_by_another(stage, "begun").await;
         stage.submit("a-new-one", 2, "2s");
         stage
-            .until("it has quota", |s| s.workload("a-new-one").is_some_and(|w| holds(&w, "QuotaReserved")))
+            .until("it has quota", |s| {
+                s.workload("a-new-one").is_some_and(|w| world::is(&w, "QuotaReserved"))
+            })
             .await;
         // Which of them is looked at first is another one in each life. Every other one wins an election first.
         let timing = Timing::default();
@@ -382,8 +357,7 @@ fn an_attempt_in_vain_and_one_that_succeeds_are_measured_as_they_were() {
         let short =
             |s: &Stage| s.workload("train").is_some_and(|w| w.to_string().contains("InsufficientCapacity"));
         stage.until("a shortage", short).await;
-        let good = json!({"data": {ID: json!({"rules": []}).to_string()}});
-        stage.admin.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &good).unwrap();
+        world::calm(&stage.admin);
         stage.until("it runs", |s| s.is_admitted("train")).await;
         tokio::time::sleep(Duration::from_secs(5)).await;
         setu.context.set_gauges();

@@ -3,26 +3,22 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
+#[path = "gangs/world.rs"]
+mod world;
+
 use serde_json::{Value, json};
-use setu::clock::Clock;
 use setu::controllers::context::Options;
 use setu::names;
-use setu::policy::PolicyFile;
 use setu::sim::api::kinds::{self, Kind};
 use setu::sim::api::{Preconditions, User};
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::denials::Denial;
-use setu::sim::scenario;
 use setu::telemetry::metrics;
 use std::sync::Arc;
 use std::time::Duration;
+use world::is;
 
 const ID: &str = "kept";
-
-fn is(object: &Value, condition: &str) -> bool {
-    let conditions = object["status"]["conditions"].as_array().cloned().unwrap_or_default();
-    conditions.iter().any(|c| c["type"] == condition && c["status"] == "True")
-}
 
 struct Stage {
     cluster: Cluster,
@@ -32,15 +28,7 @@ struct Stage {
 
 impl Stage {
     fn new(options: Options, defaults: &str) -> Self {
-        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
-        let text = format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {defaults}");
-        let policy = PolicyFile::parse(&text).unwrap();
-        let mut cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), policy);
-        let admin = cluster.server.user("admin");
-        for object in scenario::objects(ID, 100).unwrap() {
-            let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
-            admin.create(kind, object).unwrap();
-        }
+        let (mut cluster, admin) = world::cluster(ID, world::policy(&format!("defaults: {defaults}")));
         let setu = cluster.start_setu(&Start { options, ..Start::default() });
         Self { cluster, setu, admin }
     }
@@ -115,16 +103,9 @@ impl Stage {
 
     /// A Job of two pods with these annotations.
     fn job_with(&self, name: &str, queue: &Value, annotations: &Value) -> Arc<Value> {
-        let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
-        let job = json!({
-            "apiVersion": "batch/v1", "kind": "Job",
-            "metadata": {"namespace": ID, "name": name, "labels": queue},
-            "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {
-                "metadata": {"annotations": annotations}, "spec": {"restartPolicy": "Never", "containers": [
-                    {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
-                ]},
-            }},
-        });
+        let mut job = world::job(ID, name, 2, None);
+        job["metadata"]["labels"] = queue.clone();
+        job["spec"]["template"]["metadata"]["annotations"] = annotations.clone();
         self.admin.create(&kinds::JOB, job).unwrap()
     }
 
@@ -536,11 +517,7 @@ async fn a_slice_that_gets_no_nodes_waits_and_takes_nothing_from_the_one_that_ru
     let job = stage.job("elastic", &json!({}));
     stage.admin.create(&kinds::WORKLOAD, slice(&job, "first", 2, None)).unwrap();
     stage.until("the first slice is admitted", 120, |s| s.is("first", "Admitted")).await;
-    let weather = json!({
-        "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"},
-        "data": {"kept": json!({"rules": [{"nodePool": ID, "launchDelay": "1h"}]}).to_string()},
-    });
-    stage.admin.create(&kinds::CONFIG_MAP, weather).unwrap();
+    world::weather(&stage.admin, &json!([{"nodePool": ID, "launchDelay": "1h"}]));
     stage.admin.create(&kinds::WORKLOAD, slice(&job, "second", 4, Some("first"))).unwrap();
     stage.until("the second slice is planned", 60, |s| s.is_in("second", "Provisioning")).await;
     stage.finish("first", "WorkloadSliceReplaced");

@@ -2,20 +2,21 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
+#[path = "gangs/world.rs"]
+mod world;
+
 use serde_json::{Value, json};
-use setu::clock::Clock;
 use setu::names;
 use setu::policy::PolicyFile;
 use setu::sim::api::User;
 use setu::sim::api::kinds;
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::denials::Denial;
-use setu::sim::scenario;
 use setu::telemetry::metrics;
 use std::time::Duration;
+use world::START;
 
 const ID: &str = "strays";
-const START: &str = "2026-01-01T00:00:00Z";
 
 struct Stage {
     cluster: Cluster,
@@ -25,14 +26,7 @@ struct Stage {
 
 impl Stage {
     fn new() -> Self {
-        let clock = Clock::starting_at(START.parse().unwrap());
-        let controller = scenario::controller_name_of(ID);
-        let mut cluster = Cluster::start(7, &clock, &controller, PolicyFile::default());
-        let admin = cluster.server.user("admin");
-        for object in scenario::objects(ID, 100).unwrap() {
-            let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
-            admin.create(kind, object).unwrap();
-        }
+        let (mut cluster, admin) = world::cluster(ID, PolicyFile::default());
         let setu = cluster.start_setu(&Start::default());
         Self { cluster, setu, admin }
     }
@@ -68,23 +62,11 @@ impl Stage {
 
     /// Runs a Job and returns its Workload.
     async fn admitted(&self) -> Value {
-        let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
-        let job = json!({
-            "apiVersion": "batch/v1", "kind": "Job",
-            "metadata": {"namespace": ID, "name": "job", "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
-            "spec": {"parallelism": 1, "completions": 1, "suspend": true, "template": {
-                "metadata": {}, "spec": {"restartPolicy": "Never", "containers": [
-                    {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
-                ]},
-            }},
-        });
+        let job = world::job(ID, "job", 1, None);
         self.admin.create(&kinds::JOB, job).unwrap();
         for _ in 0..120 {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let found = self.admin.list(&kinds::WORKLOAD).into_iter().find(|w| {
-                let conditions = w["status"]["conditions"].as_array().cloned().unwrap_or_default();
-                conditions.iter().any(|c| c["type"] == "Admitted" && c["status"] == "True")
-            });
+            let found = self.admin.list(&kinds::WORKLOAD).into_iter().find(|w| world::is(w, "Admitted"));
             if let Some(found) = found {
                 return (*found).clone();
             }

@@ -3,14 +3,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
+#[path = "gangs/world.rs"]
+mod world;
+
 use serde_json::{Value, json};
 use setu::app::reload;
-use setu::clock::Clock;
 use setu::gang::{FailureClass, Journal, StateName};
 use setu::policy::{FileError, PolicyFile};
 use setu::sim::api::{Preconditions, Status, User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
-use setu::sim::scenario;
 use setu::telemetry::metrics;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,27 +27,13 @@ struct Stage {
 }
 
 fn file(defaults: &str) -> PolicyFile {
-    let open = "jobOverrides: {maxWait: {max: 30m}}";
-    let text =
-        format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n{open}\ndefaults: {defaults}");
-    PolicyFile::parse(&text).unwrap()
+    world::policy(&format!("jobOverrides: {{maxWait: {{max: 30m}}}}\ndefaults: {defaults}"))
 }
 
 impl Stage {
     fn new(defaults: &str, rules: &Value) -> Self {
-        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
-        let mut cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), file(defaults));
-        let admin = cluster.server.user("admin");
-        for object in scenario::objects(ID, 100).unwrap() {
-            let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
-            admin.create(kind, object).unwrap();
-        }
-        let weather = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"namespace": "kube-system", "name": "weather"},
-            "data": {"swap": json!({"rules": rules}).to_string()},
-        });
-        admin.create(&kinds::CONFIG_MAP, weather).unwrap();
+        let (mut cluster, admin) = world::cluster(ID, file(defaults));
+        world::weather(&admin, rules);
         let setu = cluster.start_setu(&Start::default());
         Self { cluster, setu, admin }
     }
@@ -57,20 +44,8 @@ impl Stage {
 
     /// Submits the gang's Job with these annotations.
     fn submit_with(&self, annotations: &Value) {
-        let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
-        let job = json!({
-            "apiVersion": "batch/v1", "kind": "Job",
-            "metadata": {
-                "namespace": ID, "name": "gang", "annotations": annotations,
-                "labels": {"kueue.x-k8s.io/queue-name": "queue"},
-            },
-            "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {
-                "metadata": {"annotations": {"e2e.setu/run-for": "60s"}},
-                "spec": {"restartPolicy": "Never", "containers": [
-                    {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
-                ]},
-            }},
-        });
+        let mut job = world::job(ID, "gang", 2, Some("60s"));
+        job["metadata"]["annotations"] = annotations.clone();
         self.admin.create(&kinds::JOB, job).unwrap();
     }
 
@@ -219,8 +194,7 @@ async fn a_gang_that_is_rolled_back_and_waits_takes_the_new_policy_for_its_next_
         stage.submit();
         stage.until(state).await;
         stage.swap(AMD64);
-        let weather = json!({"data": {"swap": json!({"rules": []}).to_string()}});
-        stage.admin.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &weather).unwrap();
+        world::calm(&stage.admin);
         let journal = stage.until(StateName::Approved).await;
         assert!(journal.memory.attempt > 1, "{:?}", stage.path());
         assert!(stage.claims_ask_for("kubernetes.io/arch"), "swapped in {state}");

@@ -3,14 +3,15 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
+#[path = "gangs/world.rs"]
+mod world;
+
 use serde_json::{Value, json};
-use setu::clock::Clock;
 use setu::gang::{Journal, StateName};
 use setu::names;
 use setu::policy::PolicyFile;
 use setu::sim::api::{Preconditions, Status, User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
-use setu::sim::scenario;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,21 +29,8 @@ struct Stage {
 impl Stage {
     /// A cluster with this weather, in which the check's parameters are these.
     async fn new(rules: &Value, parameters: &Value) -> Self {
-        let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
-        let text = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
-        let file = PolicyFile::parse(text).unwrap();
-        let mut cluster = Cluster::start(7, &clock, &scenario::controller_name_of(ID), file);
-        let admin = cluster.server.user("admin");
-        for object in scenario::objects(ID, 100).unwrap() {
-            let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
-            admin.create(kind, object).unwrap();
-        }
-        let weather = json!({
-            "apiVersion": "v1", "kind": "ConfigMap",
-            "metadata": {"namespace": "kube-system", "name": "weather"},
-            "data": {"upgrade": json!({"rules": rules}).to_string()},
-        });
-        admin.create(&kinds::CONFIG_MAP, weather).unwrap();
+        let (mut cluster, admin) = world::cluster(ID, PolicyFile::default());
+        world::weather(&admin, rules);
         let object = json!({
             "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters",
             "metadata": {"name": ID}, "spec": parameters,
@@ -63,19 +51,7 @@ impl Stage {
     }
 
     fn submit(&self) {
-        let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
-        let job = json!({
-            "apiVersion": "batch/v1", "kind": "Job",
-            "metadata": {
-                "namespace": ID, "name": "gang", "labels": {"kueue.x-k8s.io/queue-name": "queue"},
-            },
-            "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {
-                "metadata": {"annotations": {"e2e.setu/run-for": "60s"}},
-                "spec": {"restartPolicy": "Never", "containers": [
-                    {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
-                ]},
-            }},
-        });
+        let job = world::job(ID, "gang", 2, Some("60s"));
         self.admin.create(&kinds::JOB, job).unwrap();
     }
 
@@ -229,8 +205,7 @@ async fn a_gang_of_version_1_comes_to_its_end_from_every_state() {
         held.store(false, Ordering::Relaxed);
         let mended = json!({"spec": {"nodePoolName": ID}});
         stage.admin.merge(&kinds::PROVISIONING_PARAMETERS, "", ID, &mended).unwrap();
-        let calm = json!({"data": {"upgrade": json!({"rules": []}).to_string()}});
-        stage.admin.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &calm).unwrap();
+        world::calm(&stage.admin);
         stage.restart();
         stage.until(StateName::Released).await;
         let job = &stage.admin.list(&kinds::JOB)[0]["status"]["conditions"][0]["type"];

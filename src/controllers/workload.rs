@@ -2,7 +2,7 @@
 //! Kueue, once, what all of them have come to.
 
 use super::context::Context;
-use super::gang::{Gang, Looked};
+use super::gang::{Gang, LeftAlone, Looked};
 use super::hold;
 use super::memory::{Freshness, lock};
 use super::queue::{Action, Key};
@@ -11,7 +11,6 @@ use crate::api::{Workload, condition};
 use crate::cluster::guard::Guarded;
 use crate::effects::{call, verdict};
 use crate::error::{Class, Error};
-use crate::gang::Journal;
 use crate::gang::identity::gang_id;
 use crate::names;
 use crate::telemetry::metrics;
@@ -73,17 +72,16 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let uid = workload.uid().unwrap_or_default();
     context.gang_index.add(&uid, checks.iter().map(|check| gang_id(&uid, check)));
     hold::take(&context, &mut workload).await?;
+    let mut left_alone = false;
     for check in &checks {
-        if let Some(gang) = Gang::open(&context, &workload, check, &checks) {
-            looks.push(gang.look(&mut workload).await?);
+        match Gang::open(&context, &workload, check, &checks) {
+            Ok(Some(gang)) => looks.push(gang.look(&mut workload).await?),
+            Ok(None) => {}
+            Err(LeftAlone) => left_alone = true,
         }
     }
     let later = tell(&context, &mut workload, &looks, context.waiting.since(&key)).await?;
-    let let_go = if is_left_alone(&workload, &checks) {
-        None
-    } else {
-        hold::let_go(&context, &workload, &looks).await?
-    };
+    let let_go = if left_alone { None } else { hold::let_go(&context, &workload, &looks).await? };
     context.waiting.served(&key, began);
     lock(&context.failures).remove(&workload.uid().unwrap_or_default());
     Ok(next_look(&context, &looks, later.into_iter().chain(let_go).min())
@@ -115,12 +113,6 @@ fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
     checks.sort();
     checks.dedup();
     checks
-}
-
-/// Whether a newer release has written the journal of a gang, and decides what becomes of its nodes.
-fn is_left_alone(workload: &Workload, checks: &[String]) -> bool {
-    let journal = |check: &String| workload.annotations().get(&names::journal_key(check));
-    checks.iter().filter_map(journal).any(|text| Journal::is_newer(text))
 }
 
 /// Writes the entries that changed, all in one. Returns when a message that was held back is due. `waits` is how

@@ -246,11 +246,6 @@ impl Journal {
         Ok(journal)
     }
 
-    /// Whether this annotation was written by a newer release than this one.
-    pub fn is_newer(text: &str) -> bool {
-        matches!(version_of(text), Err(JournalError::Newer(_)))
-    }
-
     /// Reads what was written in an earlier version as this one. The number changes with the gang's next
     /// transition: a new release that wrote every journal anew would be a burst of writes, and could not be taken
     /// back.

@@ -41,6 +41,12 @@ pub fn weather(admin: &User, rules: &Value) {
     admin.create(&kinds::CONFIG_MAP, weather).unwrap();
 }
 
+/// Ends the weather that [`weather`] began.
+pub fn calm(admin: &User) {
+    let calm = json!({"data": {"test": json!({"rules": []}).to_string()}});
+    admin.merge(&kinds::CONFIG_MAP, "kube-system", "weather", &calm).unwrap();
+}
+
 /// A Job of so many pods with one GPU each, which run for so long, or for ever.
 pub fn job(id: &str, name: &str, pods: usize, run_for: Option<&str>) -> Value {
     let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});

@@ -105,6 +105,10 @@ pub struct Looked {
     pub wake: Option<Timestamp>,
 }
 
+/// A gang that a newer release looks after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeftAlone;
+
 /// What a gang is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Grounds {
@@ -125,13 +129,16 @@ enum Turn {
 }
 
 impl<'a> Gang<'a> {
-    /// Opens a gang; `None` if there is nothing to look after, or it must not be touched.
+    /// Opens a gang; `None` if there is nothing to look after.
+    ///
+    /// # Errors
+    /// A newer release has written its journal, and decides what becomes of its nodes.
     pub fn open(
         context: &'a Context,
         workload: &Workload,
         check: &str,
         our_checks: &'a [String],
-    ) -> Option<Self> {
+    ) -> Result<Option<Self>, LeftAlone> {
         let now = context.now();
         let identity = GangIdentity {
             namespace: workload.namespace().unwrap_or_default(),
@@ -150,7 +157,7 @@ impl<'a> Gang<'a> {
             Ok(known) => known,
             Err(error @ JournalError::Newer(_)) => {
                 settled::tell_of_newer(context, workload, check, &error);
-                return None;
+                return Err(LeftAlone);
             }
             Err(error) => {
                 tracing::warn!(workload = identity.workload_ref(), check, error = %error, "ignored an unreadable journal, rebuilding from the cluster");
@@ -160,15 +167,14 @@ impl<'a> Gang<'a> {
         let claims = view::claims_of(context, &identity, now);
         let known = known.filter(|journal| is_possible(journal, workload, &claims));
         let fresh = known.is_none();
-        let journal = match (known, Reservation::of(workload, check)) {
+        let mut journal = match (known, Reservation::of(workload, check)) {
             (Some(journal), _) => journal,
-            (None, Reservation::Held { epoch, .. }) => Journal::new(&identity.uid, epoch, now, None),
-            (None, Reservation::Gone(_)) if !claims.is_empty() => Journal::released(&identity.uid, now),
-            (None, _) => return None,
+            (None, Reservation::Leaving(_)) => return Ok(None),
+            (None, Reservation::Gone(_)) if claims.is_empty() => return Ok(None),
+            (None, reservation) => rebuilt(&identity.uid, reservation, now),
         };
         let nodes = view::nodes_of(context, &claims);
         let tier = view::tier_of(&claims);
-        let mut journal = journal;
         // The journal is the tenant's word too, so it does not say from which tier to buy.
         let told = journal.memory.way.choice;
         journal.memory.way.choice = context.ledger.open().way(&id).map_or(0, |way| way.choice);
@@ -207,17 +213,14 @@ impl<'a> Gang<'a> {
         gang.settle_policy(workload);
         gang.bound_deadline();
         gang.overlook_taints(workload);
-        Some(gang)
+        Ok(Some(gang))
     }
 
     /// Goes on as if there were no journal: the one that was read cannot be ours.
     fn rebuild_journal(&mut self, workload: &Workload) {
-        let (uid, now) = (&self.identity.uid, self.context.now());
+        let reservation = Reservation::of(workload, &self.identity.check);
         self.fresh = true;
-        self.journal = match Reservation::of(workload, &self.identity.check) {
-            Reservation::Held { epoch, .. } => Journal::new(uid, epoch, now, None),
-            Reservation::Leaving(_) | Reservation::Gone(_) => Journal::released(uid, now),
-        };
+        self.journal = rebuilt(&self.identity.uid, reservation, self.context.now());
     }
 
     /// Takes the gang as far as it will go, and says what Kueue is to be told.
@@ -350,6 +353,14 @@ impl<'a> Gang<'a> {
             self.untold.push((before, self.journal.clone()));
         }
         stepped
+    }
+}
+
+/// The journal of a gang that has none which can be used.
+fn rebuilt(uid: &str, reservation: Reservation, now: Timestamp) -> Journal {
+    match reservation {
+        Reservation::Held { epoch, .. } => Journal::new(uid, epoch, now, None),
+        Reservation::Leaving(_) | Reservation::Gone(_) => Journal::released(uid, now),
     }
 }
 
