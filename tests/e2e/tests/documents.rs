@@ -94,7 +94,6 @@ const ELSEWHERE: [(&str, &str); 44] = [
     ("just check", "it is what runs the tests"),
     ("just ci", "it is what runs all of this"),
     ("just e2e", "it is what runs this test"),
-    ("just e2e-aws", "takes long"),
     ("just generate", "the tests compare what it writes"),
     ("just model", "takes long"),
     ("just soak", "takes long"),

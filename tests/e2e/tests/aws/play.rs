@@ -90,7 +90,8 @@ impl<'a> Play<'a> {
         cloud.machines(Machines::default());
         let scenario: Scenario = serde_json::from_value(json!({"title": id, "policy": policy}))?;
         let run = Run { title: id.to_owned(), id: id.to_owned(), scenario };
-        let real = Real::new(&stage.stack, &stage.shared, &run)?.on_aws(instance_type);
+        let mut real = Real::new(&stage.stack, &stage.shared, &run)?;
+        real.aws_type = Some(instance_type);
         let mut world = World::new(real, &run).await?;
         scenario::take(&mut world, &step(json!({"setu": "start"}))?).await?;
         let play = Self { world, cloud, instance_type, since: cloud.calls().len() };

@@ -20,7 +20,7 @@ pub struct Real {
     /// The process under test.
     pub setu: Setu,
     /// With the AWS provider, the instance type that takes the place of the world's.
-    aws_type: Option<&'static str>,
+    pub aws_type: Option<&'static str>,
 }
 
 /// What all runs in one cluster share.
@@ -41,12 +41,6 @@ impl Real {
             Setu::new(&shared.kubeconfig, &controller_name(run), &policy(run)?, &folder)?.with(&arguments);
         let (client, kinds) = (stack.client()?, Arc::clone(&shared.kinds));
         Ok(Self { stack: Arc::clone(stack), client, kinds, setu, aws_type: None })
-    }
-
-    /// The same on Karpenter's AWS provider, with machines of this type.
-    pub fn on_aws(mut self, instance_type: &'static str) -> Self {
-        self.aws_type = Some(instance_type);
-        self
     }
 }
 
