@@ -14,7 +14,7 @@ const LAUNCHED: Duration = Duration::from_secs(2);
 const TEMPLATES_GONE: Duration = Duration::from_mins(3);
 
 /// From Setu's first NodeClaim to its last.
-const CREATED: Duration = Duration::from_millis(300);
+const CREATED: Duration = Duration::from_millis(500);
 
 const TEMPLATE: &str = "LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName";
 const CAPACITY: &str = "TargetCapacitySpecification.TotalTargetCapacity";
