@@ -41,7 +41,7 @@ enum Form {
 }
 
 /// Each has an instance type of its own; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 18] = [
+const SCENARIOS: [(&str, Form, Act); 20] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -68,6 +68,12 @@ const SCENARIOS: [(&str, Form, Act); 18] = [
     }),
     ("no spot: the quota of vCPUs", Form::Long, |s| {
         shortages::spot_out(s, Refusal::VcpuLimitExceeded, "g4dn.8xlarge").boxed_local()
+    }),
+    ("no spot: the fleet's own word for it", Form::Long, |s| {
+        shortages::spot_out(s, Refusal::UnfulfillableCapacity, "g6e.4xlarge").boxed_local()
+    }),
+    ("taken back before EC2 tells of it", Form::Long, |s| {
+        shortages::taken_back_unseen(s, "g6e.8xlarge").boxed_local()
     }),
     ("room in another zone", Form::Long, |s| shortages::zone_out(s, "g4dn.16xlarge").boxed_local()),
     ("an EC2NodeClass that is not ready", Form::Long, |s| {

@@ -45,6 +45,19 @@ pub async fn one_short(stage: &Stage, machines: usize, instance_type: &'static s
     play.end().await
 }
 
+/// Instances that are taken back before DescribeInstances knows them, so that Karpenter believes them gone, end too.
+pub async fn taken_back_unseen(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let policy = json!({"retry": {"inCheck": {"limit": 4, "base": "10m", "max": "10m"}}});
+    let mut play = Play::start(stage, "unseen", instance_type, policy).await?;
+    let lag = Rule::Lag(Duration::from_secs(20));
+    play.cloud.rules(vec![Rule::Room(Offerings::of(instance_type), 3), lag]);
+    play.submit("train", 4, None).await?;
+    let back = ["Provisioning", "WaitingReady", "RollingBack", "BackingOff"];
+    play.steps(json!([{"until": {"job": "train", "wentThrough": back, "claims": 0}}])).await?;
+    play.audit(0).await?;
+    play.end().await
+}
+
 /// Where spot is sold out, for any of EC2's reasons, the whole gang is on demand.
 pub async fn spot_out(stage: &Stage, why: Refusal, instance_type: &'static str) -> Result<()> {
     let policy = tiers("karpenter.sh/capacity-type", ["spot", "on-demand"]);
