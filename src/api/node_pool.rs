@@ -147,6 +147,11 @@ impl NodePool {
         let cause =
             self.conditions().iter().find(|c| c.type_ != "Ready" && c.status == "False").unwrap_or(ready);
         let why = format!("{} {}", cause.reason, cause.message);
-        Some(format!("NodePool {name} is not ready ({}: {})", cause.type_, why.trim_end()))
+        let class = &self.spec.template.spec.node_class_ref;
+        let of_class = match cause.type_.as_str() {
+            "NodeClassReady" => format!(" of {} {}", class.kind, class.name),
+            _ => String::new(),
+        };
+        Some(format!("NodePool {name} is not ready ({}{of_class}: {})", cause.type_, why.trim_end()))
     }
 }

@@ -262,7 +262,7 @@ mod tests {
         world.policy.node_class_gate = Gate::Warn;
         assert_eq!(
             world.provisioned().notes,
-            ["NodePool gpu is not ready (NodeClassReady: Because so it is)"]
+            ["NodePool gpu is not ready (NodeClassReady of KWOKNodeClass default: Because so it is)"]
         );
     }
 

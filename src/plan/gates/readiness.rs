@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_node_class_that_is_not_ready_is_told_with_its_condition_as_the_policy_weighs_it() {
         let mut world = world(&[("Ready", "False"), ("NodeClassReady", "False")]);
-        let expected = "NodePool gpu is not ready (NodeClassReady: Because so it is)";
+        let expected = "NodePool gpu is not ready (NodeClassReady of ExampleNodeClass gpu: Because so it is)";
         for (gate, answer) in
             [(parameters::Gate::Enforce, Answer::Wait), (parameters::Gate::Warn, Answer::Warn)]
         {

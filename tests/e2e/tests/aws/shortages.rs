@@ -100,7 +100,7 @@ pub async fn node_class_not_ready(stage: &Stage, instance_type: &'static str) ->
     play.steps(subnets("nowhere")).await?;
     play.steps(json!([
         {"submit": {"name": "train", "pods": 2, "gpus": 1, "runFor": "3s"}},
-        {"until": {"job": "train", "state": "Validating", "message": "SubnetsReady=False", "claims": 0}},
+        {"until": {"job": "train", "state": "Validating", "message": "NodeClassReady of EC2NodeClass", "claims": 0}},
         {"holds": {"job": "train", "claims": 0, "within": 3}},
     ]))
     .await?;
