@@ -68,6 +68,7 @@ fn record_all(gangs: u32) {
     Orphaned::ALL.into_iter().for_each(metrics::swept);
     metrics::watch_error("nodes");
     metrics::policy_reload(Reload::Refused);
+    metrics::karpenter_page(false);
     metrics::leader(Some(0), true);
     metrics::spans_unsent(Unsent::Export, 2);
     metrics::event_unpublished(Unpublished::Limited);

@@ -6,19 +6,18 @@
 use super::cluster::Snapshot;
 use super::render::span;
 use crate::api::duration::Span;
-use crate::api::parameters::Budget;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Pod, Workload, condition};
 use crate::gang::explain::WHEN_THAT_CHANGES;
 use crate::gang::journal::{JournalError, Step};
-use crate::gang::reservation::Ending;
 use crate::gang::terms::vouched;
+use crate::gang::verdict::is_kept_out;
 use crate::gang::{
     AdmittedPods, ClaimView, Explanation, Facts, GangIdentity, Journal, Outlook, Refusal, Reservation, Sight,
-    State, StateName, UnboundPods,
+    StateName, UnboundPods,
 };
 use crate::names;
-use crate::plan::cost::Prices;
+use crate::plan::cost::by_list;
 use crate::policy::{Limits, Policy};
 use crate::words::counted;
 use jiff::{SignedDuration, Timestamp};
@@ -184,24 +183,15 @@ pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangRepo
         other_checks: workload.checks().iter().filter(|c| is_foreign(snapshot, c)).map(other).collect(),
         told: entry.map(|c| c.message.clone()).unwrap_or_default(),
         gang,
-        cost_per_hour: cost_per_hour(
+        cost_per_hour: by_list(
             snapshot.claims.iter().flatten().filter(|c| c.label(names::WORKLOAD_UID) == uid),
-        ),
+        )
+        .known(),
         trace_id: journal.as_ref().and_then(|j| j.trace_id()).map(str::to_owned),
         history: journal.map_or_else(Vec::new, |j| j.history),
     };
     report.why = journal_fault.unwrap_or_else(|| why(snapshot, &report));
     report
-}
-
-/// What nodes cost an hour by list prices; `None` where there is none, or a price is not known. The policy's own prices are
-/// in the controller's file, which is not read here.
-fn cost_per_hour<'c>(claims: impl Iterator<Item = &'c NodeClaim>) -> Option<String> {
-    let budget = Budget::default();
-    let mut claims = claims.map(|claim| (claim, 1)).peekable();
-    claims.peek()?;
-    let cost = Prices { budget: &budget, market: None }.of_nodes(claims);
-    (cost.unpriced == 0).then(|| cost.at_most.to_string())
 }
 
 fn is_foreign(snapshot: &Snapshot, check: &CheckState) -> bool {
@@ -240,18 +230,19 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         .collect();
     views.sort_by_key(|view| view.slot);
     let reservation = Reservation::of(workload, check);
+    let told = workload.check(check).map(|entry| entry.state).unwrap_or_default();
     let unbound = unbound_pods(snapshot, workload, check).filter(|_| journal.memory.slots > 0);
     let facts = Facts {
         now: snapshot.now,
         fresh: false,
         reservation: &reservation,
-        told: workload.check(check).map(|entry| entry.state).unwrap_or_default(),
+        told,
         plan: None,
         claims: &views,
         losses: &BTreeMap::new(),
         sight: Sight::Cached,
         capacity_back: false,
-        refusal: is_kept_out(workload, check, journal, &reservation)
+        refusal: is_kept_out(journal, &reservation, told)
             .then_some(Refusal { until: snapshot.now, again_at: snapshot.now }),
         policy: &policy,
         outlook: Outlook { unbound: unbound.as_ref(), ..Outlook::default() },
@@ -281,14 +272,6 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         word.clone_into(&mut explanation.sentence);
     }
     explanation
-}
-
-/// Whether a gang that was refused stays out of Kueue's queue.
-fn is_kept_out(workload: &Workload, check: &str, journal: &Journal, reservation: &Reservation) -> bool {
-    let told = workload.check(check).map(|entry| entry.state);
-    journal.state == State::Yielded
-        && told == Some(Verdict::Retry)
-        && *reservation == Reservation::Gone(Ending::Evicted)
 }
 
 /// Pods of an admitted gang that are not bound to a node, where pods were read.

@@ -140,6 +140,12 @@ fn still_ready(journal: &Journal, facts: &Facts<'_>) -> String {
     format!("{ready}/{slots} nodes still ready{waits}")
 }
 
+/// Whether a check that says this keeps a refused gang out of Kueue's queue.
+pub fn is_kept_out(journal: &Journal, reservation: &Reservation, told: Verdict) -> bool {
+    let evicted = *reservation == Reservation::Gone(Ending::Evicted);
+    journal.state == State::Yielded && told == Verdict::Retry && evicted
+}
+
 impl Desired {
     /// The same for this Workload: where an eviction would stop pods of the slice it replaces, Kueue is
     /// told to wait instead.

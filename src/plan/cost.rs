@@ -41,6 +41,11 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// What all nodes cost, if there are any and all their prices are known.
+    pub fn known(&self) -> Option<String> {
+        (self.unpriced == 0 && self.at_most > Price::default()).then(|| self.at_most.to_string())
+    }
+
     /// What no price is known for, in words.
     pub fn lack(&self) -> String {
         let missing: Vec<String> = self.missing.iter().map(ToString::to_string).collect();
@@ -178,6 +183,13 @@ impl Prices<'_> {
         let factor = self.budget.multiplier(instance_type, kind);
         Some((scaled(least, factor), scaled(most, factor)))
     }
+}
+
+/// What nodes cost by the catalogue alone, for who does not know the policy of the controller.
+pub fn by_list<'c>(claims: impl IntoIterator<Item = &'c NodeClaim>) -> Cost {
+    let budget = Budget::default();
+    let nodes = claims.into_iter().map(|claim| (claim, 1));
+    Prices { budget: &budget, market: None }.of_nodes(nodes)
 }
 
 /// So many times a price.

@@ -34,7 +34,7 @@ pub struct Look {
     /// The last attempt all nodes of which were ready at some instant since the look began, and under
     /// which reservation.
     ready: Option<(u8, u8)>,
-    /// The same, at the instant the look began.
+    /// The same, if it was so when the look began and whenever it read since.
     ready_before: Option<(u8, u8)>,
     lawful: bool,
 }
@@ -180,6 +180,8 @@ impl Look {
     /// Notes what is true at this instant, for the properties.
     fn note(&mut self, world: &World) {
         self.clean |= world.is_clean();
+        let ready = world.ready_attempt().map(|attempt| (attempt, world.reservation));
+        self.ready_before = self.ready_before.filter(|before| Some(*before) == ready);
         if let Some(attempt) = world.ready_attempt() {
             self.ready = Some((attempt, world.reservation));
         }

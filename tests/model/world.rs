@@ -131,7 +131,7 @@ impl Broken {
         (Self::EarlyVerdict, "Retry and Rejected are told only once the journal says so"),
         (
             Self::GivenUpWhileUp,
-            "an attempt whose nodes are all ready before a look begins is not given up by it",
+            "an attempt is not given up by a look that finds all nodes ready, from before it began on",
         ),
         (Self::Kill, "no node of an admitted gang is taken away while its reservation stands"),
         (Self::UnboughtEviction, "a gang that was admitted without us is not evicted by us"),

@@ -4,13 +4,12 @@ use super::table::{nodes, table};
 use super::{BOLD, clean, paint, span, style_of};
 use crate::api::NodeClaim;
 use crate::api::amount::Price;
-use crate::api::parameters::Budget;
 use crate::cli::cluster::Snapshot;
 use crate::cli::report::{GangReport, Standing};
 use crate::gang::custody::is_warm;
 use crate::gang::explain::{Phase, SlotView};
 use crate::names;
-use crate::plan::cost::Prices;
+use crate::plan::cost::by_list;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::Serialize;
@@ -74,11 +73,9 @@ fn count(held: &mut Held, claim: &NodeClaim, slot: Option<(&GangReport, &SlotVie
     let since = |at: Option<Timestamp>| at.map_or(0, |at| now.duration_since(at).as_secs().max(0));
     let created = claim.metadata.creation_timestamp.as_ref().map(|t| t.0);
     held.nodes += 1;
-    let budget = Budget::default();
-    match (Prices { budget: &budget, market: None }).dearest(claim) {
-        Ok(price) => held.cost_per_hour = held.cost_per_hour.plus(price),
-        Err(_) => held.unpriced += 1,
-    }
+    let cost = by_list([claim]);
+    held.cost_per_hour = held.cost_per_hour.plus(cost.at_most);
+    held.unpriced += usize::from(cost.unpriced > 0);
     match slot {
         // The gang's own attempt, and a state that wants nodes.
         Some((report, slot)) if wanted(report, slot) => match (report.standing, slot.phase) {

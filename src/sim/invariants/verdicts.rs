@@ -23,7 +23,7 @@ pub fn told(
     let wrong = match new.state {
         // Whether it is honest is another question.
         Verdict::Ready => None,
-        Verdict::Pending => taken_back(workload, &new.name),
+        Verdict::Pending => taken_back(workload, old),
         Verdict::Retry => given_up(sight, workload, journal, (&new.name, StateName::Yielded)),
         Verdict::Rejected => given_up(sight, workload, journal, (&new.name, StateName::Rejected)),
     };
@@ -34,11 +34,13 @@ pub fn told(
 }
 
 /// Why a verdict may not be taken back: pods may run on it.
-fn taken_back(workload: &Workload, check: &str) -> Option<String> {
-    match Reservation::of(workload, check) {
+fn taken_back(workload: &Workload, old: &CheckState) -> Option<String> {
+    match Reservation::of(workload, &old.name) {
         Reservation::Held { .. } if workload.is("Admitted") => Some("although it is admitted".to_owned()),
         // Kueue leaves it standing, and would admit the next reservation on it.
         Reservation::Held { .. } | Reservation::Gone(Ending::QuotaLost) => None,
+        // It kept a refused gang out of the queue.
+        Reservation::Gone(Ending::Evicted) if old.state == Verdict::Retry => None,
         other => Some(format!("while its reservation is {other:?}")),
     }
 }
@@ -56,6 +58,9 @@ fn given_up(
     }
     match Reservation::of(workload, check) {
         Reservation::Held { epoch, .. } if epoch == journal.memory.epoch => {}
+        // It keeps a refused gang out of the queue.
+        Reservation::Leaving(Ending::Evicted) | Reservation::Gone(Ending::Evicted)
+            if state == StateName::Yielded => {}
         other => return Some(format!("for {} while its reservation is {other:?}", journal.memory.epoch)),
     }
     let uid = workload.uid().unwrap_or_default();
@@ -152,7 +157,9 @@ mod tests {
         assert_eq!(retry(&State::Rejected, &[RESERVED], 0), ["w is told Retry after Pending in Rejected"]);
         let left = ["w is told Retry after Pending while claim-0 is there"];
         assert_eq!(retry(&State::Yielded, &[RESERVED], 2), left);
-        let gone = retry(&State::Yielded, &[RESERVED, ("Evicted", "True")], 0);
+        let evicted = [RESERVED, ("Evicted", "True")];
+        assert_eq!(retry(&State::Yielded, &evicted, 0), none, "it keeps a refused gang out of the queue");
+        let gone = wrong(&State::Rejected, &evicted, ("Pending", "Rejected"), 0);
         assert!(gone.len() == 1 && gone[0].ends_with("is Leaving(Evicted)"), "{gone:?}");
     }
 
