@@ -19,7 +19,6 @@ use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
     State, StateName, Then, WaitsFor, Way, decide, observe,
 };
-use setu::plan::cost::Cost;
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
@@ -53,7 +52,7 @@ fn plan(slots: u32) -> Plan {
         choice: 0,
         choices: 1,
         reports: Vec::new(),
-        cost: Cost::default(),
+        cost: Arc::default(),
         passed_over: Arc::default(),
     }
 }

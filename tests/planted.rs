@@ -114,6 +114,9 @@ fn named(folders: &[&str], before: &[&str]) -> BTreeSet<String> {
             open.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
             continue;
         }
+        if path.extension().is_none_or(|extension| extension != "rs") {
+            continue;
+        }
         let text = std::fs::read_to_string(path).unwrap();
         for rest in before.iter().flat_map(|word| text.split(word).skip(1)) {
             all.insert(rest.chars().take_while(|c| c.is_alphanumeric()).collect());

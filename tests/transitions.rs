@@ -15,7 +15,6 @@ use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
     State, WaitsFor, decide, observe,
 };
-use setu::plan::cost::Cost;
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
@@ -110,7 +109,7 @@ fn plan(kind: u8) -> Outcome {
                 choice: 0,
                 choices: 1,
                 reports: Vec::new(),
-                cost: Cost::default(),
+                cost: Arc::default(),
                 passed_over: Arc::default(),
             })
         }

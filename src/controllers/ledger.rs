@@ -406,7 +406,7 @@ mod tests {
             choice: 0,
             choices: 1,
             reports: Vec::new(),
-            cost: crate::plan::cost::Cost::default(),
+            cost: Arc::default(),
             passed_over: Arc::default(),
         }
     }

@@ -95,24 +95,26 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
         }
         State::Approved if memory.slots == 1 => "its node is ready".to_owned(),
         State::Approved => format!("all {} nodes are ready", memory.slots),
-        State::Yielded => match facts.refusal {
-            Some(refusal) => format!(
-                "refused, and holds no quota until the Job, the policy, its parameters, a queue or a NodePool changes; tried \
-                 again at {} anyway{}",
-                to_the_second(refusal.until),
-                cause(journal)
-            ),
-            None => {
-                let not_before = |t| format!("; next attempt not before {}", to_the_second(t));
-                let next = memory.not_before.map_or_else(String::new, not_before);
-                format!("quota given back{next}{}", cause(journal))
-            }
-        },
+        State::Yielded => yielded(journal, facts),
         State::Rejected => format!("cannot run as specified{}", cause(journal)),
         State::Released => "all nodes are given back".to_owned(),
     };
     let text = text + &stuck(journal, facts);
     text.chars().take(1024).collect()
+}
+
+fn yielded(journal: &Journal, facts: &Facts<'_>) -> String {
+    if let Some(refusal) = facts.refusal {
+        return format!(
+            "refused, and holds no quota until the Job, the policy, its parameters, a queue or a NodePool changes; tried \
+             again at {} anyway{}",
+            to_the_second(refusal.until),
+            cause(journal)
+        );
+    }
+    let not_before = |t| format!("; next attempt not before {}", to_the_second(t));
+    let next = journal.memory.not_before.map_or_else(String::new, not_before);
+    format!("quota given back{next}{}", cause(journal))
 }
 
 /// Which NodeClaim of an earlier attempt does not go, for an administrator to look into.

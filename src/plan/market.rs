@@ -113,8 +113,11 @@ fn price(value: f64) -> Option<Price> {
     believed.then(|| Price { micros: (value * MICROS).round() as u64 })
 }
 
-/// Name, labels and value of a sample; `None` for a comment, an empty line or what is no sample.
-fn sample(line: &str) -> Option<(&str, Vec<(&str, String)>, f64)> {
+/// Name, labels and value.
+type Sample<'p> = (&'p str, Vec<(&'p str, String)>, f64);
+
+/// A sample; `None` for a comment, an empty line or what is no sample.
+fn sample(line: &str) -> Option<Sample<'_>> {
     let (name, rest) = line.split_once('{')?;
     let mut labels = Vec::new();
     let mut rest = rest.trim_start();

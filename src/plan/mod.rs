@@ -342,7 +342,7 @@ fn way(
     let plan = nodes(cluster, request, needs, choice)?;
     needs.topology.allows_kept(&plan, cluster.kept)?;
     let plan = plan.keeping(cluster.kept);
-    let plan = Plan { cost: cluster.prices(request.policy).of_plan(&plan), ..plan };
+    let plan = Plan { cost: Arc::new(cluster.prices(request.policy).of_plan(&plan)), ..plan };
     match request.ways {
         Ways::Accepted { .. } | Ways::Like(_) => gates::stands(cluster, request, plan),
         Ways::From(_) => gates::pass(cluster, request, plan),
@@ -361,7 +361,7 @@ fn nodes(
         portions.iter().filter_map(|portion| portion.of(&needs.demand)).unzip();
     let plan = slots::plan(cluster, request, &demand, &drafts)?;
     needs.topology.allows_hosts(&plan)?;
-    let cost = cluster.prices(request.policy).of_plan(&plan);
+    let cost = Arc::new(cluster.prices(request.policy).of_plan(&plan));
     let plan = Plan { tier: choice.tier, way: choice.name.clone(), cost, ..plan };
     let pinned = demand::pinned(cluster.cluster_queue, request);
     merge::check(cluster, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;

@@ -164,7 +164,7 @@ pub struct Plan {
     /// The NodePools that none of its nodes comes from.
     pub passed_over: Arc<Vec<PassedOver>>,
     /// What its nodes cost.
-    pub cost: Cost,
+    pub cost: Arc<Cost>,
 }
 
 /// One node to be.
@@ -244,7 +244,7 @@ impl Plan {
         }
         let groups: Vec<String> = groups.iter().map(|(what, count)| format!("{count} {what}")).collect();
         let way = if self.way.is_empty() { String::new() } else { format!(", {}", self.way) };
-        let Cost { unpriced, at_most, .. } = &self.cost;
+        let Cost { unpriced, at_most, .. } = &*self.cost;
         let is_known = *unpriced == 0 && self.nodes() > 0;
         let cost = if is_known { format!(", at most {at_most} an hour") } else { String::new() };
         format!("{}: {}{way}{cost}", counted(self.nodes(), "node"), groups.join(", "))

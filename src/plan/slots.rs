@@ -8,7 +8,7 @@ mod types;
 
 use super::apart::shun;
 use super::claim::Draft;
-use super::cost::{Cost, Prices};
+use super::cost::Prices;
 use super::demand::PodSetDemand;
 use super::offering;
 use super::packing::{Batch, Filled, Kind, Misfit, pack};
@@ -61,7 +61,7 @@ pub fn plan(
         choice: 0,
         choices: 1,
         reports: Vec::new(),
-        cost: Cost::default(),
+        cost: Arc::default(),
         passed_over: Arc::default(),
     })
 }

@@ -19,7 +19,6 @@ use setu::gang::{
     Rules, Sight, State, Then, WaitsFor, decide, observe, verdict,
 };
 use setu::names;
-use setu::plan::cost::Cost;
 use setu::plan::{Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
 use std::cell::RefCell;
@@ -79,7 +78,7 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
         choice: 0,
         choices: 1,
         reports: Vec::new(),
-        cost: Cost::default(),
+        cost: Arc::default(),
         passed_over: Arc::default(),
     })
 });
