@@ -48,7 +48,7 @@ fn plan(slots: u32) -> Plan {
         pinning: Pinning::SelectorAndTaint,
         notes: Vec::new(),
         tier: 0,
-        way: String::new(),
+        way: Box::default(),
         choice: 0,
         choices: 1,
         reports: Vec::new(),

@@ -105,7 +105,7 @@ fn plan(kind: u8) -> Outcome {
                 pinning: Pinning::Selector,
                 notes: Vec::new(),
                 tier: 0,
-                way: String::new(),
+                way: Box::default(),
                 choice: 0,
                 choices: 1,
                 reports: Vec::new(),

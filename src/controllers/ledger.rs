@@ -402,7 +402,7 @@ mod tests {
             pinning: Pinning::Selector,
             notes: Vec::new(),
             tier: 0,
-            way: String::new(),
+            way: Box::default(),
             choice: 0,
             choices: 1,
             reports: Vec::new(),

@@ -362,7 +362,7 @@ fn nodes(
     let plan = slots::plan(cluster, request, &demand, &drafts)?;
     needs.topology.allows_hosts(&plan)?;
     let cost = Arc::new(cluster.prices(request.policy).of_plan(&plan));
-    let plan = Plan { tier: choice.tier, way: choice.name.clone(), cost, ..plan };
+    let plan = Plan { tier: choice.tier, way: choice.name.as_str().into(), cost, ..plan };
     let pinned = demand::pinned(cluster.cluster_queue, request);
     merge::check(cluster, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;
     Ok(plan)

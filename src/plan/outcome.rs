@@ -154,7 +154,7 @@ pub struct Plan {
     /// Index of the tier in the policy.
     pub tier: u32,
     /// Tier, NodePool and place, as far as there was a choice of each; for people.
-    pub way: String,
+    pub way: Box<str>,
     /// Index of the way among all ways.
     pub choice: u32,
     /// How many ways there are.

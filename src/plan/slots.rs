@@ -57,7 +57,7 @@ pub fn plan(
         pinning,
         notes,
         tier: 0,
-        way: String::new(),
+        way: Box::default(),
         choice: 0,
         choices: 1,
         reports: Vec::new(),

@@ -260,10 +260,10 @@ mod tests {
     fn the_first_tier_is_taken_and_the_next_one_where_the_first_ran_out_lately() {
         let mut world = two_tiers();
         let spot = world.provisioned();
-        assert_eq!((spot.tier, spot.way.as_str(), spot.choice, spot.choices), (0, "spot", 0, 2));
+        assert_eq!((spot.tier, &*spot.way, spot.choice, spot.choices), (0, "spot", 0, 2));
         world.short = short(&spot);
         let on_demand = world.provisioned();
-        assert_eq!((on_demand.tier, on_demand.way.as_str()), (1, "on-demand"));
+        assert_eq!((on_demand.tier, &*on_demand.way), (1, "on-demand"));
         world.short.extend(short(&on_demand));
         assert_eq!(world.provisioned().tier, 0, "where all ran out, the first is tried again");
     }
@@ -440,7 +440,7 @@ mod tests {
             {"name": "cheap", "requirements": capacity("spot")},
         ]));
         let plan = world.provisioned();
-        assert_eq!((plan.way.as_str(), plan.choices), ("calm on-demand", 2));
+        assert_eq!((&*plan.way, plan.choices), ("calm on-demand", 2));
         world.ways = Ways::From(1);
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::RequirementsClash);
@@ -585,12 +585,12 @@ mod tests {
             for _ in 0..4 {
                 let plan = world.provisioned();
                 world.short.extend(short(&plan));
-                ways.push(plan.way);
+                ways.push(plan.way.into_string());
             }
             assert_eq!(ways, ["spot r1", "spot r2", "on-demand r1", "on-demand r2"], "{mode:?}");
             // Whoever may have any rack has none of these, and says nothing of racks.
             world.policy.colocation = None;
-            assert_eq!(world.provisioned().way, "spot");
+            assert_eq!(&*world.provisioned().way, "spot");
         }
     }
 
@@ -613,7 +613,7 @@ mod tests {
         for _ in 0..3 {
             let plan = world.provisioned();
             world.short.extend(short(&plan));
-            ways.push(plan.way);
+            ways.push(plan.way.into_string());
         }
         assert_eq!(ways, ["first", "second", "last"]);
     }
@@ -631,7 +631,7 @@ mod tests {
             [{"key": rack, "operator": "In", "values": ["r1", "r2"]}]}}}});
         world.pools = vec![pool("gpu", &racks)];
         let plan = world.provisioned();
-        assert_eq!((plan.choices, plan.way.as_str()), (2, "r1"));
+        assert_eq!((plan.choices, &*plan.way), (2, "r1"));
         let labels = plan.slots[0].template.metadata.labels.as_ref().unwrap();
         assert_eq!(labels[rack], "r1");
     }

@@ -465,7 +465,7 @@ mod tests {
         let mut world = world(3, &affinity("podAffinity", names::ZONE, &own()), &["a", "b"]);
         assert_eq!(zones(&world), ["a", "a", "a"]);
         let first = world.provisioned();
-        assert_eq!((first.choices, first.way.as_str()), (2, "a"));
+        assert_eq!((first.choices, &*first.way), (2, "a"));
         world.short = first.offerings();
         assert_eq!(zones(&world), ["b", "b", "b"]);
     }

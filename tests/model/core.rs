@@ -74,7 +74,7 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
         pinning: Pinning::Selector,
         notes: Vec::new(),
         tier: 0,
-        way: String::new(),
+        way: Box::default(),
         choice: 0,
         choices: 1,
         reports: Vec::new(),

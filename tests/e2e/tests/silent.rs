@@ -1,7 +1,7 @@
 //! Setu on the real control plane, behind a wire whose connections fall silent without an end, as when the machine of
 //! an API server dies.
 
-#![allow(clippy::unwrap_used, clippy::panic, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(dead_code, missing_docs, reason = "the world is shared with the scenarios, which use all of it")]
 
 #[path = "scenarios/real.rs"]
