@@ -720,48 +720,49 @@ fn a_gang_whose_last_attempt_is_still_being_taken_back_says_so_under_its_next_re
     );
 }
 
+fn refusable<'a>(
+    reservation: &'a Reservation,
+    plan: Option<&'a Outcome>,
+    refusal: Option<Refusal>,
+    (policy, losses): (&'a Policy, &'a BTreeMap<u32, Loss>),
+) -> Facts<'a> {
+    Facts {
+        now: at(10_000),
+        fresh: false,
+        reservation,
+        told: Verdict::Pending,
+        plan,
+        claims: &[],
+        losses,
+        sight: Sight::Cached,
+        capacity_back: false,
+        refusal,
+        policy,
+        outlook: Outlook::default(),
+    }
+}
+
 #[test]
 fn a_refused_gang_gives_its_quota_back_at_once_and_stays_out_of_the_queue_while_the_refusal_stands() {
     let plan = Outcome::Refuse(Obstacle::new(ObstacleReason::TooManyNodes, "3 of 2 nodes"));
     let (policy, losses) = (Policy::default(), BTreeMap::new());
     let (reserved, evicted) = (held(Standing::Reserved), Reservation::Gone(Ending::Evicted));
-    fn facts<'a>(
-        reservation: &'a Reservation,
-        plan: Option<&'a Outcome>,
-        refusal: Option<Refusal>,
-        (policy, losses): (&'a Policy, &'a BTreeMap<u32, Loss>),
-    ) -> Facts<'a> {
-        Facts {
-            now: at(10_000),
-            fresh: false,
-            reservation,
-            told: Verdict::Pending,
-            plan,
-            claims: &[],
-            losses,
-            sight: Sight::Cached,
-            capacity_back: false,
-            refusal,
-            policy,
-            outlook: Outlook::default(),
-        }
-    }
     let rest = (&policy, &losses);
     let validating = journal(State::Validating);
     let refused = Event::Refused("3 of 2 nodes".into());
-    let first = facts(&reserved, Some(&plan), None, rest);
+    let first = refusable(&reserved, Some(&plan), None, rest);
     assert_eq!(observe(&validating, &first), Reading::Events(vec![refused.clone()]));
     let rules = Rules::new(&policy, at(10_000), 0.0);
     let yielded = decide(&validating, &refused, &rules).journal;
     assert_eq!((&yielded.state, yielded.memory.not_before), (&State::Yielded, None));
 
     let refusal = Some(Refusal { until: at(10_060), again_at: at(10_001) });
-    let stands = facts(&evicted, None, refusal, rest);
+    let stands = refusable(&evicted, None, refusal, rest);
     let said = desired(&yielded, &stands, &entry(Verdict::Pending, &[]), Ok(Vec::new())).unwrap();
     assert_eq!(said.state, Verdict::Retry, "Kueue reserves no quota for it");
     assert!(said.message.contains("3 of 2 nodes"), "{}", said.message);
     assert_eq!(wake_at(&yielded, &stands), Some(at(10_060)));
-    let over = facts(&evicted, None, None, rest);
+    let over = refusable(&evicted, None, None, rest);
     let said = desired(&yielded, &over, &entry(Verdict::Retry, &[]), Ok(Vec::new())).unwrap();
     assert_eq!(said.state, Verdict::Pending, "something has changed");
     assert_eq!(desired(&yielded, &over, &entry(Verdict::Pending, &[]), Ok(Vec::new())), None);
@@ -770,7 +771,7 @@ fn a_refused_gang_gives_its_quota_back_at_once_and_stays_out_of_the_queue_while_
     let again = Event::Reserved { epoch: Epoch("2-1-a".into()), standing: Standing::Reserved };
     let next = decide(&yielded, &again, &rules).journal;
     assert_eq!(next.state, State::Validating);
-    let lost = facts(&reserved, Some(&plan), refusal, rest);
+    let lost = refusable(&reserved, Some(&plan), refusal, rest);
     assert_eq!(observe(&validating, &lost), Reading::Events(Vec::new()), "a pause, so that this has an end");
     assert_eq!(wake_at(&validating, &lost), Some(at(10_001)));
 }
