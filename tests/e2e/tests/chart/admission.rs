@@ -145,7 +145,7 @@ async fn setu_keeps_its_bounds(install: &Install, claim: &NodeClaim) {
     refused(setu.create(&creates, &without(setu::names::MANAGED_BY)).await, "only NodeClaims labelled");
     refused(
         setu.create(&creates, &without(setu::names::GANG)).await,
-        "names its gang, Workload, attempt and slot",
+        "names its gang, Workload and attempt",
     );
     let mut elsewhere = like(claim, "setu-another");
     elsewhere
