@@ -128,7 +128,7 @@ pub async fn a_job_of_tiny_pods(stage: &mut Stage) {
         json!({"requests": {"cpu": "1m", "memory": "1Mi"}});
     apply::one(&stage.tenant, swarm).await.unwrap();
     // The administrator may allow more later, so it is asked for again, and buys nothing meanwhile.
-    let refused = json!({"job": "swarm", "state": "BackingOff", "claims": 0, "event": "GangRetrying"});
+    let refused = json!({"job": "swarm", "state": "Yielded", "claims": 0, "event": "GangRetrying"});
     stage.play.step(json!({"until": refused})).await;
     stage.nobody_was_harmed("a Job of tiny pods").await;
     stage.as_tenant(json!({"delete": {"kind": "Job", "name": "swarm"}})).await;
