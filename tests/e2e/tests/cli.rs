@@ -329,7 +329,7 @@ async fn a_journal_that_was_spoilt_is_made_anew_from_the_claims() {
     let repaired: Value = serde_json::from_str(&journal().await).unwrap();
     assert_eq!(
         (&repaired["version"], &repaired["attempt"], &repaired["slots"]),
-        (&json!(1), &json!(1), &json!(2))
+        (&json!(2), &json!(1), &json!(2))
     );
     world.fails("viewer", &["repair", "job/train", "-n", "team-a", "--yes"], 1);
     world.stack.stop();

@@ -143,10 +143,7 @@ async fn setu_keeps_its_bounds(install: &Install, claim: &NodeClaim) {
         made
     };
     refused(setu.create(&creates, &without(setu::names::MANAGED_BY)).await, "only NodeClaims labelled");
-    refused(
-        setu.create(&creates, &without(setu::names::GANG)).await,
-        "names its gang, Workload and attempt",
-    );
+    refused(setu.create(&creates, &without(setu::names::GANG)).await, "names its gang, Workload and attempt");
     let mut elsewhere = like(claim, "setu-another");
     elsewhere
         .metadata
