@@ -60,6 +60,15 @@ pub fn in_words(error: &kube::Error) -> String {
     }
 }
 
+/// The innermost cause of an error, which is what a user can act on.
+pub fn root_of(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string()
+}
+
 /// Whether the API server gave no answer: it could not be reached, or a proxy answered in its place.
 pub fn is_unanswered(error: &kube::Error) -> bool {
     match error {

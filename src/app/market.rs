@@ -7,6 +7,7 @@ use crate::cluster::page::Page;
 use crate::controllers::Context;
 use crate::plan::market::Market;
 use crate::telemetry::metrics;
+use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -14,14 +15,19 @@ use tokio_util::sync::CancellationToken;
 /// As often as Karpenter sets these metrics anew.
 const PERIOD: Duration = Duration::from_mins(1);
 
+/// What the page says now, or why nobody knows.
+pub async fn read(page: &Page, now: Timestamp) -> Result<Market, String> {
+    let text = page.read().await.map_err(|e| e.to_string())?;
+    Market::read(&text, now).map_err(|e| e.to_string())
+}
+
 /// Reads the page until the process ends.
 pub async fn follow(page: Page, context: Arc<Context>, stop: CancellationToken) {
     let mut failing = false;
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-        let read = page.read().await.map_err(|e| e.to_string());
-        let market = read.and_then(|text| Market::read(&text, context.now()).map_err(|e| e.to_string()));
+        let market = read(&page, context.now()).await;
         metrics::karpenter_page(market.is_ok());
         match market {
             Ok(market) => {

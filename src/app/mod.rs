@@ -7,7 +7,7 @@
 pub mod board;
 pub mod compat;
 mod feeds;
-mod market;
+pub mod market;
 pub mod reload;
 pub mod replica;
 pub mod server;

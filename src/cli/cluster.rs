@@ -9,6 +9,7 @@ use crate::clock::Clock;
 use crate::cluster::client;
 use crate::cluster::guard::Guarded;
 use crate::cluster::watch::provider_of;
+use crate::error::root_of;
 use crate::names;
 use jiff::Timestamp;
 use kube::api::ListParams;
@@ -250,15 +251,6 @@ where
         Ok(Err(error)) => Err(Refusal::Other(kind, root_of(&error))),
         Err(_) => Err(Refusal::Other(kind, format!("no answer within {ANSWER_LIMIT:?}"))),
     }
-}
-
-/// The innermost cause, which is what a user can act on.
-fn root_of(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string()
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `--karpenter-metrics`, of every command that plans.
 
 use super::Failure;
+use crate::app::market;
 use crate::cluster::page::Page;
 use crate::plan::market::Market;
 use jiff::Timestamp;
@@ -30,9 +31,8 @@ impl KarpenterMetrics {
     /// What the page says now, if one is named.
     pub async fn market(&self) -> Result<Option<Market>, Failure> {
         let Some(page) = self.page()? else { return Ok(None) };
-        let read = page.read().await.map_err(|e| e.to_string());
-        let market = read.and_then(|text| Market::read(&text, Timestamp::now()).map_err(|e| e.to_string()));
         let url = self.url.as_deref().unwrap_or_default();
+        let market = market::read(&page, Timestamp::now()).await;
         market.map(Some).map_err(|e| Failure::Failed(format!("reading Karpenter's metrics at {url}: {e}")))
     }
 }

@@ -1,5 +1,6 @@
 //! Reads a page by HTTP, within bounds of time and size.
 
+use crate::error::root_of;
 use bytes::Bytes;
 use http::Uri;
 use http_body_util::{BodyExt as _, Empty, Limited};
@@ -71,7 +72,7 @@ impl Page {
     }
 
     async fn answer(&self) -> Result<String, PageError> {
-        let unanswered = |e: hyper_util::client::legacy::Error| PageError::Unanswered(in_words(&e));
+        let unanswered = |e: hyper_util::client::legacy::Error| PageError::Unanswered(root_of(&e));
         let answer = self.client.get(self.url.clone()).await.map_err(unanswered)?;
         if !answer.status().is_success() {
             return Err(PageError::Status(answer.status()));
@@ -85,15 +86,6 @@ impl Page {
         })?;
         String::from_utf8(body.to_bytes().into()).map_err(|_| PageError::NoText)
     }
-}
-
-/// An error with the innermost of its causes, which says what happened.
-fn in_words(error: &dyn std::error::Error) -> String {
-    let mut cause = error;
-    while let Some(inner) = cause.source() {
-        cause = inner;
-    }
-    cause.to_string()
 }
 
 #[cfg(test)]

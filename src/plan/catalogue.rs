@@ -4,8 +4,10 @@
 //! (catalogue/main.go): EC2 as recorded by moto, with sizes, labels and prices on demand by karpenter-provider-aws: memory less
 //! 7.5 % for the machine, less what the kubelet keeps; pods by network interfaces. Prices are those of us-east-1 and of the
 //! partitions for China and the US government, which are all that the provider ships. Left out are the size of the root
-//! volume, which the EC2NodeClass says; types that AWS no longer describes; Azure, of whose types the
-//! module of its provider has full facts for some twenty alone; and Google, whose provider is not published as a module. Rule: decoded when it is first asked for, and then shared.
+//! volume, which the EC2NodeClass says; types that AWS no longer describes; Azure, of whose types the module of its provider has
+//! full facts for some twenty alone; and Google, whose provider is not published as a module.
+//!
+//! Rule: decoded when it is first asked for, and then shared.
 
 use super::requirements::{Requirements, Values};
 use super::shapes::{ACCELERATOR_NAMES, Shape, Source, is_of_machine};

@@ -149,9 +149,7 @@ impl Prices<'_> {
         let mut cost = Cost::default();
         for (claim, count) in nodes {
             match self.dearest(claim) {
-                Ok(price) => {
-                    cost.at_most = cost.at_most.plus(times(price, count));
-                }
+                Ok(price) => cost.at_most = cost.at_most.plus(times(price, count)),
                 Err(unpriced) => {
                     cost.unpriced = cost.unpriced.saturating_add(count);
                     cost.missing.insert(unpriced);
@@ -211,7 +209,6 @@ mod tests {
 
     fn price_of(capacity_types: &Value, prices: &Value) -> Option<Price> {
         let budget: Budget = serde_json::from_value(json!({"prices": {"p5.48xlarge": prices}})).unwrap();
-        let market = None;
         let mut requirements =
             vec![json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge"]})];
         if !capacity_types.is_null() {
@@ -222,7 +219,7 @@ mod tests {
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
             "spec": {"requirements": requirements, "nodeClassRef": {}},
         }));
-        Prices { budget: &budget, market }.dearest(&claim.unwrap()).ok()
+        Prices { budget: &budget, market: None }.dearest(&claim.unwrap()).ok()
     }
 
     #[test]

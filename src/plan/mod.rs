@@ -325,7 +325,7 @@ pub fn survey(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Vec<Survey
     let topology = Topology::of(cluster, request, &demand).map_err(Outcome::Refuse)?;
     let needs = Needs { demand, topology };
     let look = |choice: Choice| {
-        let plan = nodes(cluster, request, &needs, &choice);
+        let plan = nodes(cluster, request, &needs, &choice).map(|plan| priced(cluster, request, plan));
         let reports = plan.as_ref().map(|plan| gates::ask(cluster, request, plan)).unwrap_or_default();
         Surveyed { name: choice.name, plan, reports, passed_over: choice.passed_over }
     };
@@ -341,12 +341,16 @@ fn way(
 ) -> Result<Plan, Obstacle> {
     let plan = nodes(cluster, request, needs, choice)?;
     needs.topology.allows_kept(&plan, cluster.kept)?;
-    let plan = plan.keeping(cluster.kept);
-    let plan = Plan { cost: Arc::new(cluster.prices(request.policy).of_plan(&plan)), ..plan };
+    let plan = priced(cluster, request, plan.keeping(cluster.kept));
     match request.ways {
         Ways::Accepted { .. } | Ways::Like(_) => gates::stands(cluster, request, plan),
         Ways::From(_) => gates::pass(cluster, request, plan),
     }
+}
+
+/// The plan with what its nodes cost.
+fn priced(cluster: &Cluster<'_>, request: &Request<'_>, plan: Plan) -> Plan {
+    Plan { cost: Arc::new(cluster.prices(request.policy).of_plan(&plan)), ..plan }
 }
 
 /// The plan of one way, whatever the gates say.
@@ -361,8 +365,7 @@ fn nodes(
         portions.iter().filter_map(|portion| portion.of(&needs.demand)).unzip();
     let plan = slots::plan(cluster, request, &demand, &drafts)?;
     needs.topology.allows_hosts(&plan)?;
-    let cost = Arc::new(cluster.prices(request.policy).of_plan(&plan));
-    let plan = Plan { tier: choice.tier, way: choice.name.as_str().into(), cost, ..plan };
+    let plan = Plan { tier: choice.tier, way: choice.name.as_str().into(), ..plan };
     let pinned = demand::pinned(cluster.cluster_queue, request);
     merge::check(cluster, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;
     Ok(plan)

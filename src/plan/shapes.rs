@@ -206,7 +206,7 @@ pub struct Known {
     /// Whether it is told which types are possible: by the requirements, or as those of the provider.
     pub is_bounded: bool,
     /// Types that the requirements list and that the provider's catalogue lacks.
-    pub unheard: Vec<String>,
+    pub uncatalogued: Vec<String>,
     /// The provider's catalogue.
     pub catalogue: Option<&'static Catalogue>,
 }
@@ -299,8 +299,8 @@ pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) ->
     let others = if listed.is_some() { !unknown.is_empty() } else { catalogue.is_none() };
     let more = matching.iter().filter(|t| !told.contains(&t.shape.instance_type));
     let shapes = all.into_iter().map(Arc::new).chain(more.map(|t| Arc::clone(&t.shape))).collect();
-    let unheard = if catalogue.is_some() { unknown } else { Vec::new() };
-    Known { shapes, others, is_bounded: listed.is_some() || catalogue.is_some(), unheard, catalogue }
+    let uncatalogued = if catalogue.is_some() { unknown } else { Vec::new() };
+    Known { shapes, others, is_bounded: listed.is_some() || catalogue.is_some(), uncatalogued, catalogue }
 }
 
 /// How many devices a node may have, where the requirements of its type say so.
@@ -475,7 +475,10 @@ mod tests {
         let listed =
             json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge", "p9.huge"]}]);
         let found = of(&listed, &[], &[]);
-        assert_eq!((found.shapes.len(), found.others, found.unheard), (1, true, vec!["p9.huge".to_owned()]));
+        assert_eq!(
+            (found.shapes.len(), found.others, found.uncatalogued),
+            (1, true, vec!["p9.huge".to_owned()])
+        );
         let other_arch = json!([is(names::INSTANCE_TYPE, "p5.48xlarge"), is(names::ARCH, "arm64")]);
         let found = of(&other_arch, &[], &[]);
         assert!(found.shapes.is_empty() && !found.others, "it is known that there is none");

@@ -264,8 +264,8 @@ mod tests {
 
     #[test]
     fn an_amount_that_is_not_known_is_waited_for_or_warned_of_and_never_taken_for_small() {
-        let unheard = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p9.huge"]}]);
-        let of = |limits: &Value| World { pools: vec![ec2(&unheard, limits)], ..World::new() };
+        let unknown_type = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p9.huge"]}]);
+        let of = |limits: &Value| World { pools: vec![ec2(&unknown_type, limits)], ..World::new() };
         let mut world = of(&json!({"nvidia.com/gpu": "64", "nodes": "9"}));
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::AmountUnknown);
@@ -278,7 +278,7 @@ mod tests {
         assert!(plan.notes.iter().any(|note| note.contains("cannot be compared")), "{:?}", plan.notes);
         assert_eq!(of(&json!({"nodes": "9"})).provisioned().slots.len(), 2, "nodes are counted");
         let count = json!({"key": names::DEVICE_COUNTS[0], "operator": "In", "values": ["8"]});
-        let counted = json!([unheard[0], count]);
+        let counted = json!([unknown_type[0], count]);
         let world = World { pools: vec![ec2(&counted, &json!({"nvidia.com/gpu": "64"}))], ..World::new() };
         assert_eq!(
             world.provisioned().reservations("g1")[0].most["nvidia.com/gpu"].0,

@@ -122,8 +122,8 @@ fn why_not(policy: &Policy) -> Option<&'static str> {
 pub(super) fn notes(request: &Request<'_>, family: &Family<'_>) -> Vec<String> {
     let (pool, known) = (&family.draft.node_pool, &family.known);
     let mut notes = Vec::new();
-    if let (Some(catalogue), false) = (known.catalogue, known.unheard.is_empty()) {
-        let types = few(known.unheard.iter().map(String::as_str));
+    if let (Some(catalogue), false) = (known.catalogue, known.uncatalogued.is_empty()) {
+        let types = few(known.uncatalogued.iter().map(String::as_str));
         notes.push(format!(
             "NodePool {pool} lists {types}, which the catalogue of {} does not know; state what they have under packing.shapes",
             catalogue.date()

@@ -32,6 +32,17 @@ pub(crate) fn kwok(layout: &Layout, folder: &Path, identity: &Identity, ports: P
 }
 
 pub(crate) fn karpenter(layout: &Layout, identity: &Identity, ports: Ports) -> Launch {
+    let mut launch = any_karpenter(identity, ports);
+    launch.environment.extend([
+        ("KUBE_CLIENT_QPS", "500".to_owned()),
+        ("KUBE_CLIENT_BURST", "1000".to_owned()),
+        ("INSTANCE_TYPES_FILE_PATH", layout.instance_types().display().to_string()),
+    ]);
+    launch
+}
+
+/// What Karpenter is started with whatever its provider.
+pub(crate) fn any_karpenter(identity: &Identity, ports: Ports) -> Launch {
     let mut launch = Launch::new(Program::Karpenter, []);
     launch.environment = vec![
         ("KUBECONFIG", identity.karpenter.display().to_string()),
@@ -39,9 +50,6 @@ pub(crate) fn karpenter(layout: &Layout, identity: &Identity, ports: Ports) -> L
         ("SYSTEM_NAMESPACE", "kube-system".to_owned()),
         ("METRICS_PORT", ports.karpenter_metrics.to_string()),
         ("HEALTH_PROBE_PORT", ports.karpenter_health.to_string()),
-        ("KUBE_CLIENT_QPS", "500".to_owned()),
-        ("KUBE_CLIENT_BURST", "1000".to_owned()),
-        ("INSTANCE_TYPES_FILE_PATH", layout.instance_types().display().to_string()),
     ];
     launch
 }

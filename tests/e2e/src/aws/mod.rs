@@ -21,8 +21,9 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 
 use crate::identity::Identity;
+use crate::nodes::any_karpenter;
 use crate::ports::Ports;
-use crate::process::{Launch, Program};
+use crate::process::Launch;
 pub use moto::Instance;
 use moto::Moto;
 pub(crate) use moto::launch as launch_moto;
@@ -68,14 +69,9 @@ pub fn provided(object: &Value, instance_type: &str) -> Result<Value> {
 /// How Karpenter is started with the AWS provider.
 pub(crate) fn karpenter(identity: &Identity, ports: Ports) -> Launch {
     let [_, proxy] = ports.cloud;
-    let mut launch = Launch::new(Program::Karpenter, []);
+    let mut launch = any_karpenter(identity, ports);
     "karpenter-aws".clone_into(&mut launch.binary);
-    launch.environment = vec![
-        ("KUBECONFIG", identity.karpenter.display().to_string()),
-        ("DISABLE_LEADER_ELECTION", "true".to_owned()),
-        ("SYSTEM_NAMESPACE", "kube-system".to_owned()),
-        ("METRICS_PORT", ports.karpenter_metrics.to_string()),
-        ("HEALTH_PROBE_PORT", ports.karpenter_health.to_string()),
+    launch.environment.extend([
         ("LOG_LEVEL", "debug".to_owned()),
         ("AWS_ENDPOINT_URL", format!("http://127.0.0.1:{proxy}")),
         ("AWS_REGION", REGION.to_owned()),
@@ -88,7 +84,7 @@ pub(crate) fn karpenter(identity: &Identity, ports: Ports) -> Launch {
         // moto has no price list, and its dry runs are none.
         ("ISOLATED_VPC", "true".to_owned()),
         ("DISABLE_DRY_RUN", "true".to_owned()),
-    ];
+    ]);
     launch
 }
 
