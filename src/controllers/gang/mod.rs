@@ -267,6 +267,9 @@ impl<'a> Gang<'a> {
             // What has begun is carried through, whatever the other checks say by then.
             self.plan = self.plan.take().map(|plan| strategy::timed(plan, &self.request(workload)));
         }
+        if matches!(self.plan, Some(Outcome::Provision(_))) {
+            pages.refused.forget(&self.id);
+        }
         self.refusal = pages.refused.refusal(&self.id, workload, || context.causes_of_refusal(), now);
         let mut glance = self.glance(workload);
         glance.capacity_back = pages.given_back.is_enough(&self.id);
