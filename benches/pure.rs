@@ -18,6 +18,7 @@ use setu::gang::{Failure, FailureClass, Journal, Rules, Way, decide};
 use setu::plan::packing::{Batch, Kind, pack};
 use setu::plan::{Cluster, Outcome, Request, Ways, plan};
 use setu::policy::Policy;
+use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -76,57 +77,85 @@ fn object<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
 }
 
-fn planning(c: &mut Criterion) {
-    let queue: ClusterQueue = object(json!({
-        "metadata": {"name": "q"},
-        "spec": {
-            "admissionChecksStrategy": {"admissionChecks": [{"name": "prov"}]},
-            "resourceGroups": [{"coveredResources": ["cpu", "nvidia.com/gpu"], "flavors": [{"name": "gpu", "resources": [
-                {"name": "cpu", "nominalQuota": "10000"}, {"name": "nvidia.com/gpu", "nominalQuota": "10000"},
-            ]}]}],
-        },
-    }));
-    let flavors: [Arc<ResourceFlavor>; 1] =
-        [Arc::new(object(json!({"metadata": {"name": "gpu"}, "spec": {}})))];
-    let pools: [Arc<NodePool>; 1] = [Arc::new(object(json!({
-        "metadata": {"name": "gpu", "uid": "u", "generation": 1},
-        "spec": {"template": {"spec": {"nodeClassRef": {"group": "g", "kind": "K", "name": "default"}}}},
-        "status": {"conditions": [{
-            "type": "Ready", "status": "True", "reason": "R", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",
-        }]},
-    })))];
-    let policy = Policy { node_pool: Some("gpu".into()), ..Policy::default() };
-    let checks = ["prov".to_owned()];
-    for pods in [8, 256] {
-        let workload: Workload = object(json!({
-            "metadata": {"name": "w", "namespace": "ns", "uid": "u"},
-            "spec": {"queueName": "lq", "podSets": [{"name": "main", "count": pods, "template": {"spec": {
-                "containers": [{"name": "c", "resources": {"requests": {"cpu": "4", "nvidia.com/gpu": "1"}}}],
-            }}}]},
-            "status": {"admission": {"clusterQueue": "q", "podSetAssignments": [
-                {"name": "main", "flavors": {"cpu": "gpu", "nvidia.com/gpu": "gpu"}, "count": pods},
-            ]}},
-        }));
+/// What a plan is made of.
+struct World {
+    workload: Workload,
+    queue: ClusterQueue,
+    flavors: [Arc<ResourceFlavor>; 1],
+    pools: [Arc<NodePool>; 1],
+    policy: Policy,
+}
+
+impl World {
+    /// A gang of so many pods that request this, on a NodePool of this NodeClass with these requirements.
+    fn new(pods: u32, requests: &Value, class: &Value, requirements: &Value) -> Self {
+        let covered: Vec<&String> = requests.as_object().unwrap().keys().collect();
+        let flavors: BTreeMap<&str, &str> = covered.iter().map(|name| (name.as_str(), "main")).collect();
+        let quota: Vec<Value> =
+            covered.iter().map(|name| json!({"name": name, "nominalQuota": "100000Gi"})).collect();
+        Self {
+            workload: object(json!({
+                "metadata": {"name": "w", "namespace": "ns", "uid": "u"},
+                "spec": {"queueName": "lq", "podSets": [{"name": "main", "count": pods, "template": {"spec": {
+                    "containers": [{"name": "c", "resources": {"requests": requests}}],
+                }}}]},
+                "status": {"admission": {"clusterQueue": "q", "podSetAssignments": [
+                    {"name": "main", "flavors": flavors, "count": pods},
+                ]}},
+            })),
+            queue: object(json!({
+                "metadata": {"name": "q"},
+                "spec": {
+                    "admissionChecksStrategy": {"admissionChecks": [{"name": "prov"}]},
+                    "resourceGroups": [{"coveredResources": covered, "flavors": [{"name": "main", "resources": quota}]}],
+                },
+            })),
+            flavors: [Arc::new(object(json!({"metadata": {"name": "main"}, "spec": {}})))],
+            pools: [Arc::new(object(json!({
+                "metadata": {"name": "main", "uid": "u", "generation": 1},
+                "spec": {"template": {"spec": {"nodeClassRef": class, "requirements": requirements}}},
+                "status": {"conditions": [{
+                    "type": "Ready", "status": "True", "reason": "R", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }]},
+            })))],
+            policy: Policy { node_pool: Some("main".into()), gang_nodes: 5_000, ..Policy::default() },
+        }
+    }
+
+    fn plan(&self) -> Outcome {
         let cluster = Cluster {
-            cluster_queue: Some(&queue),
-            flavors: &flavors,
-            node_pools: &pools,
+            cluster_queue: Some(&self.queue),
+            flavors: &self.flavors,
+            node_pools: &self.pools,
             ..Cluster::default()
         };
         let request = Request {
-            workload: &workload,
+            workload: &self.workload,
             check: "prov",
-            our_checks: &checks,
+            our_checks: &["prov".to_owned()],
             gang: "gang",
-            policy: &policy,
+            policy: &self.policy,
             ways: Ways::From(0),
         };
-        let made = plan(&cluster, &request);
-        assert!(matches!(&made, Outcome::Provision(plan) if plan.nodes() == pods), "{made:?}");
-        c.bench_function(&format!("plan: a gang of {pods} nodes"), |b| {
-            b.iter(|| plan(black_box(&cluster), black_box(&request)));
-        });
+        plan(black_box(&cluster), black_box(&request))
     }
+}
+
+fn planning(c: &mut Criterion) {
+    let unknown = json!({"group": "g", "kind": "K", "name": "default"});
+    for pods in [8, 256] {
+        let world = World::new(pods, &json!({"cpu": "4", "nvidia.com/gpu": "1"}), &unknown, &json!([]));
+        let made = world.plan();
+        assert!(matches!(&made, Outcome::Provision(plan) if plan.nodes() == pods), "{made:?}");
+        c.bench_function(&format!("plan: a gang of {pods} nodes"), |b| b.iter(|| world.plan()));
+    }
+    let ec2 = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+    let any = json!([{"key": "karpenter.k8s.aws/instance-family", "operator": "Exists"}]);
+    let world = World::new(5_000, &json!({"cpu": "1500m", "memory": "5Gi"}), &ec2, &any);
+    let made = world.plan();
+    assert!(matches!(&made, Outcome::Provision(plan) if plan.nodes() < 5_000), "{made:?}");
+    c.bench_function("plan: 5000 pods on every EC2 type", |b| b.iter(|| world.plan()));
 }
 
 fn list(pairs: &[(&str, u32)]) -> ResourceList {

@@ -470,6 +470,22 @@ fn what_ran_out_of_capacity_is_served_with_its_expiry_and_gone_after_it() {
     });
 }
 
+#[test]
+fn a_claim_deleted_before_its_launch_without_an_event_counts_as_a_lack_of_capacity() {
+    played("defaults: {retry: {inCheck: {limit: 1, base: 10m, max: 10m}}}", async |stage| {
+        stage.weather(&json!([{"nodePool": ID, "launchDelay": "4m"}]));
+        let _setu = stage.start();
+        stage.submit("train", 2, "2s");
+        stage.until("both NodeClaims", |s| s.admin.list(&kinds::NODE_CLAIM).len() == 2).await;
+        let name = stage.admin.list(&kinds::NODE_CLAIM)[0]["metadata"]["name"].as_str().unwrap().to_owned();
+        let board = stage.cluster.board();
+        assert!(board().unwrap().shortages.is_empty());
+        stage.admin.delete(&kinds::NODE_CLAIM, "", &name, Preconditions::default()).unwrap();
+        stage.until("it is given back", |s| s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
+        assert!(!board().unwrap().shortages.is_empty(), "the next plan would ask for the same again");
+    });
+}
+
 /// Capacity types that the NodeClaims asked for, in the order of their creation.
 #[derive(Clone, Default)]
 struct Asked(Arc<Mutex<Vec<String>>>);

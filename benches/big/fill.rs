@@ -46,19 +46,25 @@ impl Filler {
         }
     }
 
-    /// Makes what the gangs stand on, and the gangs: for each that runs, one that waits for quota.
-    pub async fn fill(&self, model: &Model, gangs: usize) -> Result<()> {
+    /// Makes what the gangs stand on, and the gangs: for each that runs, one without quota. So many of those have quota,
+    /// and wait for the NodePool's limits.
+    pub async fn fill(&self, model: &Model, gangs: usize, waiting: usize) -> Result<()> {
         apply::all(&self.client, scenario::objects(self.id, 1_000_000)?).await?;
         for (kind, object) in &model.others {
             if let Some(status) = object.get("status") {
                 self.tell(kind, meta(object, "name"), status).await?;
             }
         }
-        let all = stream::iter(0..gangs).map(|index| self.gang(model, index));
+        if waiting > 0 {
+            let limits =
+                json!({"spec": {"limits": {"nvidia.com/gpu": (gangs * model.claims.len()).to_string()}}});
+            self.change(&kinds::NODE_POOL, self.id, &limits).await?;
+        }
+        let all = stream::iter(0..gangs).map(|index| self.gang(model, index, index < waiting));
         all.buffer_unordered(AT_ONCE).try_collect::<()>().await
     }
 
-    async fn gang(&self, model: &Model, index: usize) -> Result<()> {
+    async fn gang(&self, model: &Model, index: usize, reserves: bool) -> Result<()> {
         let uid = meta(&model.workload, "uid");
         let name = meta(&model.workload, "name");
         let new_name = format!("{name}-{index}");
@@ -92,7 +98,16 @@ impl Filler {
         }
         let mut waiting = model.workload.clone();
         waiting["metadata"]["annotations"] = json!({});
-        waiting.as_object_mut().and_then(|waiting| waiting.remove("status"));
+        if reserves {
+            let status = &mut waiting["status"];
+            status["conditions"]
+                .as_array_mut()
+                .context("conditions")?
+                .retain(|c| c["type"] == "QuotaReserved");
+            status["admissionChecks"][0]["state"] = "Pending".into();
+        } else {
+            waiting.as_object_mut().and_then(|waiting| waiting.remove("status"));
+        }
         self.copy(&kinds::WORKLOAD, &waiting, &[(name, &format!("waiting-{index}"))]).await?;
         Ok(())
     }
@@ -131,6 +146,13 @@ impl Filler {
         let patch = Patch::Merge(json!({"status": status}));
         let told = self.api(kind).patch_status(name, &PatchParams::default(), &patch).await;
         Ok(serde_json::to_value(told.with_context(|| format!("the status of {} {name}", kind.kind))?)?)
+    }
+
+    /// Merges this into an object.
+    pub async fn change(&self, kind: &Kind, name: &str, change: &Value) -> Result<()> {
+        let changed = self.api(kind).patch(name, &PatchParams::default(), &Patch::Merge(change)).await;
+        changed.with_context(|| format!("changing {} {name}", kind.kind))?;
+        Ok(())
     }
 
     /// Identity of a Workload's admission, which its journal names.

@@ -2,7 +2,9 @@
 //! run, so 20,000 NodeClaims and as many Nodes; `setu run` beside it as a process of its own. Says how long a restart
 //! takes until the first decision, memory, and CPU when idle.
 //!
-//! `just bench-big [--real] [GANGS] [NODES]`: in the embedded API server, or in a real one; Linux only, it reads /proc.
+//! `just bench-big [--real] [GANGS] [NODES] [WAITING]`: in the embedded API server, or in a real one; Linux only, it reads
+//! /proc. With WAITING so many gangs wait for the NodePool's limits, and are woken again and again while the renewals of
+//! the Lease are measured.
 
 #![allow(
     missing_docs,
@@ -19,6 +21,7 @@ mod process;
 mod server;
 #[path = "../usage.rs"]
 mod usage;
+mod wave;
 
 use anyhow::{Result, ensure};
 use fill::Filler;
@@ -82,15 +85,19 @@ async fn main() -> Result<()> {
     let server = if real { Server::real().await? } else { Server::embedded().await? };
     let filler = Filler { client: server.client().await?, id: ID };
     let started = Instant::now();
-    filler.fill(&model, gangs).await?;
+    let waiting = numbers.get(2).copied().unwrap_or_default();
+    filler.fill(&model, gangs, waiting).await?;
     let which = if real { "a real" } else { "the embedded" };
     println!("filled {which} API server in {:.0?}", started.elapsed());
-    measure(&server, &filler, &model).await?;
+    let process = measure(&server, &filler, &model).await?;
+    if waiting > 0 {
+        wave::measure(&filler, &process, gangs * model.claims.len()).await?;
+    }
     server.end();
     Ok(())
 }
 
-async fn measure(server: &Server, filler: &Filler, model: &Model) -> Result<()> {
+async fn measure(server: &Server, filler: &Filler, model: &Model) -> Result<Process> {
     // While nobody runs a gang is finished, so that whoever starts has something to decide.
     let name = format!("{}-0", model.workload["metadata"]["name"].as_str().unwrap_or_default());
     let finished = json!({
@@ -132,7 +139,7 @@ async fn measure(server: &Server, filler: &Filler, model: &Model) -> Result<()> 
         usage::mib(process.id(), "VmHWM:"),
         idle * 100.0,
     );
-    Ok(())
+    Ok(process)
 }
 
 /// Seconds of CPU that it took so far.

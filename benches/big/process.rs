@@ -5,7 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 /// It is killed when it is dropped.
-pub struct Process(Child);
+pub struct Process {
+    child: Child,
+    metrics: u16,
+}
 
 impl Process {
     /// Starts the release build, or the binary that `SETU_BIN` names, on the cluster of a kubeconfig.
@@ -14,25 +17,37 @@ impl Process {
             || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../target/release/setu"),
             PathBuf::from,
         );
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let metrics = free.local_addr().unwrap().port();
+        drop(free);
         let log = std::fs::File::create(std::env::temp_dir().join("setu-big.log")).unwrap();
         let child = Command::new(&binary)
             .args(["run", "--controller-name", &scenario::controller_name_of(id)])
-            .args(["--metrics-bind-address", "127.0.0.1:0", "--health-probe-bind-address", "127.0.0.1:0"])
+            .args(["--metrics-bind-address", &format!("127.0.0.1:{metrics}")])
+            .args(["--health-probe-bind-address", "127.0.0.1:0"])
+            .args(["--leader-elect", "--leader-election-namespace", id])
             .env("KUBECONFIG", kubeconfig)
             .stdout(log.try_clone().unwrap())
             .stderr(log)
             .spawn();
-        Self(child.unwrap_or_else(|e| panic!("{}: {e}; run `cargo build --release`", binary.display())))
+        let child =
+            child.unwrap_or_else(|e| panic!("{}: {e}; run `cargo build --release`", binary.display()));
+        Self { child, metrics }
     }
 
     pub fn id(&self) -> u32 {
-        self.0.id()
+        self.child.id()
+    }
+
+    /// Port of its metrics.
+    pub fn metrics(&self) -> u16 {
+        self.metrics
     }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

@@ -334,6 +334,9 @@ pub fn loss(
     }
     failed(
         FailureClass::Unknown,
-        format!("the NodeClaim of slot {slot} vanished before its launch, and nothing says why"),
+        format!(
+            "the NodeClaim of slot {slot} was deleted before its launch, and no event says why; it counts as a lack of \
+             capacity"
+        ),
     )
 }

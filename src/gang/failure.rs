@@ -36,8 +36,8 @@ pub enum FailureClass {
     NotPlannable,
     /// Ready, but Kueue did not admit in time.
     NotAdmitted,
-    /// A claim went before its launch, and nobody said why: most often for want of capacity, and the event
-    /// that says so was lost.
+    /// A claim went before its launch, and no event says why. Karpenter deletes claims then for want of capacity;
+    /// its event may be late or lost, since it publishes those of a large gang one after the other.
     Unknown,
 }
 
@@ -104,7 +104,7 @@ impl FailureClass {
 
     /// Whether it says what is short, so that every plan made in the next minutes avoids it.
     pub fn names_what_is_short(self) -> bool {
-        matches!(self, Self::InsufficientCapacity | Self::LaunchTimeout)
+        matches!(self, Self::InsufficientCapacity | Self::LaunchTimeout | Self::Unknown)
     }
 }
 

@@ -1,0 +1,79 @@
+//! Whether the elector keeps its Lease while every waiting gang is looked at again and again.
+
+use crate::ID;
+use crate::fill::Filler;
+use crate::process::Process;
+use anyhow::{Context as _, Result};
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{WatchEvent, WatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::json;
+use setu::sim::api::kinds;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+
+/// How often the limits of the NodePool change. Each change wakes every gang that waits for them.
+const CHANGES: usize = 60;
+/// Time between two changes.
+const EVERY: Duration = Duration::from_millis(500);
+
+/// What a watch of the Lease shows.
+#[derive(Default)]
+struct Seen {
+    renewals: Vec<Timestamp>,
+    holders: BTreeSet<String>,
+}
+
+/// Wakes all waiting gangs for half a minute, and prints how the Lease was renewed meanwhile.
+///
+/// # Errors
+/// Where the API server or the metrics do not answer.
+pub async fn measure(filler: &Filler, process: &Process, limit: usize) -> Result<()> {
+    let leases: Api<Lease> = Api::namespaced(filler.client.clone(), ID);
+    let lease = leases.get("setu").await.context("the Lease of setu run")?;
+    let version = lease.resource_version().unwrap_or_default();
+    let seen = Arc::new(Mutex::new(Seen::default()));
+    let book = Arc::clone(&seen);
+    let watch = leases.watch(&WatchParams::default(), &version).await?.for_each(move |event| {
+        if let Ok(WatchEvent::Modified(Lease { spec: Some(spec), .. })) = event {
+            let mut book = book.lock().unwrap();
+            book.renewals.extend(spec.renew_time.map(|t| t.0));
+            book.holders.extend(spec.holder_identity);
+        }
+        std::future::ready(())
+    });
+    let watch = tokio::spawn(watch);
+    let (mut asked, mut leading) = (0, 0);
+    for change in 0..CHANGES {
+        // Never enough for another gang.
+        let limits = json!({"spec": {"limits": {"nvidia.com/gpu": (limit + change % 2).to_string()}}});
+        filler.change(&kinds::NODE_POOL, ID, &limits).await?;
+        tokio::time::sleep(EVERY).await;
+        asked += 1;
+        leading += usize::from(leads(process.metrics()).await?);
+    }
+    watch.abort();
+    let seen = seen.lock().unwrap();
+    let gaps = seen.renewals.windows(2).map(|pair| pair[1].duration_since(pair[0]).as_secs_f64());
+    println!(
+        "{CHANGES} waves: {} renewals of the Lease, at most {:.1} s apart, by {} holder; setu_leader was 1 in {leading} of {asked} scrapes",
+        seen.renewals.len(),
+        gaps.fold(0.0, f64::max),
+        seen.holders.len(),
+    );
+    Ok(())
+}
+
+/// Whether the process says on its metrics that it leads.
+async fn leads(port: u16) -> Result<bool> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: setu\r\nConnection: close\r\n\r\n").await?;
+    let mut page = String::new();
+    stream.read_to_string(&mut page).await?;
+    Ok(page.lines().any(|line| line.starts_with("setu_leader") && line.ends_with(" 1")))
+}
