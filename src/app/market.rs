@@ -23,7 +23,7 @@ pub async fn read(page: &Page, now: Timestamp) -> Result<Market, String> {
 
 /// Reads the page until the process ends.
 pub async fn follow(page: Page, context: Arc<Context>, stop: CancellationToken) {
-    let mut failing = false;
+    let mut readable = None;
     let mut ticks = tokio::time::interval(PERIOD);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     while stop.run_until_cancelled(ticks.tick()).await.is_some() {
@@ -31,20 +31,18 @@ pub async fn follow(page: Page, context: Arc<Context>, stop: CancellationToken) 
         metrics::karpenter_page(market.is_ok());
         match market {
             Ok(market) => {
-                if failing {
-                    tracing::info!("Karpenter's metrics are read again");
+                if readable.replace(true) != Some(true) {
+                    tracing::info!("Karpenter's metrics are read");
                 }
-                failing = false;
                 context.take_market(market);
             }
             Err(error) => {
-                if !failing {
+                if readable.replace(false) != Some(false) {
                     tracing::warn!(
                         error,
                         "cannot read Karpenter's metrics; prices and availability come from elsewhere"
                     );
                 }
-                failing = true;
             }
         }
     }

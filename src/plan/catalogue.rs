@@ -58,6 +58,11 @@ pub fn of(group: &str) -> Option<&'static Catalogue> {
     ["karpenter.k8s.aws", "eks.amazonaws.com"].contains(&group).then(|| ALL.get("aws")).flatten()
 }
 
+/// The instance type of this name, whichever provider has it.
+pub fn find(name: &str) -> Option<&'static Type> {
+    ALL.values().find_map(|catalogue| catalogue.get(name))
+}
+
 impl Catalogue {
     /// Day of the prices, such as `2026-07-06`.
     pub fn date(&self) -> &str {

@@ -80,44 +80,6 @@ pub fn file(file: &PolicyFile) -> Vec<Finding> {
     found.0
 }
 
-/// What works in a whole file, and is hardly meant: deadlines of phases that end after the gang's.
-pub fn warnings(file: &PolicyFile) -> Vec<Finding> {
-    let defaults = Policy::default().overlaid(&file.defaults);
-    let mut found = unreachable(&Path::default().key("defaults"), &file.defaults, &defaults);
-    for (name, spec) in &file.checks {
-        let at = Path::default().key("checks").key(name);
-        found.extend(unreachable(&at, spec, &defaults.clone().overlaid(spec)));
-    }
-    found
-}
-
-/// Deadlines of phases, stated or made so by this layer, that are longer than the gang's in `policy`.
-fn unreachable(at: &Path, spec: &ProvisioningParametersSpec, policy: &Policy) -> Vec<Finding> {
-    let Some(stated) = &spec.deadlines else { return Vec::new() };
-    let (limits, gang) = (&policy.deadlines, policy.deadlines.gang);
-    let phases = [
-        ("launch", limits.launch, stated.launch),
-        ("register", limits.register, stated.register),
-        ("initialize", limits.initialize, stated.initialize),
-    ];
-    let at = at.key("deadlines");
-    let longer = phases
-        .into_iter()
-        .filter(|(_, limit, own)| *limit > gang && (own.is_some() || stated.gang.is_some()));
-    longer
-        .map(|(key, limit, own)| match own {
-            Some(_) => (
-                at.key(key),
-                format!("{limit} is longer than deadlines.gang, {gang}, which ends the attempt first"),
-            ),
-            None => (
-                at.key("gang"),
-                format!("{gang} is shorter than deadlines.{key}, {limit}, which never comes into play"),
-            ),
-        })
-        .collect()
-}
-
 /// Reads the `spec` of ProvisioningParameters; on failure all that is wrong with it.
 pub fn read_spec(spec: &serde_json::Value) -> Result<ProvisioningParametersSpec, Vec<Finding>> {
     let at = Path::default().key("spec");

@@ -6,7 +6,7 @@
 use super::decode::decode;
 use super::preset::CloudProvider;
 use super::tree::{self, Problem};
-use super::{Policy, check};
+use super::{Policy, check, warnings};
 use crate::api::amount::{self, Amounts, Price};
 use crate::api::duration::Span;
 use crate::api::parameters::ProvisioningParametersSpec;
@@ -200,7 +200,7 @@ impl PolicyFile {
     pub fn warnings(text: &str) -> Vec<Problem> {
         let Some(mut root) = tree::read(text).0 else { return Vec::new() };
         let Some(file) = decode::<Self>(&mut root).0 else { return Vec::new() };
-        let found = check::warnings(&file).into_iter().map(|(path, message)| {
+        let found = warnings::warnings(&file).into_iter().map(|(path, message)| {
             let path = root.as_written(&path);
             Problem { place: root.place_of(&path), path, message }
         });
@@ -273,6 +273,18 @@ mod tests {
             "defaults: {deadlines: {launch: 5m, initialize: 15m}}\nchecks: {c: {custody: {pinning: Auto}}}\n",
         );
         assert!(none.is_empty(), "{none:?}");
+    }
+
+    #[test]
+    fn a_shape_larger_than_its_instance_type_is_a_warning() {
+        let shape = |memory: &str| {
+            let allocatable = format!("allocatable: {{memory: {memory}, nvidia.com/gpu: 8}}");
+            format!("{HEAD}defaults: {{packing: {{shapes: [{{instanceType: p5.48xlarge, {allocatable}}}]}}}}\n")
+        };
+        let [found] = PolicyFile::warnings(&shape("2000Gi")).try_into().unwrap();
+        assert!(found.message.starts_with("2000Gi is more than the 18"), "{found}");
+        assert_eq!(found.path.to_string(), "defaults.packing.shapes[0].allocatable.memory");
+        assert_eq!(PolicyFile::warnings(&shape("1800Gi")), []);
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub mod schema;
 pub mod settings;
 pub mod show;
 pub mod tree;
+mod warnings;
 pub mod whole;
 
 use crate::api::duration::Span;

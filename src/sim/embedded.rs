@@ -3,11 +3,13 @@
 use super::api::kinds;
 use super::cluster::{Cluster, Setu, Start};
 use super::faults::Fault;
-use super::scenario::Theatre;
+use super::scenario::{Provider, Theatre};
+use super::values::set;
 use anyhow::Result;
 use jiff::Timestamp;
 use kube::Client;
 use kube::discovery::{ApiResource, Scope};
+use serde_json::Value;
 use std::time::Duration;
 
 /// An embedded cluster with at most one Setu.
@@ -29,6 +31,16 @@ impl Embedded {
 impl Theatre for Embedded {
     fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// The cloud sells the same machines whatever the kind of their NodeClass.
+    fn provided(&self, mut object: Value, provider: Provider) -> Result<Value> {
+        if provider == Provider::Aws && object.get("kind").is_some_and(|kind| kind == "NodePool") {
+            let class = ["spec", "template", "spec", "nodeClassRef"];
+            set(&mut object, &[&class[..], &["group"]].concat(), "karpenter.k8s.aws".into());
+            set(&mut object, &[&class[..], &["kind"]].concat(), "EC2NodeClass".into());
+        }
+        Ok(object)
     }
 
     fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)> {

@@ -23,6 +23,9 @@ pub struct Scenario {
     /// Quota of GPUs.
     #[serde(default = "plenty")]
     pub gpus: u32,
+    /// Karpenter's provider that it needs.
+    #[serde(default)]
+    pub provider: Provider,
     /// More arguments of `setu run`, on the real control plane.
     #[serde(default)]
     pub arguments: Vec<String>,
@@ -47,6 +50,17 @@ pub struct Scenario {
     /// Run it once for each of Setu's writes, killing Setu right after that write.
     #[serde(default)]
     pub kill_after_each_write: bool,
+}
+
+/// A provider of Karpenter.
+#[derive(Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub enum Provider {
+    /// Nodes without machines, of types whose sizes Setu does not know.
+    #[default]
+    Kwok,
+    /// EC2, whose types Setu knows.
+    Aws,
 }
 
 /// Rules of the weather, as they were written; each must be one that the cloud understands.
@@ -292,6 +306,8 @@ pub struct Expect {
     pub attempt: Option<u32>,
     /// How many NodeClaims of this gang there are of each capacity type.
     pub capacity_types: Option<BTreeMap<String, usize>>,
+    /// NodeClaims of this gang whose machine has a GPU.
+    pub gpu_nodes: Option<usize>,
     /// Label key of which every NodeClaim of this gang requires one and the same value, and every Node has it.
     pub together: Option<String>,
     /// Pods of others that run on the nodes of this gang.

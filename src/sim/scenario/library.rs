@@ -14,6 +14,7 @@ macro_rules! files {
 /// Name and text of each file, in the order of their names.
 const FILES: &[(&str, &str)] = &files![
     "budget",
+    "budget-by-list-price",
     "buffer-time",
     "capacity-types",
     "check-added",
@@ -32,6 +33,7 @@ const FILES: &[(&str, &str)] = &files![
     "killed-in-shortage",
     "last-check",
     "launch-timeout",
+    "limit-by-devices",
     "limit-taken-meanwhile",
     "limits",
     "limits-of-others",
@@ -39,6 +41,7 @@ const FILES: &[(&str, &str)] = &files![
     "managed-resources",
     "mended",
     "mended-in-its-tier",
+    "mixed-pool",
     "mixed-tiers",
     "never-comes",
     "next-pool",

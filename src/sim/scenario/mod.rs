@@ -10,7 +10,7 @@ mod play;
 mod world;
 
 pub use check::check;
-pub use file::{Expect, Run, Scenario, Step, parse, read, read_file};
+pub use file::{Expect, Provider, Run, Scenario, Step, parse, read, read_file};
 pub use library::{find, names};
 pub use play::{nothing_is_left, paths_are_lawful, play, take};
 pub use world::{World, controller_name, controller_name_of, objects, policy};
@@ -26,10 +26,8 @@ use serde_json::Value;
 pub trait Theatre {
     /// An administrator's way to the API server.
     fn client(&self) -> Client;
-    /// An object of the world, which is written for Karpenter's kwok provider, as the provider there has it.
-    fn provided(&self, object: Value) -> Result<Value> {
-        Ok(object)
-    }
+    /// An object of the world, which is written for Karpenter's kwok provider, as this provider has it.
+    fn provided(&self, object: Value, provider: Provider) -> Result<Value>;
     /// How a kind is served there.
     fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)>;
     /// How many times as long as a scenario says things may take, where the machine's own work takes time.

@@ -210,6 +210,13 @@ async fn lacks_of_job<T: Theatre>(
         let found = capacity_types(&own);
         lack.extend((found != *wanted).then(|| format!("{job} has NodeClaims {found:?}, not {wanted:?}")));
     }
+    if let Some(wanted) = expect.gpu_nodes {
+        let has_gpu = |claim: &&&NodeClaim| {
+            claim.status.as_ref().is_some_and(|status| status.capacity.contains_key("nvidia.com/gpu"))
+        };
+        let found = own.iter().filter(has_gpu).count();
+        lack.extend((found != wanted).then(|| format!("{found} nodes of {job} have GPUs, not {wanted}")));
+    }
     if let Some(key) = &expect.together {
         lack.extend(apart(world, &own, key).await?);
     }

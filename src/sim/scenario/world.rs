@@ -74,7 +74,7 @@ impl<T: Theatre> World<T> {
         let world = Self { theatre, id, client, journals: BTreeMap::new(), gpus };
         world.weather(&run.scenario.weather).await?;
         for object in objects(&world.id, world.gpus)? {
-            world.apply(world.theatre.provided(object)?).await?;
+            world.apply(world.theatre.provided(object, run.scenario.provider)?).await?;
         }
         Ok(world)
     }

@@ -240,6 +240,11 @@ impl Stack {
         self.folder.path()
     }
 
+    /// Address at which Karpenter serves its metrics.
+    pub fn karpenter_metrics(&self) -> String {
+        format!("127.0.0.1:{}", self.ports.karpenter_metrics)
+    }
+
     /// The log file of a program.
     pub fn log_path(&self, program: Program) -> PathBuf {
         self.logs.path(program)

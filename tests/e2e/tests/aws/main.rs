@@ -41,7 +41,7 @@ enum Form {
 }
 
 /// Each has an instance type of its own; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 20] = [
+const SCENARIOS: [(&str, Form, Act); 24] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -51,6 +51,12 @@ const SCENARIOS: [(&str, Form, Act); 20] = [
     ("Karpenter killed amid a launch", Form::Short, |s| {
         faults::killed(s, Victim::Karpenter, "g5.4xlarge").boxed_local()
     }),
+    ("a limit by devices on a NodePool by family", Form::Long, |s| {
+        play::file(s, "limit-by-devices").boxed_local()
+    }),
+    ("a NodePool with machines of both kinds", Form::Long, |s| play::file(s, "mixed-pool").boxed_local()),
+    ("a budget by list prices", Form::Long, |s| play::file(s, "budget-by-list-price").boxed_local()),
+    ("sold out by Karpenter's metrics", Form::Long, |s| shortages::known_out(s, "g5.24xlarge").boxed_local()),
     ("32 machines: one launch template, few fleets", Form::Long, |s| {
         launches::few_calls(s, 32, "g5.8xlarge").boxed_local()
     }),

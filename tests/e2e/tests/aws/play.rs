@@ -99,6 +99,12 @@ impl<'a> Play<'a> {
         Ok(play)
     }
 
+    /// Starts Setu anew, so that it remembers nothing, with this in its environment.
+    pub async fn restart_setu(&mut self, environment: (&'static str, String)) -> Result<()> {
+        self.world.theatre.setu.environment.push(environment);
+        self.steps(json!([{"setu": "kill"}, {"setu": "start"}])).await
+    }
+
     /// Takes steps of a scenario.
     pub async fn steps(&mut self, steps: Value) -> Result<()> {
         for each in steps.as_array().context("steps are a list")? {
@@ -191,6 +197,24 @@ impl<'a> Play<'a> {
         ensure!(more.is_empty(), "Karpenter's own policy does not allow {more:?}");
         self.audit(0).await
     }
+}
+
+/// Plays a scenario that is a file, after which no instance runs by the cloud's own list.
+pub async fn file(stage: &Stage, name: &str) -> Result<()> {
+    let cloud = stage.stack.cloud()?;
+    cloud.rules(Vec::new());
+    cloud.machines(Machines::default());
+    for run in scenario::find(name)? {
+        let mut real = Real::new(&stage.stack, &stage.shared, &run)?;
+        real.aws_type = Some("g5.4xlarge");
+        scenario::play(&mut World::new(real, &run).await?, &run, None).await?;
+    }
+    let start = Instant::now();
+    while !cloud.instances().await?.is_empty() {
+        ensure!(start.elapsed() < SETTLED, "instances are left: {:?}", cloud.instances().await?);
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    Ok(())
 }
 
 fn step(value: Value) -> Result<Step> {

@@ -1,6 +1,7 @@
 //! What becomes of a gang where the cloud cannot give all of it.
 
 use crate::play::{Play, Stage, limit};
+use crate::setu::get;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use setu_e2e::aws::{Instance, Market, Offerings, Refusal, Rule};
@@ -74,6 +75,56 @@ pub async fn spot_out(stage: &Stage, why: Refusal, instance_type: &'static str) 
     play.audit(4).await?;
     let market = |instance: &Instance| play.cloud.market_of(&instance.id);
     ensure!(play.instances().await?.iter().all(|i| market(i) == Some(Market::OnDemand)), "some is spot");
+    play.end().await
+}
+
+/// What Karpenter's metrics say is sold out is not asked for, by a Setu that has not seen it itself.
+pub async fn known_out(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let mut play = Play::start(
+        stage,
+        "known-out",
+        instance_type,
+        tiers("karpenter.sh/capacity-type", ["spot", "on-demand"]),
+    )
+    .await?;
+    let requirements = json!([
+        {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [instance_type]},
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"]},
+    ]);
+    play.steps(json!([{"patch": {"kind": "NodePool", "name": "${id}", "patch": {"spec": {"template": {"spec": {"requirements": requirements}}}}}}])).await?;
+    let sold_out =
+        Rule::Refuse(Offerings::of(instance_type).on(Market::Spot), Refusal::InsufficientInstanceCapacity);
+    play.cloud.rules(vec![sold_out]);
+    play.submit("first", 2, Some("5s")).await?;
+    play.steps(json!([{"until": {"job": "first", "finished": true, "claims": 0, "attempt": 2}}])).await?;
+    let page = stage.stack.karpenter_metrics();
+    play.until("Karpenter's metrics say so", Duration::from_mins(2), async |_| {
+        let text = get(&page, "/metrics")?;
+        let spot = text.lines().filter(|line| {
+            line.starts_with("karpenter_cloudprovider_instance_type_offering_available{")
+                && line.contains(&format!("instance_type=\"{instance_type}\""))
+                && line.contains("capacity_type=\"spot\"")
+        });
+        let spot: Vec<&str> = spot.collect();
+        Ok(!spot.is_empty() && spot.iter().all(|line| line.ends_with(" 0")))
+    })
+    .await?;
+    play.restart_setu(("SETU_KARPENTER_METRICS", format!("http://{page}/metrics"))).await?;
+    play.until("Setu has read them", Duration::from_secs(30), async |play| {
+        Ok(play.world.theatre.setu.log().contains("Karpenter's metrics are read"))
+    })
+    .await?;
+    let before = play.calls("CreateFleet").len();
+    play.submit("second", 2, None).await?;
+    play.steps(json!([{"until": {"job": "second", "admitted": true, "runningOnOwnNodes": 2, "attempt": 1, "capacityTypes": {"on-demand": 2}}}])).await?;
+    let fleets = play.calls("CreateFleet").split_off(before);
+    ensure!(
+        fleets.iter().all(|call| call
+            .form
+            .get("TargetCapacitySpecification.DefaultTargetCapacityType")
+            .is_some_and(|v| v == "on-demand")),
+        "spot was asked for: {fleets:?}"
+    );
     play.end().await
 }
 

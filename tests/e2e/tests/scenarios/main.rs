@@ -13,7 +13,7 @@ mod real;
 mod rights;
 mod setu;
 
-use ::setu::sim::scenario::{self, Run, World};
+use ::setu::sim::scenario::{self, Provider, Run, World};
 use anyhow::{Context as _, Result};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use kube::CustomResourceExt as _;
@@ -40,6 +40,7 @@ fn main() -> Result<()> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
         runs.extend(scenario::read(&folder).with_context(|| format!("reading {}", folder.display()))?);
     }
+    runs.retain(|run| run.scenario.provider == Provider::Kwok);
     if arguments.list {
         let list = runs.into_iter().map(|run| Trial::test(run.title, || Ok(()))).collect();
         libtest_mimic::run(&arguments, list).exit();

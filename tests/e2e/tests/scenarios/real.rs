@@ -5,7 +5,7 @@ use anyhow::{Result, bail};
 use kube::Client;
 use kube::discovery::{ApiResource, Discovery, Scope};
 use serde_json::Value;
-use setu::sim::scenario::{Run, Theatre, controller_name, policy};
+use setu::sim::scenario::{Provider, Run, Theatre, controller_name, policy};
 use setu_e2e::{Program, Stack, aws};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -49,7 +49,7 @@ impl Theatre for Real {
         self.client.clone()
     }
 
-    fn provided(&self, object: Value) -> Result<Value> {
+    fn provided(&self, object: Value, _provider: Provider) -> Result<Value> {
         self.aws_type
             .map_or_else(|| Ok(object.clone()), |instance_type| aws::provided(&object, instance_type))
     }

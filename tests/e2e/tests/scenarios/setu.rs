@@ -4,6 +4,8 @@
 
 use anyhow::{Context as _, Result, bail};
 use std::fs::File;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
@@ -130,12 +132,7 @@ impl Setu {
 
     /// What it answers on one of its two servers, head included.
     pub fn get(&self, server: &str, path: &str) -> Result<String> {
-        use std::io::{Read as _, Write as _};
-        let mut stream = std::net::TcpStream::connect(self.address(server)?)?;
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
-        let mut text = String::new();
-        stream.read_to_string(&mut text)?;
-        Ok(text)
+        get(&self.address(server)?, path)
     }
 
     /// Its whole log.
@@ -155,6 +152,15 @@ impl Drop for Setu {
     fn drop(&mut self) {
         self.kill();
     }
+}
+
+/// What a server at this address answers, head included.
+pub fn get(address: &str, path: &str) -> Result<String> {
+    let mut stream = TcpStream::connect(address)?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// The binary, built with fail points before the tests are.
