@@ -229,6 +229,7 @@ fn situations() -> Vec<Gang> {
     let others = vec![
         Gang::new("queued", &[condition("QuotaReserved", "False", 1, "couldn't assign flavors to pod set main: insufficient unused quota for nvidia.com/gpu in flavor gpu, 8 more needed")])
             .edit(|gang| gang.workload["status"]["admissionChecks"] = json!([{"name": CHECK, "state": "Pending"}])),
+        Gang::new("unlisted", &[condition("QuotaReserved", "False", 1, "Workload didn't fit")]),
         Gang::reserved("unanswered", ""),
         Gang::reserved("asked", "").edit(|gang| {
             gang.workload["status"]["conditions"][0]["lastTransitionTime"] = json!(at(89).to_string());
@@ -294,6 +295,14 @@ fn snapshot(gangs: &[Gang]) -> Snapshot {
         "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters", "metadata": {"name": "p"},
         "spec": {"deadlines": {"initialize": "10m", "register": "5m"}},
     });
+    let local_queue = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue",
+        "metadata": {"name": "main", "namespace": "team-a"}, "spec": {"clusterQueue": "gpu"},
+    });
+    let cluster_queue = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "gpu"},
+        "spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]}},
+    });
     Snapshot {
         now: at(90),
         controller_name: "c".into(),
@@ -309,7 +318,9 @@ fn snapshot(gangs: &[Gang]) -> Snapshot {
         pods: Some(
             gangs.iter().flat_map(|g| &g.pods).map(|p| serde_json::from_value(read(p)).unwrap()).collect(),
         ),
-        notes: Vec::new(),
+        local_queues: vec![serde_json::from_value(local_queue).unwrap()],
+        cluster_queues: vec![serde_json::from_value(cluster_queue).unwrap()],
+        ..Snapshot::default()
     }
 }
 
@@ -396,6 +407,35 @@ fn what_is_held_idle_and_wasted_is_counted_by_node_pool() {
 }
 
 #[test]
+fn a_gang_that_waits_for_quota_names_who_holds_it() {
+    let reserved = |name, pods: u32| {
+        let podsets = json!([{"name": "main", "count": pods, "template": {}}]);
+        Gang::reserved(name, "").edit(|gang| gang.workload["spec"]["podSets"] = podsets)
+    };
+    let waits = Gang::new("waits", &[condition("QuotaReserved", "False", 1, "Workload didn't fit")]);
+    let done = reserved("done", 90).edit(|gang| {
+        let conditions = gang.workload["status"]["conditions"].as_array_mut().unwrap();
+        conditions.push(condition("Finished", "True", 3, ""));
+    });
+    let other = reserved("other", 80)
+        .edit(|gang| gang.workload["status"]["admission"]["clusterQueue"] = json!("cpu"));
+    let mut snapshot = snapshot(&[reserved("small", 2), waits, reserved("large", 8), done, other]);
+    let gangs = report::gangs(&snapshot);
+    let waits = of(&gangs, "waits");
+    assert_eq!(waits.quota_held_by.iter().map(|holder| holder.pods).collect::<Vec<_>>(), [8, 2]);
+    assert_eq!(
+        waits.why,
+        "quota is not reserved: Workload didn't fit; \
+         quota of ClusterQueue gpu is held by team-a/job-large-1a2b3 (8 pods) and 1 more"
+    );
+    assert!(of(&gangs, "small").quota_held_by.is_empty());
+
+    // Without the right to read the queues, nothing is said of holders, and a Workload without checks is not known as ours.
+    snapshot.local_queues.clear();
+    assert!(report::gangs(&snapshot).iter().all(|gang| gang.owner != "Job/waits"));
+}
+
+#[test]
 fn without_the_right_to_read_node_claims_the_words_of_the_controller_are_shown() {
     let said = "3/4 nodes ready; slot 3 waits for launch; attempt 1";
     let gang = Gang::reserved("tenant", said).journal(&json!({"state": "WaitingReady"}), 1, 4, &[]);
@@ -434,7 +474,8 @@ fn a_workload_that_is_not_ours_is_told_apart_from_one_that_has_no_quota_yet() {
     });
     let queued =
         Gang::new("early", &[condition("QuotaReserved", "False", 1, "LocalQueue main doesn't exist")]);
-    let snapshot = snapshot(&[foreign, queued]);
+    let mut snapshot = snapshot(&[foreign, queued]);
+    snapshot.local_queues.clear();
     assert!(report::gangs(&snapshot).is_empty());
     let foreign = find::early(&snapshot, &snapshot.workloads[0]).unwrap_err().to_string();
     assert!(foreign.contains("only checks budget: none is of c"), "{foreign}");

@@ -4,7 +4,9 @@
 //! needed; what else may not be read is left out, and a note says so.
 
 use super::Failure;
-use crate::api::{AdmissionCheck, Node, NodeClaim, Pod, ProvisioningParameters, Workload};
+use crate::api::{
+    AdmissionCheck, ClusterQueue, LocalQueue, Node, NodeClaim, Pod, ProvisioningParameters, Workload,
+};
 use crate::clock::Clock;
 use crate::cluster::client;
 use crate::cluster::guard::Guarded;
@@ -86,6 +88,12 @@ pub struct Snapshot {
     pub nodes: Option<Vec<Node>>,
     /// Pods that are bound to no node, of the namespaces that were asked for; `None` if they were not read.
     pub pods: Option<Vec<Pod>>,
+    /// LocalQueues of the scope; none if they may not be read.
+    pub local_queues: Vec<LocalQueue>,
+    /// Every ClusterQueue; none if they may not be read.
+    pub cluster_queues: Vec<ClusterQueue>,
+    /// Workloads outside of the scope, where somebody waits for quota that they may hold.
+    pub elsewhere: Vec<Workload>,
     /// Parameters of checks, where there are any.
     pub parameters: Vec<ProvisioningParameters>,
     /// What is missing here, for the user.
@@ -171,12 +179,14 @@ impl Cluster {
         let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
         let of_gangs = ListParams::default().labels(names::GANG);
         let client = || self.client.clone();
-        let (workloads, checks, claims, nodes, parameters) = tokio::join!(
+        let (workloads, checks, claims, nodes, parameters, local_queues, cluster_queues) = tokio::join!(
             list::<Workload>("workloads", self.scope.workloads(&self.client), &all),
             list::<AdmissionCheck>("admissionchecks", Api::all(client()), &all),
             list::<NodeClaim>("nodeclaims", Api::all(client()), &ours),
             list::<Node>("nodes", Api::all(client()), &of_gangs),
             list::<ProvisioningParameters>("provisioningparameters", Api::all(client()), &all),
+            list::<LocalQueue>("localqueues", self.scope.workloads(&self.client), &all),
+            list::<ClusterQueue>("clusterqueues", Api::all(client()), &all),
         );
         let workloads = workloads.map_err(|refusal| Failure::Failed(refusal.to_string()))?;
         let mut snapshot = self.empty();
@@ -186,6 +196,9 @@ impl Cluster {
         snapshot.nodes = snapshot.or_note(nodes);
         // Without them the deadlines of single phases are not shown, which needs no note.
         snapshot.parameters = parameters.unwrap_or_default();
+        // Without them it is not said who holds the quota that a Workload waits for.
+        snapshot.local_queues = local_queues.unwrap_or_default();
+        snapshot.cluster_queues = cluster_queues.unwrap_or_default();
         Ok(snapshot)
     }
 
@@ -239,7 +252,8 @@ async fn list<K>(
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
-    let answer = tokio::time::timeout(ANSWER_LIMIT, api.list(parameters)).await;
+    // On the heap: a command waits for several of these at once.
+    let answer = Box::pin(tokio::time::timeout(ANSWER_LIMIT, api.list(parameters))).await;
     match answer {
         Ok(Ok(list)) => Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).collect()),
         Ok(Err(kube::Error::Api(status))) => Err(match status.code {

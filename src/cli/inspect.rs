@@ -1,7 +1,8 @@
 //! `setu inspect`: gangs, where they are and why they wait.
 
 use super::cluster::{Cluster, Connection, Snapshot};
-use super::report::{self, GangReport, Standing};
+use super::report::{self, GangReport};
+use super::standing::Standing;
 use super::watch::Live;
 use super::{Failure, find};
 use crate::cli::render::{self, table};

@@ -4,7 +4,9 @@
 //! plan, its gates, short capacity) is taken from the words it left on the Workload.
 
 use super::cluster::Snapshot;
+use super::queued::{self, Holder};
 use super::render::span;
+use super::standing::Standing;
 use crate::api::duration::Span;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Pod, Workload, condition};
@@ -43,8 +45,11 @@ pub struct GangReport {
     pub owner: String,
     /// The LocalQueue.
     pub queue: String,
-    /// The ClusterQueue that granted quota; empty while none has.
+    /// Its ClusterQueue; empty where it has no quota and LocalQueues may not be read.
     pub cluster_queue: String,
+    /// While it has no quota, who holds that of its ClusterQueue; with the most pods first.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub quota_held_by: Vec<Holder>,
     /// The AdmissionCheck.
     pub check: String,
     /// Its verdict, once Kueue has listed it.
@@ -78,23 +83,6 @@ pub struct GangReport {
     pub trace_id: Option<String>,
     /// Its last transitions, newest last.
     pub history: Vec<Step>,
-}
-
-/// How far Kueue has gone with a Workload.
-#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    /// No quota is reserved.
-    Queued,
-    /// Quota is reserved, checks are open.
-    Reserved,
-    /// It runs.
-    Admitted,
-    /// It is being evicted.
-    Evicted,
-    /// `spec.active` is false.
-    Deactivated,
-    /// All its pods are done.
-    Finished,
 }
 
 /// A check of another controller.
@@ -136,6 +124,9 @@ pub fn gangs_of(snapshot: &Snapshot, workload: &Workload) -> Vec<GangReport> {
     let listed = workload.checks().iter().map(|c| c.name.as_str()).filter(|c| is_ours(snapshot, c));
     let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
     let mut checks: Vec<&str> = listed.chain(journalled).collect();
+    if checks.is_empty() && Standing::of(workload) == Standing::Queued {
+        checks.extend(queued::checks_to_come(snapshot, workload).filter(|c| is_ours(snapshot, c)));
+    }
     checks.sort_unstable();
     checks.dedup();
     checks.into_iter().map(|check| report(snapshot, workload, check)).collect()
@@ -164,22 +155,28 @@ pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangRepo
         _ => None,
     };
     let journal = journal.and_then(Result::ok);
-    let standing = standing(workload);
+    let standing = Standing::of(workload);
     let reserved = workload.is("QuotaReserved");
+    let cluster_queue = queued::cluster_queue(snapshot, workload);
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();
     let mut report = GangReport {
         namespace: workload.namespace().unwrap_or_default(),
         workload: workload.name_any(),
         owner: workload.owner(),
         queue: workload.spec.queue_name.clone(),
-        cluster_queue: workload.admission().map_or("", |a| &a.cluster_queue).to_owned(),
+        cluster_queue: cluster_queue.to_owned(),
+        quota_held_by: if standing == Standing::Queued {
+            queued::holders(snapshot, cluster_queue)
+        } else {
+            Vec::new()
+        },
         check: check.to_owned(),
         verdict: entry.map(|c| c.state),
         standing,
         created: workload.metadata.creation_timestamp.as_ref().map_or(snapshot.now, |t| t.0),
         reserved: condition::since(workload.conditions(), "QuotaReserved").filter(|_| reserved),
         why: String::new(),
-        kueue_says: kueue_says(workload, standing),
+        kueue_says: standing.in_kueues_words(workload),
         other_checks: workload.checks().iter().filter(|c| is_foreign(snapshot, c)).map(other).collect(),
         told: entry.map(|c| c.message.clone()).unwrap_or_default(),
         gang,
@@ -313,37 +310,6 @@ fn node_of<'s>(snapshot: &'s Snapshot, claim: &NodeClaim) -> Option<&'s Node> {
     snapshot.nodes.iter().flatten().find(|node| node.metadata.name.as_deref() == Some(name))
 }
 
-fn standing(workload: &Workload) -> Standing {
-    if workload.is("Finished") {
-        Standing::Finished
-    } else if workload.spec.active == Some(false) {
-        Standing::Deactivated
-    } else if workload.is("Evicted") && workload.is("QuotaReserved") {
-        Standing::Evicted
-    } else if workload.is("Admitted") {
-        Standing::Admitted
-    } else if workload.is("QuotaReserved") {
-        Standing::Reserved
-    } else {
-        Standing::Queued
-    }
-}
-
-/// Kueue's own words for why it holds a Workload back.
-fn kueue_says(workload: &Workload, standing: Standing) -> Option<String> {
-    let words = |kind: &str| {
-        let found = condition::find(workload.conditions(), kind)?;
-        let text = if found.message.is_empty() { &found.reason } else { &found.message };
-        Some(text.trim_end_matches('.').to_owned()).filter(|t| !t.is_empty())
-    };
-    match standing {
-        Standing::Queued => words("QuotaReserved").or_else(|| words("Evicted")),
-        Standing::Evicted | Standing::Deactivated => words("Evicted"),
-        Standing::Finished => words("Finished"),
-        Standing::Reserved | Standing::Admitted => None,
-    }
-}
-
 fn why(snapshot: &Snapshot, report: &GangReport) -> String {
     let said = |what: &str| match &report.kueue_says {
         Some(words) => format!("{what}: {words}"),
@@ -353,7 +319,11 @@ fn why(snapshot: &Snapshot, report: &GangReport) -> String {
     match (report.standing, holds) {
         (Standing::Finished, None) => said("finished"),
         (Standing::Deactivated, None) => said("deactivated, spec.active is false"),
-        (Standing::Queued, None) => said("quota is not reserved"),
+        (Standing::Queued, None) => {
+            let held = queued::told(&report.cluster_queue, &report.quota_held_by);
+            let parts = [Some(said("quota is not reserved")), held];
+            parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
+        }
         (Standing::Admitted, Some(gang)) if gang.state == StateName::Approved => match gang.slots {
             0 => format!("admitted; {}", gang.sentence),
             nodes => {

@@ -279,7 +279,9 @@ mod tests {
     fn a_shape_larger_than_its_instance_type_is_a_warning() {
         let shape = |memory: &str| {
             let allocatable = format!("allocatable: {{memory: {memory}, nvidia.com/gpu: 8}}");
-            format!("{HEAD}defaults: {{packing: {{shapes: [{{instanceType: p5.48xlarge, {allocatable}}}]}}}}\n")
+            format!(
+                "{HEAD}defaults: {{packing: {{shapes: [{{instanceType: p5.48xlarge, {allocatable}}}]}}}}\n"
+            )
         };
         let [found] = PolicyFile::warnings(&shape("2000Gi")).try_into().unwrap();
         assert!(found.message.starts_with("2000Gi is more than the 18"), "{found}");

@@ -1,7 +1,8 @@
 //! `setu explain`: what a gang waits for, what comes next and when, and what went wrong before.
 
 use super::{BOLD, DIM, clean, moment, paint, span, style_of};
-use crate::cli::report::{GangReport, Standing};
+use crate::cli::report::GangReport;
+use crate::cli::standing::Standing;
 use crate::gang::StateName;
 use crate::gang::explain::{Explanation, Phase, SlotView};
 use jiff::Timestamp;

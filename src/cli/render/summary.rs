@@ -5,7 +5,8 @@ use super::{BOLD, clean, paint, span, style_of};
 use crate::api::NodeClaim;
 use crate::api::amount::Price;
 use crate::cli::cluster::Snapshot;
-use crate::cli::report::{GangReport, Standing};
+use crate::cli::report::GangReport;
+use crate::cli::standing::Standing;
 use crate::gang::custody::is_warm;
 use crate::gang::explain::{Phase, SlotView};
 use crate::names;
@@ -24,6 +25,10 @@ pub struct Summary {
     pub pools: BTreeMap<String, Held>,
     /// Gangs that wait with their quota reserved, the longest first.
     pub slowest: Vec<GangReport>,
+    /// How many gangs wait for quota.
+    pub queued: usize,
+    /// The gangs that wait for quota, the oldest first.
+    pub longest_queued: Vec<GangReport>,
 }
 
 /// Nodes that Setu made, by what they are good for now.
@@ -63,10 +68,18 @@ pub fn summary(snapshot: &Snapshot, gangs: Vec<GangReport>, most: usize) -> Summ
         let held = pools.entry(claim.label(names::NODEPOOL).to_owned()).or_default();
         count(held, claim, slots.get(claim.name_any().as_str()).copied(), snapshot.now);
     }
+    let (mut queued, gangs): (Vec<GangReport>, Vec<GangReport>) =
+        gangs.into_iter().partition(|gang| gang.standing == Standing::Queued);
+    queued.sort_by_key(|gang| gang.created);
     let mut slowest: Vec<(SignedDuration, GangReport)> =
         gangs.into_iter().filter_map(|g| g.waiting(snapshot.now).map(|waits| (waits, g))).collect();
     slowest.sort_by_key(|(waits, _)| std::cmp::Reverse(*waits));
-    Summary { pools, slowest: slowest.into_iter().take(most).map(|(_, gang)| gang).collect() }
+    Summary {
+        pools,
+        slowest: slowest.into_iter().take(most).map(|(_, gang)| gang).collect(),
+        queued: queued.len(),
+        longest_queued: queued.into_iter().take(most).collect(),
+    }
 }
 
 fn count(held: &mut Held, claim: &NodeClaim, slot: Option<(&GangReport, &SlotView)>, now: Timestamp) {
@@ -107,7 +120,7 @@ fn wanted(report: &GangReport, slot: &SlotView) -> bool {
     alive && report.gang.as_ref().is_some_and(wants)
 }
 
-/// The summary as two tables.
+/// The summary as tables.
 pub fn top(summary: &Summary, now: Timestamp, width: Option<usize>) -> String {
     let mut text = String::new();
     if summary.pools.is_empty() {
@@ -124,8 +137,17 @@ pub fn top(summary: &Summary, now: Timestamp, width: Option<usize>) -> String {
     }
     if summary.slowest.is_empty() {
         text.push_str("\nNo gang waits for its nodes.\n");
-        return text;
+    } else {
+        text.push_str(&slowest(summary, now, width));
     }
+    if summary.queued > 0 {
+        text.push_str(&longest_queued(summary, now, width));
+    }
+    text
+}
+
+fn slowest(summary: &Summary, now: Timestamp, width: Option<usize>) -> String {
+    let mut text = String::new();
     let _ = writeln!(text, "\n{}", paint(BOLD, "Waiting longest"));
     let head = ["WORKLOAD", "STATE", "NODES", "ATTEMPT", "WAITING", "WHY"];
     let rows = summary.slowest.iter().map(|report| {
@@ -140,8 +162,22 @@ pub fn top(summary: &Summary, now: Timestamp, width: Option<usize>) -> String {
             clean(&report.why),
         ]
     });
-    text.push_str(&table(&head, rows, width));
-    text
+    text + &table(&head, rows, width)
+}
+
+fn longest_queued(summary: &Summary, now: Timestamp, width: Option<usize>) -> String {
+    let title = format!("Waiting for quota: {}", summary.queued);
+    let head = ["WORKLOAD", "QUEUE", "CLUSTERQUEUE", "WAITING", "WHY"];
+    let rows = summary.longest_queued.iter().map(|report| {
+        vec![
+            format!("{}/{}", clean(&report.namespace), clean(&report.workload)),
+            clean(&report.queue),
+            clean(&report.cluster_queue),
+            span(now.duration_since(report.created)),
+            clean(&report.why),
+        ]
+    });
+    format!("\n{}\n{}", paint(BOLD, &title), table(&head, rows, width))
 }
 
 fn total(pools: &BTreeMap<String, Held>) -> Held {

@@ -1,0 +1,73 @@
+//! Workloads that wait for quota: which checks of Setu they will get, and who holds the quota meanwhile.
+//!
+//! Rule: as far as LocalQueues and ClusterQueues may be read; where not, nothing is said of them.
+
+use super::cluster::Snapshot;
+use crate::api::Workload;
+use kube::ResourceExt;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A Workload that has quota reserved.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Holder {
+    /// Namespace and name.
+    pub workload: String,
+    /// Pods it was admitted for.
+    pub pods: u32,
+}
+
+/// Name of a Workload's ClusterQueue: that of its admission, or else that of its LocalQueue; empty if neither is known.
+pub fn cluster_queue<'s>(snapshot: &'s Snapshot, workload: &'s Workload) -> &'s str {
+    if let Some(admission) = workload.admission() {
+        return &admission.cluster_queue;
+    }
+    let is_its = |queue: &&crate::api::LocalQueue| {
+        queue.name_any() == workload.spec.queue_name && queue.namespace() == workload.namespace()
+    };
+    snapshot.local_queues.iter().find(is_its).map_or("", |queue| &queue.spec.cluster_queue)
+}
+
+/// Names of the checks that a Workload's ClusterQueue will give it with its quota.
+pub fn checks_to_come<'s>(
+    snapshot: &'s Snapshot,
+    workload: &'s Workload,
+) -> impl Iterator<Item = &'s str> + use<'s> {
+    let name = cluster_queue(snapshot, workload);
+    let queue = snapshot.cluster_queues.iter().find(|queue| queue.name_any() == name);
+    let strategy = queue.and_then(|queue| queue.spec.admission_checks_strategy.as_ref());
+    strategy.into_iter().flat_map(|s| &s.admission_checks).map(|rule| rule.name.as_str())
+}
+
+/// Who has quota of this ClusterQueue reserved, with the most pods first.
+pub fn holders(snapshot: &Snapshot, cluster_queue: &str) -> Vec<Holder> {
+    let holds = |workload: &&Workload| {
+        workload.is("QuotaReserved")
+            && !workload.is("Finished")
+            && workload.admission().is_some_and(|admission| admission.cluster_queue == cluster_queue)
+    };
+    let all = snapshot.workloads.iter().chain(&snapshot.elsewhere).filter(holds);
+    let pods = |workload: &Workload| -> u32 {
+        let sets = workload.spec.pod_sets.iter();
+        sets.map(|set| u32::try_from(set.count).unwrap_or_default()).fold(0, u32::saturating_add)
+    };
+    let by_name: BTreeMap<String, u32> = all.map(|workload| (workload.full_name(), pods(workload))).collect();
+    let mut holders: Vec<Holder> =
+        by_name.into_iter().map(|(workload, pods)| Holder { workload, pods }).collect();
+    holders.sort_by_key(|holder| std::cmp::Reverse(holder.pods));
+    holders
+}
+
+/// The holders in a clause; `None` if there are none.
+pub fn told(cluster_queue: &str, holders: &[Holder]) -> Option<String> {
+    let (first, more) = holders.split_first()?;
+    let more = match more.len() {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Some(format!(
+        "quota of ClusterQueue {cluster_queue} is held by {} ({} pods){more}",
+        first.workload, first.pods
+    ))
+}

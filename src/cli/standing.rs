@@ -1,0 +1,55 @@
+//! How far Kueue has gone with a Workload.
+
+use crate::api::{Workload, condition};
+use serde::Serialize;
+
+/// How far Kueue has gone with a Workload.
+#[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// No quota is reserved.
+    Queued,
+    /// Quota is reserved, checks are open.
+    Reserved,
+    /// It runs.
+    Admitted,
+    /// It is being evicted.
+    Evicted,
+    /// `spec.active` is false.
+    Deactivated,
+    /// All its pods are done.
+    Finished,
+}
+
+impl Standing {
+    /// As the Workload's conditions have it.
+    pub fn of(workload: &Workload) -> Self {
+        if workload.is("Finished") {
+            Self::Finished
+        } else if workload.spec.active == Some(false) {
+            Self::Deactivated
+        } else if workload.is("Evicted") && workload.is("QuotaReserved") {
+            Self::Evicted
+        } else if workload.is("Admitted") {
+            Self::Admitted
+        } else if workload.is("QuotaReserved") {
+            Self::Reserved
+        } else {
+            Self::Queued
+        }
+    }
+
+    /// Kueue's own words for why it holds a Workload back.
+    pub fn in_kueues_words(self, workload: &Workload) -> Option<String> {
+        let words = |kind: &str| {
+            let found = condition::find(workload.conditions(), kind)?;
+            let text = if found.message.is_empty() { &found.reason } else { &found.message };
+            Some(text.trim_end_matches('.').to_owned()).filter(|t| !t.is_empty())
+        };
+        match self {
+            Self::Queued => words("QuotaReserved").or_else(|| words("Evicted")),
+            Self::Evicted | Self::Deactivated => words("Evicted"),
+            Self::Finished => words("Finished"),
+            Self::Reserved | Self::Admitted => None,
+        }
+    }
+}
