@@ -69,6 +69,10 @@ catalogue:
     pip download --quiet --no-deps --require-hashes --dest target/catalogue --requirement catalogue/requirements.txt
     cd catalogue && go run . ../target/catalogue/moto-*.whl "$(go list -m -f '{{{{.Dir}}' github.com/aws/karpenter-provider-aws)" ../src/plan/catalogue/types.json.gz
 
+# What Karpenter's own scheduler chooses for 500 random gangs, anew, for tests/karpenter.rs; needs Go
+choices:
+    cd tests/e2e/programs/karpenter && go run ./choices ../../../../src/plan/catalogue/types.json.gz 500 | gzip -9n > ../../../karpenter/choices.jsonl.gz
+
 # What only Prometheus' own tool can check: metrics, alert rules and their tests; needs promtool
 metrics:
     bash tests/promtool.sh
