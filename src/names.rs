@@ -10,6 +10,8 @@ pub const CONTROLLER_NAME: &str = "setu.kueue.x-k8s.io/provisioning";
 pub const PROVISIONING_REQUEST: &str = "kueue.x-k8s.io/provisioning-request";
 /// API group in which ProvisioningRequests are served.
 pub const AUTOSCALING_GROUP: &str = "autoscaling.x-k8s.io";
+/// API group of the NodeClasses of Karpenter's kwok provider.
+pub const KWOK_GROUP: &str = "karpenter.kwok.sh";
 /// Field manager of every write Setu makes.
 pub const FIELD_MANAGER: &str = "setu";
 /// API group of Setu's own kinds.

@@ -61,27 +61,27 @@ fn changed(name: &str, from: &str, to: &str) -> Scratch {
 
 #[test]
 fn four_gpu_pods_take_one_node_of_eight_filled_and_four_with_one_pod_each() {
-    let filled = json("fill.yaml");
+    let filled = json("policy.yaml");
     assert_eq!((filled["slots"].as_array().unwrap().len(), &filled["slots"][0]["nodes"]), (1, &1.into()));
     assert_eq!(filled["slots"][0]["pods"][0], "4×main");
-    assert_eq!(filled["costPerHour"], "16.39");
+    assert_eq!(filled["costPerHour"], "27.44705");
     assert_eq!(filled["slots"][0]["unused"]["nvidia.com/gpu"], 50);
     assert_eq!(json("per-pod.yaml")["slots"][0]["nodes"], 4);
 }
 
 #[test]
 fn the_table_shows_slots_gates_and_every_tier() {
-    let output = plan(&["-f", &example("job.yaml"), "--config", &example("fill.yaml")]);
+    let output = plan(&["-f", &example("job.yaml"), "--config", &example("policy.yaml")]);
     let table = printed(&output);
     for words in [
-        "1 node: 1 from NodePool gpu-nodepool as p4d.24xlarge, spot, at most 16.39 an hour",
+        "1 node: 1 from NodePool gpu-nodepool as p4d.24xlarge, spot, at most 27.44705 an hour",
         "4×main",
         "capacity   allow",
         "readiness  unknown  NodePool gpu-nodepool has no status here",
         "quota      unknown  Kueue has not told yet how much of cpu",
         "*  spot",
-        "on-demand, at most 40.97 an hour",
-        "packed into shape p4d.24xlarge as known from the policy",
+        "on-demand, at most 27.44705 an hour",
+        "packed into shape p4d.24xlarge as known from the catalogue of ",
     ] {
         assert!(table.contains(words), "{words}\n{table}");
     }
@@ -122,12 +122,12 @@ fn what_can_never_be_bought_is_refused_with_the_sentence_that_helps() {
         (&torn, "pod set main contradicts itself"),
         (&claims, "uses resourceClaims, whose devices no NodeClaim can ask for"),
     ] {
-        let output = plan(&["-f", job.path(), "--config", &example("fill.yaml")]);
+        let output = plan(&["-f", job.path(), "--config", &example("policy.yaml")]);
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{said}");
         assert!(said.contains(words), "{said}");
     }
-    let output = plan(&["-f", huge.path(), "--config", &example("fill.yaml"), "--flavor", "gpu"]);
+    let output = plan(&["-f", huge.path(), "--config", &example("policy.yaml"), "--flavor", "gpu"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("TooLarge") && said.contains("has too little"), "{said}");
 }
@@ -143,7 +143,7 @@ fn a_static_node_pool_and_one_over_its_limit_are_told() {
     ] {
         let output = Command::new(env!("CARGO_BIN_EXE_setu"))
             .args(["plan", "-f", pools.path(), "-f", &example("flavors.yaml"), "-f", &example("job.yaml")])
-            .args(["--config", &example("fill.yaml")])
+            .args(["--config", &example("policy.yaml")])
             .output()
             .unwrap();
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -193,7 +193,7 @@ fn the_nodes_that_a_gang_has_do_not_count_as_anothers() {
 fn wrong_input_is_named_with_its_file_and_ends_with_two() {
     let broken = Scratch::new("broken", "kind: NodePool\nmetadata: {name: x}\nspec: 7\n");
     let torn = Scratch::new("yaml", "kind: [\n");
-    let policy = example("fill.yaml");
+    let policy = example("policy.yaml");
     let job = example("job.yaml");
     for (arguments, words) in [
         (vec!["-f", "/nowhere.yaml"], "reading /nowhere.yaml"),

@@ -81,6 +81,13 @@ pub struct NodeClassRef {
     pub name: String,
 }
 
+impl NodeClassRef {
+    /// Whether it is of Karpenter's kwok provider, whose nodes are made of nothing, cost nothing and have any size.
+    pub fn is_kwok(&self) -> bool {
+        self.group == names::KWOK_GROUP
+    }
+}
+
 /// `status` of a NodeClaim.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[serde(rename_all = "camelCase")]

@@ -14,7 +14,6 @@ use crate::plan::shapes::Shape;
 use crate::plan::volumes::Storage;
 use crate::plan::{self, Cluster, Edited, Obstacle, ObstacleReason, Outcome, Request, Reservation, Ways};
 use crate::policy::overrides::{self, Ignored};
-use crate::policy::preset::KWOK;
 use crate::policy::{Limits, Policy};
 use k8s_openapi::api::core::v1::{LimitRange, Taint};
 use kube::ResourceExt;
@@ -52,7 +51,7 @@ pub fn pools_to_read(context: &Context, policy: &Policy) -> Vec<String> {
     let learns = |pool: &NodePool| match policy.packing {
         PackingMode::PerPod => false,
         PackingMode::Fill => policy.shapes.is_empty(),
-        PackingMode::Auto => policy.shapes.is_empty() && pool.spec.template.spec.node_class_ref.group != KWOK,
+        PackingMode::Auto => policy.shapes.is_empty() && !pool.spec.template.spec.node_class_ref.is_kwok(),
     };
     let pools = context.stores.pools.state();
     let read = pools.iter().filter(|p| learns(p) || p.spec.limits.as_ref().is_some_and(|l| !l.is_empty()));

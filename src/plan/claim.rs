@@ -10,7 +10,7 @@ use super::requirements::{
 };
 use super::volumes::Reach;
 use super::{Obstacle, ObstacleReason, Request};
-use crate::api::node_claim::{NodeClaimSpec, Requirement, ResourceRequests};
+use crate::api::node_claim::{NodeClaimSpec, NodeClassRef, Requirement, ResourceRequests};
 use crate::api::parameters::{Pinning, Tier};
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::{NodeClaim, NodePool};
@@ -138,7 +138,12 @@ impl Draft {
 
     /// API group of the NodeClass of its NodePool.
     pub fn node_class_group(&self) -> &str {
-        &self.pool.spec.template.spec.node_class_ref.group
+        &self.node_class().group
+    }
+
+    /// The NodeClass of its NodePool.
+    pub fn node_class(&self) -> &NodeClassRef {
+        &self.pool.spec.template.spec.node_class_ref
     }
 
     /// Upper bounds over all nodes of its NodePool.

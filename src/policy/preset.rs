@@ -3,12 +3,10 @@
 
 use crate::api::node_claim::NodeClassRef;
 use crate::api::pod::ResourceList;
+use crate::names;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-
-/// API group of the NodeClasses of Karpenter's kwok provider.
-pub const KWOK: &str = "karpenter.kwok.sh";
 
 /// A cloud provider whose NodeClass is known.
 #[derive(JsonSchema, Serialize, Deserialize, clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -35,7 +33,7 @@ impl CloudProvider {
             Self::Aws => &[("karpenter.k8s.aws", "EC2NodeClass")],
             Self::Gcp => &[("karpenter.k8s.gcp", "GCENodeClass"), ("karpenter.gcp.io", "GCPNodeClass")],
             Self::Azure => &[("karpenter.azure.com", "AKSNodeClass")],
-            Self::Kwok => &[(KWOK, "KWOKNodeClass")],
+            Self::Kwok => &[(names::KWOK_GROUP, "KWOKNodeClass")],
             Self::None => &[],
         }
     }

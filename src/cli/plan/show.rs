@@ -7,7 +7,7 @@ use crate::names;
 use crate::plan::cost::Prices;
 use crate::plan::gates::Report;
 use crate::plan::passed::PassedOver;
-use crate::plan::resources::{amount, is_positive, shown};
+use crate::plan::resources::{amount, is_accelerator, is_device, is_positive, shown};
 use crate::plan::{Obstacle, Outcome, Plan, Slot, Surveyed};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -243,7 +243,11 @@ fn unused(requests: &ResourceList, allocatable: &ResourceList) -> BTreeMap<Strin
         let (all, used) = (amount(allocatable, key).nanos(), amount(requests, key).nanos());
         u32::try_from((all - used).max(0).saturating_mul(100).checked_div(all).unwrap_or(0)).unwrap_or(0)
     };
-    let keys = allocatable.iter().filter(|(key, quantity)| *key != "pods" && is_positive(quantity));
+    // Network devices that nobody asks for are no loss.
+    let counts = |key: &String| {
+        key != "pods" && (!is_device(key) || is_accelerator(key) || requests.contains_key(key))
+    };
+    let keys = allocatable.iter().filter(|(key, quantity)| counts(key) && is_positive(quantity));
     keys.map(|(key, _)| (key.clone(), part(key))).collect()
 }
 

@@ -6,7 +6,6 @@ use crate::api::pod::ResourceList;
 use crate::plan::resources::{first_short, shown, sum};
 use crate::plan::{ObstacleReason, Plan};
 use crate::policy::Policy;
-use crate::policy::preset::KWOK;
 use crate::words::counted;
 
 /// The gang is not larger than the whole controller allows.
@@ -68,7 +67,7 @@ fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> Report {
     if report.answer != Answer::Allow || unknown.is_empty() {
         return report;
     }
-    if plan.slots.iter().all(|slot| slot.template.spec.node_class_ref.group == KWOK) {
+    if plan.slots.iter().all(|slot| slot.template.spec.node_class_ref.is_kwok()) {
         return report.unless_larger(or_more);
     }
     report.not_known(or_more, &unknown, policy.unknown)

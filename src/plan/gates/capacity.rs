@@ -11,7 +11,6 @@ use crate::plan::resources::{amount, first_short, max, shown, sum, times};
 use crate::plan::shapes::{Shape, Sources, known};
 use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation, Slot, warm};
 use crate::policy::Policy;
-use crate::policy::preset::KWOK;
 use crate::words::counted;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
@@ -63,7 +62,7 @@ fn allowed(report: Report, pool: &NodePool, wanted: &Reservation, policy: &Polic
         return report.allow(format!("{more}, within its limits"));
     }
     // Its nodes are made of nothing.
-    if pool.spec.template.spec.node_class_ref.group == KWOK {
+    if pool.spec.template.spec.node_class_ref.is_kwok() {
         return report.allow(format!("{more}, within its limits")).unless_larger(wanted.or_more);
     }
     report.not_known(wanted.or_more, &unknown, policy.unknown)

@@ -8,7 +8,6 @@ use crate::plan::demand::PodSetDemand;
 use crate::plan::shapes::{Known, Sources, is_of_machine, known};
 use crate::plan::{Cluster, Obstacle, ObstacleReason, Request};
 use crate::policy::Policy;
-use crate::policy::preset::KWOK;
 use crate::words::few;
 
 /// What no shape has.
@@ -102,7 +101,7 @@ pub fn fills(policy: &Policy, draft: &Draft, known: &Known) -> bool {
         PackingMode::PerPod => false,
         PackingMode::Fill => true,
         PackingMode::Auto => {
-            let stated = draft.node_class_group() != KWOK || !policy.shapes.is_empty();
+            let stated = !draft.node_class().is_kwok() || !policy.shapes.is_empty();
             why_not(policy).is_none() && stated && !known.others
         }
     }
@@ -129,7 +128,7 @@ pub(super) fn notes(request: &Request<'_>, family: &Family<'_>) -> Vec<String> {
             catalogue.date()
         ));
     }
-    if request.policy.packing != PackingMode::Auto || family.draft.node_class_group() == KWOK {
+    if request.policy.packing != PackingMode::Auto || family.draft.node_class().is_kwok() {
         return notes;
     }
     notes.push(match why_not(request.policy) {
