@@ -12,10 +12,11 @@ use crate::api::parameters::{
 use crate::names;
 
 /// Paths of the maps that are replaced as a whole: their keys are the administrator's, not fields.
-pub const ATOMIC: [&str; 4] = [
+pub const ATOMIC: [&str; 5] = [
     "readiness.nodeLabels",
     "gates.budget.maxResources",
     "gates.budget.prices",
+    "gates.budget.multiplier",
     "gates.placement.namespaces",
 ];
 
@@ -110,6 +111,7 @@ impl Policy {
             set_some(&mut self.budget.max_resources, budget.max_resources.as_ref());
             set_some(&mut self.budget.max_hourly_cost, budget.max_hourly_cost.as_ref());
             set_some(&mut self.budget.prices, budget.prices.as_ref());
+            set_some(&mut self.budget.multiplier, budget.multiplier.as_ref());
         }
         if let Some(placement) = &stated.placement {
             set_some(&mut self.placement.namespaces, placement.namespaces.as_ref());
@@ -229,6 +231,8 @@ impl Readiness {
 mod tests {
     use super::*;
     use crate::api::parameters::Pinning;
+    use serde_json::Value;
+    use std::collections::BTreeSet;
 
     fn spec(yaml: &str) -> ProvisioningParametersSpec {
         serde_yaml::from_str(yaml).unwrap()
@@ -264,7 +268,7 @@ tiers:
 - {name: spot, nodePoolName: gpu, requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [spot]}], launchTimeout: 90s}
 capacityTypes: [on-demand, spot]
 mixedTiers: true
-nodeSelectorRequirements: [{key: example.com/x, operator: Exists}]
+nodeSelectorRequirements: [{key: example.com/x, operator: Exists, minValues: 2}]
 strategy: {type: LastCheck, bufferTime: 15s}
 managedResources: [nvidia.com/gpu]
 packing: {mode: Fill, shapes: [{instanceType: p5.48xlarge, allocatable: {cpu: 190, memory: 2000Gi, nvidia.com/gpu: 8}}]}
@@ -278,8 +282,8 @@ gates:
   unknown: Warn
   quota: Enforce
   nodeClass: Warn
-  budget: {maxNodes: 64, maxResources: {nvidia.com/gpu: 512}, maxHourlyCost: '2500', prices: {p5.48xlarge: {spot: '39.33'}}}
-  placement: {namespaces: {matchLabels: {team: ml}}, zones: [a], flavors: [gpu]}
+  budget: {maxNodes: 64, maxResources: {nvidia.com/gpu: 512}, maxHourlyCost: '2500', prices: {p5.48xlarge: {spot: '39.33'}}, multiplier: {p5: '0.7'}}
+  placement: {namespaces: {matchLabels: {team: ml}, matchExpressions: [{key: a, operator: Exists}]}, zones: [a], flavors: [gpu]}
 ";
 
     #[test]
@@ -289,6 +293,22 @@ gates:
             assert_eq!(Policy::default().overlaid(&policy.stated()), policy);
             assert_eq!(everything.clone().overlaid(&policy.stated()).stated().retry, policy.stated().retry);
         }
+    }
+
+    /// Names of the fields that a schema knows, at any depth.
+    fn fields(schema: &Value) -> BTreeSet<&String> {
+        let own = schema.get("properties").and_then(Value::as_object).into_iter().flat_map(|p| p.keys());
+        let below = schema.as_object().into_iter().flat_map(|map| map.values()).flat_map(fields);
+        own.chain(below).collect()
+    }
+
+    #[test]
+    fn every_field_of_the_vocabulary_is_among_those_that_are_tried_here() {
+        let schema = schemars::schema_for!(ProvisioningParametersSpec).to_value();
+        let written = serde_json::to_string(&spec(EVERYTHING)).unwrap();
+        let is_left_out = |field: &&&String| !written.contains(&format!("\"{field}\":"));
+        let left_out: Vec<&String> = fields(&schema).iter().filter(is_left_out).copied().collect();
+        assert!(left_out.is_empty(), "{left_out:?}");
     }
 
     #[test]
