@@ -27,6 +27,9 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 
 {{- define "setu.image" -}}
+{{- if not .Values.image.repository -}}
+{{- fail "image.repository is empty, so name an image that your nodes can pull: --set image.repository=REGISTRY/setu (Setu's README, under Install it, says how to build and push one)" -}}
+{{- end -}}
 {{- if .Values.image.digest -}}
 {{ .Values.image.repository }}@{{ .Values.image.digest }}
 {{- else -}}

@@ -21,6 +21,9 @@ struct Module {
     binaries: &'static [(&'static str, &'static str)],
 }
 
+/// What renders charts.
+const HELM: Module = Module { name: "helm", binaries: &[("helm", "helm.sh/helm/v4/cmd/helm")] };
+
 /// What every stack has, in build order: the slowest first, helm before Kueue's manifests are rendered.
 const MODULES: [Module; 5] = [
     Module {
@@ -32,7 +35,7 @@ const MODULES: [Module; 5] = [
             ("kube-scheduler", "k8s.io/kubernetes/cmd/kube-scheduler"),
         ],
     },
-    Module { name: "helm", binaries: &[("helm", "helm.sh/helm/v4/cmd/helm")] },
+    HELM,
     Module {
         name: "kueue",
         // In one module, so that the others are of the versions that this Kueue is made for, and most of
@@ -61,12 +64,22 @@ const fn karpenter(provider: Provider) -> Module {
 /// Builds what is missing or out of date; blocks, and waits for another build of the same
 /// workspace. Progress goes to standard error.
 pub fn build(layout: &Layout, provider: Provider) -> Result<()> {
+    build_all(layout, MODULES.iter().chain([&karpenter(provider)]))
+}
+
+/// Where helm is, built as `build` does.
+pub fn helm(layout: &Layout) -> Result<PathBuf> {
+    build_all(layout, [&HELM])?;
+    Ok(layout.bin().join("helm"))
+}
+
+fn build_all<'m>(layout: &Layout, modules: impl IntoIterator<Item = &'m Module>) -> Result<()> {
     for folder in [layout.bin(), layout.upstream()] {
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     }
     let lock = File::create(layout.bin().join(".lock")).context("creating the build lock")?;
     lock.lock().context("waiting for another build")?;
-    for module in MODULES.iter().chain([&karpenter(provider)]) {
+    for module in modules {
         build_module(layout, module).with_context(|| format!("building programs/{}", module.name))?;
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! The real helm, built with the rest of the control plane.
 
-use setu_e2e::{Layout, Provider, programs};
+use setu_e2e::{Layout, programs};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -39,8 +39,7 @@ pub fn previous_chart(folder: &Path) -> PathBuf {
 /// Helm, with folders of its own.
 pub fn command(folder: &Path) -> Command {
     let layout = Layout::default();
-    programs::build(&layout, Provider::Kwok).unwrap();
-    let mut command = Command::new(layout.bin().join("helm"));
+    let mut command = Command::new(programs::helm(&layout).unwrap());
     for (key, name) in
         [("HELM_CACHE_HOME", "cache"), ("HELM_CONFIG_HOME", "config"), ("HELM_DATA_HOME", "data")]
     {
@@ -49,9 +48,10 @@ pub fn command(folder: &Path) -> Command {
     command
 }
 
-/// Arguments that choose a set of values.
+/// Arguments that choose a set of values, on top of what the chart asks for.
 pub fn values(file: Option<&str>) -> Vec<String> {
-    file.map(|f| vec!["--values".to_owned(), chart().join(f).display().to_string()]).unwrap_or_default()
+    let files = [Some("ci/default-values.yaml"), file].into_iter().flatten();
+    files.flat_map(|f| ["--values".to_owned(), chart().join(f).display().to_string()]).collect()
 }
 
 /// Runs helm and returns what it printed; it must succeed.

@@ -58,8 +58,12 @@ fn what_is_rendered_is_what_was_reviewed() {
 fn the_crd_is_rendered_as_it_is_and_is_kept() {
     let folder = tempfile::tempdir().unwrap();
     let mut helm = command(folder.path());
-    let text =
-        succeed(helm.args(["template", "setu"]).arg(chart()).args(["--show-only", "templates/crds.yaml"]));
+    let text = succeed(
+        helm.args(["template", "setu"])
+            .arg(chart())
+            .args(values(None))
+            .args(["--show-only", "templates/crds.yaml"]),
+    );
     let mut crd = documents(&text).remove(0);
     let annotations = crd["metadata"]["annotations"].take();
     assert_eq!(annotations["helm.sh/resource-policy"], "keep");
@@ -150,7 +154,9 @@ fn wrong_values_are_refused_with_the_place_and_the_reason() {
     for (set, words) in [
         ("replicaCount=two", "'/replicaCount': got string, want integer"),
         ("imge.tag=v1", "additional properties 'imge' not allowed"),
+        ("image.repository=", "image.repository is empty"),
         ("image.digest=latest", "'/image/digest'"),
+        ("affinity.nodeAfinity=null", "additional properties 'nodeAfinity' not allowed"),
         ("image.pullPolicy=Sometimes", "'/image/pullPolicy'"),
         ("controller.extraArgs={run}", "'/controller/extraArgs/0'"),
         ("controller.extraVolumes[0].name=empty", "'/controller/extraVolumes/0'"),
@@ -183,8 +189,13 @@ fn wrong_values_are_refused_with_the_place_and_the_reason() {
         ("serviceMonitor.enabled=true,service.enabled=false", "needs service.enabled=true"),
         ("exampleQueues.enabled=true,admissionCheck.enabled=false", "needs admissionCheck.enabled=true"),
     ] {
-        let output =
-            command(folder.path()).args(["template"]).arg(chart()).args(["--set", set]).output().unwrap();
+        let output = command(folder.path())
+            .args(["template"])
+            .arg(chart())
+            .args(values(None))
+            .args(["--set", set])
+            .output()
+            .unwrap();
         let said = said(&output);
         assert!(!output.status.success() && said.contains(words), "{set}: {said}");
     }
@@ -194,7 +205,7 @@ fn wrong_values_are_refused_with_the_place_and_the_reason() {
 fn notes(set: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut helm = command(folder.path());
-    helm.args(["install", "setu"]).arg(chart()).args(["--dry-run=client", "--set", set]);
+    helm.args(["install", "setu"]).arg(chart()).args(values(None)).args(["--dry-run=client", "--set", set]);
     let told = succeed(&mut helm);
     told.split_once("\nNOTES:\n").unwrap().1.to_owned()
 }
@@ -223,6 +234,47 @@ fn the_notes_name_everybody_who_may_change_nodeclaims() {
     ] {
         let told = notes(set);
         assert!(told.contains(who), "{set}: no {who:?} in\n{told}");
+    }
+}
+
+#[test]
+fn the_notes_say_how_to_name_a_group_of_ones_own_until_one_is_named() {
+    let line = "--set 'admissionPolicies.breakGlassGroups={system:masters,GROUP}'";
+    for (set, told) in [
+        ("replicaCount=2", true),
+        ("admissionPolicies.breakGlassGroups=null", true),
+        ("admissionPolicies.breakGlassGroups={system:masters,platform-admins}", false),
+        ("admissionPolicies.enabled=false", false),
+    ] {
+        let notes = notes(set);
+        assert_eq!(notes.contains(line), told, "{set}:\n{notes}");
+    }
+}
+
+#[test]
+fn replicas_and_hook_stay_off_karpenters_nodes_unless_told_otherwise() {
+    let pods = |set: &str| -> Vec<Value> {
+        let all = documents(&rendered(None, &["--set", set]));
+        let own = all.into_iter().filter(|d| d["kind"] == "Deployment" || d["kind"] == "Job");
+        own.map(|d| d["spec"]["template"]["spec"].clone()).collect()
+    };
+    let by_default = pods("replicaCount=2");
+    assert_eq!(by_default.len(), 2);
+    for pod in by_default {
+        assert_eq!(pod["priorityClassName"], "system-cluster-critical");
+        let affinity = pod["affinity"].to_string();
+        assert!(
+            affinity.contains(r#"{"key":"karpenter.sh/nodepool","operator":"DoesNotExist"}"#),
+            "{affinity}"
+        );
+    }
+    for pod in pods("affinity.nodeAffinity=null,priorityClassName=") {
+        assert!(pod["affinity"].is_null() && pod["priorityClassName"].is_null(), "{pod}");
+    }
+    let own = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms[0].matchExpressions[0]";
+    for pod in pods(&format!("{own}.key=own,{own}.operator=Exists")) {
+        let affinity = pod["affinity"].to_string();
+        assert!(affinity.contains("own") && !affinity.contains("karpenter.sh/nodepool"), "{affinity}");
     }
 }
 
@@ -291,11 +343,12 @@ fn a_policy_given_as_text_needs_the_same_rights_as_one_given_as_values() {
         let text = format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n{body}\n");
         std::fs::write(&file, text).unwrap();
         let mut helm = command(folder.path());
-        let output = helm.arg("template").arg(chart()).args(["--set-file", &set]).output().unwrap();
+        let output =
+            helm.arg("template").arg(chart()).args(values(None)).args(["--set-file", &set]).output().unwrap();
         let said = said(&output);
         let refused = !output.status.success() && said.contains("set rbac.handBack=true");
         assert!(refused && said.contains(&format!("policy.{place}.custody.release")), "{said}");
-        succeed(command(folder.path()).arg("template").arg(chart()).args([
+        succeed(command(folder.path()).arg("template").arg(chart()).args(values(None)).args([
             "--set-file",
             &set,
             "--set",
@@ -305,7 +358,9 @@ fn a_policy_given_as_text_needs_the_same_rights_as_one_given_as_values() {
     // What else is wrong with a text Setu says, with line and column.
     for body in ["defaults: {custody: Warm}", "defaults: [1]", "checks: x"] {
         std::fs::write(&file, format!("kind: Policy\n{body}\n")).unwrap();
-        succeed(command(folder.path()).arg("template").arg(chart()).args(["--set-file", &set]));
+        succeed(
+            command(folder.path()).arg("template").arg(chart()).args(values(None)).args(["--set-file", &set]),
+        );
     }
 }
 
@@ -396,7 +451,8 @@ fn the_manifests_are_the_chart_without_helm() {
         let mut made = String::from("# Rendered from charts/setu by `just generate`.\n");
         for template in templates {
             let mut helm = command(folder.path());
-            helm.args(["template", "setu"]).arg(chart()).args(["--namespace", "kueue-system", "--no-hooks"]);
+            helm.args(["template", "setu"]).arg(chart()).args(values(None));
+            helm.args(["--namespace", "kueue-system", "--no-hooks"]);
             helm.args([
                 "--set",
                 "uninstall.enabled=false",
