@@ -96,6 +96,12 @@ fn the_example_of_a_policy_is_valid_and_names_every_key() {
 }
 
 #[test]
+fn the_charts_viewer_is_that_of_the_examples() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/rbac/setu-viewer.yaml");
+    compare("charts/setu/files/viewer.yaml", &std::fs::read_to_string(path).unwrap());
+}
+
+#[test]
 fn the_crd_is_that_of_the_code() {
     let crd = setu::cli::crds::yaml().unwrap();
     compare("examples/setup/crds.yaml", &crd);

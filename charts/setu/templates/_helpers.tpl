@@ -1,5 +1,11 @@
+{{- define "setu.name" -}}
+{{- default "setu" .Values.nameOverride -}}
+{{- end -}}
+
 {{- define "setu.fullname" -}}
-{{- default .Release.Name .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
+{{- $name := .Release.Name -}}
+{{- with .Values.nameOverride }}{{ if not (contains . $name) }}{{ $name = printf "%s-%s" $name . }}{{ end }}{{ end -}}
+{{- default $name .Values.fullnameOverride | trunc 50 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "setu.serviceAccount" -}}
@@ -7,12 +13,12 @@
 {{- end -}}
 
 {{- define "setu.selector" -}}
-app.kubernetes.io/name: setu
+app.kubernetes.io/name: {{ include "setu.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
 {{- define "setu.testSelector" -}}
-app.kubernetes.io/name: setu-test
+app.kubernetes.io/name: {{ include "setu.name" . }}-test
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
@@ -37,19 +43,15 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- end -}}
 {{- end -}}
 
-{{- /* What Pod Security's restricted profile asks for, and a root file system that nobody writes. */ -}}
-{{- define "setu.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: 65532
-runAsGroup: 65532
-fsGroup: 65532
-seccompProfile: {type: RuntimeDefault}
-{{- end -}}
-
-{{- define "setu.securityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities: {drop: [ALL]}
+{{- /* Network and security of the replicas and the hook. */ -}}
+{{- define "setu.podNetworkAndSecurity" -}}
+{{- if .Values.hostNetwork -}}
+hostNetwork: true
+{{ end -}}
+{{- with default (ternary "ClusterFirstWithHostNet" "" .Values.hostNetwork) .Values.dnsPolicy -}}
+dnsPolicy: {{ . }}
+{{ end -}}
+securityContext: {{- toYaml .Values.podSecurityContext | nindent 2 }}
 {{- end -}}
 
 {{- /* The users that the API server sees. */ -}}

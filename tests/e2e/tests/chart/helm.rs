@@ -11,6 +11,9 @@ pub const EVERYTHING: Option<&str> = Some("ci/everything-values.yaml");
 pub const SETS: [(&str, Option<&str>); 3] =
     [("default", None), ("ha", Some("values-ha.yaml")), ("everything", EVERYTHING)];
 
+/// A name and a network of its own, which nobody installs here.
+pub const HOST: (&str, Option<&str>) = ("host", Some("ci/host-values.yaml"));
+
 /// The repository's root.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")

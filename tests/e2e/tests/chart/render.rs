@@ -1,7 +1,7 @@
 //! What the chart renders without a cluster: compared with committed files, and refused where the
 //! values are wrong.
 
-use crate::helm::{SETS, chart, command, root, said, succeed, values};
+use crate::helm::{EVERYTHING, HOST, SETS, chart, command, root, said, succeed, values};
 use ::setu::policy::PolicyFile;
 use serde::Deserialize as _;
 use serde_json::Value;
@@ -42,14 +42,14 @@ fn golden(name: &str) -> std::path::PathBuf {
 #[test]
 fn helm_finds_nothing_to_complain_of() {
     let folder = tempfile::tempdir().unwrap();
-    for (_, file) in SETS {
+    for (_, file) in SETS.into_iter().chain([HOST]) {
         succeed(command(folder.path()).args(["lint", "--strict"]).arg(chart()).args(values(file)));
     }
 }
 
 #[test]
 fn what_is_rendered_is_what_was_reviewed() {
-    for (name, file) in SETS {
+    for (name, file) in SETS.into_iter().chain([HOST]) {
         compare(&golden(&format!("{name}.yaml")), &rendered(file, &[]));
     }
 }
@@ -155,6 +155,11 @@ fn wrong_values_are_refused_with_the_place_and_the_reason() {
         ("replicaCount=two", "'/replicaCount': got string, want integer"),
         ("imge.tag=v1", "additional properties 'imge' not allowed"),
         ("image.repository=", "image.repository is empty"),
+        ("nameOverride=Setu", "'/nameOverride'"),
+        ("dnsPolicy=None", "'/dnsPolicy'"),
+        ("podSecurityContext.runAsRoot=true", "additional properties 'runAsRoot' not allowed"),
+        ("securityContext.privilegd=true", "additional properties 'privilegd' not allowed"),
+        ("extraObjects[0]=1", "'/extraObjects/0'"),
         ("image.digest=latest", "'/image/digest'"),
         ("affinity.nodeAfinity=null", "additional properties 'nodeAfinity' not allowed"),
         ("image.pullPolicy=Sometimes", "'/image/pullPolicy'"),
@@ -275,6 +280,60 @@ fn replicas_and_hook_stay_off_karpenters_nodes_unless_told_otherwise() {
     for pod in pods(&format!("{own}.key=own,{own}.operator=Exists")) {
         let affinity = pod["affinity"].to_string();
         assert!(affinity.contains("own") && !affinity.contains("karpenter.sh/nodepool"), "{affinity}");
+    }
+}
+
+#[test]
+fn a_name_of_its_own_and_the_nodes_network_reach_every_pod() {
+    let all = documents(&rendered(HOST.1, &[]));
+    let of = |kind: &str| all.iter().find(|d| d["kind"] == kind).unwrap();
+    for pod in [of("Deployment"), of("Job")] {
+        assert_eq!(
+            pod["metadata"]["name"].as_str().unwrap().trim_end_matches("-uninstall"),
+            "setu-provisioner"
+        );
+        let spec = &pod["spec"]["template"]["spec"];
+        assert_eq!(
+            (&spec["hostNetwork"], &spec["dnsPolicy"]),
+            (&true.into(), &"ClusterFirstWithHostNet".into())
+        );
+        assert_eq!(spec["securityContext"]["runAsNonRoot"], true);
+        assert!(spec["securityContext"]["runAsUser"].is_null(), "{spec}");
+    }
+    let labels = &of("Deployment")["spec"]["template"]["metadata"]["labels"];
+    assert_eq!(labels["app.kubernetes.io/name"], "provisioner");
+    assert_eq!(of("Service")["spec"]["selector"]["app.kubernetes.io/name"], "provisioner");
+    let pod = &documents(&rendered(HOST.1, &["--set", "dnsPolicy=Default,fullnameOverride=own"]))[..];
+    let deployment = pod.iter().find(|d| d["kind"] == "Deployment").unwrap();
+    assert_eq!(deployment["metadata"]["name"], "own");
+    assert_eq!(deployment["spec"]["template"]["spec"]["dnsPolicy"], "Default");
+}
+
+#[test]
+fn more_objects_are_rendered_from_values_and_from_text() {
+    let all = documents(&rendered(EVERYTHING, &[]));
+    for name in ["setu-extra", "setu-text"] {
+        let map = all.iter().find(|d| d["metadata"]["name"] == name).unwrap();
+        assert_eq!(
+            (&map["kind"], &map["metadata"]["namespace"]),
+            (&"ConfigMap".into(), &"kueue-system".into())
+        );
+    }
+}
+
+#[test]
+fn roles_are_aggregated_only_where_the_values_say_so() {
+    let labels = |more: &[&str]| -> String {
+        let roles = documents(&rendered(None, more)).into_iter().filter(|d| d["kind"] == "ClusterRole");
+        roles.map(|role| role["metadata"]["labels"].to_string()).collect()
+    };
+    assert!(!labels(&[]).contains("aggregate-to"));
+    let labels = labels(&["--set", "rbac.aggregate=true"]);
+    for role in ["view", "admin"] {
+        assert_eq!(
+            labels.matches(&format!(r#""rbac.authorization.k8s.io/aggregate-to-{role}":"true""#)).count(),
+            1
+        );
     }
 }
 
