@@ -225,6 +225,42 @@ fn a_gang_that_waits_for_a_limit_on_a_later_tier_is_woken_when_it_is_raised() {
 }
 
 /// A gang of two nodes of which Setu can create one NodeClaim until the returned flag is cleared, as it was when Setu ended.
+#[test]
+fn a_gang_that_waits_for_the_amounts_of_an_unknown_type_is_woken_when_a_node_of_it_shows_them() {
+    played("", async |stage| {
+        let unknown = json!({"spec": {
+            "limits": {"nvidia.com/gpu": "64"},
+            "template": {"spec": {
+                "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": ID},
+                "requirements": [{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["p9.huge"]}],
+            }},
+        }});
+        stage.admin.merge(&kinds::NODE_POOL, "", ID, &unknown).unwrap();
+        let _setu = stage.start();
+        stage.submit("big", 2, "1h");
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert!(stage.message("big").contains("AmountUnknown"), "{}", stage.message("big"));
+        assert!(stage.admin.list(&kinds::NODE_CLAIM).is_empty());
+        let amounts = json!({"cpu": "90", "memory": "900Gi", "nvidia.com/gpu": "8", "pods": "110"});
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": "first", "labels": {
+                "node.kubernetes.io/instance-type": "p9.huge", "karpenter.sh/nodepool": ID,
+                "karpenter.sh/initialized": "true", "setu.kueue.x-k8s.io/gang": "another",
+            }},
+            "spec": {},
+        });
+        stage.admin.create(&kinds::NODE, node).unwrap();
+        let status = json!({"status": {
+            "allocatable": amounts, "capacity": amounts,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "R", "message": ""}],
+        }});
+        stage.admin.merge_status(&kinds::NODE, "", "first", &status).unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(!stage.admin.list(&kinds::NODE_CLAIM).is_empty(), "{}", stage.message("big"));
+    });
+}
+
 async fn begun_by_another(stage: &mut Stage, gang: &str) -> Arc<AtomicBool> {
     let refused = Arc::new(AtomicBool::new(true));
     let rule = Arc::clone(&refused);

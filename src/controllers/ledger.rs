@@ -332,9 +332,9 @@ impl LedgerPages {
         })
     }
 
-    /// Notes the shape of a node that was seen.
-    pub fn learn(&mut self, shape: Shape) {
-        self.sightings.note(shape);
+    /// Notes the shape of a node that was seen. Returns whether nothing was known of its type in its NodePool.
+    pub fn learn(&mut self, shape: Shape) -> bool {
+        self.sightings.note(shape)
     }
 
     /// A node that was seen is gone.

@@ -33,7 +33,7 @@ impl Context {
         if self.stores.nodes.glimpse(&ObjectRef::from_obj(node)).is_none() {
             self.ledger.open().unlearn(&node.name_any(), self.now());
         } else if let Some(shape) = Shape::of_node(node, self.now()) {
-            self.ledger.open().learn(shape);
+            self.learn(shape);
         }
         let annotation = node.metadata.annotations.as_ref().and_then(|a| a.get(names::WORKLOAD));
         if let Some((namespace, name)) = annotation.and_then(|a| a.split_once('/')) {
@@ -43,7 +43,15 @@ impl Context {
 
     fn learn_shape(&self, claim: &NodeClaim) {
         if let Some(shape) = Shape::of_claim(claim, self.now()) {
-            self.ledger.open().learn(shape);
+            self.learn(shape);
+        }
+    }
+
+    /// Notes a shape. A gang may wait for the amounts of a type of which nothing was known.
+    fn learn(&self, shape: Shape) {
+        let is_new = self.ledger.open().learn(shape);
+        if is_new {
+            self.next_turn();
         }
     }
 

@@ -35,9 +35,10 @@ struct Past {
 }
 
 impl Sightings {
-    /// Notes what a node shows, or what is expected of one.
-    pub fn note(&mut self, shape: Shape) {
+    /// Notes what a node shows, or what is expected of one. Returns whether nothing was known of its type in its NodePool.
+    pub fn note(&mut self, shape: Shape) -> bool {
         let key = (shape.instance_type.clone(), shape.node_pool.clone());
+        let is_new = !self.0.contains_key(&key);
         let seen = self.0.entry(key).or_default();
         match &shape.source {
             Source::Node { name, .. } => {
@@ -49,6 +50,7 @@ impl Sightings {
                     Some(seen.estimate.as_ref().map_or_else(|| shape.clone(), |e| e.with(&shape)));
             }
         }
+        is_new
     }
 
     /// A node is gone.

@@ -244,7 +244,9 @@ impl Objects {
         let nodes = self.nodes.iter().filter_map(|n| Shape::of_node(n, since(&n.metadata)));
         let claims = self.node_claims.iter().filter_map(|c| Shape::of_claim(c, since(&c.metadata)));
         let mut sightings = Sightings::default();
-        nodes.chain(claims).for_each(|shape| sightings.note(shape));
+        for shape in nodes.chain(claims) {
+            sightings.note(shape);
+        }
         sightings.shapes(now).collect()
     }
 }
