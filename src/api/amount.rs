@@ -61,7 +61,8 @@ pub fn amounts_schema(_: &mut SchemaGenerator) -> Schema {
     })
 }
 
-/// An amount of money, exact to a millionth of its unit.
+/// An amount of money, exact to a millionth of its unit. People are shown whole cents, rounded up, so that what is over a bound
+/// never looks equal to it; programs get every digit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Price {
     /// Millionths of the unit.
@@ -69,6 +70,7 @@ pub struct Price {
 }
 
 const MICROS: u64 = 1_000_000;
+const MICROS_OF_A_CENT: u64 = MICROS / 100;
 
 impl Price {
     /// Both together.
@@ -76,17 +78,26 @@ impl Price {
     pub fn plus(self, other: Self) -> Self {
         Self { micros: self.micros.saturating_add(other.micros) }
     }
+
+    /// With every digit, as it is read again.
+    fn exact(self) -> String {
+        let (whole, rest) = (self.micros / MICROS, self.micros % MICROS);
+        if rest == 0 {
+            return whole.to_string();
+        }
+        let rest = format!("{rest:06}");
+        let digits = rest.trim_end_matches('0');
+        format!("{whole}.{digits:0<2}")
+    }
 }
 
 impl fmt::Display for Price {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, rest) = (self.micros / MICROS, self.micros % MICROS);
-        if rest == 0 {
-            return write!(f, "{whole}");
+        let cents = self.micros.div_ceil(MICROS_OF_A_CENT);
+        match (cents / 100, cents % 100) {
+            (whole, 0) => write!(f, "{whole}"),
+            (whole, cents) => write!(f, "{whole}.{cents:02}"),
         }
-        let rest = format!("{rest:06}");
-        let digits = rest.trim_end_matches('0');
-        write!(f, "{whole}.{digits:0<2}")
     }
 }
 
@@ -109,7 +120,7 @@ impl std::str::FromStr for Price {
 
 impl Serialize for Price {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+        serializer.serialize_str(&self.exact())
     }
 }
 
@@ -136,14 +147,32 @@ mod tests {
 
     #[test]
     fn a_price_keeps_its_digits() {
-        for (text, shown, micros) in
-            [("98.32", "98.32", 98_320_000), ("2500", "2500", 2_500_000_000), ("0.5", "0.50", 500_000)]
-        {
+        for (text, written, micros) in [
+            ("98.32", "98.32", 98_320_000),
+            ("2500", "2500", 2_500_000_000),
+            ("0.5", "0.50", 500_000),
+            ("21.957642", "21.957642", 21_957_642),
+        ] {
             let price: Price = text.parse().unwrap();
-            assert_eq!((price.to_string().as_str(), price.micros), (shown, micros));
+            assert_eq!((serde_json::to_value(price).unwrap(), price.micros), (written.into(), micros));
         }
         for bad in ["", ".5", "5.", "-1", "1e3", "1.0000001", "99999999999999999999", "1,5"] {
             assert!(bad.parse::<Price>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn people_are_shown_whole_cents_rounded_up() {
+        for (price, shown) in [
+            ("21.957642", "21.96"),
+            ("6.496", "6.50"),
+            ("0.000001", "0.01"),
+            ("1.999999", "2"),
+            ("98.32", "98.32"),
+            ("0", "0"),
+            ("18446744073709.551615", "18446744073709.56"),
+        ] {
+            assert_eq!(price.parse::<Price>().unwrap().to_string(), shown);
         }
     }
 }

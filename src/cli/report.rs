@@ -7,6 +7,7 @@ use super::cluster::Snapshot;
 use super::queued::{self, Holder};
 use super::render::span;
 use super::standing::Standing;
+use crate::api::amount::Price;
 use crate::api::duration::Span;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Pod, Workload, condition};
@@ -77,7 +78,7 @@ pub struct GangReport {
     pub gang: Option<Explanation>,
     /// What its nodes cost an hour by list prices on demand, where all prices are known.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cost_per_hour: Option<String>,
+    pub cost_per_hour: Option<Price>,
     /// Id of the trace of this admission.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,

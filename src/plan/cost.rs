@@ -34,6 +34,8 @@ pub struct Prices<'a> {
 pub struct Cost {
     /// The most that the nodes with a known price cost together.
     pub at_most: Price,
+    /// Nodes whose price is known.
+    pub priced: u32,
     /// Nodes whose price is not known.
     pub unpriced: u32,
     /// What no price is known for.
@@ -42,8 +44,8 @@ pub struct Cost {
 
 impl Cost {
     /// What all nodes cost, if there are any and all their prices are known.
-    pub fn known(&self) -> Option<String> {
-        (self.unpriced == 0 && self.at_most > Price::default()).then(|| self.at_most.to_string())
+    pub fn known(&self) -> Option<Price> {
+        (self.unpriced == 0 && self.priced > 0).then_some(self.at_most)
     }
 
     /// What no price is known for, in words.
@@ -149,7 +151,10 @@ impl Prices<'_> {
         let mut cost = Cost::default();
         for (claim, count) in nodes {
             match self.dearest(claim) {
-                Ok(price) => cost.at_most = cost.at_most.plus(times(price, count)),
+                Ok(price) => {
+                    cost.priced = cost.priced.saturating_add(count);
+                    cost.at_most = cost.at_most.plus(times(price, count));
+                }
                 Err(unpriced) => {
                     cost.unpriced = cost.unpriced.saturating_add(count);
                     cost.missing.insert(unpriced);

@@ -244,9 +244,7 @@ impl Plan {
         }
         let groups: Vec<String> = groups.iter().map(|(what, count)| format!("{count} {what}")).collect();
         let way = if self.way.is_empty() { String::new() } else { format!(", {}", self.way) };
-        let Cost { unpriced, at_most, .. } = &*self.cost;
-        let is_known = *unpriced == 0 && self.nodes() > 0;
-        let cost = if is_known { format!(", at most {at_most} an hour") } else { String::new() };
+        let cost = self.cost.known().map_or_else(String::new, |most| format!(", at most {most} an hour"));
         format!("{}: {}{way}{cost}", counted(self.nodes(), "node"), groups.join(", "))
     }
 

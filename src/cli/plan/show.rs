@@ -1,6 +1,7 @@
 //! How a plan is shown: tables for people, JSON for programs, NodeClaims for `kubectl`.
 
 use super::admission::Admitted;
+use crate::api::amount::Price;
 use crate::api::pod::ResourceList;
 use crate::cli::Failure;
 use crate::names;
@@ -31,7 +32,7 @@ pub struct View {
     provisions: bool,
     slots: Vec<Group>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    cost_per_hour: Option<String>,
+    cost_per_hour: Option<Price>,
     gates: Vec<Report>,
     passed_over: Vec<PassedOver>,
     notes: Vec<String>,
@@ -57,7 +58,7 @@ struct Group {
     /// Parts of a node that nobody asks for, in percent, by resource.
     unused: BTreeMap<String, u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    cost_per_hour: Option<String>,
+    cost_per_hour: Option<Price>,
 }
 
 /// One way to get the nodes.
@@ -111,10 +112,7 @@ impl View {
             provisions: plan.is_some(),
             slots: plan
                 .map_or_else(Vec::new, |plan| plan.groups().iter().map(|g| Group::of(g, prices)).collect()),
-            cost_per_hour: plan.and_then(|plan| {
-                let cost = &plan.cost;
-                (cost.unpriced == 0 && plan.nodes() > 0).then(|| cost.at_most.to_string())
-            }),
+            cost_per_hour: plan.and_then(|plan| plan.cost.known()),
             gates: plan.map_or_else(|| nearest().to_vec(), |plan| plan.reports.clone()),
             passed_over: plan.map_or_else(|| of_ways(ways), |plan| plan.passed_over.to_vec()),
             notes: plan.map_or_else(Vec::new, |plan| plan.notes.clone()),
@@ -202,7 +200,7 @@ impl Group {
             pods: slot.pods.iter().map(|share| format!("{}×{}", share.pods, share.pod_set)).collect(),
             unused: shape.map_or_else(BTreeMap::new, |s| unused(&requests, &s.allocatable)),
             requests,
-            cost_per_hour: prices.dearest(&slot.template).ok().map(|p| p.to_string()),
+            cost_per_hour: prices.dearest(&slot.template).ok(),
         }
     }
 
@@ -223,7 +221,7 @@ impl Group {
             self.pods.join(" "),
             requests.join(", "),
             if unused.is_empty() { "unknown".to_owned() } else { unused.join(", ") },
-            self.cost_per_hour.clone().unwrap_or_else(|| "unknown".to_owned()),
+            self.cost_per_hour.map_or_else(|| "unknown".to_owned(), |price| price.to_string()),
         ]
     }
 }

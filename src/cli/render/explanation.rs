@@ -53,7 +53,7 @@ pub fn explain(report: &GangReport, now: Timestamp) -> String {
                 } else {
                     String::new()
                 };
-                let cost = report.cost_per_hour.as_deref();
+                let cost = report.cost_per_hour;
                 let cost = cost.map_or_else(String::new, |cost| format!(", {cost} an hour by list prices"));
                 line("Nodes", &format!("{}/{} ready{created}{cost}", gang.ready, gang.slots));
             }

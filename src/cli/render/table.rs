@@ -57,7 +57,7 @@ fn row(report: &GangReport, now: Timestamp, layout: Layout) -> Vec<String> {
     if layout.wide {
         row.extend([
             gang.map_or_else(dash, |g| span(now.duration_since(g.since))),
-            report.cost_per_hour.clone().unwrap_or_else(dash),
+            report.cost_per_hour.map_or_else(dash, |price| price.to_string()),
             clean(&report.owner),
             clean(&report.queue),
             clean(&report.check),
