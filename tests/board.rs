@@ -14,7 +14,9 @@ use serde_json::json;
 use setu::api::Workload;
 use setu::app::board;
 use setu::clock::Clock;
-use setu::controllers::board::{Acting, BoardEntry, BoardSnapshot, Noted, Shortage, ShortageSource};
+use setu::controllers::board::{
+    Acting, Around, BoardEntry, BoardSnapshot, Noted, Queued, Shortage, ShortageSource,
+};
 use setu::gang::explain::{Explanation, Otherwise, Phase, SlotView};
 use setu::gang::reservation::Epoch;
 use setu::gang::{Failure, FailureClass, Journal, StateName};
@@ -272,7 +274,13 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
             turn: Some("language/job-finetune-13b-0d8e2".into()),
         }];
         let (gangs, acting) = (Arc::new(known.clone()), Acting { shards: 1, of: 1 });
-        BoardSnapshot { at: now, revision: *revision, gangs, shortages, acting }
+        let queued = vec![Queued::new(
+            "vision/main",
+            "gpu",
+            (1..=7).map(|n| (world - SignedDuration::from_mins(n), format!("job-sweep-{n}"))).collect(),
+        )];
+        let around = Around { shortages, queued, acting };
+        BoardSnapshot { at: now, revision: *revision, gangs, around }
     }
 }
 
@@ -407,7 +415,10 @@ async fn a_browser_follows_a_gang_of_the_controller_through_its_states() {
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs chromium"]
 async fn a_browser_is_told_that_a_replica_stands_by() {
-    let by = |shards| BoardSnapshot { acting: Acting { shards, of: 1 }, ..BoardSnapshot::default() };
+    let by = |shards| {
+        let around = Around { acting: Acting { shards, of: 1 }, ..Around::default() };
+        BoardSnapshot { around, ..BoardSnapshot::default() }
+    };
     let leads = Arc::new(AtomicBool::new(false));
     let source = {
         let leads = Arc::clone(&leads);

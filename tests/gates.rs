@@ -340,6 +340,26 @@ fn the_diagnosis_of_quota_is_counted_by_what_it_says() {
 }
 
 #[test]
+fn the_board_names_the_gangs_that_wait_for_quota() {
+    played("", async |stage| {
+        let _setu = stage.start();
+        stage.submit("large", 100, "1h");
+        stage
+            .until("it has quota", |s| {
+                s.workload("large").is_some_and(|w| w["status"]["admission"].is_object())
+            })
+            .await;
+        stage.submit("later", 1, "1h");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let queued = (stage.cluster.board())().unwrap().around.queued;
+        let told: Vec<(&str, &str, usize)> =
+            queued.iter().map(|q| (q.local_queue.as_str(), q.cluster_queue.as_str(), q.workloads)).collect();
+        assert_eq!(told, [("gates/queue", "gates", 1)], "{queued:?}");
+        assert!(queued[0].oldest[0].1.contains("later"), "{queued:?}");
+    });
+}
+
+#[test]
 fn a_gang_that_waits_for_its_local_queue_is_woken_when_it_comes_back() {
     played("defaults: {gates: {quota: Enforce}}", async |stage| {
         let _setu = stage.start();
@@ -515,10 +535,10 @@ fn a_claim_deleted_before_its_launch_without_an_event_counts_as_a_lack_of_capaci
         stage.until("both NodeClaims", |s| s.admin.list(&kinds::NODE_CLAIM).len() == 2).await;
         let name = stage.admin.list(&kinds::NODE_CLAIM)[0]["metadata"]["name"].as_str().unwrap().to_owned();
         let board = stage.cluster.board();
-        assert!(board().unwrap().shortages.is_empty());
+        assert!(board().unwrap().around.shortages.is_empty());
         stage.admin.delete(&kinds::NODE_CLAIM, "", &name, Preconditions::default()).unwrap();
         stage.until("it is given back", |s| s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
-        assert!(!board().unwrap().shortages.is_empty(), "the next plan would ask for the same again");
+        assert!(!board().unwrap().around.shortages.is_empty(), "the next plan would ask for the same again");
     });
 }
 

@@ -4,7 +4,7 @@
 //! into the document as text alone; its security policy holds even if that failed.
 
 use crate::controllers::Context;
-use crate::controllers::board::{Acting, BoardEntry, BoardSnapshot, Shortage};
+use crate::controllers::board::{Around, BoardEntry, BoardSnapshot};
 use crate::gang::{StateName, diagram};
 use axum::Router;
 use axum::http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS};
@@ -81,7 +81,7 @@ struct Seen {
     /// `None` while there is more to send of it.
     revision: Option<u64>,
     revisions: BTreeMap<String, u64>,
-    rest: Option<(Vec<Shortage>, Acting)>,
+    around: Option<Around>,
 }
 
 /// One message: what changed since the last one.
@@ -90,8 +90,8 @@ struct News {
     at: Timestamp,
     gangs: Vec<Arc<BoardEntry>>,
     gone: Vec<String>,
-    shortages: Vec<Shortage>,
-    acting: Acting,
+    #[serde(flatten)]
+    around: Around,
     /// Whether more is to follow at once.
     more: bool,
 }
@@ -99,8 +99,7 @@ struct News {
 impl Seen {
     /// What is new in a snapshot, which then counts as seen; `None` if nothing is.
     fn news(&mut self, snapshot: BoardSnapshot) -> Option<News> {
-        let rest = (snapshot.shortages, snapshot.acting);
-        if self.rest.as_ref() == Some(&rest) && self.revision == Some(snapshot.revision) {
+        if self.around.as_ref() == Some(&snapshot.around) && self.revision == Some(snapshot.revision) {
             return None;
         }
         let gone: Vec<String> =
@@ -114,9 +113,8 @@ impl Seen {
         self.revision = (!more).then_some(snapshot.revision);
         self.revisions.extend(changed.iter().map(|(gang, noted)| ((*gang).clone(), noted.revision)));
         let gangs = changed.iter().map(|(_, noted)| Arc::clone(&noted.entry)).collect();
-        let (shortages, acting) = rest.clone();
-        self.rest = Some(rest);
-        Some(News { at: snapshot.at, gangs, gone, shortages, acting, more })
+        self.around = Some(snapshot.around.clone());
+        Some(News { at: snapshot.at, gangs, gone, around: snapshot.around, more })
     }
 }
 

@@ -115,6 +115,38 @@ pub struct Shortage {
     pub turn: Option<String>,
 }
 
+/// Most Workloads of a LocalQueue that are named.
+const NAMED: usize = 5;
+
+/// Workloads of a LocalQueue that wait for quota.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Queued {
+    /// `namespace/name` of the LocalQueue.
+    pub local_queue: String,
+    /// The ClusterQueue behind it.
+    pub cluster_queue: String,
+    /// How many.
+    pub workloads: usize,
+    /// The oldest of them: since when each exists, and its name.
+    pub oldest: Vec<(Timestamp, String)>,
+}
+
+impl Queued {
+    /// These Workloads of a LocalQueue.
+    pub fn new(local_queue: &str, cluster_queue: &str, mut workloads: Vec<(Timestamp, String)>) -> Self {
+        workloads.sort();
+        let count = workloads.len();
+        workloads.truncate(NAMED);
+        Self {
+            local_queue: local_queue.to_owned(),
+            cluster_queue: cluster_queue.to_owned(),
+            workloads: count,
+            oldest: workloads,
+        }
+    }
+}
+
 /// Everything the board page shows, at one instant.
 #[derive(Clone, Debug, Default)]
 pub struct BoardSnapshot {
@@ -124,8 +156,17 @@ pub struct BoardSnapshot {
     pub revision: u64,
     /// Every gang, by its id.
     pub gangs: Arc<BTreeMap<String, Noted>>,
+    /// What is short and who waits, beside the gangs.
+    pub around: Around,
+}
+
+/// What the board shows beside the gangs.
+#[derive(Serialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Around {
     /// Where capacity is short.
     pub shortages: Vec<Shortage>,
+    /// Who waits for quota, by LocalQueue.
+    pub queued: Vec<Queued>,
     /// Whose gangs these are.
     pub acting: Acting,
 }
@@ -212,10 +253,10 @@ impl Board {
         Arc::clone(&self.pages().gangs)
     }
 
-    /// Everything, with where capacity is short, at this instant, of a replica that acts for so much.
-    pub fn snapshot(&self, at: Timestamp, shortages: Vec<Shortage>, acting: Acting) -> BoardSnapshot {
+    /// Every gang at this instant, with what is shown beside them.
+    pub fn snapshot(&self, at: Timestamp, around: Around) -> BoardSnapshot {
         let pages = self.pages();
-        BoardSnapshot { at, revision: pages.revision, gangs: Arc::clone(&pages.gangs), shortages, acting }
+        BoardSnapshot { at, revision: pages.revision, gangs: Arc::clone(&pages.gangs), around }
     }
 
     /// How many gangs are in each state.

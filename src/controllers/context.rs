@@ -1,6 +1,6 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
-use super::board::{Acting, Board, BoardSnapshot};
+use super::board::{Acting, Around, Board, BoardSnapshot, Queued};
 use super::forget::GangIndex;
 use super::glance::{ClaimGlance, WorkloadGlance};
 use super::ledger::{Ledger, Remembered};
@@ -250,7 +250,28 @@ impl Context {
         let now = self.now();
         let shortages = self.ledger.open().shortages(now);
         let led = self.shards.all().filter(|shard| shard.leads()).count();
-        self.board.snapshot(now, shortages, Acting { shards: led, of: self.shards.count() })
+        let acting = Acting { shards: led, of: self.shards.count() };
+        self.board.snapshot(now, Around { shortages, queued: self.queued(), acting })
+    }
+
+    /// Workloads that wait for quota of ClusterQueues with a check of ours, by LocalQueue; none while LocalQueues are not read.
+    fn queued(&self) -> Vec<Queued> {
+        let mut waiting: BTreeMap<String, Vec<(Timestamp, String)>> = BTreeMap::new();
+        for object in self.stores.workloads.those(|known| known.queued_since.is_some()) {
+            let Some(known) = self.stores.workloads.glimpse(&object) else { continue };
+            let Some(since) = known.queued_since else { continue };
+            waiting.entry(known.local_queue.clone()).or_default().push((since, object.name.clone()));
+        }
+        let of_queue = |(local_queue, workloads): (String, Vec<(Timestamp, String)>)| {
+            let (namespace, name) = local_queue.split_once('/')?;
+            let found = self.stores.local_queues.store.get(&ObjectRef::new(name).within(namespace))?;
+            let cluster_queue = &found.spec.cluster_queue;
+            let behind = self.stores.queues.get(&ObjectRef::new(cluster_queue))?;
+            let strategy = behind.spec.admission_checks_strategy.as_ref()?;
+            let is_ours = strategy.admission_checks.iter().any(|rule| self.is_ours(&rule.name));
+            is_ours.then(|| Queued::new(&local_queue, cluster_queue, workloads))
+        };
+        waiting.into_iter().filter_map(of_queue).collect()
     }
 
     /// Whether a check is answered by this controller.

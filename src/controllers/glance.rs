@@ -23,6 +23,8 @@ pub struct WorkloadGlance {
     pub is_admitted: bool,
     /// Whether it is over.
     pub is_finished: bool,
+    /// Since when it exists, where it waits for quota.
+    pub queued_since: Option<Timestamp>,
 }
 
 impl WorkloadGlance {
@@ -34,6 +36,10 @@ impl WorkloadGlance {
             line: Some(workload.line()).filter(|line| *line != uid),
             is_admitted: workload.is("Admitted"),
             is_finished: workload.is("Finished"),
+            queued_since: workload.metadata.creation_timestamp.as_ref().map(|t| t.0).filter(|_| {
+                let may_run = workload.spec.active != Some(false) && !workload.is("Finished");
+                may_run && !workload.is("QuotaReserved")
+            }),
             uid,
         }
     }
