@@ -61,7 +61,7 @@ static-check:
 generate:
     SETU_REGENERATE=1 cargo test --test charts --test generated --test metrics --test views
     SETU_REGENERATE=1 cargo test --test docs what_is_copied
-    SETU_REGENERATE=1 cargo test -p setu-e2e --test chart render
+    SETU_REGENERATE=1 cargo test -p setu-e2e --test chart -- render readme
 
 # The embedded catalogue of instance types anew, from published packages; needs Go and Python
 catalogue:

@@ -96,6 +96,34 @@ fn the_example_of_a_policy_is_valid_and_names_every_key() {
 }
 
 #[test]
+fn what_artifact_hub_is_told_of_the_chart_is_so() {
+    let read = |file: &str| -> Value {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("charts/setu").join(file);
+        serde_yaml::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+    };
+    let chart = read("Chart.yaml");
+    let told = |key: &str| -> Value {
+        let text = chart["annotations"][format!("artifacthub.io/{key}")].as_str().unwrap();
+        serde_yaml::from_str(text).unwrap()
+    };
+    let crd = read("files/crds.yaml");
+    let (definition, names) = (&told("crds")[0], &crd["spec"]["names"]);
+    assert_eq!((&definition["name"], &definition["kind"]), (&crd["metadata"]["name"], &names["kind"]));
+    assert_eq!(definition["version"], crd["spec"]["versions"][0]["name"]);
+    let example = &told("crdsExamples")[0];
+    assert_eq!(example["kind"], names["kind"]);
+    serde_json::from_value::<setu::api::parameters::ProvisioningParametersSpec>(example["spec"].clone())
+        .unwrap();
+    assert_eq!(told("images")[0]["image"], read("values.yaml")["tests"]["image"]);
+    let cargo = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")).unwrap();
+    let license = chart["annotations"]["artifacthub.io/license"].as_str().unwrap();
+    assert!(cargo.contains(&format!("license = \"{license}\"")), "{license}");
+    for key in ["links", "changes"] {
+        assert!(told(key).as_array().is_some_and(|all| !all.is_empty()), "{key}");
+    }
+}
+
+#[test]
 fn the_charts_viewer_is_that_of_the_examples() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/rbac/setu-viewer.yaml");
     compare("charts/setu/files/viewer.yaml", &std::fs::read_to_string(path).unwrap());

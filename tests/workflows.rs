@@ -188,5 +188,13 @@ fn a_released_chart_has_the_images_name_and_digest_or_there_is_none() {
         (&image["repository"], &image["digest"]),
         (&"registry.example/owner/setu".into(), &"sha256:0f".into())
     );
-    assert_eq!(read("Chart.yaml")["sources"], serde_json::json!(["https://git.example/Owner/Setu"]));
+    let chart = read("Chart.yaml");
+    assert_eq!(chart["sources"], serde_json::json!(["https://git.example/Owner/Setu"]));
+    assert_eq!(chart["home"], "https://git.example/Owner/Setu");
+    let images: Value =
+        serde_yaml::from_str(chart["annotations"]["artifacthub.io/images"].as_str().unwrap()).unwrap();
+    assert_eq!(
+        images[1],
+        serde_json::json!({"name": "setu", "image": "registry.example/owner/setu:1.2.3@sha256:0f"})
+    );
 }

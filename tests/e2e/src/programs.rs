@@ -24,6 +24,10 @@ struct Module {
 /// What renders charts.
 const HELM: Module = Module { name: "helm", binaries: &[("helm", "helm.sh/helm/v4/cmd/helm")] };
 
+/// What writes the chart's README.
+const HELM_DOCS: Module =
+    Module { name: "helm-docs", binaries: &[("helm-docs", "github.com/norwoodj/helm-docs/cmd/helm-docs")] };
+
 /// What every stack has, in build order: the slowest first, helm before Kueue's manifests are rendered.
 const MODULES: [Module; 5] = [
     Module {
@@ -71,6 +75,12 @@ pub fn build(layout: &Layout, provider: Provider) -> Result<()> {
 pub fn helm(layout: &Layout) -> Result<PathBuf> {
     build_all(layout, [&HELM])?;
     Ok(layout.bin().join("helm"))
+}
+
+/// Where helm-docs is, built as `build` does.
+pub fn helm_docs(layout: &Layout) -> Result<PathBuf> {
+    build_all(layout, [&HELM_DOCS])?;
+    Ok(layout.bin().join("helm-docs"))
 }
 
 fn build_all<'m>(layout: &Layout, modules: impl IntoIterator<Item = &'m Module>) -> Result<()> {

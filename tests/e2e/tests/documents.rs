@@ -49,7 +49,7 @@ fn root() -> PathBuf {
 }
 
 /// How lines begin that are not typed here, and why not.
-const ELSEWHERE: [(&str, &str); 45] = [
+const ELSEWHERE: [(&str, &str); 46] = [
     ("cargo run --release -- demo", "tests/docs.rs runs it, and with --serve tests/kubectl"),
     ("cargo test", "it is what runs the tests"),
     ("SETU_SLOW=3 cargo test", "just e2e runs it"),
@@ -65,6 +65,7 @@ const ELSEWHERE: [(&str, &str); 45] = [
         "helm install setu-b",
         "an installation beside the one that is typed here; tests/chart has the policies",
     ),
+    ("helm install setu . ", "tests/chart renders it in the chart's folder"),
     ("helm upgrade", "tests/chart"),
     ("helm uninstall", "tests/chart"),
     ("kubectl kustomize manifests", "tests/cluster.rs"),
@@ -137,7 +138,7 @@ fn lines((document, heading): (&str, &str)) -> Vec<String> {
 fn every_command_that_a_document_shows_is_typed_or_it_is_said_why_not() {
     let mut typed: Vec<String> = [INSTALL, FIRST_GANG].into_iter().chain(SECTIONS).flat_map(lines).collect();
     let docs = std::fs::read_dir(root().join("docs")).unwrap().map(|entry| entry.unwrap().path());
-    let top = ["README.md", "CONTRIBUTING.md"].map(|file| root().join(file));
+    let top = ["README.md", "CONTRIBUTING.md", "charts/setu/README.md"].map(|file| root().join(file));
     let mut all = Vec::new();
     for file in docs.chain(top).filter(|path| path.extension().is_some_and(|e| e == "md")) {
         all.extend(shown(&std::fs::read_to_string(file).unwrap()));

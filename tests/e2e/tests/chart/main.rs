@@ -14,6 +14,7 @@ mod admission;
 mod helm;
 mod hooks;
 mod install;
+mod readme;
 #[path = "../scenarios/real.rs"]
 mod real;
 mod render;

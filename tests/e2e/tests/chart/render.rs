@@ -17,12 +17,14 @@ fn rendered(file: Option<&str>, more: &[&str]) -> String {
     succeed(helm.args(values(file)).args(["--set", "crds.enabled=false"]).args(more))
 }
 
-fn documents(text: &str) -> Vec<Value> {
+/// The objects of a text.
+pub fn documents(text: &str) -> Vec<Value> {
     let all = serde_yaml::Deserializer::from_str(text).map(|d| Value::deserialize(d).unwrap());
     all.filter(|d| !d.is_null()).collect()
 }
 
-fn compare(path: &Path, made: &str) {
+/// Compares what was made with what is committed, or commits it.
+pub fn compare(path: &Path, made: &str) {
     if std::env::var_os("SETU_REGENERATE").is_some() {
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(path, made).unwrap();
@@ -30,7 +32,7 @@ fn compare(path: &Path, made: &str) {
     let committed = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         committed == made,
-        "{} is out of date: look at the change with SETU_REGENERATE=1 cargo test -p setu-e2e --test chart render",
+        "{} is out of date: look at the change that `just generate` makes",
         path.display()
     );
 }
@@ -435,7 +437,7 @@ fn policy_as_text_reaches_the_file_unchanged() {
 }
 
 /// What stands between fences of this kind, and in between.
-fn fenced<'t>(text: &'t str, kind: &str) -> Vec<&'t str> {
+pub fn fenced<'t>(text: &'t str, kind: &str) -> Vec<&'t str> {
     let fence = format!("```{kind}\n");
     text.split(fence.as_str()).skip(1).filter_map(|rest| rest.split("```").next()).collect()
 }
