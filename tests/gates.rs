@@ -756,6 +756,73 @@ fn a_gang_that_waits_for_what_its_local_queue_may_spend_goes_on_as_soon_as_nodes
     });
 }
 
+/// A gang of 99 nodes that is refused, with the check's parameters as they are then.
+async fn refused(stage: &Stage) {
+    let parameters = json!({
+        "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters", "metadata": {"name": ID},
+        "spec": {"gates": {"budget": {"maxNodes": 2}}},
+    });
+    stage.admin.create(&kinds::PROVISIONING_PARAMETERS, parameters).unwrap();
+    let reference = json!({"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": ID});
+    stage.admin.merge(&kinds::ADMISSION_CHECK, "", ID, &json!({"spec": {"parameters": reference}})).unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    stage.submit("hopeless", 3, "2s");
+    stage.until_told("hopeless", "3 nodes").await;
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert!(stage.admin.list(&kinds::NODE_CLAIM).is_empty());
+}
+
+#[test]
+fn a_refused_gang_runs_within_seconds_once_its_parameters_allow_it() {
+    played("", async |stage| {
+        let _setu = stage.start();
+        refused(stage).await;
+        let more = json!({"spec": {"gates": {"budget": {"maxNodes": 3}}}});
+        stage.admin.merge(&kinds::PROVISIONING_PARAMETERS, "", ID, &more).unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 3, "{}", stage.message("hopeless"));
+    });
+}
+
+#[test]
+fn a_gang_that_no_type_holds_runs_within_seconds_once_its_node_pool_has_one() {
+    played("", async |stage| {
+        let small =
+            json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["g4dn.xlarge"]}]);
+        let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": ID});
+        let of = |requirements: &Value| json!({"spec": {"template": {"spec": {"nodeClassRef": class, "requirements": requirements}}}});
+        stage.admin.merge(&kinds::NODE_POOL, "", ID, &of(&small)).unwrap();
+        let _setu = stage.start();
+        let mut job = world::job(ID, "large", 2, Some("2s"));
+        let limits = json!({"cpu": "1", "nvidia.com/gpu": "4"});
+        job["spec"]["template"]["spec"]["containers"][0]["resources"] =
+            json!({"requests": limits, "limits": limits});
+        stage.admin.create(&kinds::JOB, job).unwrap();
+        stage.until_told("large", "too little nvidia.com/gpu").await;
+        tokio::time::sleep(Duration::from_mins(2)).await;
+        assert!(stage.admin.list(&kinds::NODE_CLAIM).is_empty());
+        let large =
+            json!([{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["g5.12xlarge"]}]);
+        stage.admin.merge(&kinds::NODE_POOL, "", ID, &of(&large)).unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2, "{}", stage.message("large"));
+    });
+}
+
+#[test]
+fn a_refused_gang_is_deactivated_where_the_policy_rejects_what_yields_in_vain() {
+    played(
+        "defaults: {gates: {budget: {maxNodes: 2}}, retry: {onExhausted: Reject, yield: {limit: 0}}}",
+        async |stage| {
+            let _setu = stage.start();
+            stage.submit("hopeless", 3, "2s");
+            let inactive = |s: &Stage| s.workload("hopeless").is_some_and(|w| w["spec"]["active"] == false);
+            stage.until("it is deactivated", inactive).await;
+            assert!(stage.admin.list(&kinds::NODE_CLAIM).is_empty());
+        },
+    );
+}
+
 #[test]
 fn a_gang_behind_one_that_is_refused_starts_within_a_second_of_its_turn() {
     played("defaults: {gates: {budget: {maxNodes: 2}}}", async |stage| {

@@ -711,6 +711,47 @@ async fn a_kept_node_that_may_not_be_marked_holds_up_a_gang_no_longer_than_its_d
     stage.until("it runs on others", 600, |s| s.is("second", "Admitted")).await;
 }
 
+/// A gang of which one NodeClaim of the first attempt cannot be deleted; its attempt has failed, since no node comes.
+async fn with_a_claim_that_cannot_go(policy: &str) -> Stage {
+    let stage = Stage::new(Options::default(), policy);
+    world::weather(&stage.admin, &json!([{"nodePool": ID, "launchDelay": "2h"}]));
+    stage.job("gang", &queued());
+    stage.until("its NodeClaims are there", 60, |s| s.claims().len() == 2).await;
+    let name = stage.claims()[0]["metadata"]["name"].as_str().unwrap().to_owned();
+    let held = json!({"metadata": {"finalizers": ["example.com/for-ever", "karpenter.sh/termination"]}});
+    stage.admin.merge(&kinds::NODE_CLAIM, "", &name, &held).unwrap();
+    stage.until("the attempt is given up", 600, |s| s.is_in("gang", "RollingBack")).await;
+    world::calm(&stage.admin);
+    stage
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_cannot_be_deleted_holds_up_the_next_attempt_for_ten_minutes() {
+    let recorder = metrics::recorder().unwrap();
+    let _guard = ::metrics::set_default_local_recorder(&recorder);
+    let stage = with_a_claim_that_cannot_go("{retry: {inCheck: {base: 1s, max: 1s}}}").await;
+    tokio::time::sleep(Duration::from_mins(8)).await;
+    assert!(stage.is_in("gang", "RollingBack"), "{}", stage.says("gang"));
+    let told =
+        |s: &Stage| s.entry("gang")["message"].to_string().contains("cannot be deleted: see its finalizers");
+    stage.until("it is told of", 300, told).await;
+    stage.until("the next attempt succeeds", 300, |s| s.is("gang", "Admitted")).await;
+    assert_eq!(stage.claims().len(), 3);
+    stage.setu.context.set_gauges();
+    let page = recorder.handle().render();
+    let is_stuck =
+        |line: &&str| line.starts_with("setu_active_nodeclaims") && line.contains("state=\"stuck\"");
+    assert!(page.lines().find(is_stuck).is_some_and(|line| line.ends_with(" 1")), "{page}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_cannot_be_deleted_holds_the_quota_for_ten_minutes() {
+    let stage = with_a_claim_that_cannot_go("{retry: {inCheck: {limit: 0}}}").await;
+    tokio::time::sleep(Duration::from_mins(8)).await;
+    assert!(stage.is("gang", "QuotaReserved"), "{}", stage.says("gang"));
+    stage.until("the quota is given back", 300, |s| s.is_in("gang", "Yielded")).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_workload_that_is_deleted_at_any_time_leaves_nothing_remembered() {
     // Every request takes a few milliseconds, so each await of a reconcile is met.

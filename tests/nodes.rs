@@ -9,6 +9,7 @@ mod world;
 use serde_json::{Value, json};
 use setu::sim::api::{User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::telemetry::metrics;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ const ID: &str = "nodes";
 struct Stage {
     _cluster: Cluster,
     admin: User,
-    _setu: Setu,
+    setu: Setu,
 }
 
 impl Stage {
@@ -26,7 +27,7 @@ impl Stage {
         let defaults = format!("defaults: {{strategy: {{bufferTime: 1m}}{policy}}}");
         let (mut cluster, admin) = world::cluster(ID, world::policy(&defaults));
         let setu = cluster.start_setu(&Start::default());
-        Self { _cluster: cluster, admin, _setu: setu }
+        Self { _cluster: cluster, admin, setu }
     }
 
     /// Submits a gang of two pods with these tolerations, and waits until its nodes are up.
@@ -129,6 +130,8 @@ fn pod_of(daemon_set: &Value, node: &str) -> Value {
 #[tokio::test(start_paused = true)]
 async fn a_daemon_set_of_a_label_that_comes_later_is_reckoned_with_only_where_nodes_are_packed() {
     // Where each pod has its node, the pods stay unbound, and that is told.
+    let recorder = metrics::recorder().unwrap();
+    let recording = ::metrics::set_default_local_recorder(&recorder);
     let stage = Stage::new("");
     let daemon_set = stage.admin.create(&kinds::DAEMON_SET, discovered("191500m")).unwrap();
     stage.submit(&json!([])).await;
@@ -141,6 +144,10 @@ async fn a_daemon_set_of_a_label_that_comes_later_is_reckoned_with_only_where_no
     let told = |s: &Stage| s.admin.list(&kinds::EVENT).iter().any(|e| e["reason"] == "PodsUnbound");
     stage.until("its unbound pods are told of", told).await;
     assert_eq!(stage.running(), 0);
+    stage.setu.context.set_gauges();
+    let page = recorder.handle().render();
+    assert!(page.lines().any(|line| line == "setu_gangs_with_unbound_pods 1"), "{page}");
+    drop(recording);
 
     let stage = Stage::new(", packing: {mode: Fill}");
     stage.admin.create(&kinds::DAEMON_SET, discovered("100")).unwrap();

@@ -236,6 +236,25 @@ async fn a_journal_of_a_newer_release_is_left_alone() {
     assert_eq!(told, 1, "{events:#?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_journal_of_a_newer_release_is_left_alone_in_every_state() {
+    for text in VERSION_1.lines() {
+        let mut stage = Stage::new(&json!([{"nodePool": ID, "launchDelay": "2h"}]), &json!({})).await;
+        stage.until(StateName::WaitingReady).await;
+        stage.stop();
+        let mut journal: Value = serde_json::from_str(text).unwrap();
+        journal["version"] = json!(3);
+        journal["workloadUid"] = stage.workload().unwrap()["metadata"]["uid"].clone();
+        let newer = journal.to_string();
+        stage.write_journal(&newer);
+        let before = (stage.claims(), stage.workload().unwrap()["status"]["admissionChecks"].clone());
+        stage.restart();
+        stage.sleep(60).await;
+        assert_eq!(stage.text().unwrap(), newer);
+        assert_eq!((stage.claims(), stage.workload().unwrap()["status"]["admissionChecks"].clone()), before);
+    }
+}
+
 /// Journals that a release before version 2 wrote, one of each state.
 const VERSION_1: &str = include_str!("journals/version-1.jsonl");
 

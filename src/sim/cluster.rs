@@ -328,8 +328,8 @@ mod tests {
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn an_outage_of_the_api_server_is_logged_in_two_lines() {
+    /// What is logged of an outage of three minutes, in which a gang waits for its nodes.
+    async fn logged_of_an_outage(start: Start) -> Vec<String> {
         let lines = Lines::default();
         let written = lines.clone();
         let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
@@ -339,25 +339,59 @@ mod tests {
             1,
             &clock,
             &crate::sim::scenario::controller_name_of("out"),
-            PolicyFile::default(),
+            PolicyFile::parse("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {deadlines: {launch: 15m}}")
+.unwrap(),
         );
         let admin = cluster.server.user("admin");
         for object in crate::sim::scenario::objects("out", 100).unwrap() {
             let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();
             admin.create(kind, object).unwrap();
         }
-        let _setu = cluster.start_setu(&Start::default());
+        let weather = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": "kube-system", "name": "weather"},
+            "data": {"test": json!({"rules": [{"nodePool": "out", "launchDelay": "20m"}]}).to_string()},
+        });
+        admin.create(&kinds::CONFIG_MAP, weather).unwrap();
+        let requests = json!({"cpu": "1", "nvidia.com/gpu": "1"});
+        let job = json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {"namespace": "out", "name": "gang", "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
+            "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {"spec": {
+                "restartPolicy": "Never",
+                "containers": [{"name": "main", "image": "none", "resources": {"requests": requests, "limits": requests}}],
+            }}},
+        });
+        let _setu = cluster.start_setu(&start);
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        admin.create(&kinds::JOB, job).unwrap();
         tokio::time::sleep(Duration::from_secs(30)).await;
+        assert_eq!(admin.list(&kinds::NODE_CLAIM).len(), 2);
         lock(&lines.0).clear();
         cluster.set_down(true);
-        tokio::time::sleep(Duration::from_mins(5)).await;
+        tokio::time::sleep(Duration::from_mins(3)).await;
         cluster.set_down(false);
-        tokio::time::sleep(Duration::from_mins(1)).await;
+        tokio::time::sleep(Duration::from_secs(90)).await;
         let text = String::from_utf8(lock(&lines.0).clone()).unwrap();
-        let told: Vec<&str> = text.lines().collect();
-        assert!(told.len() == 2, "{text}");
-        assert!(told[0].contains("WARN") && told[0].contains("the API server does not answer"), "{text}");
-        assert!(told[1].contains("INFO") && told[1].contains("answers again seconds=30"), "{text}");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_outage_of_the_api_server_is_logged_in_two_lines() {
+        let told = logged_of_an_outage(Start::default()).await;
+        assert!(told.len() == 2, "{told:#?}");
+        assert!(told[0].contains("WARN") && told[0].contains("the API server does not answer"), "{told:#?}");
+        assert!(told[1].contains("INFO") && told[1].contains("answers again seconds=18"), "{told:#?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_logs_of_an_outage_that_it_stopped_leading_and_leads_again_too() {
+        let election = Some(Election { timing: Timing::default(), shards: 1 });
+        let told = logged_of_an_outage(Start { election, ..Start::default() }).await;
+        let expected = ["does not answer", "stopped leading", "answers again", "became leader"];
+        assert!(told.len() == expected.len(), "{told:#?}");
+        for words in expected {
+            assert!(told.iter().any(|line| line.contains(words)), "{words}: {told:#?}");
+        }
     }
 
     async fn until(holds: impl Fn() -> bool) {
