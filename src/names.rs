@@ -23,6 +23,8 @@ pub const PARAMETERS_KIND: &str = "ProvisioningParameters";
 pub const DEFAULT_CHECK: &str = "karpenter-provision";
 /// Kueue: label that names the LocalQueue of a Job.
 pub const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+/// Kueue: label of a Job that bounds, in seconds, how long its Workload runs.
+pub const MAX_EXECUTION: &str = "kueue.x-k8s.io/max-exec-time-seconds";
 /// Kueue: `spec.controllerName` of the checks that send a Workload's pods to another cluster.
 pub const MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";
 /// Kueue: annotation of every Workload that it made for a Job which may grow and shrink while it runs.
@@ -107,6 +109,10 @@ pub const NODEPOOL_HASH_VERSION: &str = "karpenter.sh/nodepool-hash-version";
 pub const MIN_VALUES_RELAXED: &str = "karpenter.sh/nodeclaim-min-values-relaxed";
 /// Karpenter: spot, on-demand or reserved.
 pub const CAPACITY_TYPE: &str = "karpenter.sh/capacity-type";
+/// Karpenter on AWS: label that names the capacity reservation a node is launched into.
+pub const RESERVATION_ID: &str = "karpenter.k8s.aws/capacity-reservation-id";
+/// Karpenter on AWS: label that tells whether that is a Capacity Block.
+pub const RESERVATION_TYPE: &str = "karpenter.k8s.aws/capacity-reservation-type";
 /// Karpenter: label set on a Node once it is registered.
 pub const REGISTERED: &str = "karpenter.sh/registered";
 /// Karpenter: label set on a Node once it is initialized.

@@ -24,7 +24,7 @@ fn acted<T>(run: &Run, act: impl AsyncFnOnce(&mut World<Embedded>) -> Result<T>)
         tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
-        let policy: PolicyFile = serde_yaml::from_str(&scenario::policy(run)?)?;
+        let policy: PolicyFile = serde_yaml::from_str(&scenario::policy(run, clock.now())?)?;
         let cluster = Cluster::start(1, &clock, &scenario::controller_name(run), policy);
         let watchman = Watchman::default();
         cluster.server.observe(Box::new(watchman.clone()));

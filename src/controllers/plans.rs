@@ -46,7 +46,8 @@ pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, R
     (policy, fault)
 }
 
-/// NodePools of which all live claims must be known: those with limits, and where shapes are learnt all.
+/// NodePools of which all live claims must be known: those with limits, and all where shapes are learnt or a tier's
+/// capacity reservations may have nodes of any.
 pub fn pools_to_read(context: &Context, policy: &Policy) -> Vec<String> {
     let learns = |pool: &NodePool| match policy.packing {
         PackingMode::PerPod => false,
@@ -54,7 +55,10 @@ pub fn pools_to_read(context: &Context, policy: &Policy) -> Vec<String> {
         PackingMode::Auto => policy.shapes.is_empty() && !pool.spec.template.spec.node_class_ref.is_kwok(),
     };
     let pools = context.stores.pools.state();
-    let read = pools.iter().filter(|p| learns(p) || p.spec.limits.as_ref().is_some_and(|l| !l.is_empty()));
+    let reserves = policy.tiers.iter().any(|tier| !tier.reservations.is_empty());
+    let read = pools
+        .iter()
+        .filter(|p| reserves || learns(p) || p.spec.limits.as_ref().is_some_and(|l| !l.is_empty()));
     read.map(|p| p.name_any()).collect()
 }
 
@@ -170,6 +174,7 @@ pub fn outcome(
         predecessors: &predecessors,
         settled: settled.as_deref(),
         edited: known.edited,
+        now,
     };
     match plan::plan(&cluster, request) {
         Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, now) {
@@ -283,6 +288,7 @@ mod tests {
             most: ResourceList::new(),
             or_more: 0,
             counted: BTreeSet::new(),
+            drawn: BTreeMap::new(),
         };
         let counted = not_reserved(&[claim("earlier"), claim("later")], &[reserved]);
         assert_eq!(counted.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["earlier"]);

@@ -86,7 +86,9 @@ impl Context {
             self.count_turn();
         }
         let arrived = (gone || claim.is("Initialized")) && waited_for(ObstacleReason::Guarded);
-        if arrived || (gone && waited_for(ObstacleReason::LimitExceeded)) {
+        let [limited, full] =
+            [ObstacleReason::LimitExceeded, ObstacleReason::ReservationFull].map(waited_for);
+        if arrived || (gone && limited) || (left && full) {
             self.next_turn();
             return;
         }

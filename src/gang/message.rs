@@ -31,8 +31,10 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                 )
             }
             Some(Outcome::Refuse(obstacle)) => {
+                let opens =
+                    obstacle.until.map_or_else(String::new, |t| format!(", or at {}", to_the_second(t)));
                 format!(
-                    "{}: {}. Gives its quota back, and continues once this is changed",
+                    "{}: {}. Gives its quota back, and continues once this is changed{opens}",
                     obstacle.reason, obstacle.message
                 )
             }

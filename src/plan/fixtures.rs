@@ -13,6 +13,7 @@ use crate::api::{
 };
 use crate::names;
 use crate::policy::Policy;
+use jiff::Timestamp;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -89,6 +90,7 @@ pub struct World {
     pub runtime_classes: Vec<Arc<RuntimeClass>>,
     pub device_classes: Vec<Arc<DeviceClass>>,
     pub storage: Storage,
+    pub now: Timestamp,
 }
 
 impl World {
@@ -115,6 +117,7 @@ impl World {
             runtime_classes: Vec::new(),
             device_classes: Vec::new(),
             storage: Storage::default(),
+            now: Timestamp::UNIX_EPOCH,
         }
     }
 
@@ -149,6 +152,7 @@ impl World {
             cohorts: &self.cohorts,
             local_queues: Some(&self.local_queues),
             namespace_labels: Some(&self.namespace),
+            now: self.now,
             ..Cluster::default()
         }
     }

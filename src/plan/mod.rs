@@ -26,6 +26,8 @@ pub mod passed;
 pub mod pools;
 pub mod quantity;
 pub mod requirements;
+pub mod reservations;
+mod reserved;
 pub mod resources;
 pub mod runtime;
 pub mod shapes;
@@ -50,12 +52,14 @@ use crate::policy::Policy;
 use crate::policy::file::Guards;
 use demand::PodSetDemand;
 use gates::guards::Traffic;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LimitRange, Toleration};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use market::Market;
 use offering::Offering;
-pub use outcome::{Most, Obstacle, ObstacleReason, Outcome, Plan, Reservation, Share, Slot};
+pub use outcome::{Most, Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use passed::PassedOver;
+pub use reserved::Reservation;
 use shapes::Shape;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -116,6 +120,8 @@ pub struct Cluster<'a> {
     pub settled: Option<&'a str>,
     /// What is done about NodePools that were just edited.
     pub edited: Edited,
+    /// The time, by which capacity reservations open and close.
+    pub now: Timestamp,
 }
 
 impl<'a> Cluster<'a> {

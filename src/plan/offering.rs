@@ -149,7 +149,10 @@ pub fn place_keys(policy: &Policy) -> Vec<String> {
     let shared = policy.colocation.iter().map(|colocation| colocation.topology_key.as_str());
     let asked = policy.tiers.iter().flat_map(|tier| &tier.requirements).map(|r| r.key.as_str());
     // Machines are told apart by their types.
-    let all = shared.chain(asked.filter(|key| !is_of_machine(normalized(key)))).map(normalized);
+    let reserved = policy.tiers.iter().any(|tier| !tier.reservations.is_empty());
+    let reserved = reserved.then_some(names::RESERVATION_ID);
+    let asked = asked.filter(|key| !is_of_machine(normalized(key)));
+    let all = shared.chain(asked).chain(reserved).map(normalized);
     let keys: BTreeSet<&str> = all.filter(|key| !TOLD.contains(key)).collect();
     keys.into_iter().map(str::to_owned).collect()
 }

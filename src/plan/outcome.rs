@@ -36,6 +36,22 @@ pub enum Outcome {
     Never(Obstacle),
 }
 
+impl Outcome {
+    /// Until when a gang stays refused by itself that is looked into again at this time anyway: not before its obstacle
+    /// clears, where time alone clears it.
+    pub fn refused_until(&self, again: Timestamp) -> Timestamp {
+        match self {
+            Self::Refuse(Obstacle {
+                reason: ObstacleReason::ReservationOpensLater,
+                until: Some(until),
+                ..
+            }) => *until,
+            Self::Refuse(Obstacle { until: Some(until), .. }) => again.min(*until),
+            _ => again,
+        }
+    }
+}
+
 /// What stands in the way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
@@ -63,6 +79,11 @@ pub enum ObstacleReason {
     TaintNotTolerated,
     FlavorMissing,
     QueueUnknown,
+    ReservationFull,
+    ReservationTooSmall,
+    ReservationNotOpen,
+    ReservationOpensLater,
+    ReservationClosesFirst,
     LimitExceeded,
     AmountUnknown,
     TooManyNodes,
@@ -108,6 +129,9 @@ impl ObstacleReason {
                 | Self::TooLarge
                 | Self::BudgetExceeded
                 | Self::PlacementForbidden
+                | Self::ReservationTooSmall
+                | Self::ReservationOpensLater
+                | Self::ReservationClosesFirst
                 | Self::StaticNodePool
                 | Self::TopologyUnmet
                 | Self::DeviceClass
@@ -206,23 +230,6 @@ pub struct Share {
     pub pods: u32,
 }
 
-/// What a gang is about to create in one NodePool.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Reservation {
-    /// The gang.
-    pub gang: String,
-    /// The NodePool.
-    pub node_pool: String,
-    /// Nodes.
-    pub nodes: u32,
-    /// The most that all of them may turn out to have, as far as is known.
-    pub most: ResourceList,
-    /// How many of them may have even more, because nothing is known of what they may become.
-    pub or_more: u32,
-    /// The devices of which these cannot have more even so.
-    pub counted: BTreeSet<String>,
-}
-
 impl Slot {
     /// Whether its claim is there already, and is not what the plan would have asked for.
     fn is_kept(&self) -> bool {
@@ -296,35 +303,6 @@ impl Plan {
         };
         let shapes: Vec<String> = self.groups().iter().map(shape).collect();
         hex_digest(&shapes.iter().map(String::as_str).collect::<Vec<_>>(), 8)
-    }
-
-    /// What this plan takes from each NodePool.
-    pub fn reservations(&self, gang: &str) -> Vec<Reservation> {
-        let mut all: Vec<Reservation> = Vec::new();
-        for (slot, count) in self.groups() {
-            let most = resources::times(&slot.most.resources, count);
-            let or_more = if slot.most.or_more { count } else { 0 };
-            let counted: BTreeSet<String> = slot.most.counted.iter().cloned().collect();
-            match all.iter_mut().find(|r| r.node_pool == slot.node_pool) {
-                Some(r) => {
-                    r.nodes = r.nodes.saturating_add(count);
-                    r.most = resources::sum(&r.most, &most);
-                    if or_more > 0 {
-                        r.counted = if r.or_more > 0 { &r.counted & &counted } else { counted };
-                        r.or_more = r.or_more.saturating_add(or_more);
-                    }
-                }
-                None => all.push(Reservation {
-                    gang: gang.to_owned(),
-                    node_pool: slot.node_pool.clone(),
-                    nodes: count,
-                    most,
-                    or_more,
-                    counted,
-                }),
-            }
-        }
-        all
     }
 
     /// Names of the pod sets that get nodes.

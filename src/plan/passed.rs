@@ -2,6 +2,7 @@
 //!
 //! Filled by `pools` with those that do not come into question, and completed once a way is chosen.
 
+use super::gates::Gate;
 use super::tiers::Choice;
 use super::{Obstacle, Plan};
 use serde::Serialize;
@@ -30,7 +31,7 @@ impl PassedOver {
 }
 
 /// The plan with every NodePool that it takes no nodes from: one whose way is closed, one that comes later or has run out
-/// lately, and those that do not come into question.
+/// lately, and those that do not come into question; and a note on each tier whose reservations are closed.
 pub fn told(mut plan: Plan, choices: &[Choice], closed: &[(&Choice, Obstacle)]) -> Plan {
     let used: BTreeSet<String> = plan.slots.iter().map(|slot| slot.node_pool.clone()).collect();
     let of = |pools: &BTreeSet<String>, reason: &str| -> Vec<PassedOver> {
@@ -40,6 +41,12 @@ pub fn told(mut plan: Plan, choices: &[Choice], closed: &[(&Choice, Obstacle)]) 
     let mut all = Vec::new();
     for (choice, obstacle) in closed {
         PassedOver::add(&mut all, of(&choice.pools, &obstacle.message));
+        if let Some((Gate::Reservations, tier)) = &obstacle.gate {
+            let note = format!("tier {tier} is passed over: {}", obstacle.message);
+            if !plan.notes.contains(&note) {
+                plan.notes.push(note);
+            }
+        }
     }
     for (index, choice) in (0..).zip(choices) {
         let reason =

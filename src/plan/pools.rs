@@ -8,7 +8,7 @@ use super::demand::PodSetDemand;
 use super::gates::readiness;
 use super::passed::PassedOver;
 use super::slots::fit::{self, Suits};
-use super::{Cluster, Obstacle, ObstacleReason, Request};
+use super::{Cluster, Obstacle, ObstacleReason, Request, reservations};
 use crate::api::NodePool;
 use crate::api::parameters::Tier;
 use crate::policy::preset::asks_for_accelerator;
@@ -135,7 +135,7 @@ fn draft(
         );
         return Err(Obstacle::new(ObstacleReason::NodePoolNotReady, message));
     }
-    let draft = Draft::new(pool, request, tier, wanted)?;
+    let draft = reservations::held(Draft::new(pool, request, tier, wanted)?, tier)?;
     // A static pool will not do later either.
     match (pool.spec.replicas, pool.unusable()) {
         (Some(_), Some(fault)) => Err(Obstacle::new(ObstacleReason::StaticNodePool, fault)),

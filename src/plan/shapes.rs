@@ -193,8 +193,15 @@ pub const ACCELERATOR_NAMES: [&str; 2] =
     ["karpenter.k8s.aws/instance-gpu-name", "karpenter.k8s.aws/instance-accelerator-name"];
 
 /// Well-known labels that say where or how a machine is bought, not what it is.
-const OF_PLACE: [&str; 5] =
-    [names::ZONE, names::ZONE_ID, names::REGION, names::CAPACITY_TYPE, names::NODEPOOL];
+const OF_PLACE: [&str; 7] = [
+    names::ZONE,
+    names::ZONE_ID,
+    names::REGION,
+    names::CAPACITY_TYPE,
+    names::NODEPOOL,
+    names::RESERVATION_ID,
+    names::RESERVATION_TYPE,
+];
 
 /// What is known of the types that a node with these requirements may be of.
 #[derive(Clone, Debug, Default)]

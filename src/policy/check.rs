@@ -5,6 +5,7 @@
 use super::Policy;
 use super::decode::decode;
 use super::file::PolicyFile;
+use super::reserved;
 use super::tree::{self, Path};
 use super::whole::{self, LEAST_WAIT};
 use crate::api::duration::Span;
@@ -156,6 +157,7 @@ impl Findings {
             }
             self.requirements(&at.key("requirements"), tier.requirements.iter());
             self.positive(&at.key("launchTimeout"), tier.launch_timeout);
+            self.0.extend(reserved::faults(tier).into_iter().map(|(path, told)| (at.join(&path), told)));
         }
     }
 

@@ -11,6 +11,7 @@ pub mod file;
 pub mod overrides;
 pub mod preset;
 pub mod reference;
+mod reserved;
 mod resolve;
 pub mod schema;
 pub mod settings;

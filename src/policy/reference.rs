@@ -169,6 +169,7 @@ impl<'a> Rows<'a> {
             Some("integer") => "number".to_owned(),
             Some("boolean") => "true or false".to_owned(),
             Some("string") if pattern.contains("hours") => "time".to_owned(),
+            Some("string") if schema["format"] == "date-time" => "point in time".to_owned(),
             Some("string") if pattern.contains("{1,6}") => "money".to_owned(),
             Some("string") => "text".to_owned(),
             _ => "value".to_owned(),

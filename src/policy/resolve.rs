@@ -264,7 +264,7 @@ mod tests {
     /// Every field of the vocabulary with a value that is not its default.
     pub const EVERYTHING: &str = "
 tiers:
-- {name: reserved, nodePoolName: gpu-reserved, zones: [a]}
+- {name: reserved, nodePoolName: gpu-reserved, zones: [a], reservations: [{id: cr-1, type: capacity-block, instanceType: p5.48xlarge, zone: a, nodes: 4, opens: 2026-12-01T08:00:00Z, closes: 2026-12-08T08:00:00Z}]}
 - {name: spot, nodePoolName: gpu, requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [spot]}], launchTimeout: 90s}
 capacityTypes: [on-demand, spot]
 mixedTiers: true

@@ -5,7 +5,7 @@ use super::check::{Finding, told};
 use super::tree::Path;
 use super::{Pace, Policy};
 use crate::api::duration::Span;
-use crate::api::parameters::{Allocatable, ColocationMode, PackingMode, Release};
+use crate::api::parameters::{Allocatable, CapacityType, ColocationMode, PackingMode, Release};
 
 /// Shortest wait of a retry: less would be a storm.
 pub const LEAST_WAIT: Span = Span::seconds(1);
@@ -41,6 +41,14 @@ pub fn faults(policy: &Policy) -> Vec<Finding> {
     if policy.release == Release::Warm && policy.warm_for == Span::default() {
         let message = "Warm needs warmFor: how long nodes wait for the next gang".to_owned();
         found.push((root.key("custody").key("release"), message));
+    }
+    let reserved = policy.tiers.iter().find(|tier| !tier.reservations.is_empty());
+    let left_out =
+        !policy.capacity_types.is_empty() && !policy.capacity_types.contains(&CapacityType::Reserved);
+    if let Some(tier) = reserved.filter(|_| left_out) {
+        let message =
+            format!("leaves out reserved, which the reservations of tier {} need; list it", tier.name);
+        found.push((root.key("capacityTypes"), message));
     }
     if policy.mixed_tiers {
         let at = root.key("mixedTiers");
@@ -130,6 +138,10 @@ mod tests {
             (
                 "defaults: {readiness: {allocatable: None}}\nchecks: {c: {packing: {mode: Fill}}}",
                 "checks.c: readiness.allocatable has to be Exact with packing.mode Fill",
+            ),
+            (
+                "defaults: {capacityTypes: [spot], tiers: [{name: t, reservations: [{id: cr-1, nodes: 1}]}]}",
+                "defaults.capacityTypes: leaves out reserved, which the reservations of tier t need; list it",
             ),
             ("defaults: {custody: {release: Warm}}", "defaults.custody.release: Warm needs warmFor"),
             (

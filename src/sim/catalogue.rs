@@ -22,7 +22,9 @@ pub struct InstanceType {
 /// Zones of the embedded cloud.
 pub const ZONES: [&str; 3] = ["us-east-1a", "us-east-1b", "us-east-1c"];
 /// Capacity types with the factor on the price.
-pub const CAPACITY_TYPES: [(&str, f64); 2] = [("on-demand", 1.0), ("spot", 0.4)];
+pub const CAPACITY_TYPES: [(&str, f64); 3] = [("on-demand", 1.0), ("spot", 0.4), (RESERVED, 0.0)];
+/// Capacity type that there is only where the weather has some.
+pub const RESERVED: &str = "reserved";
 /// What each zone adds to the price.
 const ZONE_PREMIUM: f64 = 0.01;
 
@@ -79,7 +81,7 @@ pub struct Offer {
     pub instance_type: &'static InstanceType,
     /// The zone.
     pub zone: &'static str,
-    /// `on-demand` or `spot`.
+    /// `on-demand`, `spot` or `reserved`.
     pub capacity_type: &'static str,
     /// US dollars per hour.
     pub price: f64,

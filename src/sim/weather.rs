@@ -2,6 +2,7 @@
 //!
 //! Each data key holds a YAML document `rules: [...]`; the rules of all keys count together.
 
+use super::catalogue::RESERVED;
 use crate::api::duration::Span;
 use serde::Deserialize;
 use serde_json::Value;
@@ -19,7 +20,7 @@ pub struct Place {
     pub instance_type: String,
     /// Its zone.
     pub zone: String,
-    /// `on-demand` or `spot`.
+    /// `on-demand`, `spot` or `reserved`.
     pub capacity_type: String,
     /// Labels of the claim.
     pub labels: BTreeMap<String, String>,
@@ -110,6 +111,11 @@ impl Weather {
         self.at(place).any(|rule| {
             rule.capacity.is_some_and(|room| live.values().filter(|p| rule.matches(p)).count() >= room)
         })
+    }
+
+    /// Whether a rule states how much reserved capacity there is at `place`.
+    pub fn reserves(&self, place: &Place) -> bool {
+        self.at(place).any(|rule| rule.capacity.is_some() && rule.capacity_type.as_deref() == Some(RESERVED))
     }
 
     /// How long a launch takes at least.

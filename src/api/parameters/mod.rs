@@ -7,12 +7,14 @@
 mod custody;
 mod gates;
 mod nodes;
+mod reservations;
 mod retry;
 mod strict;
 
 pub use custody::{Allocatable, Custody, NodeConditionWanted, OnNodeLost, Pinning, Readiness, Release};
 pub use gates::{Budget, Gate, Gates, Placement, Prices, Unknown};
 pub use nodes::{CapacityType, Colocation, ColocationMode, Packing, PackingMode, Shape, Tier};
+pub use reservations::{CapacityReservation, ReservationType};
 pub use retry::{Backoff, Compat, OnExhausted, Retry};
 
 use super::duration::Span;

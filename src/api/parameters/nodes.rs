@@ -1,5 +1,6 @@
 //! Which nodes are asked for: tiers to try in turn, shapes to pack pods into, and nearness.
 
+use super::reservations::CapacityReservation;
 use super::strict;
 use crate::api::amount::{self, Amounts};
 use crate::api::duration::Span;
@@ -26,6 +27,11 @@ pub struct Tier {
     /// tier is tried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub launch_timeout: Option<Span>,
+    /// Capacity reservations that all nodes of the tier are launched into. It is taken while all of them are open and have
+    /// room for the gang; those that open and close at other times belong into a tier of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub reservations: Vec<CapacityReservation>,
     /// Zones of the tier; empty means every zone of the NodePool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 64))]

@@ -107,15 +107,17 @@ impl Args {
         })
     }
 
-    fn cluster(&self, controller_name: &str, policy: PolicyFile) -> (Cluster, Spectator) {
-        let clock = if self.serve.is_some() {
+    fn clock(&self) -> Clock {
+        if self.serve.is_some() {
             // kubectl tells ages by its own clock.
-            Clock::wall()
-        } else {
-            // A fixed date, so that a run can be repeated to the last byte.
-            Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap_or(Timestamp::UNIX_EPOCH))
-        };
-        let cluster = Cluster::start(self.seed, &clock, controller_name, policy);
+            return Clock::wall();
+        }
+        // A fixed date, so that a run can be repeated to the last byte.
+        Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap_or(Timestamp::UNIX_EPOCH))
+    }
+
+    fn cluster(&self, controller_name: &str, policy: PolicyFile, clock: &Clock) -> (Cluster, Spectator) {
+        let cluster = Cluster::start(self.seed, clock, controller_name, policy);
         let spectator = Spectator::default();
         cluster.server.observe(Box::new(spectator.clone()));
         (cluster, spectator)
@@ -123,7 +125,7 @@ impl Args {
 
     async fn play(&self, door: Option<Door>) -> Result<(), Failure> {
         let policy = Play::policy().map_err(Failure::Failed)?;
-        let (cluster, spectator) = self.cluster(names::CONTROLLER_NAME, policy);
+        let (cluster, spectator) = self.cluster(names::CONTROLLER_NAME, policy, &self.clock());
         let mut play = Play::new(cluster, spectator.clone()).map_err(Failure::Failed)?;
         let served = door.is_some();
         let _kubeconfig = door.map(|door| door.serve(play.cluster())).transpose()?;
@@ -145,11 +147,12 @@ impl Args {
     /// if it was killed or interrupted.
     async fn scenario(&self, run: &Run, kill_after: Option<u64>, door: Option<Door>) -> Result<u64, Failure> {
         let invalid = |e: anyhow::Error| Failure::Invalid(format!("{e:#}"));
-        let policy = scenario::policy(run).map_err(invalid)?;
+        let clock = self.clock();
+        let policy = scenario::policy(run, clock.now()).map_err(invalid)?;
         let policy: PolicyFile = serde_yaml::from_str(&policy)
             .map_err(|e| Failure::Invalid(format!("the policy of {}: {e}", run.title)))?;
-        let (mut cluster, spectator) = self.cluster(&scenario::controller_name(run), policy);
-        let (witness, clock) = (spectator.clone(), cluster.clock.clone());
+        let (mut cluster, spectator) = self.cluster(&scenario::controller_name(run), policy, &clock);
+        let witness = spectator.clone();
         cluster.tell_of_faults(Arc::new(move |_, _| witness.announce(clock.now(), KILLED)));
         super::print(&format!("{}\n", run.title));
         let served = door.is_some();

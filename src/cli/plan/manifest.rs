@@ -28,14 +28,19 @@ pub fn workload(manifest: Value) -> Result<Workload, String> {
         }})],
     };
     let metadata = |key: &str| manifest.pointer(&format!("/metadata/{key}")).cloned();
-    let queue = manifest.pointer("/metadata/labels").and_then(|labels| labels.get(names::QUEUE)).cloned();
+    let label = |key: &str| manifest.pointer("/metadata/labels").and_then(|labels| labels.get(key)).cloned();
+    let queue = label(names::QUEUE);
+    let seconds = label(names::MAX_EXECUTION).and_then(|text| text.as_str()?.parse::<u32>().ok());
     let made = read(json!({
         "metadata": {
             "name": metadata("name").unwrap_or_else(|| json!("unnamed")),
             "namespace": metadata("namespace").unwrap_or_else(|| json!("default")),
             "annotations": overrides(&manifest),
         },
-        "spec": {"podSets": pod_sets, "queueName": queue.unwrap_or_else(|| json!(""))},
+        "spec": {
+            "podSets": pod_sets, "queueName": queue.unwrap_or_else(|| json!("")),
+            "maximumExecutionTimeSeconds": seconds,
+        },
     }))?;
     counted(made)
 }

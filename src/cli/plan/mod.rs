@@ -14,6 +14,7 @@ use crate::gang::identity::pin;
 use crate::plan::market::Market;
 use crate::plan::{self, Cluster, Obstacle, Outcome, Request, Ways};
 use crate::policy::overrides::{self, Ignored};
+use jiff::Timestamp;
 use objects::Objects;
 use std::path::PathBuf;
 
@@ -119,6 +120,7 @@ impl Args {
             traffic: Some(&traffic),
             predecessors: &predecessors,
             settled: settled.as_deref(),
+            now: Timestamp::now(),
             ..Cluster::default()
         };
         let outcome = plan::plan(&cluster, &request);

@@ -78,6 +78,8 @@ pub struct Gang<'a> {
     warm: Option<Vec<NodeClaim>>,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.
     untold: Vec<(Journal, Journal)>,
+    /// What is to be said against the plan of the attempt.
+    drawbacks: Vec<String>,
     /// The refusal that stands.
     refusal: Option<Refusal>,
     /// Tier of the attempt, for people.
@@ -203,6 +205,7 @@ impl<'a> Gang<'a> {
             storage: None,
             warm: None,
             untold: Vec::new(),
+            drawbacks: Vec::new(),
             refusal: None,
             tier,
             plan: None,
@@ -302,7 +305,8 @@ impl<'a> Gang<'a> {
             }
             if stepped {
                 if matches!(event, Event::Refused(_)) {
-                    let until = now + rules.yielding.wait(self.journal.memory.yields).signed();
+                    let again = now + rules.yielding.wait(self.journal.memory.yields).signed();
+                    let until = self.plan.as_ref().map_or(again, |plan| plan.refused_until(again));
                     pages.refused.refuse(&self.id, workload, context.causes_of_refusal(), (now, until));
                 }
                 if let Event::Failed(failure) | Event::Lost { failure, .. } = &event {
@@ -345,6 +349,7 @@ impl<'a> Gang<'a> {
         let before = std::mem::replace(&mut self.journal, next);
         let stepped = self.journal.seq != before.seq;
         if stepped {
+            self.note_drawbacks();
             self.journal.sign(&self.context.telemetry.instance);
         }
         let tier = self.journal.memory.way.tier;

@@ -44,7 +44,7 @@ impl Gang<'_> {
             self.log(step, &after);
             self.count(step, &before, &after);
             let moment = Moment { check: &self.identity.check, seq: after.seq, at: step.at };
-            for notice in notice::of_step(&after, &text).into_iter().chain(self.drawbacks(step)) {
+            for notice in notice::of_step(&after, &text).into_iter().chain(self.told_drawbacks(step)) {
                 self.context.events.publish(workload, moment, &notice);
             }
         }
@@ -57,23 +57,25 @@ impl Gang<'_> {
             to = %step.to, reason = %step.reason, attempt = after.memory.attempt, slots = after.memory.slots,
             last_failure = failure, "gang changed state"
         );
-        for note in self.notes(step) {
+        for note in self.drawbacks.iter().filter(|_| step.to == StateName::Provisioning) {
             tracing::warn!(workload = self.identity.workload_ref(), note, "a plan has a drawback");
         }
     }
 
-    /// What is to be said against the plan by which a step went to its nodes.
-    fn notes(&self, step: &Step) -> &[String] {
-        match &self.plan {
-            Some(Outcome::Provision(plan)) if step.to == StateName::Provisioning => &plan.notes,
-            _ => &[],
+    /// Notes what is to be said against the plan by which a step goes to its nodes. What gates warned of is in it alone:
+    /// a plan that was accepted is asked no gate again.
+    pub(super) fn note_drawbacks(&mut self) {
+        if let (StateName::Provisioning, Some(Outcome::Provision(plan))) =
+            (self.journal.state.name(), &self.plan)
+        {
+            self.drawbacks.clone_from(&plan.notes);
         }
     }
 
     /// The same for the gang's owner: once an attempt, and not again for each replacement.
-    fn drawbacks(&self, step: &Step) -> Option<Notice> {
-        let notes = self.notes(step);
-        (step.from == StateName::Validating && !notes.is_empty()).then(|| notice::of_plan(notes))
+    fn told_drawbacks(&self, step: &Step) -> Option<Notice> {
+        let begins = (step.from, step.to) == (StateName::Validating, StateName::Provisioning);
+        (begins && !self.drawbacks.is_empty()).then(|| notice::of_plan(&self.drawbacks))
     }
 
     fn count(&self, step: &Step, before: &Journal, after: &Journal) {

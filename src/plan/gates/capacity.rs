@@ -422,6 +422,7 @@ mod tests {
             most: ResourceList::new(),
             or_more: 0,
             counted: BTreeSet::new(),
+            drawn: BTreeMap::new(),
         };
         world.reserved = vec![reserved("g1", "gpu", 9), reserved("g2", "cpu", 9), reserved("g2", "gpu", 1)];
         assert_eq!(world.provisioned().slots.len(), 2);

@@ -11,6 +11,7 @@ pub mod local_queue;
 pub mod placement;
 pub mod quota;
 pub mod readiness;
+pub mod reservations;
 
 use super::{Cluster, Obstacle, ObstacleReason, Plan, Request};
 use crate::api::parameters;
@@ -27,6 +28,8 @@ pub enum Gate {
     Placement,
     /// Readiness of the NodePools and their NodeClasses.
     Readiness,
+    /// Time and room of the tier's capacity reservations.
+    Reservations,
     /// How large a gang may be.
     Size,
     /// What a gang may cost.
@@ -44,6 +47,7 @@ impl fmt::Display for Gate {
         f.pad(match self {
             Self::Placement => "placement",
             Self::Readiness => "readiness",
+            Self::Reservations => "reservations",
             Self::Size => "size",
             Self::Budget => "budget",
             Self::Guards => "guards",
@@ -87,7 +91,7 @@ impl fmt::Display for Answer {
 pub struct Report {
     /// The gate.
     pub gate: Gate,
-    /// The NodePool or ClusterQueue it is about; empty where it is about the gang as a whole.
+    /// The NodePool, tier or ClusterQueue it is about; empty where it is about the gang as a whole.
     pub subject: String,
     /// The answer.
     pub answer: Answer,
@@ -190,6 +194,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
     let policy = request.policy;
     let mut reports = placement::ask(cluster, request);
     reports.extend(readiness::ask(cluster, policy, plan));
+    reports.extend(reservations::ask(cluster, request, plan));
     reports.push(budget::size(policy, plan));
     reports.extend(budget::ask(policy, plan));
     reports.extend(guards::ask(cluster, plan));

@@ -9,7 +9,7 @@ use super::{Actor, Stage, Touched};
 use crate::names;
 use crate::sim::api::kinds::{self, Kind};
 use crate::sim::api::{Preconditions, User};
-use crate::sim::catalogue::{Offer, offers};
+use crate::sim::catalogue::{Offer, RESERVED, offers};
 use crate::sim::values::{
     annotation, condition, created, is_going, label, list, map, name, noted, seconds, set, text, uid,
     with_condition,
@@ -227,6 +227,7 @@ impl Karpenter {
         let requests = map(claim, "/spec/resources/requests");
         offers()
             .filter(|offer| offer.instance_type.fits(&requests) && allowed(claim, &offer.on(place)))
+            .filter(|offer| offer.capacity_type != RESERVED || weather.reserves(&offer.on(place)))
             .filter(|offer| !weather.is_full(&offer.on(place), &self.live))
             .map(|offer| (offer.price * weather.price_factor(&offer.on(place)), offer))
             .min_by(|(a, _), (b, _)| a.total_cmp(b))
@@ -236,11 +237,18 @@ impl Karpenter {
     fn launched(&mut self, user: &User, claim: &Value, offer: &Offer, now: Timestamp) {
         self.instances = self.instances.saturating_add(1);
         let place = offer.on(&place(claim));
-        let labels = json!({
+        let mut labels = json!({
             "node.kubernetes.io/instance-type": place.instance_type,
             "topology.kubernetes.io/zone": place.zone,
             (names::CAPACITY_TYPE): place.capacity_type,
         });
+        let ids =
+            list(claim, "/spec/requirements").iter().filter(|r| text(r, "/key") == names::RESERVATION_ID);
+        if let Some(id) =
+            ids.flat_map(|r| list(r, "/values")).next().filter(|_| offer.capacity_type == RESERVED)
+        {
+            set(&mut labels, &[names::RESERVATION_ID], id.clone());
+        }
         self.live.insert(name(claim).to_owned(), place);
         let _ = user.merge(&kinds::NODE_CLAIM, "", name(claim), &json!({"metadata": {"labels": labels}}));
         let status = json!({"status": {

@@ -10,6 +10,7 @@ use crate::sim::actors::kueue::eviction as evicted;
 use crate::sim::actors::machines::RUN_FOR;
 use crate::sim::values::{seconds, set, text};
 use anyhow::{Context as _, Result};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::discovery::{ApiResource, Scope};
@@ -55,15 +56,15 @@ pub fn objects(id: &str, gpus: u32) -> Result<Vec<Value>> {
     documents(&filled)
 }
 
-/// The policy file of a run.
-pub fn policy(run: &Run) -> Result<String> {
+/// The policy file of a run that begins now. `${now+40s}` in it is the time 40 seconds later.
+pub fn policy(run: &Run, now: Timestamp) -> Result<String> {
     let policy = json!({
         "apiVersion": "setu.kueue.x-k8s.io/v1alpha1",
         "kind": "Policy",
         "guards": run.scenario.guards.as_object().cloned().unwrap_or_default(),
         "defaults": run.scenario.policy.as_object().cloned().unwrap_or_default(),
     });
-    Ok(substituted(&policy, &run.id)?.to_string())
+    timed(&substituted(&policy, &run.id)?.to_string(), now)
 }
 
 impl<T: Theatre> World<T> {
@@ -349,6 +350,19 @@ pub(super) fn filled(text: &str, id: &str) -> String {
 /// A value with the scenario's id filled in.
 fn substituted(value: &Value, id: &str) -> Result<Value> {
     Ok(serde_json::from_str(&filled(&value.to_string(), id))?)
+}
+
+/// Text with the times filled in that are written as spans from now.
+fn timed(text: &str, now: Timestamp) -> Result<String> {
+    let mut parts = text.split("${now+");
+    let mut filled = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (span, rest) = part.split_once('}').context("${now+ has no end")?;
+        let span: Span = span.parse().with_context(|| format!("in ${{now+{span}}}"))?;
+        filled += &seconds(now.checked_add(span.signed())?);
+        filled += rest;
+    }
+    Ok(filled)
 }
 
 fn documents(text: &str) -> Result<Vec<Value>> {

@@ -139,6 +139,7 @@ pub fn gate(gate: Gate, subject: &str, result: Checked) {
             counter!(catalog::CAPACITY.name, "nodepool" => subject, "result" => result).increment(1);
         }
         Gate::Quota => counter!(catalog::QUOTA.name, "queue" => subject, "result" => result).increment(1),
-        Gate::Placement | Gate::Readiness | Gate::Size | Gate::Budget | Gate::Guards => {}
+        Gate::Placement | Gate::Readiness | Gate::Reservations | Gate::Size | Gate::Budget | Gate::Guards => {
+        }
     }
 }

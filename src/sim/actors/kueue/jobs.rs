@@ -2,6 +2,7 @@
 
 use super::checks;
 use super::{FINALIZER, QUEUE, conditions, is_suspended, set_status};
+use crate::names;
 use crate::sim::api::Preconditions;
 use crate::sim::api::User;
 use crate::sim::api::kinds;
@@ -88,7 +89,9 @@ fn create(
                 "blockOwnerDeletion": true,
             }],
         },
-        "spec": {"queueName": label(owner, QUEUE), "active": true, "priority": priority, "podSets": pod_sets},
+        "spec": {"queueName": label(owner, QUEUE), "active": true, "priority": priority, "podSets": pod_sets,
+            "maximumExecutionTimeSeconds": label(owner, names::MAX_EXECUTION).parse::<u32>().ok(),
+        },
     });
     // Already there: made in an earlier look.
     let _ = user.create(&kinds::WORKLOAD, workload);

@@ -37,8 +37,13 @@ impl Real {
     pub fn new(stack: &Arc<Stack>, shared: &Shared, run: &Run) -> Result<Self> {
         let folder = stack.folder().join("scenarios").join(&run.id);
         let arguments: Vec<&str> = run.scenario.arguments.iter().map(String::as_str).collect();
-        let setu =
-            Setu::new(&shared.kubeconfig, &controller_name(run), &policy(run)?, &folder)?.with(&arguments);
+        let setu = Setu::new(
+            &shared.kubeconfig,
+            &controller_name(run),
+            &policy(run, jiff::Timestamp::now())?,
+            &folder,
+        )?
+        .with(&arguments);
         let (client, kinds) = (stack.client()?, Arc::clone(&shared.kinds));
         Ok(Self { stack: Arc::clone(stack), client, kinds, setu, aws_type: None })
     }

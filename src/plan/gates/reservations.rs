@@ -1,0 +1,405 @@
+//! Capacity reservations of the tier that a plan is of: whether they are open for as long as the gang may run, and have room
+//! for its nodes.
+
+use super::{Answer, Gate, Report};
+use crate::api::NodeClaim;
+use crate::api::parameters::{CapacityReservation, Tier};
+use crate::names;
+use crate::plan::reservations::{Room, ids};
+use crate::plan::{Cluster, ObstacleReason, Plan, Request, lifetime, tiers, warm};
+use crate::words::{counted, few, to_the_second};
+use jiff::Timestamp;
+use std::collections::BTreeSet;
+
+/// One report on their time and one on their room, if the tier has any.
+pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
+    let tiers = tiers::of_policy(request.policy);
+    let mut tiers = tiers.iter().skip(usize::try_from(plan.tier).unwrap_or(usize::MAX));
+    let Some(tier) = tiers.next().filter(|tier| !tier.reservations.is_empty()) else { return Vec::new() };
+    let falls_on = request.policy.mixed_tiers && tiers.next().is_some();
+    let report = || Report::of(Gate::Reservations, &tier.name);
+    let next = if falls_on { Next::Tier } else { Next::None };
+    vec![time(report(), cluster, request, tier), room(report(), (cluster, request), plan, (tier, next))]
+}
+
+/// Where nodes of a gang come from that find no room.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Next {
+    /// From the next tier.
+    Tier,
+    /// From nowhere.
+    None,
+}
+
+/// Whether all of them are open, and stay so until the gang has ended.
+fn time(report: Report, cluster: &Cluster<'_>, request: &Request<'_>, tier: &Tier) -> Report {
+    let (now, limits) = (cluster.now, request.policy.deadlines);
+    let times = |time: fn(&CapacityReservation) -> Option<Timestamp>| {
+        tier.reservations.iter().filter_map(move |one| Some((one, time(one)?)))
+    };
+    let later = times(|one| one.opens).filter(|(_, opens)| *opens > now).max_by_key(|(_, opens)| *opens);
+    let runs = lifetime::of_job(request.workload);
+    if let Some((one, ends)) = times(CapacityReservation::ends).min_by_key(|(_, ends)| *ends) {
+        let closing = one.closing().unwrap_or_default();
+        if ends <= now {
+            let message = format!("{one} {closing}, which is over; take it out of tier {}", tier.name);
+            return report.answer(Answer::Refuse, message).because(ObstacleReason::ReservationClosesFirst);
+        }
+        let begins = later.map_or(now, |(_, opens)| opens);
+        let needed = limits.gang.signed().saturating_add(runs.unwrap_or_default().signed());
+        if begins.checked_add(needed).is_ok_and(|end| end > ends) {
+            let runs = runs.map_or_else(String::new, |runs| format!(" and run for {runs}"));
+            let message = format!(
+                "{one} {closing}, and the gang may take {} to start{runs}, which is longer",
+                limits.gang
+            );
+            return report.answer(Answer::Refuse, message).because(ObstacleReason::ReservationClosesFirst);
+        }
+    }
+    if let Some((one, opens)) = later {
+        // Quota is held no longer than for any other gate.
+        let soon = now.checked_add(limits.gang.signed()).is_ok_and(|by| opens <= by);
+        let (answer, reason) = if soon {
+            (Answer::Wait, ObstacleReason::ReservationNotOpen)
+        } else {
+            (Answer::Refuse, ObstacleReason::ReservationOpensLater)
+        };
+        let message = format!("{one} opens at {}", to_the_second(opens));
+        return report.answer(answer, message).because(reason).until(Some(opens));
+    }
+    match times(CapacityReservation::ends).min_by_key(|(_, ends)| *ends) {
+        Some((one, _)) => {
+            let closing = one.closing().unwrap_or_default();
+            if runs.is_some() {
+                return report.allow(format!("{one} {closing}, after the gang"));
+            }
+            let message = format!(
+                "{one} {closing}, and nothing bounds how long the gang runs: what runs then loses its nodes; label the Job with {}",
+                names::MAX_EXECUTION
+            );
+            report.answer(Answer::Warn, message)
+        }
+        None => report.allow(format!("{} open for good", are(&tier.reservations))),
+    }
+}
+
+/// Whether they have room for all nodes that are to come from them.
+fn room(
+    report: Report,
+    (cluster, request): (&Cluster<'_>, &Request<'_>),
+    plan: &Plan,
+    (tier, next): (&Tier, Next),
+) -> Report {
+    let known: BTreeSet<String> = tier.reservations.iter().map(|one| one.id.clone()).collect();
+    let mut room = Room::of(tier);
+    let total = room.places();
+    for claim in others(cluster, request, plan) {
+        room.give(1, &ids(claim));
+    }
+    let reserved = cluster.reserved.iter().filter(|other| other.gang != request.gang);
+    for (ids, nodes) in reserved.flat_map(|other| &other.drawn) {
+        room.give(*nodes, ids);
+    }
+    let free = room.places();
+    let (mut needed, mut placed) = (0_u32, 0_u32);
+    for (slot, nodes) in plan.groups() {
+        if !ids(&slot.template).is_disjoint(&known) {
+            needed = needed.saturating_add(nodes);
+            placed = placed.saturating_add(room.give_like(nodes, &slot.template));
+        }
+    }
+    let all: Vec<String> = tier.reservations.iter().map(ToString::to_string).collect();
+    let have = if all.len() == 1 { "has" } else { "have" };
+    let names = few(all.iter().map(String::as_str));
+    let figures = format!("{names} {have} room for {placed} of {}", counted(needed, "node"));
+    if placed == needed {
+        return report.allow(figures);
+    }
+    if next == Next::Tier && placed > 0 {
+        let message = format!("{figures}; the next tier is asked for the others");
+        return report.answer(Answer::Warn, message).because(ObstacleReason::ReservationFull);
+    }
+    if needed > total {
+        return report.answer(Answer::Refuse, figures).because(ObstacleReason::ReservationTooSmall);
+    }
+    let used = total.saturating_sub(free);
+    let used = if used == 0 { String::new() } else { format!(", as {used} of {total} are in use") };
+    report.answer(Answer::Wait, figures + &used).because(ObstacleReason::ReservationFull)
+}
+
+/// Claims that are neither the gang's nor taken over by it. One that goes has its place until it is gone.
+fn others<'c>(
+    cluster: &Cluster<'c>,
+    request: &Request<'_>,
+    plan: &Plan,
+) -> impl Iterator<Item = &'c NodeClaim> {
+    let uid = request.workload.metadata.uid.clone().unwrap_or_default();
+    let gang = request.gang.to_owned();
+    let taken = warm::of_plan(plan, cluster.warm);
+    let taken: BTreeSet<String> = taken.values().filter_map(|claim| claim.metadata.name.clone()).collect();
+    cluster.pool_claims.iter().filter(move |claim| {
+        let is_own = claim.label(names::GANG) == gang && claim.label(names::WORKLOAD_UID) == uid;
+        !is_own && !claim.metadata.name.as_ref().is_some_and(|name| taken.contains(name))
+    })
+}
+
+/// Their names with the verb.
+fn are(all: &[CapacityReservation]) -> String {
+    let verb = if all.len() == 1 { "is" } else { "are" };
+    let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+    format!("{} {verb}", few(all.iter().map(String::as_str)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::fixtures::{World, object, patched, pod_set, pool};
+    use crate::plan::{Outcome, Reservation, Ways, survey};
+    use serde_json::{Value, json};
+    use std::collections::BTreeMap;
+
+    /// A gang of so many nodes at midnight, with these reservations in its first tier and on-demand in its second.
+    fn world(nodes: i64, reservations: &Value) -> World {
+        let mut world = World::new().workload(&json!({"spec": {"podSets": [pod_set("main", 1)]}}));
+        world.workload.spec.pod_sets[0].count = nodes.try_into().unwrap();
+        let kinds =
+            json!({"key": names::CAPACITY_TYPE, "operator": "In", "values": ["reserved", "on-demand"]});
+        let types = json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5", "p4"]});
+        let zones = json!({"key": names::ZONE, "operator": "In", "values": ["a", "b"]});
+        let pools = json!({"spec": {"template": {"spec": {"requirements": [kinds, types, zones]}}}});
+        world.pools = vec![pool("gpu", &pools)];
+        let on_demand = json!([{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}]);
+        world.policy.tiers = object(json!([
+            {"name": "reserved", "reservations": reservations},
+            {"name": "bought", "requirements": on_demand},
+        ]));
+        world.now = "2026-12-01T00:00:00Z".parse().unwrap();
+        world
+    }
+
+    fn alone(nodes: i64, reservations: &Value) -> World {
+        let mut world = world(nodes, reservations);
+        world.policy.tiers.pop();
+        world
+    }
+
+    fn runs(mut world: World, hours: u32) -> World {
+        world.workload.spec.maximum_execution_time_seconds = Some(hours * 3_600);
+        world
+    }
+
+    fn claim(uid: &str, change: &Value) -> NodeClaim {
+        object(patched(
+            json!({
+                "metadata": {"name": uid, "labels": {(names::GANG): uid, (names::WORKLOAD_UID): uid}},
+                "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
+            }),
+            change,
+        ))
+    }
+
+    fn launched(id: &str) -> NodeClaim {
+        claim("other", &json!({"metadata": {"labels": {(names::RESERVATION_ID): id}}}))
+    }
+
+    fn required(claim: &NodeClaim, key: &str) -> Vec<String> {
+        claim.spec.requirements.iter().filter(|r| r.key == key).flat_map(|r| r.values.clone()).collect()
+    }
+
+    #[test]
+    fn nodes_ask_for_reserved_capacity_of_the_ids_types_and_zones_that_the_tier_names() {
+        let of =
+            |second: &Value| json!([{"id": "cr-1", "nodes": 2, "instanceType": "p5", "zone": "a"}, second]);
+        let both = world(2, &of(&json!({"id": "cr-2", "nodes": 2, "instanceType": "p4", "zone": "a"})));
+        let plan = both.provisioned();
+        let claim = &plan.slots[0].template;
+        assert_eq!(required(claim, names::CAPACITY_TYPE), ["reserved"]);
+        assert_eq!(required(claim, names::RESERVATION_ID), ["cr-1", "cr-2"]);
+        assert_eq!(required(claim, names::INSTANCE_TYPE), ["p4", "p5"]);
+        assert_eq!(required(claim, names::ZONE), ["a"]);
+        assert!(!claim.metadata.labels.as_ref().unwrap().contains_key(names::RESERVATION_ID));
+        let open = world(2, &of(&json!({"id": "cr-2", "nodes": 2}))).provisioned();
+        assert_eq!(required(&open.slots[0].template, names::ZONE), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_node_pool_without_reserved_capacity_is_none_for_reservations() {
+        let mut world = alone(2, &json!([{"id": "cr-1", "nodes": 2}]));
+        let kinds = json!([{"key": names::CAPACITY_TYPE, "operator": "In", "values": ["on-demand"]}]);
+        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": kinds}}}}))];
+        let expected = "tier reserved, whose nodes come from reservations, asks for karpenter.sh/capacity-type [reserved], but \
+                        NodePool gpu offers [on-demand]";
+        assert_eq!(world.obstacle().1, expected);
+    }
+
+    #[test]
+    fn a_reservation_with_room_for_half_of_the_gang_is_passed_over_with_the_figures() {
+        let eight = json!([{"id": "cr-1", "nodes": 8}]);
+        let mut world = world(8, &eight);
+        assert_eq!(&*world.provisioned().way, "reserved");
+        world.claims = (0..4).map(|_| launched("cr-1")).collect();
+        world.claims.push(launched("cr-2"));
+        let plan = world.provisioned();
+        let expected =
+            "tier reserved is passed over: reservation cr-1 has room for 4 of 8 nodes, as 4 of 8 are in use";
+        assert_eq!((&*plan.way, plan.notes), ("bought", vec![expected.to_owned()]));
+        world.policy.tiers.pop();
+        let (reason, message) = world.obstacle();
+        assert_eq!(reason, ObstacleReason::ReservationFull);
+        assert!(expected.ends_with(&message), "{message}");
+        let small = alone(9, &eight);
+        let Outcome::Refuse(obstacle) = small.plan() else { panic!("it can never have room") };
+        assert_eq!(obstacle.message, "reservation cr-1 has room for 8 of 9 nodes");
+    }
+
+    #[test]
+    fn tiers_that_may_be_mixed_take_what_room_there_is_and_warn() {
+        let mut world = world(8, &json!([{"id": "cr-1", "nodes": 4}]));
+        world.policy.mixed_tiers = true;
+        let plan = world.provisioned();
+        let expected = "reservation cr-1 has room for 4 of 8 nodes; the next tier is asked for the others";
+        assert_eq!((&*plan.way, plan.notes), ("reserved", vec![expected.to_owned()]));
+        world.claims = (0..4).map(|_| launched("cr-1")).collect();
+        assert_eq!(&*world.provisioned().way, "bought");
+        world.policy.tiers.pop();
+        assert_eq!(world.obstacle().0, ObstacleReason::ReservationTooSmall);
+    }
+
+    #[test]
+    fn what_is_on_its_way_into_a_reservation_has_its_place_there_already() {
+        let two = json!([{"id": "cr-1", "nodes": 2}, {"id": "cr-2", "nodes": 2}]);
+        let asks = |ids: &Value| {
+            let ids = json!([{"key": names::RESERVATION_ID, "operator": "In", "values": ids}]);
+            claim("other", &json!({"spec": {"requirements": ids}}))
+        };
+        let mut world = alone(4, &two);
+        world.claims = vec![asks(&json!(["cr-3"]))];
+        assert_eq!(world.provisioned().nodes(), 4);
+        world.claims.push(asks(&json!(["cr-1", "cr-2"])));
+        assert!(
+            world.obstacle().1.starts_with("reservation cr-1, reservation cr-2 have room for 3 of 4 nodes")
+        );
+        world.claims.clear();
+        let plan = world.provisioned();
+        let other = Reservation { gang: "g2".to_owned(), ..plan.reservations("g2").remove(0) };
+        assert_eq!(other.drawn, BTreeMap::from([(["cr-1".to_owned(), "cr-2".to_owned()].into(), 4)]));
+        world.reserved = vec![other];
+        assert!(world.obstacle().1.contains("have room for 0 of 4 nodes, as 4 of 4 are in use"));
+    }
+
+    #[test]
+    fn own_nodes_of_the_gang_are_not_counted_twice() {
+        let mut world = alone(2, &json!([{"id": "cr-1", "nodes": 2}]));
+        world.workload.metadata.uid = Some("own".to_owned());
+        let own = json!({"metadata": {"labels": {(names::GANG): "g1", (names::RESERVATION_ID): "cr-1"}}});
+        world.claims = vec![claim("own", &own)];
+        assert_eq!(world.provisioned().nodes(), 2);
+        world.claims = vec![launched("cr-1")];
+        assert_eq!(world.obstacle().0, ObstacleReason::ReservationFull);
+    }
+
+    #[test]
+    fn a_reservation_of_a_zone_that_the_nodes_cannot_be_in_has_no_room_for_them() {
+        let zoned = json!([{"id": "cr-1", "nodes": 2, "zone": "a"}, {"id": "cr-2", "nodes": 2, "zone": "b"}]);
+        let mut world = alone(3, &zoned);
+        assert_eq!(world.provisioned().nodes(), 3);
+        world.policy.colocation = Some(crate::policy::Colocation {
+            topology_key: names::ZONE.to_owned(),
+            mode: crate::api::parameters::ColocationMode::Required,
+        });
+        assert!(world.obstacle().1.contains("have room for 2 of 3 nodes"), "{}", world.obstacle().1);
+    }
+
+    #[test]
+    fn before_a_reservation_opens_the_next_tier_is_taken_or_its_opening_waited_for() {
+        let opening = |at: &str| json!([{"id": "cr-1", "type": "capacity-block", "nodes": 2, "opens": at}]);
+        let soon = "2026-12-01T00:15:00Z";
+        assert_eq!(&*world(2, &opening(soon)).provisioned().way, "bought");
+        let mut world = alone(2, &opening(soon));
+        let Outcome::Wait(obstacle) = world.plan() else {
+            panic!("it opens within the time that quota is held")
+        };
+        assert_eq!(
+            (obstacle.reason, obstacle.until),
+            (ObstacleReason::ReservationNotOpen, soon.parse().ok())
+        );
+        assert_eq!(obstacle.message, "Capacity Block cr-1 opens at 2026-12-01T00:15:00Z");
+        world.now = soon.parse().unwrap();
+        assert_eq!(world.provisioned().nodes(), 2);
+        let late: Timestamp = "2026-12-01T00:15:01Z".parse().unwrap();
+        let again = Timestamp::UNIX_EPOCH;
+        let outcome = alone(2, &opening(&late.to_string())).plan();
+        assert_eq!(outcome.refused_until(again), late);
+        let Outcome::Refuse(obstacle) = outcome else { panic!("quota is not held for so long") };
+        assert_eq!(obstacle.reason, ObstacleReason::ReservationOpensLater);
+        let other = crate::plan::Obstacle { reason: ObstacleReason::TooManyNodes, ..obstacle };
+        assert_eq!(Outcome::Refuse(other).refused_until(again), again);
+    }
+
+    #[test]
+    fn a_gang_that_cannot_end_before_a_reservation_does_is_passed_over() {
+        let closing = |kind: &str| json!([{"id": "cr-1", "type": kind, "nodes": 2, "opens": "2026-12-01T00:10:00Z", "closes": "2026-12-01T04:04:00Z"}]);
+        // It may begin after ten minutes and take fifteen to start; a Capacity Block gives up its nodes 40 minutes before.
+        let way = |kind: &str, hours| runs(world(2, &closing(kind)), hours).provisioned();
+        for (kind, hours, note) in [
+            (
+                "default",
+                4,
+                "reservation cr-1 closes at 2026-12-01T04:04:00Z, and the gang may take 15m to start and run for 4h, which is longer",
+            ),
+            (
+                "capacity-block",
+                3,
+                "Capacity Block cr-1 closes at 2026-12-01T04:04:00Z and gives up its nodes at 2026-12-01T03:24:00Z, and the gang may \
+                 take 15m to start and run for 3h, which is longer",
+            ),
+        ] {
+            let plan = way(kind, hours);
+            let expected = format!("tier reserved is passed over: {note}");
+            assert_eq!((&*plan.way, plan.notes), ("bought", vec![expected]));
+            let mut open = runs(alone(2, &closing(kind)), hours - 1);
+            assert_eq!(open.obstacle().0, ObstacleReason::ReservationNotOpen);
+            open.now = "2026-12-01T00:10:00Z".parse().unwrap();
+            assert_eq!((&*open.provisioned().way, open.provisioned().notes), ("reserved", vec![]));
+        }
+    }
+
+    #[test]
+    fn a_gang_that_nothing_bounds_starts_with_a_warning_and_none_starts_once_it_is_over() {
+        let mut world = alone(2, &json!([{"id": "cr-1", "nodes": 2, "closes": "2026-12-01T04:00:00Z"}]));
+        let note = "reservation cr-1 closes at 2026-12-01T04:00:00Z, and nothing bounds how long the gang runs: what runs then \
+                    loses its nodes; label the Job with kueue.x-k8s.io/max-exec-time-seconds";
+        assert_eq!(world.provisioned().notes, [note]);
+        world.now = "2026-12-01T03:50:00Z".parse().unwrap();
+        assert!(world.obstacle().1.ends_with("the gang may take 15m to start, which is longer"));
+        world.now = "2026-12-01T04:00:00Z".parse().unwrap();
+        let over =
+            "reservation cr-1 closes at 2026-12-01T04:00:00Z, which is over; take it out of tier reserved";
+        assert_eq!(world.obstacle(), (ObstacleReason::ReservationClosesFirst, over.to_owned()));
+    }
+
+    #[test]
+    fn what_has_begun_is_carried_through_though_its_reservation_has_no_room_or_time_left() {
+        let mut world = alone(2, &json!([{"id": "cr-1", "nodes": 2, "closes": "2026-12-01T04:00:00Z"}]));
+        let first = world.provisioned();
+        world.now = "2026-12-01T03:59:00Z".parse().unwrap();
+        world.claims = vec![launched("cr-1")];
+        world.ways = Ways::Accepted { choice: 0, plan: None };
+        assert_eq!(world.provisioned().hash(), first.hash());
+    }
+
+    #[test]
+    fn both_reports_are_told_of_a_tier_with_reservations_and_none_of_another() {
+        let world = world(2, &json!([{"id": "cr-1", "nodes": 2}]));
+        let ways = survey(&world.cluster(), &world.request()).unwrap();
+        let told = |way: usize| -> Vec<&str> {
+            let reports = ways[way].reports.iter().filter(|r| r.gate == Gate::Reservations);
+            reports.map(|r| r.message.as_str()).collect()
+        };
+        assert_eq!(
+            told(0),
+            ["reservation cr-1 is open for good", "reservation cr-1 has room for 2 of 2 nodes"]
+        );
+        assert!(told(1).is_empty());
+    }
+}

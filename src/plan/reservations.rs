@@ -1,0 +1,97 @@
+//! Capacity reservations of a tier: what they ask of its nodes, and which nodes have a place in them.
+//!
+//! Rule: a node counts for the reservation that its label names, and before it is launched for the first of those that
+//! its claim may be launched into and that has room.
+
+use super::Obstacle;
+use super::claim::Draft;
+use super::requirements::{Requirements, Values};
+use crate::api::NodeClaim;
+use crate::api::parameters::{CapacityReservation, CapacityType, Tier};
+use crate::names;
+use std::collections::BTreeSet;
+
+/// The draft held to what is launched into the reservations of its tier.
+///
+/// # Errors
+/// What of it the NodePool does not offer.
+pub fn held(draft: Draft, tier: &Tier) -> Result<Draft, Obstacle> {
+    if tier.reservations.is_empty() {
+        return Ok(draft);
+    }
+    let who = format!("tier {}, whose nodes come from reservations,", tier.name);
+    let held = draft.held_to(names::CAPACITY_TYPE, CapacityType::Reserved.value(), &who)?;
+    let all = |value: fn(&CapacityReservation) -> Option<String>| {
+        tier.reservations.iter().map(value).collect::<Option<Vec<String>>>()
+    };
+    let asked = [
+        (names::RESERVATION_ID, all(|one| Some(one.id.clone()))),
+        (names::INSTANCE_TYPE, all(|one| one.instance_type.clone())),
+        (names::ZONE, all(|one| one.zone.clone())),
+    ];
+    let mut asked = asked.into_iter().filter_map(|(key, values)| Some((key, Values::of(&values?))));
+    asked.try_fold(held, |held, (key, values)| held.narrowed(key, &values, &who))
+}
+
+/// Ids of the reservations that the node of a claim may be launched into, or of the one that it is in; empty where it
+/// needs none.
+pub fn ids(claim: &NodeClaim) -> BTreeSet<String> {
+    let launched = claim.label(names::RESERVATION_ID);
+    if !launched.is_empty() {
+        return BTreeSet::from([launched.to_owned()]);
+    }
+    let asked = asked(claim);
+    let listed = asked.get(names::RESERVATION_ID).and_then(|values| values.listed());
+    listed.cloned().unwrap_or_default()
+}
+
+/// Places in the reservations of a tier that no node has.
+#[derive(Debug)]
+pub struct Room<'t>(Vec<(&'t CapacityReservation, u32)>);
+
+impl<'t> Room<'t> {
+    /// All of them.
+    pub fn of(tier: &'t Tier) -> Self {
+        Self(tier.reservations.iter().map(|one| (one, one.nodes)).collect())
+    }
+
+    /// How many places there are.
+    pub fn places(&self) -> u32 {
+        self.0.iter().map(|(_, left)| *left).fold(0, u32::saturating_add)
+    }
+
+    /// Gives nodes that may be launched into reservations of these ids their places. Returns how many have one.
+    pub fn give(&mut self, nodes: u32, ids: &BTreeSet<String>) -> u32 {
+        self.give_where(nodes, |one| ids.contains(&one.id))
+    }
+
+    /// Gives nodes like this claim their places. Returns how many have one.
+    pub fn give_like(&mut self, nodes: u32, claim: &NodeClaim) -> u32 {
+        let (ids, asked) = (ids(claim), asked(claim));
+        let may_be = |key: &str, value: &Option<String>| {
+            value.as_ref().is_none_or(|value| asked.get(key).is_none_or(|values| values.allows(value)))
+        };
+        self.give_where(nodes, |one| {
+            ids.contains(&one.id)
+                && may_be(names::INSTANCE_TYPE, &one.instance_type)
+                && may_be(names::ZONE, &one.zone)
+        })
+    }
+
+    fn give_where(&mut self, nodes: u32, fits: impl Fn(&CapacityReservation) -> bool) -> u32 {
+        let mut without = nodes;
+        for (_, left) in self.0.iter_mut().filter(|(one, _)| fits(one)) {
+            let given = without.min(*left);
+            *left = left.saturating_sub(given);
+            without = without.saturating_sub(given);
+        }
+        nodes.saturating_sub(without)
+    }
+}
+
+fn asked(claim: &NodeClaim) -> Requirements {
+    let mut asked = Requirements::default();
+    // What cannot be read narrows nothing.
+    let _ = asked.add_all(&claim.spec.requirements);
+    asked
+}
