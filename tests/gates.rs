@@ -406,7 +406,9 @@ fn shown(text: &str, series: &str) -> f64 {
 
 #[test]
 fn an_attempt_in_vain_and_one_that_succeeds_are_measured_as_they_were() {
-    let text = played("defaults: {retry: {inCheck: {limit: 3, base: 1s, max: 1s}}}", async |stage| {
+    let policy = "defaults:\n  retry: {inCheck: {limit: 3, base: 1s, max: 1s}}\n  \
+                  gates: {budget: {prices: {g5.4xlarge: {on-demand: \"7200\"}}}}";
+    let text = played(policy, async |stage| {
         stage.weather(&json!([{"nodePool": ID, "capacity": 1}]));
         let setu = stage.start();
         stage.submit("train", 2, "60s");
@@ -438,6 +440,27 @@ fn an_attempt_in_vain_and_one_that_succeeds_are_measured_as_they_were() {
     is("setu_held_nodes{nodepool=\"gates\",state=\"used\"}", 2.0);
     between("setu_gang_state_duration_seconds_sum{state=\"BackingOff\"}", 0.5, 60.0);
     between("setu_wasted_node_seconds_total{reason=\"InsufficientCapacity\"}", 1.0, 120.0);
+    is("setu_node_cost_per_hour{nodepool=\"gates\",capacity_type=\"on-demand\",state=\"used\"}", 14_400.0);
+    let seconds = shown(&text, "setu_wasted_node_seconds_total{reason=\"InsufficientCapacity\"}");
+    is("setu_wasted_cost_cents_total{reason=\"InsufficientCapacity\"}", 200.0 * seconds);
+}
+
+#[test]
+fn nodes_cost_from_their_launch_on_and_those_without_a_price_are_counted_apart() {
+    let launched = async |stage: &mut Stage| {
+        stage.weather(&json!([{"nodePool": ID, "registrationDelay": "1h"}]));
+        let setu = stage.start();
+        stage.submit("train", 2, "2s");
+        stage.until_told("train", "0/2 nodes ready").await;
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        setu.context.set_gauges();
+    };
+    let text = played("defaults: {gates: {budget: {prices: {g5.4xlarge: {on-demand: \"2\"}}}}}", launched);
+    let cost = "setu_node_cost_per_hour{nodepool=\"gates\",capacity_type=\"on-demand\",state=\"gathering\"}";
+    assert!((shown(&text, cost) - 4.0).abs() < f64::EPSILON, "{text}");
+    let text = played("", launched);
+    let unpriced = shown(&text, "setu_nodes_without_price{nodepool=\"gates\",capacity_type=\"on-demand\"}");
+    assert!((unpriced - 2.0).abs() < f64::EPSILON, "{text}");
 }
 
 #[test]

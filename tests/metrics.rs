@@ -10,7 +10,7 @@ use setu::gang::custody::Orphaned;
 use setu::names;
 use setu::plan::gates::Gate;
 use setu::telemetry::metrics::catalog::{self, Kind, Metric};
-use setu::telemetry::metrics::{self, Checked, Counted, Kept, Reload, Unpublished, Unsent};
+use setu::telemetry::metrics::{self, Checked, Counted, Kept, NodeCosts, Reload, Unpublished, Unsent};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -52,6 +52,7 @@ fn record_all(gangs: u32) {
         }
         metrics::claim_failed(&pool, second * 300);
         metrics::wasted("InsufficientCapacity", 12);
+        metrics::wasted_cost("InsufficientCapacity", "98.32".parse().unwrap());
         metrics::kept_warm(&kept(&pool), Kept::Reused, Timestamp::UNIX_EPOCH);
         metrics::gate(Gate::Capacity, &pool, Checked::Passed);
         metrics::gate(Gate::Quota, "research", Checked::Warned);
@@ -61,6 +62,11 @@ fn record_all(gangs: u32) {
     let counts = BTreeMap::from([(("pool-1".to_owned(), "launching"), 3)]);
     metrics::claims(&counts);
     metrics::held_nodes(&counts);
+    let (pool, spot) = ("pool-1".to_owned(), "spot".to_owned());
+    metrics::node_costs(&NodeCosts {
+        per_hour: [([pool.clone(), spot.clone(), "idle".to_owned()], "98.32".parse().unwrap())].into(),
+        without_price: [([pool, spot], 1)].into(),
+    });
     metrics::gangs(&BTreeMap::from([(StateName::Approved, (7, second))]));
     metrics::gangs_with_unbound_pods(1);
     metrics::karpenter_stalled(4);
@@ -129,6 +135,21 @@ fn every_metric_is_exposed_with_the_type_meaning_and_labels_of_the_catalog() {
         let wanted: BTreeSet<String> = metric.labels.iter().map(ToString::to_string).collect();
         assert_eq!(*labels, wanted, "{}", metric.name);
     }
+}
+
+#[test]
+fn cents_add_up_from_nodes_that_each_cost_less() {
+    let recorder = metrics::recorder().unwrap();
+    let handle = recorder.handle();
+    ::metrics::with_local_recorder(&recorder, || {
+        // A third of a cent each.
+        (0..9).for_each(|_| metrics::wasted_cost("Cents", "12.000001".parse().unwrap()));
+    });
+    assert!(
+        handle.render().contains("setu_wasted_cost_cents_total{reason=\"Cents\"} 2\n"),
+        "{}",
+        handle.render()
+    );
 }
 
 #[test]

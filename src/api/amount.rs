@@ -70,13 +70,20 @@ pub struct Price {
 }
 
 const MICROS: u64 = 1_000_000;
-const MICROS_OF_A_CENT: u64 = MICROS / 100;
+/// Millionths of the unit in a hundredth of it.
+pub const MICROS_OF_A_CENT: u64 = MICROS / 100;
 
 impl Price {
     /// Both together.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { micros: self.micros.saturating_add(other.micros) }
+    }
+
+    /// In units, for metrics.
+    #[expect(clippy::cast_precision_loss, reason = "a metric needs no more digits")]
+    pub fn units(self) -> f64 {
+        self.micros as f64 / MICROS as f64
     }
 
     /// With every digit, as it is read again.

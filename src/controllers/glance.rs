@@ -7,6 +7,7 @@ use crate::gang::claims::is_stuck;
 use crate::gang::custody::is_warm;
 use crate::gang::identity::gang_of;
 use crate::names;
+use crate::plan::cost::priced_as;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
 
@@ -75,6 +76,8 @@ pub struct ClaimGlance {
     pub waits_for_provider: bool,
     /// Whether its node is complete.
     pub is_initialized: bool,
+    /// What claims with the same price have in common.
+    pub priced_as: u64,
     /// How far it has come.
     pub phase: Phase,
     /// Since when it is being deleted.
@@ -113,6 +116,7 @@ impl ClaimGlance {
             is_warm: is_warm(claim),
             waits_for_provider: claim.status.as_ref().is_none_or(|s| s.provider_id.is_empty()),
             is_initialized: claim.is("Initialized"),
+            priced_as: priced_as(claim),
             phase: Phase::of(claim),
             deleting_since: claim.metadata.deletion_timestamp.as_ref().map(|t| t.0),
             created: claim.metadata.creation_timestamp.as_ref().map(|t| t.0),

@@ -6,6 +6,7 @@
 use super::context::Context;
 use super::glance::Phase;
 use super::memory::lock;
+use super::money::Launched;
 use crate::api::{Node, NodeClaim};
 use crate::gang::StateName;
 use crate::names;
@@ -15,6 +16,7 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
+use std::time::Duration;
 
 /// Latest nodes of a kind that an estimate is made from.
 const SAMPLES: usize = 64;
@@ -185,8 +187,10 @@ impl Context {
         if let (None, Some(launched)) = (current, launched)
             && let Some(reason) = self.seen.taken_back(claim)
         {
-            let lived = now.duration_since(launched).as_secs();
-            metrics::wasted(&reason.to_string(), u64::try_from(lived).unwrap_or_default());
+            let lived = Duration::try_from(now.duration_since(launched)).unwrap_or_default();
+            let reason = reason.to_string();
+            metrics::wasted(&reason, lived.as_secs());
+            self.count_wasted_cost(claim, &reason, lived);
         }
         let workload = claim.label(names::WORKLOAD_UID);
         if is_gone {
@@ -206,16 +210,20 @@ impl Context {
         self.stall.tick(waits, now);
         // Whoever acts for a gang counts its nodes, so that the sum over all replicas is right.
         let gangs = self.seen.standings();
-        let (mut claims, mut held) = (BTreeMap::new(), BTreeMap::new());
+        let (mut claims, mut held, mut launched) = (BTreeMap::new(), BTreeMap::new(), Launched::default());
         let known = self.stores.claims.glimpses();
         for claim in known.iter().filter(|c| self.acts_for(&c.workload_uid)) {
+            let state = match (gangs.get(&claim.gang), claim.phase) {
+                (_, Phase::Deleting) => "leaving",
+                _ if claim.is_warm => "warm",
+                (Some((state, workload)), _) => self.use_of(*state, workload),
+                (None, _) => "unknown",
+            };
             if claim.phase == Phase::Ready {
-                let state = match gangs.get(&claim.gang) {
-                    _ if claim.is_warm => "warm",
-                    Some((state, workload)) => self.use_of(*state, workload),
-                    None => "unknown",
-                };
                 *held.entry((claim.node_pool.clone(), state)).or_default() += 1;
+            }
+            if !claim.waits_for_provider {
+                launched.add(claim, state);
             }
             *claims.entry((claim.node_pool.clone(), claim.state(now))).or_default() += 1;
         }
@@ -225,6 +233,7 @@ impl Context {
         }
         metrics::claims(&claims);
         metrics::held_nodes(&held);
+        self.set_costs(launched);
     }
 
     /// NodePools of the Nodes of ours whose NodeClaim is gone. Karpenter ends their machines; one that stays and whose

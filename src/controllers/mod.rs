@@ -17,6 +17,7 @@ mod hold;
 mod ledger;
 mod memory;
 mod meters;
+mod money;
 pub mod parameters;
 mod plans;
 pub mod policies;

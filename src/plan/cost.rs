@@ -15,6 +15,7 @@ use crate::names;
 use crate::words::{counted, few};
 use std::collections::BTreeSet;
 use std::fmt;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 const ON_DEMAND: &str = "on-demand";
 /// Every capacity type.
@@ -193,6 +194,20 @@ pub fn by_list<'c>(claims: impl IntoIterator<Item = &'c NodeClaim>) -> Cost {
     let budget = Budget::default();
     let nodes = claims.into_iter().map(|claim| (claim, 1));
     Prices { budget: &budget, market: None }.of_nodes(nodes)
+}
+
+/// A number that claims with the same price have in common, by whichever prices of their check, as long as none changes.
+pub fn priced_as(claim: &NodeClaim) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    claim.annotation(names::CHECK).hash(&mut hasher);
+    claim.spec.node_class_ref.group.hash(&mut hasher);
+    for key in [names::NODEPOOL, names::CAPACITY_TYPE, names::INSTANCE_TYPE, names::ZONE, names::REGION] {
+        claim.label(key).hash(&mut hasher);
+    }
+    for asked in &claim.spec.requirements {
+        (&asked.key, &asked.operator, &asked.values).hash(&mut hasher);
+    }
+    hasher.finish()
 }
 
 /// So many times a price.

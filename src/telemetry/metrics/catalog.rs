@@ -87,10 +87,16 @@ catalog! {
         "NodeClaims of Setu that exist, by how far they have come; stuck are those that have been going for ten minutes");
     HELD = gauge("setu_held_nodes", &["nodepool", "state"],
         "Nodes by what they are held for: gathering for the rest of the gang, idle although the gang is ready, used, leaving, warm for a next gang, stray without a NodeClaim, or unknown");
+    COST = gauge("setu_node_cost_per_hour", &["nodepool", "capacity_type", "state"],
+        "What launched nodes with a known price cost an hour, at most, by what they are held for, as in setu_held_nodes");
+    UNPRICED = gauge("setu_nodes_without_price", &["nodepool", "capacity_type"],
+        "Launched nodes of which no price is known, and which setu_node_cost_per_hour leaves out");
     STALL = counter("setu_karpenter_stall_seconds_total", &[],
         "Seconds in which some NodeClaim of Setu had no provider ID; Karpenter's own provisioning stands still then");
     WASTED = counter("setu_wasted_node_seconds_total", &["reason"],
         "Seconds that launched nodes lived in attempts that were taken back before a pod could run");
+    WASTED_COST = counter("setu_wasted_cost_cents_total", &["reason"],
+        "What the seconds of setu_wasted_node_seconds_total cost at most, in hundredths of the currency, of nodes with a known price");
     KEPT_WARM = counter("setu_warm_node_seconds_total", &["nodepool", "result"],
         "Seconds that nodes were kept for a next gang, until one took them over (reused) or they went without (unused)");
     SWEPT = counter("setu_orphans_swept_total", &["reason"],

@@ -13,8 +13,8 @@ pub use gangs::{
     Counted, attempt_retried, gangs, gangs_with_unbound_pods, transition, verdict, verdict_delay,
 };
 pub use nodes::{
-    Checked, Kept, claim_created, claim_failed, claim_ready, claims, gate, held_nodes, karpenter_stalled,
-    kept_warm, swept, wasted,
+    Checked, Kept, NodeCosts, claim_created, claim_failed, claim_ready, claims, gate, held_nodes,
+    karpenter_stalled, kept_warm, node_costs, swept, wasted, wasted_cost,
 };
 pub use replica::{
     Reload, Unpublished, Unsent, api_request, build_info, event_unpublished, karpenter_page, leader,

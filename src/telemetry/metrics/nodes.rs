@@ -3,11 +3,12 @@
 
 use super::catalog::{self, Metric};
 use crate::api::NodeClaim;
+use crate::api::amount::{MICROS_OF_A_CENT, Price};
 use crate::gang::custody::Orphaned;
 use crate::names;
 use crate::plan::gates::Gate;
 use jiff::Timestamp;
-use metrics::{counter, gauge, histogram};
+use metrics::{Label, counter, gauge, histogram};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -60,29 +61,56 @@ fn provisioned(node_pool: &str, result: &'static str, took: Duration) {
         .record(took.as_secs_f64());
 }
 
+/// The series of a gauge by the values of their labels; those set before are kept, to become 0.
+type Series<const LABELS: usize> = BTreeMap<[String; LABELS], f64>;
+
 /// NodeClaims that exist now, by NodePool and state.
 pub fn claims(counts: &BTreeMap<(String, &'static str), u32>) {
-    static KNOWN: Mutex<BTreeMap<(String, &'static str), u32>> = Mutex::new(BTreeMap::new());
-    set_all(&catalog::CLAIMS, counts, &KNOWN);
+    static KNOWN: Mutex<Series<2>> = Mutex::new(Series::new());
+    set_all(&catalog::CLAIMS, by_state(counts), &KNOWN);
 }
 
 /// Nodes that are held now, by NodePool and state.
 pub fn held_nodes(counts: &BTreeMap<(String, &'static str), u32>) {
-    static KNOWN: Mutex<BTreeMap<(String, &'static str), u32>> = Mutex::new(BTreeMap::new());
-    set_all(&catalog::HELD, counts, &KNOWN);
+    static KNOWN: Mutex<Series<2>> = Mutex::new(Series::new());
+    set_all(&catalog::HELD, by_state(counts), &KNOWN);
+}
+
+/// What nodes cost now.
+#[derive(Clone, Debug, Default)]
+pub struct NodeCosts {
+    /// An hour, by NodePool, capacity type and state.
+    pub per_hour: BTreeMap<[String; 3], Price>,
+    /// Nodes whose price is not known, by NodePool and capacity type.
+    pub without_price: BTreeMap<[String; 2], u32>,
+}
+
+/// What nodes cost now.
+pub fn node_costs(costs: &NodeCosts) {
+    static COSTS: Mutex<Series<3>> = Mutex::new(Series::new());
+    static UNPRICED: Mutex<Series<2>> = Mutex::new(Series::new());
+    set_all(&catalog::COST, costs.per_hour.iter().map(|(key, cost)| (key.clone(), cost.units())), &COSTS);
+    let unpriced = costs.without_price.iter().map(|(key, nodes)| (key.clone(), f64::from(*nodes)));
+    set_all(&catalog::UNPRICED, unpriced, &UNPRICED);
+}
+
+fn by_state(counts: &BTreeMap<(String, &'static str), u32>) -> impl Iterator<Item = ([String; 2], f64)> {
+    let series = |(pool, state): &(String, &'static str)| [pool.clone(), (*state).to_owned()];
+    counts.iter().map(move |(key, count)| (series(key), f64::from(*count)))
 }
 
 /// Sets every series of a gauge; one that was set before and is not counted any more becomes 0.
-fn set_all(
+fn set_all<const LABELS: usize>(
     metric: &Metric,
-    counts: &BTreeMap<(String, &'static str), u32>,
-    known: &Mutex<BTreeMap<(String, &'static str), u32>>,
+    values: impl Iterator<Item = ([String; LABELS], f64)>,
+    known: &Mutex<Series<LABELS>>,
 ) {
     let mut known = known.lock().unwrap_or_else(PoisonError::into_inner);
-    known.values_mut().for_each(|count| *count = 0);
-    known.extend(counts.iter().map(|(key, count)| (key.clone(), *count)));
-    for ((node_pool, state), count) in &*known {
-        gauge!(metric.name, "nodepool" => node_pool.clone(), "state" => *state).set(f64::from(*count));
+    known.values_mut().for_each(|value| *value = 0.0);
+    known.extend(values);
+    for (key, value) in &*known {
+        let labels = metric.labels.iter().zip(key).map(|(name, value)| Label::new(*name, value.clone()));
+        gauge!(metric.name, labels.collect::<Vec<Label>>()).set(*value);
     }
 }
 
@@ -94,6 +122,17 @@ pub fn karpenter_stalled(seconds: u64) {
 /// A node of an attempt that was taken back had lived for so many seconds. The reason is of a closed set.
 pub fn wasted(reason: &str, seconds: u64) {
     counter!(catalog::WASTED.name, "reason" => reason.to_owned()).increment(seconds);
+}
+
+/// A node of an attempt that was taken back had cost so much, as if each of its seconds cost what an hour does. Only whole cents
+/// are counted; what is left over counts with the next one. The reason is of a closed set.
+pub fn wasted_cost(reason: &str, cost: Price) {
+    static LEFT: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+    let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
+    let left = left.entry(reason.to_owned()).or_default();
+    let all = left.saturating_add(cost.micros / 3_600);
+    *left = all % MICROS_OF_A_CENT;
+    counter!(catalog::WASTED_COST.name, "reason" => reason.to_owned()).increment(all / MICROS_OF_A_CENT);
 }
 
 /// What a node that was kept for a next gang came to.

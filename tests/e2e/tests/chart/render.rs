@@ -545,3 +545,16 @@ fn kustomize_takes_every_manifest() {
     there.sort();
     assert_eq!(named, there);
 }
+
+#[test]
+fn the_alert_of_idle_cost_fires_above_what_the_values_say() {
+    let expression = |more: &[&str]| {
+        let all = documents(&rendered(None, &[&["--set", "prometheusRule.enabled=true"], more].concat()));
+        let rule = all.into_iter().find(|d| d["kind"] == "PrometheusRule").unwrap();
+        let alerts = rule["spec"]["groups"][0]["rules"].as_array().unwrap().clone();
+        alerts.into_iter().find(|a| a["alert"] == "SetuIdleCost").unwrap()["expr"].clone()
+    };
+    let expected = |most: &str| format!("sum(setu_node_cost_per_hour{{state=~\"idle|warm\"}}) > {most}");
+    assert_eq!(expression(&[]), expected("50"));
+    assert_eq!(expression(&["--set", "prometheusRule.idleCostPerHour=75"]), expected("75"));
+}
