@@ -1,5 +1,6 @@
-# A static binary and nothing else. For both architectures:
+# A static binary, certificate authorities and a user, and nothing else. For both architectures:
 #   docker buildx build --platform linux/amd64,linux/arm64 -t setu .
+# `just image` makes the same without docker: .ci/image reads flags, labels, user, ports and command here.
 # Base images are named by digest, so that the same commit is built from the same parts; a digest is that of the list for
 # all architectures, and the tag beside it is for readers.
 
@@ -7,8 +8,9 @@
 FROM --platform=$BUILDPLATFORM rust:1.95-alpine@sha256:606fd313a0f49743ee2a7bd49a0914bab7deedb12791f3a846a34a4711db7ed2 AS build
 # Alpine keeps no package once there is a newer one, so a pinned version would soon be gone. clang compiles ring's C.
 # cargo-auditable writes into the binary which crates it is made of, where scanners and the image's SBOM find them.
+# Python writes the image's files.
 # hadolint ignore=DL3018
-RUN apk add --no-cache musl-dev clang && \
+RUN apk add --no-cache musl-dev clang python3 py3-pip && \
     cargo install cargo-auditable --locked --version 0.7.7
 ARG TARGETARCH
 # Seconds since 1970 of the commit; with it two builds of one commit are alike.
@@ -46,11 +48,11 @@ COPY examples/scenarios examples/scenarios
 # Newer than what the stand-in left behind.
 RUN find src -name '*.rs' -exec touch {} + && \
     cargo auditable build --release --locked --bin setu --target "$(cat /target)" && \
-    cp "target/$(cat /target)/release/setu" /setu && \
-    touch -d "@$SOURCE_DATE_EPOCH" /setu && \
-    ls -l /setu
+    ls -l "target/$(cat /target)/release/setu"
+COPY .ci/image .ci/certificates.txt .ci/
+RUN python3 .ci/image --binary "$TARGETARCH=target/$(cat /target)/release/setu" --tree /image
 
-FROM gcr.io/distroless/static:nonroot@sha256:f7f8f729987ad0fdf6b05eeeae94b26e6a0f613bdf46feea7fc40f7bd72953e6
+FROM scratch
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 # The address of the repository; registries link the image to it.
@@ -61,7 +63,7 @@ LABEL org.opencontainers.image.title="setu" \
       org.opencontainers.image.source="${SOURCE}" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-COPY --from=build /setu /usr/local/bin/setu
+COPY --from=build /image /
 # A number, so that Kubernetes can see that it is not root.
 USER 65532:65532
 EXPOSE 8080 8081

@@ -48,6 +48,11 @@ model how='whole':
 fuzz target:
     cargo +nightly fuzz run {{ quote(target) }}
 
+# The image for both architectures as target/setu-image.tar, without docker; needs Python on Linux for amd64, and takes minutes. Flags are those of
+# `python3 .ci/image --help`
+image *flags:
+    python3 .ci/image {{ flags }}
+
 # A static binary for any Linux of this architecture; needs musl-gcc (apt install musl-tools)
 static:
     rustup target add "$(uname -m)-unknown-linux-musl"

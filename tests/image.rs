@@ -1,10 +1,13 @@
 //! The image is built from a few files of the repository: they have to be a workspace that cargo takes.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -94,10 +97,11 @@ fn every_base_image_is_named_by_its_digest() {
         .filter_map(|line| line.strip_prefix("FROM "))
         .filter_map(|from| from.split(' ').find(|word| !word.starts_with("--")))
         .collect();
-    assert_eq!(bases.len(), 2, "{bases:?}");
+    let [bases @ .., "scratch"] = bases.as_slice() else { panic!("the image has a base: {bases:?}") };
+    assert_eq!(bases.len(), 1, "{bases:?}");
     // Whoever reads the Dockerfile is a base as well, if another is asked for than BuildKit's own.
     let reader = dockerfile.lines().filter_map(|line| line.strip_prefix("# syntax="));
-    for base in bases.into_iter().chain(reader) {
+    for base in bases.iter().copied().chain(reader) {
         let digest = base.split_once("@sha256:").map_or("", |(_, digest)| digest);
         assert!(digest.len() == 64 && digest.bytes().all(|b| b.is_ascii_hexdigit()), "{base}");
     }
@@ -121,4 +125,156 @@ fn the_image_says_what_it_is_and_a_release_fills_in_what_it_says() {
             "a release does not say {argument}"
         );
     }
+}
+
+/// The number of an architecture in an ELF header.
+const MACHINES: [(&str, u16); 2] = [("amd64", 62), ("arm64", 183)];
+
+/// A folder with what .ci/image takes for a static binary of each architecture, one that needs a loader, and authorities.
+fn fakes(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    let elf = |machine: u16, interpreter: bool| {
+        let mut header = vec![0_u8; 120];
+        header[..5].copy_from_slice(b"\x7fELF\x02");
+        header[18..20].copy_from_slice(&machine.to_le_bytes());
+        header[32] = 64;
+        header[54] = 56;
+        header[56] = 1;
+        header[64] = if interpreter { 3 } else { 1 };
+        header
+    };
+    for (architecture, machine) in MACHINES {
+        fs::write(folder.join(architecture), elf(machine, false)).unwrap();
+    }
+    fs::write(folder.join("dynamic"), elf(62, true)).unwrap();
+    fs::write(folder.join("authorities.pem"), "of nobody\n").unwrap();
+    folder
+}
+
+/// Runs .ci/image in a folder of fakes, at a fixed time.
+fn image(folder: &Path, arguments: &[&str]) -> Output {
+    let mut python = Command::new("python3");
+    python.arg(root().join(".ci/image")).args(["--certificates", "authorities.pem"]).args(arguments);
+    python.env("SOURCE_DATE_EPOCH", "1800000000").env("REVISION", "0f").env_remove("VERSION");
+    python.current_dir(folder).output().unwrap()
+}
+
+fn tar(folder: &Path, arguments: &[&str]) -> String {
+    let output = Command::new("tar").args(arguments).current_dir(folder).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// The blob that a descriptor names; its size and digest are right.
+fn blob(folder: &Path, descriptor: &Value) -> PathBuf {
+    let digest = descriptor["digest"].as_str().unwrap();
+    let path = folder.join("blobs").join(digest.replace(':', "/"));
+    let data = fs::read(&path).unwrap();
+    assert_eq!(format!("sha256:{:x}", Sha256::digest(&data)), digest);
+    assert_eq!(descriptor["size"], data.len());
+    path
+}
+
+fn json(path: &Path) -> Value {
+    serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// What lies below a folder.
+fn held(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut all = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(next) = folders.pop() {
+        for path in fs::read_dir(next).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.is_dir() {
+                folders.push(path);
+            } else {
+                all.insert(path.strip_prefix(folder).unwrap().to_owned(), fs::read(&path).unwrap());
+            }
+        }
+    }
+    all
+}
+
+#[test]
+#[ignore = "needs Python"]
+fn the_archive_has_both_architectures_with_the_same_files_as_the_dockerfile_and_is_the_same_twice() {
+    let folder = fakes("archive");
+    let binaries = ["--binary", "arm64=arm64", "--binary", "amd64=amd64"];
+    for out in ["first.tar", "second.tar"] {
+        let made = image(&folder, &[&binaries[..], &["--out", out]].concat());
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        let said = String::from_utf8(made.stdout).unwrap();
+        assert!(said.contains("linux/amd64: ") && said.contains(" MB, sha256:"), "{said}");
+    }
+    assert!(fs::read(folder.join("first.tar")).unwrap() == fs::read(folder.join("second.tar")).unwrap());
+    let layout = folder.join("layout");
+    fs::create_dir(&layout).unwrap();
+    tar(&layout, &["-xf", "../first.tar"]);
+    assert_eq!(json(&layout.join("oci-layout"))["imageLayoutVersion"], "1.0.0");
+    let top = &json(&layout.join("index.json"))["manifests"];
+    assert_eq!(top.as_array().unwrap().len(), 1, "one name leads to every architecture: {top}");
+    assert_eq!(top[0]["annotations"]["org.opencontainers.image.ref.name"], env!("CARGO_PKG_VERSION"));
+    let manifests = json(&blob(&layout, &top[0]))["manifests"].take();
+    assert_eq!(manifests.as_array().unwrap().len(), MACHINES.len());
+    for (manifest, (architecture, _)) in manifests.as_array().unwrap().iter().zip(MACHINES) {
+        assert_eq!(manifest["platform"], serde_json::json!({"os": "linux", "architecture": architecture}));
+        let manifest = json(&blob(&layout, manifest));
+        let config = json(&blob(&layout, &manifest["config"]));
+        assert_eq!((&config["architecture"], &config["os"]), (&architecture.into(), &"linux".into()));
+        assert_eq!(config["created"], "2027-01-15T08:00:00Z");
+        let runs = &config["config"];
+        assert_eq!(runs["User"], "65532:65532");
+        assert_eq!(runs["Entrypoint"], serde_json::json!(["/usr/local/bin/setu"]));
+        assert_eq!(runs["Cmd"], serde_json::json!(["run"]));
+        assert_eq!(runs["Labels"]["org.opencontainers.image.version"], env!("CARGO_PKG_VERSION"));
+        assert_eq!(runs["Labels"]["org.opencontainers.image.revision"], "0f");
+        assert!(runs["ExposedPorts"]["8080/tcp"].is_object(), "{runs}");
+        let layer = blob(&layout, &manifest["layers"][0]);
+        let listed = tar(&layout, &["-tvzf", layer.to_str().unwrap(), "--numeric-owner"]);
+        let modes: Vec<(&str, &str, &str)> = listed
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>())
+            .map(|words| (words[0], words[1], *words.last().unwrap()))
+            .filter(|(mode, ..)| !mode.starts_with('d'))
+            .collect();
+        assert_eq!(
+            modes,
+            [
+                ("-rw-r--r--", "0/0", "etc/group"),
+                ("-rw-r--r--", "0/0", "etc/passwd"),
+                ("-rw-r--r--", "0/0", "etc/ssl/certs/ca-certificates.crt"),
+                ("-rwxr-xr-x", "0/0", "usr/local/bin/setu"),
+            ]
+        );
+        let (unpacked, tree) =
+            (folder.join(format!("{architecture}-layer")), folder.join(format!("{architecture}-tree")));
+        fs::create_dir(&unpacked).unwrap();
+        tar(&unpacked, &["-xzf", layer.to_str().unwrap()]);
+        let binary = format!("{architecture}={architecture}");
+        let made = image(&folder, &["--binary", &binary, "--tree", tree.to_str().unwrap()]);
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        assert!(held(&unpacked) == held(&tree), "the Dockerfile copies other files");
+        assert!(
+            held(&tree)[Path::new("etc/passwd")]
+                .ends_with(b"nonroot:x:65532:65532:nonroot:/:/sbin/nologin\n")
+        );
+    }
+}
+
+#[test]
+#[ignore = "needs Python"]
+fn a_binary_that_no_node_could_start_makes_no_archive() {
+    let folder = fakes("refused");
+    for (binary, words) in [
+        ("arm64=amd64", "amd64 is no binary for arm64"),
+        ("amd64=authorities.pem", "is no binary for amd64"),
+        ("amd64=dynamic", "dynamic is not static"),
+    ] {
+        let refused = image(&folder, &["--binary", binary, "--out", "none.tar"]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(!refused.status.success() && said.contains(words), "{binary}: {said}");
+    }
+    assert!(!folder.join("none.tar").exists());
 }

@@ -49,7 +49,7 @@ fn root() -> PathBuf {
 }
 
 /// How lines begin that are not typed here, and why not.
-const ELSEWHERE: [(&str, &str); 46] = [
+const ELSEWHERE: [(&str, &str); 48] = [
     ("cargo run --release -- demo", "tests/docs.rs runs it, and with --serve tests/kubectl"),
     ("cargo test", "it is what runs the tests"),
     ("SETU_SLOW=3 cargo test", "just e2e runs it"),
@@ -91,6 +91,8 @@ const ELSEWHERE: [(&str, &str); 46] = [
     ("kubectl apply -f first.yaml", "needs machines of AWS"),
     ("setu explain job/first", "needs machines of AWS"),
     ("setu run", "typed last, when the test's own Setu is gone"),
+    ("just image", "takes minutes; tests/image.rs looks into its archive"),
+    ("skopeo copy", "needs a registry"),
     ("just catalogue", "it fetches packages; a test holds what it wrote against figures by hand"),
     ("just cluster", "tests/cluster.rs"),
     ("just check", "it is what runs the tests"),
