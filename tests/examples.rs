@@ -200,7 +200,7 @@ fn every_example_comes_to_its_end_in_the_embedded_cluster() {
             fair.clone(),
             vec![
                 ("affordable", End::Runs(2, &[])),
-                ("expensive", End::Waits("the gang takes 6.50 an hour, and gates.budget allows 5")),
+                ("expensive", End::Waits("the gang takes 6.50 USD an hour, and gates.budget allows 5 USD")),
             ],
         ),
         (

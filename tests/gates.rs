@@ -419,6 +419,13 @@ fn an_attempt_in_vain_and_one_that_succeeds_are_measured_as_they_were() {
         stage.until("it runs", |s| s.is_admitted("train")).await;
         tokio::time::sleep(Duration::from_secs(5)).await;
         setu.context.set_gauges();
+        for reason in ["GangValidated", "GangReady"] {
+            let events = stage.admin.list(&kinds::EVENT);
+            let told =
+                events.iter().find(|event| event["reason"] == reason).map(|event| event["note"].to_string());
+            let cost = ", at most 14400 USD an hour";
+            assert!(told.as_ref().is_some_and(|told| told.contains(cost)), "{reason}: {told:?}");
+        }
     });
     let is = |series: &str, expected: f64| {
         let shown = shown(&text, series);
@@ -768,7 +775,7 @@ fn a_gang_that_waits_for_what_its_local_queue_may_spend_goes_on_as_soon_as_nodes
         stage
             .until_told(
                 "train",
-                "allows 5 an hour for nodes of LocalQueue queue: 4 so far, and 2 more for the gang",
+                "allows 5 USD an hour for nodes of LocalQueue queue: 4 USD so far, and 2 USD more for the gang",
             )
             .await;
         assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2);

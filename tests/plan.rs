@@ -74,13 +74,13 @@ fn the_table_shows_slots_gates_and_every_tier() {
     let output = plan(&["-f", &example("job.yaml"), "--config", &example("policy.yaml")]);
     let table = printed(&output);
     for words in [
-        "1 node: 1 from NodePool gpu-nodepool as p4d.24xlarge, spot, at most 27.45 an hour",
+        "1 node: 1 from NodePool gpu-nodepool as p4d.24xlarge, spot, at most 27.45 USD an hour",
         "4×main",
         "capacity   allow",
         "readiness  unknown  NodePool gpu-nodepool has no status here",
         "quota      unknown  Kueue has not told yet how much of cpu",
         "*  spot",
-        "on-demand, at most 27.45 an hour",
+        "on-demand, at most 27.45 USD an hour",
         "packed into shape p4d.24xlarge as known from the catalogue of ",
     ] {
         assert!(table.contains(words), "{words}\n{table}");

@@ -125,6 +125,62 @@ impl std::str::FromStr for Price {
     }
 }
 
+/// A currency by its code of ISO 4217, such as USD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Currency([u8; 3]);
+
+impl Default for Currency {
+    fn default() -> Self {
+        Self(*b"USD")
+    }
+}
+
+impl fmt::Display for Currency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|letter| write!(f, "{}", char::from(*letter)))
+    }
+}
+
+impl Serialize for Currency {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Currency {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = Cow::<str>::deserialize(deserializer)?;
+        let code = <[u8; 3]>::try_from(text.as_bytes()).ok();
+        let code = code.filter(|code| code.iter().all(u8::is_ascii_uppercase));
+        code.map(Self).ok_or_else(|| D::Error::custom(format!("{text:?} is no currency code such as USD")))
+    }
+}
+
+impl JsonSchema for Currency {
+    fn schema_name() -> Cow<'static, str> {
+        "Currency".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "pattern": "^[A-Z]{3}$" })
+    }
+}
+
+/// A price as people are shown it, with its currency.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Money {
+    /// How much.
+    pub price: Price,
+    /// Of what.
+    pub currency: Currency,
+}
+
+impl fmt::Display for Money {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.price, self.currency)
+    }
+}
+
 impl Serialize for Price {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.exact())
@@ -165,6 +221,15 @@ mod tests {
         }
         for bad in ["", ".5", "5.", "-1", "1e3", "1.0000001", "99999999999999999999", "1,5"] {
             assert!(bad.parse::<Price>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_currency_is_three_capital_letters() {
+        let read = |text: &str| serde_json::from_value::<Currency>(text.into());
+        assert_eq!(read("EUR").unwrap().to_string(), "EUR");
+        for bad in ["", "eur", "EURO", "E1R", "\u{20ac}"] {
+            assert!(read(bad).is_err(), "{bad}");
         }
     }
 

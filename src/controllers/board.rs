@@ -4,9 +4,11 @@
 //! whom to wake. A gang that did not change keeps its revision, so that readers are told only news.
 
 use super::memory::lock;
+use crate::api::amount::{Currency, Price};
 use crate::api::{Workload, condition};
 use crate::gang::journal::Step;
 use crate::gang::{Explanation, Journal, PodCheck, StateName};
+use crate::plan::cost::Cost;
 use crate::plan::offering::Offering;
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
@@ -33,6 +35,11 @@ pub struct BoardEntry {
     /// Where it is, why, and what comes next.
     #[serde(flatten)]
     pub explanation: Explanation,
+    /// What its nodes cost an hour, at most, where all prices are known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost_per_hour: Option<Price>,
+    /// The currency of that.
+    pub currency: Currency,
     /// Its last transitions, newest last.
     pub history: Vec<Step>,
     /// Id of the trace of this admission.
@@ -65,6 +72,8 @@ impl BoardEntry {
             reserved: condition::since(workload.conditions(), "QuotaReserved")
                 .filter(|_| workload.is("QuotaReserved")),
             explanation,
+            cost_per_hour: None,
+            currency: Currency::default(),
             history: journal.history.clone(),
             trace_id: journal.trace_id().unwrap_or_default().to_owned(),
             object: ObjectRef::from_obj(workload),
@@ -72,6 +81,12 @@ impl BoardEntry {
             pods: None,
             searched: None,
         }
+    }
+
+    /// The same with what its nodes cost.
+    #[must_use]
+    pub fn costing(self, cost: &Cost) -> Self {
+        Self { cost_per_hour: cost.known(), currency: cost.currency, ..self }
     }
 
     /// The same with the last check of the gang's pods, and when its nodes were last searched for pods of others.

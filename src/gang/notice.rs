@@ -11,12 +11,16 @@ use super::journal::Journal;
 use super::observe::ready;
 use super::state::{State, StateName};
 use super::unbound::UnboundPods;
+use crate::plan::cost::Cost;
 use crate::plan::{ObstacleReason, Outcome};
 use crate::words::{counted, to_the_second};
 
 /// From how many nodes on each quarter of them is told of: with fewer the steps say enough, and each Event is a
 /// write.
 const TOLD_BY_QUARTERS: u32 = 16;
+
+/// Stands between where a gang is and what comes next.
+const NEXT: &str = ". Next: ";
 
 /// One thing to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +50,7 @@ impl Notice {
 pub fn with_next(text: &str, journal: &Journal) -> String {
     match journal.state.name() {
         StateName::Validating | StateName::RollingBack | StateName::BackingOff => text.to_owned(),
-        _ => format!("{text}. Next: {}", next_after(journal)),
+        _ => format!("{text}{NEXT}{}", next_after(journal)),
     }
 }
 
@@ -66,8 +70,8 @@ fn failed(failure: &Failure, journal: &Journal) -> String {
 }
 
 /// What to tell of the last transition of a journal; `text` says where the gang is after it and what comes next, as
-/// [`with_next`] makes it.
-pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
+/// [`with_next`] makes it, and `cost` is that of its nodes.
+pub fn of_step(journal: &Journal, text: &str, cost: &Cost) -> Vec<Notice> {
     let Some(step) = journal.history.last() else {
         return Vec::new();
     };
@@ -79,8 +83,9 @@ pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
             Notice::new(
                 "GangValidated",
                 format!(
-                    "{} needed, and nothing is in the way. Next: all NodeClaims are created at once",
-                    counted(memory.slots, "node")
+                    "{} needed{}, and nothing is in the way. Next: all NodeClaims are created at once",
+                    counted(memory.slots, "node"),
+                    cost.clause()
                 ),
             ),
             Notice::new("GangProvisioning", text),
@@ -101,7 +106,11 @@ pub fn of_step(journal: &Journal, text: &str) -> Vec<Notice> {
         }
         (_, StateName::Provisioning) => vec![Notice::new("GangProvisioning", text)],
         (_, StateName::WaitingReady) => vec![Notice::new("GangWaiting", text)],
-        (_, StateName::Approved) => vec![Notice::new("GangReady", text)],
+        (_, StateName::Approved) => {
+            let (at, next) = text.split_once(NEXT).unwrap_or((text, ""));
+            let next = if next.is_empty() { String::new() } else { format!("{NEXT}{next}") };
+            vec![Notice::new("GangReady", format!("{at}{}{next}", cost.clause()))]
+        }
         (_, StateName::RollingBack) => match failure {
             Some(failure) => vec![
                 Notice::warning("NodeClaimFailed", failed(failure, journal)),
@@ -183,7 +192,9 @@ mod tests {
         let mut told = Vec::new();
         for event in events {
             journal = decide(&journal, event, &Rules::new(&Policy::default(), now, 0.0)).journal;
-            told.extend(of_step(&journal, "where it is").into_iter().map(|n| (n.reason, n.warning)));
+            told.extend(
+                of_step(&journal, "where it is", &Cost::default()).into_iter().map(|n| (n.reason, n.warning)),
+            );
         }
         told
     }
@@ -264,7 +275,7 @@ mod tests {
                 journal = decide(&journal, &event, &Rules::new(&Policy::default(), now, 0.0)).journal;
                 let state = journal.state.name();
                 let says_itself = matches!(state, StateName::RollingBack | StateName::BackingOff);
-                for notice in of_step(&journal, &with_next("where it is", &journal)) {
+                for notice in of_step(&journal, &with_next("where it is", &journal), &Cost::default()) {
                     let says =
                         notice.text.contains(". Next: ") || (says_itself && notice.text == "where it is");
                     assert!(says, "{}: {}", notice.reason, notice.text);

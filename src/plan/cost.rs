@@ -9,7 +9,7 @@ use super::catalogue;
 use super::market::Market;
 use super::requirements::{Requirements, Values};
 use crate::api::NodeClaim;
-use crate::api::amount::Price;
+use crate::api::amount::{Currency, Money, Price};
 use crate::api::parameters::Budget;
 use crate::names;
 use crate::words::{counted, few};
@@ -35,6 +35,8 @@ pub struct Prices<'a> {
 pub struct Cost {
     /// The most that the nodes with a known price cost together.
     pub at_most: Price,
+    /// The currency of that.
+    pub currency: Currency,
     /// Nodes whose price is known.
     pub priced: u32,
     /// Nodes whose price is not known.
@@ -47,6 +49,22 @@ impl Cost {
     /// What all nodes cost, if there are any and all their prices are known.
     pub fn known(&self) -> Option<Price> {
         (self.unpriced == 0 && self.priced > 0).then_some(self.at_most)
+    }
+
+    /// The same for people.
+    pub fn shown(&self) -> Option<Money> {
+        self.known().map(|price| Money { price, currency: self.currency })
+    }
+
+    /// What the nodes cost an hour, for people, behind a comma: nothing where no price is known, and what is missing where some
+    /// are.
+    pub fn clause(&self) -> String {
+        let Self { at_most: price, currency, .. } = *self;
+        match (self.priced, self.unpriced) {
+            (0, _) => String::new(),
+            (_, 0) => format!(", at most {} an hour", Money { price, currency }),
+            _ => format!(", at most {} an hour and {}", Money { price, currency }, self.lack()),
+        }
     }
 
     /// What no price is known for, in words.
@@ -106,6 +124,11 @@ impl Wanted<'_> {
 }
 
 impl Prices<'_> {
+    /// What prices and bounds are in.
+    pub fn currency(&self) -> Currency {
+        self.budget.currency.unwrap_or_default()
+    }
+
     /// The lowest price that a node of this type and with these requirements may have.
     pub fn cheapest(&self, instance_type: &str, requirements: &Requirements, group: &str) -> Option<Price> {
         let wanted = Wanted { requirements, group };
@@ -149,7 +172,7 @@ impl Prices<'_> {
 
     /// What so many nodes of each of these claims cost.
     pub fn of_nodes<'c>(&self, nodes: impl IntoIterator<Item = (&'c NodeClaim, u32)>) -> Cost {
-        let mut cost = Cost::default();
+        let mut cost = Cost { currency: self.currency(), ..Cost::default() };
         for (claim, count) in nodes {
             match self.dearest(claim) {
                 Ok(price) => {

@@ -251,7 +251,7 @@ impl Plan {
         }
         let groups: Vec<String> = groups.iter().map(|(what, count)| format!("{count} {what}")).collect();
         let way = if self.way.is_empty() { String::new() } else { format!(", {}", self.way) };
-        let cost = self.cost.known().map_or_else(String::new, |most| format!(", at most {most} an hour"));
+        let cost = self.cost.clause();
         format!("{}: {}{way}{cost}", counted(self.nodes(), "node"), groups.join(", "))
     }
 

@@ -109,6 +109,7 @@ impl Policy {
         if let Some(budget) = &stated.budget {
             set_some(&mut self.budget.max_nodes, budget.max_nodes.as_ref());
             set_some(&mut self.budget.max_resources, budget.max_resources.as_ref());
+            set_some(&mut self.budget.currency, budget.currency.as_ref());
             set_some(&mut self.budget.max_hourly_cost, budget.max_hourly_cost.as_ref());
             set_some(&mut self.budget.prices, budget.prices.as_ref());
             set_some(&mut self.budget.multiplier, budget.multiplier.as_ref());
@@ -282,7 +283,7 @@ gates:
   unknown: Warn
   quota: Enforce
   nodeClass: Warn
-  budget: {maxNodes: 64, maxResources: {nvidia.com/gpu: 512}, maxHourlyCost: '2500', prices: {p5.48xlarge: {spot: '39.33'}}, multiplier: {p5: '0.7'}}
+  budget: {maxNodes: 64, maxResources: {nvidia.com/gpu: 512}, currency: EUR, maxHourlyCost: '2500', prices: {p5.48xlarge: {spot: '39.33'}}, multiplier: {p5: '0.7'}}
   placement: {namespaces: {matchLabels: {team: ml}, matchExpressions: [{key: a, operator: Exists}]}, zones: [a], flavors: [gpu]}
 ";
 

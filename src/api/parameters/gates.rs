@@ -1,7 +1,7 @@
 //! What is checked before anything is bought.
 
 use super::strict;
-use crate::api::amount::{self, Amounts, Price};
+use crate::api::amount::{self, Amounts, Currency, Price};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -71,7 +71,11 @@ pub struct Budget {
     #[serde(default, deserialize_with = "amount::some_amounts", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "amount::amounts_schema")]
     pub max_resources: Option<Amounts>,
-    /// Most money per hour, over all nodes, in the currency of `prices`.
+    /// Currency of all prices and bounds, by its code of ISO 4217; USD if it is not stated. What Karpenter's metrics and the
+    /// catalogue say is in US dollars: `multiplier` converts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub currency: Option<Currency>,
+    /// Most money per hour, over all nodes, in `currency`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_hourly_cost: Option<Price>,
     /// Price of a node per hour, by instance type and capacity type (on-demand, spot, reserved), in place of what Karpenter's

@@ -1,7 +1,7 @@
 //! How a plan is shown: tables for people, JSON for programs, NodeClaims for `kubectl`.
 
 use super::admission::Admitted;
-use crate::api::amount::Price;
+use crate::api::amount::{Currency, Money, Price};
 use crate::api::pod::ResourceList;
 use crate::cli::Failure;
 use crate::names;
@@ -33,6 +33,7 @@ pub struct View {
     slots: Vec<Group>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cost_per_hour: Option<Price>,
+    currency: Currency,
     gates: Vec<Report>,
     passed_over: Vec<PassedOver>,
     notes: Vec<String>,
@@ -113,6 +114,7 @@ impl View {
             slots: plan
                 .map_or_else(Vec::new, |plan| plan.groups().iter().map(|g| Group::of(g, prices)).collect()),
             cost_per_hour: plan.and_then(|plan| plan.cost.known()),
+            currency: prices.currency(),
             gates: plan.map_or_else(|| nearest().to_vec(), |plan| plan.reports.clone()),
             passed_over: plan.map_or_else(|| of_ways(ways), |plan| plan.passed_over.to_vec()),
             notes: plan.map_or_else(Vec::new, |plan| plan.notes.clone()),
@@ -141,7 +143,7 @@ impl View {
             self.outcome
         );
         if !self.slots.is_empty() {
-            let rows = self.slots.iter().map(Group::row).collect();
+            let rows = self.slots.iter().map(|group| group.row(self.currency)).collect();
             text += &section(
                 &["SLOTS", "NODEPOOL", "TYPE", "PODS ON EACH", "REQUESTS", "UNUSED", "PER HOUR"],
                 rows,
@@ -204,7 +206,7 @@ impl Group {
         }
     }
 
-    fn row(&self) -> Vec<String> {
+    fn row(&self, currency: Currency) -> Vec<String> {
         let last = self.first.saturating_add(self.nodes).saturating_sub(1);
         let slots = if self.nodes == 1 { last.to_string() } else { format!("{}-{last}", self.first) };
         let requests: Vec<String> = self
@@ -221,7 +223,8 @@ impl Group {
             self.pods.join(" "),
             requests.join(", "),
             if unused.is_empty() { "unknown".to_owned() } else { unused.join(", ") },
-            self.cost_per_hour.map_or_else(|| "unknown".to_owned(), |price| price.to_string()),
+            self.cost_per_hour
+                .map_or_else(|| "unknown".to_owned(), |price| Money { price, currency }.to_string()),
         ]
     }
 }

@@ -1,5 +1,6 @@
 //! `setu explain`: what a gang waits for, what comes next and when, and what went wrong before.
 
+use super::table::list_money;
 use super::{BOLD, DIM, clean, moment, paint, span, style_of};
 use crate::cli::report::GangReport;
 use crate::cli::standing::Standing;
@@ -54,7 +55,9 @@ pub fn explain(report: &GangReport, now: Timestamp) -> String {
                     String::new()
                 };
                 let cost = report.cost_per_hour;
-                let cost = cost.map_or_else(String::new, |cost| format!(", {cost} an hour by list prices"));
+                let cost = cost.map_or_else(String::new, |cost| {
+                    format!(", {} an hour by list prices", list_money(cost))
+                });
                 line("Nodes", &format!("{}/{} ready{created}{cost}", gang.ready, gang.slots));
             }
         }

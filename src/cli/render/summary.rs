@@ -1,6 +1,6 @@
 //! `setu top`: what the gangs hold and waste, by NodePool, and who waits longest.
 
-use super::table::{nodes, table};
+use super::table::{list_money, nodes, table};
 use super::{BOLD, clean, paint, span, style_of};
 use crate::api::NodeClaim;
 use crate::api::amount::Price;
@@ -198,8 +198,8 @@ fn total(pools: &BTreeMap<String, Held>) -> Held {
 fn cost(held: Held) -> String {
     match (held.nodes - held.unpriced, held.unpriced) {
         (0, _) => "unknown".to_owned(),
-        (_, 0) => held.cost_per_hour.to_string(),
-        (_, unpriced) => format!("{} and {unpriced} unknown", held.cost_per_hour),
+        (_, 0) => list_money(held.cost_per_hour),
+        (_, unpriced) => format!("{} and {unpriced} unknown", list_money(held.cost_per_hour)),
     }
 }
 

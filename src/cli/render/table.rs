@@ -1,6 +1,7 @@
 //! `setu inspect`: one line for each gang.
 
 use super::{clean, paint, span, style_of};
+use crate::api::amount::{Currency, Money, Price};
 use crate::cli::report::GangReport;
 use jiff::Timestamp;
 use tabled::builder::Builder;
@@ -57,7 +58,7 @@ fn row(report: &GangReport, now: Timestamp, layout: Layout) -> Vec<String> {
     if layout.wide {
         row.extend([
             gang.map_or_else(dash, |g| span(now.duration_since(g.since))),
-            report.cost_per_hour.map_or_else(dash, |price| price.to_string()),
+            report.cost_per_hour.map_or_else(dash, list_money),
             clean(&report.owner),
             clean(&report.queue),
             clean(&report.check),
@@ -66,6 +67,11 @@ fn row(report: &GangReport, now: Timestamp, layout: Layout) -> Vec<String> {
     }
     row.push(clean(&report.why));
     row
+}
+
+/// A list price for people.
+pub fn list_money(price: Price) -> String {
+    Money { price, currency: Currency::default() }.to_string()
 }
 
 /// Nodes ready of all, where the gang wants any.

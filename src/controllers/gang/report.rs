@@ -16,6 +16,7 @@ use crate::gang::trace::{Claims, CutOff, Subject, cut_off, spans};
 use crate::gang::wake_at;
 use crate::gang::{Explanation, Journal, StateName, message, notice, verdict};
 use crate::names;
+use crate::plan::cost::Cost;
 use crate::plan::gates::{Answer, Gate};
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
 use crate::telemetry::metrics::{self, Checked, Counted};
@@ -44,9 +45,18 @@ impl Gang<'_> {
             self.log(step, &after);
             self.count(step, &before, &after);
             let moment = Moment { check: &self.identity.check, seq: after.seq, at: step.at };
-            for notice in notice::of_step(&after, &text).into_iter().chain(self.told_drawbacks(step)) {
+            let told = notice::of_step(&after, &text, &self.cost()).into_iter();
+            for notice in told.chain(self.told_drawbacks(step)) {
                 self.context.events.publish(workload, moment, &notice);
             }
+        }
+    }
+
+    /// What the gang's nodes cost: those that are there, or else those of its plan.
+    pub(super) fn cost(&self) -> Cost {
+        match &self.plan {
+            Some(Outcome::Provision(plan)) if self.claims.is_empty() => (*plan.cost).clone(),
+            _ => self.context.cost(&self.policy.budget, self.claims.iter().map(|claim| (claim, 1))),
         }
     }
 
@@ -183,6 +193,7 @@ impl Gang<'_> {
         let waits = matches!(self.plan, Some(Outcome::Wait(_) | Outcome::Refuse(_)));
         let journal = (&self.journal, waits);
         let entry = BoardEntry::new(&self.id, workload, &self.identity.check, journal, explanation)
+            .costing(&self.context.cost(&self.policy.budget, self.claims.iter().map(|claim| (claim, 1))))
             .checked(self.pod_check.clone(), self.searched);
         let is_known_to = self.context.board().waits(&self.id);
         self.context.board().note(entry, || self.is_there(workload));

@@ -83,7 +83,7 @@ impl Gang<'_> {
         let headline = message::headline(&self.journal, &self.facts(&self.glance(workload)));
         let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: step.at };
         let text = notice::with_next(in_words(&headline), &self.journal);
-        for notice in notice::of_step(&self.journal, &text) {
+        for notice in notice::of_step(&self.journal, &text, &self.cost()) {
             self.context.events.publish(workload, moment, &notice);
         }
     }

@@ -1,7 +1,7 @@
 //! What one gang may take: nodes, resources and money an hour.
 
 use super::{Answer, Gate, Report};
-use crate::api::amount::Price;
+use crate::api::amount::{Money, Price};
 use crate::api::pod::ResourceList;
 use crate::plan::resources::{first_short, shown, sum};
 use crate::plan::{ObstacleReason, Plan};
@@ -35,7 +35,14 @@ pub fn ask(policy: &Policy, plan: &Plan) -> Vec<Report> {
         .map(|most| within(plan.nodes() <= most, &counted(plan.nodes(), "node"), &most.to_string()));
     let resources = budget.max_resources.as_ref().map(|most| of_resources(policy, plan, most));
     let money = budget.max_hourly_cost.map(|most| of_money(plan, most));
-    nodes.into_iter().chain(resources).chain(money).collect()
+    let others = nodes.into_iter().chain(resources).map(|report| match report.answer {
+        Answer::Refuse => {
+            let message = format!("{}{}", report.message, plan.cost.clause());
+            report.answer(Answer::Refuse, message)
+        }
+        _ => report,
+    });
+    others.chain(money).collect()
 }
 
 fn within(fits: bool, takes: &str, most: &str) -> Report {
@@ -75,6 +82,7 @@ fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> Report {
 
 fn of_money(plan: &Plan, most: Price) -> Report {
     let cost = &plan.cost;
+    let most = Money { price: most, currency: cost.currency };
     if cost.unpriced > 0 {
         let message =
             format!("{}: gates.budget.maxHourlyCost {most} cannot be kept; {}", cost.lack(), cost.remedy());
@@ -82,7 +90,8 @@ fn of_money(plan: &Plan, most: Price) -> Report {
             .because(ObstacleReason::BudgetExceeded)
             .answer(Answer::Refuse, message);
     }
-    within(cost.at_most <= most, &format!("{} an hour", cost.at_most), &most.to_string())
+    let takes = Money { price: cost.at_most, currency: cost.currency };
+    within(takes.price <= most.price, &format!("{takes} an hour"), &most.to_string())
 }
 
 #[cfg(test)]
@@ -125,7 +134,7 @@ mod tests {
             (
                 json!({"maxHourlyCost": "196.64", "prices": prices}),
                 json!({"maxHourlyCost": "196", "prices": prices}),
-                "takes 196.64 an hour, and gates.budget allows 196",
+                "takes 196.64 USD an hour, and gates.budget allows 196 USD",
             ),
         ] {
             assert_eq!(world(&enough).provisioned().slots.len(), 2);

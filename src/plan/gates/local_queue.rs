@@ -6,7 +6,7 @@
 use super::guards::Created;
 use super::{Answer, Gate, Report};
 use crate::api::NodeClaim;
-use crate::api::amount::Price;
+use crate::api::amount::{Money, Price};
 use crate::api::pod::ResourceList;
 use crate::plan::cost::Prices;
 use crate::plan::resources::{self, shown, sum};
@@ -166,6 +166,7 @@ impl Asked<'_> {
     }
 
     fn money(&self, prices: Prices<'_>, most: Price) -> Report {
+        let shown = |price: Price| Money { price, currency: prices.currency() }.to_string();
         let cost = |all: &mut dyn Iterator<Item = &Held>| {
             prices.of_nodes(all.map(|held| (&*held.claim, held.nodes)))
         };
@@ -176,8 +177,9 @@ impl Asked<'_> {
         ] {
             if cost.unpriced > 0 {
                 let message = format!(
-                    "{} of {whose} nodes: guards.perLocalQueue.maxHourlyCost {most} of LocalQueue {} cannot be kept; {}",
+                    "{} of {whose} nodes: guards.perLocalQueue.maxHourlyCost {} of LocalQueue {} cannot be kept; {}",
                     cost.lack(),
+                    shown(most),
                     self.queue,
                     cost.remedy()
                 );
@@ -188,9 +190,9 @@ impl Asked<'_> {
         let bound = Bound {
             key: "maxHourlyCost",
             what: format!("an hour for nodes of LocalQueue {}", self.queue),
-            used: used.at_most.to_string(),
-            more: own.at_most.to_string(),
-            most: most.to_string(),
+            used: shown(used.at_most),
+            more: shown(own.at_most),
+            most: shown(most),
             refusal: ObstacleReason::BudgetExceeded,
         };
         let both = used.at_most.micros.saturating_add(own.at_most.micros);
@@ -286,7 +288,7 @@ mod tests {
         assert!(matches!(outcome(&world(), &money("24"), others()), Outcome::Provision(_)));
         assert_eq!(
             waits(outcome(&world(), &money("23.5"), others())).message,
-            "guards.perLocalQueue.maxHourlyCost allows 23.50 an hour for nodes of LocalQueue lq: 4 so far, and 20 more for \
+            "guards.perLocalQueue.maxHourlyCost allows 23.50 USD an hour for nodes of LocalQueue lq: 4 USD so far, and 20 USD more for \
              the gang"
         );
         let unknown = vec![held("a", &json!({"metadata": {"labels": {(names::INSTANCE_TYPE): "x1"}}}))];

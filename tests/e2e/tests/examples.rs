@@ -33,7 +33,7 @@ const EXAMPLES: [(&str, usize, bool, &str); 10] = [
     ("pod-group.yaml", 4, true, ""),
     ("one-zone.yaml", 3, true, ""),
     ("spot-then-on-demand.yaml", 3, true, ""),
-    ("budget-gate.yaml", 2, true, "the gang takes 6.50 an hour, and gates.budget allows 5"),
+    ("budget-gate.yaml", 2, true, "the gang takes 6.50 USD an hour, and gates.budget allows 5 USD"),
     ("compliance-gate.yaml", 2, true, "does not have the labels that gates.placement.namespaces asks for"),
     ("jupyterhub.yaml", 1, true, ""),
 ];
