@@ -648,6 +648,55 @@ async fn what_may_not_be_handed_back_or_kept_is_deleted_and_that_is_told() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_is_handed_back_in_part_stays_with_its_claim_until_the_rest_is_allowed() {
+    for restarts in [true, false] {
+        let mut stage = Stage::new(Options::default(), "{custody: {release: HandBack}}");
+        stage.job_with("gang", &queued(), &json!({"e2e.setu/run-for": "5s"}));
+        stage.until("it runs", 120, |s| s.is("gang", "Admitted") && s.claims().len() == 2).await;
+        let is_marked = |c: &Arc<Value>| c["metadata"]["annotations"][names::HANDING_BACK].is_string();
+        stage.until("its claims are marked", 60, |s| s.claims().iter().all(is_marked)).await;
+        stage.cluster.denials.begin(Denial::ClaimPatches);
+        let is_bare = |n: &Arc<Value>| n["metadata"]["labels"][names::MANAGED_BY].is_null();
+        stage
+            .until("its nodes are Karpenter's", 60, |s| s.admin.list(&kinds::NODE).iter().all(is_bare))
+            .await;
+        for (index, node) in stage.admin.list(&kinds::NODE).iter().enumerate() {
+            let mut pod = stranger(node, 0);
+            pod["metadata"]["name"] = json!(format!("stranger-{index}"));
+            stage.admin.create(&kinds::POD, pod).unwrap();
+        }
+        // Where the first life goes on, it takes no notice that it leads no more.
+        let second = if restarts {
+            stage.restart(Options::default());
+            None
+        } else {
+            Some(stage.cluster.start_setu(&Start::default()))
+        };
+        for _ in 0..600 {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!((stage.claims().len(), stage.admin.list(&kinds::NODE).len()), (2, 2));
+            assert!(stage.claims().iter().all(|c| c["metadata"]["deletionTimestamp"].is_null()));
+        }
+        stage.cluster.denials.end();
+        let is_let_go = |c: &Arc<Value>| c["metadata"]["labels"][names::MANAGED_BY].is_null();
+        stage.until("the rest is done", 600, |s| s.claims().iter().all(is_let_go)).await;
+        stage.until("it is over", 60, |s| s.is_in("gang", "Released")).await;
+        assert!(stage.admin.get(&kinds::POD, ID, "stranger-0").is_some());
+        drop(second);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_may_not_be_changed_is_deleted_though_its_claim_is_marked_to_be_handed_back() {
+    let stage = Stage::new(Options::default(), "{custody: {release: HandBack}}");
+    stage.job_with("gang", &queued(), &json!({"e2e.setu/run-for": "5s"}));
+    stage.until("it runs", 120, |s| s.is("gang", "Admitted") && s.claims().len() == 2).await;
+    stage.cluster.denials.begin(Denial::NodePatches);
+    stage.until("no node is left", 60, |s| s.claims().is_empty()).await;
+    stage.until("it is over", 60, |s| s.is_in("gang", "Released")).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn in_the_place_of_a_kept_node_that_may_not_be_taken_over_another_is_made() {
     let stage = Stage::new(Options::default(), "{custody: {release: Warm, warmFor: 1h}}");
     stage.job("first", &queued());

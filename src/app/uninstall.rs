@@ -75,7 +75,9 @@ pub async fn plan(client: &Client, controller_name: &str, nodes: Nodes) -> Resul
         let plan = sorted(controller_name, Nodes::Delete, checks, claims, Vec::new());
         return Ok(match nodes {
             Nodes::Delete => plan,
-            Nodes::HandBack => Plan { hand_back: plan.delete, delete: Vec::new(), ..plan },
+            Nodes::HandBack => {
+                Plan { hand_back: [plan.hand_back, plan.delete].concat(), delete: Vec::new(), ..plan }
+            }
         });
     };
     let workloads = workloads.into_iter().filter_map(|w| w.0.ok()).collect();
@@ -119,8 +121,10 @@ fn sorted(
     let running: BTreeSet<String> = workloads.iter().filter(runs_on).filter_map(ResourceExt::uid).collect();
     // A claim made for another controller's check is another installation's.
     let claims = claims.into_iter().filter(|c| !others.contains(c.annotation(names::CHECK)));
-    let (hand_back, delete) =
-        claims.partition(|c| nodes == Nodes::HandBack && running.contains(c.label(names::WORKLOAD_UID)));
+    // Pods of others may be on the Node of one that is handed back in part.
+    let (hand_back, delete) = claims.partition(|c| {
+        c.is_handing_back() || (nodes == Nodes::HandBack && running.contains(c.label(names::WORKLOAD_UID)))
+    });
     // One whose check says Retry waits for Kueue alone.
     let asks = |c: &CheckState| names.contains(&c.name) && c.state != Verdict::Retry;
     // To answer a slice that is to replace a running one would have Kueue stop the whole Job.
@@ -358,6 +362,16 @@ mod tests {
         assert_eq!(names_of(&plan.waiting), ["reserved"]);
         assert_eq!(names_of(&plan.checks), ["ours"]);
         assert!(plan.marked.is_empty());
+    }
+
+    #[test]
+    fn a_claim_that_is_handed_back_in_part_is_never_deleted() {
+        let mut claim = claim("ended", "ours", "finished");
+        claim.annotations_mut().insert(names::HANDING_BACK.to_owned(), "true".to_owned());
+        for nodes in [Nodes::HandBack, Nodes::Delete] {
+            let plan = sorted("setu", nodes, vec![check("ours", "setu")], vec![claim.clone()], vec![]);
+            assert_eq!((names_of(&plan.hand_back), plan.delete.len()), (vec!["ended".to_owned()], 0));
+        }
     }
 
     /// A slice of the elastic Job with this UID.

@@ -2,6 +2,7 @@
 //! away. And takes hold of Workloads, where that is asked for.
 
 use crate::api::{Node, NodeClaim, Workload};
+use crate::effects::claims::current;
 use crate::effects::{call, merge, patch_params, write};
 use crate::error::Error;
 use crate::names;
@@ -36,16 +37,30 @@ pub struct LetGo {
     pub failed: Option<Error>,
 }
 
+/// Why a claim was not let go.
+pub(super) enum Kept {
+    /// Setu may not change it, and it is its own still.
+    Forbidden(Error),
+    /// Something else: the next try does the rest.
+    Failed(Error),
+}
+
+impl From<Error> for Kept {
+    fn from(error: Error) -> Self {
+        if error.is_forbidden() { Self::Forbidden(error) } else { Self::Failed(error) }
+    }
+}
+
 impl LetGo {
     /// With the answer for one more claim.
-    pub(super) fn and(mut self, (claim, answer): (NodeClaim, Result<(), Error>)) -> Self {
+    pub(super) fn and(mut self, (claim, answer): (NodeClaim, Result<(), Kept>)) -> Self {
         match answer {
             Ok(()) => {}
-            Err(error) if error.is_forbidden() => {
+            Err(Kept::Forbidden(error)) => {
                 tracing::warn!(nodeclaim = claim.name_any(), error = %error, "not allowed to release a NodeClaim");
                 self.forbidden.push(claim);
             }
-            Err(error) => self.failed = self.failed.or(Some(error)),
+            Err(Kept::Failed(error)) => self.failed = self.failed.or(Some(error)),
         }
         self
     }
@@ -55,11 +70,32 @@ impl LetGo {
 pub async fn hand_back_all(client: &Client, claims: Vec<NodeClaim>) -> LetGo {
     let answers = stream::iter(claims)
         .map(|claim| async move {
-            let answer = hand_back(client, &claim).await;
+            let answer = match hand_back(client, &claim).await {
+                Err(error) if error.is_forbidden() => Err(kept(client, &claim, error).await),
+                answer => answer.map_err(Kept::Failed),
+            };
             (claim, answer)
         })
         .buffer_unordered(PARALLEL);
     answers.fold(LetGo::default(), |all, answer| async { all.and(answer) }).await
+}
+
+/// What a refusal leaves a claim: its gang's own, unless it is marked and its Node bears our label no more. Pods of
+/// others may be there then.
+async fn kept(client: &Client, claim: &NodeClaim, refusal: Error) -> Kept {
+    let is_ours = async {
+        let found = current(client, &claim.name_any()).await?;
+        let Some(marked) = found.filter(NodeClaim::is_handing_back) else { return Ok(true) };
+        let Some(name) = marked.node_name() else { return Ok(false) };
+        let api: Api<Node> = Api::all(client.clone());
+        let node = call("reading Node", name, api.get_opt(name)).await?;
+        Ok(node.is_some_and(|node| node.label(names::MANAGED_BY) == names::SETU))
+    };
+    match is_ours.await {
+        Ok(true) => Kept::Forbidden(refusal),
+        Ok(false) => Kept::Failed(refusal),
+        Err(unread) => Kept::Failed(unread),
+    }
 }
 
 /// The claim is marked first: once the Node is Karpenter's, pods of others may come to it, and whoever goes on from

@@ -6,7 +6,7 @@
 use crate::api::duration::Span;
 use crate::api::{Node, NodeClaim};
 use crate::cluster::guard::Guarded;
-use crate::effects::handover::LetGo;
+use crate::effects::handover::{Kept, LetGo};
 use crate::effects::{call, merge, patch_params, write};
 use crate::error::Error;
 use crate::names;
@@ -45,7 +45,7 @@ pub async fn keep_all(client: &Client, claims: Vec<NodeClaim>, keeping: &Keeping
     let answers = stream::iter(claims)
         .map(|claim| async move {
             let answer = keep(client, &claim, keeping).await;
-            (claim, answer)
+            (claim, answer.map_err(Kept::from))
         })
         .buffer_unordered(PARALLEL);
     answers.fold(LetGo::default(), |all, answer| async { all.and(answer) }).await

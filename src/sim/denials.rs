@@ -21,6 +21,8 @@ pub enum Denial {
     NodeDeletes,
     /// NodeClaims and Nodes are not changed.
     Patches,
+    /// NodeClaims are not changed.
+    ClaimPatches,
     /// Nodes are not changed.
     NodePatches,
     /// Workloads are not annotated.
@@ -43,9 +45,9 @@ impl Denial {
             Self::Deletes => *method == Method::DELETE && of(kinds::NODE_CLAIM.plural),
             Self::NodeDeletes => *method == Method::DELETE && of(kinds::NODE.plural),
             Self::Patches => {
-                let claims = *method == Method::PATCH && of(kinds::NODE_CLAIM.plural);
-                claims || Self::NodePatches.covers(method, path, body)
+                [Self::ClaimPatches, Self::NodePatches].iter().any(|d| d.covers(method, path, body))
             }
+            Self::ClaimPatches => *method == Method::PATCH && of(kinds::NODE_CLAIM.plural),
             Self::NodePatches => *method == Method::PATCH && of(kinds::NODE.plural),
             Self::Journals => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && !status,
             Self::Verdicts => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && status,
@@ -126,6 +128,8 @@ mod tests {
             (Denial::Verdicts, vec![4]),
             (Denial::Events, vec![5]),
             (Denial::Patches, vec![7, 8]),
+            (Denial::ClaimPatches, vec![7]),
+            (Denial::NodePatches, vec![8]),
             (Denial::NodeDeletes, vec![9]),
         ] {
             let denials = Denials::default();
