@@ -1,7 +1,7 @@
 //! From a Workload's admission to the NodeClaims it needs, as pure functions.
 //!
 //! Read in this order: `outcome` (what planning comes to) → `demand` (which pod sets, how many pods) →
-//! `tiers` and `pools` (the ways to get nodes) → `claim` (what a NodeClaim looks like; uses
+//! `tiers` and `pools` (the ways to get nodes; uses `reservations`) → `claim` (what a NodeClaim looks like; uses
 //! `requirements`, `resources`, `daemons`) → `slots` (how many; uses `shapes`, `sightings`, `catalogue`, `apart`, `packing`) → `gates` (may
 //! it be bought now) → `merge` (will Kueue be able to start the pods there).
 //!

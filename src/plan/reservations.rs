@@ -40,6 +40,10 @@ pub fn ids(claim: &NodeClaim) -> BTreeSet<String> {
     if !launched.is_empty() {
         return BTreeSet::from([launched.to_owned()]);
     }
+    // Karpenter takes the label off a node whose reservation is over.
+    if claim.is("Launched") {
+        return BTreeSet::new();
+    }
     let asked = asked(claim);
     let listed = asked.get(names::RESERVATION_ID).and_then(|values| values.listed());
     listed.cloned().unwrap_or_default()

@@ -275,6 +275,12 @@ mod tests {
         let mut world = alone(4, &two);
         world.claims = vec![asks(&json!(["cr-3"]))];
         assert_eq!(world.provisioned().nodes(), 4);
+        let launched =
+            json!({"type": "Launched", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        let mut over = asks(&json!(["cr-1"]));
+        over.status = Some(object(json!({"conditions": [launched]})));
+        world.claims.push(over);
+        assert_eq!(world.provisioned().nodes(), 4, "it was in one that is over");
         world.claims.push(asks(&json!(["cr-1", "cr-2"])));
         assert!(
             world.obstacle().1.starts_with("reservation cr-1, reservation cr-2 have room for 3 of 4 nodes")

@@ -69,6 +69,7 @@ const FILES: &[(&str, &str)] = &files![
     "rack-out",
     "refused",
     "reservation-closes",
+    "reservation-full",
     "reservation-half",
     "reservation-opens",
     "reservation-opens-later",
