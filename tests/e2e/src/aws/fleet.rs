@@ -42,7 +42,13 @@ pub(super) async fn create(shared: &Arc<Shared>, form: &Form) -> Result<String> 
         if wanted == 0 {
             break;
         }
-        let (given, refusal) = shared.grant((&offer.instance_type, &offer.zone, market), wanted);
+        let (given, refusal) = match shared.reservation(&offer.template) {
+            Some(id) => {
+                let given = wanted.min(shared.room(&id).await?);
+                (given, (given < wanted).then_some(Refusal::ReservationCapacityExceeded))
+            }
+            None => shared.grant((&offer.instance_type, &offer.zone, market), wanted),
+        };
         if given > 0 {
             let ids = buy(shared, &offer, market, given).await?;
             wanted -= given;

@@ -31,7 +31,7 @@ use proxy::Shared;
 pub use proxy::{Call, Form};
 use registrar::Registrar;
 pub use registrar::{Comes, Machines};
-pub use rules::{Market, Offerings, Refusal, Rule};
+pub use rules::{CapacityReservation, Market, Offerings, Refusal, Rule};
 pub use user_data::NodeConfig;
 
 /// The name of the EKS cluster, of the role, of the instance profile, and the value of the subnets' tag
@@ -113,6 +113,11 @@ impl Cloud {
         self.shared.set_rules(rules);
     }
 
+    /// From now on there are these capacity reservations, and no others.
+    pub fn reservations(&self, reservations: Vec<CapacityReservation>) {
+        self.shared.set_reservations(reservations);
+    }
+
     /// From now on machines behave like this.
     pub fn machines(&self, machines: Machines) {
         self.shared.set_machines(machines);
@@ -146,6 +151,11 @@ impl Cloud {
     /// How an instance is paid for; nothing where nobody launched it.
     pub fn market_of(&self, id: &str) -> Option<Market> {
         self.shared.launch_of(id).map(|launch| launch.market)
+    }
+
+    /// The id of the capacity reservation that an instance was launched into.
+    pub fn reservation_of(&self, id: &str) -> Option<String> {
+        self.shared.launch_of(id)?.reservation
     }
 
     /// The names of the launch templates that there are.

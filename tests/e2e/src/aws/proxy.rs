@@ -16,9 +16,9 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpListener;
 
 use super::fleet;
-use super::moto::Moto;
+use super::moto::{Instance, Moto};
 use super::registrar::Machines;
-use super::rules::{self, Market, Refusal, Rule, Treatment};
+use super::rules::{self, CapacityReservation, Market, Refusal, Rule, Treatment};
 use super::xml::retain;
 
 /// The instance types that are sold. Karpenter looks at each of them for every NodeClaim, and on a machine that other
@@ -48,12 +48,15 @@ pub struct Call {
 pub(super) struct Launch {
     pub template: String,
     pub market: Market,
+    /// Id of the capacity reservation that it is in.
+    pub reservation: Option<String>,
     pub at: Instant,
 }
 
 #[derive(Default)]
 struct State {
     rules: Vec<Rule>,
+    reservations: Vec<CapacityReservation>,
     machines: Machines,
     calls: Vec<Call>,
     launches: BTreeMap<String, Launch>,
@@ -80,6 +83,25 @@ impl Shared {
         self.state().rules = rules;
     }
 
+    pub(super) fn set_reservations(&self, reservations: Vec<CapacityReservation>) {
+        self.state().reservations = reservations;
+    }
+
+    pub(super) fn reservations(&self) -> Vec<CapacityReservation> {
+        self.state().reservations.clone()
+    }
+
+    /// How many more instances a reservation takes.
+    pub(super) async fn room(&self, id: &str) -> Result<usize> {
+        let all = self.reservations();
+        let running = self.moto.instances().await?;
+        let is_in = |instance: &&Instance| {
+            self.launch_of(&instance.id).is_some_and(|launch| launch.reservation.as_deref() == Some(id))
+        };
+        let nodes = all.iter().find(|reservation| reservation.id == id).map_or(0, |found| found.nodes);
+        Ok(nodes.saturating_sub(running.iter().filter(is_in).count()))
+    }
+
     pub(super) fn set_machines(&self, machines: Machines) {
         self.state().machines = machines;
     }
@@ -97,7 +119,8 @@ impl Shared {
     }
 
     pub(super) fn launched(&self, ids: &[String], template: &str, market: Market) {
-        let launch = Launch { template: template.to_owned(), market, at: Instant::now() };
+        let reservation = self.reservation(template);
+        let launch = Launch { template: template.to_owned(), market, reservation, at: Instant::now() };
         self.state().launches.extend(ids.iter().map(|id| (id.clone(), launch.clone())));
     }
 
@@ -113,14 +136,27 @@ impl Shared {
         self.state().answers.insert(token, answer);
     }
 
-    /// The user data of a launch template, from the call that made it.
+    /// The user data of a launch template.
     pub(super) fn user_data(&self, template: &str) -> Option<String> {
+        self.template_data(template, "UserData")
+    }
+
+    /// Id of the capacity reservation that instances of a launch template are launched into.
+    pub(super) fn reservation(&self, template: &str) -> Option<String> {
+        self.template_data(
+            template,
+            "CapacityReservationSpecification.CapacityReservationTarget.CapacityReservationId",
+        )
+    }
+
+    /// A parameter of a launch template, from the call that made it.
+    fn template_data(&self, template: &str, key: &str) -> Option<String> {
         let state = self.state();
         let made = state.calls.iter().rev().find(|call| {
             call.action == "ec2:CreateLaunchTemplate"
                 && call.form.get("LaunchTemplateName").is_some_and(|name| name == template)
         });
-        made?.form.get("LaunchTemplateData.UserData").cloned()
+        made?.form.get(&format!("LaunchTemplateData.{key}")).cloned()
     }
 
     /// Keeps a call, and says which one it is and what becomes of it.
@@ -145,6 +181,14 @@ impl Shared {
         let state = self.state();
         let spot = state.launches.iter().filter(|(_, launch)| launch.market == Market::Spot);
         spot.map(|(id, _)| id.clone()).collect()
+    }
+
+    /// The instances that there were in capacity reservations, with the ids of these.
+    fn reserved(&self) -> Vec<(String, String)> {
+        let state = self.state();
+        let reserved =
+            state.launches.iter().filter_map(|(id, launch)| Some((id, launch.reservation.as_ref()?)));
+        reserved.map(|(id, reservation)| (id.clone(), reservation.clone())).collect()
     }
 
     /// The instances that DescribeInstances does not know yet.
@@ -192,9 +236,10 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     let answer = match action.as_str() {
         "ec2:CreateFleet" if !dry_run => xml(StatusCode::OK, fleet::create(shared, &form).await?)?,
         "ec2:DescribeCapacityReservations" => {
-            empty("DescribeCapacityReservations", "capacityReservationSet")?
+            let members = reservations(shared, &form).await?;
+            list("DescribeCapacityReservations", "capacityReservationSet", &members)?
         }
-        "ec2:DescribePlacementGroups" => empty("DescribePlacementGroups", "placementGroupSet")?,
+        "ec2:DescribePlacementGroups" => list("DescribePlacementGroups", "placementGroupSet", "")?,
         "ec2:DescribeInstances" => {
             described(shared, Request::from_parts(head, Full::from(body)), &form).await?
         }
@@ -236,7 +281,40 @@ async fn described(
         let request = format!("<spotInstanceRequestId>sir-{id}</spotInstanceRequestId>");
         text = text.replace(&known, &format!("{known}<instanceLifecycle>spot</instanceLifecycle>{request}"));
     }
+    for (id, reservation) in shared.reserved() {
+        let known = format!("<instanceId>{id}</instanceId>");
+        let only =
+            "<capacityReservationPreference>capacity-reservations-only</capacityReservationPreference>";
+        let told = format!(
+            "{known}<capacityReservationId>{reservation}</capacityReservationId>\
+             <capacityReservationSpecification>{only}</capacityReservationSpecification>"
+        );
+        text = text.replace(&known, &told);
+    }
     xml(StatusCode::OK, retain(&text, "instancesSet", "instanceId", |id| !hidden.contains(id))?)
+}
+
+/// The members of the list of capacity reservations, those of the ids that are asked for where any are.
+async fn reservations(shared: &Arc<Shared>, form: &Form) -> Result<String> {
+    let asked: Vec<&String> =
+        form.iter().filter(|(key, _)| key.starts_with("CapacityReservationId.")).map(|(_, id)| id).collect();
+    let mut members = String::new();
+    for CapacityReservation { id, instance_type, zone, nodes } in shared.reservations() {
+        if !asked.is_empty() && !asked.contains(&&id) {
+            continue;
+        }
+        let room = shared.room(&id).await?;
+        let member = format!(
+            "<item><capacityReservationId>{id}</capacityReservationId><ownerId>123456789012</ownerId>\
+             <instanceType>{instance_type}</instanceType><instancePlatform>Linux/UNIX</instancePlatform>\
+             <availabilityZone>{zone}</availabilityZone><tenancy>default</tenancy>\
+             <totalInstanceCount>{nodes}</totalInstanceCount><availableInstanceCount>{room}</availableInstanceCount>\
+             <state>active</state><startDate>2026-01-01T00:00:00Z</startDate><endDateType>unlimited</endDateType>\
+             <instanceMatchCriteria>targeted</instanceMatchCriteria><reservationType>default</reservationType></item>"
+        );
+        members.push_str(&member);
+    }
+    Ok(members)
 }
 
 /// moto gives the security groups of an instance to its network interface alone; without them Karpenter takes every
@@ -292,10 +370,11 @@ fn xml(status: StatusCode, text: String) -> Result<Response<Full<Bytes>>> {
     answer.body(Full::from(text)).context("making an answer")
 }
 
-fn empty(action: &str, list: &str) -> Result<Response<Full<Bytes>>> {
+fn list(action: &str, list: &str, members: &str) -> Result<Response<Full<Bytes>>> {
     let space = "http://ec2.amazonaws.com/doc/2016-11-15/";
-    let text =
-        format!("<{action}Response xmlns=\"{space}\"><requestId>e2e</requestId><{list}/></{action}Response>");
+    let text = format!(
+        "<{action}Response xmlns=\"{space}\"><requestId>e2e</requestId><{list}>{members}</{list}></{action}Response>"
+    );
     xml(StatusCode::OK, text)
 }
 

@@ -21,6 +21,19 @@ impl Market {
     }
 }
 
+/// A capacity reservation, which instances are launched into that name it.
+#[derive(Clone, Debug)]
+pub struct CapacityReservation {
+    /// Its id, `cr-…`.
+    pub id: String,
+    /// The instance type that it is for.
+    pub instance_type: String,
+    /// Its zone.
+    pub zone: String,
+    /// How many instances it is for.
+    pub nodes: usize,
+}
+
 /// What may be bought: everything, unless a field narrows it down.
 #[derive(Clone, Debug, Default)]
 pub struct Offerings {
@@ -70,6 +83,8 @@ pub enum Refusal {
     MaxSpotInstanceCountExceeded,
     /// The account's quota of vCPUs is used up.
     VcpuLimitExceeded,
+    /// The capacity reservation has no room.
+    ReservationCapacityExceeded,
 }
 
 impl Refusal {
@@ -80,6 +95,7 @@ impl Refusal {
             Self::UnfulfillableCapacity => "UnfulfillableCapacity",
             Self::MaxSpotInstanceCountExceeded => "MaxSpotInstanceCountExceeded",
             Self::VcpuLimitExceeded => "VcpuLimitExceeded",
+            Self::ReservationCapacityExceeded => "ReservationCapacityExceeded",
         }
     }
 }

@@ -10,6 +10,7 @@ mod launches;
 mod play;
 #[path = "../scenarios/real.rs"]
 mod real;
+mod reservations;
 #[path = "../scenarios/setu.rs"]
 mod setu;
 mod shortages;
@@ -41,7 +42,7 @@ enum Form {
 }
 
 /// Each has an instance type of its own; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 24] = [
+const SCENARIOS: [(&str, Form, Act); 25] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -84,6 +85,9 @@ const SCENARIOS: [(&str, Form, Act); 24] = [
     ("room in another zone", Form::Long, |s| shortages::zone_out(s, "g4dn.16xlarge").boxed_local()),
     ("an EC2NodeClass that is not ready", Form::Long, |s| {
         shortages::node_class_not_ready(s, "g6.xlarge").boxed_local()
+    }),
+    ("a capacity reservation with room for half", Form::Long, |s| {
+        reservations::half(s, "g6e.16xlarge").boxed_local()
     }),
     ("throttled launches", Form::Long, |s| faults::throttled(s, 32, "g6.2xlarge").boxed_local()),
     ("lost answers", Form::Long, |s| faults::answers_lost(s, "g6.4xlarge").boxed_local()),

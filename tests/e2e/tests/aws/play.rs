@@ -87,6 +87,7 @@ impl<'a> Play<'a> {
             stage.stack.start_program(Program::Karpenter).await?;
         }
         cloud.rules(Vec::new());
+        cloud.reservations(Vec::new());
         cloud.machines(Machines::default());
         let scenario: Scenario = serde_json::from_value(json!({"title": id, "policy": policy}))?;
         let run = Run { title: id.to_owned(), id: id.to_owned(), scenario };
