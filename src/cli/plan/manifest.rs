@@ -112,6 +112,16 @@ mod tests {
     }
 
     #[test]
+    fn a_job_may_run_for_as_long_as_its_label_says() {
+        let job = |labels: Value| {
+            let job = json!({"kind": "Job", "metadata": {"labels": labels}, "spec": {"template": {"spec": {"containers": []}}}});
+            workload(job).unwrap().spec.maximum_execution_time_seconds
+        };
+        assert_eq!(job(json!({(names::MAX_EXECUTION): "3600"})), Some(3_600));
+        assert_eq!(job(json!({})), None);
+    }
+
+    #[test]
     fn a_number_of_pods_that_cannot_be_is_named() {
         let refused = |manifest: Value| workload(manifest).unwrap_err();
         let template = json!({"spec": {"containers": []}});
