@@ -1,4 +1,4 @@
-//! Topology constraints of the pods: zone spread, pod affinity and pod anti-affinity.
+//! Topology constraints of the pods: zone spread, pod affinity, pod anti-affinity, and volumes that pods share.
 //!
 //! Rule: nodes are asked for in such domains that the scheduler can place every pod of the gang; where that cannot be
 //! guaranteed, the gang is refused. Pods outside the gang are not known, so nothing is promised about them.
@@ -93,6 +93,7 @@ impl Topology {
                 topology.constraints.extend(constraint?);
             }
         }
+        topology.constraints.extend(reader.shared_volumes());
         let (hosts, others) = topology.constraints.into_iter().partition(|c| c.key == names::HOSTNAME);
         topology.constraints = others;
         let names_of = |c: &Constraint| -> BTreeSet<String> {

@@ -40,6 +40,23 @@ pub struct Storage {
     pub classes: BTreeMap<String, Found<StorageClass>>,
 }
 
+impl Storage {
+    /// Whether the volume of a claim is made once a pod uses it, near that pod, and is for one node at a time. Those of
+    /// other access modes are often of file systems that every zone mounts.
+    pub fn follows_first_pod(&self, claim: &str) -> bool {
+        let Some(Found::There(claim)) = self.claims.get(claim) else { return false };
+        let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_deref()).unwrap_or_default();
+        let once = !modes.is_empty() && modes.iter().all(|mode| mode == "ReadWriteOnce");
+        let class = class_of(claim).and_then(|class| self.classes.get(class));
+        let waits = matches!(class, Some(Found::There(class)) if waits_for_pod(class));
+        once && waits && volume_of(claim).is_none()
+    }
+}
+
+fn waits_for_pod(class: &StorageClass) -> bool {
+    class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
+}
+
 /// Where one volume can be used.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Reach {
@@ -51,8 +68,13 @@ pub struct Reach {
 
 /// Names of the PersistentVolumeClaims that the pods use.
 pub fn claims_of(workload: &Workload) -> BTreeSet<String> {
-    let claims = volumes(workload).filter_map(|volume| volume.persistent_volume_claim.as_ref());
-    claims.map(|claim| claim.claim_name.clone()).collect()
+    workload.spec.pod_sets.iter().flat_map(claims_of_set).map(str::to_owned).collect()
+}
+
+/// Names of the PersistentVolumeClaims that the pods of a pod set use.
+pub fn claims_of_set(pod_set: &PodSet) -> impl Iterator<Item = &str> {
+    let volumes = pod_set.template.spec.volumes.iter();
+    volumes.filter_map(|volume| Some(volume.persistent_volume_claim.as_ref()?.claim_name.as_str()))
 }
 
 /// Names of the StorageClasses of volumes that are made with each pod.
@@ -149,8 +171,7 @@ impl Reader<'_> {
     fn class(&self, name: &str, whose: &str, made: Made) -> Result<Option<Reach>, Outcome> {
         let what = format!("StorageClass {name}");
         let class = self.found(self.storage.classes.get(name), &what, "storageclasses")?;
-        let waits = class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer");
-        if !waits && made == Made::BeforePod {
+        if !waits_for_pod(class) && made == Made::BeforePod {
             return Err(self.not_ready(&format!("{whose} is not bound to a volume yet")));
         }
         if class.provisioner == NO_PROVISIONER {
@@ -346,6 +367,36 @@ mod tests {
         assert_eq!(zones(&ephemeral), ["a"]);
         let anywhere = json!({"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer"});
         assert_eq!(zones(&unbound(anywhere)), ["a", "b"]);
+    }
+
+    #[test]
+    fn pods_that_share_an_unbound_volume_of_one_node_are_in_one_zone() {
+        let with_modes = |modes: Value| {
+            let mut world = unbound(
+                json!({"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer"}),
+            );
+            world.storage.claims =
+                there("data", json!({"spec": {"storageClassName": "fast", "accessModes": modes}}));
+            world
+        };
+        let of_each = |world: &World| -> Vec<String> {
+            let of = |slot: &super::super::Slot| {
+                let requirements = &slot.template.spec.requirements;
+                requirements.iter().find(|r| r.key == names::ZONE).unwrap().values.join(" ")
+            };
+            world.provisioned().slots.iter().map(of).collect()
+        };
+        let mut once = with_modes(json!(["ReadWriteOnce"]));
+        assert_eq!(of_each(&once), ["a", "a"]);
+        once.short = once.provisioned().offerings();
+        assert_eq!(of_each(&once), ["b", "b"], "the next zone has all of them");
+        for modes in [json!(["ReadWriteMany"]), json!(["ReadWriteOnce", "ReadOnlyMany"])] {
+            assert_eq!(of_each(&with_modes(modes)), ["a b", "a b"], "a file system may be in every zone");
+        }
+        once = with_modes(json!(["ReadWriteOnce"]));
+        once.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": []}}}}))];
+        let Outcome::Refuse(unknown) = once.plan() else { panic!("its zones are not listed") };
+        assert!(unknown.message.contains("PersistentVolumeClaim data"), "{}", unknown.message);
     }
 
     #[test]

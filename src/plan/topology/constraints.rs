@@ -11,10 +11,11 @@ use crate::names;
 use crate::plan::apart::may_select;
 use crate::plan::demand::PodSetDemand;
 use crate::plan::requirements::normalized;
+use crate::plan::volumes::claims_of_set;
 use crate::plan::{Cluster, Obstacle, Request};
 use k8s_openapi::api::core::v1::{PodAffinityTerm, TopologySpreadConstraint};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What the constraints of one pod set are read with.
 pub(super) struct Reader<'a> {
@@ -107,6 +108,30 @@ impl Reader<'_> {
             return Ok(None);
         }
         Ok(Some(Constraint { text, key, rule, members, counted: selected, max_skew: 0, min_domains: 1 }))
+    }
+
+    /// Pods that share a volume which is made where the first of them runs: no other zone will have it.
+    pub(super) fn shared_volumes(&self) -> impl Iterator<Item = Constraint> {
+        let mut users: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
+        for (index, set) in self.demand.iter().enumerate() {
+            for claim in claims_of_set(set.pod_set) {
+                users.entry(claim).or_default().insert(index);
+            }
+        }
+        let follows = |claim: &str| self.cluster.storage.is_some_and(|s| s.follows_first_pod(claim));
+        users.retain(|claim, members| follows(claim) && self.pods(members) > 1);
+        users.into_iter().map(|(claim, members)| Constraint {
+            text: format!(
+                "PersistentVolumeClaim {claim} (ReadWriteOnce) has no volume yet, which all pods that share it can use in \
+                 one zone only"
+            ),
+            key: names::ZONE.to_owned(),
+            rule: Rule::Together,
+            counted: members.clone(),
+            members,
+            max_skew: 0,
+            min_domains: 1,
+        })
     }
 
     pub(super) fn name(&self, set: usize) -> &str {
