@@ -2,7 +2,8 @@
 //!
 //! Rule: nothing that is found here could ever come true, so that nobody waits for it.
 
-use super::file::{Expect, Run, Step};
+use super::file::{Expect, Step};
+use super::runs::Run;
 use super::world::filled;
 use crate::sim::api::is_name;
 use crate::sim::api::kinds;

@@ -2,7 +2,7 @@
 //!
 //! `tests/scenarios.rs` compares the list with the folder, so that none is forgotten.
 
-use super::file::{self, Run};
+use super::runs::{self, Run};
 use anyhow::Result;
 
 macro_rules! files {
@@ -99,11 +99,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 /// Fails only if a file that was compiled in is no scenario.
 pub fn find(name: &str) -> Result<Vec<Run>> {
     if let Some((stem, text)) = FILES.iter().find(|(stem, _)| *stem == name) {
-        return file::parse(stem, text);
+        return runs::parse(stem, text);
     }
     let mut found = Vec::new();
     for (stem, text) in FILES.iter().filter(|(stem, _)| name.starts_with(stem)) {
-        found.extend(file::parse(stem, text)?.into_iter().filter(|run| run.id == name));
+        found.extend(runs::parse(stem, text)?.into_iter().filter(|run| run.id == name));
     }
     Ok(found)
 }

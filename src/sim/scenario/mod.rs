@@ -7,12 +7,14 @@ mod check;
 mod file;
 mod library;
 mod play;
+mod runs;
 mod world;
 
 pub use check::check;
-pub use file::{Expect, Provider, Run, Scenario, Step, parse, read, read_file};
+pub use file::{Expect, Provider, Scenario, Step};
 pub use library::{find, names};
 pub use play::{nothing_is_left, paths_are_lawful, play, take};
+pub use runs::{Run, parse, read, read_file};
 pub use world::{World, controller_name, controller_name_of, objects, policy};
 
 use anyhow::Result;

@@ -1,6 +1,7 @@
 //! Runs a scenario: its steps one after the other, and at the end what must hold for every scenario.
 
-use super::file::{Expect, Power, Run, Step};
+use super::file::{Expect, Power, Step};
+use super::runs::Run;
 use super::{Theatre, World};
 use crate::api::workload::Verdict;
 use crate::api::{NodeClaim, Workload, condition};

@@ -1,7 +1,8 @@
 //! A scenario's own corner of the cluster: its objects, its weather, its Setu, and what is seen there.
 
 use super::Theatre;
-use super::file::{Answer, Eviction, Group, Job, Run};
+use super::file::{Answer, Eviction, Group, Job};
+use super::runs::Run;
 use crate::api::duration::Span;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::Journal;
