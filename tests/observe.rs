@@ -229,7 +229,9 @@ fn what_a_vanished_claim_died_of_is_pieced_together() {
         event: Some(("InsufficientCapacityError".into(), message.into())),
         ..Obituary::default()
     };
-    let of = |claim: Option<&NodeClaim>, obituary: &Obituary, fault: Option<&str>, now| match loss(
+    let fault = |class| Failure::new(class, "NodePool gpu: so it is");
+    let [missing, unready] = [FailureClass::NodeClassMissing, FailureClass::NodeClassNotReady].map(fault);
+    let of = |claim: Option<&NodeClaim>, obituary: &Obituary, fault: Option<&Failure>, now| match loss(
         3,
         claim,
         obituary,
@@ -244,14 +246,14 @@ fn what_a_vanished_claim_died_of_is_pieced_together() {
     let given_up = Obituary { given_up: true, ..launched.clone() };
     assert_eq!(of(None, &given_up, None, 0), FailureClass::RegistrationTimeout, "nobody else deleted it");
     assert_eq!(of(None, &event("no p5 left"), None, 0), FailureClass::InsufficientCapacity);
-    assert_eq!(
-        of(None, &event("resolving node class from nodeclaim"), None, 0),
-        FailureClass::NodeClassMissing
-    );
+    let no_class = event("resolving node class from nodeclaim");
+    assert_eq!(of(None, &no_class, None, 0), FailureClass::InsufficientCapacity, "words decide nothing");
+    assert_eq!(of(None, &no_class, Some(&unready), 0), FailureClass::InsufficientCapacity);
+    assert_eq!(of(None, &event("no p5 left"), Some(&missing), 0), FailureClass::NodeClassMissing);
     assert_eq!(of(None, &launched, None, 0), FailureClass::Interrupted);
     assert_eq!(of(Some(&initialized()), &launched, None, 0), FailureClass::DeletedByOther);
     assert_eq!(of(Some(&claim(&[])), &gone, None, 300), FailureClass::LaunchTimeout);
-    assert_eq!(of(None, &gone, Some("the NodeClass is not ready"), 0), FailureClass::NodeClassNotReady);
+    assert_eq!(of(None, &gone, Some(&unready), 0), FailureClass::NodeClassNotReady);
     assert_eq!(loss(3, None, &gone, None, at(9)), Loss::Unclear(at(10)));
     assert_eq!(of(None, &gone, None, 10), FailureClass::Unknown);
 }

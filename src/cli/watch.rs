@@ -3,7 +3,7 @@
 use super::Failure;
 use super::cluster::{Cluster, Snapshot};
 use crate::api::{Node, NodeClaim, Workload};
-use crate::cluster::watch::{Gates, Watched, watch};
+use crate::cluster::watch::{Closed, Gates, Watched, watch};
 use crate::names;
 use kube::Api;
 use kube::runtime::watcher::Config;
@@ -61,7 +61,8 @@ impl Live {
             if closed.is_empty() {
                 return Ok(self.snapshot(cluster));
             }
-            if let Some((kind, why)) = closed.into_iter().find(|(_, why)| why.contains("grant")) {
+            if let Some((kind, why)) = closed.into_iter().find(|(_, why)| matches!(why, Closed::Forbidden(_)))
+            {
                 return Err(Failure::Failed(format!("cannot watch {kind}: {why}")));
             }
         }

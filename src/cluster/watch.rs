@@ -13,7 +13,7 @@ use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
 use std::collections::BTreeMap;
-use std::fmt::Debug;
+use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -82,13 +82,29 @@ impl Listed {
     }
 }
 
+/// Why a kind is not listed yet, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// It is being listed, or tried again.
+    Waits(String),
+    /// A right is missing.
+    Forbidden(String),
+}
+
+impl fmt::Display for Closed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Waits(why) | Self::Forbidden(why)) = self;
+        f.write_str(why)
+    }
+}
+
 /// Which kinds have been listed once, and what keeps the others from it. A gate that is open stays open.
 #[derive(Clone, Debug, Default)]
-pub struct Gates(watch::Sender<BTreeMap<&'static str, Option<String>>>);
+pub struct Gates(watch::Sender<BTreeMap<&'static str, Option<Closed>>>);
 
 impl Gates {
     /// Kinds not listed yet, each with what is known of the reason.
-    pub fn closed(&self) -> Vec<(&'static str, String)> {
+    pub fn closed(&self) -> Vec<(&'static str, Closed)> {
         self.0.borrow().iter().filter_map(|(kind, why)| why.clone().map(|w| (*kind, w))).collect()
     }
 
@@ -98,7 +114,7 @@ impl Gates {
         let _ = self.0.subscribe().wait_for(|gates| gates.values().all(Option::is_none)).await;
     }
 
-    fn set(&self, kind: &'static str, why: Option<String>) {
+    fn set(&self, kind: &'static str, why: Option<Closed>) {
         self.0.send_modify(|gates| {
             gates.insert(kind, why);
         });
@@ -138,7 +154,7 @@ where
     let (store, writer) = Writer::new(keeping);
     let (told, news) = unbounded_channel();
     if let Some(gates) = gates {
-        gates.set(kind, Some("not listed yet".to_owned()));
+        gates.set(kind, Some(Closed::Waits("not listed yet".to_owned())));
     }
     let listed = Listed::default();
     tokio::spawn(pump(kind, api, config, (writer, told, listed.clone()), gates.cloned()));
@@ -207,7 +223,7 @@ fn report(kind: &'static str, error: &watcher::Error, gates: Option<&Gates>) {
         Some(gates) if is_unanswered(error) => {
             tracing::debug!(kind, error = words, "a watch got no answer and starts again");
             if !gates.is_open(kind) {
-                gates.set(kind, Some(words));
+                gates.set(kind, Some(Closed::Waits(words)));
             }
         }
         // Of a kind that seldom changes: what the watch is to go on from was compacted meanwhile.
@@ -219,7 +235,11 @@ fn report(kind: &'static str, error: &watcher::Error, gates: Option<&Gates>) {
         }
         Some(gates) => {
             tracing::warn!(kind, error = words, advice, "cannot watch yet, trying again");
-            gates.set(kind, Some(format!("{words}{}{advice}", if advice.is_empty() { "" } else { ": " })));
+            let why = format!("{words}{}{advice}", if advice.is_empty() { "" } else { ": " });
+            gates.set(
+                kind,
+                Some(if code(error) == 403 { Closed::Forbidden(why) } else { Closed::Waits(why) }),
+            );
         }
         None => tracing::debug!(kind, error = words, advice, "cannot watch an optional kind"),
     }

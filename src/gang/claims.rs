@@ -281,20 +281,18 @@ pub fn loss(
     slot: u32,
     claim: Option<&NodeClaim>,
     obituary: &Obituary,
-    pool_fault: Option<&str>,
+    pool_fault: Option<&Failure>,
     now: Timestamp,
 ) -> Loss {
     let failed = |class, message: String| Loss::Failed(Failure::new(class, message));
-    if let Some((reason, message)) = &obituary.event
-        && reason.starts_with("InsufficientCapacity")
-    {
-        return if message.contains("resolving node class") {
-            failed(FailureClass::NodeClassMissing, format!("the NodeClass of slot {slot} does not exist"))
-        } else {
-            failed(
+    if obituary.event.as_ref().is_some_and(|(reason, _)| reason.starts_with("InsufficientCapacity")) {
+        // Karpenter says the same where the NodeClass is missing; its NodePool tells the two apart.
+        return match pool_fault {
+            Some(fault) if fault.reason == FailureClass::NodeClassMissing => Loss::Failed(fault.clone()),
+            _ => failed(
                 FailureClass::InsufficientCapacity,
                 format!("the provider has no capacity for slot {slot} now"),
-            )
+            ),
         };
     }
     let launched = obituary.launched || claim.is_some_and(|c| c.is("Launched"));
@@ -326,7 +324,7 @@ pub fn loss(
         return failed(FailureClass::LaunchTimeout, format!("Karpenter gave up launching slot {slot}"));
     }
     if let Some(fault) = pool_fault {
-        return failed(FailureClass::NodeClassNotReady, fault.to_owned());
+        return Loss::Failed(fault.clone());
     }
     let noticed = obituary.noticed.unwrap_or(now);
     if noticed + OBITUARY_GRACE > now {

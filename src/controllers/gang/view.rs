@@ -9,7 +9,9 @@ use crate::controllers::meters::capacity_type;
 use crate::controllers::plans;
 use crate::gang::claims::{Health, Loss, loss};
 use crate::gang::strangers::crowd;
-use crate::gang::{ClaimView, Facts, GangIdentity, Outlook, Refusal, Reservation, State, WaitsFor};
+use crate::gang::{
+    ClaimView, Facts, Failure, FailureClass, GangIdentity, Outlook, Refusal, Reservation, State, WaitsFor,
+};
 use crate::names;
 use crate::plan::taints::may_stay;
 use jiff::Timestamp;
@@ -158,7 +160,7 @@ impl Gang<'_> {
                 self.context.remember_claim(&name);
             }
             let (obituary, pool) = self.context.necrology.missed(&name, now);
-            let loss = loss(*slot, claim, &obituary, self.pool_fault(&pool).as_deref(), now);
+            let loss = loss(*slot, claim, &obituary, self.pool_fault(&pool).as_ref(), now);
             Some((*slot, if made_in < memory.generation { loss.outlived() } else { loss }))
         };
         let losses: BTreeMap<u32, Loss> = (0..memory.slots).filter_map(|slot| lost(&slot)).collect();
@@ -190,11 +192,16 @@ impl Gang<'_> {
         })
     }
 
-    fn pool_fault(&self, pool: &str) -> Option<String> {
+    /// What is wrong with the NodeClass of a NodePool, by the NodePool's condition.
+    fn pool_fault(&self, pool: &str) -> Option<Failure> {
         let pool = self.context.stores.pools.get(&ObjectRef::new(pool))?;
-        let ready = condition::find(pool.conditions(), "NodeClassReady")?;
+        let ready = condition::find(pool.conditions(), "NodeClassReady").filter(|c| c.status == "False")?;
+        let class = match ready.reason.as_str() {
+            "NodeClassNotFound" => FailureClass::NodeClassMissing,
+            _ => FailureClass::NodeClassNotReady,
+        };
         // The message may be a cloud's, and is to be read on the NodePool.
-        (ready.status == "False").then(|| format!("NodePool {}: {}", pool.name_any(), ready.reason))
+        Some(Failure::new(class, format!("NodePool {}: {}", pool.name_any(), ready.reason)))
     }
 }
 
