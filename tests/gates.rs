@@ -875,3 +875,28 @@ fn a_gang_behind_one_that_is_refused_starts_within_a_second_of_its_turn() {
         stage.until("it runs, too", |s| s.is_admitted("hopeless")).await;
     });
 }
+
+#[test]
+fn a_gang_is_not_given_up_at_its_deadline_for_a_node_pool_that_is_ready_behind_a_silent_watch() {
+    played("defaults: {deadlines: {gang: 2m}}", async |stage| {
+        let class = |status: &str| {
+            let ready = json!({
+                "type": "Ready", "status": status, "reason": "Test", "message": "", "lastTransitionTime": world::START,
+            });
+            json!({"status": {"conditions": [ready]}})
+        };
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stage.admin.merge_status(&kinds::KWOK_NODE_CLASS, "", ID, &class("False")).unwrap();
+        let _setu = stage.start();
+        stage.submit("train", 2, "1h");
+        stage.until_told("train", "NodeClassReady").await;
+        stage.cluster.server.freeze(0);
+        stage.admin.merge_status(&kinds::KWOK_NODE_CLASS, "", ID, &class("True")).unwrap();
+        tokio::time::sleep(Duration::from_secs(150)).await;
+        let said = stage.workload("train").unwrap()["metadata"]["annotations"].to_string();
+        assert!(!said.contains("NotPlannable"), "{said}");
+        assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2, "its nodes are asked for: {said}");
+        stage.cluster.server.thaw(0);
+        stage.until("it runs", |s| s.is_admitted("train")).await;
+    });
+}

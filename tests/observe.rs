@@ -506,7 +506,7 @@ fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
             plan: Some(&plan),
             claims: &[],
             losses: &BTreeMap::new(),
-            sight: Sight::Cached,
+            sight: Sight::Quorum,
             capacity_back: false,
             refusal: None,
             policy: &Policy::default(),
@@ -679,6 +679,35 @@ fn a_timeout_is_decided_in_a_quorum_read_alone() {
     assert!(
         matches!(seen(Sight::Quorum), Reading::Events(events) if matches!(events[..], [Event::Failed(_)]))
     );
+}
+
+#[test]
+fn a_gang_is_given_up_for_what_it_waits_for_in_a_quorum_read_alone() {
+    let (policy, losses, reserved) = (Policy::default(), BTreeMap::new(), held(Standing::Reserved));
+    let mut over = journal(State::Validating);
+    over.memory.deadline = Some(at(10));
+    let obstacle = Obstacle::new(ObstacleReason::NodePoolNotReady, "NodePool gpu is not ready");
+    let waits = Outcome::Wait(obstacle);
+    let seen = |sight| {
+        let facts = Facts {
+            now: at(10),
+            fresh: false,
+            reservation: &reserved,
+            told: Verdict::Pending,
+            plan: Some(&waits),
+            claims: &[],
+            losses: &losses,
+            sight,
+            capacity_back: false,
+            refusal: None,
+            policy: &policy,
+            outlook: Outlook::default(),
+        };
+        observe(&over, &facts)
+    };
+    assert_eq!(seen(Sight::Cached), Reading::LookAgain);
+    let failed = Failure::new(FailureClass::NotPlannable, "NodePool gpu is not ready");
+    assert_eq!(seen(Sight::Quorum), Reading::Events(vec![Event::Failed(failed)]));
 }
 
 #[test]

@@ -5,7 +5,7 @@ use super::ledger::LedgerPages;
 use super::traffic;
 use crate::api::parameters::{PackingMode, Pinning};
 use crate::api::workload::PodSetUpdate;
-use crate::api::{Namespace, NodeClaim, NodePool, Workload};
+use crate::api::{ClusterQueue, Namespace, NodeClaim, NodePool, Workload};
 use crate::effects::events::Moment;
 use crate::gang::identity::gang_of;
 use crate::gang::notice::Notice;
@@ -114,6 +114,17 @@ pub struct Known<'a> {
     pub storage: Option<&'a Storage>,
     /// What is done about NodePools that were just edited.
     pub edited: Edited,
+    /// What mostly keeps a gang from its plan, where it was read past the caches.
+    pub grounds: Option<&'a Grounds>,
+}
+
+/// What mostly keeps a gang from its plan, as the API server has it.
+#[derive(Clone, Debug)]
+pub struct Grounds {
+    /// All NodePools.
+    pub pools: Vec<Arc<NodePool>>,
+    /// The ClusterQueue that granted the quota.
+    pub queue: Option<Arc<ClusterQueue>>,
 }
 
 /// Plans for the gang of this id, with the turn on short NodePools respected.
@@ -140,8 +151,10 @@ pub fn outcome(
     let (short, market) = (pages.short(now), pages.market(now));
     let reserved = pages.others(gang);
     let counted = not_reserved(known.claims, &reserved);
-    let queue =
-        workload.admission().and_then(|a| context.stores.queues.get(&ObjectRef::new(&a.cluster_queue)));
+    let cached =
+        || workload.admission().and_then(|a| context.stores.queues.get(&ObjectRef::new(&a.cluster_queue)));
+    let queue = known.grounds.map_or_else(cached, |grounds| grounds.queue.clone());
+    let pools = known.grounds.map_or_else(|| context.stores.pools.state(), |grounds| grounds.pools.clone());
     let settings = context.policies.settings();
     let traffic = traffic::of(context, workload, gang, pages, now);
     let local_queues = context.stores.local_queues.all();
@@ -152,7 +165,7 @@ pub fn outcome(
         cluster_queue: queue.as_deref(),
         checks: &context.stores.checks.state(),
         flavors: &context.stores.flavors.state(),
-        node_pools: &context.stores.pools.state(),
+        node_pools: &pools,
         daemon_sets: &context.stores.daemon_sets.state(),
         limit_ranges: &limit_ranges(context, workload),
         runtime_classes: &context.stores.runtime_classes.state(),

@@ -97,6 +97,7 @@ impl FailureClass {
                 | Self::RegistrationTimeout
                 | Self::InitializationTimeout
                 | Self::GangTimeout
+                | Self::NotPlannable
                 | Self::NotAdmitted
                 | Self::Unknown
         )

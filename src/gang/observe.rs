@@ -155,7 +155,7 @@ fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         Outcome::Refuse(obstacle) => Event::Refused(obstacle.message.clone()),
         Outcome::Wait(obstacle) if obstacle.reason.may_last() => return None,
         Outcome::Wait(obstacle) if expired(journal, facts) || rounds::is_through(journal, facts) => {
-            Event::Failed(Failure::new(FailureClass::NotPlannable, &obstacle.message))
+            return Some(failed(facts, Failure::new(FailureClass::NotPlannable, &obstacle.message)));
         }
         Outcome::Wait(_) => return None,
     };

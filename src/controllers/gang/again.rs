@@ -28,6 +28,7 @@ impl Gang<'_> {
         self.claims = claims;
         self.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();
         self.overlook_taints(workload);
+        self.fetch_grounds(workload).await?;
         self.sight = Sight::Quorum;
         if !self.fresh && !super::is_possible(&self.journal, workload, &self.claims) {
             // The cache had not shown the claims that speak against it.

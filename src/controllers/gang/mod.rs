@@ -74,6 +74,8 @@ pub struct Gang<'a> {
     pool_claims: Arc<[NodeClaim]>,
     /// What the volumes of its pods depend on, once it was read.
     storage: Option<Storage>,
+    /// What its plan waits for, once it was read past the caches.
+    read_grounds: Option<plans::Grounds>,
     /// Kept nodes that it may take over, once they were read.
     warm: Option<Vec<NodeClaim>>,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.
@@ -203,6 +205,7 @@ impl<'a> Gang<'a> {
             unmarked: BTreeSet::new(),
             pool_claims: Arc::default(),
             storage: None,
+            read_grounds: None,
             warm: None,
             untold: Vec::new(),
             drawbacks: Vec::new(),

@@ -1,11 +1,12 @@
 //! How a gang comes to its plan: the way that it may take, what it has already, and what it must read for it.
 
 use super::Gang;
-use crate::api::{NodeClaim, Workload};
+use crate::api::{ClusterQueue, NodeClaim, NodePool, Workload};
+use crate::cluster::guard::Guarded;
 use crate::controllers::board::{Shortage, ShortageSource};
 use crate::controllers::ledger::LedgerPages;
 use crate::controllers::{plans, storage, traffic};
-use crate::effects::claims;
+use crate::effects::{call, claims};
 use crate::error::Error;
 use crate::gang::claims::Loss;
 use crate::gang::losses::is_mixed;
@@ -17,6 +18,8 @@ use crate::plan::outcome::{Obstacle, ObstacleReason};
 use crate::plan::{Edited, Outcome, Request, Ways};
 use crate::words::to_the_second;
 use jiff::{SignedDuration, Timestamp};
+use kube::Api;
+use kube::api::ListParams;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -66,6 +69,7 @@ impl Gang<'_> {
             shapes: None,
             storage: self.storage.as_ref(),
             edited,
+            grounds: self.read_grounds.as_ref(),
         };
         let awaited = pages.awaits_others(self.context.now());
         let short = goes_on.then(|| pages.short(self.context.now()));
@@ -171,6 +175,24 @@ impl Gang<'_> {
         if self.needs_plan() && self.storage.is_none() {
             self.storage = Some(storage::read(self.client, workload).await?);
         }
+        Ok(())
+    }
+
+    /// Reads what a plan waits for past the caches, before the gang is given up for it.
+    pub(super) async fn fetch_grounds(&mut self, workload: &Workload) -> Result<(), Error> {
+        if !matches!((&self.journal.state, &self.plan), (State::Validating, Some(Outcome::Wait(_)))) {
+            return Ok(());
+        }
+        let queue = workload.admission().map_or("", |admission| admission.cluster_queue.as_str());
+        let queues: Api<ClusterQueue> = Api::all(self.client.clone());
+        let pools: Api<Guarded<NodePool>> = Api::all(self.client.clone());
+        let all = ListParams::default();
+        let (queue, pools) = tokio::try_join!(
+            call("reading ClusterQueue", queue, queues.get_opt(queue)),
+            call("listing NodePools", "", pools.list(&all)),
+        )?;
+        let pools = pools.items.into_iter().filter_map(|guard| guard.0.ok()).map(Arc::new).collect();
+        self.read_grounds = Some(plans::Grounds { pools, queue: queue.map(Arc::new) });
         Ok(())
     }
 
