@@ -105,7 +105,13 @@ impl FailureClass {
 
     /// Whether it says what is short, so that every plan made in the next minutes avoids it.
     pub fn names_what_is_short(self) -> bool {
-        matches!(self, Self::InsufficientCapacity | Self::LaunchTimeout | Self::Unknown)
+        matches!(self, Self::InsufficientCapacity | Self::LaunchTimeout)
+    }
+
+    /// Whether what the lost claims asked for is taken for short from now on. Of a claim that went without a word nobody knows
+    /// that; the same way is not tried again all the same.
+    pub fn counts_as_short(self) -> bool {
+        self.names_what_is_short() || self == Self::Unknown
     }
 }
 

@@ -358,11 +358,10 @@ mod tests {
 
     #[test]
     fn a_price_is_that_of_the_region_or_else_of_the_usual_one() {
-        let price = |name: &str, region| aws().price(name, region).map(|price| price.to_string());
-        let some = |text: &str| Some(text.to_owned());
-        assert_eq!(price("m5.large", Some("us-gov-west-1")), some("0.121"));
-        assert_eq!(price("m5.large", Some("eu-central-1")), some("0.096"));
-        assert_eq!(price("m5.large", None), some("0.096"));
+        let price = |name: &str, region| aws().price(name, region).map(|price| price.micros);
+        assert_eq!(price("m5.large", Some("us-gov-west-1")), Some(121_000));
+        assert_eq!(price("m5.large", Some("eu-central-1")), Some(96_000));
+        assert_eq!(price("m5.large", None), Some(96_000));
         assert_eq!(price("trn2.48xlarge", None), None);
         assert_eq!(price("unheard.of", None), None);
     }

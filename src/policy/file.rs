@@ -284,7 +284,7 @@ mod tests {
             )
         };
         let [found] = PolicyFile::warnings(&shape("2000Gi")).try_into().unwrap();
-        assert!(found.message.starts_with("2000Gi is more than the 18"), "{found}");
+        assert!(found.message.starts_with("2000Gi is more than the 1938410Mi that pods can use"), "{found}");
         assert_eq!(found.path.to_string(), "defaults.packing.shapes[0].allocatable.memory");
         assert_eq!(PolicyFile::warnings(&shape("1800Gi")), []);
     }

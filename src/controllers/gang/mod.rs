@@ -315,7 +315,7 @@ impl<'a> Gang<'a> {
                 if let Event::Failed(failure) | Event::Lost { failure, .. } = &event {
                     pages.note_shortage(self.exhausted(failure, &glance.losses), now);
                     // One that waits out its time as the first Setu did takes no other's place.
-                    if failure.reason.names_what_is_short() && self.policy.compat == Compat::None {
+                    if failure.reason.counts_as_short() && self.policy.compat == Compat::None {
                         pages.await_nodes(&self.id, workload);
                     }
                 }

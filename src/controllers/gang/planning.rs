@@ -140,7 +140,7 @@ impl Gang<'_> {
     pub(super) fn exhausted(&self, failure: &Failure, losses: &BTreeMap<u32, Loss>) -> BTreeSet<Offering> {
         let attempt = self.journal.memory.attempt;
         let keys = place_keys(&self.policy);
-        if !failure.reason.names_what_is_short() {
+        if !failure.reason.counts_as_short() {
             return BTreeSet::new();
         }
         if failure.reason == FailureClass::LaunchTimeout {
