@@ -137,6 +137,13 @@ impl Prices<'_> {
         kinds.filter_map(|kind| self.range(instance_type, kind, &wanted)).map(|(least, _)| least).min()
     }
 
+    /// The highest price that a node of this type and with these requirements may have.
+    pub fn dearest_of(&self, instance_type: &str, requirements: &Requirements, group: &str) -> Option<Price> {
+        let wanted = Wanted { requirements, group };
+        let kinds = wanted.kinds();
+        kinds.iter().filter_map(|kind| self.range(instance_type, kind, &wanted)).map(|(_, most)| most).max()
+    }
+
     /// The highest price that a node of this claim may have.
     ///
     /// # Errors

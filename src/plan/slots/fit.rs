@@ -240,6 +240,25 @@ mod tests {
     }
 
     #[test]
+    fn types_that_would_cost_more_than_the_budget_are_left_out_where_others_are_within_it() {
+        let family = json!([is("family", "In", &["g5"])]);
+        let mut world = world(4, &gpu(), vec![ec2("gpu", 0, &family)]);
+        let dear = |plan: &Plan| types(plan).contains(&"g5.48xlarge".to_owned());
+        assert!(dear(&world.provisioned()));
+        world.policy.budget.max_hourly_cost = Some("10".parse().unwrap());
+        let plan = world.provisioned();
+        assert!(!dear(&plan) && plan.slots.len() == 1, "{:?}", types(&plan));
+        assert!(
+            plan.notes.iter().any(|note| note.contains("g5.48xlarge")
+                && note.ends_with("the budget is less than the price of 1 node of it")),
+            "{:?}",
+            plan.notes
+        );
+        world.policy.budget.max_hourly_cost = Some("2".parse().unwrap());
+        assert_eq!(world.obstacle().0, ObstacleReason::BudgetExceeded);
+    }
+
+    #[test]
     fn as_many_distinct_values_are_listed_as_asked_for_or_none_at_all() {
         let with = |least: i32| {
             let mut family = is("family", "Exists", &[]);

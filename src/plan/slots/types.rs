@@ -5,6 +5,7 @@ use crate::api::amount::Price;
 use crate::api::parameters::Gate;
 use crate::api::pod::ResourceList;
 use crate::names;
+use crate::plan::cost::times;
 use crate::plan::shapes::{Shape, devices_per_node};
 use crate::plan::{Most, Obstacle, ObstacleReason, resources};
 use crate::words::{counted, few};
@@ -104,7 +105,15 @@ impl Site<'_> {
         let over = bounds.any(|bounds| {
             bounds.keys().any(|key| resources::amount(&all, key) > resources::amount(bounds, key))
         });
-        over.then(|| format!("{} of it are over the limits", counted(nodes, "node")))
+        if over {
+            return Some(format!("{} of it are over the limits", counted(nodes, "node")));
+        }
+        let most = policy.budget.max_hourly_cost?;
+        let draft = self.family.draft;
+        let price =
+            self.prices.dearest_of(&shape.instance_type, &draft.requirements, draft.node_class_group())?;
+        (times(price, nodes) > most)
+            .then(|| format!("the budget is less than the price of {} of it", counted(nodes, "node")))
     }
 
     /// The most that a node may have which is to have this: that of the largest type it may be of.
