@@ -46,6 +46,7 @@ fn plan(slots: u32) -> Plan {
     Plan {
         slots: (0..slots).map(slot).collect(),
         pinning: Pinning::SelectorAndTaint,
+        facts: Vec::new(),
         notes: Vec::new(),
         tier: 0,
         way: Box::default(),

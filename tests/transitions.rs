@@ -103,6 +103,7 @@ fn plan(kind: u8) -> Outcome {
             Outcome::Provision(Plan {
                 slots: (0..2).map(slot).collect(),
                 pinning: Pinning::Selector,
+                facts: Vec::new(),
                 notes: Vec::new(),
                 tier: 0,
                 way: Box::default(),

@@ -401,6 +401,7 @@ mod tests {
             slots: vec![slot],
             pinning: Pinning::Selector,
             notes: Vec::new(),
+            facts: Vec::new(),
             tier: 0,
             way: Box::default(),
             choice: 0,

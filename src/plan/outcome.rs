@@ -173,8 +173,10 @@ pub struct Plan {
     pub slots: Vec<Slot>,
     /// How the pods find their nodes; never `Auto`.
     pub pinning: Pinning,
-    /// What the administrator may want to know.
+    /// What is to be said against it, which its owner is told too.
     pub notes: Vec<String>,
+    /// How the pods were packed, for people.
+    pub facts: Vec<String>,
     /// Index of the tier in the policy.
     pub tier: u32,
     /// Tier, NodePool and place, as far as there was a choice of each; for people.

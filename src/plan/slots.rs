@@ -37,7 +37,7 @@ pub fn plan(
     let older = deadlines.gang.0.saturating_add(deadlines.admit.0);
     notes.extend(lifetime::notes(request.workload, demand, drafts, older));
     let pinning = pinning(cluster, request, drafts, &mut notes);
-    let mut slots = Vec::new();
+    let (mut slots, mut facts) = (Vec::new(), Vec::new());
     for family in families(cluster, request, demand, drafts) {
         let taints = family.draft.taints(request.gang, pinning);
         // Where pods share nodes a DaemonSet that may come takes the room of one; a node for each has room to spare,
@@ -45,7 +45,10 @@ pub fn plan(
         let daemons = daemons::overhead(family.draft, &taints, cluster, family.fills)?;
         notes.extend(fit::notes(request, &family));
         let site = Site { request, prices: cluster.prices(request.policy), family: &family, taints, daemons };
-        slots.extend(if family.fills { site.filled(&mut notes)? } else { site.one_each(&mut notes)? });
+        let made = if family.fills { site.filled(&mut notes)? } else { site.one_each(&mut notes)? };
+        facts.extend(fit::shared(request, &family));
+        facts.extend(site.packed(&made));
+        slots.extend(made);
     }
     let place_keys: Arc<[String]> = offering::place_keys(request.policy).into();
     for (index, slot) in (0..).zip(&mut slots) {
@@ -55,6 +58,7 @@ pub fn plan(
     Ok(Plan {
         slots,
         pinning,
+        facts,
         notes,
         tier: 0,
         way: Box::default(),
@@ -190,10 +194,6 @@ impl Site<'_> {
                 }
             }
         };
-        let used: BTreeSet<usize> = filled.iter().map(|node| node.kind).collect();
-        notes.extend(used.into_iter().filter_map(|kind| shapes.get(kind)).map(|shape| {
-            format!("packed into shape {} as known from {}", shape.instance_type, shape.source)
-        }));
         let mut slots = self.of(&filled, &batches, &kinds, notes)?;
         for batch in alone {
             let pods = self.family.sets.get(batch).map_or(0, |set| set.pods);
@@ -201,6 +201,14 @@ impl Site<'_> {
             slots.extend(self.alike((shares, pods), &[], None, notes)?);
         }
         Ok(slots)
+    }
+
+    /// The shapes that slots were packed into.
+    fn packed(&self, slots: &[Slot]) -> BTreeSet<String> {
+        let shapes = slots.iter().filter(|_| self.family.fills).filter_map(|slot| slot.shape.as_ref());
+        shapes
+            .map(|shape| format!("packed into shape {} as known from {}", shape.instance_type, shape.source))
+            .collect()
     }
 
     fn of(
@@ -527,7 +535,7 @@ mod tests {
         world.shapes = vec![learnt("g5", 4)];
         let plan = world.provisioned();
         assert_eq!(plan.slots.len(), 2);
-        assert_eq!(plan.notes, ["packed into shape g5 as known from Node n1, seen 1970-01-01T00:00:00Z"]);
+        assert_eq!(plan.facts, ["packed into shape g5 as known from Node n1, seen 1970-01-01T00:00:00Z"]);
     }
 
     #[test]
@@ -536,7 +544,7 @@ mod tests {
         world.shapes = vec![learnt("p5", 6)];
         let plan = world.provisioned();
         assert_eq!(pods(&plan), [[("main", 6)], [("main", 2)]]);
-        assert!(plan.notes[0].contains("Node n1"), "{:?}", plan.notes);
+        assert!(plan.facts[0].contains("Node n1"), "{:?}", plan.facts);
     }
 
     #[test]

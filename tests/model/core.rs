@@ -72,6 +72,7 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
     Outcome::Provision(Plan {
         slots: (0..SLOTS).map(slot).collect(),
         pinning: Pinning::Selector,
+        facts: Vec::new(),
         notes: Vec::new(),
         tier: 0,
         way: Box::default(),

@@ -117,7 +117,7 @@ impl View {
             currency: prices.currency(),
             gates: plan.map_or_else(|| nearest().to_vec(), |plan| plan.reports.clone()),
             passed_over: plan.map_or_else(|| of_ways(ways), |plan| plan.passed_over.to_vec()),
-            notes: plan.map_or_else(Vec::new, |plan| plan.notes.clone()),
+            notes: plan.map_or_else(Vec::new, |plan| plan.facts.iter().chain(&plan.notes).cloned().collect()),
             ways: ways
                 .iter()
                 .enumerate()

@@ -117,7 +117,15 @@ fn why_not(policy: &Policy) -> Option<&'static str> {
     )
 }
 
-/// Which way the pods are packed and why, where the policy leaves it open; and what the catalogue lacks.
+/// That pods share nodes, where the policy leaves it open.
+pub(super) fn shared(request: &Request<'_>, family: &Family<'_>) -> Option<String> {
+    let is_open = request.policy.packing == PackingMode::Auto && !family.draft.node_class().is_kwok();
+    let pool = &family.draft.node_pool;
+    (is_open && family.fills)
+        .then(|| format!("pods share nodes, as every instance type of NodePool {pool} is known"))
+}
+
+/// Why each pod gets a node of its own, where the policy leaves it open; and what the catalogue lacks.
 pub(super) fn notes(request: &Request<'_>, family: &Family<'_>) -> Vec<String> {
     let (pool, known) = (&family.draft.node_pool, &family.known);
     let mut notes = Vec::new();
@@ -128,11 +136,10 @@ pub(super) fn notes(request: &Request<'_>, family: &Family<'_>) -> Vec<String> {
             catalogue.date()
         ));
     }
-    if request.policy.packing != PackingMode::Auto || family.draft.node_class().is_kwok() {
+    if request.policy.packing != PackingMode::Auto || family.draft.node_class().is_kwok() || family.fills {
         return notes;
     }
     notes.push(match why_not(request.policy) {
-        _ if family.fills => format!("pods share nodes, as every instance type of NodePool {pool} is known"),
         Some(why) => format!("each pod gets a node of its own: {why}"),
         None => format!(
             "each pod gets a node of its own, as not every instance type of NodePool {pool} is known: packing.mode Fill would \
@@ -189,11 +196,11 @@ mod tests {
         let mut world = world(8, &gpu(), vec![ec2("gpu", 0, &listed)]);
         let plan = world.provisioned();
         assert_eq!(
-            (plan.slots.len(), plan.notes[0].as_str()),
+            (plan.slots.len(), plan.facts[0].as_str()),
             (1, "pods share nodes, as every instance type of NodePool gpu is known")
         );
         assert!(
-            plan.notes[1].starts_with("packed into shape p5.48xlarge as known from the catalogue of "),
+            plan.facts[1].starts_with("packed into shape p5.48xlarge as known from the catalogue of "),
             "{:?}",
             plan.notes
         );

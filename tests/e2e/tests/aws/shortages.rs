@@ -116,7 +116,7 @@ pub async fn known_out(stage: &Stage, instance_type: &'static str) -> Result<()>
     .await?;
     let before = play.calls("CreateFleet").len();
     play.submit("second", 2, None).await?;
-    play.steps(json!([{"until": {"job": "second", "admitted": true, "runningOnOwnNodes": 2, "attempt": 1, "capacityTypes": {"on-demand": 2}}}])).await?;
+    play.steps(json!([{"until": {"job": "second", "admitted": true, "running": 2, "claims": 1, "attempt": 1, "capacityTypes": {"on-demand": 1}}}])).await?;
     let fleets = play.calls("CreateFleet").split_off(before);
     ensure!(
         fleets.iter().all(|call| call
