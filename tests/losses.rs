@@ -46,13 +46,13 @@ fn plan(slots: u32) -> Plan {
     Plan {
         slots: (0..slots).map(slot).collect(),
         pinning: Pinning::SelectorAndTaint,
-        facts: Vec::new(),
+        facts: Arc::default(),
         notes: Vec::new(),
         tier: 0,
         way: Box::default(),
         choice: 0,
         choices: 1,
-        reports: Vec::new(),
+        reports: Box::default(),
         cost: Arc::default(),
         passed_over: Arc::default(),
     }

@@ -103,13 +103,13 @@ fn plan(kind: u8) -> Outcome {
             Outcome::Provision(Plan {
                 slots: (0..2).map(slot).collect(),
                 pinning: Pinning::Selector,
-                facts: Vec::new(),
+                facts: Arc::default(),
                 notes: Vec::new(),
                 tier: 0,
                 way: Box::default(),
                 choice: 0,
                 choices: 1,
-                reports: Vec::new(),
+                reports: Box::default(),
                 cost: Arc::default(),
                 passed_over: Arc::default(),
             })

@@ -176,7 +176,7 @@ pub struct Plan {
     /// What is to be said against it, which its owner is told too.
     pub notes: Vec<String>,
     /// How the pods were packed, for people.
-    pub facts: Vec<String>,
+    pub facts: Arc<Vec<String>>,
     /// Index of the tier in the policy.
     pub tier: u32,
     /// Tier, NodePool and place, as far as there was a choice of each; for people.
@@ -186,7 +186,7 @@ pub struct Plan {
     /// How many ways there are.
     pub choices: u32,
     /// What the gates said.
-    pub reports: Vec<Report>,
+    pub reports: Box<[Report]>,
     /// The NodePools that none of its nodes comes from.
     pub passed_over: Arc<Vec<PassedOver>>,
     /// What its nodes cost.

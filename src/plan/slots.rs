@@ -58,13 +58,13 @@ pub fn plan(
     Ok(Plan {
         slots,
         pinning,
-        facts,
+        facts: facts.into(),
         notes,
         tier: 0,
         way: Box::default(),
         choice: 0,
         choices: 1,
-        reports: Vec::new(),
+        reports: Box::default(),
         cost: Arc::default(),
         passed_over: Arc::default(),
     })
@@ -535,7 +535,7 @@ mod tests {
         world.shapes = vec![learnt("g5", 4)];
         let plan = world.provisioned();
         assert_eq!(plan.slots.len(), 2);
-        assert_eq!(plan.facts, ["packed into shape g5 as known from Node n1, seen 1970-01-01T00:00:00Z"]);
+        assert_eq!(*plan.facts, ["packed into shape g5 as known from Node n1, seen 1970-01-01T00:00:00Z"]);
     }
 
     #[test]

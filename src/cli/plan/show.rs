@@ -115,7 +115,7 @@ impl View {
                 .map_or_else(Vec::new, |plan| plan.groups().iter().map(|g| Group::of(g, prices)).collect()),
             cost_per_hour: plan.and_then(|plan| plan.cost.known()),
             currency: prices.currency(),
-            gates: plan.map_or_else(|| nearest().to_vec(), |plan| plan.reports.clone()),
+            gates: plan.map_or_else(|| nearest().to_vec(), |plan| plan.reports.to_vec()),
             passed_over: plan.map_or_else(|| of_ways(ways), |plan| plan.passed_over.to_vec()),
             notes: plan.map_or_else(Vec::new, |plan| plan.facts.iter().chain(&plan.notes).cloned().collect()),
             ways: ways

@@ -223,6 +223,6 @@ pub fn pass(cluster: &Cluster<'_>, request: &Request<'_>, mut plan: Plan) -> Res
         return Err(closed.obstacle());
     }
     plan.notes.extend(reports.iter().filter(|r| r.answer == Answer::Warn).map(|r| r.message.clone()));
-    plan.reports = reports;
+    plan.reports = reports.into();
     Ok(plan)
 }
