@@ -139,9 +139,7 @@ impl Prices<'_> {
 
     /// The highest price that a node of this type and with these requirements may have.
     pub fn dearest_of(&self, instance_type: &str, requirements: &Requirements, group: &str) -> Option<Price> {
-        let wanted = Wanted { requirements, group };
-        let kinds = wanted.kinds();
-        kinds.iter().filter_map(|kind| self.range(instance_type, kind, &wanted)).map(|(_, most)| most).max()
+        self.highest(instance_type, &Wanted { requirements, group }).flatten().max()
     }
 
     /// The highest price that a node of this claim may have.
@@ -162,11 +160,8 @@ impl Prices<'_> {
         let wanted = Wanted { requirements: &requirements, group: &claim.spec.node_class_ref.group };
         let mut dearest = None;
         for name in types.into_iter().flatten() {
-            for kind in wanted.kinds() {
-                let (_, most) = self
-                    .range(name, &kind, &wanted)
-                    .ok_or_else(|| Unpriced::Type(name.clone(), kind.clone()))?;
-                dearest = dearest.max(Some(most));
+            for price in self.highest(name, &wanted) {
+                dearest = dearest.max(Some(price?));
             }
         }
         dearest.ok_or(Unpriced::OpenType)
@@ -193,6 +188,18 @@ impl Prices<'_> {
             }
         }
         cost
+    }
+
+    /// The highest price of a type with each capacity type that is possible.
+    fn highest(
+        &self,
+        instance_type: &str,
+        wanted: &Wanted<'_>,
+    ) -> impl Iterator<Item = Result<Price, Unpriced>> {
+        wanted.kinds().into_iter().map(move |kind| {
+            let range = self.range(instance_type, &kind, wanted);
+            range.map(|(_, most)| most).ok_or_else(|| Unpriced::Type(instance_type.to_owned(), kind))
+        })
     }
 
     /// The lowest and the highest price of a type with this capacity type.

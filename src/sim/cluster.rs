@@ -335,13 +335,10 @@ mod tests {
         let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
         let _guard = tracing::subscriber::set_default(log.with_writer(move || written.clone()).finish());
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
-        let mut cluster = Cluster::start(
-            1,
-            &clock,
-            &crate::sim::scenario::controller_name_of("out"),
-            PolicyFile::parse("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {deadlines: {launch: 15m}}")
-.unwrap(),
-        );
+        let policy =
+            "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {deadlines: {launch: 15m}}";
+        let policy = PolicyFile::parse(policy).unwrap();
+        let mut cluster = Cluster::start(1, &clock, &crate::sim::scenario::controller_name_of("out"), policy);
         let admin = cluster.server.user("admin");
         for object in crate::sim::scenario::objects("out", 100).unwrap() {
             let kind = kinds::ALL.iter().find(|k| k.kind == object["kind"]).unwrap();

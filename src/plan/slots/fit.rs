@@ -117,11 +117,15 @@ fn why_not(policy: &Policy) -> Option<&'static str> {
     )
 }
 
+/// Whether the policy leaves open if pods share nodes, and it matters: nodes of kwok cost nothing.
+fn is_open(request: &Request<'_>, family: &Family<'_>) -> bool {
+    request.policy.packing == PackingMode::Auto && !family.draft.node_class().is_kwok()
+}
+
 /// That pods share nodes, where the policy leaves it open.
 pub(super) fn shared(request: &Request<'_>, family: &Family<'_>) -> Option<String> {
-    let is_open = request.policy.packing == PackingMode::Auto && !family.draft.node_class().is_kwok();
     let pool = &family.draft.node_pool;
-    (is_open && family.fills)
+    (is_open(request, family) && family.fills)
         .then(|| format!("pods share nodes, as every instance type of NodePool {pool} is known"))
 }
 
@@ -136,7 +140,7 @@ pub(super) fn notes(request: &Request<'_>, family: &Family<'_>) -> Vec<String> {
             catalogue.date()
         ));
     }
-    if request.policy.packing != PackingMode::Auto || family.draft.node_class().is_kwok() || family.fills {
+    if !is_open(request, family) || family.fills {
         return notes;
     }
     notes.push(match why_not(request.policy) {
