@@ -68,11 +68,12 @@ generate:
     SETU_REGENERATE=1 cargo test --test docs what_is_copied
     SETU_REGENERATE=1 cargo test -p setu-e2e --test chart -- render readme
 
-# The embedded catalogue of instance types anew, from published packages; needs Go and Python
+# The embedded catalogue of instance types anew, from published packages and catalogue/*.csv; needs Go and Python
 catalogue:
     mkdir -p target/catalogue
     pip download --quiet --no-deps --require-hashes --dest target/catalogue --requirement catalogue/requirements.txt
     cd catalogue && go run . ../target/catalogue/moto-*.whl "$(go list -m -f '{{{{.Dir}}' github.com/aws/karpenter-provider-aws)" ../src/plan/catalogue/types.json.gz
+    cd catalogue && go run ./others azure.csv ../src/plan/catalogue/azure.json.gz google.csv ../src/plan/catalogue/gcp.json.gz
 
 # What Karpenter's own scheduler chooses for 500 random gangs, anew, for tests/karpenter.rs; needs Go
 choices:

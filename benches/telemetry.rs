@@ -54,11 +54,7 @@ const SCRAPED_EVERY: Duration = Duration::from_secs(15);
 
 /// The controller, until it is killed. Its first line of output is where its metrics are.
 async fn controller(most: usize) {
-    logs::init(
-        logs::Format::Json,
-        "info,kube_runtime=error,kube_client=warn,kube_client::client::builder=off",
-    )
-    .unwrap();
+    logs::init(logs::Format::Json, logs::DEFAULT).unwrap();
     let collector = std::env::var(COLLECTOR).ok();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     println!("{}", listener.local_addr().unwrap());

@@ -1,4 +1,4 @@
-// Writes the catalogue of instance types that Setu embeds (src/plan/catalogue): the facts as Karpenter's own provider reckons
+// Writes the catalogue of EC2 types that Setu embeds (src/plan/catalogue): the facts as Karpenter's own provider reckons
 // with them, from its tables and from the recorded answers of EC2 that moto ships.
 //
 // Usage: catalogue MOTO_WHEEL PROVIDER_DIR OUT
@@ -29,34 +29,9 @@ import (
 	"github.com/aws/karpenter-provider-aws/pkg/operator/options"
 	"github.com/aws/karpenter-provider-aws/pkg/providers/instancetype"
 	"github.com/aws/karpenter-provider-aws/pkg/providers/pricing"
+
+	"catalogue/file"
 )
-
-// Catalogue is what is written, by provider.
-type Catalogue struct {
-	AWS Provider `json:"aws"`
-}
-
-// Provider has the types of one provider in the order of their names.
-type Provider struct {
-	// Date of the prices.
-	Date string `json:"date"`
-	// Keys of the labels.
-	Keys []string `json:"keys"`
-	// Regions of the prices.
-	Regions []string `json:"regions"`
-	Types   []Type   `json:"types"`
-}
-
-// Type is one instance type.
-type Type struct {
-	Name string `json:"name"`
-	// Labels by key; empty for one that the type has not.
-	Labels []string `json:"labels"`
-	// What pods may use.
-	Allocatable map[string]string `json:"allocatable"`
-	// Prices on demand by region, in millionths an hour; 0 where it is not sold or nothing is known.
-	Prices []int64 `json:"prices"`
-}
 
 func main() {
 	if len(os.Args) != 4 {
@@ -86,7 +61,7 @@ func run(wheel, provider, out string) error {
 	if err != nil {
 		return err
 	}
-	return write(out, Catalogue{AWS: aws(infos, date)})
+	return file.Write(out, "aws", aws(infos, date))
 }
 
 func fromMoto(wheel string) (map[string]ec2types.InstanceTypeInfo, error) {
@@ -95,11 +70,11 @@ func fromMoto(wheel string) (map[string]ec2types.InstanceTypeInfo, error) {
 		return nil, err
 	}
 	defer archive.Close()
-	file, err := archive.Open("moto/ec2/resources/instance_types.json.gz")
+	packed, err := archive.Open("moto/ec2/resources/instance_types.json.gz")
 	if err != nil {
 		return nil, err
 	}
-	plain, err := gzip.NewReader(file)
+	plain, err := gzip.NewReader(packed)
 	if err != nil {
 		return nil, err
 	}
@@ -120,16 +95,17 @@ func pricesOf(dir string) (string, error) {
 	return string(found[1]), nil
 }
 
-func aws(infos map[string]ec2types.InstanceTypeInfo, date string) Provider {
+func aws(infos map[string]ec2types.InstanceTypeInfo, date string) file.Provider {
 	ctx := options.ToContext(context.Background(), &options.Options{VMMemoryOverheadPercent: 0.075})
 	prices := map[string]map[ec2types.InstanceType]float64{}
+	// Those of China are in yuan.
 	tables := []map[string]map[ec2types.InstanceType]float64{
-		pricing.InitialOnDemandPricesAWS, pricing.InitialOnDemandPricesUSGov, pricing.InitialOnDemandPricesCN,
+		pricing.InitialOnDemandPricesAWS, pricing.InitialOnDemandPricesUSGov,
 	}
 	for _, table := range tables {
 		maps.Copy(prices, table)
 	}
-	provider := Provider{Date: date, Regions: slices.Sorted(maps.Keys(prices))}
+	provider := file.Provider{Date: date, Regions: slices.Sorted(maps.Keys(prices))}
 	var all []*cloudprovider.InstanceType
 	keys := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(infos)) {
@@ -174,8 +150,8 @@ func labels(it *cloudprovider.InstanceType) map[string]string {
 	return found
 }
 
-func typed(it *cloudprovider.InstanceType, provider Provider, prices map[string]map[ec2types.InstanceType]float64) Type {
-	one := Type{Name: it.Name, Allocatable: map[string]string{}}
+func typed(it *cloudprovider.InstanceType, provider file.Provider, prices map[string]map[ec2types.InstanceType]float64) file.Type {
+	one := file.Type{Name: it.Name, Allocatable: map[string]string{}}
 	found := labels(it)
 	for _, key := range provider.Keys {
 		one.Labels = append(one.Labels, found[key])
@@ -190,22 +166,4 @@ func typed(it *cloudprovider.InstanceType, provider Provider, prices map[string]
 		one.Prices = append(one.Prices, int64(prices[region][ec2types.InstanceType(it.Name)]*1e6+0.5))
 	}
 	return one
-}
-
-func write(path string, catalogue Catalogue) error {
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	plain, err := gzip.NewWriterLevel(file, gzip.BestCompression)
-	if err != nil {
-		return err
-	}
-	if err := json.NewEncoder(plain).Encode(catalogue); err != nil {
-		return err
-	}
-	if err := plain.Close(); err != nil {
-		return err
-	}
-	return file.Close()
 }

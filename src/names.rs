@@ -12,8 +12,11 @@ pub const PROVISIONING_REQUEST: &str = "kueue.x-k8s.io/provisioning-request";
 pub const AUTOSCALING_GROUP: &str = "autoscaling.x-k8s.io";
 /// API group of the NodeClasses of Karpenter's kwok provider.
 pub const KWOK_GROUP: &str = "karpenter.kwok.sh";
-/// Field manager of every write Setu makes.
+/// Field manager of every write Setu makes but [`QUEUE_MANAGER`]'s.
 pub const FIELD_MANAGER: &str = "setu";
+/// Field manager of the condition `Requeued` of a refused gang's Workload. It is another one because whoever applies a
+/// check's verdict leaves that condition out, and would have it taken away.
+pub const QUEUE_MANAGER: &str = "setu-queue";
 /// API group of Setu's own kinds.
 pub const API_GROUP: &str = "setu.kueue.x-k8s.io";
 /// Kind of the parameters an AdmissionCheck may name.
@@ -31,6 +34,12 @@ pub const MULTIKUEUE: &str = "kueue.x-k8s.io/multikueue";
 pub const ELASTIC_JOB: &str = "kueue.x-k8s.io/elastic-job";
 /// Kueue: annotation of a Workload that takes another's place when such a Job grows: `namespace/name`.
 pub const SLICE_REPLACES: &str = "kueue.x-k8s.io/workload-slice-replacement-for";
+/// Kueue: condition of a Workload. While it is False the Workload is in no queue.
+pub const REQUEUED: &str = "Requeued";
+/// Reason of that condition on a Workload that Setu keeps out of its queue.
+pub const REFUSED: &str = "RefusedBySetu";
+/// Reason of that condition on one that Setu has kept out before.
+pub const ALLOWED: &str = "RefusalBySetuEnded";
 /// Kueue: its own finalizer on Workloads, taken off once their pods are stopped.
 pub const KUEUE_FINALIZER: &str = "kueue.x-k8s.io/resource-in-use";
 /// Kubernetes: label of every Namespace that bears its name.

@@ -9,7 +9,7 @@
 //!
 //! | found by | bug |
 //! |---|---|
-//! | model | `DeleteWithoutUid`, `ReadyBeforeGate`, `DeadlineOnCache`, `VerdictBeforeCleanup`, `CreateWithoutJournal`, `RandomClaimNames`, `ActOnStaleJournal`, `ActOnConflict`, `EpochIgnored`, `AttemptFromJournalOnly`, `DeleteWhileAdmitted`, `ReadyFromJournalAlone`, `PlanOnCachedAbsence`, `ReadyStandsWhileDeleting`, `ReleasedForGood` |
+//! | model | `DeleteWithoutUid`, `ReadyBeforeGate`, `DeadlineOnCache`, `VerdictBeforeCleanup`, `CreateWithoutJournal`, `RandomClaimNames`, `ActOnStaleJournal`, `ActOnConflict`, `EpochIgnored`, `AttemptFromJournalOnly`, `DeleteWhileAdmitted`, `ReadyFromJournalAlone`, `PlanOnCachedAbsence`, `ReadyStandsWhileDeleting`, `ReleasedForGood`, `JudgedUnread` |
 //! | names | `NameWithoutUid` |
 //! | journal | `JournalUnbound` |
 //! | client | `RetryInClient` |
@@ -85,13 +85,15 @@ mod switch {
         ReadyStandsWhileDeleting,
         /// A gang that was released never notices that its reservation stands after all.
         ReleasedForGood,
+        /// An attempt is judged by defaults while what it is judged by cannot be read.
+        JudgedUnread,
         /// A write that failed is sent again by the client, whatever has happened since.
         RetryInClient,
     }
 
     impl Planted {
         /// Every known bug.
-        pub const ALL: [Self; 21] = [
+        pub const ALL: [Self; 22] = [
             Self::DeleteWithoutUid,
             Self::ReadyBeforeGate,
             Self::DeadlineOnCache,
@@ -112,6 +114,7 @@ mod switch {
             Self::PlanOnCachedAbsence,
             Self::ReadyStandsWhileDeleting,
             Self::ReleasedForGood,
+            Self::JudgedUnread,
             Self::RetryInClient,
         ];
     }

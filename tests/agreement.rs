@@ -14,10 +14,12 @@ mod world;
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
+use setu::plan::market::Market;
 use setu::sim::api::{User, kinds};
 use setu::sim::cluster::Start;
 use setu::sim::scenario;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::process::Command;
 use std::time::Duration;
 
@@ -34,6 +36,14 @@ struct Case {
     limits: Value,
     class: Value,
     policy: &'static str,
+    /// Taints of the NodePool.
+    taints: Value,
+    /// Tolerations of the pods.
+    tolerations: Value,
+    /// Weight and requirements of another NodePool, if there is one.
+    other: Option<(u32, Value)>,
+    /// Capacity type and zone in which two types are sold out by Karpenter's metrics; none where these are not read.
+    sold_out: Option<(&'static str, &'static str)>,
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -60,17 +70,27 @@ fn case() -> impl Strategy<Value = Case> {
         "defaults: {gates: {budget: {maxHourlyCost: '20'}}}",
         "defaults: {packing: {mode: Auto, shapes: [{instanceType: g5.4xlarge, allocatable: {cpu: '15', memory: 60Gi, nvidia.com/gpu: '1', pods: '100'}}]}}",
         "guards: {gangNodes: 4}",
+        "defaults: {capacityTypes: [spot, on-demand]}",
+        "defaults: {tiers: [{name: spot, requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [spot]}]}, {name: any}]}",
+        "defaults: {tiers: [{name: a, zones: [us-east-1a]}, {name: b, zones: [us-east-1b]}], colocation: {}}",
     ];
+    let taint = || json!([{"key": "example.com/gpu", "value": "yes", "effect": "NoSchedule"}]);
+    let taints = vec![json!([]), taint()];
+    let tolerations = vec![json!([]), json!([{"key": "example.com/gpu", "operator": "Exists"}])];
+    let others = vec![
+        None,
+        Some((9, requirements[0].clone())),
+        Some((1, requirements[2].clone())),
+        Some((9, requirements[4].clone())),
+    ];
+    let zones = select(vec!["us-east-1a", "us-east-1b"]);
+    let sold_out = proptest::option::of((select(vec!["spot", "on-demand"]), zones));
     let of = (1..9_usize, select(vec!["500m", "4", "40"]), 0..3_u32);
     let world = (select(requirements), select(limits), select(classes), select(policies));
-    (of, world).prop_map(|((pods, cpu, gpus), (requirements, limits, class, policy))| Case {
-        pods,
-        cpu,
-        gpus,
-        requirements,
-        limits,
-        class,
-        policy,
+    let more = (select(taints), select(tolerations), select(others), sold_out);
+    (of, world, more).prop_map(|(of, world, (taints, tolerations, other, sold_out))| {
+        let ((pods, cpu, gpus), (requirements, limits, class, policy)) = (of, world);
+        Case { pods, cpu, gpus, requirements, limits, class, policy, taints, tolerations, other, sold_out }
     })
 }
 
@@ -105,8 +125,41 @@ fn file(text: &str) -> tempfile::NamedTempFile {
     file
 }
 
+/// What Karpenter's metrics say where this capacity type is sold out in this zone.
+fn page((kind, zone): (&str, &str)) -> String {
+    let mut lines = Vec::new();
+    for name in ["g5.4xlarge", "p4d.24xlarge"] {
+        for (k, z) in
+            ["spot", "on-demand"].into_iter().flat_map(|k| ["us-east-1a", "us-east-1b"].map(|z| (k, z)))
+        {
+            let available = u8::from((k, z) != (kind, zone));
+            let labels = format!("{{instance_type=\"{name}\",capacity_type=\"{k}\",zone=\"{z}\"}}");
+            lines.push(format!(
+                "karpenter_cloudprovider_instance_type_offering_available{labels} {available}\n"
+            ));
+        }
+    }
+    lines.concat()
+}
+
+/// Where a page is served to whoever asks, until the process ends.
+fn served(page: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let head =
+                format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", page.len());
+            let _ = stream.write_all((head + &page).as_bytes());
+        }
+    });
+    format!("http://{address}/metrics")
+}
+
 /// What the command says of the cluster as it stands.
-fn planned(admin: &User, policy: &str) -> Found {
+fn planned(admin: &User, policy: &str, metrics: Option<&str>) -> Found {
     let kinds = [
         &kinds::NODE_POOL,
         &kinds::RESOURCE_FLAVOR,
@@ -124,6 +177,7 @@ fn planned(admin: &User, policy: &str) -> Found {
         .arg(objects.path())
         .arg("--config")
         .arg(policy.path())
+        .args(metrics.iter().flat_map(|url| ["--karpenter-metrics", url]))
         .env("KUBECONFIG", "/nowhere/kubeconfig")
         .output()
         .unwrap();
@@ -138,22 +192,41 @@ fn planned(admin: &User, policy: &str) -> Found {
 /// What the command and the controller say.
 async fn both(case: &Case) -> (Found, Found) {
     let (mut cluster, admin) = world::cluster(ID, world::policy(case.policy));
-    world::weather(&admin, &json!([{"nodePool": ID, "launchDelay": "4m"}]));
+    let slow = [ID, "other"].map(|pool| json!({"nodePool": pool, "launchDelay": "4m"}));
+    world::weather(&admin, &json!(slow));
     let pool = json!({"spec": {
         "limits": case.limits,
-        "template": {"spec": {"nodeClassRef": case.class, "requirements": case.requirements}},
+        "template": {"spec": {
+            "nodeClassRef": case.class, "requirements": case.requirements, "taints": case.taints,
+        }},
     }});
     admin.merge(&kinds::NODE_POOL, "", ID, &pool).unwrap();
+    if let Some((weight, requirements)) = &case.other {
+        let other = json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "other"},
+            "spec": {"weight": weight, "template": {
+                "metadata": {"labels": {"pool": ID}},
+                "spec": {"nodeClassRef": case.class, "requirements": requirements},
+            }},
+        });
+        admin.create(&kinds::NODE_POOL, other).unwrap();
+    }
     let mut job = world::job(ID, "train", case.pods, None);
     let resources = json!({"cpu": case.cpu, "nvidia.com/gpu": case.gpus.to_string()});
     job["spec"]["template"]["spec"]["containers"][0]["resources"] =
         json!({"requests": resources, "limits": resources});
     // It goes to the NodePool of the case, with devices or without.
     job["spec"]["template"]["spec"]["nodeSelector"] = json!({"pool": ID});
+    job["spec"]["template"]["spec"]["tolerations"] = case.tolerations.clone();
     admin.create(&kinds::JOB, job).unwrap();
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let planned = planned(&admin, case.policy);
-    let _setu = cluster.start_setu(&Start::default());
+    let page = case.sold_out.map(page);
+    let url = page.clone().map(served);
+    let planned = planned(&admin, case.policy, url.as_deref());
+    let setu = cluster.start_setu(&Start::default());
+    if let Some(page) = page {
+        setu.context.take_market(Market::read(&page, setu.context.now()).unwrap());
+    }
     tokio::time::sleep(Duration::from_secs(5)).await;
     let claims = admin.list(&kinds::NODE_CLAIM);
     let provided = if claims.is_empty() {

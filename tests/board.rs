@@ -10,8 +10,9 @@ mod train;
 
 use jiff::{SignedDuration, Timestamp};
 use kube::api::ObjectMeta;
-use serde_json::json;
+use serde_json::{Value, json};
 use setu::api::Workload;
+use setu::api::amount::Price;
 use setu::app::board;
 use setu::clock::Clock;
 use setu::controllers::board::{
@@ -20,6 +21,7 @@ use setu::controllers::board::{
 use setu::gang::explain::{Explanation, Otherwise, Phase, SlotView};
 use setu::gang::reservation::Epoch;
 use setu::gang::{Failure, FailureClass, Journal, StateName};
+use setu::plan::cost::{Cost, times};
 use setu::plan::offering::{Offering, What};
 use setu::sim::api::kinds;
 use setu::sim::cluster::{Cluster, Start};
@@ -181,7 +183,9 @@ impl Fake {
         let mut entry =
             BoardEntry::new(self.workload, &workload, "karpenter-provision", (&journal, false), explanation);
         self.owner.clone_into(&mut entry.owner);
-        entry
+        let Some(nodes) = Some(self.slots).filter(|slots| wants && *slots > 0) else { return entry };
+        let price = times("98.320001".parse().unwrap(), nodes);
+        entry.costing(&Cost { at_most: price, priced: nodes, ..Cost::default() })
     }
 }
 
@@ -339,6 +343,16 @@ async fn a_viewer_is_told_everything_once_and_then_only_what_changes() {
     for gang in gangs() {
         assert!(first.contains(gang.workload), "{} is missing", gang.workload);
     }
+    let first: Value =
+        serde_json::from_str(first.split("data: ").nth(1).unwrap().lines().next().unwrap()).unwrap();
+    let entries = first["gangs"].as_array().unwrap();
+    let of = |name: &str| entries.iter().find(|entry| entry["gang"] == name).unwrap();
+    // What people are shown is rounded once: each gang's eight nodes, and the sum of all gangs' exact prices.
+    assert_eq!(of("vision/job-pretrain-vit-4c1d9")["costPerHour"], "786.560008");
+    assert_eq!(of("vision/job-pretrain-vit-4c1d9")["cost"], "786.57 USD");
+    let exact = entries.iter().filter_map(|entry| entry["costPerHour"].as_str());
+    let sum: u64 = exact.map(|price| price.parse::<Price>().unwrap().micros).sum();
+    assert_eq!(first["costs"], json!([format!("{} USD", Price { micros: sum })]));
     // The gang that fills up brings the next message; one that rests is not told of again.
     let second = more(&mut stream);
     assert!(second.contains("event: news"), "{second}");

@@ -120,6 +120,7 @@ impl Gang {
             held_until: None,
             vacant: false,
             stuck: false,
+            rebooted: None,
             health: Health::Ready { since: at(0) },
         };
         Self { journal, claims: (0..2).map(claim).collect() }

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use setu::clock::Clock;
 use setu::cluster::lease::Timing;
 use setu::names;
+use setu::plan::market::Market;
 use setu::sim::api::kinds;
 use setu::sim::cluster::{Cluster, Election, Start};
 use setu::sim::faults::Fault;
@@ -39,12 +40,12 @@ fn in_virtual_time<T>(work: impl Future<Output = T>) -> T {
 
 /// Leads a gang of two to its end; returns the Events that Setu made.
 fn told(events_on_job: bool, more: &[Value]) -> Told {
-    lead(&Start { events_on_job, ..Start::default() }, more).0
+    lead(&Start { events_on_job, ..Start::default() }, more, None).0
 }
 
-/// The same with a replica that is started like this, and another one should it die. Returns how many writes the
-/// first one made, too.
-fn lead(start: &Start, more: &[Value]) -> (Told, usize) {
+/// The same with a replica that is started like this, with what Karpenter's metrics page says, and another one should it die.
+/// Returns how many writes the first one made, too.
+fn lead(start: &Start, more: &[Value], page: Option<&str>) -> (Told, usize) {
     in_virtual_time(async {
         let mut cluster = cluster();
         let admin = cluster.server.user("admin");
@@ -60,6 +61,9 @@ fn lead(start: &Start, more: &[Value]) -> (Told, usize) {
             admin.create(kind, object).unwrap();
         }
         let mut setu = cluster.start_setu(start);
+        if let Some(page) = page {
+            setu.context.take_market(Market::read(page, setu.context.now()).unwrap());
+        }
         let first = std::sync::Arc::clone(&setu.wire);
         let text = |event: &Value, at: &str| {
             event.pointer(at).and_then(Value::as_str).unwrap_or_default().to_owned()
@@ -117,10 +121,10 @@ fn every_step_is_told_wherever_setu_was_killed_and_whichever_answer_was_lost() {
     let reasons = |told: &Told| -> BTreeSet<String> {
         told["Workload"].iter().map(|(reason, _)| reason.clone()).collect()
     };
-    let (whole, writes) = lead(&Start::default(), &[]);
+    let (whole, writes) = lead(&Start::default(), &[], None);
     for fault in [Fault::CrashAfter, Fault::ReplyLost] {
         for write in 0..writes {
-            let (told, _) = lead(&Start { plan: Some((write, fault)), ..Start::default() }, &[]);
+            let (told, _) = lead(&Start { plan: Some((write, fault)), ..Start::default() }, &[], None);
             assert_eq!(reasons(&told), reasons(&whole), "{fault} at write {write}");
         }
     }
@@ -177,6 +181,12 @@ fn says_how_long_nodes_take(stood_by: bool) {
     });
 }
 
+/// What Events of this reason on the Workload say.
+fn notes_on_the_workload<'t>(events: &'t Told, reason: &str) -> Vec<&'t str> {
+    let those = events["Workload"].iter().filter(|(of, _)| of == reason);
+    those.map(|(_, note)| note.as_str()).collect()
+}
+
 #[test]
 fn what_is_to_be_said_against_a_plan_is_told_to_the_gangs_owner() {
     let agent = json!({
@@ -187,11 +197,49 @@ fn what_is_to_be_said_against_a_plan_is_told_to_the_gangs_owner() {
         }},
     });
     let events = told(false, &[agent]);
-    let drawbacks: Vec<&str> = events["Workload"]
-        .iter()
-        .filter(|(reason, _)| reason == "PlanHasDrawback")
-        .map(|(_, note)| note.as_str())
-        .collect();
+    let drawbacks = notes_on_the_workload(&events, "PlanHasDrawback");
     assert_eq!(drawbacks.len(), 1, "{events:?}");
     assert!(drawbacks[0].contains("kube-system/agent"), "{drawbacks:?}");
+}
+
+#[test]
+fn the_owner_is_told_what_the_nodes_cost_and_which_node_pools_were_passed_over() {
+    let tainted = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "tainted"},
+        "spec": {"template": {"metadata": {"labels": {"pool": ID}}, "spec": {
+            "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": ID},
+            "requirements": [],
+            "taints": [{"key": "example.com/reserved", "effect": "NoSchedule"}],
+        }}},
+    });
+    let events = told(false, &[tainted]);
+    let validated = notes_on_the_workload(&events, "GangValidated");
+    assert_eq!(validated.len(), 1, "{events:?}");
+    assert!(
+        validated[0].contains("passed over: tainted (") && validated[0].contains("example.com/reserved"),
+        "{validated:?}"
+    );
+}
+
+#[test]
+fn the_owner_is_told_what_is_out_of_capacity_by_karpenters_metrics() {
+    let spot = json!({
+        "apiVersion": "karpenter.sh/v1", "kind": "NodePool", "metadata": {"name": "spot"},
+        "spec": {"weight": 9, "template": {"metadata": {"labels": {"pool": ID}}, "spec": {
+            "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": ID},
+            "requirements": [
+                {"key": names::INSTANCE_TYPE, "operator": "In", "values": ["g5.4xlarge"]},
+                {"key": names::CAPACITY_TYPE, "operator": "In", "values": ["spot"]},
+            ],
+        }}},
+    });
+    let page = "karpenter_cloudprovider_instance_type_offering_available{instance_type=\"g5.4xlarge\",\
+                capacity_type=\"spot\",zone=\"us-east-1a\"} 0\n\
+                karpenter_cloudprovider_instance_type_offering_available{instance_type=\"g5.4xlarge\",\
+                capacity_type=\"on-demand\",zone=\"us-east-1a\"} 1";
+    let (events, _) = lead(&Start::default(), &[spot], Some(page));
+    let validated = notes_on_the_workload(&events, "GangValidated");
+    let words =
+        "passed over: spot (out of capacity by Karpenter's metrics: g5.4xlarge (spot capacity in any zone))";
+    assert!(validated.len() == 1 && validated[0].contains(words), "{events:?}");
 }

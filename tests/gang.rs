@@ -41,7 +41,7 @@ fn event() -> impl Strategy<Value = Event> {
             way: Way { tier: choice, choice, choices: 3 },
         }),
         Just(Event::NothingNeeded),
-        Just(Event::Impossible("never".into())),
+        Just(Event::Impossible(Failure::new(FailureClass::NotPlannable, "never"))),
         Just(Event::ClaimsMissing(vec![0, 1])),
         Just(Event::ClaimsExist),
         Just(Event::NodesReady),

@@ -16,6 +16,7 @@ use setu::cluster::lease::Timing;
 use setu::names;
 use setu::sim::api::{Caller, Change, Observer, Preconditions, Status, User, kinds};
 use setu::sim::cluster::{Cluster, Election, Setu, Start};
+use setu::sim::denials::Denial;
 use setu::sim::scenario;
 use setu::telemetry::metrics;
 use setu::telemetry::traces::Traces;
@@ -53,6 +54,32 @@ impl Stage {
     fn limit(&self, nodes: &str) {
         let limits = json!({"spec": {"limits": {"nodes": nodes}}});
         self.admin.merge(&kinds::NODE_POOL, "", ID, &limits).unwrap();
+    }
+
+    /// Has somebody else take a node of a NodePool.
+    fn occupy(&self, node_pool: &str) {
+        let claim = json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {
+                "name": "another", "labels": {"karpenter.sh/nodepool": node_pool},
+                "annotations": {"karpenter.sh/do-not-disrupt": "true"},
+            },
+            "spec": {
+                "nodeClassRef": {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": ID},
+                "requirements": [
+                    {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["g5.4xlarge"]},
+                    {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]},
+                ],
+                "resources": {"requests": {"cpu": "1"}},
+            },
+        });
+        self.admin.create(&kinds::NODE_CLAIM, claim).unwrap();
+    }
+
+    /// How many NodeClaims gangs have.
+    fn claims(&self) -> usize {
+        let all = self.admin.list(&kinds::NODE_CLAIM);
+        all.iter().filter(|claim| claim["metadata"]["name"] != "another").count()
     }
 
     /// Has Kueue say that so many GPUs of the quota of 100 are reserved.
@@ -96,7 +123,7 @@ impl Stage {
     /// Waits for NodeClaims, which come as soon as the watch shows what changed: nobody has to look again by himself.
     async fn until_woken(&self) {
         let since = self.cluster.clock.now();
-        self.until("NodeClaims", |s| !s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
+        self.until("NodeClaims", |s| s.claims() > 0).await;
         let waited = self.cluster.clock.now().duration_since(since);
         assert!(waited.as_millis() < 2_000, "it looked again only after {waited:?}");
     }
@@ -137,12 +164,13 @@ const QUOTA: &str = "setu_quota_check_total";
 #[test]
 fn limits_of_node_pools_are_counted_by_what_they_say_and_once_each_time_that_is_news() {
     let text = played("defaults: {gates: {capacity: Enforce}}", async |stage| {
-        stage.limit("1");
+        stage.occupy(ID);
+        stage.limit("2");
         let _setu = stage.start();
         stage.submit("train", 2, "2s");
-        stage.until_told("train", "NodePool gates has a limit of 1 nodes").await;
+        stage.until_told("train", "NodePool gates has a limit of 2 nodes").await;
         tokio::time::sleep(Duration::from_mins(1)).await;
-        stage.limit("2");
+        stage.limit("3");
         stage.until_woken().await;
         stage.until("it runs", |s| s.is_admitted("train")).await;
     });
@@ -180,21 +208,22 @@ fn gangs_that_are_woken_together_by_a_limit_read_the_claims_of_its_node_pool_tog
     played("defaults: {gates: {capacity: Enforce}}", async |stage| {
         let lists = PoolLists::default();
         stage.cluster.server.observe(Box::new(lists.clone()));
-        stage.limit("1");
+        stage.occupy(ID);
+        stage.limit("2");
         let _setu = stage.start();
         for gang in 0..50 {
             stage.submit(&format!("train-{gang}"), 2, "2s");
         }
         for gang in 0..50 {
-            stage.until_told(&format!("train-{gang}"), "has a limit of 1 nodes").await;
+            stage.until_told(&format!("train-{gang}"), "has a limit of 2 nodes").await;
         }
         tokio::time::sleep(Duration::from_mins(1)).await;
         lists.0.store(0, Ordering::Relaxed);
         // Room for three of them.
-        stage.limit("7");
+        stage.limit("8");
         stage.until_woken().await;
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let claims = stage.admin.list(&kinds::NODE_CLAIM).len();
+        let claims = stage.claims();
         let lists = lists.0.load(Ordering::Relaxed);
         assert_eq!(claims, 6);
         // One after the other, as many as fit into that time, and each for several gangs.
@@ -209,15 +238,16 @@ fn a_gang_that_waits_for_a_limit_on_a_later_tier_is_woken_when_it_is_raised() {
     played(policy, async |stage| {
         let mut second = (*stage.admin.list(&kinds::NODE_POOL)[0]).clone();
         second["metadata"] = json!({"name": "second"});
-        second["spec"]["limits"] = json!({"nodes": "1"});
+        second["spec"]["limits"] = json!({"nodes": "2"});
         stage.admin.create(&kinds::NODE_POOL, second).unwrap();
+        stage.occupy("second");
         stage.weather(&json!([{"nodePool": ID, "capacity": 0}]));
         let _setu = stage.start();
         stage.submit("train", 2, "2s");
-        stage.until_told("train", "NodePool second has a limit of 1 nodes").await;
-        stage.until("the first tier is given back", |s| s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
+        stage.until_told("train", "NodePool second has a limit of 2 nodes").await;
+        stage.until("the first tier is given back", |s| s.claims() == 0).await;
         tokio::time::sleep(Duration::from_secs(20)).await;
-        let raised = json!({"spec": {"limits": {"nodes": "2"}}});
+        let raised = json!({"spec": {"limits": {"nodes": "3"}}});
         stage.admin.merge(&kinds::NODE_POOL, "", "second", &raised).unwrap();
         stage.until_woken().await;
         stage.until("it runs", |s| s.is_admitted("train")).await;
@@ -231,7 +261,7 @@ fn a_gang_that_waits_for_the_amounts_of_an_unknown_type_is_woken_when_a_node_of_
         let unknown = json!({"spec": {
             "limits": {"nvidia.com/gpu": "64"},
             "template": {"spec": {
-                "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": ID},
+                "nodeClassRef": {"group": "karpenter.gcp.io", "kind": "GCPNodeClass", "name": ID},
                 "requirements": [{"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["p9.huge"]}],
             }},
         }});
@@ -363,11 +393,12 @@ fn the_board_names_the_gangs_that_wait_for_quota() {
 fn a_gang_that_waits_for_its_local_queue_is_woken_when_it_comes_back() {
     played("defaults: {gates: {quota: Enforce}}", async |stage| {
         let _setu = stage.start();
-        stage.limit("1");
-        stage.submit("train", 2, "2s");
-        stage.until_told("train", "has a limit of 1 nodes").await;
-        stage.admin.delete(&kinds::LOCAL_QUEUE, ID, "queue", Preconditions::default()).unwrap();
+        stage.occupy(ID);
         stage.limit("2");
+        stage.submit("train", 2, "2s");
+        stage.until_told("train", "has a limit of 2 nodes").await;
+        stage.admin.delete(&kinds::LOCAL_QUEUE, ID, "queue", Preconditions::default()).unwrap();
+        stage.limit("3");
         stage.until_told("train", "LocalQueue queue does not exist").await;
         let objects = scenario::objects(ID, 100).unwrap();
         let queue = objects.into_iter().find(|o| o["kind"] == "LocalQueue").unwrap();
@@ -899,4 +930,32 @@ fn a_gang_is_not_given_up_at_its_deadline_for_a_node_pool_that_is_ready_behind_a
         stage.cluster.server.thaw(0);
         stage.until("it runs", |s| s.is_admitted("train")).await;
     });
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_bought_while_device_classes_may_not_be_read() {
+    let mut stage = Stage::new("");
+    let class = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": ID},
+        "spec": {"extendedResourceName": "nvidia.com/gpu"},
+    });
+    stage.admin.create(&kinds::DEVICE_CLASS, class).unwrap();
+    stage.cluster.denials.begin(Denial::DeviceClasses);
+    let setu = stage.start();
+    stage.submit("gang", 2, "1m");
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 0);
+    let closed: Vec<String> =
+        setu.context.gates.closed().iter().map(|(kind, why)| format!("{kind}: {why}")).collect();
+    assert_eq!(closed.len(), 1, "{closed:?}");
+    assert!(
+        closed[0].ends_with("grant this ServiceAccount get, list and watch on deviceclasses"),
+        "{closed:?}"
+    );
+
+    stage.cluster.denials.end();
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 0);
+    let said = stage.admin.list(&kinds::WORKLOAD)[0]["status"].to_string();
+    assert!(said.contains("which DeviceClass gates serves"), "{said}");
 }

@@ -14,7 +14,9 @@ use setu::sim::api::{Preconditions, User};
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::denials::Denial;
 use setu::telemetry::metrics;
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use world::is;
 
@@ -408,7 +410,7 @@ async fn an_elastic_job_grows_on_top_of_the_nodes_it_has_and_gives_all_back_at_i
         (2, 3),
         "only what is more"
     );
-    let labels: std::collections::BTreeSet<String> =
+    let labels: BTreeSet<String> =
         stage.claims().iter().map(|c| c["metadata"]["labels"][names::GANG].to_string()).collect();
     assert_eq!(labels.len(), 1, "the pods of both have the selector of the first");
     // The record of the first slice may go long before the Job ends.
@@ -799,23 +801,82 @@ async fn a_claim_that_cannot_be_deleted_holds_the_quota_for_ten_minutes() {
     tokio::time::sleep(Duration::from_mins(8)).await;
     assert!(stage.is("gang", "QuotaReserved"), "{}", stage.says("gang"));
     stage.until("the quota is given back", 300, |s| s.is_in("gang", "Yielded")).await;
+    let told =
+        |s: &Stage| s.entry("gang")["message"].to_string().contains("cannot be deleted: see its finalizers");
+    stage.until("it is told of", 60, told).await;
+}
+
+/// Leads a gang from its submission to its end, with an attempt that fails, and has its Job and Workload go so much later
+/// than Setu sends the request of this number, counted from 0. Returns how many requests there were, and in which
+/// states the gang was seen.
+async fn a_life_until(request: usize, later: Duration) -> (Stage, usize, BTreeSet<String>) {
+    let policy = "{retry: {inCheck: {base: 1s, max: 1s}}, deadlines: {launch: 5s}, nodePoolName: kept}";
+    let stage = Stage::new(Options::default(), policy);
+    let limits = json!({"spec": {"limits": {"cpu": "1000", "nvidia.com/gpu": "100"}}});
+    stage.admin.merge(&kinds::NODE_POOL, "", ID, &limits).unwrap();
+    world::weather(&stage.admin, &json!([{"nodePool": ID, "launchDelay": "1h"}]));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let (sent, admin) = (Arc::new(AtomicUsize::new(0)), stage.admin.clone());
+    let counted = Arc::clone(&sent);
+    stage.setu.wire.tell_of_requests(Arc::new(move |asked| {
+        let watches = asked.uri().query().is_some_and(|query| query.contains("watch=true"));
+        if !watches && counted.fetch_add(1, Ordering::Relaxed) == request {
+            if later.is_zero() {
+                vanish(&admin);
+                return;
+            }
+            let admin = admin.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(later).await;
+                vanish(&admin);
+            });
+        }
+    }));
+    stage.job_with("gang", &queued(), &json!({"e2e.setu/run-for": "2s"}));
+    let mut states = BTreeSet::new();
+    for _ in 0..30_000 {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        let says = stage.says("gang");
+        let now = says.split("\"state\":\"").nth(1).and_then(|rest| rest.split('"').next());
+        if let Some(now) = now.filter(|now| states.insert((*now).to_owned())) {
+            match now {
+                "RollingBack" => world::calm(&stage.admin),
+                "Released" => break,
+                _ => {}
+            }
+        }
+        if stage.admin.list(&kinds::JOB).is_empty() {
+            break;
+        }
+    }
+    (stage, sent.load(Ordering::Relaxed), states)
+}
+
+/// Deletes the Job and its Workload at once, whoever holds them.
+fn vanish(admin: &User) {
+    let bare = json!({"metadata": {"finalizers": []}});
+    for kind in [&kinds::JOB, &kinds::WORKLOAD] {
+        for object in admin.list_in(kind, ID) {
+            let name = object["metadata"]["name"].as_str().unwrap();
+            admin.merge(kind, ID, name, &bare).unwrap();
+            let _ = admin.delete(kind, ID, name, Preconditions::default());
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_workload_that_is_deleted_at_any_time_leaves_nothing_remembered() {
-    // Every request takes a few milliseconds, so each await of a reconcile is met.
-    for after in (0..240).step_by(2) {
-        let stage = Stage::new(Options::default(), "{}");
-        let limits = json!({"spec": {"limits": {"cpu": "1000", "nvidia.com/gpu": "100"}}});
-        stage.admin.merge(&kinds::NODE_POOL, "", ID, &limits).unwrap();
-        stage.job("gang", &queued());
-        stage.until("its quota is reserved", 60, |s| s.is("gang", "QuotaReserved")).await;
-        tokio::time::sleep(Duration::from_millis(after)).await;
-        stage.end_namespace();
-        tokio::time::sleep(Duration::from_secs(20)).await;
-        assert!(stage.is_empty(), "the Workload is gone");
+async fn a_workload_that_is_deleted_at_any_request_of_its_life_leaves_nothing_remembered() {
+    let (_, requests, states) = a_life_until(usize::MAX, Duration::ZERO).await;
+    let met = ["Provisioning", "WaitingReady", "RollingBack", "BackingOff", "Approved", "Released"];
+    assert!(met.iter().all(|state| states.contains(*state)), "{states:?}");
+    assert!(requests > 40, "{requests}");
+    let moments = (0..requests).flat_map(|request| [0, 6].map(|later| (request, later)));
+    for (request, later) in moments {
+        let (stage, _, states) = a_life_until(request, Duration::from_millis(later)).await;
+        stage.until("its nodes are gone", 120, |s| s.is_empty() && s.claims().is_empty()).await;
+        tokio::time::sleep(Duration::from_secs(40)).await;
         let left = stage.setu.context.remembered_gangs();
-        assert!(left.is_empty(), "deleted after {after} ms: {left:?}");
+        assert!(left.is_empty(), "deleted {later} ms after request {request}, after {states:?}: {left:?}");
     }
 }
 

@@ -84,6 +84,7 @@ fn ready(slot: u32, generation: u32) -> ClaimView {
         held_until: None,
         vacant: false,
         stuck: false,
+        rebooted: None,
         health: Health::Ready { since: at(0) },
     }
 }

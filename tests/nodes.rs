@@ -7,7 +7,7 @@
 mod world;
 
 use serde_json::{Value, json};
-use setu::sim::api::{User, kinds};
+use setu::sim::api::{Preconditions, User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::telemetry::metrics;
 use std::sync::Arc;
@@ -128,10 +128,9 @@ fn pod_of(daemon_set: &Value, node: &str) -> Value {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_daemon_set_of_a_label_that_comes_later_is_reckoned_with_only_where_nodes_are_packed() {
-    // Where each pod has its node, the pods stay unbound, and that is told.
-    let recorder = metrics::recorder().unwrap();
-    let recording = ::metrics::set_default_local_recorder(&recorder);
+async fn a_daemon_set_of_a_label_that_comes_later_is_reckoned_with_where_nodes_are_packed_and_else_holds_ready_up()
+ {
+    // Where each pod has its node, nobody is admitted to one without room.
     let stage = Stage::new("");
     let daemon_set = stage.admin.create(&kinds::DAEMON_SET, discovered("191500m")).unwrap();
     stage.submit(&json!([])).await;
@@ -140,14 +139,15 @@ async fn a_daemon_set_of_a_label_that_comes_later_is_reckoned_with_only_where_no
         let node = claim["metadata"]["name"].as_str().unwrap();
         stage.admin.create(&kinds::POD, pod_of(&daemon_set, node)).unwrap();
     }
-    stage.until("it is admitted", Stage::is_admitted).await;
-    let told = |s: &Stage| s.admin.list(&kinds::EVENT).iter().any(|e| e["reason"] == "PodsUnbound");
-    stage.until("its unbound pods are told of", told).await;
-    assert_eq!(stage.running(), 0);
-    stage.setu.context.set_gauges();
-    let page = recorder.handle().render();
-    assert!(page.lines().any(|line| line == "setu_gangs_with_unbound_pods 1"), "{page}");
-    drop(recording);
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert!(!stage.is_admitted());
+    let message = stage.message();
+    assert!(message.contains("where pods of DaemonSets leave too little cpu"), "{message}");
+    for claim in stage.claims() {
+        let pod = format!("late-{}", claim["metadata"]["name"].as_str().unwrap());
+        stage.admin.delete(&kinds::POD, ID, &pod, Preconditions::default()).unwrap();
+    }
+    stage.until("its pods run", |s| s.is_admitted() && s.running() == 2).await;
 
     let stage = Stage::new(", packing: {mode: Fill}");
     stage.admin.create(&kinds::DAEMON_SET, discovered("100")).unwrap();
@@ -158,4 +158,39 @@ async fn a_daemon_set_of_a_label_that_comes_later_is_reckoned_with_only_where_no
         let cpus = claim["spec"]["resources"]["requests"]["cpu"].as_str().unwrap().to_owned();
         assert!(["101", "102"].contains(&cpus.as_str()), "{cpus}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_pod_made_anew_long_after_admission_that_stays_unbound_is_told_of() {
+    let recorder = metrics::recorder().unwrap();
+    let _recording = ::metrics::set_default_local_recorder(&recorder);
+    let stage = Stage::new("");
+    stage.submit(&json!([])).await;
+    stage.until("its pods run", |s| s.is_admitted() && s.running() == 2).await;
+    let told =
+        |s: &Stage| s.admin.list(&kinds::EVENT).iter().filter(|e| e["reason"] == "PodsUnbound").count();
+    // Every pod was bound when Setu asked first.
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    for node in stage.admin.list(&kinds::NODE) {
+        let name = node["metadata"]["name"].as_str().unwrap();
+        stage.admin.merge(&kinds::NODE, "", name, &json!({"spec": {"unschedulable": true}})).unwrap();
+    }
+    let pod = &stage.admin.list(&kinds::POD)[0];
+    let mut anew =
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": pod["metadata"], "spec": pod["spec"]});
+    anew["metadata"]["name"] = json!("anew");
+    for key in ["uid", "resourceVersion", "creationTimestamp"] {
+        anew["metadata"].as_object_mut().unwrap().remove(key);
+    }
+    anew["spec"].as_object_mut().unwrap().remove("nodeName");
+    stage.admin.create(&kinds::POD, anew.clone()).unwrap();
+    assert_eq!(told(&stage), 0);
+    stage.until("it is told of", |s| told(s) == 1).await;
+    stage.admin.delete(&kinds::POD, ID, "anew", Preconditions::default()).unwrap();
+    anew["metadata"]["name"] = json!("another");
+    stage.admin.create(&kinds::POD, anew).unwrap();
+    stage.until("that is told of too", |s| told(s) == 2).await;
+    stage.setu.context.set_gauges();
+    let page = recorder.handle().render();
+    assert!(page.lines().any(|line| line == "setu_gangs_with_unbound_pods 1"), "{page}");
 }

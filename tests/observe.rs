@@ -146,7 +146,7 @@ fn each_phase_has_its_own_deadline_and_reason() {
         claim(&[&launched[..], &[condition("Initialized", "Unknown", "ResourceNotRegistered")]].concat());
     assert_eq!(waits_for(&health(&launching, None, 239)), "launch");
     assert_eq!(failure(&health(&launching, None, 240)), FailureClass::LaunchTimeout);
-    assert_eq!(waits_for(&health(&refused, None, 19)), "launch (Unauthorized)");
+    assert_eq!(waits_for(&health(&refused, None, 19)), "launch (Unauthorized with k n)");
     assert_eq!(failure(&health(&refused, None, 20)), FailureClass::LaunchFailed);
     assert_eq!(failure(&health(&registering, None, 480)), FailureClass::RegistrationTimeout);
     assert!(waits_for(&health(&initializing, None, 599)).contains("ResourceNotRegistered"));
@@ -159,10 +159,10 @@ fn a_launch_error_counts_from_when_it_was_first_seen() {
     let seen = |since, now| ClaimView::of(&refused, None, &Policy::default(), at(now), since).health;
     assert_eq!(
         waits_for(&seen(None, 60)),
-        "launch (LaunchFailed)",
+        "launch (LaunchFailed with k n)",
         "seen for the first time, long after its creation"
     );
-    assert_eq!(waits_for(&seen(Some(at(60)), 76)), "launch (LaunchFailed)");
+    assert_eq!(waits_for(&seen(Some(at(60)), 76)), "launch (LaunchFailed with k n)");
     assert_eq!(failure(&seen(Some(at(60)), 80)), FailureClass::LaunchFailed);
     assert_eq!(
         failure(&seen(Some(at(235)), 240)),
@@ -269,6 +269,7 @@ fn view(slot: u32, health: Health) -> ClaimView {
         held_until: None,
         vacant: false,
         stuck: false,
+        rebooted: None,
         health,
     }
 }
@@ -364,6 +365,51 @@ fn a_reboot_ends_no_attempt_and_no_running_gang() {
         let seen = read(&journal(state), &held(standing), &claims, Sight::Quorum, &none);
         assert_eq!(seen, Reading::Events(Vec::new()), "{standing:?}");
     }
+}
+
+#[test]
+fn no_deadline_of_the_gang_ends_a_reboot_or_what_a_node_has_to_do_after_it() {
+    let issued = condition("Initialized", "Unknown", "Rebooting");
+    let under_way = rebooting(&condition("Rebooting", "True", "RebootIssued"), &issued);
+    let anew = rebooting(
+        &condition_at("Rebooting", "False", "RebootSucceeded", 8_000),
+        &condition_at("Initialized", "Unknown", "ResourceNotRegistered", 7_000),
+    );
+    let (reserved, none) = (held(Standing::Reserved), BTreeMap::new());
+    let failure = |state: &State, health: Health, rebooted: Option<i64>| {
+        let mut journal = journal(state.clone());
+        // Both have passed at 10.
+        (journal.memory.deadline, journal.entered_at) = (Some(at(9)), at(-7_200));
+        let second = ClaimView { rebooted: rebooted.map(at), ..view(1, health) };
+        match read(&journal, &reserved, &[ready(0), second], Sight::Quorum, &none) {
+            Reading::Events(events) => events.into_iter().find_map(|event| match event {
+                Event::Failed(failure) => Some(failure.reason),
+                _ => None,
+            }),
+            Reading::LookAgain => panic!("it was a quorum read"),
+        }
+    };
+    let late = [
+        (State::Provisioning, FailureClass::GangTimeout),
+        (State::WaitingReady, FailureClass::GangTimeout),
+        (State::Approved, FailureClass::NotAdmitted),
+    ];
+    let coming = |waits_for| Health::Coming { waits_for, until: None };
+    for (state, reason) in late {
+        assert_eq!(failure(&state, coming(WaitsFor::Node), None), Some(reason));
+        assert_eq!(failure(&state, health(&under_way, None, 10), None), None, "{state:?}");
+        assert_eq!(failure(&state, health(&anew, None, 8_100), Some(8_000)), None, "{state:?}");
+        // It was over at 5, and its node is not ready yet.
+        assert_eq!(failure(&state, coming(WaitsFor::BufferTime), Some(5)), None, "{state:?}");
+    }
+    let back = Health::Ready { since: at(5) };
+    assert_eq!(failure(&State::Approved, back.clone(), None), Some(FailureClass::NotAdmitted));
+    assert_eq!(failure(&State::Approved, back, Some(5)), None, "its time to be admitted begins anew");
+    let long_ago = Some(-7_200);
+    assert_eq!(
+        failure(&State::WaitingReady, coming(WaitsFor::Node), long_ago),
+        Some(FailureClass::GangTimeout)
+    );
 }
 
 #[test]
@@ -706,7 +752,8 @@ fn a_gang_is_given_up_for_what_it_waits_for_in_a_quorum_read_alone() {
         observe(&over, &facts)
     };
     assert_eq!(seen(Sight::Cached), Reading::LookAgain);
-    let failed = Failure::new(FailureClass::NotPlannable, "NodePool gpu is not ready");
+    let failed =
+        Failure::of_obstacle(&Obstacle::new(ObstacleReason::NodePoolNotReady, "NodePool gpu is not ready"));
     assert_eq!(seen(Sight::Quorum), Reading::Events(vec![Event::Failed(failed)]));
 }
 
@@ -780,8 +827,11 @@ fn a_refused_gang_gives_its_quota_back_at_once_and_stays_out_of_the_queue_while_
     let (reserved, evicted) = (held(Standing::Reserved), Reservation::Gone(Ending::Evicted));
     let rest = (&policy, &losses);
     let validating = journal(State::Validating);
-    let refused = Event::Refused("3 of 2 nodes".into());
-    let first = refusable(&reserved, Some(&plan), None, rest);
+    let refused =
+        Event::Refused(Failure::of_obstacle(&Obstacle::new(ObstacleReason::TooManyNodes, "3 of 2 nodes")));
+    let cached = refusable(&reserved, Some(&plan), None, rest);
+    assert_eq!(observe(&validating, &cached), Reading::LookAgain, "what is cached may be over");
+    let first = Facts { sight: Sight::Quorum, ..cached };
     assert_eq!(observe(&validating, &first), Reading::Events(vec![refused.clone()]));
     let rules = Rules::new(&policy, at(10_000), 0.0);
     let yielded = decide(&validating, &refused, &rules).journal;
@@ -791,7 +841,7 @@ fn a_refused_gang_gives_its_quota_back_at_once_and_stays_out_of_the_queue_while_
     let stands = refusable(&evicted, None, refusal, rest);
     let said = desired(&yielded, &stands, &entry(Verdict::Pending, &[]), Ok(Vec::new())).unwrap();
     assert_eq!(said.state, Verdict::Retry, "Kueue reserves no quota for it");
-    assert!(said.message.contains("3 of 2 nodes"), "{}", said.message);
+    assert!(said.message.ends_with("Cause: TooManyNodes: 3 of 2 nodes"), "{}", said.message);
     assert_eq!(wake_at(&yielded, &stands), Some(at(10_060)));
     let over = refusable(&evicted, None, None, rest);
     let said = desired(&yielded, &over, &entry(Verdict::Retry, &[]), Ok(Vec::new())).unwrap();

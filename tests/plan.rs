@@ -26,6 +26,12 @@ fn printed(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
+/// All that a command says that failed.
+fn refused(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
 fn json(policy: &str) -> Value {
     let output = plan(&["-f", &example("job.yaml"), "--config", &example(policy), "-o", "json"]);
     serde_json::from_str(&printed(&output)).unwrap()
@@ -74,7 +80,9 @@ fn the_table_shows_slots_gates_and_every_tier() {
     let output = plan(&["-f", &example("job.yaml"), "--config", &example("policy.yaml")]);
     let table = printed(&output);
     for words in [
-        "1 node: 1 from NodePool gpu-nodepool as p4d.24xlarge, spot, at most 27.45 USD an hour",
+        "1 node: 1 from NodePool gpu-nodepool as p4d.24xlarge or 1 other type, spot, at most 27.45 USD an hour",
+        "p4d.24xlarge, p4de.24xlarge",
+        "packing.mode PerPod would take 4 nodes, at most 87.84 USD an hour",
         "4×main",
         "capacity   allow",
         "readiness  unknown  NodePool gpu-nodepool has no status here",
@@ -85,6 +93,16 @@ fn the_table_shows_slots_gates_and_every_tier() {
     ] {
         assert!(table.contains(words), "{words}\n{table}");
     }
+}
+
+#[test]
+fn a_stated_shape_that_is_larger_than_its_type_is_told_as_policy_check_does() {
+    let shapes = "defaults: {packing: {shapes: [{instanceType: p4d.24xlarge, allocatable: {cpu: 90, memory: 2000Gi, nvidia.com/gpu: 8}}]}}";
+    let files = ["job.yaml", "nodepools.yaml", "flavors.yaml"].map(example);
+    let arguments: Vec<&str> = files.iter().flat_map(|file| ["-f", file]).collect();
+    let table = printed(&planned("oversized", shapes, &arguments, &[]));
+    let words = "Note: packing.shapes[0].allocatable.memory: 2000Gi is more than the ";
+    assert!(table.contains(words), "{table}");
 }
 
 #[test]
@@ -122,14 +140,13 @@ fn what_can_never_be_bought_is_refused_with_the_sentence_that_helps() {
         (&torn, "pod set main contradicts itself"),
         (&claims, "uses resourceClaims, whose devices no NodeClaim can ask for"),
     ] {
-        let output = plan(&["-f", job.path(), "--config", &example("policy.yaml")]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        let said = refused(&plan(&["-f", job.path(), "--config", &example("policy.yaml")]));
         assert!(said.contains(words), "{said}");
     }
-    let output = plan(&["-f", huge.path(), "--config", &example("policy.yaml"), "--flavor", "gpu"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    let arguments = ["-f", huge.path(), "--config", &example("policy.yaml"), "--flavor", "gpu"];
+    let said = refused(&plan(&arguments));
     assert!(said.contains("TooLarge") && said.contains("has too little"), "{said}");
+    assert_eq!(said.matches("has too little").count(), 1, "{said}");
 }
 
 #[test]
@@ -146,8 +163,7 @@ fn a_static_node_pool_and_one_over_its_limit_are_told() {
             .args(["--config", &example("policy.yaml")])
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{said}");
+        let said = refused(&output);
         assert!(said.contains(words), "{said}");
     }
 }
@@ -184,7 +200,7 @@ fn the_nodes_that_a_gang_has_do_not_count_as_anothers() {
             .env("KUBECONFIG", "/nowhere/kubeconfig")
             .output()
             .unwrap();
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
         assert_eq!((output.status.success(), said.contains("2 in use and 2 more")), (fits, !fits), "{said}");
     }
 }
@@ -267,8 +283,8 @@ fn what_keeps_the_check_from_working_keeps_it_from_planning() {
     let line = text.lines().find(|line| line.contains("nodeClassRef")).unwrap();
     let bare = Scratch::new("bare", &text.replace(line, ""));
     let files = ["-f", bare.path(), "-f", &flavors, "-f", &job];
-    let refused = planned("bare-policy", "", &files, &[]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("does not say which NodeClass its nodes have"));
+    let said = refused(&planned("bare-policy", "", &files, &[]));
+    assert!(said.contains("does not say which NodeClass its nodes have"), "{said}");
     printed(&planned("preset", "cloudProvider: aws", &files, &[]));
 }
 

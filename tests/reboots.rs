@@ -89,7 +89,7 @@ impl Stage {
 async fn a_reboot_delays_a_gang_that_comes_up_and_ends_no_attempt() {
     let late = json!([{"slot": "1", "registrationDelay": "5m"}]);
     // Shorter than a reboot takes.
-    let limits = "defaults: {deadlines: {register: 10m, initialize: 10m, gang: 1h}}";
+    let limits = "defaults: {deadlines: {register: 10m, initialize: 10m, gang: 15m}}";
     let stage = Stage::new(limits, &late, "10m");
     stage.until("the first node is up", |s| s.initialized() == 1).await;
     let claims = stage.claims();

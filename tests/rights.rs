@@ -17,9 +17,10 @@ use setu::sim::{http as door, scenario};
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio_util::sync::CancellationToken;
 
 /// Name of everything.
@@ -60,11 +61,23 @@ type Asked = Arc<Mutex<BTreeSet<Right>>>;
 
 /// Serves the cluster to whoever has these rights. Returns where.
 async fn serve(cluster: &Cluster, rights: BTreeSet<Right>, asked: Asked) -> SocketAddr {
-    let guard = middleware::from_fn(move |request: Request, next: Next| {
+    serve_where(cluster, move |request| {
         let right = needed(request.uri().path());
         let reads = request.method() == http::Method::GET;
         let may = reads && right.as_ref().is_none_or(|right| rights.contains(right));
         asked.lock().unwrap().extend(right);
+        may
+    })
+    .await
+}
+
+/// Serves the cluster as far as these requests `may` be made. Returns where.
+async fn serve_where(
+    cluster: &Cluster,
+    may: impl Fn(&Request) -> bool + Clone + Send + Sync + 'static,
+) -> SocketAddr {
+    let guard = middleware::from_fn(move |request: Request, next: Next| {
+        let may = may(&request);
         async move { if may { next.run(request).await } else { forbidden() } }
     });
     let router = door::router(cluster.server.clone(), CancellationToken::new()).layer(guard);
@@ -147,8 +160,8 @@ async fn world() -> (Cluster, Setu) {
 struct Folder(PathBuf);
 
 impl Folder {
-    fn new() -> Self {
-        let folder = std::env::temp_dir().join(format!("setu-rights-{}", std::process::id()));
+    fn new(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("setu-rights-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         Self(folder)
     }
@@ -175,7 +188,7 @@ async fn setu(kubeconfig: &str, arguments: &[&str]) -> Output {
 #[tokio::test]
 async fn the_role_for_readers_is_enough_for_every_reading_command_and_grants_nothing_else() {
     let (cluster, _setu) = world().await;
-    let folder = Folder::new();
+    let folder = Folder::new("reads");
     let manifest = folder.write("job.yaml", &job().to_string());
     let name = scenario::controller_name_of(ID);
     let plan = ["plan", "--controller-name", &name];
@@ -206,4 +219,35 @@ async fn the_role_for_readers_is_enough_for_every_reading_command_and_grants_not
     let said = String::from_utf8_lossy(&output.stderr);
     let expected = "you may not list nodepools; examples/rbac/setu-viewer.yaml has what is needed";
     assert!(output.status.code() == Some(1) && said.contains(expected), "{said}");
+}
+
+#[tokio::test]
+async fn a_command_that_follows_ends_with_what_to_do_once_a_right_is_taken_away() {
+    let (cluster, _setu) = world().await;
+    let folder = Folder::new("follows");
+    // What is there is read once, and then everything is listed again to be watched.
+    let lists = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&lists);
+    let address = serve_where(&cluster, move |request| {
+        let is_list = request.uri().path().ends_with("/workloads");
+        !is_list || counted.fetch_add(1, Ordering::Relaxed) == 0
+    })
+    .await;
+    let kubeconfig = folder.write("kubeconfig", &door::kubeconfig(address));
+    let name = scenario::controller_name_of(ID);
+    let command = ["inspect", "-A", "--watch", "--controller-name", &name];
+    let mut child = Command::new(env!("CARGO_BIN_EXE_setu"));
+    child.args(command).env("KUBECONFIG", &kubeconfig).env_remove("KUBERNETES_SERVICE_HOST");
+    let mut child = child.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let end = Instant::now() + Duration::from_mins(1);
+    while child.try_wait().unwrap().is_none() && Instant::now() < end {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    // One that goes on has no exit code.
+    child.kill().unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    let expected = "cannot watch workloads: listing: no (403): grant this ServiceAccount get, list and watch on workloads";
+    assert!(output.status.code() == Some(1) && said.contains(expected), "{said}");
+    assert!(lists.load(Ordering::Relaxed) > 1);
 }

@@ -83,6 +83,20 @@ fn what_only_the_real_control_plane_can_play_is_written_as_scenarios_are() {
     assert!(scenario::read(&folder).unwrap().len() > 8);
 }
 
+#[test]
+fn the_list_of_what_is_played_on_the_aws_provider_names_every_file() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let list = std::fs::read_to_string(root.join("tests/e2e/tests/aws/files.rs")).unwrap();
+    let folders = ["examples/scenarios", "tests/e2e/scenarios"].map(|folder| root.join(folder));
+    let files = folders.iter().flat_map(|folder| std::fs::read_dir(folder).unwrap());
+    let names = files.map(|file| file.unwrap().file_name().into_string().unwrap().replace(".yaml", ""));
+    let missing: Vec<String> = names.filter(|name| !list.contains(&format!("\"{name}\""))).collect();
+    assert!(
+        missing.is_empty(),
+        "tests/e2e/tests/aws/files.rs says of none of these whether it is played: {missing:?}"
+    );
+}
+
 const PODS_NOT_READY: &str = "
 title: Pods that do not all run in time are evicted, and the next admission begins with whole nodes
 policy: {custody: {onNodeLost: Ignore}}

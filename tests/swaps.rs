@@ -236,6 +236,15 @@ async fn parameters_are_followed_from_before_they_exist_until_after_they_are_gon
     for of in ["Valid", "Used"] {
         assert_eq!(condition(&kinds::PROVISIONING_PARAMETERS, "late", of).as_deref(), Some("True"), "{of}");
     }
+    let of_another_setu = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "another"},
+        "spec": {"controllerName": "example.com/another-setu", "parameters": reference},
+    });
+    stage.admin.create(&kinds::ADMISSION_CHECK, of_another_setu).unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let parameters = stage.admin.get(&kinds::PROVISIONING_PARAMETERS, "", "late").unwrap();
+    let used = format!("by AdmissionCheck another, {ID}");
+    assert_eq!(parameters["status"]["conditions"][1]["message"], used, "both report the same");
     stage.submit();
     stage.until(StateName::WaitingReady).await;
     let broken = json!({"spec": {"deadlines": {"gang": "0s"}}});

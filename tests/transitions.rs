@@ -135,6 +135,7 @@ fn view(attempt: u32, (own, slot, deleting, health): (bool, u32, bool, u8)) -> C
         held_until: None,
         vacant: false,
         stuck: false,
+        rebooted: None,
         health,
     }
 }

@@ -29,12 +29,16 @@ fn stage() -> (Cluster, User) {
 }
 
 fn submit(admin: &User) {
+    submit_with(admin, &json!({}));
+}
+
+fn submit_with(admin: &User, selector: &Value) {
     let limits = json!({"cpu": "1", "nvidia.com/gpu": "1"});
     let job = json!({
         "apiVersion": "batch/v1", "kind": "Job",
         "metadata": {"namespace": ID, "name": "gang", "labels": {"kueue.x-k8s.io/queue-name": "queue"}},
         "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {
-            "metadata": {}, "spec": {"restartPolicy": "Never", "containers": [
+            "metadata": {}, "spec": {"restartPolicy": "Never", "nodeSelector": selector, "containers": [
                 {"name": "main", "image": "none", "resources": {"requests": limits, "limits": limits}},
             ]},
         }},
@@ -79,6 +83,30 @@ async fn what_arrives_after_the_first_look_is_taken_away_and_a_new_setu_goes_on_
     let _again = cluster.start_setu(&Start::default());
     until("the gang runs", || is(&workload(&admin), "Admitted")).await;
     assert_eq!(admin.list(&kinds::NODE_CLAIM).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_gang_is_in_kueues_queue_again_and_runs_once_nobody_asks_for_the_check() {
+    let (mut cluster, admin) = stage();
+    let controller = scenario::controller_name_of(ID);
+    let client = cluster.client("admin");
+    let clash = json!({"spec": {"template": {"metadata": {"labels": {"tier": "gold"}}}}});
+    admin.merge(&kinds::NODE_POOL, "", ID, &clash).unwrap();
+    let setu = cluster.start_setu(&Start::default());
+    submit_with(&admin, &json!({"tier": "silver"}));
+    let is_kept_out = || {
+        let conditions = workload(&admin)["status"]["conditions"].clone();
+        conditions.as_array().is_some_and(|all| all.iter().any(|c| c["reason"] == "RefusedBySetu"))
+    };
+    until("it is refused", is_kept_out).await;
+    setu.kill();
+    let plan = uninstall::plan(&client, &controller, Nodes::HandBack).await.unwrap();
+    assert_eq!(plan.kept_out.len(), 1);
+    uninstall::carry_out(&client, &controller, plan, Nodes::HandBack, LIMIT).await.unwrap();
+    assert!(!is_kept_out());
+    let without = json!({"spec": {"admissionChecksStrategy": null}});
+    admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &without).unwrap();
+    until("Kueue admits it", || is(&workload(&admin), "Admitted")).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -102,11 +102,22 @@ impl Stage {
         journal["version"] = json!(1);
         journal.as_object_mut().unwrap().remove("terms");
         self.write_journal(&journal.to_string());
-        for claim in self.admin.list(&kinds::NODE_CLAIM) {
-            let name = claim["metadata"]["name"].as_str().unwrap();
-            let patch = json!({"metadata": {"annotations": {names::TERMS: null}}});
-            self.admin.merge(&kinds::NODE_CLAIM, "", name, &patch).unwrap();
+        for kind in [&kinds::NODE_CLAIM, &kinds::NODE] {
+            for object in self.admin.list(kind) {
+                let (name, annotations) = (&object["metadata"]["name"], &object["metadata"]["annotations"]);
+                // A generation was a label only once something had been replaced.
+                let generation = annotations[names::GENERATION].as_str().filter(|g| *g != "0");
+                let labels = json!({names::SLOT: annotations[names::SLOT], names::GENERATION: generation});
+                let gone = json!({names::TERMS: null, names::SLOT: null, names::GENERATION: null});
+                let patch = json!({"metadata": {"labels": labels, "annotations": gone}});
+                self.admin.merge(kind, "", name.as_str().unwrap(), &patch).unwrap();
+            }
         }
+    }
+
+    fn stop_queue(&self, policy: &str) {
+        let change = json!({"spec": {"stopPolicy": policy}});
+        self.admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &change).unwrap();
     }
 
     fn break_parameters(&self) {
@@ -212,6 +223,40 @@ async fn a_gang_of_version_1_comes_to_its_end_from_every_state() {
         assert_eq!(job, "Complete", "from {state}: {:?}", stage.path());
         assert_eq!(stage.claims().1, 0, "from {state}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_released_gang_of_version_1_runs_when_quota_is_reserved_again() {
+    let mut stage = Stage::new(&json!([]), &json!({})).await;
+    stage.until(StateName::Approved).await;
+    stage.sleep(5).await;
+    stage.stop_queue("HoldAndDrain");
+    stage.until(StateName::Released).await;
+    stage.stop();
+    stage.downgrade();
+    stage.restart();
+    stage.stop_queue("None");
+    stage.until(StateName::Approved).await;
+    assert_eq!(stage.journal().unwrap().memory.attempt, 2, "{:?}", stage.path());
+    stage.until(StateName::Released).await;
+    assert_eq!(stage.admin.list(&kinds::JOB)[0]["status"]["conditions"][0]["type"], "Complete");
+    assert_eq!(stage.claims(), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rejected_gang_of_version_1_stays_rejected_and_gets_no_nodes() {
+    let once = json!({"retry": {"inCheck": {"limit": 0}, "yield": {"limit": 0}, "onExhausted": "Reject"}});
+    let mut stage = Stage::new(&json!([{"capacity": 1}]), &once).await;
+    stage.until(StateName::Rejected).await;
+    stage.sleep(5).await;
+    stage.stop();
+    stage.downgrade();
+    let journal = stage.journal();
+    world::calm(&stage.admin);
+    stage.restart();
+    stage.sleep(20 * 60).await;
+    assert_eq!((stage.journal(), stage.claims()), (journal, (0, 0)));
+    assert_eq!(stage.workload().unwrap()["spec"]["active"], false);
 }
 
 #[tokio::test(start_paused = true)]

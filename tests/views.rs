@@ -303,7 +303,25 @@ fn snapshot(gangs: &[Gang]) -> Snapshot {
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ClusterQueue", "metadata": {"name": "gpu"},
         "spec": {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]}},
     });
+    // Two gangs that began at the same time, and an attempt that is not the last.
+    let plan = |uid: &str, since: i64, message: &str| {
+        json!({
+            "metadata": {}, "reason": "GangValidated", "message": message, "involvedObject": {"uid": uid},
+            "eventTime": format!("{}.000000Z", at(since).to_string().trim_end_matches('Z')),
+        })
+    };
+    let plans = [
+        plan("uid-other", 2, "1 node needed. Next: all NodeClaims are created at once"),
+        plan("uid-waiting", 1, "9 nodes needed. Next: all NodeClaims are created at once"),
+        plan(
+            "uid-waiting",
+            2,
+            "4 nodes needed, at most 393.28 USD an hour, and nothing is in the way; passed over: cpu (no type with \
+             nvidia.com/gpu). Next: all NodeClaims are created at once",
+        ),
+    ];
     Snapshot {
+        plans: plans.into_iter().map(|event| serde_json::from_value(event).unwrap()).collect(),
         now: at(90),
         controller_name: "c".into(),
         workloads: gangs.iter().map(|g| serde_json::from_value(read(&g.workload)).unwrap()).collect(),
@@ -397,7 +415,7 @@ fn what_is_held_idle_and_wasted_is_counted_by_node_pool() {
     gangs.push(kept);
     let snapshot = snapshot(&gangs);
     let summary = summary::summary(&snapshot, report::gangs(&snapshot), 3);
-    let held = summary.pools["gpu"];
+    let held = &summary.pools["gpu"];
     assert_eq!((held.nodes, held.running, held.coming, held.idle), (13, 3, 4, 3));
     assert_eq!((held.warm, held.wasted), (1, 2));
     // Three idle ones for 27 s each, one kept for 10 s, one on its way out for 59 s, and one of a gang that lost

@@ -87,7 +87,7 @@ impl Price {
     }
 
     /// With every digit, as it is read again.
-    fn exact(self) -> String {
+    pub fn exact(self) -> String {
         let (whole, rest) = (self.micros / MICROS, self.micros % MICROS);
         if rest == 0 {
             return whole.to_string();
@@ -126,7 +126,7 @@ impl std::str::FromStr for Price {
 }
 
 /// A currency by its code of ISO 4217, such as USD.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Currency([u8; 3]);
 
 impl Default for Currency {
@@ -178,6 +178,24 @@ pub struct Money {
 impl fmt::Display for Money {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {}", self.price, self.currency)
+    }
+}
+
+/// Sums of money, one for each currency.
+#[derive(Serialize, Clone, Debug, Default, PartialEq, Eq)]
+#[serde(transparent)]
+pub struct Sums(BTreeMap<Currency, Price>);
+
+impl Sums {
+    /// Adds money to the sum of its currency.
+    pub fn add(&mut self, money: Money) {
+        let sum = self.0.entry(money.currency).or_default();
+        *sum = sum.plus(money.price);
+    }
+
+    /// Each sum, by currency.
+    pub fn iter(&self) -> impl Iterator<Item = Money> {
+        self.0.iter().map(|(currency, price)| Money { price: *price, currency: *currency })
     }
 }
 

@@ -3,6 +3,7 @@
 //! Rule: it only ever reads. The page is one file that loads nothing from elsewhere and puts names
 //! into the document as text alone; its security policy holds even if that failed.
 
+use crate::api::amount::{Money, Sums};
 use crate::controllers::Context;
 use crate::controllers::board::{Around, BoardEntry, BoardSnapshot};
 use crate::gang::{StateName, diagram};
@@ -90,6 +91,8 @@ struct News {
     at: Timestamp,
     gangs: Vec<Arc<BoardEntry>>,
     gone: Vec<String>,
+    /// What all gangs cost an hour, for people, in each currency.
+    costs: Vec<String>,
     #[serde(flatten)]
     around: Around,
     /// Whether more is to follow at once.
@@ -114,8 +117,20 @@ impl Seen {
         self.revisions.extend(changed.iter().map(|(gang, noted)| ((*gang).clone(), noted.revision)));
         let gangs = changed.iter().map(|(_, noted)| Arc::clone(&noted.entry)).collect();
         self.around = Some(snapshot.around.clone());
-        Some(News { at: snapshot.at, gangs, gone, around: snapshot.around, more })
+        let costs = costs(&snapshot);
+        Some(News { at: snapshot.at, gangs, gone, costs, around: snapshot.around, more })
     }
+}
+
+/// What all gangs of a snapshot cost an hour, in each currency, as far as their prices are known.
+fn costs(snapshot: &BoardSnapshot) -> Vec<String> {
+    let mut sums = Sums::default();
+    for entry in snapshot.gangs.values().map(|noted| &noted.entry) {
+        if let Some(price) = entry.cost_per_hour {
+            sums.add(Money { price, currency: entry.currency });
+        }
+    }
+    sums.iter().map(|sum| sum.to_string()).collect()
 }
 
 /// Where a viewer's stream stands; its place is free again once this is dropped.

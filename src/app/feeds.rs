@@ -75,7 +75,7 @@ impl Feeds {
         let local_queues = watch::<LocalQueue>("localqueues", Api::all(client.clone()), all(), None);
         let cohorts = watch::<Cohort>("cohorts", Api::all(client.clone()), all(), None);
         let namespaces = watch::<Namespace>("namespaces", Api::all(client.clone()), all(), None);
-        let device_classes = watch::<DeviceClass>("deviceclasses", Api::all(client.clone()), all(), None);
+        let device_classes = watch::<DeviceClass>("deviceclasses", Api::all(client.clone()), all(), open);
         let parameters =
             watch::<RawParameters>("provisioningparameters", Api::all(client.clone()), all(), None);
         // Karpenter publishes the only word on a claim that found no capacity as an Event.
@@ -96,7 +96,7 @@ impl Feeds {
             local_queues: Optional { store: local_queues.store, listed: local_queues.listed },
             cohorts: Optional { store: cohorts.store, listed: cohorts.listed },
             namespaces: Optional { store: namespaces.store, listed: namespaces.listed },
-            device_classes: Optional { store: device_classes.store, listed: device_classes.listed },
+            device_classes: device_classes.store,
             parameters: parameters.store,
         };
         let (wake_workload, wake_workloads) = unbounded_channel();

@@ -129,7 +129,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
 
 async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {
     let Some(workload) = context.stores.workloads.get(&key.object()) else {
-        context.waiting.served(&key, Instant::now());
+        context.waiting().served(&key, Instant::now());
         return Action::await_change();
     };
     let look = workload::reconcile(Arc::clone(&workload), Arc::clone(context)).boxed();

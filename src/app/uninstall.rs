@@ -8,7 +8,8 @@ use crate::api::{AdmissionCheck, NodeClaim, Workload};
 use crate::cluster::guard::Guarded;
 use crate::effects::active::Active;
 use crate::effects::handover::{Annotations, release_node, release_workload};
-use crate::effects::{active, call, claims, deployment, verdict};
+use crate::effects::requeued::Queueing;
+use crate::effects::{active, call, claims, deployment, requeued, verdict};
 use crate::error::Error;
 use crate::names;
 use jiff::Timestamp;
@@ -44,6 +45,8 @@ pub struct Plan {
     pub hand_back: Vec<NodeClaim>,
     /// Workloads that hold quota while they wait for us; they give it back.
     pub waiting: Vec<Workload>,
+    /// Workloads that Setu keeps out of Kueue's queue; they go back to it.
+    pub kept_out: Vec<Workload>,
     /// Workloads with a finalizer or, where all goes, a journal of ours.
     pub marked: Vec<Workload>,
 }
@@ -52,7 +55,7 @@ impl Plan {
     /// Whether there is nothing but checks, which stay closed.
     fn is_done(&self) -> bool {
         let claims = self.delete.is_empty() && self.hand_back.is_empty();
-        claims && self.waiting.is_empty() && self.marked.is_empty()
+        claims && self.waiting.is_empty() && self.kept_out.is_empty() && self.marked.is_empty()
     }
 }
 
@@ -132,12 +135,15 @@ fn sorted(
         w.is("QuotaReserved") && !w.is("Admitted") && w.replaces().is_none() && w.checks().iter().any(asks)
     };
     let waiting: Vec<Workload> = workloads.iter().filter(waits).cloned().collect();
+    let has_ours = |w: &Workload| w.checks().iter().any(|c| names.contains(&c.name));
+    let is_kept_out = |w: &&Workload| Queueing::of(w) == Queueing::KeptOut && has_ours(w);
+    let kept_out: Vec<Workload> = workloads.iter().filter(is_kept_out).cloned().collect();
     let all_goes = nodes == Nodes::Delete;
     let journalled =
         |w: &Workload| all_goes && w.annotations().keys().any(|k| k.starts_with(names::JOURNAL_PREFIX));
     let marked = |w: &Workload| w.finalizers().iter().any(|f| f == names::FINALIZER) || journalled(w);
     let marked = workloads.into_iter().filter(marked).collect();
-    Plan { checks: ours, delete, hand_back, waiting, marked }
+    Plan { checks: ours, delete, hand_back, waiting, kept_out, marked }
 }
 
 /// Scales the controller's Deployment to zero and waits until its pods are gone, those too that are ending:
@@ -214,6 +220,13 @@ async fn pass(client: &Client, plan: Plan, nodes: Nodes, limit: Duration) -> Res
     let checks: BTreeSet<String> = plan.checks.iter().map(ResourceExt::name_any).collect();
     for workload in &plan.waiting {
         give_back(client, workload, &checks).await.map_err(text)?;
+    }
+    for workload in &plan.kept_out {
+        match requeued::apply(client, workload, Queueing::Allowed, now).await {
+            // The next look finds it.
+            Err(Error::Conflict { .. }) => {}
+            other => drop(other.map_err(text)?),
+        }
     }
     for claim in &plan.hand_back {
         release_node(client, claim).await.map_err(text)?;

@@ -12,8 +12,11 @@ use crate::cluster::client;
 use crate::cluster::guard::Guarded;
 use crate::cluster::watch::provider_of;
 use crate::error::root_of;
+use crate::gang::notice::VALIDATED;
 use crate::names;
+use crate::policy::Settings;
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client, Config, Resource};
@@ -88,6 +91,8 @@ pub struct Snapshot {
     pub nodes: Option<Vec<Node>>,
     /// Pods that are bound to no node, of the namespaces that were asked for; `None` if they were not read.
     pub pods: Option<Vec<Pod>>,
+    /// Events that tell of accepted plans, of the namespaces that were asked for; none if they may not be read.
+    pub plans: Vec<Event>,
     /// LocalQueues of the scope; none if they may not be read.
     pub local_queues: Vec<LocalQueue>,
     /// Every ClusterQueue; none if they may not be read.
@@ -96,6 +101,8 @@ pub struct Snapshot {
     pub elsewhere: Vec<Workload>,
     /// Parameters of checks, where there are any.
     pub parameters: Vec<ProvisioningParameters>,
+    /// The controller's policy file, where it was named.
+    pub settings: Option<Settings>,
     /// What is missing here, for the user.
     pub notes: Vec<String>,
 }
@@ -206,6 +213,13 @@ impl Cluster {
     pub async fn unbound_pods(&self, namespace: &str) -> Option<Vec<Pod>> {
         let api = Api::namespaced(self.client.clone(), namespace);
         list("pods", api, &ListParams::default().fields("spec.nodeName=").match_any()).await.ok()
+    }
+
+    /// The Events of a namespace that tell of accepted plans; none if they may not be read.
+    pub async fn plans(&self, namespace: &str) -> Vec<Event> {
+        let api = Api::namespaced(self.client.clone(), namespace);
+        let told = ListParams::default().fields(&format!("reason={VALIDATED}"));
+        list("events", api, &told).await.unwrap_or_default()
     }
 
     /// A snapshot of now with nothing in it.

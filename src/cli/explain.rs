@@ -1,16 +1,24 @@
 //! `setu explain`: why a job waits, what comes next and when.
 
-use super::cluster::Connection;
-use super::{Failure, find};
+use super::cluster::{Connection, Snapshot};
+use super::inspect::List;
+use super::known::ControllersPolicy;
+use super::{Failure, Format, find};
 use crate::cli::render::{self, explanation};
 
 /// Says why a job waits: quota, gates, short capacity, the node that misses something; and what is next.
 #[derive(clap::Args, Debug)]
 #[command(after_help = "Example:
-  setu explain job/train -n team-a")]
+  setu explain job/train -n team-a
+  setu explain job/train -n team-a -o json | jq '.gangs[].gang.nodes'")]
 pub struct Args {
     /// Name of a Workload or of the Job it was made for, as NAME or KIND/NAME.
     workload: String,
+    /// How it is printed; JSON as `setu inspect` has it.
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+    #[command(flatten)]
+    policy: ControllersPolicy,
     #[command(flatten)]
     connection: Connection,
 }
@@ -18,12 +26,19 @@ pub struct Args {
 impl Args {
     /// Prints it.
     pub async fn run(self) -> Result<(), Failure> {
+        let settings = self.policy.settings()?;
         let cluster = self.connection.connect(false).await?;
-        let snapshot = find::read(&cluster, &self.workload).await?;
+        let snapshot = Snapshot { settings, ..find::read(&cluster, &self.workload).await? };
         snapshot.notes.iter().for_each(|note| render::remark(note));
         let gangs = find::gangs(&cluster, &snapshot, &self.workload).await?;
-        let texts: Vec<String> = gangs.iter().map(|gang| explanation::explain(gang, snapshot.now)).collect();
-        render::show(&texts.join("\n"));
+        let text = if self.output == Format::Json {
+            super::json(&List { gangs: &gangs })?
+        } else {
+            let texts: Vec<String> =
+                gangs.iter().map(|gang| explanation::explain(gang, snapshot.now)).collect();
+            texts.join("\n")
+        };
+        render::show(&text);
         Ok(())
     }
 }

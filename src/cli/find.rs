@@ -76,6 +76,9 @@ pub async fn read(cluster: &Cluster, wanted: &str) -> Result<Snapshot, Failure> 
             if let Some(admitted) = found.iter().find(|w| w.is("Admitted") && !w.is("Finished")) {
                 snapshot.pods = cluster.unbound_pods(&admitted.namespace().unwrap_or_default()).await;
             }
+            if let Some(planned) = found.iter().find(|w| w.is("QuotaReserved")) {
+                snapshot.plans = cluster.plans(&planned.namespace().unwrap_or_default()).await;
+            }
             if found.iter().any(|w| !w.is("QuotaReserved") && !w.is("Finished")) {
                 snapshot.elsewhere = cluster.elsewhere().await;
             }

@@ -1,6 +1,7 @@
 //! `setu inspect`: gangs, where they are and why they wait.
 
 use super::cluster::{Cluster, Connection, Snapshot};
+use super::known::ControllersPolicy;
 use super::report::{self, GangReport};
 use super::standing::Standing;
 use super::watch::Live;
@@ -29,6 +30,8 @@ pub struct Args {
     /// How they are printed.
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Output,
+    #[command(flatten)]
+    policy: ControllersPolicy,
     /// Stay, and print again whenever something changes.
     #[arg(short, long)]
     watch: bool,
@@ -53,25 +56,33 @@ pub enum Output {
 /// Moves to the upper left corner and clears the screen.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
+/// Gangs as programs read them.
 #[derive(Serialize)]
-struct List<'a> {
-    gangs: &'a [GangReport],
+pub(super) struct List<'a> {
+    pub(super) gangs: &'a [GangReport],
 }
 
 impl Args {
     /// Prints them, once or until interrupted.
     pub async fn run(self) -> Result<(), Failure> {
+        let settings = self.policy.settings()?;
         let cluster = self.connection.connect(self.all_namespaces).await?;
-        let snapshot = match &self.workload {
+        let mut snapshot = match &self.workload {
             Some(wanted) => find::read(&cluster, wanted).await?,
             None => cluster.read().await?,
         };
+        snapshot.settings = settings;
         snapshot.notes.iter().for_each(|note| render::remark(note));
         let gangs = self.select(&cluster, &snapshot).await?;
         let text = self.text(&gangs, &snapshot)?;
         if gangs.is_empty() && matches!(self.output, Output::Table | Output::Wide) {
             let hint = if self.finished { "" } else { "; --finished shows those of finished Workloads" };
             render::remark(&format!("no gang here{hint}"));
+        }
+        if self.output == Output::Wide
+            && let Some(line) = table::priced_by(gangs.iter().filter_map(|gang| Some(gang.cost?.priced_by)))
+        {
+            render::remark(&line);
         }
         let still_read = render::show(&text);
         if self.watch && still_read { self.follow(&cluster, snapshot, gangs).await } else { Ok(()) }
@@ -92,12 +103,10 @@ impl Args {
 
     fn text(&self, gangs: &[GangReport], snapshot: &Snapshot) -> Result<String, Failure> {
         let list = List { gangs };
-        let failed = |e: String| Failure::Failed(format!("rendering gangs: {e}"));
         match self.output {
-            Output::Json => {
-                serde_json::to_string_pretty(&list).map(|t| t + "\n").map_err(|e| failed(e.to_string()))
-            }
-            Output::Yaml => serde_yaml::to_string(&list).map_err(|e| failed(e.to_string())),
+            Output::Json => super::json(&list),
+            Output::Yaml => serde_yaml::to_string(&list)
+                .map_err(|e| Failure::Failed(format!("rendering the result: {e}"))),
             Output::Table | Output::Wide => {
                 let layout = table::Layout {
                     wide: self.output == Output::Wide,

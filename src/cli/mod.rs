@@ -9,6 +9,7 @@ pub mod explain;
 pub mod find;
 pub mod inspect;
 mod karpenter_metrics;
+pub mod known;
 pub mod plan;
 pub mod policy;
 mod policy_flags;
@@ -63,6 +64,13 @@ enum Format {
     Table,
     /// For programs.
     Json,
+}
+
+/// A result as JSON.
+fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
+    serde_json::to_string_pretty(value)
+        .map(|text| text + "\n")
+        .map_err(|e| Failure::Failed(format!("rendering the result: {e}")))
 }
 
 /// Why a command failed.

@@ -4,15 +4,15 @@
 //! plan, its gates, short capacity) is taken from the words it left on the Workload.
 
 use super::cluster::Snapshot;
+use super::known::HourlyCost;
 use super::queued::{self, Holder};
 use super::render::span;
 use super::standing::Standing;
-use crate::api::amount::Price;
-use crate::api::duration::Span;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Pod, Workload, condition};
 use crate::gang::explain::WHEN_THAT_CHANGES;
 use crate::gang::journal::{JournalError, Step};
+use crate::gang::notice::NEXT;
 use crate::gang::terms::vouched;
 use crate::gang::verdict::is_kept_out;
 use crate::gang::{
@@ -20,8 +20,6 @@ use crate::gang::{
     StateName, UnboundPods,
 };
 use crate::names;
-use crate::plan::cost::by_list;
-use crate::policy::{Limits, Policy};
 use crate::words::counted;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -30,9 +28,6 @@ use std::collections::BTreeMap;
 
 /// Within this time of its reservation a gang that nobody answers is only new.
 const JUST_NOW: SignedDuration = SignedDuration::from_secs(5);
-
-/// Stands for a deadline that only the controller knows, since its policy file cannot be read here.
-const NOT_KNOWN: Span = Span::minutes(100 * 365 * 24 * 60);
 
 /// One gang: a Workload under one of Setu's checks.
 #[derive(Serialize, Clone, Debug, PartialEq)]
@@ -76,9 +71,12 @@ pub struct GangReport {
     /// Where the gang is, and why; absent while Setu has not started on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gang: Option<Explanation>,
-    /// What its nodes cost an hour by list prices on demand, where all prices are known.
+    /// What its nodes cost an hour, where all prices are known.
+    #[serde(flatten)]
+    pub cost: Option<HourlyCost>,
+    /// What the controller told of its plan: nodes, cost, NodePools that were passed over; while the Event is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cost_per_hour: Option<Price>,
+    pub planned: Option<String>,
     /// Id of the trace of this admission.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trace_id: Option<String>,
@@ -181,15 +179,27 @@ pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangRepo
         other_checks: workload.checks().iter().filter(|c| is_foreign(snapshot, c)).map(other).collect(),
         told: entry.map(|c| c.message.clone()).unwrap_or_default(),
         gang,
-        cost_per_hour: by_list(
-            snapshot.claims.iter().flatten().filter(|c| c.label(names::WORKLOAD_UID) == uid),
-        )
-        .known(),
+        cost: snapshot
+            .prices_of(check)
+            .cost(snapshot.claims.iter().flatten().filter(|c| c.label(names::WORKLOAD_UID) == uid)),
+        planned: journal.as_ref().and_then(|journal| planned(snapshot, workload, journal)),
         trace_id: journal.as_ref().and_then(|j| j.trace_id()).map(str::to_owned),
         history: journal.map_or_else(Vec::new, |j| j.history),
     };
     report.why = journal_fault.unwrap_or_else(|| why(snapshot, &report));
     report
+}
+
+/// What the Event of its last accepted plan says; what came next then is left out.
+fn planned(snapshot: &Snapshot, workload: &Workload, journal: &Journal) -> Option<String> {
+    let accepted = |step: &&Step| (step.from, step.to) == (StateName::Validating, StateName::Provisioning);
+    let step = journal.history.iter().rfind(accepted)?;
+    let event = snapshot.plans.iter().find(|event| {
+        let at = event.event_time.as_ref().map(|time| time.0.as_millisecond());
+        event.involved_object.uid == workload.metadata.uid && at == Some(step.at.as_millisecond())
+    })?;
+    let text = event.message.as_deref()?;
+    Some(text.split_once(NEXT).map_or(text, |(plan, _)| plan).to_owned())
 }
 
 fn is_foreign(snapshot: &Snapshot, check: &CheckState) -> bool {
@@ -214,7 +224,7 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         uid: workload.uid().unwrap_or_default(),
         check: check.to_owned(),
     };
-    let policy = policy(snapshot, check);
+    let policy = snapshot.policy(check);
     let own = |c: &&NodeClaim| identity.made(c);
     let claims: Vec<NodeClaim> = snapshot.claims.iter().flatten().filter(own).cloned().collect();
     let tier = journal.memory.way.tier;
@@ -288,22 +298,6 @@ fn word_of_controller<'w>(workload: &'w Workload, check: &str) -> Option<&'w str
         line.split_once(": ").map(|(_, words)| words)
     };
     entry.filter(|m| !m.is_empty()).or_else(note)
-}
-
-/// The deadlines that the check's parameters state; the others are in the controller's policy file.
-fn policy(snapshot: &Snapshot, check: &str) -> Policy {
-    let deadlines = Limits {
-        launch: NOT_KNOWN,
-        register: NOT_KNOWN,
-        initialize: NOT_KNOWN,
-        gang: NOT_KNOWN,
-        admit: NOT_KNOWN,
-    };
-    let unknown = Policy { deadlines, ..Policy::default() };
-    let named = snapshot.checks.iter().flatten().find(|c| c.name_any() == check);
-    let named = named.and_then(|c| c.spec.parameters.as_ref());
-    let stated = named.and_then(|named| snapshot.parameters.iter().find(|p| p.name_any() == named.name));
-    stated.map_or(unknown.clone(), |p| unknown.overlaid(&p.spec))
 }
 
 fn node_of<'s>(snapshot: &'s Snapshot, claim: &NodeClaim) -> Option<&'s Node> {

@@ -1,6 +1,7 @@
 //! `setu top`: what the gangs hold and waste, and which of them wait longest.
 
-use super::cluster::{Connection, Scope};
+use super::cluster::{Connection, Scope, Snapshot};
+use super::known::ControllersPolicy;
 use super::{Failure, Format, report};
 use crate::cli::render::{self, summary};
 
@@ -21,14 +22,17 @@ pub struct Args {
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
     #[command(flatten)]
+    policy: ControllersPolicy,
+    #[command(flatten)]
     connection: Connection,
 }
 
 impl Args {
     /// Prints it.
     pub async fn run(self) -> Result<(), Failure> {
+        let settings = self.policy.settings()?;
         let cluster = self.connection.connect_widely().await?;
-        let mut snapshot = cluster.read().await?;
+        let mut snapshot = Snapshot { settings, ..cluster.read().await? };
         if let Scope::Namespace(namespace) = &cluster.scope {
             snapshot.keep_claims_of(namespace);
         }
@@ -36,9 +40,7 @@ impl Args {
         let gangs = report::gangs(&snapshot);
         let summary = summary::summary(&snapshot, gangs, self.slowest);
         let text = if self.output == Format::Json {
-            serde_json::to_string_pretty(&summary)
-                .map(|text| text + "\n")
-                .map_err(|e| Failure::Failed(format!("rendering the summary: {e}")))?
+            super::json(&summary)?
         } else {
             summary::top(&summary, snapshot.now, render::terminal_width())
         };

@@ -84,6 +84,7 @@ fn told(plan: &Plan, doing: bool) -> String {
     let back_to_karpenter = |claim: &NodeClaim| format!("{} back to Karpenter", claim.name_any());
     lines("close AdmissionCheck", plan.checks.iter().map(ResourceExt::name_any).collect());
     lines("give back the quota of Workload", plan.waiting.iter().map(Workload::full_name).collect());
+    lines("put back into Kueue's queue Workload", plan.kept_out.iter().map(Workload::full_name).collect());
     lines("hand NodeClaim", plan.hand_back.iter().map(back_to_karpenter).collect());
     lines("delete NodeClaim", plan.delete.iter().map(ResourceExt::name_any).collect());
     lines("release Workload", plan.marked.iter().map(Workload::full_name).collect());

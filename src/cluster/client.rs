@@ -66,7 +66,7 @@ where
         Box::pin(async move {
             let answer = answer.await;
             metrics::api_request(&method, resource, answer.as_ref().ok().map(|r| r.status().as_u16()));
-            after_write(&method);
+            after_write(&method, resource);
             answer
         })
     }
@@ -112,20 +112,26 @@ fn resource(path: &str) -> &'static str {
 }
 
 #[cfg(not(feature = "fail-points"))]
-fn after_write(_: &Method) {}
+fn after_write(_: &Method, _: &str) {}
 
-/// Ends the process with SIGKILL right after the write whose number `SETU_KILL_AFTER_WRITE` gives.
+/// Ends the process with SIGKILL right after the write whose number `SETU_KILL_AFTER_WRITE` gives, as `12`, or as
+/// `nodeclaims 3` among those of one kind.
 #[cfg(feature = "fail-points")]
-fn after_write(method: &Method) {
+fn after_write(method: &Method, resource: &str) {
     use std::sync::LazyLock;
     use std::sync::atomic::{AtomicU64, Ordering};
     static WRITES: AtomicU64 = AtomicU64::new(0);
-    static LAST: LazyLock<Option<u64>> =
-        LazyLock::new(|| std::env::var("SETU_KILL_AFTER_WRITE").ok().and_then(|n| n.parse().ok()));
-    if *method == Method::GET {
+    static LAST: LazyLock<Option<(Option<String>, u64)>> = LazyLock::new(|| {
+        let given = std::env::var("SETU_KILL_AFTER_WRITE").ok()?;
+        let (kind, number) =
+            given.split_once(' ').map_or((None, &*given), |(kind, n)| (Some(kind.to_owned()), n));
+        Some((kind, number.parse().ok()?))
+    });
+    let Some((kind, last)) = &*LAST else { return };
+    if *method == Method::GET || kind.as_ref().is_some_and(|kind| kind != resource) {
         return;
     }
-    if Some(WRITES.fetch_add(1, Ordering::SeqCst) + 1) == *LAST {
+    if WRITES.fetch_add(1, Ordering::SeqCst) + 1 == *last {
         // Nothing may run after this line: no destructor, no flush, no other thread's write.
         let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
     }

@@ -16,15 +16,21 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Debug};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 
 /// How long one watch request lasts, in seconds. Where nothing at all has come through for this long and five seconds
 /// more, the connection counts as dead and another is opened: a host that dies or a firewall that forgets a connection
 /// sends no FIN. A minute and a bit is far below the shortest default time limit of a gang (`launch`, four minutes), and
-/// costs the API server one request per kind and minute. Before it ends a watch it sends a bookmark, so the next one
-/// goes on from there and lists nothing.
+/// costs the API server one request per kind and minute: `tests/load.rs` holds the bound. Before it ends a watch it sends
+/// a bookmark, so the next one goes on from there and lists nothing.
 pub const WATCH_SECONDS: u32 = 60;
+
+/// Kinds that an API server need not serve: then there are none.
+const NOT_EVERYWHERE: [&str; 1] = ["deviceclasses"];
+/// How long a kind that is not served is left alone: only an upgrade of the API server brings it.
+const NOT_SERVED: Duration = Duration::from_mins(10);
 
 /// A watched kind.
 pub struct Watched<K: Resource<DynamicType = ()> + 'static, G = ()> {
@@ -191,6 +197,13 @@ async fn pump<K, G>(
                     gates.set(kind, None);
                 }
             }
+            Err(error) if is_not_served(kind, &error) => {
+                tracing::debug!(kind, "the API server does not serve a kind, so there are none");
+                if let Some(gates) = &gates {
+                    gates.set(kind, None);
+                }
+                tokio::time::sleep(NOT_SERVED).await;
+            }
             Err(error) => report(kind, &error, gates.as_ref()),
         }
     }
@@ -213,6 +226,10 @@ fn decoded<K: Resource<DynamicType = ()>>(kind: &'static str, event: Event<Guard
         Event::InitApply(o) => Event::InitApply(good(o)?),
         Event::InitDone => Event::InitDone,
     })
+}
+
+fn is_not_served(kind: &'static str, error: &watcher::Error) -> bool {
+    code(error) == 404 && NOT_EVERYWHERE.contains(&kind)
 }
 
 fn report(kind: &'static str, error: &watcher::Error, gates: Option<&Gates>) {
@@ -298,5 +315,30 @@ pub fn provider_of(kind: &str) -> &'static str {
         "nodeclaims" | "nodepools" => "Karpenter (v1)",
         "provisioningparameters" => "Setu's own CRDs",
         _ => "Kubernetes",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(code: u16) -> watcher::Error {
+        watcher::Error::InitialListFailed(kube::Error::Api(Box::new(kube::core::Status {
+            code,
+            ..kube::core::Status::default()
+        })))
+    }
+
+    #[test]
+    fn device_classes_that_are_not_served_are_none_and_those_that_may_not_be_read_are_waited_for() {
+        for (kind, code, not_served) in
+            [("deviceclasses", 404, true), ("deviceclasses", 403, false), ("nodepools", 404, false)]
+        {
+            assert_eq!(is_not_served(kind, &answer(code)), not_served, "{kind} {code}");
+        }
+        let gates = Gates::default();
+        gates.set("deviceclasses", Some(Closed::Waits(String::new())));
+        report("deviceclasses", &answer(403), Some(&gates));
+        assert!(matches!(gates.closed()[..], [("deviceclasses", Closed::Forbidden(_))]));
     }
 }

@@ -40,6 +40,9 @@ pub struct BoardEntry {
     pub cost_per_hour: Option<Price>,
     /// The currency of that.
     pub currency: Currency,
+    /// The same for people.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cost: Option<String>,
     /// Its last transitions, newest last.
     pub history: Vec<Step>,
     /// Id of the trace of this admission.
@@ -74,6 +77,7 @@ impl BoardEntry {
             explanation,
             cost_per_hour: None,
             currency: Currency::default(),
+            cost: None,
             history: journal.history.clone(),
             trace_id: journal.trace_id().unwrap_or_default().to_owned(),
             object: ObjectRef::from_obj(workload),
@@ -86,7 +90,8 @@ impl BoardEntry {
     /// The same with what its nodes cost.
     #[must_use]
     pub fn costing(self, cost: &Cost) -> Self {
-        Self { cost_per_hour: cost.known(), currency: cost.currency, ..self }
+        let shown = cost.shown().map(|money| money.to_string());
+        Self { cost_per_hour: cost.known(), currency: cost.currency, cost: shown, ..self }
     }
 
     /// The same with the last check of the gang's pods, and when its nodes were last searched for pods of others.

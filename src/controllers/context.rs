@@ -1,15 +1,13 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
 use super::board::{Acting, Around, Board, BoardSnapshot, Queued};
-use super::forget::GangIndex;
+use super::forget::OfGangs;
 use super::glance::{ClaimGlance, WorkloadGlance};
-use super::ledger::{Ledger, Remembered};
-use super::memory::{Necrology, OwnWrites};
-use super::meters::{Estimates, Stall};
+use super::ledger::Remembered;
+use super::memory::Necrology;
+use super::meters::Stall;
 use super::policies::Policies;
-use super::progress::Progress;
 use super::queue::Key;
-use super::seen::Seen;
 use super::terms;
 use super::waiting::Waiting;
 use crate::api::{
@@ -36,8 +34,8 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// Every watched kind.
@@ -73,8 +71,8 @@ pub struct Stores {
     pub cohorts: Optional<Cohort>,
     /// Namespaces.
     pub namespaces: Optional<Namespace>,
-    /// DeviceClasses.
-    pub device_classes: Optional<DeviceClass>,
+    /// DeviceClasses; empty where the API server does not serve them.
+    pub device_classes: Store<DeviceClass>,
 }
 
 /// A kind that the controller can do without.
@@ -170,20 +168,12 @@ pub struct Context {
     pub(super) slices: Joined<String, [Workload], Error>,
     /// What gangs read past the caches, by the UIDs of their Workloads.
     pub(super) reads: Batched<String, (Vec<NodeClaim>, Vec<Node>)>,
-    /// Whose gangs something is remembered of in any of these.
-    pub(super) gang_index: GangIndex,
-    pub(super) own_writes: OwnWrites,
-    pub(super) ledger: Ledger,
+    /// All that is remembered of gangs.
+    pub(super) of_gangs: OfGangs,
     pub(super) necrology: Necrology,
-    pub(super) estimates: Estimates,
     pub(super) stall: Stall,
-    pub(super) seen: Seen,
-    /// Since when Workloads wait to be looked at.
-    pub waiting: Waiting,
-    pub(super) failures: Mutex<BTreeMap<String, u32>>,
-    pub(super) progress: Progress,
-    pub(super) board: Board,
     turns: AtomicU64,
+    price_falls: AtomicU64,
 }
 
 impl Context {
@@ -215,18 +205,11 @@ impl Context {
             pool_claims: Joined::default(),
             slices: Joined::default(),
             reads: Batched::default(),
-            gang_index: GangIndex::default(),
-            own_writes: OwnWrites::default(),
-            ledger: Ledger::default(),
+            of_gangs: OfGangs::default(),
             necrology: Necrology::default(),
-            estimates: Estimates::default(),
             stall: Stall::default(),
-            seen: Seen::default(),
-            waiting: Waiting::default(),
-            failures: Mutex::default(),
-            progress: Progress::default(),
-            board: Board::default(),
             turns: AtomicU64::new(0),
+            price_falls: AtomicU64::new(0),
         }
     }
 
@@ -240,18 +223,23 @@ impl Context {
         error.is_unanswered() || (matches!(error, Error::Timeout { .. }) && self.outage.is_on())
     }
 
+    /// Since when Workloads wait to be looked at.
+    pub fn waiting(&self) -> &Waiting {
+        &self.of_gangs.waiting
+    }
+
     /// Every gang, for people and metrics.
     pub fn board(&self) -> &Board {
-        &self.board
+        &self.of_gangs.board
     }
 
     /// What the board page shows now.
     pub fn board_snapshot(&self) -> BoardSnapshot {
         let now = self.now();
-        let shortages = self.ledger.open().shortages(now);
+        let shortages = self.of_gangs.ledger.open().shortages(now);
         let led = self.shards.all().filter(|shard| shard.leads()).count();
         let acting = Acting { shards: led, of: self.shards.count() };
-        self.board.snapshot(now, Around { shortages, queued: self.queued(), acting })
+        self.of_gangs.board.snapshot(now, Around { shortages, queued: self.queued(), acting })
     }
 
     /// Workloads that wait for quota of ClusterQueues with a check of ours, by LocalQueue; none while LocalQueues are not read.
@@ -288,7 +276,7 @@ impl Context {
 
     /// Has another look taken at a Workload.
     pub fn wake_workload(&self, workload: ObjectRef<Workload>) {
-        self.waiting.note(Key::from(workload.clone()));
+        self.of_gangs.waiting.note(Key::from(workload.clone()));
         // Fails only while the process ends, when nobody looks any more.
         let _ = self.wake.workload.send(workload);
     }
@@ -305,14 +293,24 @@ impl Context {
 
     /// What is remembered of capacity, for people.
     pub fn capacity(&self) -> Remembered {
-        self.ledger.open().remembered(self.now())
+        self.of_gangs.ledger.open().remembered(self.now())
     }
 
-    /// Takes over what Karpenter's metrics say of offerings; gangs that wait for what has capacity again are woken.
+    /// Takes over what Karpenter's metrics say of offerings; gangs that wait for what has capacity again are woken, and
+    /// those that are refused if anything costs less.
     pub fn take_market(&self, market: Market) {
-        if self.ledger.open().take_market(market) {
+        let news = self.of_gangs.ledger.open().take_market(market);
+        self.price_falls.fetch_add(u64::from(news.is_cheaper), Ordering::SeqCst);
+        if news.eased {
             self.next_turn();
+        } else if news.is_cheaper {
+            self.wake_refused();
         }
+    }
+
+    /// How often prices have fallen.
+    pub(super) fn price_falls(&self) -> u64 {
+        self.price_falls.load(Ordering::SeqCst)
     }
 
     /// Gangs that wait for another's turn, or for anything else that plans are made from, are looked at.
@@ -324,7 +322,7 @@ impl Context {
     /// The same for those of them that are meant.
     pub(super) fn next_turn_of(&self, is_meant: impl Fn(&ObjectRef<Workload>) -> bool) {
         self.count_turn();
-        for workload in self.board.waiting().into_iter().filter(is_meant) {
+        for workload in self.of_gangs.board.waiting().into_iter().filter(is_meant) {
             self.wake_workload(workload);
         }
     }

@@ -1,11 +1,19 @@
 //! Forgets gangs: everything that this replica remembers of them, in one way for every reason.
 //!
-//! Rule: a reconcile enters what it learns at any of its awaits, and whoever sees a Workload go or a term end forgets
-//! only what was entered by then. So each reconcile ends with [`Context::forget_if_over`], and nothing is left.
+//! Rule: all of it lies in [`OfGangs`], and whatever lies there is forgotten here. A reconcile enters what it learns at any of its awaits, and whoever sees
+//! a Workload go or a term end forgets only what was entered by then. So each reconcile ends with
+//! [`Context::forget_if_over`], and nothing is left.
 
+use super::board::Board;
 use super::context::Context;
-use super::memory::lock;
+use super::ledger::Ledger;
+use super::memory::{OwnWrites, lock};
+use super::meters::Estimates;
+use super::policies::{Attempts, Notices};
+use super::progress::Progress;
+use super::seen::Seen;
 use super::terms::gangs_of;
+use super::waiting::Waiting;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::Journal;
 use crate::gang::identity::gang_of;
@@ -15,6 +23,34 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+
+/// All that this replica remembers of gangs and their Workloads. It is taken apart whole wherever it is forgotten or
+/// counted: a field that is not dealt with there does not compile.
+#[derive(Debug, Default)]
+pub struct OfGangs {
+    /// Whose gangs something is remembered of in any of the others.
+    pub(super) index: GangIndex,
+    /// The policies that their attempts are run by.
+    pub(super) attempts: Attempts,
+    /// What people and metrics see.
+    pub(super) board: Board,
+    /// What they were told of when their nodes are ready.
+    pub(super) estimates: Estimates,
+    /// How often looks at Workloads have failed in a row, by UID.
+    pub(super) failures: Mutex<BTreeMap<String, u32>>,
+    /// What they take and wait for.
+    pub(super) ledger: Ledger,
+    /// What Workloads were told of their policies.
+    pub(super) notices: Notices,
+    /// What was written to Workloads and is not in the cache yet.
+    pub(super) own_writes: OwnWrites,
+    /// When Workloads were told of progress.
+    pub(super) progress: Progress,
+    /// Where they were seen last.
+    pub(super) seen: Seen,
+    /// Since when Workloads wait to be looked at.
+    pub(super) waiting: Waiting,
+}
 
 /// The gangs of which this replica may remember something, by the UIDs of their Workloads.
 #[derive(Debug, Default)]
@@ -55,15 +91,84 @@ struct Forgotten {
     freed: bool,
 }
 
+impl OfGangs {
+    /// Forgets the gangs of one Workload, whose NodeClaims `claims` are there.
+    fn forget(&self, uid: &str, cause: Cause, claims: impl Fn() -> BTreeSet<String>) -> Forgotten {
+        let Self {
+            index,
+            attempts,
+            board,
+            estimates,
+            failures,
+            ledger,
+            notices,
+            own_writes,
+            progress,
+            seen,
+            // Ends with the look at what is not there any more. One of its name may wait already.
+            waiting: _,
+        } = self;
+        let gangs = index.take(uid);
+        lock(failures).remove(uid);
+        board.forget(&gangs);
+        if matches!(cause, Cause::Deleted { .. }) {
+            // What was told and written stays so whoever leads.
+            notices.forget(uid);
+            own_writes.forget(uid);
+            progress.forget(uid);
+        }
+        let mut last_seen = Vec::new();
+        for gang in &gangs {
+            estimates.forget(gang);
+            attempts.forget(gang);
+            let last = match cause {
+                Cause::Deleted { ran } => seen.forget(gang, ran, claims()),
+                Cause::TermOver => seen.forget_term(gang),
+            };
+            last_seen.extend(last.map(|(journal, subject)| (gang.clone(), journal, subject)));
+        }
+        let mut pages = ledger.open();
+        let freed = gangs.iter().filter(|gang| pages.forget(gang)).count() > 0;
+        Forgotten { last_seen, freed }
+    }
+
+    /// How many entries there are, by what they tell: none once all gangs are forgotten.
+    fn counts(&self) -> BTreeMap<&'static str, usize> {
+        let Self {
+            index,
+            attempts,
+            board,
+            estimates,
+            failures,
+            ledger,
+            notices,
+            own_writes,
+            progress,
+            seen,
+            waiting,
+        } = self;
+        let counts = [
+            ("index", lock(&index.0).len()),
+            ("attempts", attempts.count()),
+            ("board", board.gangs().len()),
+            ("estimates", estimates.count()),
+            ("failures", lock(failures).len()),
+            ("notices", notices.count()),
+            ("own writes", own_writes.count()),
+            ("progress", progress.count()),
+            ("waiting", waiting.count()),
+        ];
+        let all = counts.into_iter().chain(seen.counts()).chain(ledger.open().counts());
+        all.filter(|(_, count)| *count > 0).collect()
+    }
+}
+
 impl Context {
     /// Forgets a Workload that is gone, and its gangs.
     pub(super) fn forget_deleted(&self, workload: &Workload) {
         let uid = workload.uid().unwrap_or_default();
-        self.gang_index.add(&uid, gangs_of(workload));
-        self.policies.forget_notices(&uid);
-        self.own_writes.forget(&uid);
-        self.progress.forget(&uid);
-        let forgotten = self.forget_gangs(&uid, Cause::Deleted { ran: workload.is("Admitted") });
+        self.of_gangs.index.add(&uid, gangs_of(workload));
+        let forgotten = self.forget(&uid, Cause::Deleted { ran: workload.is("Admitted") });
         for (gang, journal, subject) in &forgotten.last_seen {
             self.trace_cut_off(gang, journal, subject);
         }
@@ -75,16 +180,16 @@ impl Context {
     /// Forgets the gangs of all Workloads whose UID fits: their term is over.
     pub(super) fn forget_term(&self, fits: impl Fn(&str) -> bool) {
         let mut freed = false;
-        for uid in self.gang_index.uids(&fits) {
-            freed |= self.forget_gangs(&uid, Cause::TermOver).freed;
+        for uid in self.of_gangs.index.uids(&fits) {
+            freed |= self.forget(&uid, Cause::TermOver).freed;
         }
         if freed {
             self.next_turn();
         }
-        self.seen.forget_orphaned_where(fits);
+        self.of_gangs.seen.forget_orphaned_where(fits);
         if !self.shards.any_led() || self.shards.count() == 1 {
             // What ran out and what was created was learnt for these gangs alone.
-            self.ledger.open().forget_gangs();
+            self.of_gangs.ledger.open().forget_gangs();
         }
     }
 
@@ -95,48 +200,18 @@ impl Context {
         if known.is_none_or(|known| known.uid != uid) {
             self.forget_deleted(workload);
         } else if !self.acts_for(&uid) {
-            self.forget_gangs(&uid, Cause::TermOver);
+            self.forget(&uid, Cause::TermOver);
         }
     }
 
-    /// Forgets the gangs of one Workload.
-    fn forget_gangs(&self, uid: &str, cause: Cause) -> Forgotten {
-        let gangs = self.gang_index.take(uid);
-        lock(&self.failures).remove(uid);
-        self.board.forget(&gangs);
-        let mut last_seen = Vec::new();
-        for gang in &gangs {
-            self.estimates.forget(gang);
-            self.policies.forget(gang);
-            let seen = match cause {
-                Cause::Deleted { ran } => self.seen.forget(gang, ran, self.claims_of(uid)),
-                Cause::TermOver => self.seen.forget_term(gang),
-            };
-            last_seen.extend(seen.map(|(journal, subject)| (gang.clone(), journal, subject)));
-        }
-        let mut pages = self.ledger.open();
-        let freed = gangs.iter().filter(|gang| pages.forget(gang)).count() > 0;
-        Forgotten { last_seen, freed }
-    }
-
-    /// Names of the NodeClaims of a Workload that are there.
-    fn claims_of(&self, uid: &str) -> BTreeSet<String> {
-        self.stores.claims.those_of(uid).into_iter().map(|claim| claim.name).collect()
+    fn forget(&self, uid: &str, cause: Cause) -> Forgotten {
+        let claims = || self.stores.claims.those_of(uid).into_iter().map(|claim| claim.name).collect();
+        self.of_gangs.forget(uid, cause, claims)
     }
 
     /// How many entries this replica has of gangs, by what they tell: none once all gangs are forgotten.
     pub fn remembered_gangs(&self) -> BTreeMap<&'static str, usize> {
-        let counts = [
-            ("index", lock(&self.gang_index.0).len()),
-            ("board", self.board.gangs().len()),
-            ("failures", lock(&self.failures).len()),
-            ("estimates", self.estimates.count()),
-            ("own writes", self.own_writes.count()),
-            ("progress", self.progress.count()),
-            ("waiting", self.waiting.count()),
-        ];
-        let all = counts.into_iter().chain(self.policies.counts()).chain(self.seen.counts());
-        all.chain(self.ledger.open().counts()).filter(|(_, count)| *count > 0).collect()
+        self.of_gangs.counts()
     }
 
     /// Sends the spans of a gang whose Workload is gone, with what its NodeClaims had come to.

@@ -13,7 +13,7 @@ use crate::gang::Way;
 use crate::plan::gates::guards::Created;
 use crate::plan::gates::local_queue::Held;
 use crate::plan::market::Market;
-use crate::plan::offering::Offering;
+use crate::plan::offering::{Offering, REMEMBERED};
 use crate::plan::shapes::Shape;
 use crate::plan::sightings::Sightings;
 use crate::plan::{ObstacleReason, Plan, Reservation};
@@ -21,9 +21,6 @@ use jiff::{SignedDuration, Timestamp};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
-
-/// How long a shortage of capacity is remembered, as long as AWS' own cache.
-const SHORTAGE: SignedDuration = SignedDuration::from_mins(3);
 
 /// How long what Karpenter's metrics said is believed, if they cannot be read again.
 const MARKET: SignedDuration = SignedDuration::from_mins(10);
@@ -38,6 +35,15 @@ const AWAITED: SignedDuration = SignedDuration::from_secs(5);
 /// The ledger, closed.
 #[derive(Debug, Default)]
 pub struct Ledger(Mutex<LedgerPages>);
+
+/// What is better by what Karpenter's metrics say now than by what they said before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct News {
+    /// Something has capacity again.
+    pub eased: bool,
+    /// Something costs less, or has a price that had none.
+    pub is_cheaper: bool,
+}
 
 /// The inside of [`Ledger`].
 #[derive(Debug, Default)]
@@ -241,14 +247,31 @@ impl LedgerPages {
 
     /// How many gangs are noted, by what is noted of them.
     pub fn counts(&self) -> [(&'static str, usize); 7] {
+        let Self {
+            entries,
+            ways,
+            frozen,
+            given_back,
+            refused,
+            answers,
+            awaited,
+            // Of nodes, of what was created, and of when: none of it is a gang's.
+            short: _,
+            market: _,
+            latest: _,
+            sightings: _,
+            since: _,
+            created: _,
+            awaited_until: _,
+        } = self;
         [
-            ("entries", self.entries.len()),
-            ("ways", self.ways.len()),
-            ("frozen", self.frozen.len()),
-            ("answers", self.answers.len()),
-            ("awaited", self.awaited.len()),
-            ("given back", self.given_back.count()),
-            ("refused", self.refused.count()),
+            ("entries", entries.len()),
+            ("ways", ways.len()),
+            ("frozen", frozen.len()),
+            ("answers", answers.len()),
+            ("awaited", awaited.len()),
+            ("given back", given_back.count()),
+            ("refused", refused.count()),
         ]
     }
 
@@ -277,18 +300,19 @@ impl LedgerPages {
 
     /// Notes what ran out of capacity.
     pub fn note_shortage(&mut self, offerings: BTreeSet<Offering>, now: Timestamp) {
-        let short = Short { until: now + SHORTAGE, source: ShortageSource::Launch };
+        let short = Short { until: now + REMEMBERED, source: ShortageSource::Launch };
         self.short.extend(offerings.into_iter().map(|offering| (offering, short)));
     }
 
-    /// Takes over what Karpenter's metrics say. Returns whether anything has capacity again.
-    pub fn take_market(&mut self, market: Market) -> bool {
+    /// Takes over what Karpenter's metrics say.
+    pub fn take_market(&mut self, market: Market) -> News {
+        let is_cheaper = market.is_cheaper_than(self.market.as_deref());
         let told = market.short();
         let before = self.short.len();
         self.short
             .retain(|offering, short| short.source == ShortageSource::Launch || told.contains(offering));
         let eased = self.short.len() < before;
-        let new = Short { until: market.seen + SHORTAGE, source: ShortageSource::Karpenter };
+        let new = Short { until: market.seen + REMEMBERED, source: ShortageSource::Karpenter };
         for offering in told {
             let short = self.short.entry(offering).or_insert(new);
             if short.until < new.until {
@@ -296,7 +320,7 @@ impl LedgerPages {
             }
         }
         self.market = Some(Arc::new(market));
-        eased
+        News { eased, is_cheaper }
     }
 
     /// What Karpenter's metrics said lately, if they were read.
@@ -424,7 +448,7 @@ mod tests {
         assert_eq!((other, offering), ("a", plan("p5").offerings().pop_first().unwrap()));
         assert_eq!(pages.whose_turn("b", &plan("g5"), now), None, "what is not short needs no turn");
         assert_eq!(pages.whose_turn("a", &plan("p5"), now), None);
-        assert_eq!(pages.whose_turn("b", &plan("p5"), now + SHORTAGE), None);
+        assert_eq!(pages.whose_turn("b", &plan("p5"), now + REMEMBERED), None);
         assert!(pages.strike("a") && !pages.strike("a"));
     }
 
@@ -437,14 +461,14 @@ mod tests {
             Market::read(&line, now).unwrap()
         };
         let mut pages = LedgerPages::default();
-        assert!(!pages.take_market(page(0)), "nothing was short before");
+        assert!(!pages.take_market(page(0)).eased, "nothing was short before");
         assert!(plan("p5").is_short(Some(&pages.short(now))));
         let shown = serde_json::to_value(pages.shortages(now)).unwrap();
         assert_eq!(shown[0]["source"], "Karpenter");
-        assert!(pages.take_market(page(1)), "those who wait are to look again");
+        assert!(pages.take_market(page(1)).eased, "those who wait are to look again");
         assert!(!plan("p5").is_short(Some(&pages.short(now))));
         pages.note_shortage(plan("p5").offerings(), now);
-        assert!(!pages.take_market(page(1)));
+        assert!(!pages.take_market(page(1)).eased);
         assert!(plan("p5").is_short(Some(&pages.short(now))), "a launch has shown it since");
     }
 
@@ -457,7 +481,7 @@ mod tests {
         let shown = serde_json::to_value(pages.remembered(now)).unwrap();
         let expected = json!({"instanceType": "p5", "zone": "any", "capacityType": "any", "until": "1970-01-01T00:03:00Z", "source": "Launch"});
         assert_eq!(shown["shortages"], json!([expected]));
-        assert!(!plan("p5").is_short(Some(&pages.short(now + SHORTAGE))));
+        assert!(!plan("p5").is_short(Some(&pages.short(now + REMEMBERED))));
     }
 
     #[test]
@@ -482,6 +506,7 @@ mod tests {
         let shape = |instance_type: &str| Shape {
             instance_type: instance_type.into(),
             allocatable: crate::api::pod::ResourceList::new(),
+            capacity: BTreeMap::new(),
             labels: BTreeMap::new(),
             node_pool: "gpu".into(),
             nodes: 1,

@@ -28,7 +28,8 @@ const WEEDING: Duration = Duration::from_mins(1);
 /// one that is silent takes a minute until it is noticed, and a gang must not stand still for that long.
 const CACHE_LAG: Duration = Duration::from_secs(3);
 
-/// resourceVersions of our own writes, so that a cache that lags behind them is not acted on.
+/// resourceVersions of our own writes, and of those of others that refused ours, so that a cache that lags behind them is
+/// not acted on.
 #[derive(Debug, Default)]
 pub struct OwnWrites(Mutex<BTreeMap<String, OwnWrite>>);
 
@@ -55,6 +56,26 @@ impl OwnWrites {
     pub fn note(&self, workload: &Workload) {
         if let (Some(uid), Some(version)) = (workload.uid(), version(workload)) {
             lock(&self.0).insert(uid, OwnWrite { version, since: Instant::now() });
+        }
+    }
+
+    /// Notes that a write to the Workload was refused since somebody else wrote it: unless the cache shows that by the next
+    /// look, the Workload is read by its name. Without that the same would be tried in vain for as long as the watch is
+    /// silent.
+    pub fn refused(&self, workload: &Workload) {
+        let (Some(uid), Some(seen)) = (workload.uid(), version(workload)) else { return };
+        let overdue = Instant::now().checked_sub(CACHE_LAG).unwrap_or_else(Instant::now);
+        let mut writes = lock(&self.0);
+        let known = writes.get(&uid).map_or(seen, |written| written.version.max(seen));
+        writes.insert(uid, OwnWrite { version: known.saturating_add(1), since: overdue });
+    }
+
+    /// Notes the Workload as it was read by its name: the cache is to show nothing older, and nothing newer is known.
+    pub fn was_read(&self, workload: &Workload) {
+        if let (Some(uid), Some(version)) = (workload.uid(), version(workload))
+            && let Some(written) = lock(&self.0).get_mut(&uid)
+        {
+            written.version = version;
         }
     }
 
@@ -331,6 +352,29 @@ mod tests {
             Freshness::Current,
             "what was shown is not waited for again"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_cache_that_does_not_show_why_a_write_was_refused_is_overdue_at_once_until_it_shows_what_was_read()
+     {
+        tokio::time::advance(Duration::from_mins(1)).await;
+        let view = |version: &str| -> Workload {
+            let metadata = json!({"name": "w", "namespace": "n", "uid": "u", "resourceVersion": version});
+            serde_json::from_value(json!({"metadata": metadata, "spec": {}})).unwrap()
+        };
+        let writes = OwnWrites::default();
+        writes.was_read(&view("9"));
+        assert_eq!(writes.count(), 0, "nothing is waited for");
+        writes.refused(&view("6"));
+        assert_eq!(writes.freshness(&view("6")), Freshness::Overdue);
+        writes.was_read(&view("9"));
+        assert_eq!(writes.freshness(&view("8")), Freshness::Behind);
+        assert_eq!(writes.freshness(&view("9")), Freshness::Current);
+        writes.note(&view("7"));
+        writes.refused(&view("6"));
+        assert_eq!(writes.freshness(&view("7")), Freshness::Overdue, "it was refused after our own write");
+        writes.was_read(&view("7"));
+        assert_eq!(writes.freshness(&view("7")), Freshness::Current, "nobody has written it after all");
     }
 
     #[test]

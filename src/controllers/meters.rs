@@ -174,7 +174,7 @@ impl Context {
         // Every replica notes them, so that whoever leads next can say as well how long nodes take.
         let ready = claim.is("Initialized").then(|| claim.since("Initialized")).flatten();
         if let Some(ready) = ready.filter(|_| claim.taken_over().is_none()) {
-            self.estimates.note(claim, ready);
+            self.of_gangs.estimates.note(claim, ready);
         }
         let name = claim.name_any();
         let current = self.stores.claims.glimpse(&ObjectRef::from_obj(claim));
@@ -185,7 +185,7 @@ impl Context {
         let launched = claim.is("Launched").then(|| claim.since("Launched")).flatten();
         let launched = launched.max(claim.taken_over());
         if let (None, Some(launched)) = (current, launched)
-            && let Some(reason) = self.seen.taken_back(claim)
+            && let Some(reason) = self.of_gangs.seen.taken_back(claim)
         {
             let lived = Duration::try_from(now.duration_since(launched)).unwrap_or_default();
             let reason = reason.to_string();
@@ -194,22 +194,22 @@ impl Context {
         }
         let workload = claim.label(names::WORKLOAD_UID);
         if is_gone {
-            self.seen.forget_orphaned(workload, &name);
+            self.of_gangs.seen.forget_orphaned(workload, &name);
         }
     }
 
     /// Sets every gauge from what is known now.
     pub fn set_gauges(&self) {
         let now = self.now();
-        metrics::gangs(&self.seen.by_state(now));
-        metrics::gangs_with_unbound_pods(self.board.with_unbound_pods());
+        metrics::gangs(&self.of_gangs.seen.by_state(now));
+        metrics::gangs_with_unbound_pods(self.of_gangs.board.with_unbound_pods());
         let counts = self.shards.first().leads();
         let waits = |name: &str| {
             counts && self.stores.claims.glimpse(&ObjectRef::new(name)).is_some_and(|c| c.waits_for_provider)
         };
         self.stall.tick(waits, now);
         // Whoever acts for a gang counts its nodes, so that the sum over all replicas is right.
-        let gangs = self.seen.standings();
+        let gangs = self.of_gangs.seen.standings();
         let (mut claims, mut held, mut launched) = (BTreeMap::new(), BTreeMap::new(), Launched::default());
         let known = self.stores.claims.glimpses();
         for claim in known.iter().filter(|c| self.acts_for(&c.workload_uid)) {

@@ -40,7 +40,7 @@ impl Context {
         budget: &Budget,
         nodes: impl IntoIterator<Item = (&'c NodeClaim, u32)>,
     ) -> Cost {
-        let market = self.ledger.open().market(self.now());
+        let market = self.of_gangs.ledger.open().market(self.now());
         Prices { budget, market: market.as_deref() }.of_nodes(nodes)
     }
 
@@ -73,6 +73,6 @@ impl Context {
     pub(super) fn count_wasted_cost(&self, claim: &NodeClaim, reason: &str, lived: Duration) {
         let seconds = u32::try_from(lived.as_secs()).unwrap_or(u32::MAX);
         let cost = self.cost(&self.budget_of(claim), [(claim, 1)]);
-        metrics::wasted_cost(reason, times(cost.at_most, seconds));
+        metrics::wasted_cost(reason, times(cost.known().unwrap_or_default(), seconds));
     }
 }

@@ -1,4 +1,4 @@
-//! Reports on each ProvisioningParameters whether it is valid and which of our checks use it.
+//! Reports on each ProvisioningParameters whether it is valid and which checks use it.
 
 use super::context::Context;
 use super::queue::Action;
@@ -22,13 +22,12 @@ pub fn read(parameters: &RawParameters) -> Result<ProvisioningParametersSpec, St
     check::read_spec(&parameters.spec).map_err(|found| check::told(&found))
 }
 
-/// Names of our checks that name these parameters, sorted.
+/// Names of the checks that name these parameters, sorted: of all controllers, so that two Setus report the same.
 pub fn used_by(context: &Context, name: &str) -> Vec<String> {
     let checks = context.stores.checks.state();
     let named = |reference: &ParametersRef| is_ours(reference) && reference.name == name;
     let mut users: Vec<String> = checks
         .iter()
-        .filter(|c| context.answers(c))
         .filter(|c| c.spec.parameters.as_ref().is_some_and(named))
         .map(|c| c.name_any())
         .collect();

@@ -4,22 +4,25 @@ use super::context::Context;
 use super::ledger::LedgerPages;
 use super::traffic;
 use crate::api::parameters::{PackingMode, Pinning};
+use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
-use crate::api::{ClusterQueue, Namespace, NodeClaim, NodePool, Workload};
+use crate::api::{ClusterQueue, Namespace, NodeClaim, NodePool, ResourceFlavor, Workload};
 use crate::effects::events::Moment;
 use crate::gang::identity::gang_of;
 use crate::gang::notice::Notice;
 use crate::names;
+use crate::plan::catalogue;
 use crate::plan::shapes::Shape;
 use crate::plan::volumes::Storage;
 use crate::plan::{self, Cluster, Edited, Obstacle, ObstacleReason, Outcome, Request, Reservation, Ways};
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Limits, Policy};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{LimitRange, Taint};
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 
@@ -36,7 +39,7 @@ pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, R
     let (policy, ignored) = overrides::apply(policy, &settings.file.job_overrides, workload.annotations());
     for Ignored { key, why } in ignored {
         let note = format!("annotation {key} is ignored: {why}");
-        if context.policies.is_news(&workload.uid().unwrap_or_default(), &note) {
+        if context.of_gangs.notices.is_news(&workload.uid().unwrap_or_default(), &note) {
             let moment = Moment { check, seq: 0, at: context.now() };
             let text = format!("{note}. The gang goes on without it");
             let notice = Notice { reason: "JobOverrideIgnored", topic: note, warning: true, text };
@@ -123,8 +126,10 @@ pub struct Known<'a> {
 pub struct Grounds {
     /// All NodePools.
     pub pools: Vec<Arc<NodePool>>,
-    /// The ClusterQueue that granted the quota.
-    pub queue: Option<Arc<ClusterQueue>>,
+    /// All ClusterQueues.
+    pub queues: Vec<Arc<ClusterQueue>>,
+    /// All ResourceFlavors.
+    pub flavors: Vec<Arc<ResourceFlavor>>,
 }
 
 /// Plans for the gang of this id, with the turn on short NodePools respected.
@@ -151,10 +156,13 @@ pub fn outcome(
     let (short, market) = (pages.short(now), pages.market(now));
     let reserved = pages.others(gang);
     let counted = not_reserved(known.claims, &reserved);
-    let cached =
-        || workload.admission().and_then(|a| context.stores.queues.get(&ObjectRef::new(&a.cluster_queue)));
-    let queue = known.grounds.map_or_else(cached, |grounds| grounds.queue.clone());
-    let pools = known.grounds.map_or_else(|| context.stores.pools.state(), |grounds| grounds.pools.clone());
+    let stores = &context.stores;
+    let (pools, queues, flavors) = match known.grounds {
+        Some(read) => (read.pools.clone(), read.queues.clone(), read.flavors.clone()),
+        None => (stores.pools.state(), stores.queues.state(), stores.flavors.state()),
+    };
+    let granted = workload.admission().map(|admission| admission.cluster_queue.as_str());
+    let queue = queues.iter().find(|queue| queue.metadata.name.as_deref() == granted && granted.is_some());
     let settings = context.policies.settings();
     let traffic = traffic::of(context, workload, gang, pages, now);
     let local_queues = context.stores.local_queues.all();
@@ -162,14 +170,14 @@ pub fn outcome(
     let predecessors = predecessors(context, workload);
     let settled = accepted.map_or_else(|| settled(context, request), |accepted| accepted.settled);
     let cluster = Cluster {
-        cluster_queue: queue.as_deref(),
+        cluster_queue: queue.map(|queue| &**queue),
         checks: &context.stores.checks.state(),
-        flavors: &context.stores.flavors.state(),
+        flavors: &flavors,
         node_pools: &pools,
         daemon_sets: &context.stores.daemon_sets.state(),
         limit_ranges: &limit_ranges(context, workload),
         runtime_classes: &context.stores.runtime_classes.state(),
-        device_classes: &context.stores.device_classes.all().unwrap_or_default(),
+        device_classes: &context.stores.device_classes.state(),
         storage: known.storage,
         pool_claims: &counted,
         warm: known.warm,
@@ -178,7 +186,7 @@ pub fn outcome(
         shapes: &shapes,
         market: market.as_deref(),
         short: Some(&short),
-        cluster_queues: &context.stores.queues.state(),
+        cluster_queues: &queues,
         cohorts: &context.stores.cohorts.all().unwrap_or_default(),
         local_queues: local_queues.as_deref(),
         namespace_labels: namespace.as_deref().map(|n| n.metadata.labels.as_ref().unwrap_or(&NO_LABELS)),
@@ -189,7 +197,9 @@ pub fn outcome(
         edited: known.edited,
         now,
     };
-    match plan::plan(&cluster, request) {
+    let outcome = plan::plan(&cluster, request);
+    warn_if_outdated(&pools, now);
+    match outcome {
         Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, now) {
             Some((_, offering)) if matches!(request.ways, Ways::From(_)) => Outcome::Wait(Obstacle::new(
                 ObstacleReason::OthersFirst,
@@ -198,6 +208,17 @@ pub fn outcome(
             _ => Outcome::Provision(plan),
         },
         other => other,
+    }
+}
+
+/// Logs, once, that the catalogue of a NodePool's provider is old.
+fn warn_if_outdated(pools: &[Arc<NodePool>], now: Timestamp) {
+    static LOGGED: Once = Once::new();
+    let mut groups = pools.iter().map(|pool| pool.spec.template.spec.node_class_ref.group.as_str());
+    if !LOGGED.is_completed()
+        && let Some(outdated) = groups.find_map(|group| catalogue::of(group)?.outdated(now))
+    {
+        LOGGED.call_once(|| tracing::warn!("{outdated}"));
     }
 }
 
@@ -229,10 +250,28 @@ pub fn updates(
     Ok(updates)
 }
 
+/// What a pod takes from its node, of each pod set that is held to the gang's nodes; nothing where that is not known.
+pub fn each(context: &Context, request: &Request<'_>) -> Vec<ResourceList> {
+    let queue = queue_of(context, request.workload);
+    let held = plan::demand::pinned(queue.as_deref(), request);
+    let cluster = Cluster {
+        limit_ranges: &limit_ranges(context, request.workload),
+        runtime_classes: &context.stores.runtime_classes.state(),
+        ..Cluster::default()
+    };
+    let sets = request.workload.spec.pod_sets.iter().filter(|set| held.contains(&set.name));
+    sets.map(|set| plan::demand::each(&cluster, set)).collect::<Result<_, _>>().unwrap_or_default()
+}
+
+/// The ClusterQueue that a Workload is admitted to.
+fn queue_of(context: &Context, workload: &Workload) -> Option<Arc<ClusterQueue>> {
+    let name = workload.admission().map_or("", |a| a.cluster_queue.as_str());
+    context.stores.queues.get(&ObjectRef::new(name))
+}
+
 /// Those of these taints of its nodes that are none to the gang, because all its pods name them in tolerations.
 pub fn tolerated(context: &Context, request: &Request<'_>, taints: Vec<Taint>) -> Vec<Taint> {
-    let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
-    let queue = context.stores.queues.get(&ObjectRef::new(name));
+    let queue = queue_of(context, request.workload);
     let cluster = Cluster {
         cluster_queue: queue.as_deref(),
         checks: &context.stores.checks.state(),
@@ -278,7 +317,6 @@ fn limit_ranges(context: &Context, workload: &Workload) -> Vec<Arc<LimitRange>> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::pod::ResourceList;
     use crate::gang::identity::gang_id;
     use serde_json::json;
 

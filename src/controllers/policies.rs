@@ -1,6 +1,6 @@
 //! Which policy holds: for a check as of now, and for an attempt as of its start.
 //!
-//! Rule: a change reaches new attempts alone. What an attempt was started with is kept here until it is
+//! Rule: a change reaches new attempts alone. What an attempt was started with is kept in [`Attempts`] until it is
 //! over; a replica that takes over a gang in flight keeps, from its first look on, the policy of then.
 
 use super::memory::lock;
@@ -25,10 +25,6 @@ pub struct Policies {
     settings: RwLock<Arc<Settings>>,
     /// By name of the check; with its UID.
     parameters: Mutex<BTreeMap<String, (String, Parameters)>>,
-    attempts: Mutex<BTreeMap<String, (u32, Arc<Policy>)>>,
-    /// Those that attempts were given last: most are given the same.
-    given: Mutex<VecDeque<Weak<Policy>>>,
-    told: Mutex<BTreeSet<(String, String)>>,
     /// How often settings or parameters have changed.
     revision: AtomicU64,
 }
@@ -71,11 +67,21 @@ impl Policies {
     pub fn parameters(&self, check: &str) -> Option<Parameters> {
         lock(&self.parameters).get(check).map(|(_, parameters)| parameters.clone())
     }
+}
 
+/// The policies that attempts are run by, by the ids of their gangs.
+#[derive(Debug, Default)]
+pub struct Attempts {
+    kept: Mutex<BTreeMap<String, (u32, Arc<Policy>)>>,
+    /// Those that attempts were given last: most are given the same.
+    given: Mutex<VecDeque<Weak<Policy>>>,
+}
+
+impl Attempts {
     /// Keeps the policy that an attempt of a gang is run by.
     pub fn keep(&self, gang: &str, attempt: u32, policy: &Arc<Policy>) {
         let policy = self.one_of_its_like(policy);
-        lock(&self.attempts).insert(gang.to_owned(), (attempt, policy));
+        lock(&self.kept).insert(gang.to_owned(), (attempt, policy));
     }
 
     /// An equal policy that an attempt has already, or this one.
@@ -93,33 +99,44 @@ impl Policies {
     }
 
     /// The policy that an attempt of a gang is run by, if it is known here.
-    pub fn kept(&self, gang: &str, attempt: u32) -> Option<Arc<Policy>> {
-        let attempts = lock(&self.attempts);
-        attempts.get(gang).filter(|(of, _)| *of == attempt).map(|(_, policy)| Arc::clone(policy))
+    pub fn of(&self, gang: &str, attempt: u32) -> Option<Arc<Policy>> {
+        let kept = lock(&self.kept);
+        kept.get(gang).filter(|(of, _)| *of == attempt).map(|(_, policy)| Arc::clone(policy))
     }
 
     /// Forgets a gang that has no attempt in flight.
     pub fn forget(&self, gang: &str) {
-        lock(&self.attempts).remove(gang);
+        lock(&self.kept).remove(gang);
     }
 
+    /// How many gangs a policy is kept for.
+    pub fn count(&self) -> usize {
+        lock(&self.kept).len()
+    }
+}
+
+/// What Workloads were told of their policies, by UID.
+#[derive(Debug, Default)]
+pub struct Notices(Mutex<BTreeSet<(String, String)>>);
+
+impl Notices {
     /// Whether this is the first time that a Workload with this UID is to be told this.
     pub fn is_news(&self, uid: &str, notice: &str) -> bool {
-        let mut told = lock(&self.told);
+        let mut told = lock(&self.0);
         if told.len() >= MOST_TOLD {
             told.pop_first();
         }
         told.insert((uid.to_owned(), notice.to_owned()))
     }
 
-    /// How many attempts a policy is kept for, and how many notices are remembered.
-    pub fn counts(&self) -> [(&'static str, usize); 2] {
-        [("attempts", lock(&self.attempts).len()), ("notices", lock(&self.told).len())]
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        lock(&self.0).len()
     }
 
     /// Forgets what a Workload that is gone was told.
-    pub fn forget_notices(&self, uid: &str) {
-        lock(&self.told).retain(|(of, _)| of != uid);
+    pub fn forget(&self, uid: &str) {
+        lock(&self.0).retain(|(of, _)| of != uid);
     }
 }
 
@@ -129,35 +146,35 @@ mod tests {
 
     #[test]
     fn an_attempt_keeps_its_policy_and_the_next_one_takes_the_new() {
-        let policies = Policies::default();
+        let (policies, attempts) = (Policies::default(), Attempts::default());
         let old = Arc::new(policies.settings().policy("c", None));
-        policies.keep("g", 1, &old);
+        attempts.keep("g", 1, &old);
         let text =
             "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\ndefaults: {deadlines: {launch: 9s}}";
         policies.replace(PolicyFile::parse(text).unwrap(), Vec::new());
         assert_ne!(policies.settings().policy("c", None), *old);
-        assert_eq!(policies.kept("g", 1), Some(old));
-        assert_eq!((policies.kept("g", 2), policies.kept("h", 1)), (None, None));
-        policies.forget("g");
-        assert_eq!(policies.kept("g", 1), None);
+        assert_eq!(attempts.of("g", 1), Some(old));
+        assert_eq!((attempts.of("g", 2), attempts.of("h", 1)), (None, None));
+        attempts.forget("g");
+        assert_eq!(attempts.of("g", 1), None);
     }
 
     #[test]
     fn attempts_of_equal_policies_share_one() {
-        let policies = Policies::default();
+        let (policies, attempts) = (Policies::default(), Attempts::default());
         for gang in ["g", "h"] {
-            policies.keep(gang, 1, &Arc::new(policies.settings().policy("c", None)));
+            attempts.keep(gang, 1, &Arc::new(policies.settings().policy("c", None)));
         }
-        let [g, h] = ["g", "h"].map(|gang| policies.kept(gang, 1).unwrap());
+        let [g, h] = ["g", "h"].map(|gang| attempts.of(gang, 1).unwrap());
         assert!(Arc::ptr_eq(&g, &h));
     }
 
     #[test]
     fn a_notice_is_told_once_for_each_workload() {
-        let policies = Policies::default();
-        assert!(policies.is_news("u1", "x") && policies.is_news("u2", "x") && policies.is_news("u1", "y"));
-        assert!(!policies.is_news("u1", "x"));
-        policies.forget_notices("u1");
-        assert!(policies.is_news("u1", "x") && !policies.is_news("u2", "x"));
+        let notices = Notices::default();
+        assert!(notices.is_news("u1", "x") && notices.is_news("u2", "x") && notices.is_news("u1", "y"));
+        assert!(!notices.is_news("u1", "x"));
+        notices.forget("u1");
+        assert!(notices.is_news("u1", "x") && !notices.is_news("u2", "x"));
     }
 }

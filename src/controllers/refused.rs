@@ -1,13 +1,18 @@
 //! Gangs that are refused until somebody changes something, and that stay out of Kueue's queue until then.
 //!
 //! Kueue queues a Workload again as soon as it has given its quota back, but reserves none for one whose check says
-//! Retry. So the check of a refused gang says Retry also after its eviction: it holds no quota and is in nobody's way.
-//! It says Pending again when what it was refused for may have changed, or after a while, as not all of that is watched.
+//! Retry. So the check of a refused gang says Retry also after its eviction. In a `StrictFIFO` ClusterQueue such a Workload
+//! would stay at the head with all others behind it, and in others nothing that becomes of the check brings it back. So its
+//! condition `Requeued` is False, too, until what it was refused for may have changed, or for a while, as not all of that
+//! is watched.
 //!
 //! Rule: a hint, which may be lost at any time; then the gang is tried once more.
 
 use super::context::Context;
-use crate::api::Workload;
+use super::gang::Looked;
+use crate::api::{ClusterQueue, Workload};
+use crate::effects::requeued::{self, Queueing};
+use crate::error::Error;
 use crate::gang::Refusal;
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
@@ -25,17 +30,23 @@ pub struct Refused(BTreeMap<String, Entry>);
 
 #[derive(Debug)]
 struct Entry {
-    workload: ObjectRef<Workload>,
-    generation: Option<i64>,
+    /// The Workload as it was refused, with what Kueue had reserved for it.
+    workload: Arc<Workload>,
     causes: Causes,
     refusal: Refusal,
     /// How often Kueue reserved quota again before it was kept from it.
     lost: u32,
 }
 
-/// Everything that is watched and that a refusal may be due to, as a digest.
+/// What a refusal may be due to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Causes(u64);
+pub struct Causes {
+    /// What Kueue reserves by, as a digest: what it reserves then may have a plan.
+    reserved: u64,
+    /// What plans are made from, as a digest. That changes all the time, so it ends no refusal before a plan shows that it
+    /// helps.
+    planned: u64,
+}
 
 impl Refused {
     /// Refuses a gang now, until this time or until another cause.
@@ -48,9 +59,8 @@ impl Refused {
     ) {
         let lost = self.0.get(gang).map_or(0, |entry| entry.lost.saturating_add(1));
         let again_at = now + PAUSE.saturating_mul(1 << lost.min(8));
-        let (generation, workload) = (workload.metadata.generation, ObjectRef::from_obj(workload));
-        let refusal = Refusal { until, again_at };
-        self.0.insert(gang.to_owned(), Entry { workload, generation, causes, refusal, lost });
+        let (workload, refusal) = (Arc::new(workload.clone()), Refusal { until, again_at });
+        self.0.insert(gang.to_owned(), Entry { workload, causes, refusal, lost });
     }
 
     /// The refusal of a gang, if it stands.
@@ -58,16 +68,34 @@ impl Refused {
         &mut self,
         gang: &str,
         workload: &Workload,
-        causes: impl FnOnce() -> Causes,
+        causes: Causes,
         now: Timestamp,
     ) -> Option<Refusal> {
         let entry = self.0.get(gang)?;
-        let is_same = entry.generation == workload.metadata.generation;
-        let stands = entry.refusal.until > now && is_same && entry.causes == causes();
+        let is_same = entry.workload.metadata.generation == workload.metadata.generation;
+        let stands = entry.refusal.until > now && is_same && entry.causes.reserved == causes.reserved;
         if !stands {
             return self.0.remove(gang).and(None);
         }
         Some(entry.refusal)
+    }
+
+    /// The Workload as it was refused, if plans are made from something else since.
+    pub fn changed(&self, gang: &str, causes: Causes) -> Option<Arc<Workload>> {
+        let entry = self.0.get(gang).filter(|entry| entry.causes.planned != causes.planned)?;
+        Some(Arc::clone(&entry.workload))
+    }
+
+    /// A plan has shown that these causes do not help.
+    pub fn stays(&mut self, gang: &str, causes: Causes) {
+        if let Some(entry) = self.0.get_mut(gang) {
+            entry.causes.planned = causes.planned;
+        }
+    }
+
+    /// Whether a gang is refused, whatever has changed since.
+    pub fn has(&self, gang: &str) -> bool {
+        self.0.contains_key(gang)
     }
 
     /// A gang is not refused any more, or is gone.
@@ -81,45 +109,87 @@ impl Refused {
     }
 
     /// The Workloads of the gangs that were refused for other causes than these.
-    fn outdated(&self, causes: Causes) -> Vec<ObjectRef<Workload>> {
-        self.0.values().filter(|entry| entry.causes != causes).map(|entry| entry.workload.clone()).collect()
+    fn outdated(&self, causes: impl Fn(&Workload) -> Causes) -> Vec<ObjectRef<Workload>> {
+        let outdated = self.0.values().filter(|entry| entry.causes != causes(&entry.workload));
+        outdated.map(|entry| ObjectRef::from_obj(&*entry.workload)).collect()
     }
 }
 
 impl Context {
-    /// What refusals may be due to, as of now.
-    pub(super) fn causes_of_refusal(&self) -> Causes {
+    /// What the refusal of a gang may be due to, as of now.
+    pub(super) fn causes_of_refusal(&self, workload: &Workload) -> Causes {
+        Causes { reserved: self.reserved_by(workload), planned: self.planned_from() }
+    }
+
+    /// A digest of what Kueue reserves by for this Workload.
+    fn reserved_by(&self, workload: &Workload) -> u64 {
         let mut hasher = DefaultHasher::new();
-        self.policies.revision().hash(&mut hasher);
         let stores = &self.stores;
-        by_generation(&stores.pools.state(), &mut hasher);
-        by_generation(&stores.queues.state(), &mut hasher);
-        by_generation(&stores.flavors.state(), &mut hasher);
-        by_generation(&stores.daemon_sets.state(), &mut hasher);
-        by_generation(&stores.local_queues.store.state(), &mut hasher);
-        by_generation(&stores.cohorts.store.state(), &mut hasher);
+        let namespace = workload.namespace().unwrap_or_default();
+        let local_queue = ObjectRef::new(&workload.spec.queue_name).within(&namespace);
+        let local_queue = stores.local_queues.store.get(&local_queue);
+        // Where Setu may not read LocalQueues, any queue may be the gang's.
+        let is_its = |queue: &ClusterQueue| {
+            let name = queue.metadata.name.as_deref();
+            local_queue.as_ref().is_none_or(|local| name == Some(&local.spec.cluster_queue))
+        };
+        let queues: Vec<_> = stores.queues.state().into_iter().filter(|queue| is_its(queue)).collect();
+        let groups = queues.iter().flat_map(|queue| &queue.spec.resource_groups);
+        let flavors = groups.flat_map(|group| &group.flavors);
+        let flavors = flavors.filter_map(|flavor| stores.flavors.get(&ObjectRef::new(&flavor.name)));
+        by_generation(flavors, &mut hasher);
+        if queues.iter().any(|queue| !queue.spec.cohort_name.is_empty()) {
+            by_generation(stores.cohorts.store.state(), &mut hasher);
+        }
+        by_generation(queues, &mut hasher);
+        by_generation(local_queue, &mut hasher);
+        hasher.finish()
+    }
+
+    /// A digest of what plans are made from.
+    fn planned_from(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (self.policies.revision(), self.price_falls()).hash(&mut hasher);
+        let stores = &self.stores;
+        by_generation(stores.pools.state(), &mut hasher);
+        by_generation(stores.daemon_sets.state(), &mut hasher);
         by_version(&stores.limit_ranges.state(), &mut hasher);
         by_version(&stores.runtime_classes.state(), &mut hasher);
-        by_version(&stores.device_classes.store.state(), &mut hasher);
+        by_version(&stores.device_classes.state(), &mut hasher);
         by_version(&stores.namespaces.store.state(), &mut hasher);
-        Causes(hasher.finish())
+        hasher.finish()
     }
 
     /// Something changed that plans are made from: gangs that were refused for what is not so any more are reconciled.
     pub(super) fn wake_refused(&self) {
-        if self.ledger.open().refused.count() == 0 {
+        let refused = &self.of_gangs.ledger.open().refused;
+        if refused.count() == 0 {
             return;
         }
-        let causes = self.causes_of_refusal();
-        for workload in self.ledger.open().refused.outdated(causes) {
+        let planned = self.planned_from();
+        let outdated = refused.outdated(|workload| Causes { reserved: self.reserved_by(workload), planned });
+        for workload in outdated {
             self.wake_workload(workload);
         }
     }
 }
 
+/// Takes a Workload out of Kueue's queue, or puts it back, as the looks at its gangs want it. Called after its checks are
+/// written, so that one that is back in the queue is not at once refused for what its check says.
+pub(super) async fn queue(context: &Context, workload: &mut Workload, looks: &[Looked]) -> Result<(), Error> {
+    let is_kept_out = looks.iter().any(|look| look.queueing == Queueing::KeptOut);
+    let wanted = if is_kept_out { Queueing::KeptOut } else { Queueing::Allowed };
+    if wanted != Queueing::of(workload) {
+        let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
+        *workload = requeued::apply(client, workload, wanted, context.now()).await?;
+        context.of_gangs.own_writes.note(workload);
+    }
+    Ok(())
+}
+
 /// Objects whose status says nothing that a refusal depends on.
-fn by_generation<K: Resource>(all: &[Arc<K>], hasher: &mut DefaultHasher) {
-    let mut sorted: Vec<_> = all.iter().map(|o| (o.namespace(), o.name_any(), o.meta().generation)).collect();
+fn by_generation<K: Resource>(all: impl IntoIterator<Item = Arc<K>>, hasher: &mut DefaultHasher) {
+    let mut sorted: Vec<_> = all.into_iter().map(|o| (o.uid(), o.meta().generation)).collect();
     sorted.sort();
     sorted.hash(hasher);
 }
@@ -146,21 +216,34 @@ mod tests {
             .unwrap()
         };
         let at = |second| Timestamp::from_second(second).unwrap();
-        for (generation, causes, now, stands) in
+        let causes = |reserved, planned| Causes { reserved, planned };
+        for (generation, reserved, now, stands) in
             [(1, 7, 9, true), (2, 7, 9, false), (1, 8, 9, false), (1, 7, 60, false)]
         {
             let mut refused = Refused::default();
-            assert_eq!(refused.refusal("g", &workload(1), || Causes(7), at(9)), None);
-            refused.refuse("g", &workload(1), Causes(7), (at(8), at(60)));
-            let found = refused.refusal("g", &workload(generation), || Causes(causes), at(now));
-            assert_eq!(found.map(|r| r.until), stands.then(|| at(60)), "{generation} {causes} {now}");
-            assert_eq!(refused.count(), usize::from(stands));
-            assert_eq!(refused.outdated(Causes(8)).len(), usize::from(stands));
+            assert_eq!(refused.refusal("g", &workload(1), causes(7, 3), at(9)), None);
+            refused.refuse("g", &workload(1), causes(7, 3), (at(8), at(60)));
+            let found = refused.refusal("g", &workload(generation), causes(reserved, 4), at(now));
+            assert_eq!(found.map(|r| r.until), stands.then(|| at(60)), "{generation} {reserved} {now}");
+            assert_eq!((refused.count(), refused.has("g")), (usize::from(stands), stands));
+            let outdated = |refused: &Refused, causes: Causes| refused.outdated(|_| causes).len();
+            assert_eq!(outdated(&refused, causes(8, 3)), usize::from(stands));
+            assert_eq!(
+                outdated(&refused, causes(7, 4)),
+                usize::from(stands),
+                "a plan shows whether that helps"
+            );
+            for _ in 0..2 {
+                assert_eq!(refused.changed("g", causes(7, 4)).is_some(), stands);
+            }
+            refused.stays("g", causes(7, 4));
+            assert_eq!(refused.changed("g", causes(7, 4)), None);
+            assert_eq!(outdated(&refused, causes(7, 4)), 0);
         }
         let mut refused = Refused::default();
         for pause in [1, 2, 4] {
-            refused.refuse("g", &workload(1), Causes(7), (at(8), at(60)));
-            let refusal = refused.refusal("g", &workload(1), || Causes(7), at(9)).unwrap();
+            refused.refuse("g", &workload(1), causes(7, 3), (at(8), at(60)));
+            let refusal = refused.refusal("g", &workload(1), causes(7, 3), at(9)).unwrap();
             assert_eq!(refusal.again_at, at(8) + PAUSE * pause, "Kueue was faster");
         }
     }

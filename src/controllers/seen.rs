@@ -186,9 +186,11 @@ impl Seen {
         self.orphaned().retain(|_, orphaned| !fits(&orphaned.workload));
     }
 
-    /// How many gangs are known, and of how many a write got no answer.
-    pub fn counts(&self) -> [(&'static str, usize); 2] {
-        [("seen", self.gangs().len()), ("unanswered", self.unanswered().len())]
+    /// How many gangs are known, of how many a write got no answer, and of how many nothing but NodeClaims is left.
+    pub fn counts(&self) -> [(&'static str, usize); 3] {
+        let Self { gangs, unanswered, orphaned } = self;
+        let (gangs, unanswered, orphaned) = (lock(gangs), lock(unanswered), lock(orphaned));
+        [("seen", gangs.len()), ("unanswered", unanswered.len()), ("orphaned", orphaned.len())]
     }
 
     /// Why the attempt that a claim was made for was taken back before a pod could run.

@@ -63,7 +63,7 @@ impl Context {
         let unfinished = self.stores.workloads.those(|w| !w.is_finished && is_meant(&w.uid));
         let workloads = unfinished.iter().filter_map(|workload| self.stores.workloads.get(workload));
         let begun: Vec<String> = workloads.flat_map(|workload| self.begun_of(&workload, now)).collect();
-        self.ledger.open().wait_for(begun.into_iter(), now);
+        self.of_gangs.ledger.open().wait_for(begun.into_iter(), now);
     }
 
     /// Ids of the gangs of a Workload with quota whose journals say that their claims are being created.

@@ -31,7 +31,7 @@ impl Context {
     /// A Node was touched: note its shape, or that it is gone, and look at its gang.
     pub fn node_touched(&self, node: &Node) {
         if self.stores.nodes.glimpse(&ObjectRef::from_obj(node)).is_none() {
-            self.ledger.open().unlearn(&node.name_any(), self.now());
+            self.of_gangs.ledger.open().unlearn(&node.name_any(), self.now());
         } else if let Some(shape) = Shape::of_node(node, self.now()) {
             self.learn(shape);
         }
@@ -49,7 +49,7 @@ impl Context {
 
     /// Notes a shape. A gang may wait for the amounts of a type of which nothing was known.
     fn learn(&self, shape: Shape) {
-        let is_new = self.ledger.open().learn(shape);
+        let is_new = self.of_gangs.ledger.open().learn(shape);
         if is_new {
             self.next_turn();
         }
@@ -73,7 +73,7 @@ impl Context {
     /// A Workload was touched: if it is gone, its claims are looked at.
     pub fn workload_touched(&self, workload: &Workload) {
         let object = ObjectRef::from_obj(workload);
-        self.waiting.note(Key::of(workload));
+        self.of_gangs.waiting.note(Key::of(workload));
         let uid = workload.uid().unwrap_or_default();
         if workload.line() != uid {
             self.wake_claims_of_slices(workload);

@@ -76,12 +76,13 @@ impl Context {
         let gone = left || claim.metadata.deletion_timestamp.is_some();
         // What was never ready says nothing of what can be had, and what was handed back runs on.
         if left && claim.metadata.deletion_timestamp.is_some() && claim.is("Initialized") {
-            let served = self.ledger.open().given_back.take(claim.label(names::NODEPOOL), &gang_of(claim));
+            let served =
+                self.of_gangs.ledger.open().given_back.take(claim.label(names::NODEPOOL), &gang_of(claim));
             if let Some(workload) = served {
                 self.wake_workload(workload);
             }
         }
-        let waited_for = |reason| self.ledger.open().is_waited_for(reason);
+        let waited_for = |reason| self.of_gangs.ledger.open().is_waited_for(reason);
         if gone {
             self.count_turn();
         }

@@ -6,6 +6,7 @@ use super::gang::{Gang, LeftAlone, Looked};
 use super::hold;
 use super::memory::{Freshness, lock};
 use super::queue::{Action, Key};
+use super::refused;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Workload, condition};
 use crate::cluster::guard::Guarded;
@@ -50,7 +51,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let (key, began) = (Key::of(&*workload), Instant::now());
     if !context.acts_for(workload.metadata.uid.as_deref().unwrap_or_default()) {
         // Whoever begins to lead its shard looks at it.
-        context.waiting.served(&key, began);
+        context.of_gangs.waiting.served(&key, began);
         return Ok(Action::await_change());
     }
     let Some(workload) = current(workload, &context).await? else {
@@ -63,14 +64,15 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     }
     let checks = our_checks(&workload, &context);
     let mut looks = Vec::new();
+    let mut workload = (*workload).clone();
     if checks.is_empty() {
+        refused::queue(&context, &mut workload, &looks).await?;
         hold::let_go(&context, &workload, &looks).await?;
-        context.waiting.served(&key, began);
+        context.of_gangs.waiting.served(&key, began);
         return Ok(Action::await_change());
     }
-    let mut workload = (*workload).clone();
     let uid = workload.uid().unwrap_or_default();
-    context.gang_index.add(&uid, checks.iter().map(|check| gang_id(&uid, check)));
+    context.of_gangs.index.add(&uid, checks.iter().map(|check| gang_id(&uid, check)));
     hold::take(&context, &mut workload).await?;
     let mut left_alone = false;
     for check in &checks {
@@ -80,10 +82,13 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
             Err(LeftAlone) => left_alone = true,
         }
     }
-    let later = tell(&context, &mut workload, &looks, context.waiting.since(&key)).await?;
+    let later = tell(&context, &mut workload, &looks, context.of_gangs.waiting.since(&key)).await?;
+    if !left_alone {
+        refused::queue(&context, &mut workload, &looks).await?;
+    }
     let let_go = if left_alone { None } else { hold::let_go(&context, &workload, &looks).await? };
-    context.waiting.served(&key, began);
-    lock(&context.failures).remove(&workload.uid().unwrap_or_default());
+    context.of_gangs.waiting.served(&key, began);
+    lock(&context.of_gangs.failures).remove(&workload.uid().unwrap_or_default());
     Ok(next_look(&context, &looks, later.into_iter().chain(let_go).min())
         .pausing(pause_of(&workload, &context)))
 }
@@ -91,7 +96,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
 /// The Workload with our last write to it: as it was cached, or read by its name if the watch has not brought that write
 /// for long. `None` while the watch may still bring it, or once the Workload is gone.
 async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<Workload>>, Error> {
-    match context.own_writes.freshness(&cached) {
+    match context.of_gangs.own_writes.freshness(&cached) {
         Freshness::Current => return Ok(Some(cached)),
         Freshness::Behind => return Ok(None),
         Freshness::Overdue => {}
@@ -101,6 +106,9 @@ async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<
     let api: Api<Guarded<Workload>> = Api::namespaced(context.client.clone(), &namespace);
     let read = call("reading Workload", &cached.full_name(), api.get_opt(&cached.name_any())).await?;
     let found = read.and_then(|found| found.0.ok()).filter(|found| found.metadata.uid == cached.metadata.uid);
+    if let Some(found) = &found {
+        context.of_gangs.own_writes.was_read(found);
+    }
     Ok(found.map(Arc::new))
 }
 
@@ -135,7 +143,7 @@ async fn tell(
         return Ok(Some(reserved + SETTLING));
     }
     let uid = workload.uid().unwrap_or_default();
-    if only_progress && let Some(due) = context.progress.due(&uid, now) {
+    if only_progress && let Some(due) = context.of_gangs.progress.due(&uid, now) {
         return Ok(Some(due));
     }
     let ours = workload.checks().iter().filter(|c| context.is_ours(&c.name));
@@ -148,7 +156,7 @@ async fn tell(
     let nodes_waited = looks.iter().any(|l| l.has_nodes && l.entry.as_ref().is_some_and(is_ready));
     let client = context.client_of(&uid);
     *workload = verdict::apply(client, workload, &entries).await?;
-    context.own_writes.note(workload);
+    context.of_gangs.own_writes.note(workload);
     for entry in &changed {
         tracing::info!(
             workload = workload.full_name(),
@@ -196,6 +204,9 @@ pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action
     let (object, uid) = (workload.full_name(), workload.uid().unwrap_or_default());
     let pause = pause_of(workload, context);
     if error.class() == Class::Again {
+        if matches!(error, Error::Conflict { object: of, .. } if *of == object) {
+            context.of_gangs.own_writes.refused(workload);
+        }
         tracing::debug!(workload = object, error = %error, "lost a write race, reconciling again");
         return Action::requeue(AFTER_CONFLICT).pausing(pause);
     }
@@ -204,7 +215,7 @@ pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action
         tracing::debug!(workload = object, error = %error, "the Workload is gone");
         return Action::requeue(LAST_RETRY);
     }
-    let mut failures = lock(&context.failures);
+    let mut failures = lock(&context.of_gangs.failures);
     let count = failures.entry(uid).or_default();
     *count = count.saturating_add(1);
     let wait = FIRST_RETRY.saturating_mul(2_u32.saturating_pow(count.saturating_sub(1))).min(LAST_RETRY);

@@ -10,12 +10,10 @@ use crate::error::Error;
 use crate::names;
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{AddOperation, Patch as JsonPatch, PatchOperation, TestOperation};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::Patch;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
-
-/// What the API server says where a `test` of a JSON patch fails.
-const FAILED_TEST: &str = "the server rejected our request due to an error in our request";
 
 /// What is written for one check.
 #[derive(Clone, Debug)]
@@ -51,9 +49,11 @@ pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> 
     let patch: Patch<()> = Patch::Json(patch(workload, entry));
     let action = "writing the journal of Workload";
     match write(action, &workload.full_name(), api.patch(&name, &patch_params(), &patch)).await {
-        // A failed `test` is answered with 422 Invalid, not with 409.
-        Err(error) if error.code() == Some(422) && is_failed_test(&error) => {
-            Err(Error::Conflict { action, object: workload.full_name() })
+        // A failed `test` is answered with 422 Invalid, not with 409, and so is what a policy or a schema refuses.
+        Err(error) if error.code() == Some(422) => {
+            let found = call(action, &workload.full_name(), api.get_metadata(&name)).await?;
+            let unchanged = is_unchanged(&found.metadata, workload, entry);
+            Err(if unchanged { error } else { Error::Conflict { action, object: workload.full_name() } })
         }
         other => other,
     }
@@ -71,22 +71,23 @@ pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) ->
     let journal = found.annotations().get(&names::journal_key(entry.check)).map(String::as_str);
     // A write that failed for want of an answer may have happened.
     let written = journal == Some(entry.journal);
-    let unchanged = match entry.guard {
-        Guard::Journal => journal == entry.old,
-        Guard::Workload => found.metadata.resource_version == workload.metadata.resource_version,
-    };
-    if found.metadata.uid == workload.metadata.uid && (written || unchanged) {
+    let written = written && found.metadata.uid == workload.metadata.uid;
+    if written || is_unchanged(&found.metadata, workload, entry) {
         return Ok(());
     }
     Err(Error::Conflict { action, object: workload.full_name() })
 }
 
-/// Whether a `test` of the patch failed. Policies and schemas answer with 422 too, and with words of their own.
-fn is_failed_test(error: &Error) -> bool {
-    let Error::Api { cause, .. } = error else {
-        return false;
+/// Whether what was found has all that a write demands.
+fn is_unchanged(found: &ObjectMeta, workload: &Workload, entry: &Entry<'_>) -> bool {
+    let read = &workload.metadata;
+    let journal = found.annotations.as_ref().and_then(|all| all.get(&names::journal_key(entry.check)));
+    let guarded = match entry.guard {
+        // The first annotation of a Workload is written otherwise than any later one.
+        Guard::Journal => read.annotations.is_some() == found.annotations.is_some(),
+        Guard::Workload => found.resource_version == read.resource_version,
     };
-    matches!(cause.as_ref(), kube::Error::Api(status) if status.message == FAILED_TEST)
+    found.uid == read.uid && guarded && journal.map(String::as_str) == entry.old
 }
 
 fn patch(workload: &Workload, entry: &Entry<'_>) -> JsonPatch {
@@ -115,7 +116,6 @@ fn patch(workload: &Workload, entry: &Entry<'_>) -> JsonPatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     fn rendered(workload: &Workload, old: Option<&str>) -> Value {
         let entry = Entry { check: "c/1", old, journal: "{}", headline: "h", guard: Guard::Journal };
@@ -143,21 +143,46 @@ mod tests {
         assert_eq!(operations[1], json!({"op": "test", "path": "/metadata/resourceVersion", "value": "7"}));
     }
 
-    #[test]
-    fn only_a_failed_test_is_a_lost_race() {
-        let refused = |message: &str| Error::Api {
-            action: "writing the journal of Workload",
-            object: "w".into(),
-            cause: Arc::new(kube::Error::Api(Box::new(kube::core::Status {
-                message: message.into(),
-                reason: "Invalid".into(),
-                code: 422,
-                ..kube::core::Status::default()
-            }))),
+    /// What comes of a write that is answered with 422, where the Workload has this metadata then.
+    async fn answered(found: Value, guard: Guard) -> Error {
+        let serve = move |request: http::Request<kube::client::Body>| {
+            let refusal = json!({"kind": "Status", "code": 422, "reason": "Invalid", "message": "no"});
+            let kind = "PartialObjectMetadata";
+            let read = json!({"apiVersion": "meta.k8s.io/v1", "kind": kind, "metadata": found});
+            let (code, body) =
+                if request.method() == http::Method::PATCH { (422, refusal) } else { (200, read) };
+            let body = kube::client::Body::from(body.to_string().into_bytes());
+            let answer = http::Response::builder().status(code).body(body).unwrap();
+            async move { Ok::<_, tower::BoxError>(answer) }
         };
-        assert!(is_failed_test(&refused(FAILED_TEST)));
-        for other in ["ValidatingAdmissionPolicy 'quiet' denied request", "metadata.annotations: Too long"] {
-            assert!(!is_failed_test(&refused(other)), "{other}");
+        let mut workload = Workload::new("w", crate::api::workload::WorkloadSpec::default());
+        workload.metadata = serde_json::from_value(metadata("u", "7", Some("old"))).unwrap();
+        let client = Client::new(tower::service_fn(serve), "default");
+        let entry = Entry { check: "c", old: Some("old"), journal: "new", headline: "h", guard };
+        commit(&client, &workload, &entry).await.unwrap_err()
+    }
+
+    fn metadata(uid: &str, version: &str, journal: Option<&str>) -> Value {
+        let annotations = journal.map(|text| json!({names::journal_key("c"): text}));
+        json!({"name": "w", "namespace": "n", "uid": uid, "resourceVersion": version, "annotations": annotations})
+    }
+
+    #[tokio::test]
+    async fn a_write_that_is_answered_with_422_lost_a_race_only_if_what_it_demands_has_changed() {
+        let lost = |error: &Error| matches!(error, Error::Conflict { .. });
+        let (journal, whole) = (Guard::Journal, Guard::Workload);
+        for found in [
+            metadata("u", "8", Some("newer")),
+            metadata("u", "8", Some("new")),
+            metadata("u", "8", None),
+            metadata("another", "8", Some("old")),
+        ] {
+            assert!(lost(&answered(found.clone(), journal).await), "{found}");
+        }
+        assert!(lost(&answered(metadata("u", "8", Some("old")), whole).await));
+        for (version, guard) in [("8", journal), ("7", whole)] {
+            let refused = answered(metadata("u", version, Some("old")), guard).await;
+            assert_eq!(refused.code(), Some(422), "{refused:?}");
         }
     }
 

@@ -12,16 +12,19 @@ pub mod journal;
 pub mod nodes;
 pub mod parameters;
 pub mod pods;
+pub mod requeued;
 pub mod verdict;
 pub mod warm;
 
+use crate::api::Workload;
 use crate::cluster::pace;
 use crate::error::Error;
 use crate::names;
-use kube::Api;
+use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fmt::Debug;
 use std::time::Duration;
 
@@ -64,4 +67,25 @@ where
         Err(error) if error.code() != Some(404) => Err(error),
         _ => Ok(()),
     }
+}
+
+/// Body of a server-side apply of a Workload's status. It names UID and version, so that it never lands on another Workload
+/// or on a state of it that nobody has looked at.
+fn status_of(workload: &Workload, status: &Value) -> Value {
+    json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": {
+            "namespace": workload.namespace(),
+            "name": workload.name_any(),
+            "uid": workload.uid(),
+            "resourceVersion": workload.resource_version(),
+        },
+        "status": status,
+    })
+}
+
+/// `metav1.Time` has no fractions.
+fn whole_seconds(time: Timestamp) -> String {
+    Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
 }

@@ -40,12 +40,7 @@ impl Report {
             Some(fault) => condition("Valid", false, "Invalid", fault.clone()),
         };
         let used = match self.checks.as_slice() {
-            [] => condition(
-                "Used",
-                false,
-                "NotUsed",
-                "no AdmissionCheck of this controller names them".to_owned(),
-            ),
+            [] => condition("Used", false, "NotUsed", "no AdmissionCheck names them".to_owned()),
             checks => condition("Used", true, "Used", format!("by AdmissionCheck {}", checks.join(", "))),
         };
         let wanted = vec![valid, used];

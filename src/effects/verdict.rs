@@ -1,12 +1,11 @@
 //! Tells Kueue the verdict: a server-side apply on the Workload's status.
 //!
 //! Every apply carries all our own entries with every field, because what one leaves out is taken
-//! away or lingers; and UID and resourceVersion, so that it never lands on another Workload or on a
-//! state of it that nobody has looked at.
+//! away or lingers.
 
 use crate::api::Workload;
 use crate::api::workload::CheckState;
-use crate::effects::write;
+use crate::effects::{status_of, whole_seconds, write};
 use crate::error::Error;
 use crate::names;
 use kube::api::{Patch, PatchParams};
@@ -40,22 +39,7 @@ fn body(workload: &Workload, entries: &[CheckState]) -> Value {
             })
         })
         .collect();
-    json!({
-        "apiVersion": "kueue.x-k8s.io/v1beta2",
-        "kind": "Workload",
-        "metadata": {
-            "namespace": workload.namespace(),
-            "name": workload.name_any(),
-            "uid": workload.uid(),
-            "resourceVersion": workload.resource_version(),
-        },
-        "status": { "admissionChecks": entries },
-    })
-}
-
-/// `metav1.Time` has no fractions.
-fn whole_seconds(time: jiff::Timestamp) -> String {
-    jiff::Timestamp::from_second(time.as_second()).unwrap_or(time).to_string()
+    status_of(workload, &json!({ "admissionChecks": entries }))
 }
 
 #[cfg(test)]

@@ -99,12 +99,12 @@ fn validating(turn: &mut Turn, event: &Event) -> Outcome<State> {
                 }
             }
         }
-        Event::Impossible(message) => {
-            turn.fail_for_good(message);
+        Event::Impossible(failure) => {
+            turn.fail_for_good(failure);
             Transition(State::Rejected)
         }
-        Event::Refused(message) => {
-            turn.fail_for_good(message);
+        Event::Refused(failure) => {
+            turn.fail_for_good(failure);
             Transition(turn.refuse())
         }
         Event::Failed(failure) if turn.memory.way.choice > 0 => {

@@ -43,6 +43,8 @@ pub struct ClaimView {
     pub vacant: bool,
     /// Whether it has been going for longer than [`STUCK_AFTER`]: nothing waits for it any longer.
     pub stuck: bool,
+    /// When the last reboot of its node was over.
+    pub rebooted: Option<Timestamp>,
     /// How far it has come.
     pub health: Health,
 }
@@ -128,6 +130,7 @@ impl ClaimView {
             held_until: claim.annotation(names::HOLD_UNTIL).parse().ok(),
             vacant: false,
             stuck: claim.metadata.deletion_timestamp.as_ref().is_some_and(|t| is_stuck(t.0, now)),
+            rebooted: claim.rebooted(),
             health: health(claim, node, policy, now, launch_error),
         }
     }

@@ -267,6 +267,7 @@ mod tests {
             held_until: None,
             vacant: false,
             stuck: false,
+            rebooted: None,
             health,
         }
     }

@@ -152,8 +152,8 @@ impl Turn {
     }
 
     /// Notes why the gang can never run.
-    pub(super) fn fail_for_good(&mut self, message: &str) {
-        self.memory.last_failure = Some(Failure::new(FailureClass::NotPlannable, message));
+    pub(super) fn fail_for_good(&mut self, failure: &Failure) {
+        self.memory.last_failure = Some(failure.clone());
     }
 
     /// Where a new admission starts.

@@ -51,9 +51,9 @@ pub enum Event {
     /// The check was put on a Workload that runs already.
     AlreadyRunning,
     /// The gang can never be provisioned.
-    Impossible(String),
+    Impossible(Failure),
     /// The gang is refused until its Workload or the administrator's settings change.
-    Refused(String),
+    Refused(Failure),
     /// Slots without a claim.
     ClaimsMissing(Vec<u32>),
     /// Every slot has its claim.
@@ -164,11 +164,11 @@ impl Event {
             Self::Planned { .. } => Reason::Progress(Progress::PlanAccepted),
             Self::NothingNeeded => Reason::Progress(Progress::NothingNeeded),
             Self::Impossible(_) => Reason::Progress(Progress::Impossible),
-            Self::Refused(_) => Reason::Failed(FailureClass::NotPlannable),
             Self::ClaimsMissing(_) | Self::ClaimsExist => Reason::Progress(Progress::AllCreated),
-            Self::Failed(failure) | Self::Lost { failure, .. } | Self::Outlived(failure) => {
-                Reason::Failed(failure.reason)
-            }
+            Self::Refused(failure)
+            | Self::Failed(failure)
+            | Self::Lost { failure, .. }
+            | Self::Outlived(failure) => Reason::Failed(failure.reason),
             Self::NodesReady => Reason::Progress(Progress::AllReady),
             Self::Strays(_) | Self::ClaimsGone => Reason::Progress(Progress::ClaimsGone),
             Self::WaitOver => Reason::Progress(Progress::WaitOver),

@@ -10,6 +10,7 @@ use super::failure::Failure;
 use super::journal::Journal;
 use super::message;
 use super::observe::{existing, ready};
+use super::reboot::{admit_ends, reboots};
 use super::reservation::Reservation;
 use super::rounds;
 use super::state::{State, StateName, Then};
@@ -237,7 +238,6 @@ fn otherwise(journal: &Journal, facts: &Facts<'_>) -> Option<Otherwise> {
     match &journal.state {
         State::Validating => match facts.plan {
             Some(Outcome::Wait(obstacle)) if obstacle.reason.may_last() => None,
-            // It keeps its quota until another Workload waits for it.
             Some(Outcome::Refuse(_)) => None,
             _ => match rounds::next(journal, facts) {
                 Some(next) if deadline.is_none_or(|deadline| next < deadline) => {
@@ -246,11 +246,12 @@ fn otherwise(journal: &Journal, facts: &Facts<'_>) -> Option<Otherwise> {
                 _ => at(deadline, "stops waiting and gives the quota back"),
             },
         },
-        State::Provisioning | State::WaitingReady => {
-            at(deadline, "gives this attempt up, deletes its nodes and tries again")
-        }
+        State::Provisioning | State::WaitingReady => at(
+            deadline.filter(|_| !reboots(journal, facts)),
+            "gives this attempt up, deletes its nodes and tries again",
+        ),
         State::Approved if journal.memory.slots > 0 => {
-            let limit = journal.entered_at.checked_add(facts.policy.deadlines.admit.signed()).ok();
+            let limit = admit_ends(journal, facts);
             let waiting = matches!(facts.reservation, Reservation::Held { standing: Standing::Reserved, .. });
             at(
                 limit.filter(|t| waiting && *t > facts.now),

@@ -64,7 +64,7 @@ pub struct Outlook<'a> {
 }
 
 /// How a list was read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sight {
     /// From a watch cache, which may lag.
     Cached,

@@ -1,6 +1,9 @@
 //! Why an attempt failed: a closed set of classes, with the words for the user.
 
-use serde::{Deserialize, Serialize};
+use crate::plan::{Obstacle, ObstacleReason};
+use serde::de::IntoDeserializer;
+use serde::de::value::StringDeserializer;
+use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
 /// What kind of failure it was. The names appear in the journal, in events and in metrics.
@@ -120,6 +123,9 @@ impl FailureClass {
 pub struct Failure {
     /// Its class.
     pub reason: FailureClass,
+    /// What stood in the way of a plan, if it is that.
+    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "known")]
+    pub obstacle: Option<ObstacleReason>,
     /// What happened, for the user; at most [`Failure::MESSAGE_LIMIT`] characters.
     pub message: String,
 }
@@ -132,12 +138,49 @@ impl Failure {
     pub fn new(reason: FailureClass, message: impl AsRef<str>) -> Self {
         let message =
             message.as_ref().chars().filter(|c| !c.is_control()).take(Self::MESSAGE_LIMIT).collect();
-        Self { reason, message }
+        Self { reason, obstacle: None, message }
+    }
+
+    /// What stood in the way of a plan, for good or for too long.
+    pub fn of_obstacle(obstacle: &Obstacle) -> Self {
+        let failure = Self::new(FailureClass::NotPlannable, &obstacle.message);
+        Self { obstacle: Some(obstacle.reason), ..failure }
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.reason, self.message)
+        match self.obstacle {
+            // It says more than that there was no plan.
+            Some(obstacle) => write!(f, "{obstacle}: {}", self.message),
+            None => write!(f, "{}: {}", self.reason, self.message),
+        }
+    }
+}
+
+/// The kind of an obstacle; `None` where it is one of a later release.
+fn known<'de, D: Deserializer<'de>>(written: D) -> Result<Option<ObstacleReason>, D::Error> {
+    let word = Option::<String>::deserialize(written)?;
+    let read = |word: String| -> Option<ObstacleReason> {
+        let word: StringDeserializer<serde::de::value::Error> = word.into_deserializer();
+        ObstacleReason::deserialize(word).ok()
+    };
+    Ok(word.and_then(read))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_names_what_stood_in_the_way_and_overlooks_a_kind_that_it_does_not_know() {
+        let failure = Failure::of_obstacle(&Obstacle::new(ObstacleReason::NoNodePoolFits, "gpu: no zone"));
+        assert_eq!(failure.to_string(), "NoNodePoolFits: gpu: no zone");
+        let text = serde_json::to_string(&failure).unwrap();
+        assert_eq!(text, r#"{"reason":"NotPlannable","obstacle":"NoNodePoolFits","message":"gpu: no zone"}"#);
+        assert_eq!(serde_json::from_str::<Failure>(&text).unwrap(), failure);
+        let later: Failure =
+            serde_json::from_str(&text.replace("NoNodePoolFits", "OfALaterRelease")).unwrap();
+        assert_eq!(later.to_string(), "NotPlannable: gpu: no zone");
     }
 }

@@ -368,7 +368,10 @@ impl Journal {
             return Err(JournalError::Malformed("its epoch or its plan is no word of ours".to_owned()));
         }
         memory.terms = memory.terms.take().filter(Terms::is_small);
-        memory.last_failure = memory.last_failure.take().map(|f| Failure::new(f.reason, f.message));
+        memory.last_failure = memory
+            .last_failure
+            .take()
+            .map(|f| Failure { obstacle: f.obstacle, ..Failure::new(f.reason, f.message) });
         if let Some(name) = self.memory.tier_name.take() {
             self.name_tier(Some(&name));
         }
@@ -386,6 +389,8 @@ impl Journal {
 mod tests {
     use super::*;
     use crate::gang::event::Progress;
+    use crate::gang::terms::TERMS_LIMIT;
+    use crate::policy::Policy;
 
     fn at(second: i64) -> Timestamp {
         Timestamp::from_second(1_700_000_000 + second).unwrap()
@@ -422,6 +427,35 @@ mod tests {
         }
         assert!(journal.encode().len() <= WRITE_LIMIT, "{}", journal.encode().len());
         assert_eq!(journal.seq, 10_000);
+    }
+
+    #[test]
+    fn the_largest_terms_leave_room_for_all_else_and_a_history() {
+        let mut policy = Policy::default();
+        let mut largest = Terms::of(&policy, 0).unwrap();
+        for n in 0.. {
+            policy.readiness.node_labels.insert(format!("example.com/label-{n}"), "x".repeat(9));
+            let Some(terms) = Terms::of(&policy, 0) else { break };
+            largest = terms;
+        }
+        assert!(serde_json::to_string(&largest).unwrap().len() > TERMS_LIMIT - 100);
+        let mut journal = journal();
+        journal.memory.terms = Some(largest.clone());
+        journal.memory.last_failure =
+            Some(Failure::new(FailureClass::LaunchFailed, "\u{10ffff}".repeat(Failure::MESSAGE_LIMIT)));
+        journal.name_tier(Some(&"\u{10ffff}".repeat(NAME_LIMIT)));
+        for n in 0..40 {
+            journal.record(State::Validating, Reason::Failed(FailureClass::InitializationTimeout), at(n));
+            journal.sign(&"r".repeat(NAME_LIMIT));
+        }
+        let text = journal.encode();
+        assert!(text.len() <= WRITE_LIMIT, "{}", text.len());
+        let read = Journal::decode(&text, "uid-1", at(0), at(99)).unwrap();
+        assert_eq!(
+            (read.memory.terms, read.memory.last_failure),
+            (Some(largest), journal.memory.last_failure)
+        );
+        assert!(read.history.len() >= 8, "{}", read.history.len());
     }
 
     #[test]
@@ -487,7 +521,7 @@ mod tests {
         let mut long = journal();
         long.traceparent = "t".repeat(9_000);
         long.memory.last_failure =
-            Some(Failure { reason: FailureClass::Unknown, message: "m".repeat(5_000) });
+            Some(Failure { message: "m".repeat(5_000), ..Failure::new(FailureClass::Unknown, "") });
         let read = decode(&long).unwrap();
         assert!(read.encode().len() < 1_000, "{}", read.encode());
     }

@@ -7,6 +7,7 @@ use super::facts::Facts;
 use super::journal::Journal;
 use super::losses;
 use super::observe::{existing, laggard, last_ready, ready};
+use super::reboot::reboots;
 use super::state::{State, Then};
 use crate::api::parameters::OnNodeLost;
 use crate::plan::{ObstacleReason, Outcome};
@@ -52,8 +53,8 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
         State::WaitingReady => {
             let lag = laggard(journal, facts)
                 .map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
-            let end =
-                memory.deadline.map_or_else(String::new, |t| format!("; gives up at {}", to_the_second(t)));
+            let deadline = memory.deadline.filter(|_| !reboots(journal, facts));
+            let end = deadline.map_or_else(String::new, |t| format!("; gives up at {}", to_the_second(t)));
             format!(
                 "{}/{} nodes ready{}{lag}; {}{end}",
                 ready(journal, facts),
@@ -108,7 +109,7 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
 fn yielded(journal: &Journal, facts: &Facts<'_>) -> String {
     if let Some(refusal) = facts.refusal {
         return format!(
-            "refused, and holds no quota until the Job, the policy, its parameters, a queue or a NodePool changes; tried \
+            "refused, and holds no quota until a change of the Job, its queue, the policy or a NodePool may help; tried \
              again at {} anyway{}",
             to_the_second(refusal.until),
             cause(journal)
@@ -122,7 +123,10 @@ fn yielded(journal: &Journal, facts: &Facts<'_>) -> String {
 /// Which NodeClaim of an earlier attempt does not go, for an administrator to look into.
 fn stuck(journal: &Journal, facts: &Facts<'_>) -> String {
     let all = || facts.claims.iter().filter(|c| c.stuck);
-    let Some(first) = all().next().filter(|_| !journal.state.is_over()) else { return String::new() };
+    let Some(first) = all().next().filter(|_| !matches!(journal.state, State::Rejected | State::Released))
+    else {
+        return String::new();
+    };
     let more = all().count().saturating_sub(1);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     format!(

@@ -12,6 +12,7 @@ use super::observe::ready;
 use super::state::{State, StateName};
 use super::unbound::UnboundPods;
 use crate::plan::cost::Cost;
+use crate::plan::passed::{self, PassedOver};
 use crate::plan::{ObstacleReason, Outcome};
 use crate::words::{counted, to_the_second};
 
@@ -20,7 +21,9 @@ use crate::words::{counted, to_the_second};
 const TOLD_BY_QUARTERS: u32 = 16;
 
 /// Stands between where a gang is and what comes next.
-const NEXT: &str = ". Next: ";
+pub const NEXT: &str = ". Next: ";
+/// The reason of the Event that tells of an accepted plan.
+pub const VALIDATED: &str = "GangValidated";
 
 /// One thing to tell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,8 +73,8 @@ fn failed(failure: &Failure, journal: &Journal) -> String {
 }
 
 /// What to tell of the last transition of a journal; `text` says where the gang is after it and what comes next, as
-/// [`with_next`] makes it, and `cost` is that of its nodes.
-pub fn of_step(journal: &Journal, text: &str, cost: &Cost) -> Vec<Notice> {
+/// [`with_next`] makes it, `cost` is that of its nodes, and the NodePools are those that give it none.
+pub fn of_step(journal: &Journal, text: &str, cost: &Cost, passed_over: &[PassedOver]) -> Vec<Notice> {
     let Some(step) = journal.history.last() else {
         return Vec::new();
     };
@@ -81,11 +84,12 @@ pub fn of_step(journal: &Journal, text: &str, cost: &Cost) -> Vec<Notice> {
         (_, StateName::Validating) => Vec::new(),
         (StateName::Validating, StateName::Provisioning) => vec![
             Notice::new(
-                "GangValidated",
+                VALIDATED,
                 format!(
-                    "{} needed{}, and nothing is in the way. Next: all NodeClaims are created at once",
+                    "{} needed{}, and nothing is in the way{}{NEXT}all NodeClaims are created at once",
                     counted(memory.slots, "node"),
-                    cost.clause()
+                    cost.clause(),
+                    passed::clause(passed_over)
                 ),
             ),
             Notice::new("GangProvisioning", text),
@@ -147,7 +151,7 @@ pub fn of_unbound(unbound: &UnboundPods) -> Notice {
          scheduled",
         unbound.text(&to_the_second(unbound.since))
     );
-    Notice::warning("PodsUnbound", text)
+    Notice { topic: unbound.since.to_string(), ..Notice::warning("PodsUnbound", text) }
 }
 
 /// What to tell of a gang that waits: for something to be mended, or for the rest of its nodes. `text`
@@ -193,7 +197,9 @@ mod tests {
         for event in events {
             journal = decide(&journal, event, &Rules::new(&Policy::default(), now, 0.0)).journal;
             told.extend(
-                of_step(&journal, "where it is", &Cost::default()).into_iter().map(|n| (n.reason, n.warning)),
+                of_step(&journal, "where it is", &Cost::default(), &[])
+                    .into_iter()
+                    .map(|n| (n.reason, n.warning)),
             );
         }
         told
@@ -275,7 +281,7 @@ mod tests {
                 journal = decide(&journal, &event, &Rules::new(&Policy::default(), now, 0.0)).journal;
                 let state = journal.state.name();
                 let says_itself = matches!(state, StateName::RollingBack | StateName::BackingOff);
-                for notice in of_step(&journal, &with_next("where it is", &journal), &Cost::default()) {
+                for notice in of_step(&journal, &with_next("where it is", &journal), &Cost::default(), &[]) {
                     let says =
                         notice.text.contains(". Next: ") || (says_itself && notice.text == "where it is");
                     assert!(says, "{}: {}", notice.reason, notice.text);
@@ -310,6 +316,7 @@ mod tests {
                 held_until: None,
                 vacant: false,
                 stuck: false,
+                rebooted: None,
                 health: Health::Ready { since: now },
             };
             let claims: Vec<ClaimView> = (0..ready).map(claim).collect();

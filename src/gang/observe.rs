@@ -12,6 +12,7 @@ use super::found::{belied, first_sight};
 use super::journal::Journal;
 use super::late;
 use super::losses::{self, empty, first_failure, live, missing};
+use super::reboot;
 use super::reservation::Reservation;
 use super::rounds;
 use super::state::{State, Then};
@@ -148,14 +149,15 @@ fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
             return Some(Reading::LookAgain);
         }
         Outcome::Provision(plan) => planned(plan),
-        Outcome::Never(obstacle) => Event::Impossible(obstacle.message.clone()),
+        Outcome::Never(obstacle) => Event::Impossible(Failure::of_obstacle(obstacle)),
         Outcome::Refuse(_) if facts.refusal.is_some_and(|refusal| refusal.again_at > facts.now) => {
             return None;
         }
-        Outcome::Refuse(obstacle) => Event::Refused(obstacle.message.clone()),
+        Outcome::Refuse(_) if facts.sight == Sight::Cached => return Some(Reading::LookAgain),
+        Outcome::Refuse(obstacle) => Event::Refused(Failure::of_obstacle(obstacle)),
         Outcome::Wait(obstacle) if obstacle.reason.may_last() => return None,
         Outcome::Wait(obstacle) if expired(journal, facts) || rounds::is_through(journal, facts) => {
-            return Some(failed(facts, Failure::new(FailureClass::NotPlannable, &obstacle.message)));
+            return Some(failed(facts, Failure::of_obstacle(obstacle)));
         }
         Outcome::Wait(_) => return None,
     };
@@ -318,8 +320,7 @@ pub fn unfit(journal: &Journal, facts: &Facts<'_>) -> Option<Failure> {
             "every node was ready, but the Workload was not admitted while they were held".to_owned()
         } else {
             let limit = facts.policy.deadlines.admit;
-            let end = journal.entered_at.checked_add(limit.signed());
-            end.ok().filter(|end| *end <= facts.now)?;
+            reboot::admit_ends(journal, facts).filter(|end| *end <= facts.now)?;
             let why = if facts.outlook.unplaced {
                 ": Kueue found no place for its pods in the topology"
             } else {
@@ -384,7 +385,7 @@ pub fn existing(journal: &Journal, facts: &Facts<'_>) -> usize {
 
 fn expired(journal: &Journal, facts: &Facts<'_>) -> bool {
     let over = journal.memory.deadline.is_some_and(|deadline| deadline <= facts.now);
-    over && !late::is_late(journal, facts)
+    over && !late::is_late(journal, facts) && !reboot::reboots(journal, facts)
 }
 
 /// When the hold on the first of the attempt's nodes ends.

@@ -103,12 +103,15 @@ pub fn has_launch_error(claim: &NodeClaim) -> bool {
     !claim.is("Launched") && !detail(claim, "Launched").is_empty()
 }
 
-/// Why a condition is not yet True, without what only says "not yet". The provider's own text stays
-/// on the NodeClaim: it may name accounts and networks that are not the tenant's business.
+/// Why a condition is not yet True, without what only says "not yet"; of a launch with the NodeClass that says how. The
+/// provider's own text stays on the NodeClaim: it may name accounts and networks that are not the tenant's business.
 fn detail(claim: &NodeClaim, kind: &str) -> String {
     match condition::find(claim.conditions(), kind) {
         Some(c) if NOT_YET.contains(&c.reason.as_str()) => String::new(),
-        Some(c) if kind == "Launched" => c.reason.clone(),
+        Some(c) if kind == "Launched" => {
+            let class = &claim.spec.node_class_ref;
+            format!("{} with {} {}", c.reason, class.kind, class.name)
+        }
         Some(c) => format!("{} {}", c.reason, c.message).trim_end().to_owned(),
         None => String::new(),
     }

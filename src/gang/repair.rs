@@ -111,6 +111,7 @@ mod tests {
             held_until: None,
             vacant: false,
             stuck: false,
+            rebooted: None,
             health: Health::Ready { since: at(0) },
         };
         (0..2).map(claim).collect()

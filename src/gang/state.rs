@@ -126,6 +126,11 @@ impl State {
         matches!(self, Self::BackingOff { .. } | Self::RollingBack { then: Then::BackingOff })
     }
 
+    /// Whether an attempt is made, stands or is taken back.
+    pub fn is_in_flight(&self) -> bool {
+        self.wants_claims() || matches!(self, Self::RollingBack { .. })
+    }
+
     /// Whether NodeClaims of the current attempt are wanted.
     pub fn wants_claims(&self) -> bool {
         matches!(self, Self::Provisioning | Self::WaitingReady | Self::Approved)

@@ -1,6 +1,9 @@
 //! Pods that are not the gang's on its nodes: no taint keeps them off, or they tolerate it.
 //!
 //! Rule: they never make a gang fail. They may leave, so its nodes are ready once they have.
+//!
+//! Which DaemonSets a claim has reckoned with is not recorded, nor which pods its node is made for. So its DaemonSets
+//! count as too large only where they leave no room for the least that these pods may take.
 
 use super::claims::{ClaimView, Health};
 use super::waits::WaitsFor;
@@ -13,14 +16,23 @@ use std::collections::{BTreeMap, BTreeSet};
 /// When a crowded node is looked at again: nobody watches the pods on it.
 const NEXT_LOOK: SignedDuration = SignedDuration::from_secs(10);
 
-/// What pods take from each node for which its claim has not reckoned: those of DaemonSets are in its
-/// requests, and static ones are taken off its allocatable.
-pub fn taken(pods: &[Pod]) -> BTreeMap<String, ResourceList> {
-    let mut taken: BTreeMap<String, ResourceList> = BTreeMap::new();
-    for pod in pods.iter().filter(|p| !p.is_over() && !p.is_of("DaemonSet") && !p.is_of("Node")) {
+/// What pods take from one node.
+#[derive(Clone, Debug, Default)]
+pub struct Taken {
+    /// Those that no claim reckons with.
+    strangers: ResourceList,
+    /// Those of DaemonSets: what its claim requests includes them, but for those that no one could foresee.
+    daemons: ResourceList,
+}
+
+/// What pods take from each node; static ones are taken off its allocatable.
+pub fn taken(pods: &[Pod]) -> BTreeMap<String, Taken> {
+    let mut taken: BTreeMap<String, Taken> = BTreeMap::new();
+    for pod in pods.iter().filter(|p| !p.is_over() && !p.is_of("Node")) {
         // A pod runs with what the API server has accepted; what cannot be read takes nothing.
         let Ok(needs) = resources::of_pod(&pod.spec.pod, Defaults::default()) else { continue };
-        let sum = taken.entry(pod.spec.node_name.clone()).or_default();
+        let of_node = taken.entry(pod.spec.node_name.clone()).or_default();
+        let sum = if pod.is_of("DaemonSet") { &mut of_node.daemons } else { &mut of_node.strangers };
         *sum = resources::sum(sum, &needs);
     }
     taken
@@ -32,20 +44,47 @@ pub fn occupied(pods: &[Pod]) -> BTreeSet<&str> {
     pods.iter().filter(counts).map(|pod| pod.spec.node_name.as_str()).collect()
 }
 
-/// Makes a node wait on which strangers leave too little for the pods of its claim.
-pub fn crowd(view: &mut ClaimView, claim: &NodeClaim, node: &Node, taken: &ResourceList, now: Timestamp) {
+/// Makes a node wait on which others leave too little for the pods of its claim. `each` is what a pod takes of each pod
+/// set of the gang.
+pub fn crowd(
+    view: &mut ClaimView,
+    claim: &NodeClaim,
+    node: &Node,
+    (taken, each): (&Taken, &[ResourceList]),
+    now: Timestamp,
+) {
     if !matches!(view.health, Health::Ready { .. }) {
         return;
     }
-    let left = resources::minus(&node.status.allocatable, taken);
-    let Some(short) = resources::shortage(&claim.spec.resources.requests, &left) else {
-        return;
+    let name = || node.metadata.name.clone().unwrap_or_default();
+    let requests = &claim.spec.resources.requests;
+    let left = resources::minus(&node.status.allocatable, &taken.strangers);
+    let by_strangers =
+        || Some(WaitsFor::OtherPods { node: name(), short: resources::shortage(requests, &left)? });
+    let by_daemons = || {
+        let left = resources::minus(&left, &taken.daemons);
+        let short = resources::shortage(&least(requests, each)?, &left)?;
+        Some(WaitsFor::DaemonSets { node: name(), short })
     };
-    let name = node.metadata.name.clone().unwrap_or_default();
-    view.health = Health::Coming {
-        waits_for: WaitsFor::OtherPods { node: name, short },
-        until: now.checked_add(NEXT_LOOK).ok(),
+    if let Some(waits_for) = by_strangers().or_else(by_daemons) {
+        view.health = Health::Coming { waits_for, until: now.checked_add(NEXT_LOOK).ok() };
+    }
+}
+
+/// The least that the pods take which a node with these requests is made for: one pod of any of the pod sets that it has
+/// room and the same devices for. `None` if it has for none.
+fn least(requests: &ResourceList, each: &[ResourceList]) -> Option<ResourceList> {
+    let devices = |list: &ResourceList| -> BTreeSet<String> {
+        list.keys().filter(|key| resources::is_device(key)).cloned().collect()
     };
+    let asked = devices(requests);
+    let may_be =
+        |pod: &&ResourceList| devices(pod) == asked && resources::first_short(pod, requests).is_none();
+    each.iter().filter(may_be).cloned().reduce(|a, b| {
+        let mut least = resources::min(&a, &b);
+        least.retain(|key, _| a.contains_key(key) && b.contains_key(key));
+        least
+    })
 }
 
 #[cfg(test)]
@@ -70,7 +109,15 @@ mod tests {
         json!({"/metadata": {"name": "p", "ownerReferences": [owner]}})
     }
 
+    /// Of the node of a pod that takes 5 CPUs, which has 8.
     fn health(pods: &[Pod]) -> Health {
+        health_among(pods, &[json!({"cpu": "5", "pods": "1"})])
+    }
+
+    /// The same where the pods of the gang's pod sets take this.
+    fn health_among(pods: &[Pod], each: &[Value]) -> Health {
+        let each: Vec<ResourceList> =
+            each.iter().map(|e| serde_json::from_value(e.clone()).unwrap()).collect();
         let claim: NodeClaim = serde_json::from_value(json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {"name": "c"},
             "spec": {
@@ -93,11 +140,11 @@ mod tests {
             held_until: None,
             vacant: false,
             stuck: false,
+            rebooted: None,
             health: Health::Ready { since: Timestamp::UNIX_EPOCH },
         };
-        let nothing = ResourceList::new();
-        let taken = taken(pods);
-        crowd(&mut view, &claim, &node, taken.get("n1").unwrap_or(&nothing), Timestamp::UNIX_EPOCH);
+        let taken = taken(pods).remove("n1").unwrap_or_default();
+        crowd(&mut view, &claim, &node, (&taken, &each), Timestamp::UNIX_EPOCH);
         view.health
     }
 
@@ -127,6 +174,35 @@ mod tests {
         assert!(matches!(health(&[pod(&of("Job"))]), Health::Coming { .. }));
         let small = json!({"/spec/containers/0/resources/requests/cpu": "2"});
         assert!(matches!(health(&[pod(&small), pod(&small)]), Health::Coming { .. }), "together they do");
+    }
+
+    fn daemon(cpus: &str) -> Pod {
+        let mut change = of("DaemonSet");
+        change["/spec/containers/0/resources/requests/cpu"] = json!(cpus);
+        pod(&change)
+    }
+
+    #[test]
+    fn daemon_sets_that_leave_too_little_for_the_pod_of_a_node_are_waited_for() {
+        assert!(matches!(health(&[daemon("2"), daemon("1")]), Health::Ready { .. }));
+        let Health::Coming { waits_for, .. } = health(&[daemon("2"), daemon("2")]) else { panic!("ready") };
+        assert_eq!(
+            waits_for.to_string(),
+            "room on node n1, where pods of DaemonSets leave too little cpu (4 of 5)"
+        );
+        let stranger = pod(&json!({"/spec/containers/0/resources/requests/cpu": "2"}));
+        assert!(matches!(health(&[daemon("1500m"), stranger]), Health::Coming { .. }), "together they do");
+    }
+
+    #[test]
+    fn of_several_pod_sets_the_smallest_counts_that_a_node_may_be_made_for() {
+        let ready =
+            |cpus: &str, each: &[Value]| matches!(health_among(&[daemon(cpus)], each), Health::Ready { .. });
+        let of = |cpus: &str| json!({"cpu": cpus, "pods": "1"});
+        assert!(ready("4", &[of("5"), of("4")]) && !ready("4500m", &[of("5"), of("4")]));
+        // The node is made for no pod that takes more than its claim requests, nor for one with other devices.
+        assert!(!ready("4", &[of("5"), json!({"cpu": "1", "nvidia.com/gpu": "1"})]));
+        assert!(ready("7", &[of("7")]));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use crate::api::duration::Span;
 use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Release};
 use crate::digest::hex_digest;
 use crate::names;
+use crate::planted::planted;
 use crate::policy::{Limits, Pace, Policy, Readiness};
 use serde::{Deserialize, Serialize};
 
@@ -60,7 +61,7 @@ pub struct Terms {
 
 impl Terms {
     /// What an attempt on this tier is judged by under a policy; `None` if that is more than
-    /// [`TERMS_LIMIT`], so that the attempt is judged by whatever policy is in force.
+    /// [`TERMS_LIMIT`], as it is of no policy that can be used.
     pub fn of(policy: &Policy, tier: u32) -> Option<Self> {
         let stated = usize::try_from(tier).ok().and_then(|tier| policy.tiers.get(tier));
         let terms = Self {
@@ -131,6 +132,9 @@ pub fn vouched<'j>(journal: &'j Journal, claims: &[NodeClaim]) -> Option<&'j Ter
 
 /// The policy of an attempt of which nothing is known: no time ends any phase.
 pub fn unlimited(policy: Policy) -> Policy {
+    if planted!(JudgedUnread) {
+        return policy;
+    }
     let deadlines = Limits {
         launch: UNLIMITED,
         register: UNLIMITED,
@@ -143,6 +147,9 @@ pub fn unlimited(policy: Policy) -> Policy {
 
 /// Whether an event is acted on in the same way under all terms.
 pub fn is_the_same_under_all(event: &Event, journal: &Journal, reservation: &Reservation) -> bool {
+    if planted!(JudgedUnread) {
+        return true;
+    }
     match event {
         Event::Gone(_) | Event::Leaving(_) | Event::Reserved { .. } | Event::ClaimsExist => true,
         // Nodes on which a gang has finished are deleted, handed back or kept.

@@ -3,6 +3,7 @@
 //! Rule: people are told of them, and nothing is decided on them.
 
 use super::identity::pin;
+use super::journal::Journal;
 use crate::api::{Pod, Workload, condition};
 use crate::names;
 use crate::words::counted;
@@ -11,7 +12,8 @@ use serde::Serialize;
 
 /// How long a pod of an admitted gang may stay unbound before people are told.
 pub const PATIENCE: SignedDuration = SignedDuration::from_mins(2);
-/// The longest time between two checks of the same gang's pods.
+/// The longest time between two checks of the same gang's pods. Pods are made at any time: by a Job that tries again, or
+/// where a node is lost.
 const LONGEST_PAUSE: SignedDuration = SignedDuration::from_mins(10);
 /// Characters of the scheduler's message that are kept.
 const MESSAGE_LIMIT: usize = 300;
@@ -67,20 +69,20 @@ impl AdmittedPods {
 
     /// What is known of them before the first check. `spread`, from 0 to 1, spreads the checks that are long due: a
     /// replica that begins to lead has many.
-    pub fn unchecked(&self, now: Timestamp, spread: f64) -> PodCheck {
+    pub fn unchecked(&self, stand: Stand, now: Timestamp, spread: f64) -> PodCheck {
         let due = self.since.checked_add(PATIENCE).ok().filter(|due| *due > now);
         let late = || now.checked_add(PATIENCE.mul_f64(spread)).ok();
-        PodCheck { admitted: self.since, checks: 0, next: due.or_else(late), found: None }
+        PodCheck { admitted: self.since, stand, checks: 0, next: due.or_else(late), found: None }
     }
 
     /// Checks them, after `last`; `pods` are unbound pods of the Workload's namespace.
     pub fn check(&self, last: &PodCheck, pods: &[Pod], now: Timestamp) -> PodCheck {
-        let found = self.find(pods, now);
-        let checks = last.checks.saturating_add(1);
-        let pause = PATIENCE.checked_mul(i32::try_from(checks).unwrap_or(i32::MAX)).unwrap_or(LONGEST_PAUSE);
         let waits = pods.iter().any(|pod| self.has(pod));
-        let next = now.checked_add(pause.min(LONGEST_PAUSE)).ok().filter(|_| waits);
-        PodCheck { admitted: self.since, checks, next, found }
+        let checks = if waits { last.checks.saturating_add(1) } else { 0 };
+        let paced = PATIENCE.checked_mul(i32::try_from(checks).unwrap_or(i32::MAX)).filter(|_| waits);
+        let pause = paced.unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE);
+        let (next, found) = (now.checked_add(pause).ok(), self.find(pods, now));
+        PodCheck { checks, next, found, ..last.clone() }
     }
 
     /// Those of them that have been unbound for too long; `pods` are unbound pods of the Workload's namespace.
@@ -100,9 +102,9 @@ impl AdmittedPods {
         })
     }
 
-    /// Whether a check was made of this very admission.
-    pub fn is_of(&self, check: &PodCheck) -> bool {
-        check.admitted == self.since
+    /// Whether a check was made of this very admission while the journal stood here.
+    pub fn is_of(&self, check: &PodCheck, stand: Stand) -> bool {
+        check.admitted == self.since && check.stand == stand
     }
 
     fn has(&self, pod: &Pod) -> bool {
@@ -117,14 +119,30 @@ impl AdmittedPods {
     }
 }
 
+/// Where a gang's journal stands: where it moves on, nodes may be others and pods may be made anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stand {
+    seq: u64,
+    generation: u32,
+}
+
+impl Stand {
+    /// Where this one stands.
+    pub fn of(journal: &Journal) -> Self {
+        Self { seq: journal.seq, generation: journal.memory.generation }
+    }
+}
+
 /// What the last check of a gang's pods found, and when the next one is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodCheck {
     /// When the pods were admitted.
     admitted: Timestamp,
-    /// How many checks were made since.
+    /// Where the journal stood.
+    stand: Stand,
+    /// How many checks in a row found one that is not bound.
     checks: u32,
-    /// When the next one is due; `None` if every pod was bound.
+    /// When the next one is due; `None` where Setu may not list pods.
     pub next: Option<Timestamp>,
     /// Pods that have been unbound for too long.
     pub found: Option<UnboundPods>,
@@ -253,24 +271,40 @@ mod tests {
         assert_eq!(AdmittedPods::of(&Workload::new("w", workload().spec), "c"), None);
     }
 
+    fn stand(seq: u64, generation: u32) -> Stand {
+        Stand { seq, generation }
+    }
+
     #[test]
-    fn checks_become_rarer_and_end_once_every_pod_is_bound() {
+    fn checks_become_rarer_and_go_on_slowly_once_every_pod_is_bound() {
         let pods = admitted();
-        let mut check = pods.unchecked(at(10), 0.5);
+        let mut check = pods.unchecked(stand(5, 0), at(10), 0.5);
         assert_eq!(check.next, Some(at(120)));
         assert!(!check.is_due(at(119)) && check.is_due(at(120)));
-        assert_eq!(pods.unchecked(at(1_000), 0.5).next, Some(at(1_060)));
+        assert_eq!(pods.unchecked(stand(5, 0), at(1_000), 0.5).next, Some(at(1_060)));
         let mut now = at(120);
         let mut pauses = Vec::new();
-        for _ in 0..7 {
-            check = pods.check(&check, &[pod(1, "none fits")], now);
+        let mut checked = |unbound: &[Pod]| {
+            check = pods.check(&check, unbound, now);
             let next = check.next.unwrap();
             pauses.push(next.duration_since(now).as_mins());
             now = next;
+        };
+        (0..7).for_each(|_| checked(&[pod(1, "none fits")]));
+        (0..2).for_each(|_| checked(&[]));
+        checked(&[pod(1, "none fits")]);
+        assert_eq!(pauses, [2, 4, 6, 8, 10, 10, 10, 10, 10, 2]);
+        assert_eq!(pods.check(&check, &[], now).found, None);
+        assert_eq!(check.forbidden().next, None);
+    }
+
+    #[test]
+    fn a_check_counts_no_more_once_the_journal_has_moved_on() {
+        let pods = admitted();
+        let check = pods.check(&pods.unchecked(stand(5, 0), at(10), 0.5), &[], at(120));
+        assert!(pods.is_of(&check, stand(5, 0)));
+        for moved in [stand(6, 0), stand(5, 1)] {
+            assert!(!pods.is_of(&check, moved), "{moved:?}");
         }
-        assert_eq!(pauses, [2, 4, 6, 8, 10, 10, 10]);
-        check = pods.check(&check, &[], now);
-        assert_eq!((check.next, check.found.clone()), (None, None));
-        assert!(!check.is_due(at(99_999)));
     }
 }

@@ -50,7 +50,7 @@ pub fn desired(
             let message = message::explain(journal, facts);
             return Some(Desired { state: Verdict::Retry, message, updates: Vec::new() });
         }
-        Reservation::Gone(Ending::Evicted) if entry.state == Verdict::Retry => {
+        Reservation::Gone(Ending::Evicted) if comes_back(journal, facts, entry) => {
             return pending("what it was refused for may have changed; it waits for quota again".to_owned());
         }
         // Quota can be lost with no eviction, and then Kueue leaves our Ready standing: the next
@@ -140,10 +140,26 @@ fn still_ready(journal: &Journal, facts: &Facts<'_>) -> String {
     format!("{ready}/{slots} nodes still ready{waits}")
 }
 
+/// Whether a gang that is out of Kueue's queue for what its check says comes back. Kueue queues it once its condition
+/// `Requeued` changes, and nothing else brings it back. So it is kept out by that condition first.
+pub fn comes_back(journal: &Journal, facts: &Facts<'_>, told: &CheckState) -> bool {
+    let is_refused = journal.state == State::Yielded && facts.refusal.is_some();
+    is_held_back(facts.reservation, told.state) && !is_refused
+}
+
+/// Whether a refused gang is to be kept out of Kueue's queue: its quota is given back, and the refusal stands.
+pub fn keeps_out(journal: &Journal, facts: &Facts<'_>) -> bool {
+    facts.refusal.is_some() && is_kept_out(journal, facts.reservation, Verdict::Retry)
+}
+
 /// Whether a check that says this keeps a refused gang out of Kueue's queue.
 pub fn is_kept_out(journal: &Journal, reservation: &Reservation, told: Verdict) -> bool {
-    let evicted = *reservation == Reservation::Gone(Ending::Evicted);
-    journal.state == State::Yielded && told == Verdict::Retry && evicted
+    journal.state == State::Yielded && is_held_back(reservation, told)
+}
+
+/// Whether Kueue reserves no quota for a Workload because a check still says this after its eviction.
+pub fn is_held_back(reservation: &Reservation, told: Verdict) -> bool {
+    told == Verdict::Retry && *reservation == Reservation::Gone(Ending::Evicted)
 }
 
 impl Desired {

@@ -36,6 +36,13 @@ pub enum WaitsFor {
         /// What they leave too little of, with figures.
         short: String,
     },
+    /// Room on its Node, of which pods of DaemonSets that nobody could foresee leave too little.
+    DaemonSets {
+        /// Name of the Node.
+        node: String,
+        /// What they leave too little of, with figures.
+        short: String,
+    },
     /// The gang's label on a Node that was kept.
     Mark,
     /// The end of the time for which its Node must have been ready.
@@ -91,6 +98,9 @@ impl fmt::Display for WaitsFor {
             Self::OtherPods { node, short } => {
                 write!(f, "other pods to leave node {node}, where they leave too little {short}")
             }
+            Self::DaemonSets { node, short } => {
+                write!(f, "room on node {node}, where pods of DaemonSets leave too little {short}")
+            }
             Self::Mark => f.write_str("the gang's label on its Node"),
             Self::BufferTime => f.write_str("the buffer time"),
         }
@@ -113,6 +123,7 @@ mod tests {
             WaitsFor::Readiness { node: node(), lack: Lack::NotReady },
             WaitsFor::Devices { node: node(), short: String::new() },
             WaitsFor::OtherPods { node: node(), short: String::new() },
+            WaitsFor::DaemonSets { node: node(), short: String::new() },
             WaitsFor::Mark,
             WaitsFor::BufferTime,
         ];

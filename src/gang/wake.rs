@@ -5,6 +5,7 @@ use super::facts::Facts;
 use super::journal::Journal;
 use super::losses::{self, live};
 use super::observe::{hold_ends, is_waiting};
+use super::reboot::{admit_ends, reboots, restarted_by};
 use super::state::State;
 use super::{late, rounds};
 use crate::plan::Outcome;
@@ -34,14 +35,14 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
         State::Provisioning | State::WaitingReady => {
             let hold = hold_ends(journal, facts);
             let ends = journal.memory.deadline.into_iter().chain(hold).chain(claims);
-            if late::is_late(journal, facts) {
-                let next = late::next_try(journal, facts);
+            if reboots(journal, facts) || late::is_late(journal, facts) {
+                let next = late::next_try(journal, facts).into_iter().chain(restarted_by(journal, facts));
                 return ends.chain(next).filter(|t| *t > facts.now).chain(losses).min();
             }
             ends.chain(losses).min()
         }
         State::Approved => {
-            let admit = journal.entered_at.checked_add(facts.policy.deadlines.admit.signed()).ok();
+            let admit = admit_ends(journal, facts);
             let hold = hold_ends(journal, facts);
             let mends = losses::mends_at(journal, facts);
             let claims = claims.filter(|_| is_waiting(facts));
@@ -50,6 +51,7 @@ pub fn wake_at(journal: &Journal, facts: &Facts<'_>) -> Option<Timestamp> {
                 .chain(hold)
                 .chain(mends)
                 .chain(claims)
+                .chain(restarted_by(journal, facts))
                 .filter(|t| *t > facts.now)
                 .chain(losses)
                 .min()

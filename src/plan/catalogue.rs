@@ -1,13 +1,16 @@
 //! The instance types of a cloud as Karpenter's own provider reckons with them, embedded at build time.
 //!
-//! Called by `shapes` for what neither policy nor Nodes tell. `just catalogue` generates the facts from published packages
-//! (catalogue/main.go): EC2 as recorded by moto, with sizes, labels and prices on demand by karpenter-provider-aws: memory less
-//! 7.5 % for the machine, less what the kubelet keeps; pods by network interfaces. Prices are those of us-east-1 and of the
-//! partitions for China and the US government, which are all that the provider ships. Left out are the size of the root
-//! volume, which the EC2NodeClass says; types that AWS no longer describes; Azure, of whose types the module of its provider has
-//! full facts for some twenty alone; and Google, whose provider is not published as a module.
+//! Called by `shapes` for what neither policy nor Nodes tell. `just catalogue` generates the facts. EC2's come from published
+//! packages (catalogue/main.go): as recorded by moto, with sizes, labels and prices on demand by karpenter-provider-aws: memory
+//! less 7.5 % for the machine, less what the kubelet keeps; pods by network interfaces. Prices are those of us-east-1 and of the
+//! partition for the US government, which are all that the provider ships in dollars. Left out are the size of the root
+//! volume, which the EC2NodeClass says, and types that AWS no longer describes. The types of Azure and
+//! Google Cloud stand in tables that are kept by hand (catalogue/azure.csv and catalogue/google.csv, which say where each fact is
+//! from and which types they leave out), with labels and what pods may use as these providers reckon them (catalogue/others). How many pods a node of Azure takes, its AKSNodeClass says.
 //!
-//! Rule: decoded when it is first asked for, and then shared.
+//! Rule: each provider's is decoded when it is first asked for, and then shared.
+
+mod capacity;
 
 use super::requirements::{Requirements, Values};
 use super::shapes::{ACCELERATOR_NAMES, Shape, Source, is_of_machine};
@@ -15,20 +18,40 @@ use crate::api::amount::Price;
 use crate::api::pod::ResourceList;
 use crate::names;
 use flate2::read::GzDecoder;
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, ToSpan};
 use serde::Deserialize;
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 use std::sync::{Arc, LazyLock};
 
 /// Written by `just catalogue`.
-const TYPES: &[u8] = include_bytes!("catalogue/types.json.gz");
-/// Region whose price stands for that of a region of which none is known, as with Karpenter's provider.
-const USUAL_REGION: &str = "us-east-1";
+static ALL: [Embedded; 3] = [
+    Embedded {
+        groups: &["karpenter.k8s.aws", "eks.amazonaws.com"],
+        types: LazyLock::new(|| decode(include_bytes!("catalogue/types.json.gz"))),
+    },
+    Embedded {
+        groups: &["karpenter.azure.com"],
+        types: LazyLock::new(|| decode(include_bytes!("catalogue/azure.json.gz"))),
+    },
+    Embedded {
+        groups: &["karpenter.k8s.gcp"],
+        types: LazyLock::new(|| decode(include_bytes!("catalogue/gcp.json.gz"))),
+    },
+];
 /// Under this group EKS Auto Mode has the labels of Karpenter's provider.
 const AUTO_MODE: &str = "eks.amazonaws.com/";
 const AWS: &str = "karpenter.k8s.aws/";
 
-static ALL: LazyLock<BTreeMap<String, Catalogue>> = LazyLock::new(|| decode(TYPES).unwrap_or_default());
+/// What is embedded of one provider.
+struct Embedded {
+    /// API groups of its NodeClasses.
+    groups: &'static [&'static str],
+    types: LazyLock<Option<Catalogue>>,
+}
 
 /// Every instance type of a provider.
 #[derive(Debug)]
@@ -37,6 +60,8 @@ pub struct Catalogue {
     date: Arc<str>,
     /// Keys of the labels, sorted.
     keys: Vec<String>,
+    /// Regions of the prices: first that whose price is told where nobody says in which region nodes would be, and by which types
+    /// are compared.
     regions: Vec<String>,
     /// In the order of their names.
     types: Vec<Type>,
@@ -53,20 +78,98 @@ pub struct Type {
     prices: Box<[u64]>,
 }
 
+/// Of which region a price of the catalogue is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// Of the region where the node would be.
+    There(Price),
+    /// Of the usual region, where nobody says in which one the node would be.
+    Usual(Price),
+    /// Of the usual region, while the node would be in one of which no price is known: only to compare types by.
+    Elsewhere(Price),
+}
+
+/// Labels with the family of a type.
+const FAMILIES: [&str; 3] = [
+    "karpenter.k8s.aws/instance-family",
+    "karpenter.azure.com/sku-family",
+    "karpenter.k8s.gcp/instance-family",
+];
+
 /// The catalogue of the provider whose NodeClasses have this API group, if there is one.
 pub fn of(group: &str) -> Option<&'static Catalogue> {
-    ["karpenter.k8s.aws", "eks.amazonaws.com"].contains(&group).then(|| ALL.get("aws")).flatten()
+    ALL.iter().find(|embedded| embedded.groups.contains(&group))?.types.as_ref()
+}
+
+/// The catalogues of all providers.
+pub fn all() -> impl Iterator<Item = &'static Catalogue> {
+    ALL.iter().filter_map(|embedded| embedded.types.as_ref())
 }
 
 /// The instance type of this name, whichever provider has it.
 pub fn find(name: &str) -> Option<&'static Type> {
-    ALL.values().find_map(|catalogue| catalogue.get(name))
+    ALL.iter().find_map(|embedded| embedded.types.as_ref()?.get(name))
+}
+
+/// The region of a zone: of `us-east-1a` and `us-central1-a` what is left without the letter, of Azure's `eastus-1` what is left without
+/// the number. Anything else, also a local zone, stands for itself.
+pub fn region_of(zone: &str) -> &str {
+    if let Some((region, number)) = zone.split_once('-')
+        && !number.is_empty()
+        && number.chars().all(|c| c.is_ascii_digit())
+    {
+        return region;
+    }
+    let rest = zone.trim_end_matches(|c: char| c.is_ascii_lowercase());
+    let region = if zone.len() == rest.len() + 1 { rest.trim_end_matches('-') } else { rest };
+    if region.ends_with(|c: char| c.is_ascii_digit()) { region } else { zone }
 }
 
 impl Catalogue {
     /// Day of the prices, such as `2026-07-06`.
     pub fn date(&self) -> &str {
         &self.date
+    }
+
+    /// That it is older than a year, and what to do about it, for people; nothing while it is not.
+    pub fn outdated(&self, now: Timestamp) -> Option<String> {
+        let ends = self.date.parse::<Date>().ok()?.checked_add(1.year()).ok()?;
+        let is_over = now.to_zoned(TimeZone::UTC).date() > ends;
+        is_over.then(|| {
+            format!(
+                "the catalogue of instance types is of {}, more than a year ago: sizes and prices may have changed; take a \
+                 newer release, or state shapes and prices in the policy",
+                self.date
+            )
+        })
+    }
+
+    /// Names of all types, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.types.iter().map(|t| t.shape.instance_type.as_str())
+    }
+
+    /// The family of a type, such as `p5`, `a2` or, on Azure, `N`.
+    pub fn family(&self, name: &str) -> Option<&str> {
+        FAMILIES.iter().find_map(|key| self.label(name, key))
+    }
+
+    /// The families of all types.
+    pub fn families(&self) -> impl Iterator<Item = &str> {
+        self.names().filter_map(|name| self.family(name))
+    }
+
+    /// Keys of the labels, sorted.
+    pub fn keys(&self) -> &[String] {
+        &self.keys
+    }
+
+    /// A label's key as the catalogue has it: EKS Auto Mode has a prefix of its own.
+    pub fn normalized<'k>(&self, key: &'k str) -> Cow<'k, str> {
+        match key.strip_prefix(AUTO_MODE) {
+            Some(name) if name.starts_with("instance-") => Cow::Owned(format!("{AWS}{name}")),
+            _ => Cow::Borrowed(key),
+        }
     }
 
     /// The type of this name.
@@ -96,14 +199,34 @@ impl Catalogue {
         self.types.iter().filter(allowed).filter(meets).collect()
     }
 
-    /// What a node of this type costs an hour on demand: in this region or zone, or else where most prices are known.
-    pub fn price(&self, name: &str, region: Option<&str>) -> Option<Price> {
+    /// The region whose price is told where nobody says in which one nodes would be.
+    pub fn usual_region(&self) -> &str {
+        self.regions.first().map_or("", String::as_str)
+    }
+
+    /// What a node of this type costs an hour on demand in this region, or else in the usual one.
+    pub fn price(&self, name: &str, region: Option<&str>) -> Option<Listed> {
         let prices = &self.get(name)?.prices;
         let of = |region: &str| {
-            let place = self.regions.iter().position(|known| region.starts_with(known.as_str()))?;
+            let place = self.regions.iter().position(|known| known == region)?;
             prices.get(place).copied().filter(|micros| *micros > 0).map(|micros| Price { micros })
         };
-        region.and_then(of).or_else(|| of(USUAL_REGION))
+        match region {
+            None => of(self.usual_region()).map(Listed::Usual),
+            Some(region) => {
+                of(region).map(Listed::There).or_else(|| of(self.usual_region()).map(Listed::Elsewhere))
+            }
+        }
+    }
+
+    /// Whether a type has any of a resource.
+    pub fn has(&self, resource: &str) -> bool {
+        self.types.iter().any(|t| t.shape.allocatable.contains_key(resource))
+    }
+
+    /// Cores and memory of a machine of this type, before anything is taken off.
+    pub fn whole(&self, name: &str) -> ResourceList {
+        capacity::whole(|key| self.label(name, key))
     }
 
     /// Value of a label of this type.
@@ -113,8 +236,8 @@ impl Catalogue {
     }
 
     fn column(&self, key: &str) -> Option<usize> {
-        let place = |key: &str| self.keys.binary_search_by(|known| known.as_str().cmp(key)).ok();
-        place(key).or_else(|| place(&format!("{AWS}{}", key.strip_prefix(AUTO_MODE)?)))
+        let key = self.normalized(key);
+        self.keys.binary_search_by(|known| known.as_str().cmp(&key)).ok()
     }
 }
 
@@ -137,11 +260,17 @@ struct RawType<'f> {
     prices: Box<[u64]>,
 }
 
-fn decode(file: &[u8]) -> Option<BTreeMap<String, Catalogue>> {
+/// The value of a label of a type.
+fn value<'f>(keys: &[String], labels: &[&'f str], key: &str) -> Option<&'f str> {
+    let column = keys.iter().position(|known| known == key)?;
+    labels.get(column).copied().filter(|value| !value.is_empty())
+}
+
+fn decode(file: &[u8]) -> Option<Catalogue> {
     let mut text = String::new();
     GzDecoder::new(file).read_to_string(&mut text).ok()?;
     let all: BTreeMap<String, Raw<'_>> = serde_json::from_str(&text).ok()?;
-    Some(all.into_iter().map(|(provider, raw)| (provider, Catalogue::from(raw))).collect())
+    all.into_values().next().map(Catalogue::from)
 }
 
 impl From<Raw<'_>> for Catalogue {
@@ -163,6 +292,7 @@ impl From<Raw<'_>> for Catalogue {
         let mut read = |t: RawType<'_>| Type {
             shape: Arc::new(Shape {
                 instance_type: t.name,
+                capacity: capacity::of(|key| value(&keys, &t.labels, key)),
                 allocatable: t.allocatable,
                 labels: of_accelerators(&t.labels),
                 node_pool: String::new(),
@@ -182,6 +312,9 @@ mod tests {
     use super::*;
     use crate::plan::resources::amount;
     use serde_json::{Value, json};
+
+    const AZURE: &str = "karpenter.azure.com";
+    const GOOGLE: &str = "karpenter.k8s.gcp";
 
     fn aws() -> &'static Catalogue {
         of("karpenter.k8s.aws").unwrap()
@@ -224,6 +357,61 @@ mod tests {
         ("inf2.48xlarge", 192, 768.0, "aws.amazon.com/neuron", 12),
         ("trn1.32xlarge", 128, 512.0, "aws.amazon.com/neuron", 16),
     ];
+
+    /// The same of other providers.
+    const DOCUMENTED_ELSEWHERE: [(&str, &str, u32, u32, &str, u32); 24] = [
+        (AZURE, "Standard_NC4as_T4_v3", 4, 28, "nvidia.com/gpu", 1),
+        (AZURE, "Standard_NC64as_T4_v3", 64, 440, "nvidia.com/gpu", 4),
+        (AZURE, "Standard_NC24ads_A100_v4", 24, 220, "nvidia.com/gpu", 1),
+        (AZURE, "Standard_NC96ads_A100_v4", 96, 880, "nvidia.com/gpu", 4),
+        (AZURE, "Standard_NC80adis_H100_v5", 80, 640, "nvidia.com/gpu", 2),
+        (AZURE, "Standard_ND96asr_v4", 96, 900, "nvidia.com/gpu", 8),
+        (AZURE, "Standard_ND96isr_H100_v5", 96, 1900, "nvidia.com/gpu", 8),
+        (AZURE, "Standard_ND96isr_H200_v5", 96, 1850, "nvidia.com/gpu", 8),
+        (AZURE, "Standard_ND96isr_MI300X_v5", 96, 1850, "amd.com/gpu", 8),
+        (AZURE, "Standard_D4s_v5", 4, 16, "", 0),
+        (AZURE, "Standard_D2pls_v5", 2, 4, "", 0),
+        (AZURE, "Standard_E8ads_v5", 8, 64, "", 0),
+        (AZURE, "Standard_F8s_v2", 8, 16, "", 0),
+        (GOOGLE, "a2-highgpu-8g", 96, 680, "nvidia.com/gpu", 8),
+        (GOOGLE, "a2-megagpu-16g", 96, 1360, "nvidia.com/gpu", 16),
+        (GOOGLE, "a3-highgpu-8g", 208, 1872, "nvidia.com/gpu", 8),
+        (GOOGLE, "a3-ultragpu-8g", 224, 2952, "nvidia.com/gpu", 8),
+        (GOOGLE, "a4-highgpu-8g", 224, 3968, "nvidia.com/gpu", 8),
+        (GOOGLE, "g2-standard-24", 24, 96, "nvidia.com/gpu", 2),
+        (GOOGLE, "g2-standard-32", 32, 128, "nvidia.com/gpu", 1),
+        (GOOGLE, "g4-standard-384", 384, 1440, "nvidia.com/gpu", 8),
+        (GOOGLE, "n2-highmem-16", 16, 128, "", 0),
+        (GOOGLE, "c4-standard-192", 192, 720, "", 0),
+        (GOOGLE, "t2d-standard-4", 4, 16, "", 0),
+    ];
+
+    #[test]
+    fn types_of_azure_and_google_have_the_figures_that_those_document() {
+        for (group, name, cpu, gib, device, count) in DOCUMENTED_ELSEWHERE {
+            let catalogue = of(group).unwrap();
+            let prefix = if group == AZURE { "sku" } else { "instance" };
+            let label =
+                |label: &str| catalogue.label(name, &format!("{group}/{prefix}-{label}")).unwrap_or("0");
+            assert_eq!(label("cpu"), cpu.to_string(), "{name}");
+            assert_eq!(label("memory"), (gib * 1024).to_string(), "{name}");
+            assert_eq!(label("gpu-count"), count.to_string(), "{name}");
+            let allocatable = &catalogue.get(name).unwrap().shape.allocatable;
+            let devices: Vec<&str> =
+                allocatable.keys().map(String::as_str).filter(|key| key.contains('/')).collect();
+            assert_eq!(devices, if device.is_empty() { vec![] } else { vec![device] }, "{name}");
+            assert_eq!(amount(allocatable, device).nanos(), i128::from(count) * 1_000_000_000, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_catalogue_that_is_older_than_a_year_says_so() {
+        let noon = |day: Date| day.at(12, 0, 0, 0).to_zoned(TimeZone::UTC).unwrap().timestamp();
+        let anniversary = aws().date().parse::<Date>().unwrap() + 1.year();
+        assert_eq!(aws().outdated(noon(anniversary)), None);
+        let said = aws().outdated(noon(anniversary + 1.day())).unwrap();
+        assert!(said.contains(aws().date()), "{said}");
+    }
 
     #[test]
     fn types_have_the_figures_that_the_provider_documents() {
@@ -272,6 +460,8 @@ mod tests {
             let cores = label("instance-cpu");
             let cpu = amount(&t.shape.allocatable, "cpu").nanos() / 1_000_000;
             assert_eq!(cpu, cores * 1000 - kept(cores), "{name}");
+            let has = |key: &str| amount(&t.shape.counts_with(), key).nanos() / 1_000_000_000;
+            assert_eq!((has("cpu"), has("memory")), (cores, (all - machine) * MI), "limits count for {name}");
         }
     }
 
@@ -301,11 +491,39 @@ mod tests {
         }
     }
 
+    #[test]
+    fn figures_of_azure_and_google_are_what_their_providers_keep_for_machine_and_kubelet() {
+        for (group, name, figures) in [
+            // 6 %, 4 %, 2 % and 1 % of the cores. 7.5 % of the memory, then 25 %, 20 %, 10 %, 6 % and 2 % of its parts, and 750 Mi.
+            (
+                AZURE,
+                "Standard_ND96isr_H100_v5",
+                json!({"cpu": "94940m", "memory": "1753096Mi", "nvidia.com/gpu": "8"}),
+            ),
+            (AZURE, "Standard_D4s_v5", json!({"cpu": "3860m", "memory": "11743Mi"})),
+            // 6 %, 1 %, 0.5 % and 0.25 % of the cores, and 100 m for kube-proxy. 7 % of the memory, then as on Azure, and 100 Mi.
+            (
+                GOOGLE,
+                "a3-highgpu-8g",
+                json!({"cpu": "207310m", "memory": "1737383Mi", "pods": "110", "nvidia.com/gpu": "8"}),
+            ),
+            (GOOGLE, "e2-standard-4", json!({"cpu": "3820m", "memory": "12475Mi", "pods": "110"})),
+            (GOOGLE, "e2-medium", json!({"cpu": "840m", "memory": "2685Mi", "pods": "110"})),
+        ] {
+            let shape = &of(group).unwrap().get(name).unwrap().shape;
+            assert_eq!(serde_json::to_value(&shape.allocatable).unwrap(), figures, "{name}");
+        }
+    }
+
     fn matching(list: &Value) -> Vec<&'static str> {
+        matching_of(aws(), list)
+    }
+
+    fn matching_of(catalogue: &'static Catalogue, list: &Value) -> Vec<&'static str> {
         let list: Vec<crate::api::node_claim::Requirement> = serde_json::from_value(list.clone()).unwrap();
         let mut requirements = Requirements::default();
         requirements.add_all(&list).unwrap();
-        aws().matching(&requirements).iter().map(|t| t.shape.instance_type.as_str()).collect()
+        catalogue.matching(&requirements).iter().map(|t| t.shape.instance_type.as_str()).collect()
     }
 
     #[test]
@@ -357,20 +575,136 @@ mod tests {
     }
 
     #[test]
-    fn a_price_is_that_of_the_region_or_else_of_the_usual_one() {
-        let price = |name: &str, region| aws().price(name, region).map(|price| price.micros);
-        assert_eq!(price("m5.large", Some("us-gov-west-1")), Some(121_000));
-        assert_eq!(price("m5.large", Some("eu-central-1")), Some(96_000));
-        assert_eq!(price("m5.large", None), Some(96_000));
-        assert_eq!(price("trn2.48xlarge", None), None);
-        assert_eq!(price("unheard.of", None), None);
+    fn types_of_azure_and_google_are_found_by_the_labels_of_their_providers() {
+        let is = |key: &str, operator: &str, values: &[&str]| json!({"key": key, "operator": operator, "values": values});
+        let azure =
+            |label: &str, operator, values: &[&str]| is(&format!("{AZURE}/sku-{label}"), operator, values);
+        let google = |label: &str, operator, values: &[&str]| {
+            is(&format!("{GOOGLE}/instance-{label}"), operator, values)
+        };
+        let h100s = ["Standard_NC40ads_H100_v5", "Standard_NC80adis_H100_v5", "Standard_ND96isr_H100_v5"];
+        let mi300xs = ["Standard_ND96is_MI300X_v5", "Standard_ND96isr_MI300X_v5"];
+        let d16s = ["Standard_D16plds_v6", "Standard_D16pls_v6"];
+        let c4s = ["c4-highcpu-288", "c4-standard-288", "c4-standard-288-lssd", "c4-standard-288-metal"];
+        for (group, asked, expected) in [
+            (AZURE, json!([azure("gpu-name", "In", &["H100"])]), &h100s[..]),
+            (
+                AZURE,
+                json!([azure("gpu-name", "In", &["H100"]), azure("gpu-count", "Gt", &["1"])]),
+                &h100s[1..],
+            ),
+            (
+                AZURE,
+                json!([azure("gpu-manufacturer", "In", &["amd"]), azure("gpu-count", "In", &["8"])]),
+                &mi300xs,
+            ),
+            (
+                AZURE,
+                json!([
+                    azure("series", "In", &["Dpls_v6", "Dplds_v6"]),
+                    is("kubernetes.azure.com/sku-cpu", "In", &["16"])
+                ]),
+                &d16s,
+            ),
+            (AZURE, json!([azure("name", "In", &["Standard_D4s_v5"])]), &["Standard_D4s_v5"]),
+            (AZURE, json!([azure("family", "In", &["N"]), is(names::ARCH, "In", &["arm64"])]), &[]),
+            (GOOGLE, json!([google("family", "In", &["a4"])]), &["a4-highgpu-8g"]),
+            (GOOGLE, json!([google("gpu-count", "Gte", &["16"])]), &["a2-megagpu-16g"]),
+            (
+                GOOGLE,
+                json!([is("cloud.google.com/gke-accelerator", "In", &["nvidia-h200-141gb"])]),
+                &["a3-ultragpu-8g"],
+            ),
+            (
+                GOOGLE,
+                json!([
+                    google("family", "In", &["c4"]),
+                    google("size", "In", &["288"]),
+                    google("shape", "NotIn", &["highmem"])
+                ]),
+                &c4s,
+            ),
+            (
+                GOOGLE,
+                json!([
+                    google("generation", "In", &["2"]),
+                    is(names::ARCH, "In", &["arm64"]),
+                    google("cpu", "Gt", &["40"])
+                ]),
+                &["t2a-standard-48"],
+            ),
+            (GOOGLE, json!([google("family", "In", &["p5"])]), &[]),
+        ] {
+            assert_eq!(matching_of(of(group).unwrap(), &asked), expected, "{asked}");
+        }
+    }
+
+    #[test]
+    fn a_price_is_that_of_the_region_and_one_of_another_is_told_to_be_that() {
+        let dollars = |micros| Price { micros };
+        for (name, region, listed) in [
+            ("m5.large", Some("us-gov-west-1"), Some(Listed::There(dollars(121_000)))),
+            ("m5.large", Some("us-east-1"), Some(Listed::There(dollars(96_000)))),
+            ("m5.large", Some("eu-central-1"), Some(Listed::Elsewhere(dollars(96_000)))),
+            ("m5.large", Some("us-east-1-bos-1"), Some(Listed::Elsewhere(dollars(96_000)))),
+            ("m5.large", Some("cn-north-1"), Some(Listed::Elsewhere(dollars(96_000)))),
+            ("m5.large", None, Some(Listed::Usual(dollars(96_000)))),
+            ("trn2.48xlarge", None, None),
+            ("unheard.of", None, None),
+        ] {
+            assert_eq!(aws().price(name, region), listed, "{name} in {region:?}");
+        }
+        let price = |group, name, region| of(group).unwrap().price(name, region);
+        for (region, listed) in [
+            (Some("eastus"), Some(Listed::There(dollars(98_320_000)))),
+            (Some("westeurope"), Some(Listed::Elsewhere(dollars(98_320_000)))),
+            (None, Some(Listed::Usual(dollars(98_320_000)))),
+        ] {
+            assert_eq!(price(AZURE, "Standard_ND96isr_H100_v5", region), listed, "{region:?}");
+        }
+        assert_eq!(price(AZURE, "Standard_ND96isr_H200_v5", None), None);
+        assert_eq!(
+            price(GOOGLE, "e2-standard-4", Some("us-central1")),
+            Some(Listed::There(dollars(134_023)))
+        );
+        assert_eq!(of(GOOGLE).unwrap().usual_region(), "us-central1");
+    }
+
+    #[test]
+    fn a_zone_is_of_the_region_without_its_letter_or_number_unless_it_is_a_local_one() {
+        for (zone, region) in [
+            ("us-east-1a", "us-east-1"),
+            ("us-east-1-bos-1a", "us-east-1-bos-1"),
+            ("us-east-1", "us-east-1"),
+            ("us-central1-a", "us-central1"),
+            ("us-central1", "us-central1"),
+            ("eastus-1", "eastus"),
+            ("eastus2", "eastus2"),
+            ("test-zone-a", "test-zone-a"),
+            ("a", "a"),
+        ] {
+            assert_eq!(region_of(zone), region);
+        }
     }
 
     #[test]
     fn only_groups_of_the_provider_have_its_catalogue_and_all_types_are_there() {
-        assert!(of("eks.amazonaws.com").is_some() && of("karpenter.kwok.sh").is_none());
-        assert!(aws().types.len() > 1_300 && aws().types.is_sorted_by_key(|t| t.shape.instance_type.clone()));
-        assert!(aws().keys.is_sorted() && aws().types.iter().all(|t| t.labels.len() == aws().keys.len()));
-        assert!(TYPES.len() < 400 * 1024, "{}", TYPES.len());
+        assert!(
+            of("eks.amazonaws.com").is_some()
+                && of("karpenter.kwok.sh").is_none()
+                && of("karpenter.gcp.io").is_none()
+        );
+        for (catalogue, least) in [(aws(), 1_300), (of(AZURE).unwrap(), 940), (of(GOOGLE).unwrap(), 520)] {
+            let types = &catalogue.types;
+            assert!(types.len() > least && types.is_sorted_by_key(|t| t.shape.instance_type.clone()));
+            let keys = &catalogue.keys;
+            assert!(keys.is_sorted() && types.iter().all(|t| t.labels.len() == keys.len()));
+        }
+        for name in ["m5.large", "Standard_D4s_v5", "e2-standard-4"] {
+            assert_eq!(find(name).unwrap().shape.instance_type, name);
+        }
+        let files = ["types", "azure", "gcp"].map(|name| format!("src/plan/catalogue/{name}.json.gz"));
+        let size: u64 = files.iter().map(|path| std::fs::metadata(path).unwrap().len()).sum();
+        assert!(size < 400 * 1024, "{size}");
     }
 }

@@ -5,6 +5,7 @@
 
 use super::daemons::{gang_taint, tolerates};
 use super::demand::PodSetDemand;
+use super::misspelt::misspelt;
 use super::requirements::{
     Clash, Requirements, Values, is_label_value, is_reserved, is_well_known, normalized,
 };
@@ -33,6 +34,8 @@ pub struct Draft {
     pub requirements: Requirements,
     /// What the administrator may want to know of it.
     pub notes: Vec<String>,
+    /// Whether all its types have accelerators, for which the pods do not ask.
+    pub has_spare: bool,
     /// Keys that NodePool, policy or flavor define, so that a node must have a label for them.
     defined: BTreeSet<String>,
     /// Annotations that keep Karpenter from taking the node.
@@ -53,17 +56,10 @@ impl Draft {
     ) -> Result<Self, Obstacle> {
         let node_pool = pool.metadata.name.clone().unwrap_or_default();
         let who = format!("pod set {}", wanted.pod_set.name);
-        let tell = |reason, who: &str, clash: &Clash| {
-            Obstacle::new(
-                reason,
-                format!(
-                    "{who} asks for {} {}, but NodePool {node_pool} offers {}",
-                    clash.key, clash.asked, clash.offered
-                ),
-            )
-        };
+        let tell = |reason, who: &str, clash: &Clash| Obstacle::new(reason, clash.told(who, &node_pool));
         let clash = |who: &str, c: &Clash| tell(ObstacleReason::RequirementsClash, who, c);
-        let mut requirements = of_pool(pool).map_err(|c| clash("its own template", &c))?;
+        let mut requirements =
+            of_pool(pool).map_err(|c| clash(&format!("the template of NodePool {node_pool}"), &c))?;
         requirements.add_all(&request.policy.requirements).map_err(|c| clash("the policy", &c))?;
         let who_tier = format!("tier {}", tier.name);
         requirements.add_all(&tier.requirements).map_err(|c| clash(&who_tier, &c))?;
@@ -98,10 +94,17 @@ impl Draft {
         if let Some((key, value)) = requirements.bad_value() {
             return Err(bad_label(key, value));
         }
+        let group = &pool.spec.template.spec.node_class_ref.group;
+        if let Some((key, meant)) = misspelt(&requirements, group) {
+            let writer = writer(key, pool, request, tier).unwrap_or(who);
+            let message = format!("{writer} asks for label {key}, which no node has; did you mean {meant}?");
+            return Err(Obstacle::new(ObstacleReason::RequirementsClash, message));
+        }
         check_taints(&pool.spec.template.spec.taints, wanted, &node_pool)?;
         let repair = request.policy.do_not_repair.then_some(names::DO_NOT_REPAIR);
         let holds = [names::DO_NOT_DISRUPT].into_iter().chain(repair).collect();
-        Ok(Self { node_pool, requirements, notes: Vec::new(), defined, holds, pool: Arc::clone(pool) })
+        let (notes, pool) = (Vec::new(), Arc::clone(pool));
+        Ok(Self { node_pool, requirements, notes, has_spare: false, defined, holds, pool })
     }
 
     /// The same draft with one label held to a value, as `who` asks for.
@@ -118,17 +121,16 @@ impl Draft {
     /// Where the nodes can have none of them.
     pub fn narrowed(&self, key: &str, values: &Values, who: &str) -> Result<Self, Obstacle> {
         let mut held = self.clone();
-        held.requirements.add(key, values).map_err(|c| {
-            Obstacle::new(
-                ObstacleReason::RequirementsClash,
-                format!(
-                    "{who} asks for {} {}, but NodePool {} offers {}",
-                    c.key, c.asked, self.node_pool, c.offered
-                ),
-            )
-        })?;
+        held.requirements
+            .add(key, values)
+            .map_err(|c| Obstacle::new(ObstacleReason::RequirementsClash, c.told(who, &self.node_pool)))?;
         held.defined.insert(normalized(key).to_owned());
         Ok(held)
+    }
+
+    /// Whether the NodePool, the policy or a flavor asks for a label, rather than pods alone.
+    pub fn defines(&self, key: &str) -> bool {
+        self.defined.contains(key)
     }
 
     /// Age at which Karpenter takes the nodes away, whatever runs there; `Never` for none.
@@ -330,6 +332,17 @@ fn with_term(node: &Requirements, term: &[NodeSelectorRequirement]) -> Result<Re
     Ok(node)
 }
 
+/// Who asks for a label, if it is not the pods or a flavor.
+fn writer(key: &str, pool: &NodePool, request: &Request<'_>, tier: &Tier) -> Option<String> {
+    let is_in = |list: &[Requirement]| list.iter().any(|asked| normalized(&asked.key) == key);
+    let template = &pool.spec.template;
+    let by_pool = is_in(&template.spec.requirements) || template.metadata.labels.contains_key(key);
+    let name = pool.metadata.name.as_deref().unwrap_or_default();
+    let of_tier = is_in(&tier.requirements).then(|| format!("tier {}", tier.name));
+    let of_policy = is_in(&request.policy.requirements).then(|| "the policy".to_owned());
+    by_pool.then(|| format!("NodePool {name}")).or(of_policy).or(of_tier)
+}
+
 fn bad_label(key: &str, value: &str) -> Obstacle {
     Obstacle::new(
         ObstacleReason::RequirementsClash,
@@ -349,12 +362,16 @@ fn check_taints(taints: &[Taint], wanted: &PodSetDemand<'_>, pool: &str) -> Resu
     let tolerations: Vec<Toleration> = wanted.tolerations().cloned().collect();
     match taints.iter().find(|taint| !tolerates(&tolerations, taint)) {
         None => Ok(()),
-        Some(taint) => Err(Obstacle::new(
+        Some(Taint { key, value, effect, .. }) => Err(Obstacle::new(
             ObstacleReason::TaintNotTolerated,
             format!(
-                "pod set {} does not tolerate taint {}:{} of NodePool {pool}; add the toleration to the pods or to the \
+                "pod set {} does not tolerate taint {key}{}:{effect} of NodePool {pool}; add the toleration to the pods or to the \
                  ResourceFlavor",
-                wanted.pod_set.name, taint.key, taint.effect
+                wanted.pod_set.name,
+                value
+                    .as_ref()
+                    .filter(|value| !value.is_empty())
+                    .map_or_else(String::new, |value| format!("={value}"))
             ),
         )),
     }

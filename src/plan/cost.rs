@@ -2,10 +2,10 @@
 //!
 //! Rule: an unknown price is said to be unknown, never taken for nothing. Where a claim may become several things, a bound
 //! counts the dearest and a choice the cheapest. Nothing is dearer than on demand, so that stands for the price of spot and
-//! reserved capacity of which nothing else is known.
+//! reserved capacity of which nothing else is known. A price of another region is no bound: types are compared by it alone.
 
 use super::Plan;
-use super::catalogue;
+use super::catalogue::{self, Listed, region_of};
 use super::market::Market;
 use super::requirements::{Requirements, Values};
 use crate::api::NodeClaim;
@@ -33,22 +33,33 @@ pub struct Prices<'a> {
 /// What a gang costs an hour.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// The most that the nodes with a known price cost together.
+    /// The least that nodes cost together of what they may become and has a price.
+    pub at_least: Price,
+    /// The most of the same.
     pub at_most: Price,
-    /// The currency of that.
+    /// The currency of both.
     pub currency: Currency,
-    /// Nodes whose price is known.
+    /// Nodes of which all that they may become has a price.
     pub priced: u32,
-    /// Nodes whose price is not known.
+    /// Nodes of which only some of it has one.
+    pub partly_priced: u32,
+    /// Nodes of which nothing has one.
     pub unpriced: u32,
     /// What no price is known for.
     pub missing: BTreeSet<Unpriced>,
+    /// The region that some prices are of, as nobody says in which one the nodes would be.
+    pub usual: Option<&'static str>,
 }
 
 impl Cost {
     /// What all nodes cost, if there are any and all their prices are known.
     pub fn known(&self) -> Option<Price> {
-        (self.unpriced == 0 && self.priced > 0).then_some(self.at_most)
+        (self.not_known() == 0 && self.priced > 0).then_some(self.at_most)
+    }
+
+    /// Nodes that may become something of which no price is known.
+    pub fn not_known(&self) -> u32 {
+        self.unpriced.saturating_add(self.partly_priced)
     }
 
     /// The same for people.
@@ -59,19 +70,35 @@ impl Cost {
     /// What the nodes cost an hour, for people, behind a comma: nothing where no price is known, and what is missing where some
     /// are.
     pub fn clause(&self) -> String {
-        let Self { at_most: price, currency, .. } = *self;
-        match (self.priced, self.unpriced) {
-            (0, _) => String::new(),
-            (_, 0) => format!(", at most {} an hour", Money { price, currency }),
-            _ => format!(", at most {} an hour and {}", Money { price, currency }, self.lack()),
+        let Self { at_least, at_most: price, currency, .. } = *self;
+        let most = Money { price, currency };
+        let by = self.usual.map_or_else(String::new, |region| format!(" by {region}'s prices"));
+        match (self.priced, self.partly_priced, self.unpriced) {
+            (0, 0, _) => String::new(),
+            (_, 0, 0) => format!(", at most {most} an hour{by}"),
+            (_, 0, _) => format!(", at most {most} an hour{by} and {}", self.lack()),
+            _ if at_least < price => format!(", {at_least} to {most} an hour{by} and {}", self.lack()),
+            _ => format!(", {most} an hour{by} and {}", self.lack()),
         }
+    }
+
+    /// That prices are those of a region that nobody has named, and what to do about it, where that is so.
+    pub fn unplaced(&self) -> Option<String> {
+        self.usual.map(|region| {
+            format!(
+                "by {region}'s prices: nothing says in which region the nodes would be; list {} or {} in NodePool or tier, \
+                 or state prices under gates.budget.prices",
+                names::REGION,
+                names::ZONE
+            )
+        })
     }
 
     /// What no price is known for, in words.
     pub fn lack(&self) -> String {
-        let missing: Vec<String> = self.missing.iter().map(ToString::to_string).collect();
-        let nodes = counted(self.unpriced, "node");
-        format!("no price for {} ({nodes})", few(missing.iter().map(String::as_str)))
+        let (what, mut common) = told(&self.missing);
+        common.push(counted(self.not_known(), "node"));
+        format!("no price for {what} ({})", common.join(", "))
     }
 
     /// What is to be done about it.
@@ -79,7 +106,7 @@ impl Cost {
         if self.missing.contains(&Unpriced::OpenType) {
             "name instance types in NodePool or tier"
         } else {
-            "state prices under gates.budget.prices"
+            "let Setu read Karpenter's metrics (--karpenter-metrics), or state prices under gates.budget.prices"
         }
     }
 }
@@ -89,17 +116,36 @@ impl Cost {
 pub enum Unpriced {
     /// Nodes of a type that nobody names.
     OpenType,
-    /// An instance type with a capacity type.
-    Type(String, String),
+    /// An instance type with a capacity type, and the region where that is known.
+    Type(String, String, Option<String>),
 }
 
 impl fmt::Display for Unpriced {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::OpenType => f.write_str("nodes whose instance type is open"),
-            Self::Type(name, kind) => write!(f, "{name}, {kind}"),
+            Self::Type(name, kind, None) => write!(f, "{name}, {kind}"),
+            Self::Type(name, kind, Some(region)) => write!(f, "{name}, {kind}, {region}"),
         }
     }
+}
+
+/// What no price is known for, in words, and what several things of it have in common.
+fn told(missing: &BTreeSet<Unpriced>) -> (String, Vec<String>) {
+    let (mut names, mut kinds, mut regions) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for one in missing {
+        let Unpriced::Type(name, kind, region) = one else { continue };
+        names.insert(name.as_str());
+        kinds.insert(kind.as_str());
+        regions.extend(region.as_deref());
+    }
+    if missing.len() < 2 || missing.contains(&Unpriced::OpenType) {
+        let all: Vec<String> = missing.iter().map(ToString::to_string).collect();
+        return (few(all.iter().map(String::as_str)), Vec::new());
+    }
+    let any_of = |values: BTreeSet<&str>| values.into_iter().collect::<Vec<_>>().join(" or ");
+    let common = [any_of(kinds), any_of(regions)];
+    (few(names.into_iter()), common.into_iter().filter(|words| !words.is_empty()).collect())
 }
 
 /// What one instance type is asked for.
@@ -116,10 +162,67 @@ impl Wanted<'_> {
         listed.unwrap_or_else(|| BTreeSet::from([ON_DEMAND.to_owned()]))
     }
 
-    /// The region, or a zone of it.
-    fn place(&self) -> Option<&str> {
+    /// The region, or that of a zone.
+    fn region(&self) -> Option<&str> {
         let first = |key| self.requirements.get(key).and_then(Values::listed).and_then(|all| all.first());
-        first(names::REGION).or_else(|| first(names::ZONE)).map(String::as_str)
+        first(names::REGION).or_else(|| first(names::ZONE)).map(|place| region_of(place))
+    }
+}
+
+/// What a node may cost.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    least: Price,
+    most: Price,
+    of: Region,
+}
+
+/// Of which region a price is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Region {
+    /// Of the right one.
+    Right,
+    /// Of this one, as none is named.
+    Usual(&'static str),
+    /// Of the provider's usual one, though another one is named.
+    Wrong,
+}
+
+impl Region {
+    /// The usual region of a provider, if it is that.
+    const fn usual(self) -> Option<&'static str> {
+        if let Self::Usual(region) = self { Some(region) } else { None }
+    }
+}
+
+/// What a node may cost, by what it may become.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    /// The lowest price and the highest, of what has one.
+    pub known: Option<(Price, Price)>,
+    /// The region that some prices are of, as nobody says in which one the node would be.
+    pub usual: Option<&'static str>,
+    /// What no price is known for.
+    pub missing: BTreeSet<Unpriced>,
+}
+
+impl Spread {
+    fn add(&mut self, found: Result<Range, Unpriced>) {
+        match found {
+            Ok(Range { least, most, of }) => {
+                self.usual = self.usual.or(of.usual());
+                let (lowest, highest) = self.known.unwrap_or((least, most));
+                self.known = Some((lowest.min(least), highest.max(most)));
+            }
+            Err(unpriced) => {
+                self.missing.insert(unpriced);
+            }
+        }
+    }
+
+    /// The highest price, where everything has one.
+    pub fn dearest(&self) -> Option<Price> {
+        self.known.filter(|_| self.missing.is_empty()).map(|(_, highest)| highest)
     }
 }
 
@@ -134,21 +237,39 @@ impl Prices<'_> {
         let wanted = Wanted { requirements, group };
         let allowed = requirements.get(names::CAPACITY_TYPE);
         let kinds = KINDS.into_iter().filter(|kind| allowed.is_none_or(|v| v.allows(kind)));
-        kinds.filter_map(|kind| self.range(instance_type, kind, &wanted)).map(|(least, _)| least).min()
+        kinds.filter_map(|kind| self.range(instance_type, kind, &wanted)).map(|range| range.least).min()
     }
 
-    /// The highest price that a node of this type and with these requirements may have.
-    pub fn dearest_of(&self, instance_type: &str, requirements: &Requirements, group: &str) -> Option<Price> {
-        self.highest(instance_type, &Wanted { requirements, group }).flatten().max()
+    /// The lowest price that a node of this claim may have, as far as prices are known.
+    pub fn least(&self, claim: &NodeClaim) -> Option<Price> {
+        self.by_price(claim).into_iter().find_map(|(_, price)| price)
     }
 
-    /// The highest price that a node of this claim may have.
-    ///
-    /// # Errors
-    /// What no price is known for, among what it may become.
-    pub fn dearest(&self, claim: &NodeClaim) -> Result<Price, Unpriced> {
+    /// The instance types that a claim lists, each with the lowest price that it may have: the cheapest first.
+    pub fn by_price(&self, claim: &NodeClaim) -> Vec<(String, Option<Price>)> {
         let mut requirements = Requirements::default();
-        requirements.add_all(&claim.spec.requirements).map_err(|_| Unpriced::OpenType)?;
+        // What cannot be read narrows nothing.
+        let _ = requirements.add_all(&claim.spec.requirements);
+        let group = &claim.spec.node_class_ref.group;
+        let types = requirements.get(names::INSTANCE_TYPE).and_then(Values::listed).into_iter().flatten();
+        let mut types: Vec<_> =
+            types.map(|name| (name.clone(), self.cheapest(name, &requirements, group))).collect();
+        types.sort_by_key(|(_, price)| price.map_or(u64::MAX, |price| price.micros));
+        types
+    }
+
+    /// The highest price that a node of this type and with these requirements may have; none where it may be bought as
+    /// something that has no price.
+    pub fn dearest_of(&self, instance_type: &str, requirements: &Requirements, group: &str) -> Option<Price> {
+        let mut spread = Spread::default();
+        self.ranges(instance_type, &Wanted { requirements, group }).for_each(|found| spread.add(found));
+        spread.dearest()
+    }
+
+    /// What a node of this claim may cost.
+    pub fn spread(&self, claim: &NodeClaim) -> Spread {
+        let mut requirements = Requirements::default();
+        let is_read = requirements.add_all(&claim.spec.requirements).is_ok();
         for key in [names::CAPACITY_TYPE, names::INSTANCE_TYPE, names::ZONE, names::REGION] {
             let launched_as = claim.label(key);
             if !launched_as.is_empty() {
@@ -156,15 +277,16 @@ impl Prices<'_> {
                 let _ = requirements.add(key, &Values::one(launched_as));
             }
         }
-        let types = requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
+        let types = requirements.get(names::INSTANCE_TYPE).and_then(Values::listed).filter(|_| is_read);
         let wanted = Wanted { requirements: &requirements, group: &claim.spec.node_class_ref.group };
-        let mut dearest = None;
+        let mut spread = Spread::default();
         for name in types.into_iter().flatten() {
-            for price in self.highest(name, &wanted) {
-                dearest = dearest.max(Some(price?));
-            }
+            self.ranges(name, &wanted).for_each(|found| spread.add(found));
         }
-        dearest.ok_or(Unpriced::OpenType)
+        if spread.known.is_none() && spread.missing.is_empty() {
+            spread.missing.insert(Unpriced::OpenType);
+        }
+        spread
     }
 
     /// What all nodes of a plan cost.
@@ -176,61 +298,70 @@ impl Prices<'_> {
     pub fn of_nodes<'c>(&self, nodes: impl IntoIterator<Item = (&'c NodeClaim, u32)>) -> Cost {
         let mut cost = Cost { currency: self.currency(), ..Cost::default() };
         for (claim, count) in nodes {
-            match self.dearest(claim) {
-                Ok(price) => {
-                    cost.priced = cost.priced.saturating_add(count);
-                    cost.at_most = cost.at_most.plus(times(price, count));
-                }
-                Err(unpriced) => {
-                    cost.unpriced = cost.unpriced.saturating_add(count);
-                    cost.missing.insert(unpriced);
-                }
-            }
+            let Spread { known, usual, missing } = self.spread(claim);
+            let nodes = match (known, missing.is_empty()) {
+                (Some(_), true) => &mut cost.priced,
+                (Some(_), false) => &mut cost.partly_priced,
+                (None, _) => &mut cost.unpriced,
+            };
+            *nodes = nodes.saturating_add(count);
+            let (lowest, highest) = known.unwrap_or_default();
+            cost.at_least = cost.at_least.plus(times(lowest, count));
+            cost.at_most = cost.at_most.plus(times(highest, count));
+            cost.usual = cost.usual.or(usual);
+            cost.missing.extend(missing);
         }
         cost
     }
 
-    /// The highest price of a type with each capacity type that is possible.
-    fn highest(
+    /// What a type costs with each capacity type that is possible.
+    fn ranges(
         &self,
         instance_type: &str,
         wanted: &Wanted<'_>,
-    ) -> impl Iterator<Item = Result<Price, Unpriced>> {
+    ) -> impl Iterator<Item = Result<Range, Unpriced>> {
         wanted.kinds().into_iter().map(move |kind| {
-            let range = self.range(instance_type, &kind, wanted);
-            range.map(|(_, most)| most).ok_or_else(|| Unpriced::Type(instance_type.to_owned(), kind))
+            let range = self.range(instance_type, &kind, wanted).filter(|range| range.of != Region::Wrong);
+            range.ok_or_else(|| {
+                let region = catalogue::of(wanted.group).and_then(|_| wanted.region());
+                Unpriced::Type(instance_type.to_owned(), kind, region.map(str::to_owned))
+            })
         })
     }
 
     /// The lowest and the highest price of a type with this capacity type.
-    fn range(&self, instance_type: &str, kind: &str, wanted: &Wanted<'_>) -> Option<(Price, Price)> {
+    fn range(&self, instance_type: &str, kind: &str, wanted: &Wanted<'_>) -> Option<Range> {
+        let right = |least: Price, most: Price| Range { least, most, of: Region::Right };
         let stated = |kind: &str| self.budget.prices.as_ref()?.get(instance_type)?.get(kind).copied();
         if let Some(price) = stated(kind) {
-            return Some((price, price));
+            return Some(right(price, price));
         }
         let zones = wanted.requirements.get(names::ZONE);
         let allowed = |zone: &str| zones.is_none_or(|zones| zones.allows(zone));
-        let told = |kind: &str| -> Option<(Price, Price)> {
-            let prices: Vec<Price> = self.market?.prices(instance_type, kind, allowed).collect();
-            Some((prices.iter().copied().min()?, prices.iter().copied().max()?))
+        // Where one of the offerings has no price, the others' say nothing of it.
+        let told = |kind: &str| -> Option<Range> {
+            let prices: Option<Vec<Price>> = self.market?.prices(instance_type, kind, allowed).collect();
+            let prices = prices?;
+            Some(right(prices.iter().copied().min()?, prices.iter().copied().max()?))
         };
-        let of_catalogue = || catalogue::of(wanted.group)?.price(instance_type, wanted.place());
-        let on_demand = || {
-            let stated = stated(ON_DEMAND).map(|price| (price, price));
-            let told = || told(ON_DEMAND);
-            stated.or_else(told).or_else(|| of_catalogue().map(|price| (price, price)))
+        let of_catalogue = || {
+            let catalogue = catalogue::of(wanted.group)?;
+            let (price, of) = match catalogue.price(instance_type, wanted.region())? {
+                Listed::There(price) => (price, Region::Right),
+                Listed::Usual(price) => (price, Region::Usual(catalogue.usual_region())),
+                Listed::Elsewhere(price) => (price, Region::Wrong),
+            };
+            Some(Range { least: price, most: price, of })
         };
-        let (least, most) = told(kind).or_else(on_demand)?;
-        let factor = self.budget.multiplier(instance_type, kind);
-        Some((scaled(least, factor), scaled(most, factor)))
+        if let Some(bound) = stated(ON_DEMAND).filter(|_| told(kind).is_none()) {
+            return Some(right(bound, bound));
+        }
+        let range = told(kind).or_else(|| told(ON_DEMAND)).or_else(of_catalogue)?;
+        let family = catalogue::of(wanted.group).and_then(|catalogue| catalogue.family(instance_type));
+        let family = family.or_else(|| instance_type.split('.').next()).unwrap_or_default();
+        let factor = self.budget.multiplier(instance_type, family, kind);
+        Some(Range { least: scaled(range.least, factor), most: scaled(range.most, factor), ..range })
     }
-}
-
-/// What nodes cost by the catalogue alone, for who does not know the policy of the controller.
-pub fn by_list<'c>(claims: impl IntoIterator<Item = &'c NodeClaim>) -> Cost {
-    let budget = Budget::default();
-    let nodes = claims.into_iter().map(|claim| (claim, 1));
-    Prices { budget: &budget, market: None }.of_nodes(nodes)
 }
 
 /// A number that claims with the same price have in common, by whichever prices of their check, as long as none changes.
@@ -276,7 +407,7 @@ mod tests {
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
             "spec": {"requirements": requirements, "nodeClassRef": {}},
         }));
-        Prices { budget: &budget, market: None }.dearest(&claim.unwrap()).ok()
+        Prices { budget: &budget, market: None }.spread(&claim.unwrap()).dearest()
     }
 
     #[test]
@@ -297,8 +428,7 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
             }))
             .unwrap()
         };
-        let of_catalogue =
-            catalogue::of("karpenter.k8s.aws").unwrap().price("p5.48xlarge", Some("us-east-1")).unwrap();
+        let of_catalogue = "55.04".parse().unwrap();
         let budget = |value: Value| -> Budget { serde_json::from_value(value).unwrap() };
         let half = budget(json!({"multiplier": {"p5": "0.5", "on-demand": "0.1"}}));
         let none = Budget::default();
@@ -310,12 +440,137 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
             (&half, "on-demand", "us-east-1a", scaled(of_catalogue, Some("0.5".parse().unwrap()))),
         ] {
             let prices = Prices { budget, market: Some(&market) };
-            assert_eq!(prices.dearest(&claim(kind, zone)), Ok(expected), "{kind} {zone}");
+            let spread = prices.spread(&claim(kind, zone));
+            assert_eq!((spread.dearest(), spread.usual), (Some(expected), None), "{kind} {zone}");
         }
         let prices = Prices { budget: &none, market: None };
         let mut other = claim("spot", "us-east-1a");
         other.spec.node_class_ref.group = "karpenter.kwok.sh".to_owned();
-        assert_eq!(prices.dearest(&other), Err(Unpriced::Type("p5.48xlarge".to_owned(), "spot".to_owned())));
+        let unpriced = Unpriced::Type("p5.48xlarge".to_owned(), "spot".to_owned(), None);
+        assert_eq!(prices.spread(&other), Spread { missing: [unpriced].into(), ..Spread::default() });
+    }
+
+    #[test]
+    fn a_price_of_another_region_is_no_bound_and_one_of_no_region_is_told_as_what_it_is() {
+        let of = |place: Option<(&str, &str)>, budget: &Budget| -> Cost {
+            let is = |(key, value): (&str, &str)| json!({"key": key, "operator": "In", "values": [value]});
+            let requirements: Vec<Value> =
+                [Some((names::INSTANCE_TYPE, "p5.48xlarge")), place].into_iter().flatten().map(is).collect();
+            let claim: NodeClaim = serde_json::from_value(json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
+                "spec": {"requirements": requirements, "nodeClassRef": {"group": "karpenter.k8s.aws"}},
+            }))
+            .unwrap();
+            Prices { budget, market: None }.of_nodes([(&claim, 2)])
+        };
+        let (none, stated) = (Budget::default(), json!({"prices": {"p5.48xlarge": {"on-demand": "60"}}}));
+        let stated: Budget = serde_json::from_value(stated).unwrap();
+        for place in [(names::ZONE, "eu-central-1b"), (names::REGION, "eu-central-1")] {
+            let cost = of(Some(place), &none);
+            assert_eq!(cost.lack(), "no price for p5.48xlarge, on-demand, eu-central-1 (2 nodes)");
+            assert_eq!(of(Some(place), &stated).clause(), ", at most 120 USD an hour");
+        }
+        let usual = of(None, &none);
+        assert!(usual.clause().ends_with(" USD an hour by us-east-1's prices"), "{}", usual.clause());
+        assert!(usual.unplaced().unwrap().starts_with("by us-east-1's prices: nothing says"));
+        let right = of(Some((names::ZONE, "us-east-1a")), &none);
+        assert_eq!((right.usual, right.unplaced(), right.at_most), (None, None, usual.at_most));
+        let requirements = |zone: &str| {
+            let mut requirements = Requirements::default();
+            requirements.add(names::ZONE, &Values::one(zone)).unwrap();
+            requirements
+        };
+        let prices = Prices { budget: &none, market: None };
+        let least = |zone| prices.cheapest("p5.48xlarge", &requirements(zone), "karpenter.k8s.aws");
+        assert_eq!(least("eu-central-1a"), least("us-east-1a"), "types are compared by it");
+    }
+
+    #[test]
+    fn a_stated_price_has_no_factor_and_an_offering_without_a_price_leaves_its_type_to_the_bound() {
+        let spot = json!(["spot"]);
+        let budget = |more: &Value| -> Budget {
+            let mut budget = json!({"prices": {"p5.48xlarge": {"on-demand": "60"}}});
+            budget.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            serde_json::from_value(budget).unwrap()
+        };
+        let claim: NodeClaim = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
+            "spec": {"nodeClassRef": {}, "requirements": [
+                {"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge"]},
+                {"key": names::CAPACITY_TYPE, "operator": "In", "values": spot},
+            ]},
+        }))
+        .unwrap();
+        let dearest = |budget: &Budget, market: Option<&Market>| {
+            Prices { budget, market }.spread(&claim).dearest().unwrap().to_string()
+        };
+        assert_eq!(dearest(&budget(&json!({"multiplier": {"p5": "0.5"}})), None), "60");
+        let page = |of_b: &str| {
+            let line = |metric: &str, zone: &str, value: &str| {
+                format!(
+                    "karpenter_cloudprovider_instance_type_offering_{metric}{{instance_type=\"p5.48xlarge\",\
+                     capacity_type=\"spot\",zone=\"{zone}\"}} {value}\n"
+                )
+            };
+            let page = line("available", "a", "1")
+                + &line("price_estimate", "a", "5")
+                + &line("available", "b", of_b);
+            Market::read(&page, jiff::Timestamp::UNIX_EPOCH).unwrap()
+        };
+        assert_eq!(dearest(&budget(&json!({})), Some(&page("0"))), "5", "b is out");
+        assert_eq!(dearest(&budget(&json!({})), Some(&page("1"))), "60", "b may cost as much as on demand");
+    }
+
+    #[test]
+    fn a_factor_of_a_family_counts_for_the_types_of_each_provider() {
+        for (group, family, name, full, half) in [
+            ("karpenter.k8s.aws", "p5", "p5.48xlarge", "55.04", "27.52"),
+            ("karpenter.k8s.gcp", "a2", "a2-highgpu-1g", "3.68", "1.84"),
+            ("karpenter.azure.com", "N", "Standard_NC24ads_A100_v4", "3.68", "1.84"),
+        ] {
+            let requirements = Requirements::default();
+            let price = |multiplier: &Value| {
+                let budget = serde_json::from_value(json!({"multiplier": multiplier})).unwrap();
+                let prices = Prices { budget: &budget, market: None };
+                prices.cheapest(name, &requirements, group).unwrap().to_string()
+            };
+            assert_eq!(
+                (price(&json!({})), price(&json!({family: "0.5"}))),
+                (full.into(), half.into()),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn types_without_a_price_are_named_and_those_with_one_are_told_from_the_cheapest_to_the_dearest() {
+        let cost = |types: &[&str], nodes: u32| -> Cost {
+            let claim: NodeClaim = serde_json::from_value(json!({
+                "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
+                "spec": {
+                    "requirements": [{"key": names::INSTANCE_TYPE, "operator": "In", "values": types}],
+                    "nodeClassRef": {"group": "example.com"},
+                },
+            }))
+            .unwrap();
+            let budget = json!({"prices": {"a": {"on-demand": "13.36"}, "b": {"on-demand": "98.32"}}});
+            Prices { budget: &serde_json::from_value(budget).unwrap(), market: None }
+                .of_nodes([(&claim, nodes)])
+        };
+        for (types, clause) in [
+            (vec!["a", "b"], ", at most 196.64 USD an hour"),
+            (
+                vec!["a", "b", "c", "d"],
+                ", 26.72 to 196.64 USD an hour and no price for c, d (on-demand, 2 nodes)",
+            ),
+            (vec!["a", "c"], ", 26.72 USD an hour and no price for c, on-demand (2 nodes)"),
+            (vec!["c"], ""),
+        ] {
+            let cost = cost(&types, 2);
+            assert_eq!(cost.clause(), clause);
+            let is_known = types.len() == 2 && types[1] == "b";
+            assert_eq!(cost.known().is_some(), is_known, "a budget is kept by {types:?}");
+        }
     }
 
     #[test]

@@ -43,6 +43,11 @@ pub struct PodSetDemand<'a> {
 }
 
 impl PodSetDemand<'_> {
+    /// Whether a pod asks for devices.
+    pub fn asks_devices(&self) -> bool {
+        self.each.iter().any(|(key, quantity)| resources::is_device(key) && resources::is_positive(quantity))
+    }
+
     /// What its pods tolerate, by themselves or by a flavor.
     pub fn tolerations(&self) -> impl Iterator<Item = &Toleration> {
         self.spec.tolerations.iter().chain(self.flavors.iter().flat_map(|flavor| &flavor.spec.tolerations))
@@ -227,7 +232,10 @@ fn placed(cluster: &Cluster<'_>, pod_set: &str) -> u32 {
 }
 
 /// What one pod takes.
-fn each(cluster: &Cluster<'_>, pod_set: &PodSet) -> Result<ResourceList, Obstacle> {
+///
+/// # Errors
+/// The request that cannot be read.
+pub fn each(cluster: &Cluster<'_>, pod_set: &PodSet) -> Result<ResourceList, Obstacle> {
     let defaults = Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: cluster.runtime_classes };
     resources::of_pod(&pod_set.template.spec, defaults)
         .map_err(|e| super::bad_quantity(&format!("pod set {}", pod_set.name), &e))

@@ -1,15 +1,24 @@
-//! What Karpenter says of offerings on its own metrics page: which it holds for out of capacity, and what each costs.
+//! What Karpenter says of offerings on its own metrics page: which it holds for out of capacity, what each costs, and how large
+//! the machine is.
 //!
-//! Source: `karpenter_cloudprovider_instance_type_offering_available` and `…_offering_price_estimate` of Karpenter 1.x,
-//! which it sets anew each minute for the instance types of all NodePools.
+//! Source: `karpenter_cloudprovider_instance_type_offering_available`, `…_offering_price_estimate`, `…_cpu_cores` and
+//! `…_memory_bytes` of karpenter-provider-aws, which sets them anew each minute for the instance types of all NodePools.
 
 use super::offering::{ANY, Offering, What};
 use crate::api::amount::Price;
+use crate::api::pod::ResourceList;
 use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 const AVAILABLE: &str = "karpenter_cloudprovider_instance_type_offering_available";
 const PRICE: &str = "karpenter_cloudprovider_instance_type_offering_price_estimate";
+const CORES: &str = "karpenter_cloudprovider_instance_type_cpu_cores";
+const MEMORY: &str = "karpenter_cloudprovider_instance_type_memory_bytes";
+/// Cores of a machine that are believed, and bytes of memory: from 256 MiB to 64 TiB.
+const BELIEVED_CORES: RangeInclusive<f64> = 1.0..=4_096.0;
+const BELIEVED_BYTES: RangeInclusive<f64> = 268_435_456.0..=70_368_744_177_664.0;
 /// Dearest price an hour that is believed.
 const DEAREST: f64 = 100_000.0;
 const MICROS: f64 = 1_000_000.0;
@@ -18,6 +27,8 @@ const MICROS: f64 = 1_000_000.0;
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Market {
     offers: BTreeMap<Place, Offer>,
+    /// Cores and memory of machines, before anything is taken off.
+    sizes: BTreeMap<String, ResourceList>,
     /// When the page was read.
     pub seen: Timestamp,
 }
@@ -33,7 +44,7 @@ struct Offer {
 
 /// A page that says nothing of offerings.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the page has no {AVAILABLE}; name the metrics endpoint of Karpenter 1.0 or later")]
+#[error("the page has no {AVAILABLE}; name the metrics endpoint of Karpenter 1.0 or later on AWS")]
 pub struct NoOffers;
 
 impl Market {
@@ -43,6 +54,7 @@ impl Market {
     /// The page names no offering.
     pub fn read(page: &str, seen: Timestamp) -> Result<Self, NoOffers> {
         let mut offers = BTreeMap::<Place, Offer>::new();
+        let mut sizes = BTreeMap::<String, ResourceList>::new();
         for line in page.lines() {
             let Some((name, labels, value)) = sample(line) else { continue };
             let of = |key: &str| labels.iter().find(|(k, _)| *k == key).map(|(_, v)| v.clone());
@@ -58,13 +70,39 @@ impl Market {
                         offers.entry(place).or_default().price = Some(price);
                     }
                 }
+                CORES | MEMORY => {
+                    let (resource, believed) =
+                        if name == CORES { ("cpu", BELIEVED_CORES) } else { ("memory", BELIEVED_BYTES) };
+                    let whole = believed.contains(&value).then(|| whole(value));
+                    if let (Some(instance_type), Some(whole)) = (of("instance_type"), whole) {
+                        sizes.entry(instance_type).or_default().insert(resource.to_owned(), whole);
+                    }
+                }
                 _ => {}
             }
         }
         if offers.values().all(|offer| offer.available.is_none()) {
             return Err(NoOffers);
         }
-        Ok(Self { offers, seen })
+        Ok(Self { offers, sizes, seen })
+    }
+
+    /// Cores and memory of a machine of this type, before anything is taken off, where both are told.
+    pub fn size(&self, instance_type: &str) -> Option<&ResourceList> {
+        self.sizes.get(instance_type).filter(|size| size.len() == 2)
+    }
+
+    /// Whether all offerings of an instance type that are allowed, by zone and capacity type, are out of capacity.
+    pub fn is_out(&self, instance_type: &str, allowed: impl Fn(&str, &str) -> bool) -> bool {
+        let allowed = self.of_type(instance_type).filter(|((_, zone, kind), _)| allowed(zone, kind));
+        let mut available = allowed.filter_map(|(_, offer)| offer.available).peekable();
+        available.peek().is_some() && available.all(|available| !available)
+    }
+
+    /// All offerings of an instance type.
+    fn of_type<'m>(&'m self, instance_type: &'m str) -> impl Iterator<Item = (&'m Place, &'m Offer)> {
+        let from = (instance_type.to_owned(), String::new(), String::new());
+        self.offers.range(from..).take_while(move |((name, ..), _)| name == instance_type)
     }
 
     /// What is out of capacity, also for any zone or any capacity type where nothing of it is left.
@@ -91,19 +129,34 @@ impl Market {
             .collect()
     }
 
-    /// Prices an hour of an instance type of this capacity type, in the zones that are allowed.
+    /// Whether anything costs less by it than by this one, or has a price that had none.
+    pub fn is_cheaper_than(&self, before: Option<&Self>) -> bool {
+        let price_before = |place: &Place| before.and_then(|market| market.offers.get(place)?.price);
+        let fell = |(place, offer): (&Place, &Offer)| {
+            offer.price.is_some_and(|now| price_before(place).is_none_or(|before| now < before))
+        };
+        self.offers.iter().any(fell)
+    }
+
+    /// Prices an hour of an instance type of this capacity type, in the zones that are allowed; none for an offering that may
+    /// be had and of which no price is told.
     pub fn prices<'m>(
         &'m self,
         instance_type: &'m str,
         capacity_type: &'m str,
         allowed: impl Fn(&str) -> bool + 'm,
-    ) -> impl Iterator<Item = Price> + 'm {
-        let from = (instance_type.to_owned(), String::new(), String::new());
-        let of_type = self.offers.range(from..).take_while(move |((name, ..), _)| name == instance_type);
-        of_type
+    ) -> impl Iterator<Item = Option<Price>> + 'm {
+        self.of_type(instance_type)
             .filter(move |((_, zone, kind), _)| kind == capacity_type && allowed(zone))
-            .filter_map(|(_, offer)| offer.price)
+            .filter(|(_, offer)| offer.price.is_some() || offer.available != Some(false))
+            .map(|(_, offer)| offer.price)
     }
+}
+
+/// A number of cores or bytes.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within bounds")]
+fn whole(value: f64) -> Quantity {
+    Quantity((value.round() as u64).to_string())
 }
 
 fn price(value: f64) -> Option<Price> {
@@ -162,6 +215,10 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="on-
 karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="spot",instance_type="p5.48xlarge",zone="b"} -1
 karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="spot",instance_type="p5.48xlarge",zone="a"} NaN
 karpenter_cloudprovider_instance_type_offering_price_estimate{capacity_type="spot",instance_type="g5.
+karpenter_cloudprovider_instance_type_cpu_cores{instance_type="p5.48xlarge"} 192
+karpenter_cloudprovider_instance_type_memory_bytes{instance_type="p5.48xlarge"} 2.199023255552e+12
+karpenter_cloudprovider_instance_type_cpu_cores{instance_type="p5.4xlarge"} 16
+karpenter_cloudprovider_instance_type_memory_bytes{instance_type="p5.4xlarge"} -1
 go_goroutines 12
 "#;
 
@@ -180,12 +237,61 @@ go_goroutines 12
     #[test]
     fn prices_are_read_and_absurd_ones_left_out() {
         let prices = |kind: &str| -> Vec<String> {
-            market().prices("p5.48xlarge", kind, |_| true).map(|p| p.to_string()).collect()
+            market().prices("p5.48xlarge", kind, |_| true).flatten().map(|p| p.to_string()).collect()
         };
         assert_eq!(prices("on-demand"), ["98.32"]);
         assert!(prices("spot").is_empty());
         assert_eq!(market().prices("p5.48xlarge", "on-demand", |zone| zone == "a").count(), 0);
         assert_eq!(market().prices("p5", "on-demand", |_| true).count(), 0);
+    }
+
+    #[test]
+    fn absurd_sizes_are_left_out() {
+        for (cores, bytes, believed) in [
+            ("2", "8e9", true),
+            ("1e6", "8e9", false),
+            ("2", "1e15", false),
+            ("2", "1", false),
+            ("0.5", "8e9", false),
+        ] {
+            let page = format!(
+                "{AVAILABLE}{{instance_type=\"m5.large\",capacity_type=\"spot\",zone=\"a\"}} 1\n\
+                 {CORES}{{instance_type=\"m5.large\"}} {cores}\n{MEMORY}{{instance_type=\"m5.large\"}} {bytes}\n"
+            );
+            let market = Market::read(&page, Timestamp::UNIX_EPOCH).unwrap();
+            assert_eq!(market.size("m5.large").is_some(), believed, "{cores} {bytes}");
+        }
+    }
+
+    #[test]
+    fn machines_have_the_size_that_is_told_where_cores_and_memory_are() {
+        let market = market();
+        let size = market.size("p5.48xlarge").unwrap();
+        assert_eq!((size["cpu"].0.as_str(), size["memory"].0.as_str()), ("192", "2199023255552"));
+        assert_eq!(market.size("p5.4xlarge"), None);
+    }
+
+    #[test]
+    fn a_page_is_cheaper_only_where_a_price_fell_or_became_known() {
+        let page = |prices: &str| {
+            let line = |(nth, price): (usize, &str)| {
+                format!("{PRICE}{{capacity_type=\"spot\",instance_type=\"t{nth}\",zone=\"a\"}} {price}\n")
+            };
+            let available =
+                format!("{AVAILABLE}{{capacity_type=\"spot\",instance_type=\"t0\",zone=\"a\"}} 1\n");
+            let lines: String = prices.split(' ').enumerate().map(line).collect();
+            Market::read(&(available + &lines), Timestamp::UNIX_EPOCH).unwrap()
+        };
+        for (before, now, cheaper) in [
+            ("2 3", "2 3", false),
+            ("2 3", "2.5 3.5", false),
+            ("2 3", "9 2.9", true),
+            ("2", "2 3", true),
+            ("2 3", "2", false),
+        ] {
+            assert_eq!(page(now).is_cheaper_than(Some(&page(before))), cheaper, "{before} then {now}");
+        }
+        assert!(page("2").is_cheaper_than(None));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Read in this order: `outcome` (what planning comes to) → `demand` (which pod sets, how many pods) →
 //! `tiers` and `pools` (the ways to get nodes; uses `reservations`) → `claim` (what a NodeClaim looks like; uses
-//! `requirements`, `resources`, `daemons`) → `slots` (how many; uses `shapes`, `sightings`, `catalogue`, `apart`, `packing`) → `gates` (may
+//! `requirements`, `misspelt`, `resources`, `daemons`) → `slots` (how many; uses `shapes`, `sightings`, `catalogue`, `apart`, `packing`) → `gates` (may
 //! it be bought now) → `merge` (will Kueue be able to start the pods there).
 //!
 //! Rule: sizes, shapes and pools come from the admission, the pod sets and the administrator's
@@ -19,6 +19,7 @@ pub mod gates;
 pub mod lifetime;
 pub mod market;
 pub mod merge;
+mod misspelt;
 pub mod offering;
 pub mod outcome;
 pub mod packing;
@@ -58,7 +59,7 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use market::Market;
 use offering::Offering;
 pub use outcome::{Most, Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
-use passed::PassedOver;
+use passed::{PassedOver, Shortage};
 pub use reserved::Reservation;
 use shapes::Shape;
 use std::collections::{BTreeMap, BTreeSet};
@@ -241,6 +242,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
     };
     let mut short = None;
     let mut closed: Vec<(&Choice, Obstacle)> = Vec::new();
+    let mut out: Vec<(&Choice, Shortage)> = Vec::new();
     for (index, choice) in (0..).zip(&choices).skip(usize::try_from(first.min(last)).unwrap_or(usize::MAX)) {
         match look(index, choice) {
             Ok(plan) => {
@@ -249,12 +251,22 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
                     _ => !plan.is_short(cluster.short),
                 };
                 if taken {
-                    return Outcome::Provision(passed::told(plan, &choices, &closed));
+                    return Outcome::Provision(passed::told(
+                        cluster,
+                        request.policy,
+                        plan,
+                        &choices,
+                        &closed,
+                        &out,
+                    ));
                 }
+                let shortage = passed::shortage(cluster, &plan);
                 let is_next = match request.ways {
                     Ways::Like(claim) => needs.narrows() && plan.has_narrower(claim),
-                    Ways::From(_) | Ways::Accepted { .. } => true,
+                    // What was seen to run out is tried again, and what Karpenter holds for out is not.
+                    _ => shortage.as_ref().is_none_or(|shortage| shortage.told_until.is_none()),
                 };
+                out.extend(shortage.map(|shortage| (choice, shortage)));
                 short = short.or(Some(plan).filter(|_| is_next));
             }
             // Another way would be taken only because this one was looked at too early.
@@ -265,11 +277,9 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
         }
     }
     if let Some(plan) = short {
-        return Outcome::Provision(passed::told(plan, &choices, &closed));
+        return Outcome::Provision(passed::told(cluster, request.policy, plan, &choices, &closed, &out));
     }
-    let closed: Vec<_> =
-        closed.into_iter().map(|(choice, obstacle)| (choice.name.as_str(), obstacle)).collect();
-    outcome::closed(&closed)
+    outcome::closed(&passed::obstacles(&choices, &closed, &out))
 }
 
 /// Whether a moment is waited for what stands in the way, rather than another way looked for.
@@ -320,6 +330,8 @@ pub struct Surveyed {
     pub reports: Vec<gates::Report>,
     /// NodePools that do not come into question for it.
     pub passed_over: Vec<PassedOver>,
+    /// That its nodes have no capacity anywhere, and who says so.
+    pub shortage: Option<String>,
 }
 
 /// Every way to get the nodes of a gang, with what each gate says.
@@ -333,7 +345,9 @@ pub fn survey(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Vec<Survey
     let look = |choice: Choice| {
         let plan = nodes(cluster, request, &needs, &choice).map(|plan| priced(cluster, request, plan));
         let reports = plan.as_ref().map(|plan| gates::ask(cluster, request, plan)).unwrap_or_default();
-        Surveyed { name: choice.name, plan, reports, passed_over: choice.passed_over }
+        let shortage = plan.as_ref().ok().and_then(|plan| passed::shortage(cluster, plan));
+        let shortage = shortage.map(|shortage| shortage.words);
+        Surveyed { name: choice.name, plan, reports, passed_over: choice.passed_over, shortage }
     };
     Ok(needs.choices(cluster, request).into_iter().map(look).collect())
 }

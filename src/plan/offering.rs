@@ -12,10 +12,13 @@ use crate::api::node_claim::Requirement;
 use crate::digest::hex_digest;
 use crate::names;
 use crate::policy::Policy;
+use jiff::SignedDuration;
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::fmt;
 
+/// How long a shortage of capacity is remembered, as long as AWS' own cache.
+pub const REMEMBERED: SignedDuration = SignedDuration::from_mins(3);
 /// Stands for whatever zone or capacity type the provider takes.
 pub const ANY: &str = "any";
 /// More combinations than this are told by their NodePool.

@@ -14,10 +14,13 @@ use crate::digest::hex_digest;
 use crate::names;
 use crate::words::counted;
 use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
 
+/// What is said where every way is closed for its own reason, before these.
+pub const NO_TIER: &str = "no tier will do";
 /// Most ways whose obstacles are told one by one.
 const TOLD: usize = 4;
 
@@ -66,7 +69,7 @@ pub struct Obstacle {
 }
 
 /// Kinds of obstacles.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names say it, and the messages say more")]
 pub enum ObstacleReason {
     NodePoolMissing,
@@ -85,6 +88,7 @@ pub enum ObstacleReason {
     ReservationOpensLater,
     ReservationClosesFirst,
     LimitExceeded,
+    LimitTooSmall,
     AmountUnknown,
     TooManyNodes,
     TooLarge,
@@ -121,6 +125,11 @@ impl ObstacleReason {
         matches!(self, Self::OtherChecks | Self::DryRun)
     }
 
+    /// Whether it says that something is broken or being changed, and nothing of how the plan would be otherwise.
+    pub fn is_passing(self) -> bool {
+        matches!(self, Self::NoPolicy | Self::NodePoolEdited)
+    }
+
     /// Whether only another policy or another Workload helps, so that quota need not be held for it.
     fn is_refusal(self) -> bool {
         matches!(
@@ -129,10 +138,15 @@ impl ObstacleReason {
                 | Self::TooLarge
                 | Self::BudgetExceeded
                 | Self::PlacementForbidden
+                | Self::LimitTooSmall
                 | Self::ReservationTooSmall
                 | Self::ReservationOpensLater
                 | Self::ReservationClosesFirst
                 | Self::StaticNodePool
+                | Self::NoNodePoolFits
+                | Self::RequirementsClash
+                | Self::FlavorNotOffered
+                | Self::TaintNotTolerated
                 | Self::TopologyUnmet
                 | Self::DeviceClass
                 | Self::VolumeUnusable
@@ -161,7 +175,7 @@ pub fn closed(ways: &[(&str, Obstacle)]) -> Outcome {
             ways.iter().take(TOLD).map(|(name, o)| format!("{name}: {}", o.message)).collect();
         let more = ways.len().saturating_sub(TOLD);
         let more = if more == 0 { String::new() } else { format!("; and {more} more") };
-        obstacle.message = format!("no tier will do: {}{more}", told.join("; "));
+        obstacle.message = format!("{NO_TIER}: {}{more}", told.join("; "));
     }
     if refused { Outcome::Refuse(obstacle) } else { Outcome::Wait(obstacle) }
 }
@@ -233,6 +247,12 @@ pub struct Share {
 }
 
 impl Slot {
+    /// The instance types that its claim lists.
+    pub fn instance_types(&self) -> impl Iterator<Item = &String> {
+        let asked = self.template.spec.requirements.iter();
+        asked.filter(|r| r.key == names::INSTANCE_TYPE && r.operator == "In").flat_map(|r| &r.values)
+    }
+
     /// Whether its claim is there already, and is not what the plan would have asked for.
     fn is_kept(&self) -> bool {
         self.template.metadata.name.as_deref().is_some_and(|name| !name.is_empty())
@@ -244,7 +264,16 @@ impl Plan {
     pub fn summary(&self) -> String {
         let mut groups: Vec<(String, u32)> = Vec::new();
         for (slot, count) in self.groups() {
-            let shape = slot.shape.as_ref().map_or_else(String::new, |s| format!(" as {}", s.instance_type));
+            let shape = slot.shape.as_ref().map_or_else(String::new, |s| {
+                let others = slot.instance_types().filter(|name| **name != s.instance_type).count();
+                let others = u32::try_from(others).unwrap_or(u32::MAX);
+                let others = if others == 0 {
+                    String::new()
+                } else {
+                    format!(" or {}", counted(others, "other type"))
+                };
+                format!(" as {}{others}", s.instance_type)
+            });
             let what = format!("from NodePool {}{shape}", slot.node_pool);
             match groups.iter_mut().find(|(known, _)| *known == what) {
                 Some((_, nodes)) => *nodes = nodes.saturating_add(count),

@@ -1,19 +1,25 @@
-//! The NodePools that a gang gets no nodes from, each with its reason.
+//! The NodePools that a gang gets no nodes from, and the ways to those that it does that are out of capacity, each with its
+//! reason.
 //!
 //! Filled by `pools` with those that do not come into question, and completed once a way is chosen.
 
 use super::gates::Gate;
+use super::offering::{Offering, REMEMBERED, is_short};
 use super::tiers::Choice;
-use super::{Obstacle, Plan};
+use super::{Cluster, Obstacle, ObstacleReason, Plan};
+use crate::policy::Policy;
+use crate::words::few;
+use jiff::Timestamp;
 use serde::Serialize;
 use std::collections::BTreeSet;
+use std::ptr;
 use std::sync::Arc;
 
-/// A NodePool that a gang gets no nodes from.
+/// A NodePool that a gang gets no nodes from, or a way that it does not take to one.
 #[derive(Serialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct PassedOver {
-    /// Its name.
+    /// Name of the NodePool, or the way by tier, capacity type and place.
     pub node_pool: String,
     /// Why.
     pub reason: String,
@@ -30,9 +36,99 @@ impl PassedOver {
     }
 }
 
+/// Most NodePools that are named with their reasons.
+const NAMED: usize = 3;
+
+/// The NodePools with their reasons, for people, behind a semicolon; nothing where there are none.
+pub fn clause(all: &[PassedOver]) -> String {
+    let named: Vec<String> =
+        all.iter().take(NAMED).map(|one| format!("{} ({})", one.node_pool, one.reason)).collect();
+    let more = all.len().saturating_sub(NAMED);
+    let more = if more == 0 { String::new() } else { format!(", and {more} more") };
+    if all.is_empty() { String::new() } else { format!("; passed over: {}{more}", named.join(", ")) }
+}
+
+/// That nodes of a plan have no capacity anywhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// Who says so, and which offerings are meant.
+    pub words: String,
+    /// Until when that is believed, where Karpenter's metrics say it of all of them.
+    pub told_until: Option<Timestamp>,
+}
+
+impl Shortage {
+    /// What stands in the way of nodes that Karpenter's metrics hold for out of capacity.
+    pub fn obstacle(&self) -> Obstacle {
+        let message = format!("{}; nothing is asked for until they show some", self.words);
+        Obstacle { until: self.told_until, ..Obstacle::new(ObstacleReason::CapacityShort, message) }
+    }
+}
+
+/// That nodes of this plan have no capacity anywhere; nothing where they may have.
+pub fn shortage(cluster: &Cluster<'_>, plan: &Plan) -> Option<Shortage> {
+    let short = cluster.short?;
+    let is_out = |slot: &&super::Slot| is_short(&slot.template, &slot.place_keys, short);
+    let out = plan.wanted().filter(is_out);
+    let out: BTreeSet<Offering> =
+        out.flat_map(|slot| Offering::of(&slot.template, &slot.place_keys)).collect();
+    if out.is_empty() {
+        return None;
+    }
+    let tells = |market: &&super::market::Market| {
+        let told = market.short();
+        out.iter().all(|offering| offering.is_in(&told))
+    };
+    let told_until = cluster.market.filter(tells).map(|market| market.seen + REMEMBERED);
+    let who = if told_until.is_some() {
+        "out of capacity by Karpenter's metrics"
+    } else {
+        "out of capacity lately"
+    };
+    let names: Vec<String> = out.iter().map(ToString::to_string).collect();
+    let words = format!("{who}: {}", few(names.iter().map(String::as_str)));
+    Some(Shortage { words, told_until })
+}
+
+/// What stands in each way that is closed or out of capacity, in their order.
+pub fn obstacles<'c>(
+    choices: &'c [Choice],
+    closed: &[(&Choice, Obstacle)],
+    out: &[(&Choice, Shortage)],
+) -> Vec<(&'c str, Obstacle)> {
+    let of = |choice: &Choice| {
+        let closed = closed.iter().find(|(other, _)| ptr::eq(*other, choice));
+        let out = || out.iter().find(|(other, _)| ptr::eq(*other, choice));
+        closed.map(|(_, obstacle)| obstacle.clone()).or_else(|| out().map(|(_, why)| why.obstacle()))
+    };
+    choices.iter().filter_map(|choice| Some((choice.name.as_str(), of(choice)?))).collect()
+}
+
+/// That other NodePools came before this one, and by which weights.
+fn first(cluster: &Cluster<'_>, used: &BTreeSet<String>, pool: &str) -> String {
+    let weight = |name: &str| {
+        let pool = cluster.node_pools.iter().find(|pool| pool.metadata.name.as_deref() == Some(name));
+        pool.and_then(|pool| pool.spec.weight).unwrap_or_default()
+    };
+    let own = weight(pool);
+    let before: Vec<String> =
+        used.iter().map(|name| format!("NodePool {name} of weight {}", weight(name))).collect();
+    let is_by_name = used.iter().all(|name| weight(name) == own);
+    let own = if is_by_name { "the same, and the last name comes first".to_owned() } else { own.to_string() };
+    format!("{} came first; its own weight is {own}", before.join(" and "))
+}
+
 /// The plan with every NodePool that it takes no nodes from: one whose way is closed, one that comes later or has run out
-/// lately, and those that do not come into question; and a note on each tier whose reservations are closed.
-pub fn told(mut plan: Plan, choices: &[Choice], closed: &[(&Choice, Obstacle)]) -> Plan {
+/// lately, and those that do not come into question; every way to the same NodePools that is out of capacity; and a note on each
+/// tier whose reservations are closed.
+pub fn told(
+    cluster: &Cluster<'_>,
+    policy: &Policy,
+    mut plan: Plan,
+    choices: &[Choice],
+    closed: &[(&Choice, Obstacle)],
+    out: &[(&Choice, Shortage)],
+) -> Plan {
     let used: BTreeSet<String> = plan.slots.iter().map(|slot| slot.node_pool.clone()).collect();
     let of = |pools: &BTreeSet<String>, reason: &str| -> Vec<PassedOver> {
         let others = pools.iter().filter(|pool| !used.contains(*pool));
@@ -48,10 +144,35 @@ pub fn told(mut plan: Plan, choices: &[Choice], closed: &[(&Choice, Obstacle)]) 
             }
         }
     }
+    let taken = usize::try_from(plan.choice).ok().and_then(|index| choices.get(index));
+    // Where all ways are out of capacity, one of them is tried.
+    for (choice, why) in out.iter().filter(|(choice, _)| !taken.is_some_and(|taken| ptr::eq(taken, *choice)))
+    {
+        PassedOver::add(&mut all, of(&choice.pools, &why.words));
+        if choice.pools.is_subset(&used) {
+            let tier = policy.tier_name(choice.tier).filter(|name| !name.is_empty());
+            let node_pool =
+                if tier.is_some() { format!("tier {}", choice.name) } else { choice.name.clone() };
+            PassedOver::add(&mut all, [PassedOver { node_pool, reason: why.words.clone() }]);
+        }
+    }
     for (index, choice) in (0..).zip(choices) {
-        let reason =
-            if index < plan.choice { "it ran out of capacity lately" } else { "another NodePool came first" };
-        PassedOver::add(&mut all, of(&choice.pools, reason));
+        let reason = |pool: &String| {
+            if index < plan.choice {
+                "it ran out of capacity lately".to_owned()
+            } else if choice.tier != plan.tier {
+                "an earlier tier came first".to_owned()
+            } else if choice.has_spare && taken.is_some_and(|taken| !taken.has_spare) {
+                "its instance types have accelerators, which the pods do not ask for".to_owned()
+            } else {
+                first(cluster, &used, pool)
+            }
+        };
+        let others = choice.pools.iter().filter(|pool| !used.contains(*pool));
+        PassedOver::add(
+            &mut all,
+            others.map(|pool| PassedOver { node_pool: pool.clone(), reason: reason(pool) }),
+        );
     }
     let others = choices.iter().flat_map(|choice| &choice.passed_over);
     PassedOver::add(&mut all, others.filter(|one| !used.contains(&one.node_pool)).cloned());

@@ -45,7 +45,7 @@ pub fn candidates(
                 format!("NodePool {name} does not exist; create it, or name another one in the policy or parameters"),
             )
         })?;
-        let drafts = vec![draft(pool, request, tier, wanted)?];
+        let drafts = vec![draft(cluster, pool, request, tier, wanted)?];
         return Ok(Candidates { drafts, ..Candidates::default() });
     }
     let mut pools: Vec<&Arc<NodePool>> = cluster.node_pools.iter().collect();
@@ -54,7 +54,7 @@ pub fn candidates(
     let mut reasons = Vec::new();
     for pool in &pools {
         let name = pool.metadata.name.clone().unwrap_or_default();
-        let draft = match draft(pool, request, tier, wanted) {
+        let draft = match draft(cluster, pool, request, tier, wanted) {
             Ok(draft) => draft,
             Err(obstacle) => {
                 reasons.push((name, obstacle));
@@ -67,7 +67,11 @@ pub fn candidates(
                 not_now.push((draft, pool.unusable().unwrap_or_default()));
             }
             Ok(Suits::Well) => usable.push((draft, String::new())),
-            Ok(Suits::WithSpareAccelerators) => spare.push((draft, String::new())),
+            Ok(Suits::WithSpareAccelerators) => {
+                let mut draft = draft;
+                draft.has_spare = true;
+                spare.push((draft, String::new()));
+            }
         }
     }
     usable.append(&mut spare);
@@ -120,6 +124,7 @@ fn none_fits(wanted: &PodSetDemand<'_>, reasons: &[Obstacle]) -> Obstacle {
 
 /// The draft from one NodePool, if it fits.
 fn draft(
+    cluster: &Cluster<'_>,
     pool: &Arc<NodePool>,
     request: &Request<'_>,
     tier: &Tier,
@@ -139,7 +144,7 @@ fn draft(
     // A static pool will not do later either.
     match (pool.spec.replicas, pool.unusable()) {
         (Some(_), Some(fault)) => Err(Obstacle::new(ObstacleReason::StaticNodePool, fault)),
-        _ => Ok(draft),
+        _ => fit::of_known_types(cluster, request, draft, wanted),
     }
 }
 
@@ -246,6 +251,28 @@ mod tests {
         world.pools.pop();
         let far = "ResourceFlavor gpu asks for topology.kubernetes.io/zone [a], but NodePool far offers [b]";
         assert_eq!(world.obstacle(), (ObstacleReason::FlavorNotOffered, far.to_owned()));
+    }
+
+    #[test]
+    fn a_requirement_that_cannot_be_read_and_a_taint_are_told_as_they_are_written() {
+        let of = |spec: Value| world(&[("gpu", json!({"spec": {"template": {"spec": spec}}}))]).obstacle().1;
+        let asks = |operator: &str, value: &str| {
+            of(
+                json!({"requirements": [{"key": "karpenter.kwok.sh/instance-cpu", "operator": operator, "values": [value]}]}),
+            )
+        };
+        let who = "the template of NodePool gpu states a requirement on karpenter.kwok.sh/instance-cpu that cannot be read";
+        assert_eq!(asks("Gt", "many"), format!("{who}: Gt takes one whole number, not many"));
+        let operators = "write In, NotIn, Exists, DoesNotExist, Gt, Gte, Lt or Lte";
+        assert_eq!(asks("Above", "4"), format!("{who}: Above is no operator; {operators}"));
+        for (taint, words) in [
+            (json!({"key": "team", "value": "ml", "effect": "NoSchedule"}), "taint team=ml:NoSchedule of"),
+            (json!({"key": "team", "value": "", "effect": "NoSchedule"}), "taint team:NoSchedule of"),
+            (json!({"key": "team", "effect": "NoExecute"}), "taint team:NoExecute of"),
+        ] {
+            let message = of(json!({"taints": [taint]}));
+            assert!(message.contains(words), "{message}");
+        }
     }
 
     #[test]

@@ -22,6 +22,9 @@ pub struct Values {
     present: bool,
 }
 
+/// Operators that compare numbers.
+const COMPARING: [&str; 4] = ["Gt", "Gte", "Lt", "Lte"];
+
 /// No label has this value, so that excluding it allows any label, or none.
 const NO_VALUE: &str = "!";
 
@@ -36,23 +39,52 @@ pub struct Clash {
     pub key: String,
     /// What one side asks for.
     pub asked: String,
-    /// What the other side offers.
+    /// What the other side offers; empty where what is asked cannot be read.
     pub offered: String,
 }
 
-/// Label keys that the provider fills in by itself at launch.
+impl Clash {
+    /// Who asks for what, and why a NodePool cannot give it.
+    pub fn told(&self, who: &str, node_pool: &str) -> String {
+        let Self { key, asked, offered } = self;
+        if offered.is_empty() {
+            return format!("{who} states a requirement on {key} that cannot be read: {asked}");
+        }
+        format!("{who} asks for {key} {asked}, but NodePool {node_pool} offers {offered}")
+    }
+}
+
+/// What is wrong with a requirement that cannot be read.
+fn unreadable(asked: &Requirement) -> Clash {
+    let Requirement { key, operator, values, .. } = asked;
+    let asked = if COMPARING.contains(&operator.as_str()) {
+        let stated = if values.is_empty() { "none".to_owned() } else { values.join(" ") };
+        format!("{operator} takes one whole number, not {stated}")
+    } else {
+        format!("{operator} is no operator; write In, NotIn, Exists, DoesNotExist, Gt, Gte, Lt or Lte")
+    };
+    Clash { key: key.clone(), asked, offered: String::new() }
+}
+
+/// Label keys that every provider fills in by itself at launch.
+pub(super) const WELL_KNOWN: [&str; 9] = [
+    names::NODEPOOL,
+    names::ZONE,
+    names::ZONE_ID,
+    names::REGION,
+    names::INSTANCE_TYPE,
+    names::ARCH,
+    names::OS,
+    names::CAPACITY_TYPE,
+    names::WINDOWS_BUILD,
+];
+
+/// Labels of a machine that AKS and GKE have outside their Karpenter providers' own domains.
+const OF_MACHINES: [&str; 3] =
+    ["cloud.google.com/gke-accelerator", "kubernetes.azure.com/sku-cpu", "kubernetes.azure.com/sku-memory"];
+
+/// Whether the provider fills in a label by itself at launch.
 pub fn is_well_known(key: &str) -> bool {
-    const KEYS: [&str; 9] = [
-        names::NODEPOOL,
-        names::ZONE,
-        names::ZONE_ID,
-        names::REGION,
-        names::INSTANCE_TYPE,
-        names::ARCH,
-        names::OS,
-        names::CAPACITY_TYPE,
-        names::WINDOWS_BUILD,
-    ];
     const DOMAINS: [&str; 5] = [
         "karpenter.k8s.aws",
         "karpenter.azure.com",
@@ -61,7 +93,7 @@ pub fn is_well_known(key: &str) -> bool {
         "eks.amazonaws.com",
     ];
     let domain = key.split_once('/').map_or("", |(domain, _)| domain);
-    KEYS.contains(&key) || DOMAINS.contains(&domain)
+    WELL_KNOWN.contains(&key) || OF_MACHINES.contains(&key) || DOMAINS.contains(&domain)
 }
 
 /// Label keys that Karpenter and the kubelet set by themselves: no claim may state them.
@@ -285,11 +317,7 @@ impl Requirements {
     /// Narrows by requirements as Karpenter or a pod writes them. Unknown operators clash with everything.
     pub fn add_all(&mut self, list: &[Requirement]) -> Result<(), Clash> {
         for r in list {
-            let values = Values::read(&r.operator, &r.values, r.min_values).ok_or_else(|| Clash {
-                key: r.key.clone(),
-                asked: format!("operator {} with {:?}", r.operator, r.values),
-                offered: "In, NotIn, Exists, DoesNotExist, Gt, Gte, Lt or Lte".to_owned(),
-            })?;
+            let values = Values::read(&r.operator, &r.values, r.min_values).ok_or_else(|| unreadable(r))?;
             self.add(&r.key, &values)?;
         }
         Ok(())
@@ -459,6 +487,8 @@ mod tests {
             ("eks.amazonaws.com/instance-category", true),
             (names::ZONE, true),
             (names::ZONE_ID, true),
+            ("cloud.google.com/gke-accelerator", true),
+            ("cloud.google.com/gke-nodepool", false),
             ("not.karpenter.k8s.aws/x", false),
             ("team", false),
         ] {

@@ -1,11 +1,14 @@
-//! What nodes of an instance type offer: stated by the policy, learnt from nodes that were seen, or as the provider's
-//! catalogue has it.
+//! What nodes of an instance type offer: stated by the policy, learnt from nodes that were seen, by the size that Karpenter's
+//! metrics tell, or as the provider's catalogue has it.
 //!
 //! No API object lists instance types. Rule: what Nodes have shown wins over what was said of them. Among
 //! several the least counts, but the most of a device: one that lacks some is ill, not smaller. So a Node that
 //! is alone in lacking devices is not believed.
 
+mod measured;
+
 use super::catalogue::{self, Catalogue};
+use super::market::Market;
 use super::requirements::{Requirements, is_well_known};
 use super::resources;
 use crate::api::parameters;
@@ -21,7 +24,9 @@ use std::sync::Arc;
 
 /// Pods that a node takes whose shape does not say, the kubelet's own default.
 const PODS: u32 = 110;
-/// Disk of a node whose NodeClass says how large it is, and is not read: any pod fits.
+/// What pods ask for of a node's disk.
+pub const DISK: &str = "ephemeral-storage";
+/// Disk of a node whose NodeClass says how large it is, and is not read: any pod fits, and how many do nobody knows.
 const ANY_DISK: &str = "1Ei";
 /// The part of the memory that is left free where only the provider's estimate is known.
 const ESTIMATE_MARGIN: u32 = 20;
@@ -34,6 +39,9 @@ pub struct Shape {
     pub instance_type: String,
     /// What pods may use, DaemonSets not yet taken off.
     pub allocatable: ResourceList,
+    /// What it has before system and kubelet take theirs; empty where nobody says so.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub capacity: ResourceList,
     /// Labels that come with the machine.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
@@ -68,6 +76,11 @@ pub enum Source {
         /// When it was seen.
         seen: Timestamp,
     },
+    /// Karpenter's metrics tell how large the machine is.
+    Metrics {
+        /// When they were read.
+        read: Timestamp,
+    },
     /// It is in the embedded catalogue.
     Catalogue {
         /// Day of the catalogue.
@@ -82,6 +95,7 @@ impl fmt::Display for Source {
             Self::Policy => f.write_str("the policy"),
             Self::Node { name, seen } => write!(f, "Node {name}, seen {}", at(seen)),
             Self::NodeClaim { name, seen } => write!(f, "NodeClaim {name}, seen {}", at(seen)),
+            Self::Metrics { read } => write!(f, "Karpenter's metrics, read {}", at(read)),
             Self::Catalogue { date } => write!(f, "the catalogue of {date}"),
         }
     }
@@ -108,7 +122,13 @@ impl Shape {
         if allocatable.contains_key("memory") {
             allocatable.insert("memory".to_owned(), memory.minus(memory.part(ESTIMATE_MARGIN)).into());
         }
-        Self::seen(labels, &allocatable, source)
+        let capacity = claim.status.as_ref()?.capacity.clone();
+        Self::seen(labels, &allocatable, source).map(|shape| Self { capacity, ..shape })
+    }
+
+    /// What a node counts with in the limits of its NodePool, as Karpenter counts.
+    pub fn counts_with(&self) -> ResourceList {
+        resources::max(&self.allocatable, &self.capacity)
     }
 
     fn seen(labels: &BTreeMap<String, String>, allocatable: &ResourceList, source: Source) -> Option<Self> {
@@ -119,7 +139,8 @@ impl Shape {
         let node_pool = labels.get(names::NODEPOOL).cloned().unwrap_or_default();
         let labels = labels.iter().filter(|(key, _)| is_of_machine(key)).map(|(k, v)| (k.clone(), v.clone()));
         let (labels, allocatable) = (labels.collect(), allocatable.clone());
-        Some(Self { instance_type, allocatable, labels, node_pool, nodes: 0, source })
+        let capacity = ResourceList::new();
+        Some(Self { instance_type, allocatable, capacity, labels, node_pool, nodes: 0, source })
     }
 
     /// Both as one, told as the other is: the least that either showed, but the most of each device.
@@ -127,7 +148,8 @@ impl Shape {
     pub fn with(&self, other: &Self) -> Self {
         let mut allocatable = resources::min(&self.allocatable, &other.allocatable);
         allocatable.extend(resources::max(&devices(&self.allocatable), &devices(&other.allocatable)));
-        Self { allocatable, ..other.clone() }
+        let capacity = resources::max(&self.capacity, &other.capacity);
+        Self { allocatable, capacity, ..other.clone() }
     }
 
     /// The same with no less of a device that it has than `expected` has.
@@ -154,12 +176,16 @@ impl Shape {
     pub fn room(&self, daemons: &ResourceList) -> ResourceList {
         let mut allocatable = self.allocatable.clone();
         allocatable.entry("pods".to_owned()).or_insert_with(|| Quantity(PODS.to_string()));
-        if matches!(self.source, Source::Catalogue { .. }) {
-            allocatable
-                .entry("ephemeral-storage".to_owned())
-                .or_insert_with(|| Quantity(ANY_DISK.to_owned()));
+        if !self.tells_disk() {
+            allocatable.insert(DISK.to_owned(), Quantity(ANY_DISK.to_owned()));
         }
         resources::minus(&allocatable, daemons)
+    }
+
+    /// Whether it says how much disk pods may use: catalogue and metrics do not.
+    pub fn tells_disk(&self) -> bool {
+        let is_of_machine = matches!(self.source, Source::Catalogue { .. } | Source::Metrics { .. });
+        self.allocatable.contains_key(DISK) || !is_of_machine
     }
 
     /// Whether a node that is to meet these requirements may be of this type: it is listed there, or its
@@ -189,8 +215,12 @@ pub fn is_of_machine(key: &str) -> bool {
 }
 
 /// Labels that a machine has which has accelerators, even if only a part of one.
-pub const ACCELERATOR_NAMES: [&str; 2] =
-    ["karpenter.k8s.aws/instance-gpu-name", "karpenter.k8s.aws/instance-accelerator-name"];
+pub const ACCELERATOR_NAMES: [&str; 4] = [
+    "karpenter.k8s.aws/instance-gpu-name",
+    "karpenter.k8s.aws/instance-accelerator-name",
+    "karpenter.azure.com/sku-gpu-manufacturer",
+    "karpenter.k8s.gcp/instance-gpu-name",
+];
 
 /// Well-known labels that say where or how a machine is bought, not what it is.
 const OF_PLACE: [&str; 7] = [
@@ -218,6 +248,16 @@ pub struct Known {
     pub catalogue: Option<&'static Catalogue>,
 }
 
+impl Known {
+    /// Whether a resource that none of the shapes has is one that nodes of these types do not have: nobody stated the shapes,
+    /// and it is one of the provider's, or nodes have shown each of them.
+    pub fn tells(&self, resource: &str) -> bool {
+        let is_of_provider = || self.catalogue.is_some_and(|c| c.has(resource));
+        let is_stated = |shape: &Arc<Shape>| shape.source == Source::Policy;
+        !self.shapes.iter().any(is_stated) && (is_of_provider() || self.shapes.iter().all(|s| s.is_shown()))
+    }
+}
+
 /// Where shapes are known from.
 #[derive(Clone, Copy, Debug)]
 pub struct Sources<'a> {
@@ -227,6 +267,10 @@ pub struct Sources<'a> {
     pub learnt: &'a [Shape],
     /// API group of the NodeClass, by which the provider is known.
     pub group: &'a str,
+    /// What Karpenter's metrics say, where they are read.
+    pub market: Option<&'a Market>,
+    /// Whether pods ask for devices, of which the metrics say nothing.
+    pub asks_devices: bool,
 }
 
 /// One shape for each type, as nodes of a NodePool have it: what its own have shown, or else the least that is
@@ -235,6 +279,7 @@ fn of_pool(learnt: &[Shape], node_pool: &str) -> Vec<Shape> {
     let types: BTreeSet<&str> = learnt.iter().map(|shape| shape.instance_type.as_str()).collect();
     let least = |a: Shape, b: &Shape| Shape {
         allocatable: resources::min(&a.allocatable, &b.allocatable),
+        capacity: resources::max(&a.capacity, &b.capacity),
         nodes: a.nodes.min(b.nodes),
         ..a
     };
@@ -259,6 +304,7 @@ fn told(stated: &[parameters::Shape], learnt: Vec<Shape>) -> Vec<Shape> {
     let stated = stated.iter().map(|shape| Shape {
         instance_type: shape.instance_type.clone(),
         allocatable: shape.allocatable.clone(),
+        capacity: ResourceList::new(),
         labels: BTreeMap::new(),
         node_pool: String::new(),
         nodes: 0,
@@ -282,30 +328,43 @@ fn told(stated: &[parameters::Shape], learnt: Vec<Shape>) -> Vec<Shape> {
             }
         }
         known.labels.clone_from(&shape.labels);
+        known.capacity.clone_from(&shape.capacity);
     }
     all
 }
 
 /// The shapes that a node of this NodePool with these requirements may have: those of the policy, else those learnt, else
-/// those of the provider's catalogue.
+/// those by Karpenter's metrics or the provider's catalogue.
 pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) -> Known {
     let catalogue = catalogue::of(from.group);
     let matching = catalogue.map(|c| c.matching(requirements)).unwrap_or_default();
     let matches: BTreeSet<&str> = matching.iter().map(|t| t.shape.instance_type.as_str()).collect();
     let mut all = told(from.stated, of_pool(from.learnt, node_pool));
-    let told: BTreeSet<String> = all.iter().map(|shape| shape.instance_type.clone()).collect();
+    let listed = requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
     let is_in_catalogue = |name: &str| catalogue.is_some_and(|c| c.get(name).is_some());
+    for name in listed.into_iter().flatten().filter(|name| !is_in_catalogue(name)) {
+        if !all.iter().any(|shape| shape.instance_type == *name) {
+            all.extend(from.by_metrics(name));
+        }
+    }
+    let told: BTreeSet<String> = all.iter().map(|shape| shape.instance_type.clone()).collect();
     all.retain(|shape| {
         let name = shape.instance_type.as_str();
         if is_in_catalogue(name) { matches.contains(name) } else { shape.may_be(requirements) }
     });
-    let listed = requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
+    for shape in &mut all {
+        if let Some(listed) = catalogue.and_then(|c| c.get(&shape.instance_type)) {
+            shape.capacity = resources::max(&shape.capacity, &listed.shape.capacity);
+        }
+    }
     let is_known =
         |name: &String| is_in_catalogue(name) || all.iter().any(|shape| shape.instance_type == *name);
     let unknown: Vec<String> = listed.into_iter().flatten().filter(|name| !is_known(name)).cloned().collect();
     let others = if listed.is_some() { !unknown.is_empty() } else { catalogue.is_none() };
     let more = matching.iter().filter(|t| !told.contains(&t.shape.instance_type));
-    let shapes = all.into_iter().map(Arc::new).chain(more.map(|t| Arc::clone(&t.shape))).collect();
+    let resized = |shape: &Arc<Shape>| catalogue.and_then(|c| from.resized(shape, c)).map(Arc::new);
+    let more = more.map(|t| resized(&t.shape).unwrap_or_else(|| Arc::clone(&t.shape)));
+    let shapes = all.into_iter().map(Arc::new).chain(more).collect();
     let uncatalogued = if catalogue.is_some() { unknown } else { Vec::new() };
     Known { shapes, others, is_bounded: listed.is_some() || catalogue.is_some(), uncatalogued, catalogue }
 }
@@ -329,7 +388,7 @@ mod tests {
     }
 
     fn from<'a>(stated: &'a [parameters::Shape], learnt: &'a [Shape]) -> Sources<'a> {
-        Sources { stated, learnt, group: "karpenter.kwok.sh" }
+        Sources { stated, learnt, group: "karpenter.kwok.sh", market: None, asks_devices: false }
     }
 
     fn requirements(list: &Value) -> Requirements {
@@ -453,7 +512,8 @@ mod tests {
     fn what_neither_policy_nor_nodes_tell_the_catalogue_does() {
         let family = |name| json!([is("karpenter.k8s.aws/instance-family", name)]);
         let of = |asked: &Value, stated: &[parameters::Shape], learnt: &[Shape]| {
-            let from = Sources { stated, learnt, group: "karpenter.k8s.aws" };
+            let from =
+                Sources { stated, learnt, group: "karpenter.k8s.aws", market: None, asks_devices: false };
             known(from, &requirements(asked), "gpu")
         };
         let found = of(&family("p5"), &[], &[]);

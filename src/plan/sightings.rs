@@ -45,7 +45,7 @@ impl Sightings {
                 let name = name.clone();
                 seen.note_node(&name, shape);
             }
-            Source::NodeClaim { .. } | Source::Policy | Source::Catalogue { .. } => {
+            Source::NodeClaim { .. } | Source::Policy | Source::Metrics { .. } | Source::Catalogue { .. } => {
                 seen.estimate =
                     Some(seen.estimate.as_ref().map_or_else(|| shape.clone(), |e| e.with(&shape)));
             }
@@ -107,7 +107,8 @@ impl Seen {
         let Some(shown) = shapes.fold(None, all) else { return self.estimate.clone() };
         let names = past().map(|past| &past.nodes).chain(self.present.iter().map(|(_, nodes)| nodes));
         let nodes = u32::try_from(names.flatten().collect::<BTreeSet<_>>().len()).unwrap_or(u32::MAX);
-        let shape = Shape { nodes, ..shown };
+        let capacity = self.estimate.as_ref().map(|estimate| estimate.capacity.clone()).unwrap_or_default();
+        let shape = Shape { capacity, nodes, ..shown };
         match &self.estimate {
             // What one node alone lacks of its devices may be out of order.
             Some(estimate) if nodes < 2 => Some(shape.with_devices_of(estimate)),

@@ -3,12 +3,11 @@
 //! Rule: pods of several sets share a node only if the nodes asked for are alike in everything.
 
 mod apart;
+mod batches;
 pub mod fit;
 mod types;
 
-use super::apart::shun;
 use super::claim::Draft;
-use super::cost::Prices;
 use super::demand::PodSetDemand;
 use super::offering;
 use super::packing::{Batch, Filled, Kind, Misfit, pack};
@@ -43,10 +42,10 @@ pub fn plan(
         // Where pods share nodes a DaemonSet that may come takes the room of one; a node for each has room to spare,
         // or shows that it has not.
         let daemons = daemons::overhead(family.draft, &taints, cluster, family.fills)?;
-        notes.extend(fit::notes(request, &family));
-        let site = Site { request, prices: cluster.prices(request.policy), family: &family, taints, daemons };
+        notes.extend(fit::note(request, &family));
+        let site = Site { cluster, request, family: &family, taints, daemons };
         let made = if family.fills { site.filled(&mut notes)? } else { site.one_each(&mut notes)? };
-        facts.extend(fit::shared(request, &family));
+        facts.extend(fit::shared(request, &family, &made));
         facts.extend(site.packed(&made));
         slots.extend(made);
     }
@@ -120,24 +119,24 @@ fn families<'a>(
             family.sets.push(wanted);
             continue;
         }
-        let known = of_draft(cluster, request, draft);
+        let known = of_draft(cluster, request, draft, demand.iter().any(PodSetDemand::asks_devices));
         let fills = fit::fills(request.policy, draft, &known);
         families.push(Family { draft, sets: vec![wanted], known, fills });
     }
     families
 }
 
-/// What is known of the types that nodes of a draft may be of.
-fn of_draft(cluster: &Cluster<'_>, request: &Request<'_>, draft: &Draft) -> Known {
-    let (stated, learnt) = (request.policy.shapes.as_slice(), cluster.shapes);
-    let from = Sources { stated, learnt, group: draft.node_class_group() };
+/// What is known of the types that nodes of a draft may be of, for pods that ask for devices or not.
+fn of_draft(cluster: &Cluster<'_>, request: &Request<'_>, draft: &Draft, asks_devices: bool) -> Known {
+    let (stated, learnt, market) = (request.policy.shapes.as_slice(), cluster.shapes, cluster.market);
+    let from = Sources { stated, learnt, group: draft.node_class_group(), market, asks_devices };
     known(from, &draft.requirements, &draft.node_pool)
 }
 
 /// Everything that the nodes of one family are planned from.
 struct Site<'a> {
+    cluster: &'a Cluster<'a>,
     request: &'a Request<'a>,
-    prices: Prices<'a>,
     family: &'a Family<'a>,
     taints: Vec<Taint>,
     daemons: ResourceList,
@@ -175,11 +174,14 @@ impl Site<'_> {
             };
         }
         let mut batches = self.batches();
+        notes.extend(self.by_disk());
         let kinds: Vec<Kind> = shapes.iter().map(|shape| self.kind(shape)).collect();
+        let usable = self.usable(&kinds);
         let mut alone = Vec::new();
-        let filled = loop {
-            match apart::spread(&batches, &kinds) {
-                Ok(filled) => break filled,
+        let (filled, kinds) = loop {
+            let of_usable = apart::spread(&batches, &usable).map(|filled| (filled, &usable));
+            match of_usable.or_else(|_| apart::spread(&batches, &kinds).map(|filled| (filled, &kinds))) {
+                Ok(found) => break found,
                 Err(Misfit { batch }) => {
                     let set = self.family.sets.get(batch).ok_or_else(|| self.too_large_for_all())?;
                     if !others {
@@ -194,7 +196,7 @@ impl Site<'_> {
                 }
             }
         };
-        let mut slots = self.of(&filled, &batches, &kinds, notes)?;
+        let mut slots = self.of(&filled, &batches, kinds, notes)?;
         for batch in alone {
             let pods = self.family.sets.get(batch).map_or(0, |set| set.pods);
             let shares = self.shares(|n| u32::from(n == batch));
@@ -301,21 +303,6 @@ impl Site<'_> {
         })
     }
 
-    fn batches(&self) -> Vec<Batch> {
-        let sets = &self.family.sets;
-        let apart = |n: usize, set: &PodSetDemand<'_>| {
-            let others = sets.iter().enumerate().filter(|(other, _)| *other != n);
-            others.filter(|(_, other)| shun(set.pod_set, other.pod_set)).map(|(other, _)| other).collect()
-        };
-        let batch = |(n, set): (usize, &&PodSetDemand<'_>)| Batch {
-            pods: set.pods,
-            needs: set.each.clone(),
-            per_node: set.per_node,
-            apart: apart(n, set),
-        };
-        sets.iter().enumerate().map(batch).collect()
-    }
-
     fn kind(&self, shape: &Shape) -> Kind {
         let price = self.price(&shape.instance_type);
         Kind { room: shape.room(&self.daemons), price, has_accelerator: shape.has_accelerator() }
@@ -377,6 +364,10 @@ impl Site<'_> {
         let rooms: Vec<ResourceList> = shapes.iter().map(|s| s.room(&self.daemons)).collect();
         let types = few(shapes.iter().map(|s| s.instance_type.as_str()));
         let message = match fit::lack(&set.each, &rooms) {
+            Lack::Resource(key) if self.family.known.tells(&key) => {
+                let remedy = "correct the request, or name a NodePool that has it";
+                format!("pod set {name}: {}; {remedy}", fit::none_has(pool, &key))
+            }
             Lack::Resource(key) => format!(
                 "pod set {name} requests {key}, which no node shape of NodePool {pool} has ({types}); correct the request, or \
                  state the resource under packing.shapes"
@@ -519,6 +510,7 @@ mod tests {
             allocatable: object(
                 json!({"cpu": "64", "memory": "256Gi", "pods": "58", "nvidia.com/gpu": gpus.to_string()}),
             ),
+            capacity: ResourceList::new(),
             labels: std::collections::BTreeMap::new(),
             node_pool: "gpu".into(),
             nodes: 2,

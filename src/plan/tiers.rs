@@ -31,6 +31,8 @@ pub struct Choice {
     pub pools: BTreeSet<String>,
     /// NodePools of the tier that do not come into question.
     pub passed_over: Vec<PassedOver>,
+    /// Whether nodes of it have accelerators for which no pod asks.
+    pub has_spare: bool,
 }
 
 /// The tiers of a policy. One that names none has a single tier without a name.
@@ -64,7 +66,7 @@ pub fn choices(
             let name = name.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
             let mut passed_over = passed_over.clone();
             passed_over.retain(|one| !pools.contains(&one.node_pool));
-            Choice { tier: index, name, portions, pools, passed_over }
+            Choice { tier: index, name, portions, pools, passed_over, has_spare: false }
         };
         let candidates = match candidates {
             Ok(candidates) => candidates,
@@ -84,6 +86,7 @@ pub fn choices(
             let rows = combinations(&candidates);
             let several = rows.len() > 1;
             for drafts in rows {
+                let has_spare = drafts.iter().any(|draft| draft.has_spare);
                 let names: BTreeSet<String> = drafts.iter().map(|d| d.node_pool.clone()).collect();
                 let pools = if several {
                     names.iter().map(String::as_str).collect::<Vec<_>>().join(" and ")
@@ -97,7 +100,7 @@ pub fn choices(
                     };
                     for (domains, portions) in arranged {
                         let name = vec![tier.name.as_str(), kind, &pools, &place, &domains];
-                        all.push(one(name, names.clone(), portions));
+                        all.push(Choice { has_spare, ..one(name, names.clone(), portions) });
                     }
                 }
             }
@@ -228,6 +231,7 @@ fn places(
 #[cfg(test)]
 mod tests {
     use super::super::fixtures::{World, condition, pool};
+    use super::super::market::Market;
     use super::super::offering::Offering;
     use super::super::{Outcome, Plan, Ways};
     use super::*;
@@ -266,6 +270,73 @@ mod tests {
         assert_eq!((on_demand.tier, &*on_demand.way), (1, "on-demand"));
         world.short.extend(short(&on_demand));
         assert_eq!(world.provisioned().tier, 0, "where all ran out, the first is tried again");
+    }
+
+    #[test]
+    fn where_all_tiers_are_out_by_karpenters_metrics_nothing_is_asked_for_until_they_show_some() {
+        let mut world = two_tiers();
+        let types = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]}]);
+        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": types}}}}))];
+        world.policy.tiers[1].zones = vec!["a".into()];
+        world.policy.tiers[0].node_pool_name = Some("gpu".into());
+        let page = |on_demand: u8| {
+            let line = |(kind, value): (&str, u8)| {
+                format!(
+                    "karpenter_cloudprovider_instance_type_offering_available{{instance_type=\"p5\",capacity_type=\"{kind}\",\
+                     zone=\"a\"}} {value}\n"
+                )
+            };
+            let lines: String = [("spot", 0), ("on-demand", on_demand)].map(line).concat();
+            Market::read(&lines, jiff::Timestamp::UNIX_EPOCH).unwrap()
+        };
+        let planned = |world: &World, market: &Market| {
+            let cluster = crate::plan::Cluster { market: Some(market), ..world.cluster() };
+            crate::plan::plan(&cluster, &world.request())
+        };
+        let market = page(0);
+        world.short = market.short();
+        let Outcome::Wait(obstacle) = planned(&world, &market) else { panic!("asked for") };
+        let until = jiff::Timestamp::UNIX_EPOCH + super::super::offering::REMEMBERED;
+        assert_eq!((obstacle.reason, obstacle.until), (ObstacleReason::CapacityShort, Some(until)));
+        let words = "no tier will do: spot: out of capacity by Karpenter's metrics: p5 (spot capacity in a zone); nothing is asked \
+                     for until they show some; on-demand: out of capacity by Karpenter's metrics: p5 (on-demand";
+        assert!(obstacle.message.starts_with(words), "{}", obstacle.message);
+        // On demand was seen to run out, and Karpenter knows nothing of it: it is tried again.
+        let Outcome::Provision(plan) = planned(&world, &page(1)) else { panic!("no plan") };
+        let passed: Vec<&str> = plan.passed_over.iter().map(|one| one.node_pool.as_str()).collect();
+        assert_eq!((&*plan.way, passed), ("on-demand", vec!["tier spot"]));
+    }
+
+    #[test]
+    fn a_tier_that_is_out_by_karpenters_metrics_is_named_with_what_is_out_there_and_who_says_so() {
+        let mut world = two_tiers();
+        let types = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5"]}]);
+        let zones = json!([{"key": names::ZONE, "operator": "In", "values": ["a"]}]);
+        let spec = json!({"requirements": [types[0], zones[0]]});
+        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
+        let line = |kind: &str, value: u8| {
+            format!(
+                "karpenter_cloudprovider_instance_type_offering_available{{instance_type=\"p5\",capacity_type=\"{kind}\",\
+                 zone=\"a\"}} {value}\n"
+            )
+        };
+        let page = line("spot", 0) + &line("on-demand", 1);
+        let market = Market::read(&page, jiff::Timestamp::UNIX_EPOCH).unwrap();
+        world.short = market.short();
+        let words = "out of capacity by Karpenter's metrics: p5 (spot capacity in a zone)";
+        let cluster = crate::plan::Cluster { market: Some(&market), ..world.cluster() };
+        let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
+            panic!("no plan")
+        };
+        let told: Vec<_> =
+            plan.passed_over.iter().map(|one| (one.node_pool.as_str(), &*one.reason)).collect();
+        assert_eq!((&*plan.way, told), ("on-demand", vec![("tier spot", words)]));
+        let ways = crate::plan::survey(&cluster, &world.request()).unwrap();
+        let shortages: Vec<_> = ways.iter().map(|way| way.shortage.as_deref()).collect();
+        assert_eq!(shortages, [Some(words), None]);
+        let plan = world.provisioned();
+        let words = "out of capacity lately: p5 (spot capacity in a zone)";
+        assert_eq!(plan.passed_over[0].reason, words, "where Karpenter says nothing");
     }
 
     #[test]
@@ -541,7 +612,7 @@ mod tests {
             let cluster = crate::plan::Cluster { settled: Some(settled), ..world.cluster() };
             match crate::plan::plan(&cluster, &world.request()) {
                 Outcome::Provision(plan) => Ok(plan),
-                Outcome::Wait(obstacle) => Err(obstacle.message),
+                Outcome::Refuse(obstacle) => Err(obstacle.message),
                 other => panic!("{other:?}"),
             }
         };

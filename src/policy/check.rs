@@ -17,7 +17,7 @@ use crate::plan::quantity::Amount;
 use crate::plan::requirements::{self, Values};
 
 /// Capacity types that Karpenter knows.
-const CAPACITY_TYPES: [&str; 3] = ["on-demand", "reserved", "spot"];
+pub(super) const CAPACITY_TYPES: [&str; 3] = ["on-demand", "reserved", "spot"];
 
 /// A value that cannot be used, and why.
 pub type Finding = (Path, String);

@@ -89,8 +89,8 @@ pub struct QueueGuards {
     #[serde(default, deserialize_with = "amount::some_amounts", skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "amount::amounts_schema")]
     pub max_resources: Option<Amounts>,
-    /// Most money per hour for the nodes held for its gangs at a time, by `gates.budget.prices` of the
-    /// check that asks.
+    /// Most money per hour for the nodes held for its gangs at a time, by the prices that
+    /// the check's `gates.budget` counts by.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_hourly_cost: Option<Price>,
 }
@@ -267,6 +267,20 @@ mod tests {
             warnings(short),
             [
                 "6:17: checks.c.deadlines.gang: 9m is shorter than deadlines.initialize, 10m, which never comes into play"
+            ]
+        );
+        let tier = "defaults:\n  tiers:\n  - {name: a, nodePoolName: g, launchTimeout: 15m}\n  - {name: b, nodePoolName: g, launchTimeout: 16m}\n";
+        assert_eq!(
+            warnings(tier),
+            [
+                "6:32: defaults.tiers[1].launchTimeout: 16m is longer than deadlines.gang, 15m, which ends the attempt first"
+            ]
+        );
+        let short = "defaults:\n  deadlines: {gang: 30m}\n  tiers: [{name: a, nodePoolName: g, launchTimeout: 16m}]\nchecks:\n  c:\n    deadlines: {gang: 15m}\n";
+        assert_eq!(
+            warnings(short),
+            [
+                "8:17: checks.c.deadlines.gang: 15m is shorter than tiers[0].launchTimeout, 16m, which never comes into play"
             ]
         );
         let none = warnings(

@@ -61,14 +61,21 @@ Requirements only narrow what the policy allows. Whatever else a Job asks for is
 | `deadlines.admit` | Ready | nodes and quota are given back |
 
 A Node that is initialized and misses something else, such as a label, a condition or a device, has no deadline of its own: the gang's
-ends the wait. A deadline of a phase that is longer than the gang's never comes into play; `setu policy check` warns of it. Where the
-provider says why it did not launch, 15 seconds from the creation of the NodeClaim are enough.
+ends the wait. A deadline of a phase or tier that is longer than the gang's never comes into play; `setu policy check` warns of it. Where the
+provider says why it cannot launch a machine, and says so for 20 seconds, that ends the wait for it. While Karpenter reboots a
+node, and for `deadlines.initialize` and `bufferTime` after that, neither `deadlines.gang` nor `deadlines.admit` ends the attempt; the
+time of `deadlines.admit` begins anew then.
 
 ## Rejected is a one-way door
 
 With `retry.onExhausted: Reject`, and with `retry.compat: Setu`, a gang ends Rejected once its retries are used up.
 Kueue then deactivates the Workload, and setting it active again does not queue it; only a new Workload is tried
 again. `Yield` gives the quota back and keeps trying.
+
+A gang that only another policy or another Job can help is no longer in Kueue's queue after its quota is given back, whatever the
+`queueingStrategy` of its ClusterQueue: its condition `Requeued` is False with the reason `RefusedBySetu`. It goes back into the queue when
+the Job, its queue or a flavor of its queue changes, when another change, as of the policy or of a NodePool, gives it a plan, and after
+the waits of `retry.yield`.
 
 ## A wait may end early
 

@@ -1,74 +1,105 @@
-//! What works in a valid file, and is hardly meant: deadlines of phases that end after the gang's, and shapes larger
-//! than their instance type.
+//! What works in a valid file, and is hardly meant: deadlines of phases and tiers that end after the gang's, shapes larger than their
+//! instance type, and absurd prices.
+
+mod money;
 
 use super::Policy;
 use super::check::Finding;
 use super::file::PolicyFile;
 use super::tree::Path;
-use crate::api::parameters::ProvisioningParametersSpec;
+use crate::api::parameters::{ProvisioningParametersSpec, Shape};
 use crate::plan::catalogue;
 use crate::plan::quantity::Amount;
+use crate::plan::shapes::DISK;
+use std::fmt;
 
 /// All of them, for a whole file.
 pub fn warnings(file: &PolicyFile) -> Vec<Finding> {
     let defaults = Policy::default().overlaid(&file.defaults);
     let at = Path::default().key("defaults");
     let mut found = unreachable(&at, &file.defaults, &defaults);
-    found.extend(oversized(&at, &file.defaults));
+    found.extend(oversized_of(&at, &file.defaults));
+    found.extend(money::absurd(&at, &file.defaults));
     for (name, spec) in &file.checks {
         let at = Path::default().key("checks").key(name);
         found.extend(unreachable(&at, spec, &defaults.clone().overlaid(spec)));
-        found.extend(oversized(&at, spec));
+        found.extend(oversized_of(&at, spec));
+        found.extend(money::absurd(&at, spec));
     }
     found
 }
 
-/// Shapes that state more of a resource than a node of their instance type gives to pods.
-fn oversized(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
-    let shapes = spec.packing.iter().flat_map(|packing| packing.shapes.iter().flatten()).enumerate();
-    let at = at.key("packing").key("shapes");
+/// A shape that states more of a resource than a node of its instance type gives to pods.
+pub struct Oversized<'s> {
+    /// Its place among the shapes.
+    index: usize,
+    resource: &'s str,
+    /// What is wrong.
+    why: String,
+}
+
+impl fmt::Display for Oversized<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "packing.shapes[{}].allocatable.{}: {}", self.index, self.resource, self.why)
+    }
+}
+
+/// Each resource of which a shape states too much.
+pub fn oversized<'s>(shapes: impl IntoIterator<Item = &'s Shape>) -> Vec<Oversized<'s>> {
     let mut found = Vec::new();
-    for (index, shape) in shapes {
+    for (index, shape) in shapes.into_iter().enumerate() {
         let Some(known) = catalogue::find(&shape.instance_type) else { continue };
         for (resource, stated) in &shape.allocatable {
             // The disk of a node is as large as its NodeClass says.
-            let known = known.shape.allocatable.get(resource).filter(|_| resource != "ephemeral-storage");
+            let known = known.shape.allocatable.get(resource).filter(|_| resource != DISK);
             let Some(known) = known.filter(|known| Amount::parse(&known.0) < Amount::parse(&stated.0)) else {
                 continue;
             };
-            let message = format!(
+            let why = format!(
                 "{} is more than the {} that pods can use on a {}, so Karpenter may launch nothing for a full node",
                 stated.0, known.0, shape.instance_type
             );
-            found.push((at.index(index).key("allocatable").key(resource), message));
+            found.push(Oversized { index, resource, why });
         }
     }
     found
 }
 
-/// Deadlines of phases, stated or made so by this layer, that are longer than the gang's in `policy`.
+/// The same at their places.
+fn oversized_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
+    let at = at.key("packing").key("shapes");
+    let found = oversized(spec.packing.iter().flat_map(|packing| packing.shapes.iter().flatten()));
+    found.into_iter().map(|f| (at.index(f.index).key("allocatable").key(f.resource), f.why)).collect()
+}
+
+/// Deadlines of phases and tiers, stated or made so by this layer, that are longer than the gang's in `policy`.
 fn unreachable(at: &Path, spec: &ProvisioningParametersSpec, policy: &Policy) -> Vec<Finding> {
-    let Some(stated) = &spec.deadlines else { return Vec::new() };
+    let stated = spec.deadlines.clone().unwrap_or_default();
     let (limits, gang) = (&policy.deadlines, policy.deadlines.gang);
+    let deadlines = at.key("deadlines");
     let phases = [
         ("launch", limits.launch, stated.launch),
         ("register", limits.register, stated.register),
         ("initialize", limits.initialize, stated.initialize),
-    ];
-    let at = at.key("deadlines");
+    ]
+    .map(|(key, limit, own)| (deadlines.key(key), format!("deadlines.{key}"), limit, own.is_some()));
+    let tiers = policy.tiers.iter().enumerate().filter_map(|(index, tier)| {
+        let place = at.key("tiers").index(index).key("launchTimeout");
+        Some((place, format!("tiers[{index}].launchTimeout"), tier.launch_timeout?, spec.tiers.is_some()))
+    });
     let longer = phases
         .into_iter()
-        .filter(|(_, limit, own)| *limit > gang && (own.is_some() || stated.gang.is_some()));
+        .chain(tiers)
+        .filter(|(_, _, limit, is_own)| *limit > gang && (*is_own || stated.gang.is_some()));
     longer
-        .map(|(key, limit, own)| match own {
-            Some(_) => (
-                at.key(key),
-                format!("{limit} is longer than deadlines.gang, {gang}, which ends the attempt first"),
-            ),
-            None => (
-                at.key("gang"),
-                format!("{gang} is shorter than deadlines.{key}, {limit}, which never comes into play"),
-            ),
+        .map(|(place, name, limit, is_own)| {
+            if is_own {
+                let message =
+                    format!("{limit} is longer than deadlines.gang, {gang}, which ends the attempt first");
+                return (place, message);
+            }
+            let message = format!("{gang} is shorter than {name}, {limit}, which never comes into play");
+            (deadlines.key("gang"), message)
         })
         .collect()
 }

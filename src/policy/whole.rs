@@ -6,6 +6,7 @@ use super::tree::Path;
 use super::{Pace, Policy};
 use crate::api::duration::Span;
 use crate::api::parameters::{Allocatable, CapacityType, ColocationMode, PackingMode, Release};
+use crate::gang::terms::{TERMS_LIMIT, Terms};
 
 /// Shortest wait of a retry: less would be a storm.
 pub const LEAST_WAIT: Span = Span::seconds(1);
@@ -67,6 +68,13 @@ pub fn faults(policy: &Policy) -> Vec<Finding> {
             "has to be Exact with packing.mode Fill: a node that does not hold its pods would count as ready";
         found.push((root.key("readiness").key("allocatable"), message.to_owned()));
     }
+    let tiers = u32::try_from(policy.tiers.len()).unwrap_or_default().max(1);
+    if (0..tiers).any(|tier| Terms::of(policy, tier).is_none()) {
+        let message = format!(
+            "has more labels and conditions than a journal has room for: with deadlines and retries they may take {TERMS_LIMIT} bytes"
+        );
+        found.push((root.key("readiness"), message));
+    }
     found
 }
 
@@ -90,6 +98,21 @@ mod tests {
         let text = format!("apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n{body}");
         let problems = PolicyFile::parse(&text).err().unwrap_or_default();
         problems.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn more_readiness_than_a_journal_has_room_for_is_refused() {
+        let labels = |count: usize| -> String {
+            let label = |n: usize| format!("example.com/label-{n}: {}", "x".repeat(63));
+            let labels: Vec<String> = (0..count).map(label).collect();
+            format!("defaults: {{readiness: {{nodeLabels: {{{}}}}}}}", labels.join(", "))
+        };
+        assert_eq!(problems(&labels(10)), Vec::<String>::new());
+        let told = problems(&labels(32)).join("\n");
+        assert!(
+            told.contains("defaults.readiness: has more labels and conditions than a journal has room for"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@ use http::{Method, StatusCode};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Writes that are refused.
+/// Requests that are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Denial {
     /// NodeClaims are not created.
@@ -31,6 +31,8 @@ pub enum Denial {
     Verdicts,
     /// Events are not published.
     Events,
+    /// DeviceClasses are not read.
+    DeviceClasses,
 }
 
 impl Denial {
@@ -51,6 +53,7 @@ impl Denial {
             Self::NodePatches => *method == Method::PATCH && of(kinds::NODE.plural),
             Self::Journals => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && !status,
             Self::Verdicts => *method == Method::PATCH && of(kinds::WORKLOAD.plural) && status,
+            Self::DeviceClasses => *method == Method::GET && of(kinds::DEVICE_CLASS.plural),
             Self::Events => *method != Method::GET && of(kinds::EVENT.plural),
         }
     }
@@ -103,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_denial_covers_its_own_writes_and_no_others() {
+    fn each_denial_covers_its_own_requests_and_no_others() {
         let claims = "/apis/karpenter.sh/v1/nodeclaims";
         let workload = "/apis/kueue.x-k8s.io/v1beta2/namespaces/n/workloads/w";
         let slot = |n: u32| format!("{{\"annotations\":{{\"{}\":\"{n}\"}}}}", names::SLOT);
@@ -118,6 +121,7 @@ mod tests {
             (Method::PATCH, format!("{claims}/c"), String::new()),
             (Method::PATCH, "/api/v1/nodes/n".to_owned(), String::new()),
             (Method::DELETE, "/api/v1/nodes/n".to_owned(), String::new()),
+            (Method::GET, "/apis/resource.k8s.io/v1/deviceclasses".to_owned(), String::new()),
         ];
         for (denial, refused) in [
             (Denial::Creates, vec![0, 1]),
@@ -131,6 +135,7 @@ mod tests {
             (Denial::ClaimPatches, vec![7]),
             (Denial::NodePatches, vec![8]),
             (Denial::NodeDeletes, vec![9]),
+            (Denial::DeviceClasses, vec![10]),
         ] {
             let denials = Denials::default();
             denials.begin(denial);

@@ -126,19 +126,25 @@ impl Link {
             }
             Answer::Watch(watch) => {
                 let limit = timeout(&request).unwrap_or(WATCH_LIMIT);
-                Response::new(AnswerBody::from_stream(self.told(watch, limit).map(Ok::<Bytes, io::Error>)))
+                let path = request.uri().path().to_owned();
+                let frames = self.told(watch, path, limit);
+                Response::new(AnswerBody::from_stream(frames.map(Ok::<Bytes, io::Error>)))
             }
         })
     }
 
     /// The frames of a watch as they arrive.
-    fn told(self, watch: Watch, limit: Duration) -> impl Stream<Item = Bytes> + Send + 'static {
-        let end = Instant::now() + limit;
-        let open = Some((watch, self, end));
-        stream::unfold(open, |open| async move {
-            let (mut watch, link, end) = open?;
-            let next = tokio::time::timeout(until_bookmark(end), watch.next());
-            let next = if let Ok(frame) = next.await {
+    fn told(self, watch: Watch, path: String, limit: Duration) -> impl Stream<Item = Bytes> + Send + 'static {
+        let opened = Instant::now();
+        let end = opened + limit;
+        let open = Some((watch, self, path));
+        stream::unfold(open, move |open| async move {
+            let (mut watch, link, path) = open?;
+            let next = tokio::time::timeout(until_bookmark(end), watch.next()).await;
+            if link.wire.is_silent(&path, opened) {
+                std::future::pending::<()>().await;
+            }
+            let next = if let Ok(frame) = next {
                 frame
             } else {
                 if Instant::now() >= end {
@@ -148,14 +154,14 @@ impl Link {
                 let bookmark = link.server.bookmark(&watch);
                 // What was committed while the replica stood still is told before the bookmark is.
                 let Some(frame) = watch.next().now_or_never() else {
-                    return Some((bookmark.line, Some((watch, link, end))));
+                    return Some((bookmark.line, Some((watch, link, path))));
                 };
                 frame
             };
             let frame = next?;
             link.arrival(&frame).await;
             match link.wire.breaks() {
-                None => Some((frame.line, Some((watch, link, end)))),
+                None => Some((frame.line, Some((watch, link, path)))),
                 Some(WatchFault::Cut) => None,
                 Some(WatchFault::Expired) => Some((expired(), None)),
                 Some(WatchFault::Silent) => {

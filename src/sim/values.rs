@@ -94,6 +94,11 @@ pub fn created(object: &Value) -> Timestamp {
     text(object, "/metadata/creationTimestamp").parse().unwrap_or_default()
 }
 
+/// When its deletion began, if it has.
+pub fn going_since(object: &Value) -> Option<Timestamp> {
+    text(object, "/metadata/deletionTimestamp").parse().ok()
+}
+
 /// A time as `metav1.Time` writes it.
 pub fn seconds(at: Timestamp) -> String {
     Timestamp::from_second(at.as_second()).unwrap_or(at).to_string()

@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 use tokio::sync::{Notify, mpsc::UnboundedSender};
+use tokio::time::Instant;
 
 /// Whether a replica can reach the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,11 @@ pub struct Wire {
     state: Mutex<State>,
     died: UnboundedSender<Fault>,
     struck: Struck,
+    asked: Mutex<Option<Asked>>,
 }
+
+/// Is told of every request at the moment at which it is sent.
+pub type Asked = Arc<dyn Fn(&Request<Bytes>) + Send + Sync>;
 
 /// Is told of every fault at the moment at which it strikes: its name, and the request that it strikes
 /// if it is one.
@@ -70,12 +75,21 @@ struct State {
     plan: Option<(usize, Fault)>,
     doom: Option<Doom>,
     written: Vec<Written>,
+    /// The ends of the paths whose watches have fallen silent, and when they have.
+    silenced: Vec<(&'static str, Instant)>,
 }
 
 impl Wire {
     /// A wire on which nothing goes wrong yet. Deaths are told to `died`.
     pub fn new(chance: Chance, died: UnboundedSender<Fault>, struck: Struck) -> Arc<Self> {
-        let state = State { chance, rates: Rates::none(), plan: None, doom: None, written: Vec::new() };
+        let state = State {
+            chance,
+            rates: Rates::none(),
+            plan: None,
+            doom: None,
+            written: Vec::new(),
+            silenced: Vec::new(),
+        };
         Arc::new(Self {
             line: Mutex::new(Line::Up),
             moved: Notify::new(),
@@ -83,6 +97,7 @@ impl Wire {
             state: Mutex::new(state),
             died,
             struck,
+            asked: Mutex::default(),
         })
     }
 
@@ -108,6 +123,22 @@ impl Wire {
     /// verb and this end of their path.
     pub fn doom(&self, (verb, path): (&'static str, &'static str), number: usize, fault: Fault) {
         self.state().doom = Some(Doom { verb, path, left: number, fault });
+    }
+
+    /// Tells of every request from now on.
+    pub fn tell_of_requests(&self, asked: Asked) {
+        *self.asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked);
+    }
+
+    /// The watches of these objects that are open now tell of nothing more and do not end, as when a firewall has
+    /// forgotten their connections. What is opened later is as it should be.
+    pub fn silence(&self, path: &'static str) {
+        self.state().silenced.push((path, Instant::now()));
+    }
+
+    /// Whether a watch with this path that was opened then has fallen silent.
+    pub fn is_silent(&self, path: &str, opened: Instant) -> bool {
+        self.state().silenced.iter().any(|(of, at)| path.ends_with(of) && opened <= *at)
     }
 
     /// Every write that was sent, in order.
@@ -176,6 +207,10 @@ impl Wire {
 
     /// What goes wrong with this request.
     pub fn strikes(&self, request: &Request<Bytes>) -> Option<Fault> {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(asked) = asked {
+            asked(request);
+        }
         if request.method() == Method::GET { self.strikes_read(request) } else { self.strikes_write(request) }
     }
 

@@ -14,6 +14,11 @@ pub enum Format {
     Json,
 }
 
+/// What is logged unless somebody says otherwise. The client would tell of each connection that breaks, and an outage is
+/// told of once.
+pub const DEFAULT: &str =
+    "info,kube_runtime=error,kube_client=warn,kube_client::client=error,kube_client::client::builder=off";
+
 /// A level or filter that is not understood.
 #[derive(Debug, thiserror::Error)]
 #[error(

@@ -12,6 +12,7 @@ import base64
 import fcntl
 import json
 import os
+import re
 import select
 import subprocess
 import sys
@@ -190,6 +191,10 @@ def walk(browser, url):
     check(browser.value(f"{row}.getAttribute('aria-selected')") == "true", "the gang in the address is chosen")
     before = browser.value(f"{row}.querySelector('.figure').textContent")
     check(before.endswith("/8") and before != "8/8", f"the gang is on its way, {before}")
+    total = browser.value("document.getElementById('total').textContent")
+    check(re.search(r", \d+\.\d\d USD an hour$", total), f"what all gangs cost is shown as it was sent, {total}")
+    facts = browser.value("document.querySelector('.facts').textContent")
+    check("786.57 USD an hour" in facts, f"what the gang costs is shown as it was sent, {facts}")
     browser.until(f"{row}.querySelectorAll('.cell.Ready').length >= 3", "three nodes ready")
     browser.shoot("board-light.png")
     browser.look(1360, 860, "dark")

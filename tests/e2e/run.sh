@@ -13,6 +13,6 @@ fi
 export SETU_SLOW="${SETU_SLOW:-3}"
 cargo build --features fail-points --target-dir target/e2e/setu
 if [ -z "${1:-}" ]; then
-  cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test silent --test shards --test examples --test documents --test cluster --test tenant --test chart --test aws
+  cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test silent --test shards --test examples --test documents --test cluster --test registries --test tenant --test chart --test aws
 fi
 exec cargo test -p setu-e2e --test scenarios -- "${1:-}"

@@ -12,8 +12,9 @@ use setu::api::parameters::{OnExhausted, Pinning};
 use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu::gang::claims::Loss;
 use setu::gang::diagram;
-use setu::gang::event::Effect;
+use setu::gang::event::{Effect, Event};
 use setu::gang::reservation::Epoch;
+use setu::gang::terms::{is_the_same_under_all, unlimited};
 use setu::gang::{
     ClaimView, Facts, Failure, FailureClass, GangIdentity, Health, Journal, Outlook, Reading, Reservation,
     Rules, Sight, State, Then, WaitsFor, decide, observe, verdict,
@@ -46,6 +47,11 @@ static POLICY: LazyLock<Policy> = LazyLock::new(|| {
     policy.yielding.limit = 1;
     policy
 });
+
+/// What an attempt is judged by while that cannot be read.
+fn unread() -> Policy {
+    unlimited(POLICY.clone())
+}
 
 static IDENTITY: LazyLock<GangIdentity> = LazyLock::new(|| GangIdentity {
     namespace: "team".into(),
@@ -215,8 +221,10 @@ pub struct Sighting {
     pub fresh: bool,
     pub work: Work,
     pub claims: Vec<Claim>,
-    pub quorum: bool,
+    pub sight: Sight,
     pub late: bool,
+    /// Whether the parameters cannot be read.
+    pub unread: bool,
 }
 
 /// One write.
@@ -316,6 +324,10 @@ fn work_out(seen: &Sighting) -> Turn {
         Reading::LookAgain => return Turn::LookAgain,
         Reading::Events(events) => events,
     };
+    let reservation = Reservation::of(&workload, CHECK);
+    let judged =
+        |event: &Event| !seen.is_undecided(&journal) || is_the_same_under_all(event, &journal, &reservation);
+    let events: Vec<Event> = events.into_iter().filter(judged).collect();
     let rules = Rules::new(&POLICY, now(seen.late), 0.5);
     let (mut writes, mut moved, mut lawful) = (Vec::new(), false, true);
     for event in events {
@@ -352,7 +364,9 @@ fn work_out(seen: &Sighting) -> Turn {
 impl Sighting {
     fn with_facts<T>(&self, workload: &Workload, journal: &Journal, then: impl FnOnce(&Facts<'_>) -> T) -> T {
         let reservation = Reservation::of(workload, CHECK);
-        let mut views: Vec<ClaimView> = self.claims.iter().map(|c| view(c, self.late)).collect();
+        let policy = if self.is_undecided(journal) { &unread() } else { &*POLICY };
+        let runs_out = self.late && policy.deadlines.launch.signed() < SignedDuration::from_hours(24);
+        let mut views: Vec<ClaimView> = self.claims.iter().map(|c| view(c, runs_out)).collect();
         views.sort_by_key(|v| v.slot);
         let losses = self.losses(journal);
         let needs_plan =
@@ -365,12 +379,16 @@ impl Sighting {
             plan: needs_plan.then_some(&*PLAN),
             claims: &views,
             losses: &losses,
-            sight: if self.quorum { Sight::Quorum } else { Sight::Cached },
+            sight: self.sight,
             capacity_back: false,
             refusal: None,
-            policy: &POLICY,
+            policy,
             outlook: Outlook::default(),
         })
+    }
+
+    fn is_undecided(&self, journal: &Journal) -> bool {
+        self.unread && journal.state.is_in_flight()
     }
 
     fn losses(&self, journal: &Journal) -> BTreeMap<u32, Loss> {
@@ -412,6 +430,7 @@ fn view(claim: &Claim, late: bool) -> ClaimView {
         held_until: None,
         vacant: false,
         stuck: false,
+        rebooted: None,
         health,
     }
 }

@@ -21,7 +21,7 @@ pub type Bug = std::convert::Infallible;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     Other(Move),
-    Start { replica: usize, old_work: bool, old_claims: bool, late: bool },
+    Start { replica: usize, old_work: bool, old_claims: bool, late: bool, unread: bool },
     Step { replica: usize, fate: Fate },
     Crash { replica: usize },
 }
@@ -30,7 +30,7 @@ impl Action {
     fn is_calm(self) -> bool {
         match self {
             Self::Other(action) => action.is_calm(),
-            Self::Start { old_work, old_claims, .. } => !old_work && !old_claims,
+            Self::Start { old_work, old_claims, unread, .. } => !old_work && !old_claims && !unread,
             Self::Step { fate, .. } => fate == Fate::Answered,
             Self::Crash { .. } => false,
         }
@@ -114,7 +114,10 @@ impl Gangs {
             return;
         }
         let may_be_old = [false, world.past.is_some() && world.budget.stale > 0];
-        for late in [false, true] {
+        let may_be_unread = [false, true];
+        let may_be_unread = &may_be_unread[..1 + usize::from(world.budget.unread > 0)];
+        let times = [false, true].into_iter().flat_map(|late| may_be_unread.iter().map(move |u| (late, *u)));
+        for (late, unread) in times {
             for old_work in &may_be_old[..1 + usize::from(may_be_old[1] && !it.has_written)] {
                 for old_claims in &may_be_old[..1 + usize::from(may_be_old[1])] {
                     actions.push(Action::Start {
@@ -122,6 +125,7 @@ impl Gangs {
                         old_work: *old_work,
                         old_claims: *old_claims,
                         late,
+                        unread,
                     });
                 }
             }
@@ -131,13 +135,18 @@ impl Gangs {
     fn apply(world: &mut World, action: Action) -> Option<()> {
         match action {
             Action::Other(action) => world.make(action),
-            Action::Start { replica, old_work, old_claims, late } => {
+            Action::Start { replica, old_work, old_claims, late, unread } => {
                 let past = world.past.clone();
                 let past = past.as_ref();
-                let look =
-                    Replica::start(world, past.filter(|_| old_work), past.filter(|_| old_claims), late)?;
+                let look = Replica::start(
+                    world,
+                    past.filter(|_| old_work),
+                    past.filter(|_| old_claims),
+                    (late, unread),
+                )?;
                 world.replicas[replica].look = Some(Box::new(look));
                 world.budget.stale -= u8::from(old_work || old_claims);
+                world.budget.unread -= u8::from(unread);
             }
             Action::Step { replica, fate } => {
                 match fate {

@@ -89,6 +89,11 @@ fn an_old_cache_breaks_nothing() {
 }
 
 #[test]
+fn parameters_that_cannot_be_read_break_nothing() {
+    holds("parameters unread", Budget { unread: 1, losses: 1, crashes: more(), ..quiet() });
+}
+
+#[test]
 fn an_eviction_breaks_nothing() {
     holds("eviction", Budget { evictions: 1, reservations: 1 + more(), stale: more(), ..quiet() });
 }

@@ -47,5 +47,6 @@ found! {
     a_ready_on_the_word_of_the_journal_is_found: ReadyFromJournalAlone with one_lost();
     an_attempt_on_top_of_another_is_found: PlanOnCachedAbsence with Budget { stale: 1, ..quiet() };
     a_ready_that_stands_during_the_rollback_is_found: ReadyStandsWhileDeleting with quiet();
+    an_attempt_judged_by_defaults_is_found: JudgedUnread with Budget { unread: 1, ..quiet() };
     a_reservation_that_is_forgotten_is_found: ReleasedForGood with Budget { quota_losses: 1, reservations: 2, ..quiet() };
 }

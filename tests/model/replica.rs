@@ -7,7 +7,7 @@
 use crate::core::{self, Kept, Place, Sighting, Turn, Write};
 use crate::world::{Broken, Claim, Past, Phase, World};
 use setu::api::workload::Verdict;
-use setu::gang::Then;
+use setu::gang::{Sight, Then};
 
 /// Turns of one look, as the controller bounds them.
 const TURNS: usize = 16;
@@ -72,7 +72,7 @@ impl Replica {
         world: &World,
         old_work: Option<&Past>,
         old_claims: Option<&Past>,
-        late: bool,
+        (late, unread): (bool, bool),
     ) -> Option<Look> {
         let work = old_work.map_or(&world.work, |p| &p.work);
         if work.phase == Phase::Deleted {
@@ -88,8 +88,9 @@ impl Replica {
                 fresh,
                 work: work.clone(),
                 claims: claims.clone(),
-                quorum: false,
+                sight: Sight::Cached,
                 late,
+                unread,
             },
             next: Request::Settle,
             current: world.work.journal == work.journal && world.work.phase != Phase::Deleted,
@@ -172,7 +173,7 @@ impl Look {
             return None;
         }
         self.seen.claims.clone_from(&world.claims);
-        self.seen.quorum = true;
+        self.seen.sight = Sight::Quorum;
         self.note(world);
         self.advance()
     }
@@ -241,6 +242,9 @@ impl Look {
         if gives_up && was_up && !world.erased {
             world.breaks(Broken::GivenUpWhileUp);
         }
+        if gives_up && waited.is_some() && self.seen.unread {
+            world.breaks(Broken::JudgedUnread);
+        }
     }
 
     fn commit(mut self, world: &mut World, fate: Fate, mut writes: Vec<Write>) -> Option<Self> {
@@ -277,7 +281,7 @@ impl Look {
 
     /// Runs all writes, which a replica sends at the same time; of those that are lost, the first is.
     fn run(mut self, world: &mut World, fate: Fate, writes: Vec<Write>, failed: bool) -> Option<Self> {
-        self.seen.quorum = false;
+        self.seen.sight = Sight::Cached;
         for (n, write) in writes.into_iter().enumerate() {
             match (n, fate) {
                 (0, Fate::RequestLost) => {}
@@ -402,7 +406,11 @@ impl Look {
 
 impl std::fmt::Display for Look {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Sighting { journal, quorum, late, .. } = &self.seen;
-        write!(f, "{:?}, {:?} {}, quorum {quorum}, late {late}", self.next, journal.place, journal.attempt)
+        let Sighting { journal, sight, late, unread, .. } = &self.seen;
+        write!(
+            f,
+            "{:?}, {:?} {}, {sight:?}, late {late}, unread {unread}",
+            self.next, journal.place, journal.attempt
+        )
     }
 }

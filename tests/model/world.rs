@@ -78,6 +78,8 @@ pub struct Budget {
     pub crashes: u8,
     /// Looks that start from an old cache.
     pub stale: u8,
+    /// Looks that start while what an attempt is judged by cannot be read.
+    pub unread: u8,
     /// Requests or replies that are lost.
     pub lost: u8,
     /// Claims that Karpenter, a cloud or a person takes away.
@@ -111,13 +113,14 @@ pub enum Broken {
     EarlyEnd,
     EarlyVerdict,
     GivenUpWhileUp,
+    JudgedUnread,
     Kill,
     UnboughtEviction,
     Orphan,
 }
 
 impl Broken {
-    pub const ALL: [(Self, &'static str); 15] = [
+    pub const ALL: [(Self, &'static str); 16] = [
         (Self::DishonestReady, "Ready is told only after all nodes were seen ready in the same look"),
         (Self::OldReady, "Ready is never told for an admission that is over"),
         (Self::DoubleSlot, "a slot never has two claims of one generation"),
@@ -133,6 +136,7 @@ impl Broken {
             Self::GivenUpWhileUp,
             "an attempt is not given up by a look that finds all nodes ready, from before it began on",
         ),
+        (Self::JudgedUnread, "no attempt is given up by a look that does not know what it is judged by"),
         (Self::Kill, "no node of an admitted gang is taken away while its reservation stands"),
         (Self::UnboughtEviction, "a gang that was admitted without us is not evicted by us"),
         (Self::Orphan, "once nothing moves, every claim is wanted"),
@@ -386,7 +390,7 @@ impl World {
         idle && !sweeping
             && !evicting
             && self.claims.iter().all(|c| !c.deleting)
-            && [false, true].iter().all(|late| Replica::start(self, None, None, *late).is_none())
+            && [false, true].iter().all(|late| Replica::start(self, None, None, (*late, false)).is_none())
     }
 
     /// Whether everything is as it may stay: nothing held for nobody, nobody kept waiting by us.

@@ -89,10 +89,9 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// The factor on the price of an instance type with this capacity type, if one is stated.
-    pub fn multiplier(&self, instance_type: &str, capacity_type: &str) -> Option<Price> {
+    /// The factor on the price of an instance type of this family with this capacity type, if one is stated.
+    pub fn multiplier(&self, instance_type: &str, family: &str, capacity_type: &str) -> Option<Price> {
         let all = self.multiplier.as_ref()?;
-        let family = instance_type.split('.').next().unwrap_or_default();
         [instance_type, family, capacity_type].into_iter().find_map(|key| all.get(key)).copied()
     }
 }

@@ -48,8 +48,9 @@ pub fn text(gangs: &[Gang], columns: Option<usize>) -> String {
 
 /// What the columns mean.
 const LEGEND: &str = "
-NODES were created for it; they were WASTED for as long as they existed without a pod of it. API WRITES are Setu's: to its
-Workload and NodeClaims, and Events. TIERS are those of the policy, or capacity types. The WAY has the time in each state.
+NODES were created in all its attempts: a rival that gets a part of its nodes gives them back and tries again. They were
+WASTED for as long as they existed without a pod of it. API WRITES are Setu's: to its Workload and NodeClaims, and Events.
+TIERS are those of the policy, or capacity types. The WAY has the time in each state.
 ";
 
 /// Steps with arrows between them, on lines that are not too long.

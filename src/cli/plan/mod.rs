@@ -9,14 +9,20 @@ use super::cluster::Connection;
 use super::karpenter_metrics::KarpenterMetrics;
 use super::policy_flags::PolicyFlags;
 use super::{Failure, Format, print, render};
-use crate::api::parameters::Gate;
+use crate::api::NodePool;
+use crate::api::parameters::{Gate, PackingMode};
 use crate::gang::identity::pin;
+use crate::plan::catalogue;
 use crate::plan::market::Market;
 use crate::plan::{self, Cluster, Obstacle, Outcome, Request, Ways};
 use crate::policy::overrides::{self, Ignored};
+use crate::policy::{Policy, oversized};
+use crate::words::counted;
 use jiff::Timestamp;
 use objects::Objects;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Shows what Setu would create for a Workload, Job, JobSet or Pod, and what would be in the way.
 ///
@@ -130,16 +136,48 @@ impl Args {
                 print(&show::node_claims(plan)?);
             }
         } else {
-            let view = show::View::new(&admitted, cluster.prices(&policy), &outcome, &ways);
-            print(&if self.output == Format::Json { view.json() } else { view.table() });
+            let mut view = show::View::new(&admitted, cluster.prices(&policy), &outcome, &ways);
+            view.add_notes(otherwise(&cluster, &request, &outcome));
+            view.add_notes(oversized(&policy.shapes).iter().map(ToString::to_string));
+            view.add_notes(outdated(&objects.node_pools, cluster.now));
+            print(&if self.output == Format::Json { super::json(&view)? } else { view.table() });
         }
-        ending(outcome)
+        ending(outcome, self.node_claims)
     }
 }
 
-/// A plan that cannot be carried out is a failure of the command, with the sentence that helps.
-fn ending(outcome: Outcome) -> Result<(), Failure> {
-    let failed = |o: Obstacle| Err(Failure::Failed(format!("{}: {}", o.reason, o.message)));
+/// What the same way would take with the other ways of packing, where that makes a difference.
+fn otherwise(cluster: &Cluster<'_>, request: &Request<'_>, outcome: &Outcome) -> Vec<String> {
+    let Outcome::Provision(plan) = outcome else { return Vec::new() };
+    let with = |(packing, name): (PackingMode, &str)| {
+        let policy = Policy { packing, ..request.policy.clone() };
+        let ways = plan::survey(cluster, &Request { policy: &policy, ..*request }).ok()?;
+        let other = ways.into_iter().nth(usize::try_from(plan.choice).ok()?)?.plan.ok()?;
+        let differs = (other.nodes(), other.cost.at_most) != (plan.nodes(), plan.cost.at_most);
+        differs.then(|| {
+            format!(
+                "packing.mode {name} would take {}{}",
+                counted(other.nodes(), "node"),
+                other.cost.clause()
+            )
+        })
+    };
+    let modes = [(PackingMode::PerPod, "PerPod"), (PackingMode::Fill, "Fill")];
+    modes.into_iter().filter(|(mode, _)| *mode != request.policy.packing).filter_map(with).collect()
+}
+
+/// That the catalogues of these NodePools' providers are old, where they are.
+fn outdated(pools: &[Arc<NodePool>], now: Timestamp) -> BTreeSet<String> {
+    let groups = pools.iter().map(|pool| pool.spec.template.spec.node_class_ref.group.as_str());
+    groups.filter_map(|group| catalogue::of(group)?.outdated(now)).collect()
+}
+
+/// A plan that cannot be carried out is a failure of the command, with the sentence that helps where it was not shown.
+fn ending(outcome: Outcome, untold: bool) -> Result<(), Failure> {
+    let failed = |o: Obstacle| {
+        let why = if untold { &o.message } else { "no node would be created, for the reason that is shown" };
+        Err(Failure::Failed(format!("{}: {why}", o.reason)))
+    };
     match outcome {
         Outcome::Provision(_) | Outcome::NothingNeeded(_) => Ok(()),
         Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) | Outcome::Never(obstacle) => failed(obstacle),

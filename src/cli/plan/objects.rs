@@ -100,7 +100,11 @@ impl Objects {
             }
             "NodeClaim" => push(&mut self.node_claims, value)?,
             "Node" => push(&mut self.nodes, value)?,
-            "ResourceFlavor" => push(&mut self.flavors, value)?,
+            "ResourceFlavor" => {
+                // It may be written without one, which Kueue adds.
+                let _ = value.as_object_mut().map(|flavor| flavor.entry("spec").or_insert_with(|| json!({})));
+                push(&mut self.flavors, value)?;
+            }
             "ClusterQueue" => push(&mut self.cluster_queues, value)?,
             "LocalQueue" => push(&mut self.local_queues, value)?,
             "Cohort" => push(&mut self.cohorts, value)?,
@@ -365,6 +369,16 @@ mod tests {
             workload["metadata"]["annotations"][names::SLICE_REPLACES] = json!(format!("ns/{before}"));
         }
         Arc::new(serde_json::from_value(workload).unwrap())
+    }
+
+    #[test]
+    fn a_flavor_is_read_without_a_spec() {
+        let mut objects = Objects::default();
+        let flavor = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "default"},
+        });
+        objects.take(flavor, Path::new("flavor.yaml")).unwrap();
+        assert_eq!(objects.flavors.len(), 1);
     }
 
     #[test]

@@ -4,12 +4,13 @@ use super::admission::Admitted;
 use crate::api::amount::{Currency, Money, Price};
 use crate::api::pod::ResourceList;
 use crate::cli::Failure;
-use crate::names;
 use crate::plan::cost::Prices;
 use crate::plan::gates::Report;
+use crate::plan::outcome::NO_TIER;
 use crate::plan::passed::PassedOver;
 use crate::plan::resources::{amount, is_accelerator, is_device, is_positive, shown};
 use crate::plan::{Obstacle, Outcome, Plan, Slot, Surveyed};
+use crate::words::few;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,7 +50,7 @@ struct Group {
     node_pool: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     instance_type: Option<String>,
-    /// The types that the nodes may be of, where they are listed.
+    /// The types that the nodes may be of, where they are listed, the cheapest first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     instance_types: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,8 +59,15 @@ struct Group {
     requests: ResourceList,
     /// Parts of a node that nobody asks for, in percent, by resource.
     unused: BTreeMap<String, u32>,
+    /// The most that a node may cost, where everything that it may become has a price.
     #[serde(skip_serializing_if = "Option::is_none")]
     cost_per_hour: Option<Price>,
+    /// The least that a node may cost, of what has a price.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    least_cost_per_hour: Option<Price>,
+    /// The most that a node may cost, of what has a price, where something has none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    known_cost_per_hour: Option<Price>,
 }
 
 /// One way to get the nodes.
@@ -117,7 +125,15 @@ impl View {
             currency: prices.currency(),
             gates: plan.map_or_else(|| nearest().to_vec(), |plan| plan.reports.to_vec()),
             passed_over: plan.map_or_else(|| of_ways(ways), |plan| plan.passed_over.to_vec()),
-            notes: plan.map_or_else(Vec::new, |plan| plan.facts.iter().chain(&plan.notes).cloned().collect()),
+            notes: plan.map_or_else(Vec::new, |plan| {
+                let lack = (plan.cost.not_known() > 0).then(|| plan.cost.lack());
+                let mut notes: Vec<String> =
+                    plan.facts.iter().chain(&plan.notes).cloned().chain(lack).collect();
+                // Where a gate has compared with these prices, its note ends with that.
+                let unplaced = plan.cost.unplaced();
+                notes.extend(unplaced.filter(|why| !notes.iter().any(|note| note.ends_with(why))));
+                notes
+            }),
             ways: ways
                 .iter()
                 .enumerate()
@@ -126,9 +142,18 @@ impl View {
         }
     }
 
-    /// As JSON.
-    pub fn json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
+    /// Adds what is to be said besides.
+    pub fn add_notes(&mut self, notes: impl IntoIterator<Item = String>) {
+        self.notes.extend(notes);
+    }
+
+    /// What it comes to, without what the table of tiers says of each of them.
+    fn short_outcome(&self) -> &str {
+        let told_below = self.outcome.split_once(NO_TIER).filter(|_| self.ways.len() > 1 && !self.provisions);
+        match told_below {
+            Some((before, _)) => self.outcome.get(..before.len() + NO_TIER.len()).unwrap_or(&self.outcome),
+            None => &self.outcome,
+        }
     }
 
     /// As tables.
@@ -140,7 +165,7 @@ impl View {
             self.check,
             self.cluster_queue,
             self.flavors.join(" "),
-            self.outcome
+            self.short_outcome()
         );
         if !self.slots.is_empty() {
             let rows = self.slots.iter().map(|group| group.row(self.currency)).collect();
@@ -158,7 +183,8 @@ impl View {
             text += &section(&["PASSED OVER", "WHY"], self.passed_over.iter().map(row).collect());
         }
         if self.ways.len() > 1 {
-            let rows = self.ways.iter().map(Way::row).collect();
+            let told = if self.provisions { "" } else { self.short_outcome() };
+            let rows = self.ways.iter().map(|way| way.row(told)).collect();
             text += &section(&["", "TIER", "NODES", "IN THE WAY"], rows);
         }
         for note in &self.notes {
@@ -192,17 +218,23 @@ impl Group {
     fn of((slot, nodes): &(&Slot, u32), prices: Prices<'_>) -> Self {
         let requests = slot.template.spec.resources.requests.clone();
         let shape = slot.shape.as_ref();
+        let spread = prices.spread(&slot.template);
         Self {
             first: slot.index,
             nodes: *nodes,
             node_pool: slot.node_pool.clone(),
             instance_type: shape.map(|s| s.instance_type.clone()),
-            instance_types: listed_types(slot),
+            instance_types: prices.by_price(&slot.template).into_iter().map(|(name, _)| name).collect(),
             known_from: shape.map(|s| s.source.to_string()),
             pods: slot.pods.iter().map(|share| format!("{}×{}", share.pods, share.pod_set)).collect(),
             unused: shape.map_or_else(BTreeMap::new, |s| unused(&requests, &s.allocatable)),
             requests,
-            cost_per_hour: prices.dearest(&slot.template).ok(),
+            cost_per_hour: spread.dearest(),
+            known_cost_per_hour: spread
+                .known
+                .filter(|_| !spread.missing.is_empty())
+                .map(|(_, highest)| highest),
+            least_cost_per_hour: prices.least(&slot.template),
         }
     }
 
@@ -219,23 +251,38 @@ impl Group {
         vec![
             slots,
             self.node_pool.clone(),
-            self.instance_type.clone().unwrap_or_else(|| "as the provider picks".to_owned()),
+            self.types(),
             self.pods.join(" "),
             requests.join(", "),
             if unused.is_empty() { "unknown".to_owned() } else { unused.join(", ") },
-            self.cost_per_hour
-                .map_or_else(|| "unknown".to_owned(), |price| Money { price, currency }.to_string()),
+            self.money(currency),
         ]
     }
-}
 
-/// The instance types that a claim lists.
-fn listed_types(slot: &Slot) -> Vec<String> {
-    let asked = slot.template.spec.requirements.iter();
-    asked
-        .filter(|r| r.key == names::INSTANCE_TYPE && r.operator == "In")
-        .flat_map(|r| r.values.clone())
-        .collect()
+    /// What a node costs, for people.
+    fn money(&self, currency: Currency) -> String {
+        let Some(price) = self.cost_per_hour.or(self.known_cost_per_hour) else {
+            return "unknown".to_owned();
+        };
+        let most = Money { price, currency };
+        let known = match self.least_cost_per_hour {
+            Some(least) if least < price => format!("{least} to {most}"),
+            _ => most.to_string(),
+        };
+        if self.cost_per_hour.is_some() { known } else { known + ", or unknown" }
+    }
+
+    /// The types that the nodes may be of, for people.
+    fn types(&self) -> String {
+        match &self.instance_type {
+            None => "as the provider picks".to_owned(),
+            Some(one) => {
+                let names =
+                    std::iter::once(one).chain(self.instance_types.iter().filter(|name| *name != one));
+                few(names.map(String::as_str))
+            }
+        }
+    }
 }
 
 /// The parts of a node that nobody asks for, in percent, but for the places for pods.
@@ -256,6 +303,7 @@ impl Way {
     fn of(way: &Surveyed, chosen: bool) -> Self {
         let name = if way.name.is_empty() { "the only one".to_owned() } else { way.name.clone() };
         let gated = way.reports.iter().filter(|r| r.is_closed()).map(|r| r.message.clone());
+        let gated = gated.chain(way.shortage.clone());
         match &way.plan {
             Ok(plan) => {
                 let (nodes, summary) = (Some(plan.nodes()), plan.summary());
@@ -271,10 +319,15 @@ impl Way {
         }
     }
 
-    fn row(&self) -> Vec<String> {
+    /// Its row in the table, without what was told already.
+    fn row(&self, told: &str) -> Vec<String> {
         let mark = if self.chosen { "*" } else { "" };
         let nodes = if self.nodes.is_some() { self.summary.clone() } else { "none".to_owned() };
-        let closed = if self.closed.is_empty() { "nothing".to_owned() } else { self.closed.join("; ") };
+        let closed = match self.closed.as_slice() {
+            [] => "nothing".to_owned(),
+            [why] if told.ends_with(why) => "as above".to_owned(),
+            several => several.join("; "),
+        };
         vec![mark.to_owned(), self.name.clone(), nodes, closed]
     }
 }

@@ -1,6 +1,5 @@
 //! `setu explain`: what a gang waits for, what comes next and when, and what went wrong before.
 
-use super::table::list_money;
 use super::{BOLD, DIM, clean, moment, paint, span, style_of};
 use crate::cli::report::GangReport;
 use crate::cli::standing::Standing;
@@ -54,14 +53,16 @@ pub fn explain(report: &GangReport, now: Timestamp) -> String {
                 } else {
                     String::new()
                 };
-                let cost = report.cost_per_hour;
-                let cost = cost.map_or_else(String::new, |cost| {
-                    format!(", {} an hour by list prices", list_money(cost))
+                let cost = report.cost.map_or_else(String::new, |cost| {
+                    format!(", {} an hour by {}", cost.money(), cost.priced_by)
                 });
                 line("Nodes", &format!("{}/{} ready{created}{cost}", gang.ready, gang.slots));
             }
         }
         None => line("State", &paint(style_of(&state), &state)),
+    }
+    if let Some(plan) = &report.planned {
+        line("Plan", &clean(plan));
     }
     waits(&mut text, report);
     if let Some(gang) = &report.gang {

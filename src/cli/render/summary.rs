@@ -1,20 +1,20 @@
 //! `setu top`: what the gangs hold and waste, by NodePool, and who waits longest.
 
-use super::table::{list_money, nodes, table};
+use super::table::{nodes, priced_by, table};
 use super::{BOLD, clean, paint, span, style_of};
 use crate::api::NodeClaim;
-use crate::api::amount::Price;
+use crate::api::amount::Sums;
 use crate::cli::cluster::Snapshot;
+use crate::cli::known::{PricedBy, PricesOfCheck};
 use crate::cli::report::GangReport;
 use crate::cli::standing::Standing;
 use crate::gang::custody::is_warm;
 use crate::gang::explain::{Phase, SlotView};
 use crate::names;
-use crate::plan::cost::by_list;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 /// What is held, and who waits.
@@ -32,7 +32,7 @@ pub struct Summary {
 }
 
 /// Nodes that Setu made, by what they are good for now.
-#[derive(Serialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Serialize, Clone, Debug, Default, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Held {
     /// All of them.
@@ -47,8 +47,10 @@ pub struct Held {
     pub warm: usize,
     /// For no gang that could still use them: being deleted, or left over.
     pub wasted: usize,
-    /// What those of them with a known list price cost an hour together.
-    pub cost_per_hour: Price,
+    /// What those of them with a known price cost an hour together, by currency.
+    pub cost_per_hour: Sums,
+    /// By whose prices.
+    pub priced_by: BTreeSet<PricedBy>,
     /// Nodes whose price is not known.
     pub unpriced: usize,
     /// Seconds that idle and warm nodes have been so, and wasted ones have been on their way out or, left over,
@@ -64,9 +66,13 @@ pub fn summary(snapshot: &Snapshot, gangs: Vec<GangReport>, most: usize) -> Summ
         .flat_map(|report| report.gang.iter().flat_map(move |g| g.nodes.iter().map(move |n| (report, n))))
         .map(|(report, slot)| (slot.claim.as_str(), (report, slot)))
         .collect();
+    let mut prices: BTreeMap<&str, PricesOfCheck> = BTreeMap::new();
     for claim in snapshot.claims.iter().flatten() {
+        let check = claim.annotation(names::CHECK);
+        let prices = prices.entry(check).or_insert_with(|| snapshot.prices_of(check));
         let held = pools.entry(claim.label(names::NODEPOOL).to_owned()).or_default();
         count(held, claim, slots.get(claim.name_any().as_str()).copied(), snapshot.now);
+        price(held, claim, prices);
     }
     let (mut queued, gangs): (Vec<GangReport>, Vec<GangReport>) =
         gangs.into_iter().partition(|gang| gang.standing == Standing::Queued);
@@ -86,9 +92,6 @@ fn count(held: &mut Held, claim: &NodeClaim, slot: Option<(&GangReport, &SlotVie
     let since = |at: Option<Timestamp>| at.map_or(0, |at| now.duration_since(at).as_secs().max(0));
     let created = claim.metadata.creation_timestamp.as_ref().map(|t| t.0);
     held.nodes += 1;
-    let cost = by_list([claim]);
-    held.cost_per_hour = held.cost_per_hour.plus(cost.at_most);
-    held.unpriced += usize::from(cost.unpriced > 0);
     match slot {
         // The gang's own attempt, and a state that wants nodes.
         Some((report, slot)) if wanted(report, slot) => match (report.standing, slot.phase) {
@@ -111,6 +114,16 @@ fn count(held: &mut Held, claim: &NodeClaim, slot: Option<(&GangReport, &SlotVie
     }
 }
 
+fn price(held: &mut Held, claim: &NodeClaim, prices: &PricesOfCheck) {
+    match prices.cost([claim]) {
+        Some(cost) => {
+            held.cost_per_hour.add(cost.money());
+            held.priced_by.insert(cost.priced_by);
+        }
+        None => held.unpriced += 1,
+    }
+}
+
 fn wanted(report: &GangReport, slot: &SlotView) -> bool {
     use crate::gang::StateName::{Approved, Provisioning, WaitingReady};
     let alive = !matches!(slot.phase, Phase::Going | Phase::Failed);
@@ -129,11 +142,13 @@ pub fn top(summary: &Summary, now: Timestamp, width: Option<usize>) -> String {
         let head =
             ["NODEPOOL", "NODES", "RUNNING", "COMING", "IDLE", "WARM", "WASTED", "UNUSED TIME", "PER HOUR"];
         let mut rows: Vec<Vec<String>> =
-            summary.pools.iter().map(|(pool, held)| cells(&clean(pool), *held)).collect();
+            summary.pools.iter().map(|(pool, held)| cells(&clean(pool), held)).collect();
         if summary.pools.len() > 1 {
-            rows.push(cells("all", total(&summary.pools)));
+            rows.push(cells("all", &total(&summary.pools)));
         }
         text.push_str(&table(&head, rows.into_iter(), width));
+        let by = priced_by(summary.pools.values().flat_map(|held| held.priced_by.iter().copied()));
+        text.extend(by.map(|line| format!("\n{line}.\n")));
     }
     if summary.slowest.is_empty() {
         text.push_str("\nNo gang waits for its nodes.\n");
@@ -181,29 +196,33 @@ fn longest_queued(summary: &Summary, now: Timestamp, width: Option<usize>) -> St
 }
 
 fn total(pools: &BTreeMap<String, Held>) -> Held {
-    pools.values().fold(Held::default(), |sum, held| Held {
-        nodes: sum.nodes + held.nodes,
-        running: sum.running + held.running,
-        coming: sum.coming + held.coming,
-        idle: sum.idle + held.idle,
-        warm: sum.warm + held.warm,
-        wasted: sum.wasted + held.wasted,
-        cost_per_hour: sum.cost_per_hour.plus(held.cost_per_hour),
-        unpriced: sum.unpriced + held.unpriced,
-        unused_seconds: sum.unused_seconds + held.unused_seconds,
-    })
+    let mut sum = Held::default();
+    for held in pools.values() {
+        sum.nodes += held.nodes;
+        sum.running += held.running;
+        sum.coming += held.coming;
+        sum.idle += held.idle;
+        sum.warm += held.warm;
+        sum.wasted += held.wasted;
+        held.cost_per_hour.iter().for_each(|money| sum.cost_per_hour.add(money));
+        sum.unpriced += held.unpriced;
+        sum.unused_seconds += held.unused_seconds;
+    }
+    sum
 }
 
 /// What nodes cost an hour, and of how many that is not known.
-fn cost(held: Held) -> String {
-    match (held.nodes - held.unpriced, held.unpriced) {
-        (0, _) => "unknown".to_owned(),
-        (_, 0) => list_money(held.cost_per_hour),
-        (_, unpriced) => format!("{} and {unpriced} unknown", list_money(held.cost_per_hour)),
+fn cost(held: &Held) -> String {
+    let known: Vec<String> = held.cost_per_hour.iter().map(|money| money.to_string()).collect();
+    let known = known.join(" + ");
+    match (known.is_empty(), held.unpriced) {
+        (true, _) => "unknown".to_owned(),
+        (_, 0) => known,
+        (_, unpriced) => format!("{known} and {unpriced} unknown"),
     }
 }
 
-fn cells(name: &str, held: Held) -> Vec<String> {
+fn cells(name: &str, held: &Held) -> Vec<String> {
     let counts = [held.nodes, held.running, held.coming, held.idle, held.warm, held.wasted];
     let unused = span(SignedDuration::from_secs(held.unused_seconds));
     std::iter::once(name.to_owned())

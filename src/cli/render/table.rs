@@ -1,9 +1,10 @@
 //! `setu inspect`: one line for each gang.
 
 use super::{clean, paint, span, style_of};
-use crate::api::amount::{Currency, Money, Price};
+use crate::cli::known::PricedBy;
 use crate::cli::report::GangReport;
 use jiff::Timestamp;
+use std::collections::BTreeSet;
 use tabled::builder::Builder;
 use tabled::settings::peaker::Priority;
 use tabled::settings::{Alignment, Padding, Style, Width};
@@ -58,7 +59,7 @@ fn row(report: &GangReport, now: Timestamp, layout: Layout) -> Vec<String> {
     if layout.wide {
         row.extend([
             gang.map_or_else(dash, |g| span(now.duration_since(g.since))),
-            report.cost_per_hour.map_or_else(dash, list_money),
+            report.cost.map_or_else(dash, |cost| cost.money().to_string()),
             clean(&report.owner),
             clean(&report.queue),
             clean(&report.check),
@@ -69,9 +70,11 @@ fn row(report: &GangReport, now: Timestamp, layout: Layout) -> Vec<String> {
     row
 }
 
-/// A list price for people.
-pub fn list_money(price: Price) -> String {
-    Money { price, currency: Currency::default() }.to_string()
+/// A line on whose prices a table's money is by; `None` where there is no money.
+pub fn priced_by(all: impl Iterator<Item = PricedBy>) -> Option<String> {
+    let all: BTreeSet<String> = all.map(|by| by.to_string()).collect();
+    let all: Vec<String> = all.into_iter().collect();
+    (!all.is_empty()).then(|| format!("PER HOUR is by {}", all.join(" and ")))
 }
 
 /// Nodes ready of all, where the gang wants any.

@@ -76,6 +76,11 @@ pub fn waterfall(report: &GangReport, now: Timestamp, layout: Layout<'_>) -> Str
         let _ = writeln!(text, "{}", line.trim_end());
     }
     if rows.iter().all(|row| !row.is_node()) {
+        if steps.iter().any(|step| step.to == StateName::WaitingReady) {
+            let gone =
+                "The nodes are gone. The trace has a span of each, with launch, register and initialize.";
+            let _ = writeln!(text, "\n{}", paint(DIM, gone));
+        }
         return text;
     }
     let _ =

@@ -92,7 +92,11 @@ impl Gang<'_> {
     fn note_replacements(&self, workload: &Workload, claims: usize) {
         if self.journal.memory.generation > 0 && !is_mixed(&self.journal, &self.policy) {
             let claims = u32::try_from(claims).unwrap_or(u32::MAX);
-            self.context.ledger.open().note_created(&workload.local_queue(), claims, self.context.now());
+            self.context.of_gangs.ledger.open().note_created(
+                &workload.local_queue(),
+                claims,
+                self.context.now(),
+            );
         }
     }
 
@@ -208,7 +212,7 @@ impl Gang<'_> {
                 return Err(error);
             }
         }
-        self.context.own_writes.note(workload);
+        self.context.of_gangs.own_writes.note(workload);
         self.stored = Some(text);
         self.fresh = false;
         self.tell(workload, &headline);

@@ -4,6 +4,7 @@ use super::Gang;
 use crate::api::parameters::Pinning;
 use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Pod, Workload};
+use crate::controllers::plans;
 use crate::effects::{claims, pods};
 use crate::error::Error;
 use crate::gang::{ClaimView, Sight, State, strangers};
@@ -48,6 +49,7 @@ impl Gang<'_> {
         let occupied = strangers::occupied(&pods);
         self.vacant = searched.into_iter().filter(|node| !occupied.contains(node.as_str())).collect();
         self.taken = strangers::taken(&pods);
+        self.each = plans::each(self.context, &self.request(workload));
         Ok(())
     }
 

@@ -5,6 +5,7 @@
 
 mod act;
 mod again;
+mod known;
 mod line;
 mod planning;
 mod pods;
@@ -16,23 +17,27 @@ mod warm;
 
 use super::context::Context;
 use super::plans;
+use super::refused::Causes;
 use crate::api::parameters::Compat;
 use crate::api::pod::ResourceList;
 use crate::api::workload::CheckState;
 use crate::api::{Node, NodeClaim, Workload};
+use crate::effects::requeued::Queueing;
 use crate::error::Error;
 use crate::gang::identity::pin;
 use crate::gang::journal::JournalError;
 use crate::gang::losses::is_mixed;
+use crate::gang::strangers::Taken;
 use crate::gang::{
     Effect, Event, GangIdentity, Journal, PodCheck, Reading, Refusal, Reservation, Rules, Sight, State,
-    decide, observe,
+    decide, observe, verdict,
 };
 use crate::names;
 use crate::plan::volumes::Storage;
 use crate::plan::{Outcome, strategy};
 use crate::policy::Policy;
 use jiff::Timestamp;
+use known::{is_possible, rebuilt};
 use kube::{Client, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -64,7 +69,9 @@ pub struct Gang<'a> {
     nodes: BTreeMap<String, Node>,
     sight: Sight,
     /// What others than the gang take from its nodes, as of the last look past the caches.
-    taken: BTreeMap<String, ResourceList>,
+    taken: BTreeMap<String, Taken>,
+    /// What a pod takes from its node, of each pod set, as of then.
+    each: Vec<ResourceList>,
     /// When the nodes were last searched for pods of others.
     searched: Option<Timestamp>,
     /// Nodes on which that look found no pod.
@@ -80,8 +87,10 @@ pub struct Gang<'a> {
     warm: Option<Vec<NodeClaim>>,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.
     untold: Vec<(Journal, Journal)>,
-    /// What is to be said against the plan of the attempt.
-    drawbacks: Vec<String>,
+    /// What is told of the plan of the attempt.
+    accepted: report::Accepted,
+    /// What a refusal may be due to, as of before what the plan is made from was read.
+    causes: Option<Causes>,
     /// The refusal that stands.
     refusal: Option<Refusal>,
     /// Tier of the attempt, for people.
@@ -99,6 +108,8 @@ pub struct Looked {
     pub entry: Option<CheckState>,
     /// Whether that entry only tells of progress.
     pub progress: bool,
+    /// Whether Kueue is to queue the Workload, as far as this gang is concerned.
+    pub queueing: Queueing,
     /// Whether the gang is one that has nodes.
     pub has_nodes: bool,
     /// Whether it has nodes, or is about to.
@@ -171,17 +182,20 @@ impl<'a> Gang<'a> {
         let claims = view::claims_of(context, &identity, now);
         let known = known.filter(|journal| is_possible(journal, workload, &claims));
         let fresh = known.is_none();
-        let mut journal = match (known, Reservation::of(workload, check)) {
+        let reservation = Reservation::of(workload, check);
+        let is_held_back =
+            workload.check(check).is_some_and(|told| verdict::is_held_back(&reservation, told.state));
+        let mut journal = match (known, reservation) {
             (Some(journal), _) => journal,
             (None, Reservation::Leaving(_)) => return Ok(None),
-            (None, Reservation::Gone(_)) if claims.is_empty() => return Ok(None),
+            (None, Reservation::Gone(_)) if claims.is_empty() && !is_held_back => return Ok(None),
             (None, reservation) => rebuilt(&identity.uid, reservation, now),
         };
         let nodes = view::nodes_of(context, &claims);
         let tier = view::tier_of(&claims);
         // The journal is the tenant's word too, so it does not say from which tier to buy.
         let told = journal.memory.way.choice;
-        journal.memory.way.choice = context.ledger.open().way(&id).map_or(0, |way| way.choice);
+        journal.memory.way.choice = context.of_gangs.ledger.open().way(&id).map_or(0, |way| way.choice);
         let choice = (told, journal.memory.way.choice);
         let mut gang = Self {
             context,
@@ -201,6 +215,7 @@ impl<'a> Gang<'a> {
             choice,
             sight: Sight::Cached,
             taken: BTreeMap::new(),
+            each: Vec::new(),
             vacant: BTreeSet::new(),
             unmarked: BTreeSet::new(),
             pool_claims: Arc::default(),
@@ -208,7 +223,8 @@ impl<'a> Gang<'a> {
             read_grounds: None,
             warm: None,
             untold: Vec::new(),
-            drawbacks: Vec::new(),
+            accepted: report::Accepted::default(),
+            causes: None,
             refusal: None,
             tier,
             plan: None,
@@ -262,7 +278,7 @@ impl<'a> Gang<'a> {
         let context = self.context;
         let now = context.now();
         self.settle_policy(workload);
-        let mut pages = context.ledger.open();
+        let mut pages = context.of_gangs.ledger.open();
         // Only here, where the journal is stored: a wait that ended in one that was not would have to be waited out.
         if !self.journal.state.awaits_next_try() {
             pages.given_back.forget(&self.id);
@@ -276,7 +292,7 @@ impl<'a> Gang<'a> {
         if matches!(self.plan, Some(Outcome::Provision(_))) {
             pages.refused.forget(&self.id);
         }
-        self.refusal = pages.refused.refusal(&self.id, workload, || context.causes_of_refusal(), now);
+        self.refusal = self.refusal(workload, &mut pages);
         let mut glance = self.glance(workload);
         glance.capacity_back = pages.given_back.is_enough(&self.id);
         let seen = match observe(&self.journal, &self.facts(&glance)) {
@@ -307,10 +323,10 @@ impl<'a> Gang<'a> {
                 self.plan = None;
             }
             if stepped {
-                if matches!(event, Event::Refused(_)) {
+                if let (Event::Refused(_), Some(causes)) = (&event, self.causes) {
                     let again = now + rules.yielding.wait(self.journal.memory.yields).signed();
                     let until = self.plan.as_ref().map_or(again, |plan| plan.refused_until(again));
-                    pages.refused.refuse(&self.id, workload, context.causes_of_refusal(), (now, until));
+                    pages.refused.refuse(&self.id, workload, causes, (now, until));
                 }
                 if let Event::Failed(failure) | Event::Lost { failure, .. } = &event {
                     pages.note_shortage(self.exhausted(failure, &glance.losses), now);
@@ -352,7 +368,7 @@ impl<'a> Gang<'a> {
         let before = std::mem::replace(&mut self.journal, next);
         let stepped = self.journal.seq != before.seq;
         if stepped {
-            self.note_drawbacks();
+            self.note_accepted();
             self.journal.sign(&self.context.telemetry.instance);
         }
         let tier = self.journal.memory.way.tier;
@@ -365,35 +381,4 @@ impl<'a> Gang<'a> {
         }
         stepped
     }
-}
-
-/// The journal of a gang that has none which can be used.
-fn rebuilt(uid: &str, reservation: Reservation, now: Timestamp) -> Journal {
-    match reservation {
-        Reservation::Held { epoch, .. } => Journal::new(uid, epoch, now, None),
-        Reservation::Leaving(_) | Reservation::Gone(_) => Journal::released(uid, now),
-    }
-}
-
-/// Whether a gang may have as many slots as its journal says, which a tenant can write too. More would be work for
-/// nothing; with fewer than it has claims for it would start without some of its nodes.
-fn is_possible(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
-    let pods: i64 = workload.spec.pod_sets.iter().map(|set| i64::from(set.count)).sum();
-    let begun = match journal.state {
-        State::Provisioning | State::WaitingReady => true,
-        // Without a slot it needs no nodes, and what is there goes; once it is admitted its pods run on them.
-        State::Approved => journal.memory.slots > 0 && !workload.is("Admitted"),
-        _ => false,
-    };
-    let attempt = journal.memory.attempt.to_string();
-    let lasts =
-        |c: &&NodeClaim| c.label(names::ATTEMPT) == attempt && c.metadata.deletion_timestamp.is_none();
-    let least = if begun { slots_of(claims.iter().filter(lasts)) } else { 0 };
-    let most = pods.max(slots_of(claims.iter()));
-    (least..=most).contains(&i64::from(journal.memory.slots))
-}
-
-/// How many slots a gang has at least that has these claims.
-fn slots_of<'c>(claims: impl Iterator<Item = &'c NodeClaim>) -> i64 {
-    claims.filter_map(|c| i64::from(c.slot()?).checked_add(1)).max().unwrap_or_default()
 }

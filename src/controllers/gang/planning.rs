@@ -1,7 +1,7 @@
 //! How a gang comes to its plan: the way that it may take, what it has already, and what it must read for it.
 
 use super::Gang;
-use crate::api::{ClusterQueue, NodeClaim, NodePool, Workload};
+use crate::api::{ClusterQueue, NodeClaim, NodePool, ResourceFlavor, Workload};
 use crate::cluster::guard::Guarded;
 use crate::controllers::board::{Shortage, ShortageSource};
 use crate::controllers::ledger::LedgerPages;
@@ -10,7 +10,7 @@ use crate::effects::{call, claims};
 use crate::error::Error;
 use crate::gang::claims::Loss;
 use crate::gang::losses::is_mixed;
-use crate::gang::{Failure, FailureClass, State};
+use crate::gang::{Failure, FailureClass, Refusal, State};
 use crate::names;
 use crate::plan::demand::as_granted;
 use crate::plan::offering::{Offering, place_keys};
@@ -18,9 +18,11 @@ use crate::plan::outcome::{Obstacle, ObstacleReason};
 use crate::plan::{Edited, Outcome, Request, Ways};
 use crate::words::to_the_second;
 use jiff::{SignedDuration, Timestamp};
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 use std::sync::Arc;
 
 /// How long a NodePool that was edited is waited for before another one is taken.
@@ -112,6 +114,23 @@ impl Gang<'_> {
         before.find(|plan| self.is_begun_with(plan)).unwrap_or(found)
     }
 
+    /// The refusal that stands. It ends if the gang has a plan by what has changed since.
+    pub(super) fn refusal(&self, workload: &Workload, pages: &mut LedgerPages) -> Option<Refusal> {
+        if !pages.refused.has(&self.id) {
+            return None;
+        }
+        let causes = self.context.causes_of_refusal(workload);
+        if let Some(refused) = pages.refused.changed(&self.id, causes) {
+            match self.make_plan(&refused, pages) {
+                Outcome::Refuse(_) => pages.refused.stays(&self.id, causes),
+                // That will be over, and may not help then.
+                Outcome::Wait(obstacle) if obstacle.reason.is_passing() => {}
+                _ => pages.refused.forget(&self.id),
+            }
+        }
+        pages.refused.refusal(&self.id, workload, causes, self.context.now())
+    }
+
     /// Until when a gang that has nothing yet waits for NodePools that were edited; for ever once it has.
     fn patience(&self) -> Option<Timestamp> {
         let begins = self.journal.state == State::Validating;
@@ -172,33 +191,42 @@ impl Gang<'_> {
 
     /// Reads what the volumes of the pods depend on, once for each reconcile that plans.
     pub(super) async fn fetch_storage(&mut self, workload: &Workload) -> Result<(), Error> {
-        if self.needs_plan() && self.storage.is_none() {
+        let is_refused = self.context.of_gangs.ledger.open().refused.has(&self.id);
+        if self.storage.is_none() && (self.needs_plan() || is_refused && self.plans_anew(workload)) {
             self.storage = Some(storage::read(self.client, workload).await?);
         }
         Ok(())
     }
 
-    /// Reads what a plan waits for past the caches, before the gang is given up for it.
+    /// Whether a refused gang is planned anew, since something has changed.
+    fn plans_anew(&self, workload: &Workload) -> bool {
+        let causes = self.context.causes_of_refusal(workload);
+        self.context.of_gangs.ledger.open().refused.changed(&self.id, causes).is_some()
+    }
+
+    /// Reads what keeps the gang from a plan past the caches, before it is given up or refused for that.
     pub(super) async fn fetch_grounds(&mut self, workload: &Workload) -> Result<(), Error> {
-        if !matches!((&self.journal.state, &self.plan), (State::Validating, Some(Outcome::Wait(_)))) {
-            return Ok(());
+        match (&self.journal.state, &self.plan) {
+            (State::Validating, Some(Outcome::Wait(_))) => {}
+            (State::Validating, Some(Outcome::Refuse(_))) => {
+                // What changes from now on may allow the gang.
+                self.causes = Some(self.context.causes_of_refusal(workload));
+                self.settle_policy(workload);
+            }
+            _ => return Ok(()),
         }
-        let queue = workload.admission().map_or("", |admission| admission.cluster_queue.as_str());
-        let queues: Api<ClusterQueue> = Api::all(self.client.clone());
-        let pools: Api<Guarded<NodePool>> = Api::all(self.client.clone());
-        let all = ListParams::default();
-        let (queue, pools) = tokio::try_join!(
-            call("reading ClusterQueue", queue, queues.get_opt(queue)),
-            call("listing NodePools", "", pools.list(&all)),
+        let (pools, queues, flavors) = tokio::try_join!(
+            all::<NodePool>("listing NodePools", self.client),
+            all::<ClusterQueue>("listing ClusterQueues", self.client),
+            all::<ResourceFlavor>("listing ResourceFlavors", self.client),
         )?;
-        let pools = pools.items.into_iter().filter_map(|guard| guard.0.ok()).map(Arc::new).collect();
-        self.read_grounds = Some(plans::Grounds { pools, queue: queue.map(Arc::new) });
+        self.read_grounds = Some(plans::Grounds { pools, queues, flavors });
         Ok(())
     }
 
     pub(super) async fn fetch_pool_claims(&mut self, workload: &Workload) -> Result<(), Error> {
         let planning = matches!(self.journal.state, State::Validating | State::Provisioning);
-        let accepted = self.context.ledger.open().accepted(&self.id).is_some();
+        let accepted = self.context.of_gangs.ledger.open().accepted(&self.id).is_some();
         if planning && !accepted && self.pool_claims.is_empty() {
             let pools = plans::pools_to_read(self.context, &self.policy);
             if !pools.is_empty() {
@@ -212,6 +240,16 @@ impl Gang<'_> {
         }
         Ok(())
     }
+}
+
+/// All objects of a kind that can be read, past the caches.
+async fn all<K>(what: &'static str, client: &Client) -> Result<Vec<Arc<K>>, Error>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let api: Api<Guarded<K>> = Api::all(client.clone());
+    let list = call(what, "", api.list(&ListParams::default())).await?;
+    Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).map(Arc::new).collect())
 }
 
 /// What of these offerings ran out, and until when that is remembered; empty if nothing of them is.

@@ -1,12 +1,12 @@
 //! Checks now and then whether the pods of an admitted gang are bound to nodes.
 //!
 //! Rule: nobody watches pods. One namespace is listed for one gang, some time after its admission, and again at a slow
-//! pace while one of its pods is unbound.
+//! pace.
 
 use super::Gang;
 use crate::api::Workload;
 use crate::effects::pods;
-use crate::gang::{AdmittedPods, PodCheck, State};
+use crate::gang::{AdmittedPods, PodCheck, Stand, State};
 
 impl Gang<'_> {
     /// Checks the gang's pods if that is due.
@@ -21,8 +21,9 @@ impl Gang<'_> {
 
     async fn checked(&self, admitted: &AdmittedPods) -> PodCheck {
         let now = self.context.now();
-        let last = self.context.board().pod_check(&self.id).filter(|last| admitted.is_of(last));
-        let last = last.unwrap_or_else(|| admitted.unchecked(now, self.identity.jitter(0)));
+        let stand = Stand::of(&self.journal);
+        let last = self.context.board().pod_check(&self.id).filter(|last| admitted.is_of(last, stand));
+        let last = last.unwrap_or_else(|| admitted.unchecked(stand, now, self.identity.jitter(0)));
         if !last.is_due(now) {
             return last;
         }

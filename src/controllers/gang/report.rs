@@ -8,6 +8,7 @@ use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
 use crate::controllers::seen::Glimpse;
 use crate::effects::events::Moment;
+use crate::effects::requeued::Queueing;
 use crate::gang::event::Reason;
 use crate::gang::journal::Step;
 use crate::gang::notice::Notice;
@@ -18,16 +19,27 @@ use crate::gang::{Explanation, Journal, StateName, message, notice, verdict};
 use crate::names;
 use crate::plan::cost::Cost;
 use crate::plan::gates::{Answer, Gate};
+use crate::plan::passed::PassedOver;
 use crate::plan::{Obstacle, ObstacleReason, Outcome};
 use crate::telemetry::metrics::{self, Checked, Counted};
 use jiff::Timestamp;
 use kube::runtime::reflector::ObjectRef;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often a gang is looked at although nothing was seen to change.
 const SAFETY_NET: Duration = Duration::from_mins(1);
 /// The same for those at rest, of which there may be thousands.
 const REST_NET: Duration = Duration::from_mins(10);
+
+/// What is told of an accepted plan.
+#[derive(Debug, Default)]
+pub(super) struct Accepted {
+    /// What is to be said against it.
+    drawbacks: Vec<String>,
+    /// The NodePools that none of its nodes comes from.
+    pub(super) passed_over: Arc<Vec<PassedOver>>,
+}
 
 impl Gang<'_> {
     /// Logs, counts, traces and publishes what was committed.
@@ -45,7 +57,7 @@ impl Gang<'_> {
             self.log(step, &after);
             self.count(step, &before, &after);
             let moment = Moment { check: &self.identity.check, seq: after.seq, at: step.at };
-            let told = notice::of_step(&after, &text, &self.cost()).into_iter();
+            let told = notice::of_step(&after, &text, &self.cost(), &self.accepted.passed_over).into_iter();
             for notice in told.chain(self.told_drawbacks(step)) {
                 self.context.events.publish(workload, moment, &notice);
             }
@@ -67,25 +79,27 @@ impl Gang<'_> {
             to = %step.to, reason = %step.reason, attempt = after.memory.attempt, slots = after.memory.slots,
             last_failure = failure, "gang changed state"
         );
-        for note in self.drawbacks.iter().filter(|_| step.to == StateName::Provisioning) {
+        for note in self.accepted.drawbacks.iter().filter(|_| step.to == StateName::Provisioning) {
             tracing::warn!(workload = self.identity.workload_ref(), note, "a plan has a drawback");
         }
     }
 
-    /// Notes what is to be said against the plan by which a step goes to its nodes. What gates warned of is in it alone:
-    /// a plan that was accepted is asked no gate again.
-    pub(super) fn note_drawbacks(&mut self) {
+    /// Notes what is told of the plan by which a step goes to its nodes. What gates warned of is in it alone: a plan that was
+    /// accepted is asked no gate again.
+    pub(super) fn note_accepted(&mut self) {
         if let (StateName::Provisioning, Some(Outcome::Provision(plan))) =
             (self.journal.state.name(), &self.plan)
         {
-            self.drawbacks.clone_from(&plan.notes);
+            self.accepted =
+                Accepted { drawbacks: plan.notes.clone(), passed_over: Arc::clone(&plan.passed_over) };
         }
     }
 
     /// The same for the gang's owner: once an attempt, and not again for each replacement.
     fn told_drawbacks(&self, step: &Step) -> Option<Notice> {
         let begins = (step.from, step.to) == (StateName::Validating, StateName::Provisioning);
-        (begins && !self.drawbacks.is_empty()).then(|| notice::of_plan(&self.drawbacks))
+        let drawbacks = &self.accepted.drawbacks;
+        (begins && !drawbacks.is_empty()).then(|| notice::of_plan(drawbacks))
     }
 
     fn count(&self, step: &Step, before: &Journal, after: &Journal) {
@@ -140,7 +154,7 @@ impl Gang<'_> {
             _ => false,
         };
         let glimpse = Glimpse::new(workload, &self.journal, self.subject(workload), lasts);
-        self.context.seen.note(glimpse, || self.is_there(workload))
+        self.context.of_gangs.seen.note(glimpse, || self.is_there(workload))
     }
 
     /// Whether the Workload still exists, as far as it can be seen.
@@ -205,7 +219,7 @@ impl Gang<'_> {
         let text = message::explain(&self.journal, &facts);
         let unbound = || facts.outlook.unbound.map(notice::of_unbound);
         if let Some(notice) = notice::of_wait(&self.journal, &facts, &text).or_else(unbound)
-            && self.context.seen.tells(&self.id, self.journal.seq, &notice.topic)
+            && self.context.of_gangs.seen.tells(&self.id, self.journal.seq, &notice.topic)
         {
             let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: glance.now };
             self.context.events.publish(workload, moment, &notice);
@@ -221,15 +235,21 @@ impl Gang<'_> {
         let net = if rests { REST_NET } else { SAFETY_NET };
         let next_check = self.pod_check.as_ref().and_then(|check| check.next);
         let wake = wake_at(&self.journal, &facts).into_iter().chain(next_check).min();
+        let told = workload.check(&self.identity.check);
+        // Whoever said so ended before it had kept the Workload out.
+        let is_unsettled = told.is_some_and(|told| verdict::comes_back(&self.journal, &facts, told))
+            && Queueing::of(workload) == Queueing::Allowed;
+        let keeps_out = verdict::keeps_out(&self.journal, &facts) && workload.replaces().is_none();
         let looked = Looked {
             entry: None,
             progress: false,
+            queueing: if keeps_out || is_unsettled { Queueing::KeptOut } else { Queueing::Allowed },
             has_nodes: self.journal.memory.slots > 0,
             holds,
             net,
             wake,
         };
-        let Some(old) = workload.check(&self.identity.check) else {
+        let Some(old) = told.filter(|_| !is_unsettled) else {
             return looked;
         };
         if self.is_undecided() && matches!(facts.reservation, Reservation::Held { .. }) {

@@ -18,30 +18,30 @@ use std::sync::Arc;
 impl Gang<'_> {
     /// An attempt is run by the policy it was started with, everything else by that of now.
     pub(super) fn settle_policy(&mut self, workload: &Workload) {
-        let policies = &self.context.policies;
+        let attempts = &self.context.of_gangs.attempts;
         let (attempt, tier) = (self.journal.memory.attempt, self.journal.memory.way.tier);
-        if self.is_in_flight()
-            && let Some(kept) = policies.kept(&self.id, attempt)
+        if self.journal.state.is_in_flight()
+            && let Some(kept) = attempts.of(&self.id, attempt)
         {
             (self.policy, self.policy_fault, self.grounds) = (kept, None, Grounds::Known);
         } else {
             let (policy, fault) = plans::policy(self.context, workload, &self.identity.check);
-            let terms = vouched(&self.journal, &self.claims).filter(|_| self.is_in_flight());
+            let terms = vouched(&self.journal, &self.claims).filter(|_| self.journal.state.is_in_flight());
             let known = fault.is_ok() || terms.is_some();
             let policy = match terms {
                 Some(terms) => terms.over(policy, tier),
-                None if self.is_in_flight() && !known => unlimited(policy),
+                None if self.journal.state.is_in_flight() && !known => unlimited(policy),
                 None => policy,
             };
             self.grounds = if known { Grounds::Known } else { Grounds::Unread };
             (self.policy, self.policy_fault) = (Arc::new(policy), fault.err());
-            if !self.is_in_flight() {
-                policies.forget(&self.id);
+            if !self.journal.state.is_in_flight() {
+                attempts.forget(&self.id);
             } else if self.policy_fault.is_none() {
-                policies.keep(&self.id, attempt, &self.policy);
+                attempts.keep(&self.id, attempt, &self.policy);
             }
         }
-        if self.is_in_flight() {
+        if self.journal.state.is_in_flight() {
             self.policy = plans::of_tier(&self.policy, tier);
             self.policy = plans::of_topology(self.context, &self.policy, workload, &self.pin);
         }
@@ -57,13 +57,13 @@ impl Gang<'_> {
 
     /// Notes in the journal what the attempt is judged by, where it begins or goes on with another tier.
     pub(super) fn settle_terms(&mut self, before: &Memory) {
-        if !self.is_in_flight() || self.journal.memory.slots == 0 {
+        if !self.journal.state.is_in_flight() || self.journal.memory.slots == 0 {
             self.journal.memory.terms = None;
             return;
         }
         let (attempt, tier) = (self.journal.memory.attempt, self.journal.memory.way.tier);
         let policy = if attempt == before.attempt {
-            let kept = self.context.policies.kept(&self.id, attempt);
+            let kept = self.context.of_gangs.attempts.of(&self.id, attempt);
             let Some(kept) = kept.filter(|_| tier != before.way.tier && before.terms.is_some()) else {
                 return;
             };
@@ -95,21 +95,14 @@ impl Gang<'_> {
 
     /// Whether it is in flight, and nothing is known of what it is judged by.
     pub(super) fn is_undecided(&self) -> bool {
-        self.is_in_flight() && self.grounds == Grounds::Unread
-    }
-
-    fn is_in_flight(&self) -> bool {
-        matches!(
-            self.journal.state,
-            State::Provisioning | State::WaitingReady | State::Approved | State::RollingBack { .. }
-        )
+        self.journal.state.is_in_flight() && self.grounds == Grounds::Unread
     }
 }
 
 /// Says once that a gang is left alone whose journal a newer release has written.
 pub(super) fn tell_of_newer(context: &Context, workload: &Workload, check: &str, error: &JournalError) {
     let text = error.to_string();
-    if !context.policies.is_news(&workload.uid().unwrap_or_default(), &format!("{check}: {text}")) {
+    if !context.of_gangs.notices.is_news(&workload.uid().unwrap_or_default(), &format!("{check}: {text}")) {
         return;
     }
     tracing::warn!(workload = workload.name_any(), check, error = text, "left a gang alone");

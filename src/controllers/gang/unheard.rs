@@ -30,13 +30,13 @@ impl Gang<'_> {
             claims: self.claims.clone(),
             plan: self.plan.clone(),
         };
-        self.context.seen.keep(&self.id, write, || self.is_there(workload));
+        self.context.of_gangs.seen.keep(&self.id, write, || self.is_there(workload));
     }
 
     /// Tells what an earlier look, or another replica, left untold. Returns the state before that.
     pub(super) fn catch_up(&mut self, workload: &Workload) -> StateName {
         let state = self.journal.state.name();
-        let seen = &self.context.seen;
+        let seen = &self.context.of_gangs.seen;
         let Some(write) = seen.turned_out(&self.id, self.stored.as_deref(), self.journal.seq) else {
             if !self.fresh && !seen.knows(&self.id) {
                 self.trace_again(workload);
@@ -83,7 +83,7 @@ impl Gang<'_> {
         let headline = message::headline(&self.journal, &self.facts(&self.glance(workload)));
         let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: step.at };
         let text = notice::with_next(in_words(&headline), &self.journal);
-        for notice in notice::of_step(&self.journal, &text, &self.cost()) {
+        for notice in notice::of_step(&self.journal, &text, &self.cost(), &self.accepted.passed_over) {
             self.context.events.publish(workload, moment, &notice);
         }
     }

@@ -75,7 +75,9 @@ impl Gang<'_> {
         let current: Vec<&NodeClaim> =
             self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt).collect();
         let ready_by = match self.journal.state {
-            State::WaitingReady => self.context.estimates.ready_by(&self.id, self.journal.seq, &current),
+            State::WaitingReady => {
+                self.context.of_gangs.estimates.ready_by(&self.id, self.journal.seq, &current)
+            }
             _ => None,
         };
         let tier = Some(self.tier.as_str()).filter(|tier| !tier.is_empty());
@@ -114,7 +116,7 @@ impl Gang<'_> {
             let searched = claim.node_name().is_some_and(|node| self.vacant.contains(node));
             view.vacant = view.has_failed() && searched;
             if let (Some(node), Some(taken)) = (node, taken) {
-                crowd(&mut view, claim, node, taken, now);
+                crowd(&mut view, claim, node, (taken, &self.each), now);
             }
             // Of nodes that were ready before, pods may run there already.
             let ready = matches!(view.health, Health::Ready { .. }) && self.journal.state != State::Approved;

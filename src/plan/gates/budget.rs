@@ -75,7 +75,7 @@ fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> Report {
         return report;
     }
     if plan.slots.iter().all(|slot| slot.template.spec.node_class_ref.is_kwok()) {
-        return report.unless_larger(or_more);
+        return report.unless_larger(or_more, &unknown);
     }
     report.not_known(or_more, &unknown, policy.unknown)
 }
@@ -83,15 +83,25 @@ fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> Report {
 fn of_money(plan: &Plan, most: Price) -> Report {
     let cost = &plan.cost;
     let most = Money { price: most, currency: cost.currency };
-    if cost.unpriced > 0 {
-        let message =
-            format!("{}: gates.budget.maxHourlyCost {most} cannot be kept; {}", cost.lack(), cost.remedy());
-        return Report::of(Gate::Budget, "")
-            .because(ObstacleReason::BudgetExceeded)
-            .answer(Answer::Refuse, message);
+    if cost.not_known() > 0 {
+        let report = Report::of(Gate::Budget, "").because(ObstacleReason::BudgetExceeded);
+        let (lack, least) = (cost.lack(), Money { price: cost.at_least, currency: cost.currency });
+        let message = if least.price > most.price {
+            format!(
+                "the gang takes {least} an hour with the cheapest types that have a price, and gates.budget allows {most}; make it smaller or ask the administrator; {lack}"
+            )
+        } else {
+            format!("{lack}: gates.budget.maxHourlyCost {most} cannot be kept; {}", cost.remedy())
+        };
+        return report.answer(Answer::Refuse, message);
     }
     let takes = Money { price: cost.at_most, currency: cost.currency };
-    within(takes.price <= most.price, &format!("{takes} an hour"), &most.to_string())
+    let takes = if most.price < cost.at_least && cost.at_least < cost.at_most {
+        format!("at least {} an hour", Money { price: cost.at_least, ..takes })
+    } else {
+        format!("{takes} an hour")
+    };
+    within(cost.at_most <= most.price, &takes, &most.to_string()).by_prices_of(cost)
 }
 
 #[cfg(test)]
@@ -154,6 +164,64 @@ mod tests {
     #[test]
     fn a_price_that_is_not_known_is_not_taken_for_nothing() {
         let message = world(&json!({"maxHourlyCost": "9999"})).obstacle().1;
-        assert!(message.starts_with("no price for p5, on-demand (2 nodes): gates.budget"), "{message}");
+        assert!(
+            message.starts_with("no price for p5 (on-demand or spot, 2 nodes): gates.budget"),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn where_the_cheapest_price_is_beyond_the_budget_it_is_told_and_not_what_has_no_price() {
+        let world = |types: &Value, most: &str| {
+            let prices = json!({"a": {"on-demand": "10"}, "b": {"on-demand": "20"}});
+            let mut world = world(&json!({"maxHourlyCost": most, "prices": prices}));
+            let is = json!([{"key": crate::names::INSTANCE_TYPE, "operator": "In", "values": types}]);
+            world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": is}}}}))];
+            world
+        };
+        let takes = |types: &Value, most: &str| world(types, most).obstacle().1;
+        let both = takes(&json!(["a", "b"]), "19");
+        let words = "the gang takes at least 20 USD an hour, and gates.budget allows 19 USD";
+        assert!(both.starts_with(words), "{both}");
+        let one_open = takes(&json!(["a", "b", "c"]), "19");
+        let words = "the gang takes 20 USD an hour with the cheapest types that have a price, and gates.budget allows 19 USD";
+        assert!(one_open.starts_with(words), "{one_open}");
+        assert!(one_open.ends_with("; no price for c, on-demand (2 nodes)"), "{one_open}");
+        let plan = world(&json!(["a", "b", "c"]), "20").provisioned();
+        let types: Vec<&String> = plan.slots[0].instance_types().collect();
+        assert_eq!(types, ["a"], "what has no price is left out where the rest will do");
+    }
+
+    #[test]
+    fn a_budget_is_kept_by_the_prices_of_another_region_only_with_a_warning() {
+        let in_zones = |zones: &Value| {
+            let mut world = world(&json!({"maxHourlyCost": "9999"}));
+            let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+            let mut requirements = vec![
+                json!({"key": crate::names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge"]}),
+            ];
+            if !zones.is_null() {
+                requirements.push(json!({"key": crate::names::ZONE, "operator": "In", "values": zones}));
+            }
+            let spec = json!({"nodeClassRef": class, "requirements": requirements});
+            world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
+            world
+        };
+        let answer = |zones: &Value| {
+            let plan = in_zones(zones).provisioned();
+            let report = plan.reports.iter().find(|r| r.gate == Gate::Budget).unwrap().clone();
+            (report.answer, report.message, plan.notes.iter().any(|note| note.contains("us-east-1's")))
+        };
+        let (answered, message, is_noted) = answer(&Value::Null);
+        assert_eq!((answered, is_noted), (Answer::Warn, true));
+        let words = "an hour of 9999 USD in the budget, by us-east-1's prices: nothing says in which region";
+        assert!(message.contains(words), "{message}");
+        assert_eq!(answer(&json!(["us-east-1a"])).0, Answer::Allow);
+        let (reason, message) = in_zones(&json!(["eu-central-1a"])).obstacle();
+        assert_eq!(reason, ObstacleReason::BudgetExceeded);
+        assert!(
+            message.starts_with("no price for p5.48xlarge, on-demand, eu-central-1 (1 node)"),
+            "{message}"
+        );
     }
 }

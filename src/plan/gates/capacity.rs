@@ -6,9 +6,10 @@ use crate::api::node_claim::NodeClaimSpec;
 use crate::api::pod::ResourceList;
 use crate::api::{NodeClaim, NodePool};
 use crate::names;
+use crate::plan::quantity::Amount;
 use crate::plan::requirements::Requirements;
-use crate::plan::resources::{amount, first_short, max, shown, sum, times};
-use crate::plan::shapes::{Shape, Sources, known};
+use crate::plan::resources::{amount, first_short, is_device, max, shown, sum, times};
+use crate::plan::shapes::{Known, Shape, Sources, known};
 use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation, Slot, warm};
 use crate::policy::Policy;
 use crate::words::counted;
@@ -34,17 +35,44 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
         .iter()
         .filter_map(|wanted| {
             let report = Report::of(Gate::Capacity, &wanted.node_pool);
-            Some(match over_limit(cluster, &others, pool(&wanted.node_pool)?, wanted, request) {
-                Some(message) => {
-                    let limits = pool(&wanted.node_pool)?.spec.limits.as_ref();
-                    let message = message + &even_alone(limits?, wanted, plan, (cluster, request.policy));
+            let pool = pool(&wanted.node_pool)?;
+            Some(match over_limit(cluster, &others, pool, wanted, (request, plan)) {
+                Some(Over { figures, whose: whose @ (Whose::Gang | Whose::Types) }) => {
+                    let remedy = remedy(pool.spec.limits.as_ref()?, wanted, plan, (cluster, request.policy));
+                    let (answer, alone, reason) = if whose == Whose::Gang {
+                        (Answer::Refuse, ", and so is the gang alone", ObstacleReason::LimitTooSmall)
+                    } else {
+                        (Answer::Wait, "", ObstacleReason::LimitExceeded)
+                    };
+                    report.answer(answer, format!("{figures}{alone}; {remedy}")).because(reason)
+                }
+                Some(Over { figures, whose: Whose::Others }) => {
+                    let message = format!("{figures}; raise spec.limits or wait until nodes go");
                     report.answer(Answer::Wait, message).because(ObstacleReason::LimitExceeded)
                 }
-                None => allowed(report, pool(&wanted.node_pool)?, wanted, request.policy),
+                None => allowed(report, pool, wanted, request.policy),
             })
         })
         .map(|report| report.with_force_of(request.policy.capacity_gate))
         .collect()
+}
+
+/// A limit that would be passed.
+struct Over {
+    /// The figures, in words.
+    figures: String,
+    whose: Whose,
+}
+
+/// By whom a limit would be passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// By the gang alone, whichever of their types its nodes are of.
+    Gang,
+    /// By the gang alone, if its nodes are of the largest of their types.
+    Types,
+    /// By the gang together with others.
+    Others,
 }
 
 fn allowed(report: Report, pool: &NodePool, wanted: &Reservation, policy: &Policy) -> Report {
@@ -63,7 +91,7 @@ fn allowed(report: Report, pool: &NodePool, wanted: &Reservation, policy: &Polic
     }
     // Its nodes are made of nothing.
     if pool.spec.template.spec.node_class_ref.is_kwok() {
-        return report.allow(format!("{more}, within its limits")).unless_larger(wanted.or_more);
+        return report.allow(format!("{more}, within its limits")).unless_larger(wanted.or_more, &unknown);
     }
     report.not_known(wanted.or_more, &unknown, policy.unknown)
 }
@@ -73,8 +101,8 @@ fn over_limit(
     others: &[&NodeClaim],
     pool: &NodePool,
     wanted: &Reservation,
-    request: &Request<'_>,
-) -> Option<String> {
+    (request, plan): (&Request<'_>, &Plan),
+) -> Option<Over> {
     let uid = request.workload.metadata.uid.as_deref().unwrap_or_default();
     let limits = pool.spec.limits.as_ref().filter(|l| !l.is_empty())?;
     let mut used = ResourceList::new();
@@ -86,40 +114,82 @@ fn over_limit(
         used = sum(&used, &with_nodes(&other.most, other.nodes));
     }
     let more = with_nodes(&wanted.most, wanted.nodes);
-    let total: ResourceList =
-        sum(&used, &more).into_iter().filter(|(key, _)| limits.contains_key(key)).collect();
-    let key = first_short(&total, limits)?;
-    Some(format!(
-        "NodePool {} has a limit of {} {key}: {} in use and {} more for the gang are over it; raise spec.limits or \
-         wait until nodes go",
+    let over = |list: &ResourceList| limits.keys().find(|key| amount(list, key) > amount(limits, key));
+    let alone = over(&more).map(|key| {
+        let is_over =
+            |key: &&String| least(key, wanted, plan, (cluster, request.policy)) > amount(limits, key);
+        limits.keys().find(is_over).map_or((key, Whose::Types), |key| (key, Whose::Gang))
+    });
+    let (key, whose) = alone.or_else(|| over(&sum(&used, &more)).map(|key| (key, Whose::Others)))?;
+    let figures = format!(
+        "NodePool {} has a limit of {} {key}: {} in use and {} more for the gang are over it",
         wanted.node_pool,
         shown(limits, key),
         shown(&used, key),
         shown(&more, key)
-    ))
+    );
+    Some(Over { figures, whose })
 }
 
-/// What is to be done where nodes of the gang alone are over the limits, and only as what they may come to be.
-fn even_alone(
+/// The slots of a plan on a NodePool that are alike, and how many they are.
+fn groups<'p>(plan: &'p Plan, wanted: &Reservation) -> Vec<(&'p Slot, u32)> {
+    plan.groups().into_iter().filter(|(slot, _)| slot.node_pool == wanted.node_pool).collect()
+}
+
+/// The least of a resource that the gang's nodes on a NodePool count with: each as the smallest type that it may be of.
+fn least(key: &str, wanted: &Reservation, plan: &Plan, (cluster, policy): (&Cluster<'_>, &Policy)) -> Amount {
+    if key == NODES {
+        return amount(&with_nodes(&ResourceList::new(), wanted.nodes), NODES);
+    }
+    let of_slot = |(slot, count): (&Slot, u32)| {
+        let asked = amount(&slot.template.spec.resources.requests, key);
+        let of_types = types_of(slot, cluster, policy);
+        let smallest = of_types.iter().map(|shape| amount(&shape.counts_with(), key)).min();
+        smallest.unwrap_or(asked).times(count)
+    };
+    groups(plan, wanted).into_iter().map(of_slot).fold(Amount::default(), Amount::plus)
+}
+
+/// The types that a node of this slot may be of and that hold its pods, where all are known.
+fn types_of(slot: &Slot, cluster: &Cluster<'_>, policy: &Policy) -> Vec<Arc<Shape>> {
+    let claim = &slot.template.spec;
+    let known = known_of(claim, &slot.node_pool, cluster, policy).filter(|known| !known.others);
+    let shapes = known.into_iter().flat_map(|known| known.shapes);
+    shapes.filter(|shape| holds(shape, &claim.resources.requests)).collect()
+}
+
+/// What is known of the types that a node of this claim may be of; `None` where its requirements cannot be read.
+fn known_of(claim: &NodeClaimSpec, pool: &str, cluster: &Cluster<'_>, policy: &Policy) -> Option<Known> {
+    let mut asked = Requirements::default();
+    asked.add_all(&claim.requirements).ok()?;
+    Some(known(from(cluster, policy, claim), &asked, pool))
+}
+
+/// Whether a node of this shape has room for so much.
+fn holds(shape: &Shape, requests: &ResourceList) -> bool {
+    first_short(requests, &shape.room(&ResourceList::new())).is_none()
+}
+
+/// What is to be done where the gang alone is over the limits: smaller types help where its pods ask for less.
+fn remedy(
     limits: &ResourceList,
     wanted: &Reservation,
     plan: &Plan,
     (cluster, policy): (&Cluster<'_>, &Policy),
 ) -> String {
-    let groups = plan.groups();
-    let of_pool = || groups.iter().filter(|(slot, _)| slot.node_pool == wanted.node_pool);
-    let asked = of_pool().fold(ResourceList::new(), |all, (slot, count)| {
+    let groups = groups(plan, wanted);
+    let asked = groups.iter().fold(ResourceList::new(), |all, (slot, count)| {
         sum(&all, &times(&slot.template.spec.resources.requests, *count))
     });
     let over = |list: &ResourceList, key: &String| amount(list, key) > amount(limits, key);
     let Some(key) = limits.keys().find(|key| over(&wanted.most, key) && !over(&asked, key)) else {
-        return String::new();
+        return "raise spec.limits or ask for less".to_owned();
     };
-    let such = of_pool().find_map(|(slot, _)| largest(slot, key, cluster, policy)).unwrap_or_default();
+    let such = groups.iter().find_map(|(slot, _)| largest(slot, key, cluster, policy)).unwrap_or_default();
+    let nodes = counted(wanted.nodes, "node");
+    let (verb, they) = if wanted.nodes == 1 { ("counts", "it") } else { ("count", "they") };
     format!(
-        "; {}, each counted as the largest type that it may be of{such}, are over it even with nothing in use: list smaller \
-         types in NodePool or tier",
-        counted(wanted.nodes, "node")
+        "raise spec.limits, or list smaller types in NodePool or tier: {nodes} {verb} as the largest type that {they} may be of{such}"
     )
 }
 
@@ -128,30 +198,32 @@ fn even_alone(
 fn largest(slot: &Slot, key: &str, cluster: &Cluster<'_>, policy: &Policy) -> Option<String> {
     let claim = &slot.template.spec;
     let most = amount(&slot.most.resources, key);
-    let mut asked = Requirements::default();
-    asked.add_all(&claim.requirements).ok()?;
-    let known = known(from(cluster, policy, claim), &asked, &slot.node_pool);
-    let has = |shape: &&Arc<Shape>| amount(&shape.allocatable, key) == most;
+    let known = known_of(claim, &slot.node_pool, cluster, policy)?;
+    let has = |shape: &&Arc<Shape>| amount(&shape.counts_with(), key) == most;
     let shape = known.shapes.iter().filter(|_| most > amount(&claim.resources.requests, key)).find(has)?;
     Some(format!(", a {} with {} {key}", shape.instance_type, shown(&slot.most.resources, key)))
 }
 
 fn from<'a>(cluster: &Cluster<'a>, policy: &'a Policy, claim: &'a NodeClaimSpec) -> Sources<'a> {
-    Sources { stated: &policy.shapes, learnt: cluster.shapes, group: &claim.node_class_ref.group }
+    Sources {
+        stated: &policy.shapes,
+        learnt: cluster.shapes,
+        group: &claim.node_class_ref.group,
+        market: cluster.market,
+        asks_devices: claim.resources.requests.keys().any(|key| is_device(key)),
+    }
 }
 
 /// What a claim has; before launch, that of the largest type that it may come to be of.
 fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy) -> ResourceList {
     let counted = claim.counts_with().clone();
-    let mut asked = Requirements::default();
-    let has_come = claim.status.as_ref().is_some_and(|status| !status.capacity.is_empty());
-    if has_come || asked.add_all(&claim.spec.requirements).is_err() {
+    if claim.status.as_ref().is_some_and(|status| !status.capacity.is_empty()) {
         return counted;
     }
-    let known = known(from(cluster, policy, &claim.spec), &asked, claim.label(names::NODEPOOL));
-    let shapes = known.shapes.iter().filter(|_| known.is_bounded);
-    let holding = shapes.filter(|s| first_short(&counted, &s.room(&ResourceList::new())).is_none());
-    holding.fold(counted.clone(), |most, shape| max(&most, &shape.allocatable))
+    let known = known_of(&claim.spec, claim.label(names::NODEPOOL), cluster, policy);
+    let shapes = known.iter().filter(|known| known.is_bounded).flat_map(|known| &known.shapes);
+    let holding = shapes.filter(|shape| holds(shape, &counted));
+    holding.fold(counted.clone(), |most, shape| max(&most, &shape.counts_with()))
 }
 
 /// Whether a claim is another's than that of the gang of this Workload: slices share a gang's label.
@@ -171,6 +243,7 @@ fn with_nodes(list: &ResourceList, nodes: u32) -> ResourceList {
 mod tests {
     use super::*;
     use crate::api::parameters;
+    use crate::plan::Outcome;
     use crate::plan::fixtures::{World, object, patched, pool};
     use serde_json::{Value, json};
 
@@ -200,13 +273,33 @@ mod tests {
     #[test]
     fn every_key_of_the_limits_counts_nodes_too() {
         let (reason, message) = world(&json!({"cpu": "100", "nodes": "1"})).obstacle();
-        assert_eq!(reason, ObstacleReason::LimitExceeded);
+        assert_eq!(reason, ObstacleReason::LimitTooSmall);
         assert_eq!(
             message,
-            "NodePool gpu has a limit of 1 nodes: 0 in use and 2 more for the gang are over it; raise spec.limits or \
+            "NodePool gpu has a limit of 1 nodes: 0 in use and 2 more for the gang are over it, and so is the \
+             gang alone; raise spec.limits or ask for less"
+        );
+        assert_eq!(world(&json!({"nvidia.com/gpu": "1"})).obstacle().0, ObstacleReason::LimitTooSmall);
+    }
+
+    #[test]
+    fn a_gang_waits_for_others_to_go_and_is_refused_where_it_alone_is_over_a_limit() {
+        let mut world = world(&json!({"nodes": "2", "nvidia.com/gpu": "2"}));
+        world.claims = vec![claim("g2", &json!({}))];
+        let Outcome::Wait(obstacle) = world.plan() else { panic!("{:?}", world.plan()) };
+        assert_eq!(obstacle.reason, ObstacleReason::LimitExceeded);
+        assert_eq!(
+            obstacle.message,
+            "NodePool gpu has a limit of 2 nodes: 1 in use and 2 more for the gang are over it; raise spec.limits or \
              wait until nodes go"
         );
-        assert_eq!(world(&json!({"nvidia.com/gpu": "1"})).obstacle().0, ObstacleReason::LimitExceeded);
+        // The one limit is passed with the others', the other without.
+        world.pools = super::tests::world(&json!({"nodes": "2", "nvidia.com/gpu": "1"})).pools;
+        let Outcome::Refuse(obstacle) = world.plan() else { panic!("{:?}", world.plan()) };
+        assert_eq!(obstacle.reason, ObstacleReason::LimitTooSmall);
+        assert!(obstacle.message.contains("limit of 1 nvidia.com/gpu: 1 in use and 2 more"), "{obstacle:?}");
+        world.policy.capacity_gate = parameters::Gate::Warn;
+        assert!(world.provisioned().notes[0].contains("limit of 1 nvidia.com/gpu"));
     }
 
     #[test]
@@ -239,11 +332,11 @@ mod tests {
         let mut world = sixteen("64");
         world.policy.packing = parameters::PackingMode::PerPod;
         let (reason, message) = world.obstacle();
-        assert_eq!(reason, ObstacleReason::LimitExceeded);
+        assert_eq!(reason, ObstacleReason::LimitTooSmall);
         assert!(message.contains("0 in use and 128 more"), "{message}");
         world.policy.packing = parameters::PackingMode::Auto;
         assert_eq!(world.provisioned().slots.len(), 2);
-        assert_eq!(sixteen("15").obstacle().0, ObstacleReason::LimitExceeded);
+        assert_eq!(sixteen("15").obstacle().0, ObstacleReason::LimitTooSmall);
     }
 
     #[test]
@@ -255,7 +348,7 @@ mod tests {
         let plan = world.provisioned();
         assert_eq!(plan.reservations("g1")[0].most["nvidia.com/gpu"].0, "2", "larger types are left out");
         assert!(
-            plan.notes.iter().any(|n| n.contains("are left out: 2 nodes of it are over the limits")),
+            plan.notes.iter().any(|n| n.contains("are left out: 2 nodes of such a type are over the limits")),
             "{:?}",
             plan.notes
         );
@@ -264,7 +357,11 @@ mod tests {
     #[test]
     fn an_amount_that_is_not_known_is_waited_for_or_warned_of_and_never_taken_for_small() {
         let unknown_type = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p9.huge"]}]);
-        let of = |limits: &Value| World { pools: vec![ec2(&unknown_type, limits)], ..World::new() };
+        let elsewhere = |requirements: &Value, limits: &Value| {
+            let template = json!({"spec": {"requirements": requirements, "nodeClassRef": {"group": "karpenter.gcp.io", "kind": "GCPNodeClass", "name": "default"}}});
+            pool("gpu", &json!({"spec": {"limits": limits, "template": template}}))
+        };
+        let of = |limits: &Value| World { pools: vec![elsewhere(&unknown_type, limits)], ..World::new() };
         let mut world = of(&json!({"nvidia.com/gpu": "64", "nodes": "9"}));
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::AmountUnknown);
@@ -276,9 +373,16 @@ mod tests {
         let plan = world.provisioned();
         assert!(plan.notes.iter().any(|note| note.contains("cannot be compared")), "{:?}", plan.notes);
         assert_eq!(of(&json!({"nodes": "9"})).provisioned().slots.len(), 2, "nodes are counted");
+        for (resource, answer) in [("nvidia.com/gpu", Answer::Warn), ("cpu", Answer::Allow)] {
+            let limits = json!({"spec": {"limits": {resource: "64"}}});
+            let of_nothing = World { pools: vec![pool("gpu", &limits)], ..World::new() };
+            let report = of_nothing.provisioned().reports.iter().find(|r| r.gate == Gate::Capacity).cloned();
+            assert_eq!(report.unwrap().answer, answer, "{resource} of nodes of kwok");
+        }
         let count = json!({"key": names::DEVICE_COUNTS[0], "operator": "In", "values": ["8"]});
         let counted = json!([unknown_type[0], count]);
-        let world = World { pools: vec![ec2(&counted, &json!({"nvidia.com/gpu": "64"}))], ..World::new() };
+        let world =
+            World { pools: vec![elsewhere(&counted, &json!({"nvidia.com/gpu": "64"}))], ..World::new() };
         assert_eq!(
             world.provisioned().reservations("g1")[0].most["nvidia.com/gpu"].0,
             "16",
@@ -313,7 +417,7 @@ mod tests {
             let types = requirements.iter().find(|r| r.key == names::INSTANCE_TYPE).unwrap().values.join(" ");
             (types, plan.notes)
         };
-        let left_out = vec!["type p5 is left out: 2 nodes of it are over the limits".to_owned()];
+        let left_out = vec!["type p5 is left out: 2 nodes of such a type are over the limits".to_owned()];
         world.pools = vec![typed("16")];
         assert_eq!(types(&world), ("g5 p5".into(), vec![]));
         world.pools = vec![typed("15")];
@@ -322,10 +426,9 @@ mod tests {
         world.policy.budget =
             serde_json::from_value(json!({"maxResources": {"nvidia.com/gpu": 15}})).unwrap();
         assert_eq!(types(&world), ("g5".into(), left_out));
-        // Where all are too large, that is waited for.
         world.policy.budget = parameters::Budget::default();
         world.pools = vec![typed("1")];
-        assert_eq!(world.obstacle().0, ObstacleReason::LimitExceeded);
+        assert_eq!(world.obstacle().0, ObstacleReason::LimitTooSmall, "all are too large");
     }
 
     #[test]
@@ -353,7 +456,7 @@ mod tests {
         world.pools =
             vec![pool("gpu", &json!({"spec": {"limits": {"nvidia.com/gpu": "15"}, "template": template}}))];
         let message = world.obstacle().1;
-        let named = "2 nodes, each counted as the largest type that it may be of, a p5 with 8 nvidia.com/gpu, are over it";
+        let named = "2 nodes count as the largest type that they may be of, a p5 with 8 nvidia.com/gpu";
         assert!(message.contains(named), "{message}");
     }
 
@@ -368,8 +471,8 @@ mod tests {
             world.policy.shapes = shapes(&["g5", "p5"]);
             let (nodes, gpus) = if mode == parameters::PackingMode::Fill { (1, "8") } else { (2, "16") };
             let wanted = match world.plan() {
-                crate::plan::Outcome::Provision(plan) => plan.reservations("g1").remove(0),
-                crate::plan::Outcome::Wait(obstacle) => {
+                Outcome::Provision(plan) => plan.reservations("g1").remove(0),
+                Outcome::Wait(obstacle) => {
                     assert!(obstacle.message.contains("1 in use and 16 more"), "{}", obstacle.message);
                     continue;
                 }
@@ -389,6 +492,80 @@ mod tests {
         assert!(told.contains("where 2 nodes of types that are not known count with no more"), "{told}");
     }
 
+    /// So many pods of one GPU on the family g5 of EC2 with this limit.
+    fn family(pods: i32, gpus: &str) -> World {
+        let sets = json!([crate::plan::fixtures::pod_set("main", pods)]);
+        let mut world = World::new().workload(&json!({"spec": {"podSets": sets}}));
+        let family =
+            json!([{"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": ["g5"]}]);
+        world.pools = vec![ec2(&family, &json!({"nvidia.com/gpu": gpus}))];
+        world
+    }
+
+    #[test]
+    fn nodes_are_of_types_that_the_limits_allow_and_a_gang_that_smaller_types_would_hold_is_not_refused() {
+        let Outcome::Provision(plan) = family(2, "2").plan() else { panic!("{:?}", family(2, "2").plan()) };
+        assert_eq!(plan.slots.len(), 2, "of one GPU each");
+        for slot in &plan.slots {
+            let shape = &slot.shape.as_ref().unwrap().instance_type;
+            let types = &slot.template.spec.requirements;
+            let types = types.iter().find(|r| r.key == names::INSTANCE_TYPE).unwrap();
+            assert!(
+                types.values.contains(shape) && !types.values.contains(&"g5.12xlarge".to_owned()),
+                "{types:?}"
+            );
+        }
+        assert_eq!(family(2, "64").provisioned().slots.len(), 1);
+        let Outcome::Wait(obstacle) = family(5, "5").plan() else { panic!("{:?}", family(5, "5").plan()) };
+        assert_eq!(obstacle.reason, ObstacleReason::LimitExceeded);
+        assert!(obstacle.message.contains("list smaller types"), "{obstacle:?}");
+        assert_eq!(family(5, "4").obstacle().0, ObstacleReason::LimitTooSmall);
+    }
+
+    #[test]
+    fn nodes_are_of_no_type_that_karpenter_holds_for_out_of_capacity_where_others_hold_the_pods() {
+        let world = family(8, "64");
+        let page = |types: &[(&str, u8)]| {
+            let line = |(name, value): &(&str, u8)| {
+                format!(
+                    "karpenter_cloudprovider_instance_type_offering_available{{instance_type=\"{name}\",\
+                     capacity_type=\"on-demand\",zone=\"a\"}} {value}\n"
+                )
+            };
+            let lines: String = types.iter().map(line).collect();
+            crate::plan::market::Market::read(&lines, jiff::Timestamp::UNIX_EPOCH).unwrap()
+        };
+        let nodes = |types: &[(&str, u8)]| {
+            let market = page(types);
+            let cluster = Cluster { market: Some(&market), ..world.cluster() };
+            match crate::plan::plan(&cluster, &world.request()) {
+                Outcome::Provision(plan) => plan.slots.len(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(nodes(&[("g5.48xlarge", 1)]), 1);
+        assert_eq!(nodes(&[("g5.48xlarge", 0), ("g5.12xlarge", 1)]), 2);
+    }
+
+    #[test]
+    fn nodes_count_with_what_their_machine_has_as_karpenter_counts() {
+        let mut world = World::new().pods(
+            &json!({"containers": [{"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": "1500m"}}}]}),
+        );
+        let pool_of = |limit: &str| {
+            let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+            let listed = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["m5.large"]}]);
+            let spec = json!({"nodeClassRef": class, "requirements": listed});
+            vec![pool("gpu", &json!({"spec": {"limits": {"cpu": limit}, "template": {"spec": spec}}}))]
+        };
+        world.pools = pool_of("3900m");
+        let (reason, message) = world.obstacle();
+        assert_eq!(reason, ObstacleReason::LimitTooSmall);
+        assert!(message.contains("0 in use and 4 more"), "pods can use 1930m of each: {message}");
+        world.pools = pool_of("4");
+        assert_eq!(world.provisioned().slots.len(), 2);
+    }
+
     #[test]
     fn devices_that_a_node_is_said_to_have_count_where_its_type_is_not_known() {
         let counted = json!({"spec": {"limits": {"nvidia.com/gpu": "8"}, "template": {"spec": {"requirements":
@@ -397,7 +574,7 @@ mod tests {
         world.pools = vec![pool("gpu", &counted)];
         let message = world.obstacle().1;
         assert!(message.contains("limit of 8 nvidia.com/gpu: 0 in use and 16 more"), "{message}");
-        let remedy = "; 2 nodes, each counted as the largest type that it may be of, are over it even with nothing in use";
+        let remedy = "; raise spec.limits, or list smaller types in NodePool or tier: 2 nodes count as the largest type that they may be of";
         assert!(message.contains(remedy), "{message}");
     }
 

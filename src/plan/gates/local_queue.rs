@@ -28,9 +28,9 @@ pub struct Held {
 impl Held {
     /// The node of a claim that exists.
     pub fn of_claim(claim: Arc<NodeClaim>) -> Self {
+        let known = claim.status.as_ref().map(|status| resources::max(&status.allocatable, &status.capacity));
         let asked = &claim.spec.resources.requests;
-        let known = claim.status.as_ref().map(|status| &status.allocatable);
-        let resources = known.map_or_else(|| asked.clone(), |known| resources::max(asked, known));
+        let resources = known.map_or_else(|| asked.clone(), |known| resources::max(asked, &known));
         Self { nodes: 1, resources, claim }
     }
 
@@ -175,7 +175,7 @@ impl Asked<'_> {
             (&own, "the gang's", Answer::Refuse, ObstacleReason::BudgetExceeded),
             (&used, "its other gangs'", Answer::Wait, ObstacleReason::Guarded),
         ] {
-            if cost.unpriced > 0 {
+            if cost.not_known() > 0 {
                 let message = format!(
                     "{} of {whose} nodes: guards.perLocalQueue.maxHourlyCost {} of LocalQueue {} cannot be kept; {}",
                     cost.lack(),
@@ -196,7 +196,7 @@ impl Asked<'_> {
             refusal: ObstacleReason::BudgetExceeded,
         };
         let both = used.at_most.micros.saturating_add(own.at_most.micros);
-        bound.report(both <= most.micros, own.at_most <= most, self.look_again)
+        bound.report(both <= most.micros, own.at_most <= most, self.look_again).by_prices_of(&own)
     }
 }
 
@@ -310,7 +310,7 @@ mod tests {
             panic!("bought")
         };
         assert!(
-            obstacle.message.starts_with("no price for p5, on-demand (2 nodes) of the gang's nodes"),
+            obstacle.message.starts_with("no price for p5 (on-demand or spot, 2 nodes) of the gang's nodes"),
             "{}",
             obstacle.message
         );

@@ -13,6 +13,8 @@ pub mod quota;
 pub mod readiness;
 pub mod reservations;
 
+use super::cost::Cost;
+use super::resources::is_device;
 use super::{Cluster, Obstacle, ObstacleReason, Plan, Request};
 use crate::api::parameters;
 use crate::words::{counted, few};
@@ -132,8 +134,8 @@ impl Report {
     /// That these amounts of so many of the nodes are not known, so that nobody can tell whether they are within a bound.
     fn not_known(mut self, nodes: u32, amounts: &[&str], unknown: parameters::Unknown) -> Self {
         let message = format!(
-            "nothing is known of an instance type that {} may be of, so how much {} they have cannot be compared; name instance \
-             types in NodePool or tier, and state what they have under packing.shapes, or set gates.unknown: Warn",
+            "{} may be of instance types that are not known, so how much {} they have cannot be compared; name instance types \
+             in NodePool or tier, and state what they have under packing.shapes, or set gates.unknown: Warn",
             counted(nodes, "node"),
             few(amounts.iter().copied())
         );
@@ -142,9 +144,14 @@ impl Report {
         self.because(ObstacleReason::AmountUnknown).answer(answer, message)
     }
 
-    /// With the word that it was reckoned without knowing how large so many of the nodes are.
-    fn unless_larger(mut self, nodes: u32) -> Self {
+    /// With the word that it was reckoned without knowing how large so many of the nodes are. A warning where a bound on
+    /// devices may be passed so.
+    fn unless_larger(mut self, nodes: u32, unknown: &[&str]) -> Self {
         if nodes > 0 {
+            if unknown.iter().any(|key| is_device(key)) {
+                self = self.because(ObstacleReason::AmountUnknown);
+                self.answer = Answer::Warn;
+            }
             let nodes = counted(nodes, "node");
             self.message = format!(
                 "{}, where {nodes} of types that are not known count with no more than is asked of them; name instance types \
@@ -153,6 +160,17 @@ impl Report {
             );
         }
         self
+    }
+
+    /// A warning where it allows what was reckoned by the prices of a region that nobody has named.
+    fn by_prices_of(self, cost: &Cost) -> Self {
+        match cost.unplaced() {
+            Some(why) if self.answer == Answer::Allow => {
+                let message = format!("{}, {why}", self.message);
+                self.answer(Answer::Warn, message)
+            }
+            _ => self,
+        }
     }
 
     fn because(mut self, reason: ObstacleReason) -> Self {

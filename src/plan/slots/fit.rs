@@ -3,10 +3,12 @@
 use super::{Family, of_draft, resources};
 use crate::api::parameters::{Allocatable, PackingMode};
 use crate::api::pod::ResourceList;
+use crate::names;
 use crate::plan::claim::Draft;
 use crate::plan::demand::PodSetDemand;
+use crate::plan::requirements::Values;
 use crate::plan::shapes::{Known, Sources, is_of_machine, known};
-use crate::plan::{Cluster, Obstacle, ObstacleReason, Request};
+use crate::plan::{Cluster, Obstacle, ObstacleReason, Request, Slot};
 use crate::policy::Policy;
 use crate::words::few;
 
@@ -28,6 +30,11 @@ pub fn lack(each: &ResourceList, rooms: &[ResourceList]) -> Lack {
     Lack::Room(short.unwrap_or_else(|| "room for all of it at once".to_owned()))
 }
 
+/// That no type of a NodePool has any of a resource.
+pub fn none_has(pool: &str, key: &str) -> String {
+    format!("no instance type of NodePool {pool} has {key}")
+}
+
 /// How the types of a NodePool suit a pod set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suits {
@@ -47,7 +54,7 @@ pub fn suits(
     draft: &Draft,
     wanted: &PodSetDemand<'_>,
 ) -> Result<Suits, Obstacle> {
-    let known = of_draft(cluster, request, draft);
+    let known = of_draft(cluster, request, draft, wanted.asks_devices());
     if known.others {
         return Ok(Suits::Well);
     }
@@ -60,9 +67,9 @@ pub fn suits(
     if holding.peek().is_none() {
         let pool = &draft.node_pool;
         let message = match lack(&wanted.each, &rooms) {
-            Lack::Resource(key) => format!("no instance type of NodePool {pool} has {key}"),
+            Lack::Resource(key) => none_has(pool, &key),
             Lack::Room(lack) => format!(
-                "no instance type of NodePool {pool} holds a pod of pod set {}: too little {lack}",
+                "no instance type of NodePool {pool} holds a pod of pod set {}: too little {lack}; request less per pod",
                 wanted.pod_set.name
             ),
         };
@@ -73,25 +80,76 @@ pub fn suits(
     Ok(if suits { Suits::Well } else { Suits::WithSpareAccelerators })
 }
 
+/// The draft without the instance types that it lists and of which nothing is known, though all types of its provider should
+/// be: they are misspelt, or newer than the catalogue.
+///
+/// # Errors
+/// Where no other type is listed.
+pub fn of_known_types(
+    cluster: &Cluster<'_>,
+    request: &Request<'_>,
+    draft: Draft,
+    wanted: &PodSetDemand<'_>,
+) -> Result<Draft, Obstacle> {
+    let types = draft.requirements.get(names::INSTANCE_TYPE);
+    if types.and_then(Values::listed).is_none() {
+        return Ok(draft);
+    }
+    let known = of_draft(cluster, request, &draft, wanted.asks_devices());
+    let Some(catalogue) = known.catalogue.filter(|_| !known.uncatalogued.is_empty()) else {
+        return Ok(draft);
+    };
+    let unknown = few(known.uncatalogued.iter().map(String::as_str));
+    let pool = &draft.node_pool;
+    let why = format!(
+        "the catalogue of {} does not have it; correct the name, or state what it has under packing.shapes",
+        catalogue.date()
+    );
+    let what =
+        format!("nothing is known of instance type {unknown}, which is asked for on NodePool {pool}: {why}");
+    let note = format!("instance type {unknown} of NodePool {pool} is left out: {why}");
+    let not = Values::read("NotIn", &known.uncatalogued, None).unwrap_or_default();
+    let mut left = draft
+        .narrowed(names::INSTANCE_TYPE, &not, "the catalogue")
+        .map_err(|_| Obstacle::new(ObstacleReason::RequirementsClash, what))?;
+    left.notes.push(note);
+    Ok(left)
+}
+
 /// That no type meets the requirements, with the one that keeps the others from it if it is one alone.
 pub fn no_type(draft: &Draft, known: &Known) -> Obstacle {
     let pool = &draft.node_pool;
     let group = draft.node_class_group();
     let any_without = |key: &str| {
         let rest = draft.requirements.without(key);
-        !self::known(Sources { stated: &[], learnt: &[], group }, &rest, pool).shapes.is_empty()
+        let from = Sources { stated: &[], learnt: &[], group, market: None, asks_devices: false };
+        !self::known(from, &rest, pool).shapes.is_empty()
     };
-    let mut of_machine = draft.requirements.iter().filter(|(key, _)| is_of_machine(key));
-    let found = of_machine.find(|(key, _)| any_without(key));
-    let what = found.map_or_else(
-        || "meets all that NodePool, policy and pods ask for".to_owned(),
-        |(key, values)| format!("has {key} {} and the rest that is asked for", values.words()),
-    );
+    let of_machine = draft.requirements.iter().filter(|(key, _)| is_of_machine(key));
+    let found: Vec<_> = of_machine.filter(|(key, _)| any_without(key)).collect();
+    let what = match found.iter().find(|(key, _)| !draft.defines(key)).or(found.first()) {
+        None => "meets all that NodePool, policy and pods ask for".to_owned(),
+        Some((key, values)) if draft.defines(key) => {
+            format!("has {key} {} and the rest that is asked for", values.words())
+        }
+        Some((key, values)) => format!("has {key} {}, which the pods ask for", values.words()),
+    };
     let date = known
         .catalogue
         .map_or_else(String::new, |c| format!(", as far as the catalogue of {} knows", c.date()));
-    let message = format!("no instance type of NodePool {pool} {what}{date}; correct the requirements");
+    let meant = found.iter().find_map(|(key, values)| otherwise_written(key, values, known));
+    let meant = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
+    let message =
+        format!("no instance type of NodePool {pool} {what}{date}; correct the requirements{meant}");
     Obstacle::new(ObstacleReason::RequirementsClash, message)
+}
+
+/// The value of a label that differs from one that is asked for only in the case of its letters: Karpenter writes most in small
+/// ones.
+fn otherwise_written<'k>(key: &str, asked: &Values, known: &'k Known) -> Option<&'k str> {
+    let (catalogue, asked) = (known.catalogue?, asked.listed()?);
+    let mut values = catalogue.names().filter_map(|name| catalogue.label(name, key));
+    values.find(|value| asked.iter().any(|word| word != value && word.eq_ignore_ascii_case(value)))
 }
 
 /// Whether pods share nodes of this draft: by the policy, or by itself where every type is known. Nodes of kwok cost nothing:
@@ -122,35 +180,24 @@ fn is_open(request: &Request<'_>, family: &Family<'_>) -> bool {
     request.policy.packing == PackingMode::Auto && !family.draft.node_class().is_kwok()
 }
 
-/// That pods share nodes, where the policy leaves it open.
-pub(super) fn shared(request: &Request<'_>, family: &Family<'_>) -> Option<String> {
+/// That pods share nodes, where some do and the policy leaves it open.
+pub(super) fn shared(request: &Request<'_>, family: &Family<'_>, made: &[Slot]) -> Option<String> {
     let pool = &family.draft.node_pool;
-    (is_open(request, family) && family.fills)
+    let share = made.iter().any(|slot| slot.pods.iter().map(|pods| pods.pods).sum::<u32>() > 1);
+    (share && is_open(request, family) && family.fills)
         .then(|| format!("pods share nodes, as every instance type of NodePool {pool} is known"))
 }
 
-/// Why each pod gets a node of its own, where the policy leaves it open; and what the catalogue lacks.
-pub(super) fn notes(request: &Request<'_>, family: &Family<'_>) -> Vec<String> {
-    let (pool, known) = (&family.draft.node_pool, &family.known);
-    let mut notes = Vec::new();
-    if let (Some(catalogue), false) = (known.catalogue, known.uncatalogued.is_empty()) {
-        let types = few(known.uncatalogued.iter().map(String::as_str));
-        notes.push(format!(
-            "NodePool {pool} lists {types}, which the catalogue of {} does not know; state what they have under packing.shapes",
-            catalogue.date()
-        ));
-    }
-    if !is_open(request, family) || family.fills {
-        return notes;
-    }
-    notes.push(match why_not(request.policy) {
+/// Why each pod gets a node of its own, where the policy leaves it open.
+pub(super) fn note(request: &Request<'_>, family: &Family<'_>) -> Option<String> {
+    let pool = &family.draft.node_pool;
+    (is_open(request, family) && !family.fills).then(|| match why_not(request.policy) {
         Some(why) => format!("each pod gets a node of its own: {why}"),
         None => format!(
             "each pod gets a node of its own, as not every instance type of NodePool {pool} is known: packing.mode Fill would \
              share those that are"
         ),
-    });
-    notes
+    })
 }
 
 #[cfg(test)]
@@ -159,7 +206,8 @@ mod tests {
     use crate::names;
     use crate::plan::fixtures::{World, pod_set, pool};
     use crate::plan::passed::PassedOver;
-    use crate::plan::{ObstacleReason, Plan};
+    use crate::plan::{Cluster, ObstacleReason, Outcome, Plan};
+    use crate::policy::file::Guards;
     use serde_json::{Value, json};
     use std::sync::Arc;
 
@@ -218,21 +266,105 @@ mod tests {
     }
 
     #[test]
-    fn a_type_that_the_catalogue_does_not_know_is_named_and_no_pods_share_it() {
+    fn a_type_of_which_nothing_is_known_is_named_and_not_bought() {
         let listed =
-            json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge", "p9.huge"]}]);
-        let plan = world(8, &gpu(), vec![ec2("gpu", 0, &listed)]).provisioned();
-        assert_eq!(plan.slots.len(), 8);
+            |types: &[&str]| json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": types}]);
+        let of = |types: &[&str]| world(8, &gpu(), vec![ec2("gpu", 0, &listed(types))]);
+        let plan = of(&["p5.48xlarge", "p9.huge"]).provisioned();
+        assert_eq!((plan.slots.len(), types(&plan)), (1, vec!["p5.48xlarge".to_owned()]));
+        let note = &plan.notes[0];
         assert!(
-            plan.notes[0].starts_with("NodePool gpu lists p9.huge, which the catalogue of 20"),
-            "{:?}",
-            plan.notes
+            note.starts_with("instance type p9.huge of NodePool gpu is left out: the catalogue of "),
+            "{note}"
         );
+        let (reason, message) = of(&["p9.huge"]).obstacle();
+        assert_eq!(reason, ObstacleReason::RequirementsClash);
         assert!(
-            plan.notes[1].contains("not every instance type of NodePool gpu is known"),
-            "{:?}",
-            plan.notes
+            message.starts_with("nothing is known of instance type p9.huge, which is asked for on"),
+            "{message}"
         );
+        let mut stated = of(&["p9.huge"]);
+        let shape = json!({"instanceType": "p9.huge", "allocatable": {"cpu": 64, "memory": "1Ti", "nvidia.com/gpu": 8}});
+        stated.policy.shapes = serde_json::from_value(json!([shape])).unwrap();
+        assert_eq!(types(&stated.provisioned()), ["p9.huge"]);
+        let mut elsewhere = of(&["p9.huge"]);
+        elsewhere.pools = vec![pool(
+            "gpu",
+            &json!({"spec": {"template": {"spec": {"requirements": listed(&["p9.huge"])}}}}),
+        )];
+        assert_eq!(types(&elsewhere.provisioned()), ["p9.huge"], "whose provider has no catalogue");
+    }
+
+    #[test]
+    fn a_value_in_other_letters_than_karpenter_writes_is_told_as_it_writes_it() {
+        let name = json!([is("gpu-name", "In", &["H100"])]);
+        let message = world(2, &gpu(), vec![ec2("gpu", 0, &name)]).obstacle().1;
+        assert!(message.ends_with("; correct the requirements; did you mean h100?"), "{message}");
+        let other = json!([is("gpu-name", "In", &["h1000"])]);
+        let message = world(2, &gpu(), vec![ec2("gpu", 0, &other)]).obstacle().1;
+        assert!(message.ends_with("; correct the requirements"), "{message}");
+    }
+
+    #[test]
+    fn pods_with_a_node_each_are_not_said_to_share_any() {
+        let large = world(
+            2,
+            &json!({"nvidia.com/gpu": "8"}),
+            vec![ec2("gpu", 0, &json!([is("family", "In", &["p5"])]))],
+        );
+        let facts = large.provisioned().facts;
+        assert!(!facts.iter().any(|fact| fact.starts_with("pods share nodes")), "{facts:?}");
+    }
+
+    #[test]
+    fn a_type_that_the_catalogue_lacks_has_the_size_that_karpenters_metrics_tell() {
+        let of_type = |name: &str, value: &str| {
+            format!("karpenter_cloudprovider_instance_type_{name}{{instance_type=\"m99.huge\"}} {value}\n")
+        };
+        let page = of_type("cpu_cores", "64")
+            + &of_type("memory_bytes", "274877906944")
+            + "karpenter_cloudprovider_instance_type_offering_available{instance_type=\"m99.huge\",capacity_type=\"on-demand\",\
+               zone=\"us-east-1a\"} 1\n";
+        let market = crate::plan::market::Market::read(&page, jiff::Timestamp::UNIX_EPOCH).unwrap();
+        let listed = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["m99.huge"]}]);
+        let planned = |limits: &Value, market| {
+            let world = world(4, limits, vec![ec2("cpu", 0, &listed)]);
+            crate::plan::plan(&crate::plan::Cluster { market, ..world.cluster() }, &world.request())
+        };
+        let cpu = json!({"cpu": "15", "memory": "50Gi"});
+        let crate::plan::Outcome::Provision(plan) = planned(&cpu, Some(&market)) else { panic!("no plan") };
+        assert_eq!(plan.slots.len(), 1, "63 of 64 cores, and 228 of 256 GiB: four pods fit");
+        assert_eq!(plan.slots[0].most.resources["cpu"].0, "64", "limits count the machine");
+        let words = "packed into shape m99.huge as known from Karpenter's metrics, read 1970-01-01T00:00:00Z";
+        assert!(plan.facts.iter().any(|fact| fact == words), "{:?}", plan.facts);
+        for (limits, market) in [(&cpu, None), (&gpu(), Some(&market))] {
+            let crate::plan::Outcome::Refuse(obstacle) = planned(limits, market) else { panic!("{limits}") };
+            let words = "nothing is known of instance type m99.huge";
+            assert!(obstacle.message.starts_with(words), "{}", obstacle.message);
+        }
+    }
+
+    #[test]
+    fn what_the_pods_ask_of_the_machine_is_named_before_what_the_node_pool_has() {
+        let family = json!([is("family", "In", &["p5"])]);
+        let mut world = world(2, &gpu(), vec![ec2("gpu", 0, &family)]);
+        let arm =
+            json!({"spec": {"podSets": [{"template": {"spec": {"nodeSelector": {names::ARCH: "arm64"}}}}]}});
+        let set = crate::plan::fixtures::patched(
+            serde_json::to_value(&world.workload.spec.pod_sets[0]).unwrap(),
+            &arm["spec"]["podSets"][0],
+        );
+        world = world.workload(&json!({"spec": {"podSets": [set]}}));
+        let message = world.obstacle().1;
+        let words = "no instance type of NodePool gpu has kubernetes.io/arch [arm64], which the pods ask for";
+        assert!(message.starts_with(words), "{message}");
+    }
+
+    #[test]
+    fn a_pod_of_more_devices_than_any_type_has_is_told_both_figures() {
+        let family = json!([is("family", "In", &["p5"])]);
+        let message = world(2, &json!({"nvidia.com/gpu": "16"}), vec![ec2("gpu", 0, &family)]).obstacle().1;
+        assert!(message.contains("nvidia.com/gpu (8 of 16)"), "{message}");
     }
 
     #[test]
@@ -244,7 +376,10 @@ mod tests {
         let shape = plan.slots[0].shape.as_ref().unwrap();
         assert_eq!((plan.slots.len(), listed.len()), (1, 60));
         let catalogue = crate::plan::catalogue::of("karpenter.k8s.aws").unwrap();
-        let price = |name: &str| catalogue.price(name, None).unwrap().micros;
+        let price = |name: &str| match catalogue.price(name, None).unwrap() {
+            crate::plan::catalogue::Listed::Usual(price) => price.micros,
+            other => panic!("{other:?}"),
+        };
         assert!(listed.iter().all(|name| price(name) >= price(&shape.instance_type)), "{listed:?}");
         assert!(listed.contains(&shape.instance_type));
         assert!(listed.iter().map(|name| price(name)).max().unwrap() < 4_000_000, "{listed:?}");
@@ -261,12 +396,51 @@ mod tests {
         assert!(!dear(&plan) && plan.slots.len() == 1, "{:?}", types(&plan));
         assert!(
             plan.notes.iter().any(|note| note.contains("g5.48xlarge")
-                && note.ends_with("the budget is less than the price of 1 node of it")),
+                && note.ends_with("the budget is less than the price of 1 node of such a type")),
             "{:?}",
             plan.notes
         );
         world.policy.budget.max_hourly_cost = Some("2".parse().unwrap());
         assert_eq!(world.obstacle().0, ObstacleReason::BudgetExceeded);
+        // Of some types of category g no price is known.
+        let mut open = self::world(4, &gpu(), vec![ec2("gpu", 0, &json!([is("category", "In", &["g"])]))]);
+        open.policy.budget.max_hourly_cost = Some("50".parse().unwrap());
+        let plan = open.provisioned();
+        assert!(plan.notes.iter().any(|note| note.contains("no price is known")), "{:?}", plan.notes);
+        world.policy.budget.max_hourly_cost = None;
+        let mut guards = Guards::default();
+        guards.per_local_queue.max_hourly_cost = Some("10".parse().unwrap());
+        let cluster = Cluster { guards: Some(&guards), ..world.cluster() };
+        let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
+            panic!("no plan")
+        };
+        assert!(!dear(&plan), "the bound of the LocalQueue leaves it out, too");
+    }
+
+    #[test]
+    fn pods_that_ask_for_disk_share_no_node_of_which_nobody_knows_how_much_it_has() {
+        let family = || json!([is("family", "In", &["m5"])]);
+        let disk = |size: &str| json!({"cpu": "1", "memory": "1Gi", "ephemeral-storage": size});
+        let mut scratch = world(4, &disk("15Gi"), vec![ec2("cpu", 0, &family())]);
+        for mode in [PackingMode::Auto, PackingMode::Fill] {
+            scratch.policy.packing = mode;
+            let plan = scratch.provisioned();
+            assert_eq!(plan.slots.len(), 4, "{mode:?}");
+            let words =
+                "pods of pod set main ask for ephemeral-storage and share no node with others that do";
+            assert!(plan.notes.iter().any(|note| note.starts_with(words)), "{:?}", plan.notes);
+        }
+        let plan = world(4, &json!({"cpu": "1"}), vec![ec2("cpu", 0, &family())]).provisioned();
+        assert_eq!((plan.slots.len(), plan.notes.len()), (1, 0), "without it they share a node");
+        scratch.pools = vec![ec2(
+            "cpu",
+            0,
+            &json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["m5.4xlarge"]}]),
+        )];
+        scratch.policy.shapes = serde_json::from_value(json!([{"instanceType": "m5.4xlarge",
+            "allocatable": {"cpu": 15, "memory": "60Gi", "ephemeral-storage": "47Gi"}}]))
+        .unwrap();
+        assert_eq!(scratch.provisioned().slots.len(), 2, "three of 15Gi are within 47Gi");
     }
 
     #[test]
@@ -314,7 +488,7 @@ mod tests {
         );
         assert!(told[0].1.starts_with("no instance type of NodePool arm has "), "{told:?}");
         assert_eq!(told[1].1, "no instance type of NodePool cpu has nvidia.com/gpu");
-        assert_eq!(told[2].1, "another NodePool came first");
+        assert_eq!(told[2].1, "NodePool gpu of weight 1 came first; its own weight is 0");
         assert!(told[3].1.contains("taint"), "{told:?}");
         let large = json!({"cpu": "2", "nvidia.com/gpu": "1", "memory": "3000Gi"});
         let plan = world(1, &large, pools.clone()).provisioned();
@@ -328,7 +502,9 @@ mod tests {
         );
         let message = world(2, &gpu(), vec![pools.remove(0)]).obstacle().1;
         assert!(
-            message.contains("requests nvidia.com/gpu, which no node shape of NodePool cpu has (c1.medium"),
+            message.contains(
+                "pod set main: no instance type of NodePool cpu has nvidia.com/gpu; correct the request"
+            ),
             "{message}"
         );
     }
@@ -342,7 +518,13 @@ mod tests {
                 ec2("cpu", 1, &json!([is("category", "In", &["m"])])),
             ]
         };
-        assert_eq!(world(2, &cpu, pools()).provisioned().slots[0].node_pool, "cpu");
+        let plan = world(2, &cpu, pools()).provisioned();
+        assert_eq!(plan.slots[0].node_pool, "cpu");
+        let spare = "its instance types have accelerators, which the pods do not ask for";
+        assert_eq!(
+            (plan.passed_over[0].node_pool.as_str(), plan.passed_over[0].reason.as_str()),
+            ("gpu", spare)
+        );
         assert_eq!(world(2, &cpu, vec![pools().remove(0)]).provisioned().slots[0].node_pool, "gpu");
         let mixed = vec![ec2("all", 0, &json!([is("category", "In", &["g", "m"])]))];
         let plan = world(2, &cpu, mixed.clone()).provisioned();
@@ -369,5 +551,87 @@ mod tests {
             })
             .collect();
         assert_eq!(kinds, [("main", true), ("lead", false)]);
+    }
+
+    /// A NodePool of another provider than AWS.
+    fn elsewhere(group: &str, requirements: &Value, limit: &str) -> Arc<crate::api::NodePool> {
+        let kind = if group == AZURE { "AKSNodeClass" } else { "GCENodeClass" };
+        let class = json!({"group": group, "kind": kind, "name": "default"});
+        pool(
+            "gpu",
+            &json!({"spec": {"limits": {"nvidia.com/gpu": limit},
+                "template": {"spec": {"requirements": requirements, "nodeClassRef": class}}}}),
+        )
+    }
+
+    const AZURE: &str = "karpenter.azure.com";
+    const GOOGLE: &str = "karpenter.k8s.gcp";
+
+    #[test]
+    fn a_gpu_gang_is_refused_on_machines_of_azure_and_google_without_gpus() {
+        for (group, key, value) in
+            [(AZURE, "sku-family", "D"), (AZURE, "sku-family", "E"), (GOOGLE, "instance-family", "n2")]
+        {
+            let only = json!([{"key": format!("{group}/{key}"), "operator": "In", "values": [value]}]);
+            let (reason, message) = world(8, &gpu(), vec![elsewhere(group, &only, "64")]).obstacle();
+            let words = "pod set main: no instance type of NodePool gpu has nvidia.com/gpu";
+            assert!(reason == ObstacleReason::TooLarge && message.starts_with(words), "{value}: {message}");
+            let mut other = (*elsewhere(group, &only, "64")).clone();
+            other.metadata.name = Some("cpu".to_owned());
+            let gpus = elsewhere(group, &json!([]), "64");
+            let plan = world(8, &gpu(), vec![Arc::new(other), gpus]).provisioned();
+            assert!(plan.slots.iter().all(|slot| slot.node_pool == "gpu"));
+            let passed: Vec<String> = plan.passed_over.iter().map(|p| p.reason.clone()).collect();
+            assert!(
+                passed.iter().any(|p| p.contains("no instance type of NodePool cpu has nvidia.com/gpu")),
+                "{passed:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_gpu_gang_fills_machines_of_azure_and_google_within_their_limits() {
+        let one_of = |group: &str, key: &str, values: &[&str]| json!([{"key": format!("{group}/{key}"), "operator": "In", "values": values}]);
+        let h100 = one_of(AZURE, "sku-gpu-name", &["H100"]);
+        let a3 = one_of(GOOGLE, "instance-gpu-name", &["nvidia-h100-80gb"]);
+        let [nd, a3s] = [vec!["Standard_ND96isr_H100_v5"], vec!["a3-edgegpu-8g", "a3-highgpu-8g"]];
+        for (group, asked, expected) in [
+            (AZURE, &h100, &nd),
+            (AZURE, &json!([]), &vec![]),
+            (GOOGLE, &a3, &a3s),
+            (GOOGLE, &json!([]), &vec![]),
+        ] {
+            let plan = world(16, &gpu(), vec![elsewhere(group, asked, "16")]).provisioned();
+            assert_eq!(plan.facts[0], "pods share nodes, as every instance type of NodePool gpu is known");
+            let catalogue = crate::plan::catalogue::of(group).unwrap();
+            let listed = types(&plan);
+            let gpus =
+                |name: &String| catalogue.get(name).unwrap().shape.allocatable.contains_key("nvidia.com/gpu");
+            assert!(!listed.is_empty() && listed.iter().all(gpus), "{listed:?}");
+            assert_eq!(plan.reservations("g1")[0].most["nvidia.com/gpu"].0, "16", "{group} {listed:?}");
+            if !expected.is_empty() {
+                assert_eq!(
+                    (plan.slots.len(), listed.iter().map(String::as_str).collect()),
+                    (2, expected.clone())
+                );
+            }
+            let (reason, message) = world(16, &gpu(), vec![elsewhere(group, asked, "15")]).obstacle();
+            assert_eq!(reason, ObstacleReason::LimitTooSmall, "{message}");
+        }
+    }
+
+    #[test]
+    fn a_type_that_azure_or_google_do_not_have_is_named_and_a_provider_that_is_not_known_has_all() {
+        let listed =
+            json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["Standard_ND96isr_H10_v5"]}]);
+        for group in [AZURE, GOOGLE] {
+            let message = world(8, &gpu(), vec![elsewhere(group, &listed, "64")]).obstacle().1;
+            assert!(
+                message.starts_with("nothing is known of instance type Standard_ND96isr_H10_v5"),
+                "{message}"
+            );
+        }
+        let plan = world(8, &gpu(), vec![elsewhere("karpenter.gcp.io", &json!([]), "64")]);
+        assert_eq!(plan.obstacle().0, ObstacleReason::AmountUnknown);
     }
 }

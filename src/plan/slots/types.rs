@@ -5,9 +5,11 @@ use crate::api::amount::Price;
 use crate::api::parameters::Gate;
 use crate::api::pod::ResourceList;
 use crate::names;
-use crate::plan::cost::times;
+use crate::plan::cost::{Prices, times};
+use crate::plan::packing::Kind;
 use crate::plan::shapes::{Shape, devices_per_node};
 use crate::plan::{Most, Obstacle, ObstacleReason, resources};
+use crate::policy::file::QueueGuards;
 use crate::words::{counted, few};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +22,7 @@ impl Site<'_> {
     /// The lowest price by which types are compared.
     pub(super) fn price(&self, instance_type: &str) -> Option<Price> {
         let requirements = &self.family.draft.requirements;
-        self.prices.cheapest(instance_type, requirements, self.family.draft.node_class_group())
+        self.prices().cheapest(instance_type, requirements, self.family.draft.node_class_group())
     }
 
     /// The cheapest of these types, as many as a claim may list, with as many distinct values of each label as asked for.
@@ -61,6 +63,29 @@ impl Site<'_> {
         Ok(types)
     }
 
+    /// These kinds of nodes, one for each known shape, without room on those that no node can be of now: one alone would be
+    /// over the limits, or Karpenter holds the type for out of capacity.
+    pub(super) fn usable(&self, kinds: &[Kind]) -> Vec<Kind> {
+        let is_usable =
+            |shape: &Shape| self.why_not(shape, 1, &ResourceList::new()).is_none() && !self.is_out(shape);
+        let with_room = |(kind, shape): (&Kind, &Arc<Shape>)| {
+            let room = if is_usable(shape) { kind.room.clone() } else { ResourceList::new() };
+            Kind { room, ..*kind }
+        };
+        kinds.iter().zip(&self.family.known.shapes).map(with_room).collect()
+    }
+
+    /// Whether Karpenter holds a type for out of capacity wherever the nodes may be.
+    fn is_out(&self, shape: &Shape) -> bool {
+        let requirements = &self.family.draft.requirements;
+        let allows = |key: &str, value: &str| requirements.get(key).is_none_or(|values| values.allows(value));
+        self.cluster.market.is_some_and(|market| {
+            market.is_out(&shape.instance_type, |zone, kind| {
+                allows(names::ZONE, zone) && allows(names::CAPACITY_TYPE, kind)
+            })
+        })
+    }
+
     /// Of these types, or else of those that are listed, the ones that so many nodes may be of. As given where none
     /// would be left, or all are.
     pub(super) fn possible(
@@ -74,8 +99,9 @@ impl Site<'_> {
         let all: Vec<&String> =
             if types.is_empty() { listed.into_iter().flatten().collect() } else { types.iter().collect() };
         let why_not = |name: &String| {
-            let shape = self.family.known.shapes.iter().find(|shape| shape.instance_type == *name)?;
-            self.why_not(shape, count, requests)
+            let shape = self.family.known.shapes.iter().find(|shape| shape.instance_type == *name);
+            let of_size = shape.and_then(|shape| self.why_not(shape, count, requests));
+            of_size.or_else(|| self.too_dear(name, count))
         };
         let (left, out): (Vec<&String>, Vec<&String>) = all.into_iter().partition(|t| why_not(t).is_none());
         if left.is_empty() || out.is_empty() {
@@ -92,6 +118,15 @@ impl Site<'_> {
         left.into_iter().cloned().collect()
     }
 
+    fn prices(&self) -> Prices<'_> {
+        self.cluster.prices(self.request.policy)
+    }
+
+    /// Bounds on what the gangs of its LocalQueue hold.
+    fn of_queue(&self) -> Option<&QueueGuards> {
+        self.cluster.guards.map(|guards| &guards.per_local_queue)
+    }
+
     /// Why so many nodes that are to have this cannot be of a type: it would be waited for in vain, or fail again.
     fn why_not(&self, shape: &Shape, nodes: u32, requests: &ResourceList) -> Option<String> {
         let policy = self.request.policy;
@@ -100,20 +135,32 @@ impl Site<'_> {
         }
         // Not what is left of the limits: that changes while the claims are created.
         let limits = self.family.draft.limits().filter(|_| policy.capacity_gate == Gate::Enforce);
-        let all = resources::times(&shape.allocatable, nodes);
-        let mut bounds = limits.into_iter().chain(policy.budget.max_resources.as_ref());
+        let all = resources::times(&shape.counts_with(), nodes);
+        let of_queue = self.of_queue().and_then(|queue| queue.max_resources.as_ref());
+        let mut bounds = limits.into_iter().chain(policy.budget.max_resources.as_ref()).chain(of_queue);
         let over = bounds.any(|bounds| {
             bounds.keys().any(|key| resources::amount(&all, key) > resources::amount(bounds, key))
         });
-        if over {
-            return Some(format!("{} of it are over the limits", counted(nodes, "node")));
-        }
-        let most = policy.budget.max_hourly_cost?;
+        over.then(|| {
+            let are = if nodes == 1 { "is" } else { "are" };
+            format!("{} of such a type {are} over the limits", counted(nodes, "node"))
+        })
+    }
+
+    /// Why so many nodes of a type are not within the bounds in money, if there are any.
+    fn too_dear(&self, instance_type: &str, nodes: u32) -> Option<String> {
+        let policy = self.request.policy;
+        let of_queue = self.of_queue().and_then(|queue| queue.max_hourly_cost);
+        let most = policy.budget.max_hourly_cost.into_iter().chain(of_queue).min()?;
         let draft = self.family.draft;
-        let price =
-            self.prices.dearest_of(&shape.instance_type, &draft.requirements, draft.node_class_group())?;
-        (times(price, nodes) > most)
-            .then(|| format!("the budget is less than the price of {} of it", counted(nodes, "node")))
+        let prices = self.prices();
+        let price = prices.dearest_of(instance_type, &draft.requirements, draft.node_class_group());
+        let Some(price) = price else {
+            return Some("no price is known, and a budget is to be kept".to_owned());
+        };
+        (times(price, nodes) > most).then(|| {
+            format!("the budget is less than the price of {} of such a type", counted(nodes, "node"))
+        })
     }
 
     /// The most that a node may have which is to have this: that of the largest type it may be of.
@@ -127,7 +174,7 @@ impl Site<'_> {
         // Where any type is possible, that a large one is known does not make it likely.
         let holding = shapes().filter(|_| listed).filter(may_be);
         let mut most =
-            holding.fold(requests.clone(), |most, shape| resources::max(&most, &shape.allocatable));
+            holding.fold(requests.clone(), |most, shape| resources::max(&most, &shape.counts_with()));
         let is_known = |name: &String| shapes().any(|shape| shape.instance_type == *name);
         let or_more = if types.is_empty() { self.family.known.others } else { !types.iter().all(is_known) };
         let mut counted = None;

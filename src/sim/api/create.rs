@@ -6,7 +6,7 @@ use super::status::{Status, Violation};
 use super::store::{Key, Store};
 use super::write::{By, Deny, FIXED};
 use super::{Attempt, defaults, rules};
-use crate::sim::values::{is_going, name, namespace, seconds, set, text};
+use crate::sim::values::{is_going, list, map, name, namespace, seconds, set, text};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -58,6 +58,9 @@ impl Store {
         }
         let mut object = defaults::without_nulls(object);
         defaults::fill(kind, &mut object);
+        if kind.kind == kinds::POD.kind {
+            self.add_runtime_class(&mut object);
+        }
         if managers == Managers::default() {
             let nothing = json!({"apiVersion": object.get("apiVersion"), "kind": object.get("kind")});
             managers.update(kind, by.manager(&now), &nothing, &object);
@@ -98,6 +101,18 @@ impl Store {
             return Err(Status::invalid(kind, "", &[violation]));
         }
         Ok(())
+    }
+
+    /// Adds to a pod what its RuntimeClass asks for, as the API server's admission plugin does.
+    fn add_runtime_class(&self, pod: &mut Value) {
+        let key = (String::new(), text(pod, "/spec/runtimeClassName").to_owned());
+        let Some(class) = self.get(&kinds::RUNTIME_CLASS, &key) else { return };
+        let mut selector = map(&class.bare, "/scheduling/nodeSelector");
+        selector.extend(map(pod, "/spec/nodeSelector"));
+        let more = list(&class.bare, "/scheduling/tolerations");
+        let tolerations: Vec<Value> = list(pod, "/spec/tolerations").iter().chain(more).cloned().collect();
+        set(pod, &["spec", "nodeSelector"], json!(selector));
+        set(pod, &["spec", "tolerations"], json!(tolerations));
     }
 
     /// Whether the namespace takes new objects.

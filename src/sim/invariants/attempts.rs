@@ -2,10 +2,11 @@
 
 use super::Sight;
 use crate::api::Workload;
+use crate::gang::claims::is_stuck;
 use crate::gang::reservation::Epoch;
 use crate::gang::{Journal, StateName};
 use crate::names;
-use crate::sim::values::{annotation, created, label, name};
+use crate::sim::values::{annotation, created, going_since, label, name};
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde_json::Value;
@@ -98,13 +99,15 @@ fn rolled_back(sight: &mut Sight, workload: &Workload, check: &str, attempt: u32
     }
 }
 
-/// Name of a claim of this attempt that is there and was not still on its way.
+/// Name of a claim of this attempt that is there, was not still on its way, and has not been kept for so long that
+/// nothing waits for it.
 pub fn left(sight: &Sight, (uid, check): (&str, &str), attempt: u32) -> Option<String> {
     let left = sight.claims.values().find(|claim| {
         label(claim, names::WORKLOAD_UID) == uid
             && label(claim, names::ATTEMPT) == attempt.to_string()
             && annotation(claim, names::CHECK) == check
             && is_long_ago(sight, created(claim))
+            && !going_since(claim).is_some_and(|since| is_stuck(since, sight.now))
     });
     left.map(|claim| name(claim).to_owned())
 }

@@ -8,7 +8,7 @@
 //! | lawful | every journal is reached from the one before by edges of the chart, numbered without a gap |
 //! | ours | Setu deletes only claims that it made for the Workload they name, and asks for each by its UID |
 //! | first-written | a claim is created only under a journal that names its attempt, and deleted under none that wants it |
-//! | total-rollback | no claim is made for an attempt that is being taken back, and that ends only when none is left |
+//! | total-rollback | no claim is made for an attempt that is being taken back, and that ends only when none is left but those that cannot be deleted for ten minutes |
 //! | led | a pod of a gang that has nodes runs on one of them |
 //! | bounded | no claim is created twice but where an answer may have been lost, and then a few times; a gang costs a bounded number of writes, and no more attempts under one admission than the policy says |
 //! | stable | what Kueue is told to add to the pods does not change while it says Ready, nor from one Ready of an attempt to the next |

@@ -42,7 +42,7 @@ pub struct Scenario {
     /// Named alternatives: the scenario is run once for every combination.
     #[serde(default)]
     pub matrix: BTreeMap<String, BTreeMap<String, Vec<Step>>>,
-    /// It disturbs the whole cluster, so it runs after all others.
+    /// It disturbs the whole cluster, or is disturbed by what others change there, so it runs after all others.
     #[serde(default)]
     pub alone: bool,
     /// Run it once for each of Setu's writes, killing Setu right after that write.
@@ -104,6 +104,10 @@ pub enum Step {
     Evict(Eviction),
     /// Somebody deletes one NodeClaim of this Job's gang.
     DeleteOneClaim(String),
+    /// Somebody's finalizer keeps the NodeClaims of this Job's gang from going.
+    KeepClaims(String),
+    /// That finalizer is taken off.
+    LetClaimsGo(String),
     /// Somebody writes the journal of a Workload, or erases it.
     Annotate(Annotation),
     /// The scenario's NodeClass becomes ready or not.
@@ -136,6 +140,8 @@ impl Step {
             Self::Weather(_) => "weather".to_owned(),
             Self::Activate(check) => format!("activate {check}"),
             Self::DeleteOneClaim(job) => format!("deleteOneClaim {job}"),
+            Self::KeepClaims(job) => format!("keepClaims {job}"),
+            Self::LetClaimsGo(job) => format!("letClaimsGo {job}"),
             Self::Answer(answer) => format!("answer {} {}", answer.check, answer.verdict),
             Self::Evict(eviction) => format!("evict {} {}", eviction.name, eviction.reason),
             Self::Annotate(annotation) => format!("annotate {}", annotation.name),
@@ -289,6 +295,8 @@ pub struct Expect {
     pub failure: Option<FailureClass>,
     /// States its gang has been in, in this order, others between them allowed.
     pub went_through: Option<Vec<StateName>>,
+    /// Whether it holds quota.
+    pub reserved: Option<bool>,
     /// Whether it is admitted.
     pub admitted: Option<bool>,
     /// Whether it has finished.
@@ -306,6 +314,8 @@ pub struct Expect {
     pub capacity_types: Option<BTreeMap<String, usize>>,
     /// NodeClaims of this gang whose machine has a GPU.
     pub gpu_nodes: Option<usize>,
+    /// Annotations that every NodeClaim of this gang has, or has not.
+    pub annotations: Option<BTreeMap<String, Option<String>>>,
     /// Label key of which every NodeClaim of this gang requires one and the same value, and every Node has it.
     pub together: Option<String>,
     /// Pods of others that run on the nodes of this gang.

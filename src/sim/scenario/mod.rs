@@ -28,10 +28,14 @@ use serde_json::Value;
 pub trait Theatre {
     /// An administrator's way to the API server.
     fn client(&self) -> Client;
-    /// An object of the world, which is written for Karpenter's kwok provider, as this provider has it.
+    /// An object, which is written for Karpenter's kwok provider, as this provider has it.
     fn provided(&self, object: Value, provider: Provider) -> Result<Value>;
     /// How a kind is served there.
     fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)>;
+    /// The weather changes, where nobody reads it from its ConfigMap. Each rule names the NodePool that it is for.
+    fn weather(&self, _rules: &[Value]) -> Result<()> {
+        Ok(())
+    }
     /// How many times as long as a scenario says things may take, where the machine's own work takes time.
     fn patience(&self) -> u64 {
         1

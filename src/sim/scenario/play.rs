@@ -51,12 +51,11 @@ pub async fn take<T: Theatre>(world: &mut World<T>, step: &Step) -> Result<()> {
         Step::Patch(change) => world.patch(&change.kind, &change.name, &change.patch).await,
         Step::Weather(rules) => world.weather(rules).await,
         Step::DeleteOneClaim(job) => {
-            let workload = world.workload(job).await?.with_context(|| format!("{job} has no Workload"))?;
-            let uid = workload.uid().unwrap_or_default();
-            let claims = world.claims().await?;
-            let claim = claims.iter().find(|c| c.label(names::WORKLOAD_UID) == uid);
-            world.delete("NodeClaim", &claim.context("the gang has no NodeClaim")?.name_any()).await
+            let claims = world.claims_of(job).await?;
+            world.delete("NodeClaim", &claims.first().context("the gang has no NodeClaim")?.name_any()).await
         }
+        Step::KeepClaims(job) => world.set_finalizer(job, true).await,
+        Step::LetClaimsGo(job) => world.set_finalizer(job, false).await,
         Step::Annotate(annotation) => {
             let key = names::journal_key(&world.id);
             let patch = serde_json::json!({"metadata": {"annotations": {key: annotation.journal}}});
@@ -184,6 +183,7 @@ async fn lacks_of_job<T: Theatre>(
     same("failure", of_journal(&failure), &expect.failure.map(|class| class.to_string()));
     let verdict = |verdict: Verdict| format!("{verdict:?}");
     same("verdict", entry.map_or_else(String::new, |e| verdict(e.state)), &expect.verdict.map(verdict));
+    same("quota", workload.is("QuotaReserved").to_string(), &expect.reserved.map(|b| b.to_string()));
     same("admission", workload.is("Admitted").to_string(), &expect.admitted.map(|b| b.to_string()));
     same("end", workload.is("Finished").to_string(), &expect.finished.map(|b| b.to_string()));
     let running = if expect.running.is_some() { running_on(world, job).await?.len() } else { 0 };
@@ -217,6 +217,11 @@ async fn lacks_of_job<T: Theatre>(
         };
         let found = own.iter().filter(has_gpu).count();
         lack.extend((found != wanted).then(|| format!("{found} nodes of {job} have GPUs, not {wanted}")));
+    }
+    for (key, wanted) in expect.annotations.iter().flatten() {
+        let is_so = |claim: &NodeClaim| claim.annotations().get(key) == wanted.as_ref();
+        let other = own.iter().find(|claim| !is_so(claim));
+        lack.extend(other.map(|claim| format!("{key} of {} is not {wanted:?}", claim.name_any())));
     }
     if let Some(key) = &expect.together {
         lack.extend(apart(world, &own, key).await?);

@@ -1,7 +1,7 @@
 //! A scenario's own corner of the cluster: its objects, its weather, its Setu, and what is seen there.
 
 use super::Theatre;
-use super::file::{Answer, Eviction, Group, Job};
+use super::file::{Answer, Eviction, Group, Job, Provider};
 use super::runs::Run;
 use crate::api::duration::Span;
 use crate::api::{NodeClaim, Workload};
@@ -24,6 +24,9 @@ const WORLD: &str = include_str!("world.yaml");
 const GPU_TYPE: &str = "g5.4xlarge";
 const CPU_TYPE: &str = "m5.4xlarge";
 
+/// A finalizer that nobody in the cluster takes off.
+const FINALIZER: &str = "e2e.setu/keep";
+
 /// A scenario's corner of the cluster.
 pub struct World<T> {
     /// The cluster.
@@ -35,6 +38,7 @@ pub struct World<T> {
     /// Every journal seen, by Workload UID, as last seen.
     pub journals: BTreeMap<String, Journal>,
     gpus: u32,
+    provider: Provider,
 }
 
 /// The name under which a run's Setu is a controller.
@@ -72,11 +76,11 @@ impl<T: Theatre> World<T> {
     /// Makes everything but Setu's start.
     pub async fn new(theatre: T, run: &Run) -> Result<Self> {
         let client = theatre.client();
-        let (id, gpus) = (run.id.clone(), run.scenario.gpus);
-        let world = Self { theatre, id, client, journals: BTreeMap::new(), gpus };
+        let (id, gpus, provider) = (run.id.clone(), run.scenario.gpus, run.scenario.provider);
+        let world = Self { theatre, id, client, journals: BTreeMap::new(), gpus, provider };
         world.weather(&run.scenario.weather).await?;
         for object in objects(&world.id, world.gpus)? {
-            world.apply(world.theatre.provided(object, run.scenario.provider)?).await?;
+            world.apply(object).await?;
         }
         Ok(world)
     }
@@ -89,6 +93,7 @@ impl<T: Theatre> World<T> {
                 rule.entry("nodePool").or_insert_with(|| json!(self.id));
             }
         }
+        self.theatre.weather(rules.as_array().map_or(&[], Vec::as_slice))?;
         let api: Api<ConfigMap> = Api::namespaced(self.client.clone(), "kube-system");
         let body = json!({
             "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "weather"},
@@ -109,9 +114,9 @@ impl<T: Theatre> World<T> {
         Ok((api, resource))
     }
 
-    /// Applies an object, as whoever runs the scenario.
+    /// Applies an object that is written for the kwok provider, as whoever runs the scenario.
     pub async fn apply(&self, object: Value) -> Result<()> {
-        let object: Value = substituted(&object, &self.id)?;
+        let object = self.theatre.provided(substituted(&object, &self.id)?, self.provider)?;
         let kind = text(&object, "/kind").to_owned();
         let name = text(&object, "/metadata/name").to_owned();
         anyhow::ensure!(!kind.is_empty() && !name.is_empty(), "an object without kind or name: {object}");
@@ -301,6 +306,24 @@ impl<T: Theatre> World<T> {
             .await?;
         let prefix = format!("{}/", self.id);
         Ok(ours.items.into_iter().filter(|c| c.annotation(names::WORKLOAD).starts_with(&prefix)).collect())
+    }
+
+    /// NodeClaims of a Job's gang.
+    pub async fn claims_of(&self, job: &str) -> Result<Vec<NodeClaim>> {
+        let workload = self.workload(job).await?.with_context(|| format!("{job} has no Workload"))?;
+        let uid = workload.uid().unwrap_or_default();
+        Ok(self.claims().await?.into_iter().filter(|c| c.label(names::WORKLOAD_UID) == uid).collect())
+    }
+
+    /// Puts the finalizer of somebody else on every NodeClaim of a Job's gang, or takes it off.
+    pub async fn set_finalizer(&self, job: &str, is_set: bool) -> Result<()> {
+        for claim in self.claims_of(job).await? {
+            let others = claim.finalizers().iter().map(String::as_str).filter(|f| *f != FINALIZER);
+            let finalizers: Vec<&str> = others.chain(is_set.then_some(FINALIZER)).collect();
+            let patch = json!({"metadata": {"finalizers": finalizers}});
+            self.patch("NodeClaim", &claim.name_any(), &patch).await?;
+        }
+        Ok(())
     }
 
     /// Pods here.

@@ -90,6 +90,8 @@ async fn cluster(options: Options) -> Result<()> {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
+        // Without it the cluster would only seem to be there.
+        broken = stack.broken() => return Err(broken.context("the cluster ends")),
     }
     stack.stop();
     Ok(())

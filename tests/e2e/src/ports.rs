@@ -1,9 +1,20 @@
 //! Free loopback ports. All of a stack's ports are taken together before any is given back
-//! to the system, so that no two of its programs get the same one.
+//! to the system, so that no two of its programs get the same one. They are none of those that systems give to outgoing
+//! connections, one of which may take a port before the program that it was found for listens there.
 
 use std::net::{Ipv4Addr, TcpListener};
 
-use anyhow::{Context, Result};
+use anyhow::{Result, anyhow, bail};
+use ring::rand::{SecureRandom, SystemRandom};
+
+use crate::process::Program;
+
+/// The lowest port that is looked at.
+const FIRST: u16 = 10_000;
+/// How many from there on; Linux gives those from 32768 on to outgoing connections, others from 49152 on.
+const PORTS: u16 = 22_000;
+/// How many are looked at for each that is needed.
+const TRIES: usize = 100;
 
 /// The ports of one stack; they stay the same when a program is started again.
 #[derive(Clone, Copy, Debug)]
@@ -28,11 +39,18 @@ pub(crate) struct Ports {
 impl Ports {
     pub(crate) fn free() -> Result<Self> {
         let mut taken = Vec::new();
+        let random = SystemRandom::new();
         let mut next = || -> Result<u16> {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("looking for a free port")?;
-            let port = listener.local_addr().context("reading the port that was found")?.port();
-            taken.push(listener);
-            Ok(port)
+            for _ in 0..TRIES {
+                let mut bytes = [0; 2];
+                random.fill(&mut bytes).map_err(|_| anyhow!("the system gave no randomness"))?;
+                let port = FIRST + u16::from_ne_bytes(bytes) % PORTS;
+                if let Ok(listener) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+                    taken.push(listener);
+                    return Ok(port);
+                }
+            }
+            bail!("{TRIES} ports on 127.0.0.1 were tried, and none is free")
         };
         Ok(Self {
             etcd: next()?,
@@ -51,4 +69,37 @@ impl Ports {
             cloud: [next()?, next()?],
         })
     }
+
+    /// Those that a program listens on.
+    fn of(&self, program: Program) -> Vec<u16> {
+        match program {
+            Program::Etcd => vec![self.etcd, self.etcd_peer],
+            Program::ApiServer => vec![self.api_server],
+            Program::ControllerManager => vec![self.controller_manager],
+            Program::Scheduler => vec![self.scheduler],
+            Program::Kwok => vec![self.kwok],
+            Program::Kueue => vec![self.kueue_health, self.kueue_webhook],
+            Program::JobSet => self.jobset.to_vec(),
+            Program::LeaderWorkerSet => self.lws.to_vec(),
+            Program::Moto => self.cloud.into_iter().take(1).collect(),
+            Program::Karpenter => vec![self.karpenter_health, self.karpenter_metrics],
+            Program::Jaeger => self.jaeger.to_vec(),
+        }
+    }
+
+    /// An error where another program has one of the ports that this one listens on.
+    pub(crate) fn ensure_free(&self, program: Program) -> Result<()> {
+        let taken = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_err();
+        match self.of(program).into_iter().find(taken) {
+            Some(port) => bail!("{}", is_taken(program.name(), port)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is said where another program has a port.
+pub(crate) fn is_taken(who: &str, port: u16) -> String {
+    format!(
+        "{who} cannot listen on 127.0.0.1:{port}, which another program has taken: start again, for other ports"
+    )
 }

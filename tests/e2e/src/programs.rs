@@ -128,7 +128,8 @@ fn build_module(layout: &Layout, module: &Module) -> Result<()> {
     for (name, package) in module.binaries {
         let mut command = go(&folder);
         command.args(["build", "-trimpath", "-buildvcs=false", "-ldflags", &linker_flags(module.name), "-o"]);
-        run(command.arg(layout.bin().join(name)).arg(package))?;
+        run(command.arg(layout.bin().join(name)).arg(package))
+            .context("go, which takes modules that it has not from GOPROXY, says above what it lacks")?;
     }
     take_manifests(layout, module.name)?;
     fs::write(&stamp, fingerprint).with_context(|| format!("writing {}", stamp.display()))?;
@@ -221,7 +222,8 @@ fn install_moto(layout: &Layout) -> Result<()> {
         "--require-hashes",
         "--requirement",
     ]);
-    run(pip.arg(layout.module("aws").join("moto.txt"))).context("installing moto")
+    run(pip.arg(layout.module("aws").join("moto.txt")))
+        .context("pip, which takes moto from PyPI or from PIP_INDEX_URL, says above what it lacks")
 }
 
 fn module_folder(source: &Path, module: &str) -> Result<PathBuf> {

@@ -20,6 +20,8 @@ use crate::process::{Launch, Logs, Process, Program, Watchdog};
 use crate::{Layout, apply, aws, jaeger, jobs, kubernetes, kueue, nodes, probe, programs};
 
 const START_LIMIT: Duration = Duration::from_secs(90);
+/// How often it is looked whether all programs still run.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Which programs a stack has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -184,8 +186,9 @@ impl Stack {
             self.start_program(Program::Kwok),
         )?;
         if self.provider == Provider::Aws {
+            let listener = aws::listen(self.ports).await?;
             self.start_program(Program::Moto).await?;
-            let cloud = aws::Cloud::start(self.ports, client).await;
+            let cloud = aws::Cloud::start(self.ports, listener, client).await;
             self.cloud = Some(cloud.map_err(|error| self.with_log(Program::Moto, &error))?);
         }
         let controllers_of_jobs = async {
@@ -261,6 +264,18 @@ impl Stack {
         running.processes.iter().map(|(program, process)| (*program, process.id())).collect()
     }
 
+    /// Waits until a program ends that nobody stopped; the error says which.
+    pub async fn broken(&self) -> anyhow::Error {
+        loop {
+            for process in self.running.lock().await.processes.values_mut() {
+                if let Err(ended) = process.check() {
+                    return ended;
+                }
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
     /// Kills a program at once, as a node failure would.
     pub async fn stop_program(&self, program: Program) -> Result<()> {
         let mut running = self.running.lock().await;
@@ -279,6 +294,7 @@ impl Stack {
             if running.processes.contains_key(&program) {
                 bail!("{} runs already", program.name());
             }
+            self.ports.ensure_free(program)?;
             let launch = self.launches.get(&program).context("no such program")?;
             let process = Process::start(launch, &self.layout.bin(), &self.logs.path(program))?;
             running.watchdog.guard(process.id())?;
@@ -372,5 +388,49 @@ impl Stack {
             Ok(()) => eprintln!("the logs of the control plane are kept in {}", kept.display()),
             Err(error) => eprintln!("the logs of the control plane could not be kept: {error}"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{Ipv4Addr, TcpListener};
+
+    async fn prepared() -> Stack {
+        let layout = Layout::default();
+        tokio::task::spawn_blocking(|| programs::build(&Layout::default(), Provider::Aws))
+            .await
+            .unwrap()
+            .unwrap();
+        Stack::prepare(layout, Provider::Aws).unwrap()
+    }
+
+    /// What a start says where this port is taken, by which none of the programs that it started is left.
+    async fn said_where_taken(port: impl Fn(Ports) -> u16) -> String {
+        let mut stack = prepared().await;
+        let port = port(stack.ports);
+        let _taken = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).unwrap();
+        let started = match stack.start_api_server().await {
+            Ok(()) => stack.start_everything_else(false).await,
+            failed => failed,
+        };
+        let processes = stack.processes().await;
+        stack.stop();
+        for (program, id) in processes {
+            assert!(!Path::new(&format!("/proc/{id}")).exists(), "{program:?} still runs");
+        }
+        format!("{:#}", started.unwrap_err()).replace(&port.to_string(), "PORT")
+    }
+
+    const TAKEN: &str =
+        "cannot listen on 127.0.0.1:PORT, which another program has taken: start again, for other ports";
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_port_that_is_taken_is_named_in_a_sentence_and_nothing_is_left_running() {
+        assert_eq!(said_where_taken(|ports| ports.etcd_peer).await, format!("etcd {TAKEN}"));
+        let moto = |ports: Ports| ports.cloud.into_iter().next().unwrap();
+        assert_eq!(said_where_taken(moto).await, format!("moto {TAKEN}"));
+        let proxy = |ports: Ports| ports.cloud.into_iter().last().unwrap();
+        assert_eq!(said_where_taken(proxy).await, format!("the proxy before moto {TAKEN}"));
     }
 }

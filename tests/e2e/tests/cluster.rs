@@ -6,6 +6,7 @@ use setu_e2e::{Layout, programs};
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 /// What kubectl says with these arguments, and whether it succeeded.
 fn kubectl(kubeconfig: &str, arguments: &[&str]) -> (bool, String) {
@@ -67,4 +68,49 @@ fn the_cluster_to_play_with_starts_takes_the_manifests_and_ends() {
     assert!(image.0 && image.1.starts_with("REGISTRY/setu:"), "{}", image.1);
     assert!(gone.0, "{}", gone.1);
     assert!(term.success() && ended.success(), "{ended}");
+}
+
+/// The number of the process among the children of another whose command line has this in it.
+fn child(parent: u32, with: &str) -> u32 {
+    let is_it = |id: &u32| {
+        let line = std::fs::read_to_string(format!("/proc/{id}/cmdline")).unwrap_or_default();
+        line.contains(with)
+    };
+    children(parent).into_iter().find(is_it).unwrap_or_else(|| panic!("no {with} runs"))
+}
+
+fn children(parent: u32) -> Vec<u32> {
+    let output = Command::new("ps").args(["-o", "pid=", "--ppid", &parent.to_string()]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().split_whitespace().map(|id| id.parse().unwrap()).collect()
+}
+
+#[test]
+fn a_cluster_whose_cloud_dies_says_so_and_leaves_nothing_running() {
+    let mut cluster = Command::new(env!("CARGO_BIN_EXE_setu-e2e"))
+        .args(["cluster", "--provider", "aws"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let printed = BufReader::new(cluster.stdout.take().unwrap()).lines().next();
+    assert!(printed.is_some(), "it ended: {:?}", cluster.wait_with_output());
+    let programs = children(cluster.id());
+    let moto = child(cluster.id(), "moto_server");
+    assert!(Command::new("kill").args(["-KILL", &moto.to_string()]).status().unwrap().success());
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while cluster.try_wait().unwrap().is_none() {
+        if Instant::now() > deadline {
+            cluster.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let ended = cluster.wait_with_output().unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    let last = said.lines().last().unwrap_or_default();
+    assert_eq!(last, "error: the cluster ends: moto has ended: signal: 9 (SIGKILL)", "{said}");
+    assert!(programs.len() > 8, "only {programs:?} ran");
+    for program in programs {
+        assert!(!Path::new(&format!("/proc/{program}")).exists(), "{program} still runs: {said}");
+    }
 }

@@ -48,6 +48,7 @@ pub struct Kueue {
     queued: BTreeSet<Look>,
     /// From when on the quota of evicted Workloads is released.
     releases: BTreeMap<(String, String), Timestamp>,
+    queues: quota::Queues,
 }
 
 impl Kueue {
@@ -136,7 +137,7 @@ impl Actor for Kueue {
                     let wait = Duration::try_from(at.duration_since(now)).unwrap_or_default();
                     stage.after(wait.max(Duration::from_millis(1)), Look::Workload(key.0, key.1));
                 }
-                quota::schedule(&user, now);
+                quota::schedule(&user, &mut self.queues, now);
             }
             Look::Job(namespace, name) => jobs::sync_job(&user, &namespace, &name, now),
             Look::Group(namespace, name) => jobs::sync_group(&user, &namespace, &name, now),
@@ -146,6 +147,12 @@ impl Actor for Kueue {
                     quota::queue_conditions(&user, &queue, now);
                 }
                 for workload in user.list(&kinds::WORKLOAD) {
+                    // Kueue tries the inadmissible again after a second, when their checks are those of the queue.
+                    if let Some(queue) =
+                        checks::queue_of(&user, &workload).filter(|_| quota::waits(&workload))
+                    {
+                        checks::sync_entries(&user, &workload, &queue, now);
+                    }
                     self.look(
                         Look::Workload(
                             text(&workload, "/metadata/namespace").to_owned(),
@@ -154,7 +161,8 @@ impl Actor for Kueue {
                         stage,
                     );
                 }
-                quota::schedule(&user, now);
+                self.queues.reset();
+                quota::schedule(&user, &mut self.queues, now);
             }
         }
     }

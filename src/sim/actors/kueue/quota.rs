@@ -4,14 +4,66 @@ use super::{checks, conditions, holds_quota, order, set_status, topology};
 use crate::plan::quantity::Amount;
 use crate::sim::api::User;
 use crate::sim::api::kinds;
-use crate::sim::values::{is, is_going, list, map, name, number, text, with_condition};
+use crate::sim::values::{condition, is, is_going, list, map, name, number, text, with_condition};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Amounts by flavor and resource.
 type Usage = BTreeMap<(String, String), Amount>;
+/// Namespace and name of a Workload.
+type Key = (String, String);
+
+/// What Kueue's queues remember of Workloads that wait.
+#[derive(Default)]
+pub struct Queues {
+    /// Workloads that failed a check as they came to the head, and what they were then. They are tried again once that
+    /// changes, or something of the queue does.
+    inadmissible: BTreeMap<Key, [Value; 3]>,
+    /// Who held quota when it was looked last.
+    holders: BTreeSet<Key>,
+}
+
+impl Queues {
+    /// Something of the queues changed: all are tried again.
+    pub fn reset(&mut self) {
+        self.inadmissible.clear();
+    }
+
+    /// Tries all again if quota was given back since it was looked last.
+    fn follow(&mut self, all: &[Arc<Value>]) {
+        let holders: BTreeSet<Key> = all.iter().filter(|w| holds_quota(w)).map(|w| key(w)).collect();
+        if !self.holders.is_subset(&holders) {
+            self.reset();
+        }
+        self.holders = holders;
+    }
+
+    /// Whether a Workload may come to the head of its queue.
+    fn admits(&mut self, workload: &Value) -> bool {
+        // Kueue's own job controller, or somebody else, keeps it out.
+        if condition(workload, "Requeued").is_some_and(|requeued| text(requeued, "/status") == "False") {
+            return false;
+        }
+        let key = key(workload);
+        let is_same = self.inadmissible.get(&key).is_some_and(|then| *then == features(workload));
+        if !is_same {
+            self.inadmissible.remove(&key);
+        }
+        !is_same
+    }
+}
+
+fn key(workload: &Value) -> Key {
+    (text(workload, "/metadata/namespace").to_owned(), name(workload).to_owned())
+}
+
+/// What makes Kueue try a Workload again, if it changes. The states of its checks are not among it.
+fn features(workload: &Value) -> [Value; 3] {
+    let of = |kind: &str| condition(workload, kind).cloned().unwrap_or_default();
+    [workload.get("spec").cloned().unwrap_or_default(), of("Evicted"), of("Requeued")]
+}
 
 /// Writes whether a ClusterQueue takes new Workloads.
 pub fn queue_conditions(user: &User, queue: &Value, now: Timestamp) {
@@ -44,37 +96,59 @@ pub fn queue_conditions(user: &User, queue: &Value, now: Timestamp) {
 }
 
 /// Reserves quota for every Workload that waits and fits, best first.
-pub fn schedule(user: &User, now: Timestamp) {
+///
+/// In a `StrictFIFO` ClusterQueue one that cannot be admitted stays at the head, and nobody behind it is tried. In others
+/// one that failed a check goes to the inadmissible, who are not tried again before something changes.
+pub fn schedule(user: &User, queues: &mut Queues, now: Timestamp) {
     let all = user.list(&kinds::WORKLOAD);
+    queues.follow(&all);
     let mut waiting: Vec<&Arc<Value>> = all.iter().filter(|w| waits(w)).collect();
-    if waiting.is_empty() {
-        return;
-    }
     waiting.sort_by_key(|w| order(w));
+    let mut blocked = BTreeSet::new();
     for workload in waiting {
         let Some(queue) = checks::queue_of(user, workload).filter(|q| is(q, "Active")) else { continue };
-        if checks::stop_of(user, workload, &queue).is_some() {
+        if checks::stop_of(user, workload, &queue).is_some()
+            || blocked.contains(name(&queue))
+            || !queues.admits(workload)
+        {
             continue;
         }
-        let taken = taken(user, name(&queue));
-        if let Some(assignments) = assign(user, workload, &queue, &taken) {
-            reserve(user, workload, &queue, &assignments, now);
+        let is_strict = text(&queue, "/spec/queueingStrategy") == "StrictFIFO";
+        let is_reserved = if has_failed_checks(workload) {
+            if !is_strict {
+                queues.inadmissible.insert(key(workload), features(workload));
+            }
+            false
         } else {
-            pend(user, workload, now);
-            preempt(user, workload, &queue, now);
+            try_to_reserve(user, workload, &queue, now)
+        };
+        if is_strict && !is_reserved {
+            blocked.insert(name(&queue).to_owned());
         }
     }
 }
 
-fn waits(workload: &Value) -> bool {
-    let pending = list(workload, "/status/admissionChecks")
-        .iter()
-        .all(|c| !matches!(text(c, "/state"), "Retry" | "Rejected"));
+fn try_to_reserve(user: &User, workload: &Value, queue: &Value, now: Timestamp) -> bool {
+    let taken = taken(user, name(queue));
+    if let Some(assignments) = assign(user, workload, queue, &taken) {
+        reserve(user, workload, queue, &assignments, now);
+        return true;
+    }
+    pend(user, workload, now);
+    preempt(user, workload, queue, now);
+    false
+}
+
+pub fn waits(workload: &Value) -> bool {
     !is(workload, "QuotaReserved")
         && !is(workload, "Finished")
         && !checks::is_inactive(workload)
         && !is_going(workload)
-        && pending
+}
+
+fn has_failed_checks(workload: &Value) -> bool {
+    let checks = list(workload, "/status/admissionChecks").iter();
+    checks.map(|c| text(c, "/state")).any(|state| matches!(state, "Retry" | "Rejected"))
 }
 
 /// What the Workloads that hold quota of a ClusterQueue use.

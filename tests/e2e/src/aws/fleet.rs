@@ -12,6 +12,7 @@ use super::rules::{Market, Refusal};
 use super::xml::{items, parsed};
 
 const CONFIG: &str = "LaunchTemplateConfigs.";
+const TERMS: &str = "TargetCapacitySpecification.DefaultTargetCapacityType";
 
 /// One of the ways in which a call would take an instance.
 #[derive(Clone, Debug)]
@@ -33,7 +34,7 @@ pub(super) async fn create(shared: &Arc<Shared>, form: &Form) -> Result<String> 
         return Ok(known);
     }
     let text = |key: &str| form.get(key).map(String::as_str).unwrap_or_default();
-    let spot = text("TargetCapacitySpecification.DefaultTargetCapacityType") == Market::Spot.name();
+    let spot = text(TERMS) == Market::Spot.name();
     let market = if spot { Market::Spot } else { Market::OnDemand };
     let mut wanted: usize =
         text("TargetCapacitySpecification.TotalTargetCapacity").parse().context("reading the capacity")?;
@@ -43,11 +44,12 @@ pub(super) async fn create(shared: &Arc<Shared>, form: &Form) -> Result<String> 
             break;
         }
         let (given, refusal) = match shared.reservation(&offer.template) {
+            _ if !shared.has_profile(&offer.template).await? => (0, Some(Refusal::NoInstanceProfile)),
             Some(id) => {
-                let given = wanted.min(shared.room(&id).await?);
+                let given = wanted.min(shared.room(&id, text(TERMS) == "capacity-block").await?);
                 (given, (given < wanted).then_some(Refusal::ReservationCapacityExceeded))
             }
-            None => shared.grant((&offer.instance_type, &offer.zone, market), wanted),
+            None => shared.grant((&offer.instance_type, &offer.zone, market), wanted).await?,
         };
         if given > 0 {
             let ids = buy(shared, &offer, market, given).await?;
@@ -112,6 +114,8 @@ fn cloned((key, value): (&String, &String)) -> (String, String) {
 /// Has moto run so many instances of one offer; their ids.
 async fn buy(shared: &Arc<Shared>, offer: &Offer, market: Market, number: usize) -> Result<Vec<String>> {
     let mut form = offer.form.clone();
+    // moto knows no Capacity Block.
+    form.insert(TERMS.to_owned(), market.name().to_owned());
     form.insert("TargetCapacitySpecification.TotalTargetCapacity".to_owned(), number.to_string());
     let fields: Vec<(&str, &str)> = form
         .iter()
@@ -149,10 +153,11 @@ fn instances(offer: &Offer, market: Market, ids: &[String]) -> String {
 
 fn error(offer: &Offer, market: Market, refusal: Refusal) -> String {
     format!(
-        "<item>{}<lifecycle>{}</lifecycle><errorCode>{}</errorCode><errorMessage>refused by a rule</errorMessage></item>",
+        "<item>{}<lifecycle>{}</lifecycle><errorCode>{}</errorCode><errorMessage>{}</errorMessage></item>",
         place(offer),
         market.name(),
-        refusal.code()
+        refusal.code(),
+        refusal.message()
     )
 }
 

@@ -6,6 +6,7 @@ mod fleet;
 mod moto;
 mod proxy;
 mod registrar;
+mod reservations;
 mod rules;
 mod user_data;
 mod xml;
@@ -14,7 +15,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use kube::Client;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
@@ -22,16 +23,17 @@ use tokio::task::AbortHandle;
 
 use crate::identity::Identity;
 use crate::nodes::any_karpenter;
-use crate::ports::Ports;
+use crate::ports::{Ports, is_taken};
 use crate::process::Launch;
 pub use moto::Instance;
 use moto::Moto;
 pub(crate) use moto::launch as launch_moto;
 use proxy::Shared;
-pub use proxy::{Call, Form};
+pub use proxy::{Call, FAMILIES, Form};
 use registrar::Registrar;
 pub use registrar::{Comes, Machines};
-pub use rules::{CapacityReservation, Market, Offerings, Refusal, Rule};
+pub use reservations::CapacityReservation;
+pub use rules::{Market, Offerings, Refusal, Rule};
 pub use user_data::NodeConfig;
 
 /// The name of the EKS cluster, of the role, of the instance profile, and the value of the subnets' tag
@@ -46,15 +48,15 @@ const GPU: &str = "nvidia.com/gpu";
 /// An EC2NodeClass that Karpenter can buy with here.
 const NODE_CLASS: &str = include_str!("../../manifests/aws/nodeclass.yaml");
 
-/// An object of a scenario's world, which is written for the kwok provider, as the AWS provider has it: GPU machines
-/// are of this type.
+/// An object of a scenario, which is written for the kwok provider, as the AWS provider has it: GPU machines are of this
+/// type.
 pub fn provided(object: &Value, instance_type: &str) -> Result<Value> {
     let text = object
         .to_string()
         .replace("karpenter.kwok.sh", "karpenter.k8s.aws")
         .replace("KWOKNodeClass", "EC2NodeClass")
         .replace("g5.4xlarge", instance_type);
-    let mut object: Value = serde_json::from_str(&text).context("reading an object of the world")?;
+    let mut object: Value = serde_json::from_str(&text).context("reading an object of the scenario")?;
     if object.get("kind").is_some_and(|kind| kind == "EC2NodeClass") {
         let class = serde_yaml::from_str::<Value>(NODE_CLASS).context("reading the NodeClass")?;
         for field in ["apiVersion", "spec"] {
@@ -88,6 +90,13 @@ pub(crate) fn karpenter(identity: &Identity, ports: Ports) -> Launch {
     launch
 }
 
+/// The port on which Karpenter finds its cloud.
+pub(crate) async fn listen(ports: Ports) -> Result<TcpListener> {
+    let [_, port] = ports.cloud;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
+    listener.map_err(|_| anyhow!("{}", is_taken("the proxy before moto", port)))
+}
+
 /// The cloud behind the provider, for whoever plays with it. Dropping it ends proxy and registrar.
 pub struct Cloud {
     shared: Arc<Shared>,
@@ -96,12 +105,9 @@ pub struct Cloud {
 
 impl Cloud {
     /// Prepares moto, which must answer already, and starts proxy and registrar.
-    pub(crate) async fn start(ports: Ports, client: Client) -> Result<Self> {
+    pub(crate) async fn start(ports: Ports, listener: TcpListener, client: Client) -> Result<Self> {
         let moto = Moto::new(ports);
         moto.prepare().await.context("preparing moto")?;
-        let [_, port] = ports.cloud;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await;
-        let listener = listener.with_context(|| format!("listening for Karpenter on port {port}"))?;
         let shared = Arc::new(Shared::new(moto));
         let proxy = tokio::spawn(proxy::serve(listener, Arc::clone(&shared)));
         let registrar = tokio::spawn(Registrar::new(Arc::clone(&shared), client).run());
@@ -121,6 +127,11 @@ impl Cloud {
     /// From now on machines behave like this.
     pub fn machines(&self, machines: Machines) {
         self.shared.set_machines(machines);
+    }
+
+    /// From now on these families are sold besides [`FAMILIES`]; Karpenter sees it once it is started anew.
+    pub fn sell(&self, families: &[&'static str]) {
+        self.shared.sell(families);
     }
 
     /// The provider's calls so far, in their order.

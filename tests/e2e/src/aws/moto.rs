@@ -42,8 +42,10 @@ pub struct Instance {
 }
 
 /// What one machine of a type has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Machine {
+    /// As Kubernetes names it.
+    pub arch: &'static str,
     pub cpus: u64,
     pub memory_mib: u64,
     pub gpus: u64,
@@ -158,6 +160,14 @@ impl Moto {
         Ok(items(&parsed(&said)?, "launchTemplates", |t| child(t, "launchTemplateName")))
     }
 
+    /// The names of the instance profiles.
+    pub(super) async fn instance_profiles(&self) -> Result<Vec<String>> {
+        let said = self.query("iam", "ListInstanceProfiles", &[]).await?;
+        let document = parsed(&said)?;
+        let members = document.descendants().filter(|node| node.has_tag_name("InstanceProfileName"));
+        Ok(members.filter_map(|name| name.text().map(str::to_owned)).collect())
+    }
+
     /// Ends instances, as EC2 does where a machine fails.
     pub(super) async fn terminate(&self, ids: &[&str]) -> Result<()> {
         let keys: Vec<String> = (1..=ids.len()).map(|n| format!("InstanceId.{n}")).collect();
@@ -184,7 +194,9 @@ impl Moto {
                 .context("reading a number")
         };
         let gpus = items(&document, "gpus", |gpu| child(gpu, "count").parse::<u64>().unwrap_or_default());
+        let arm = items(&document, "supportedArchitectures", |arch| arch.text() == Some("arm64"));
         Ok(Machine {
+            arch: if arm.contains(&true) { "arm64" } else { "amd64" },
             cpus: number("defaultVCpus")?,
             memory_mib: number("sizeInMiB")?,
             gpus: gpus.into_iter().sum(),

@@ -13,17 +13,19 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
+use k8s_openapi::jiff::Timestamp;
 use tokio::net::TcpListener;
 
 use super::fleet;
 use super::moto::{Instance, Moto};
 use super::registrar::Machines;
-use super::rules::{self, CapacityReservation, Market, Refusal, Rule, Treatment};
+use super::reservations::{self, ACTIVE, CapacityReservation};
+use super::rules::{self, Market, Offering, Refusal, Rule, Treatment};
 use super::xml::retain;
 
-/// The instance types that are sold. Karpenter looks at each of them for every NodeClaim, and on a machine that other
-/// programs share the nine hundred of a large region would take longer than all else.
-const FAMILIES: [&str; 6] = ["g4dn", "g5", "g6", "g6e", "m5", "c5"];
+/// The families that are sold where nothing else is said. Karpenter looks at each type for every NodeClaim, and on a
+/// machine that other programs share the nine hundred of a large region would take longer than all else.
+pub const FAMILIES: [&str; 6] = ["g4dn", "g5", "g6", "g6e", "m5", "c5"];
 
 /// The parameters of a call in the query form.
 pub type Form = BTreeMap<String, String>;
@@ -41,6 +43,8 @@ pub struct Call {
     pub done: Option<Instant>,
     /// Whether it was refused with RequestLimitExceeded.
     pub throttled: bool,
+    /// Whether its answer was lost.
+    pub lost: bool,
 }
 
 /// How an instance came about.
@@ -58,6 +62,8 @@ struct State {
     rules: Vec<Rule>,
     reservations: Vec<CapacityReservation>,
     machines: Machines,
+    /// Families that are sold besides.
+    sold: Vec<&'static str>,
     calls: Vec<Call>,
     launches: BTreeMap<String, Launch>,
     /// Answers of CreateFleet, by client token.
@@ -91,14 +97,17 @@ impl Shared {
         self.state().reservations.clone()
     }
 
-    /// How many more instances a reservation takes.
-    pub(super) async fn room(&self, id: &str) -> Result<usize> {
+    /// How many more instances a reservation takes now, of a launch that says whether it is for a Capacity Block.
+    pub(super) async fn room(&self, id: &str, of_block: bool) -> Result<usize> {
         let all = self.reservations();
+        let now = Timestamp::now();
+        let open = |one: &&CapacityReservation| one.block == of_block && one.state(now) == ACTIVE;
         let running = self.moto.instances().await?;
         let is_in = |instance: &&Instance| {
             self.launch_of(&instance.id).is_some_and(|launch| launch.reservation.as_deref() == Some(id))
         };
-        let nodes = all.iter().find(|reservation| reservation.id == id).map_or(0, |found| found.nodes);
+        let found = all.iter().find(|reservation| reservation.id == id);
+        let nodes = found.filter(open).map_or(0, |found| found.nodes);
         Ok(nodes.saturating_sub(running.iter().filter(is_in).count()))
     }
 
@@ -110,12 +119,34 @@ impl Shared {
         self.state().machines
     }
 
+    pub(super) fn sell(&self, families: &[&'static str]) {
+        self.state().sold = families.to_vec();
+    }
+
+    fn is_sold(&self, instance_type: &str) -> bool {
+        let family = instance_type.split('.').next().unwrap_or_default();
+        FAMILIES.contains(&family) || self.state().sold.contains(&family)
+    }
+
     pub(super) fn calls(&self) -> Vec<Call> {
         self.state().calls.clone()
     }
 
-    pub(super) fn grant(&self, offering: (&str, &str, Market), wanted: usize) -> (usize, Option<Refusal>) {
-        rules::grant(&mut self.state().rules, offering, wanted)
+    pub(super) async fn grant(
+        &self,
+        offering: Offering<'_>,
+        wanted: usize,
+    ) -> Result<(usize, Option<Refusal>)> {
+        let running = self.moto.instances().await?;
+        let running = running.iter().filter_map(|instance| {
+            Some((
+                instance.instance_type.as_str(),
+                instance.zone.as_str(),
+                self.launch_of(&instance.id)?.market,
+            ))
+        });
+        let running: Vec<Offering> = running.collect();
+        Ok(rules::grant(&mut self.state().rules, &running, offering, wanted))
     }
 
     pub(super) fn launched(&self, ids: &[String], template: &str, market: Market) {
@@ -149,6 +180,14 @@ impl Shared {
         )
     }
 
+    /// Whether the instance profile that a launch template names is there.
+    pub(super) async fn has_profile(&self, template: &str) -> Result<bool> {
+        match self.template_data(template, "IamInstanceProfile.Name") {
+            Some(name) => Ok(self.moto.instance_profiles().await?.contains(&name)),
+            None => Ok(true),
+        }
+    }
+
     /// A parameter of a launch template, from the call that made it.
     fn template_data(&self, template: &str, key: &str) -> Option<String> {
         let state = self.state();
@@ -164,9 +203,9 @@ impl Shared {
         let mut state = self.state();
         let (_, name) = action.split_once(':').unwrap_or_default();
         let treatment = rules::treatment(&mut state.rules, name);
-        let throttled = treatment.throttled;
+        let Treatment { throttled, lost, .. } = treatment;
         let (action, form, at) = (action.to_owned(), form.clone(), Instant::now());
-        state.calls.push(Call { action, form, at, done: None, throttled });
+        state.calls.push(Call { action, form, at, done: None, throttled, lost });
         (state.calls.len() - 1, treatment)
     }
 
@@ -184,7 +223,7 @@ impl Shared {
     }
 
     /// The instances that there were in capacity reservations, with the ids of these.
-    fn reserved(&self) -> Vec<(String, String)> {
+    pub(super) fn reserved(&self) -> Vec<(String, String)> {
         let state = self.state();
         let reserved =
             state.launches.iter().filter_map(|(id, launch)| Some((id, launch.reservation.as_ref()?)));
@@ -236,7 +275,7 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     let answer = match action.as_str() {
         "ec2:CreateFleet" if !dry_run => xml(StatusCode::OK, fleet::create(shared, &form).await?)?,
         "ec2:DescribeCapacityReservations" => {
-            let members = reservations(shared, &form).await?;
+            let members = reservations::described(shared, &form).await?;
             list("DescribeCapacityReservations", "capacityReservationSet", &members)?
         }
         "ec2:DescribePlacementGroups" => list("DescribePlacementGroups", "placementGroupSet", "")?,
@@ -281,40 +320,8 @@ async fn described(
         let request = format!("<spotInstanceRequestId>sir-{id}</spotInstanceRequestId>");
         text = text.replace(&known, &format!("{known}<instanceLifecycle>spot</instanceLifecycle>{request}"));
     }
-    for (id, reservation) in shared.reserved() {
-        let known = format!("<instanceId>{id}</instanceId>");
-        let only =
-            "<capacityReservationPreference>capacity-reservations-only</capacityReservationPreference>";
-        let told = format!(
-            "{known}<capacityReservationId>{reservation}</capacityReservationId>\
-             <capacityReservationSpecification>{only}</capacityReservationSpecification>"
-        );
-        text = text.replace(&known, &told);
-    }
+    text = reservations::with_them(text, shared);
     xml(StatusCode::OK, retain(&text, "instancesSet", "instanceId", |id| !hidden.contains(id))?)
-}
-
-/// The members of the list of capacity reservations, those of the ids that are asked for where any are.
-async fn reservations(shared: &Arc<Shared>, form: &Form) -> Result<String> {
-    let asked: Vec<&String> =
-        form.iter().filter(|(key, _)| key.starts_with("CapacityReservationId.")).map(|(_, id)| id).collect();
-    let mut members = String::new();
-    for CapacityReservation { id, instance_type, zone, nodes } in shared.reservations() {
-        if !asked.is_empty() && !asked.contains(&&id) {
-            continue;
-        }
-        let room = shared.room(&id).await?;
-        let member = format!(
-            "<item><capacityReservationId>{id}</capacityReservationId><ownerId>123456789012</ownerId>\
-             <instanceType>{instance_type}</instanceType><instancePlatform>Linux/UNIX</instancePlatform>\
-             <availabilityZone>{zone}</availabilityZone><tenancy>default</tenancy>\
-             <totalInstanceCount>{nodes}</totalInstanceCount><availableInstanceCount>{room}</availableInstanceCount>\
-             <state>active</state><startDate>2026-01-01T00:00:00Z</startDate><endDateType>unlimited</endDateType>\
-             <instanceMatchCriteria>targeted</instanceMatchCriteria><reservationType>default</reservationType></item>"
-        );
-        members.push_str(&member);
-    }
-    Ok(members)
 }
 
 /// moto gives the security groups of an instance to its network interface alone; without them Karpenter takes every
@@ -338,8 +345,7 @@ async fn sold(
         return Ok(answer.map(Full::from));
     }
     let text = String::from_utf8_lossy(answer.body());
-    let known = |name: &str| FAMILIES.iter().any(|family| name.split('.').next() == Some(family));
-    xml(StatusCode::OK, retain(&text, list, "instanceType", known)?)
+    xml(StatusCode::OK, retain(&text, list, "instanceType", |name| shared.is_sold(name))?)
 }
 
 /// The service that a call is signed for.

@@ -117,7 +117,7 @@ impl Registrar {
 
     async fn register(&mut self, instance: &Instance, config: &NodeConfig) -> Result<()> {
         let machine = self.machine(&instance.instance_type).await?;
-        let node = node(instance, config, machine)?;
+        let node = node(instance, config, &machine)?;
         let made = self.nodes.create(&PostParams::default(), &node).await;
         made.map(drop).with_context(|| format!("registering Node {}", instance.name))
     }
@@ -136,10 +136,10 @@ impl Registrar {
 
     async fn machine(&mut self, instance_type: &str) -> Result<Machine> {
         if let Some(known) = self.types.get(instance_type) {
-            return Ok(*known);
+            return Ok(known.clone());
         }
         let machine = self.shared.moto.machine(instance_type).await?;
-        self.types.insert(instance_type.to_owned(), machine);
+        self.types.insert(instance_type.to_owned(), machine.clone());
         Ok(machine)
     }
 }
@@ -149,12 +149,12 @@ fn provider_id(instance: &Instance) -> String {
 }
 
 /// The Node as its kubelet registers it, without devices.
-fn node(instance: &Instance, config: &NodeConfig, machine: Machine) -> Result<Node> {
+fn node(instance: &Instance, config: &NodeConfig, machine: &Machine) -> Result<Node> {
     let mut labels = config.labels.clone();
     for (key, value) in [
         ("kubernetes.io/hostname", instance.name.as_str()),
         ("kubernetes.io/os", "linux"),
-        ("kubernetes.io/arch", "amd64"),
+        ("kubernetes.io/arch", machine.arch),
         ("node.kubernetes.io/instance-type", &instance.instance_type),
         ("topology.kubernetes.io/region", REGION),
         ("topology.kubernetes.io/zone", &instance.zone),
@@ -171,7 +171,7 @@ fn node(instance: &Instance, config: &NodeConfig, machine: Machine) -> Result<No
     .context("making a Node")
 }
 
-fn amounts(machine: Machine, max_pods: u64) -> Value {
+fn amounts(machine: &Machine, max_pods: u64) -> Value {
     let [base, each_pod, eviction] = KEPT_MIB;
     let memory = machine.memory_mib * VISIBLE_PERCENT / 100;
     let of = |millis: u64, mib: u64| {
@@ -210,7 +210,7 @@ mod tests {
     #[test]
     fn a_machine_keeps_what_nodeadm_keeps() {
         assert_eq!([1, 2, 4, 16].map(kept_cpu), [60, 70, 80, 110]);
-        let amounts = amounts(Machine { cpus: 4, memory_mib: 16384, gpus: 1 }, 58);
+        let amounts = amounts(&Machine { arch: "amd64", cpus: 4, memory_mib: 16384, gpus: 1 }, 58);
         assert_eq!(amounts["allocatable"]["cpu"], "3920m");
         assert_eq!(amounts["capacity"]["memory"], "15564Mi");
         assert_eq!(amounts["allocatable"]["memory"], "14571Mi");

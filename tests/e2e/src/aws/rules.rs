@@ -21,21 +21,8 @@ impl Market {
     }
 }
 
-/// A capacity reservation, which instances are launched into that name it.
-#[derive(Clone, Debug)]
-pub struct CapacityReservation {
-    /// Its id, `cr-…`.
-    pub id: String,
-    /// The instance type that it is for.
-    pub instance_type: String,
-    /// Its zone.
-    pub zone: String,
-    /// How many instances it is for.
-    pub nodes: usize,
-}
-
 /// What may be bought: everything, unless a field narrows it down.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offerings {
     /// Only of this instance type.
     pub instance_type: Option<String>,
@@ -85,6 +72,8 @@ pub enum Refusal {
     VcpuLimitExceeded,
     /// The capacity reservation has no room.
     ReservationCapacityExceeded,
+    /// There is no instance profile of the name that the launch template has. Whatever the rules say.
+    NoInstanceProfile,
 }
 
 impl Refusal {
@@ -96,6 +85,17 @@ impl Refusal {
             Self::MaxSpotInstanceCountExceeded => "MaxSpotInstanceCountExceeded",
             Self::VcpuLimitExceeded => "VcpuLimitExceeded",
             Self::ReservationCapacityExceeded => "ReservationCapacityExceeded",
+            Self::NoInstanceProfile => "InvalidParameterValue",
+        }
+    }
+
+    /// What CreateFleet says besides, in EC2's words where Karpenter reads them.
+    pub(super) const fn message(self) -> &'static str {
+        match self {
+            Self::NoInstanceProfile => {
+                "Value for parameter iamInstanceProfile.name is invalid. Invalid IAM Instance Profile name"
+            }
+            _ => "refused by a rule",
         }
     }
 }
@@ -107,6 +107,9 @@ pub enum Rule {
     Refuse(Offerings, Refusal),
     /// There is room for so many more of these; whoever asks for more gets what is left, and InsufficientInstanceCapacity.
     Room(Offerings, usize),
+    /// At most so many instances of these run at a time; whoever asks for more gets what is left, and
+    /// InsufficientInstanceCapacity.
+    AtMost(Offerings, usize),
     /// So many more calls of this action are refused with RequestLimitExceeded.
     Throttle(&'static str, usize),
     /// So many more calls of this action are done, but the connection ends before the answer.
@@ -148,10 +151,14 @@ fn use_up(left: &mut usize) -> bool {
     some
 }
 
-/// How many of the wanted instances of an offering are given, and why not all; uses up the room.
+/// Instance type, zone and terms.
+pub(super) type Offering<'a> = (&'a str, &'a str, Market);
+
+/// How many of the wanted instances of an offering are given beside those that run, and why not all; uses up the room.
 pub(super) fn grant(
     rules: &mut [Rule],
-    (instance_type, zone, market): (&str, &str, Market),
+    running: &[Offering],
+    (instance_type, zone, market): Offering,
     wanted: usize,
 ) -> (usize, Option<Refusal>) {
     let refused = rules.iter().find_map(|rule| match rule {
@@ -161,12 +168,19 @@ pub(super) fn grant(
     if refused.is_some() {
         return (0, refused);
     }
+    let places = rules.iter().filter_map(|rule| match rule {
+        Rule::AtMost(of, most) if of.include(instance_type, zone, market) => {
+            Some(most.saturating_sub(running.iter().filter(|(t, z, m)| of.include(t, z, *m)).count()))
+        }
+        _ => None,
+    });
+    let places: Vec<usize> = places.collect();
     let rooms = rules.iter_mut().filter_map(|rule| match rule {
         Rule::Room(of, left) if of.include(instance_type, zone, market) => Some(left),
         _ => None,
     });
     let mut rooms: Vec<&mut usize> = rooms.collect();
-    let given = rooms.iter().map(|left| **left).min().map_or(wanted, |left| left.min(wanted));
+    let given = rooms.iter().map(|left| **left).chain(places).min().map_or(wanted, |left| left.min(wanted));
     for left in &mut rooms {
         **left -= given;
     }
@@ -192,12 +206,27 @@ mod tests {
             Rule::Room(Offerings::of("g5.xlarge"), 3),
             Rule::Refuse(Offerings::default().in_zone("b").on(Market::Spot), Refusal::VcpuLimitExceeded),
         ];
-        let mut ask = |zone, wanted| grant(&mut rules, ("g5.xlarge", zone, Market::Spot), wanted);
+        let mut ask = |zone, wanted| grant(&mut rules, &[], ("g5.xlarge", zone, Market::Spot), wanted);
         assert_eq!(ask("b", 2), (0, Some(Refusal::VcpuLimitExceeded)));
         assert_eq!(ask("a", 2), (2, None));
         assert_eq!(ask("a", 2), (1, Some(Refusal::InsufficientInstanceCapacity)));
         assert_eq!(ask("a", 2), (0, Some(Refusal::InsufficientInstanceCapacity)));
-        assert_eq!(grant(&mut rules, ("m5.large", "a", Market::OnDemand), 2), (2, None));
+        assert_eq!(grant(&mut rules, &[], ("m5.large", "a", Market::OnDemand), 2), (2, None));
+    }
+
+    #[test]
+    fn no_more_than_the_most_run_at_a_time() {
+        let mut rules = [Rule::AtMost(Offerings::of("g5.xlarge").on(Market::Spot), 3)];
+        let mut ask =
+            |running: &[Offering], market| grant(&mut rules, running, ("g5.xlarge", "a", market), 2);
+        let one = ("g5.xlarge", "b", Market::Spot);
+        let others = [("g5.xlarge", "a", Market::OnDemand), ("g5.2xlarge", "a", Market::Spot)];
+        assert_eq!(ask(&others, Market::Spot), (2, None));
+        let short = Some(Refusal::InsufficientInstanceCapacity);
+        assert_eq!(ask(&[one, one], Market::Spot), (1, short));
+        assert_eq!(ask(&[one; 4], Market::Spot), (0, short));
+        assert_eq!(ask(&[one; 4], Market::OnDemand), (2, None));
+        assert_eq!(ask(&[], Market::Spot), (2, None));
     }
 
     #[test]

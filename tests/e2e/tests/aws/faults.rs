@@ -1,21 +1,14 @@
-//! What becomes of a gang where calls, processes and machines fail.
+//! What becomes of a gang where calls and machines fail.
 
 use crate::play::{Play, Stage};
+use crate::real::weather;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use setu_e2e::Program;
 use setu_e2e::aws::{Comes, Machines, Market, Rule};
 use std::time::Duration;
 
 /// How often the provider asks EC2 before it gives a call up.
 const TRIES: usize = 3;
-
-/// A process that dies.
-#[derive(Clone, Copy, Debug)]
-pub enum Victim {
-    Setu,
-    Karpenter,
-}
 
 /// Throttled launches end no attempt: the provider tries on, and so the gang waits.
 pub async fn throttled(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
@@ -32,6 +25,22 @@ pub async fn throttled(stage: &Stage, machines: usize, instance_type: &'static s
     play.end().await
 }
 
+/// Weather that the cloud cannot have is refused, and not played as something else.
+pub fn no_such_weather(stage: &Stage) -> Result<()> {
+    let cloud = stage.stack.cloud()?;
+    for narrowed in [
+        json!({"capacityType": "spot", "launchDelay": "1s"}),
+        json!({"zone": "us-east-1a", "launchDelay": "1s", "capacity": 1}),
+        json!({"instanceType": "g5.xlarge", "registrationDelay": "1s"}),
+        json!({"labels": {"example.com/rack": "r1"}, "capacity": 0}),
+        json!({"capacityType": "reserved", "capacity": 4}),
+    ] {
+        ensure!(weather::set(cloud, std::slice::from_ref(&narrowed)).is_err(), "{narrowed} was taken");
+    }
+    weather::set(cloud, &[json!({"launchDelay": "1s", "registrationDelay": "1s"})])?;
+    weather::set(cloud, &[])
+}
+
 /// Instances whose answer never arrived are in the end nobody's, and gone.
 pub async fn answers_lost(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, "lost", instance_type, json!({})).await?;
@@ -42,33 +51,13 @@ pub async fn answers_lost(stage: &Stage, instance_type: &'static str) -> Result<
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 1}}]))
         .await?;
     play.audit(4).await?;
-    play.end().await
-}
-
-/// Where a process dies while a launch is under way, in the end exactly the admitted gang's instances run.
-pub async fn killed(stage: &Stage, victim: Victim, instance_type: &'static str) -> Result<()> {
-    let id = format!("killed-{victim:?}").to_lowercase();
-    let mut play = Play::start(stage, &id, instance_type, json!({})).await?;
-    play.cloud.rules(vec![Rule::Delay("CreateFleet", Duration::from_secs(1))]);
-    play.submit("train", 4, None).await?;
-    play.until("a fleet is asked for", Duration::from_secs(30), async |play| {
-        Ok(!play.calls("CreateFleet").is_empty())
-    })
-    .await?;
-    match victim {
-        Victim::Setu => play.steps(json!([{"setu": "kill"}, {"setu": "start"}])).await?,
-        Victim::Karpenter => {
-            stage.stack.stop_program(Program::Karpenter).await?;
-            // What it asked for is done, and nobody hears the answer.
-            play.until("instances run", Duration::from_secs(30), async |play| {
-                Ok(!play.instances().await?.is_empty())
-            })
-            .await?;
-            stage.stack.start_program(Program::Karpenter).await?;
-        }
-    }
-    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4}}])).await?;
-    play.audit(4).await?;
+    let lost = |action| play.calls(action).iter().filter(|call| call.lost).count();
+    // The gang has given no NodeClaim back, so whatever was ended was nobody's.
+    let (fleets, ends) = (lost("CreateFleet"), lost("TerminateInstances"));
+    ensure!(
+        (fleets, ends) == (1 + TRIES, 1),
+        "{fleets} answers to CreateFleet were lost, and {ends} to an end"
+    );
     play.end().await
 }
 

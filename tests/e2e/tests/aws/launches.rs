@@ -1,67 +1,83 @@
 //! How a gang is bought: with how few calls, and how soon.
 
-use crate::play::{Play, Stage, limit};
-use anyhow::{Result, ensure};
+use crate::attempts::Attempt;
+use crate::play::{Play, Stage};
+use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
-use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// From the reservation of quota until EC2 has answered that the last instance is launched.
 const LAUNCHED: Duration = Duration::from_secs(2);
 
+/// The most machines that a Karpenter which was just started buys with two calls: until its first launch template is made
+/// the others catch up.
+const MERGED: usize = 32;
+
 /// How long Karpenter may keep a launch template that it has no more use for: a minute in its cache, and up to another
 /// until that is looked through.
 const TEMPLATES_GONE: Duration = Duration::from_mins(3);
 
-/// From Setu's first NodeClaim to its last.
-const CREATED: Duration = Duration::from_millis(500);
-
-const TEMPLATE: &str = "LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName";
-const CAPACITY: &str = "TargetCapacitySpecification.TotalTargetCapacity";
-
-/// A gang of so many machines costs one launch template, and few fleets: those of one launch template that the provider
-/// asks for within its window are one, and how many it manages within one depends on its own processors.
+/// A gang of so many machines costs one launch template and few fleets, and its NodeClaims are there at once.
 pub async fn few_calls(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
+    stage.restart_karpenter().await?;
     let id = format!("few-{machines}");
     let mut play = Play::start(stage, &id, instance_type, json!({})).await?;
     let reserved = play.submit("train", machines, Some("5s")).await?;
     play.steps(json!([{"until": {"job": "train", "admitted": true, "claims": machines}}])).await?;
-    let (templates, fleets) = (play.calls("CreateLaunchTemplate"), play.calls("CreateFleet"));
-    let sizes: Vec<usize> = fleets.iter().filter_map(|call| call.form.get(CAPACITY)?.parse().ok()).collect();
-    let launched = fleets.iter().filter_map(|call| call.done).max();
-    let took = launched.map(|at| at.saturating_duration_since(reserved)).unwrap_or_default();
-    let asked = fleets.iter().map(|call| call.at.saturating_duration_since(reserved).as_millis());
-    let asked: Vec<u128> = asked.collect();
-    println!(
-        "{machines} machines: {} launch templates, fleets of {sizes:?} asked for after {asked:?} ms, all launched {took:?} \
-         after the reservation",
-        templates.len()
-    );
-    ensure!(templates.len() == 1, "{} launch templates, not 1", templates.len());
-    let enough = machines.div_ceil(4);
-    ensure!(fleets.len() <= enough && sizes.iter().sum::<usize>() == machines, "fleets of {sizes:?}");
-    let created = play.creates()?;
-    println!("  Setu created its NodeClaims within {created:?}");
-    ensure!(created <= limit(CREATED), "Setu created its NodeClaims within {created:?}");
-    let named: BTreeSet<Option<&String>> = fleets.iter().map(|call| call.form.get(TEMPLATE)).collect();
-    ensure!(named.len() == 1, "the fleets name {named:?}");
-    ensure!(took <= limit(LAUNCHED), "all launched only after {took:?}");
+    let attempts = told(&play, machines, reserved)?;
+    let [attempt] = &attempts[..] else { bail!("there were {} attempts", attempts.len()) };
+    ensure!(attempt.templates.len() == 1, "{} launch templates, not 1", attempt.templates.len());
+    attempt.is_cheap(&play)?;
+    if machines <= MERGED {
+        attempt.has_fleets(2)?;
+    }
+    let took = attempt.launched().context("nothing was launched")?.saturating_duration_since(reserved);
+    ensure!(took <= play.limit(LAUNCHED), "all launched only after {took:?}");
     play.audit(machines).await?;
     play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
     play.end().await
 }
 
-/// Karpenter deletes each launch template soon after its last use, although every NodeClass is still there.
-pub async fn templates_go(stage: &Stage) -> Result<()> {
-    let cloud = stage.stack.cloud()?;
-    let start = Instant::now();
-    loop {
-        let left = cloud.launch_templates().await?;
-        if left.is_empty() {
-            println!("the last launch template was gone after {:?}", start.elapsed());
-            return Ok(());
-        }
-        ensure!(start.elapsed() < TEMPLATES_GONE, "launch templates are left: {left:?}");
-        tokio::time::sleep(Duration::from_secs(1)).await;
+/// The same for a gang so large that it is played alone; nothing is asserted of how fast it goes.
+pub async fn measured(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
+    let mut play = Play::start(stage, &format!("measured-{machines}"), instance_type, json!({})).await?;
+    let reserved = play.submit("train", machines, None).await?;
+    let all = json!({"job": "train", "admitted": true, "claims": machines, "within": 600});
+    play.steps(json!([{"until": all}])).await?;
+    println!("admitted {:?} after the reservation", reserved.elapsed());
+    told(&play, machines, reserved)?;
+    play.end().await
+}
+
+/// The attempts of a gang so far, which are printed.
+pub fn told(play: &Play<'_>, machines: usize, reserved: Instant) -> Result<Vec<Attempt>> {
+    let attempts = Attempt::all(play, machines)?;
+    for (number, attempt) in (1..).zip(&attempts) {
+        let since = |at: Instant| at.saturating_duration_since(reserved);
+        let asked: Vec<u128> = attempt.fleets.iter().map(|call| since(call.at).as_millis()).collect();
+        let [within, pause] = attempt.created()?;
+        println!(
+            "{machines} machines, attempt {number}: {} launch templates, fleets of {:?} asked for after {asked:?} ms, all \
+             launched {:?} after the reservation\n  Setu created its NodeClaims within {within:?}, with {pause:?} between two at most",
+            attempt.templates.len(),
+            attempt.sizes(),
+            attempt.launched().map(since),
+        );
     }
+    Ok(attempts)
+}
+
+/// Karpenter deletes each launch template soon after its last use, although the NodeClass is still there.
+pub async fn templates_go(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let mut play = Play::start(stage, "templates", instance_type, json!({})).await?;
+    play.submit("train", 2, Some("3s")).await?;
+    play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
+    ensure!(!play.templates().await?.is_empty(), "the launch template went with its instances");
+    let start = Instant::now();
+    play.until("the launch template is gone", TEMPLATES_GONE, async |play| {
+        Ok(play.cloud.launch_templates().await?.is_empty())
+    })
+    .await?;
+    println!("the last launch template was gone after {:?}", start.elapsed());
+    play.end().await
 }

@@ -5,8 +5,14 @@
 #![allow(clippy::indexing_slicing, reason = "a test may panic")]
 #![allow(dead_code, missing_docs, reason = "the world is shared with the scenarios, which use all of it")]
 
+mod attempts;
+mod catalogue;
 mod faults;
+mod files;
+mod kills;
 mod launches;
+mod node_class;
+mod plain;
 mod play;
 #[path = "../scenarios/real.rs"]
 mod real;
@@ -17,11 +23,12 @@ mod shortages;
 
 use ::setu::api::ProvisioningParameters;
 use anyhow::Result;
-use faults::Victim;
 use futures::FutureExt as _;
-use futures::future::LocalBoxFuture;
+use futures::future::{self, LocalBoxFuture};
+use kills::Victim;
 use kube::CustomResourceExt as _;
 use libtest_mimic::{Arguments, Failed, Trial};
+use node_class::Lack;
 use play::Stage;
 use real::Shared;
 use setu_e2e::aws::Refusal;
@@ -39,10 +46,12 @@ enum Form {
     Short,
     /// Where ignored tests are asked for.
     Long,
+    /// Where it is asked for by a part of its title: it measures.
+    Measure,
 }
 
 /// Each has an instance type of its own; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 25] = [
+const SCENARIOS: [(&str, Form, Act); 38] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -50,13 +59,9 @@ const SCENARIOS: [(&str, Form, Act); 25] = [
         shortages::one_short(s, 8, "g5.2xlarge").boxed_local()
     }),
     ("Karpenter killed amid a launch", Form::Short, |s| {
-        faults::killed(s, Victim::Karpenter, "g5.4xlarge").boxed_local()
+        kills::killed(s, Victim::Karpenter, "g5.4xlarge").boxed_local()
     }),
-    ("a limit by devices on a NodePool by family", Form::Long, |s| {
-        play::file(s, "limit-by-devices").boxed_local()
-    }),
-    ("a NodePool with machines of both kinds", Form::Long, |s| play::file(s, "mixed-pool").boxed_local()),
-    ("a budget by list prices", Form::Long, |s| play::file(s, "budget-by-list-price").boxed_local()),
+    ("the catalogue says what the provider says", Form::Long, |s| catalogue::agrees(s).boxed_local()),
     ("sold out by Karpenter's metrics", Form::Long, |s| shortages::known_out(s, "g5.24xlarge").boxed_local()),
     ("32 machines: one launch template, few fleets", Form::Long, |s| {
         launches::few_calls(s, 32, "g5.8xlarge").boxed_local()
@@ -82,38 +87,82 @@ const SCENARIOS: [(&str, Form, Act); 25] = [
     ("taken back before EC2 tells of it", Form::Long, |s| {
         shortages::taken_back_unseen(s, "g6e.8xlarge").boxed_local()
     }),
-    ("room in another zone", Form::Long, |s| shortages::zone_out(s, "g4dn.16xlarge").boxed_local()),
-    ("an EC2NodeClass that is not ready", Form::Long, |s| {
-        shortages::node_class_not_ready(s, "g6.xlarge").boxed_local()
+    ("room for 63 of 64: everything is taken back", Form::Long, |s| {
+        shortages::one_short(s, 64, "g4dn.2xlarge").boxed_local()
+    }),
+    ("room for 31 of 32 in a zone: the same few calls in another", Form::Long, |s| {
+        shortages::zone_out(s, 32, "g4dn.8xlarge").boxed_local()
+    }),
+    ("room in another zone", Form::Long, |s| shortages::zone_out(s, 4, "g4dn.16xlarge").boxed_local()),
+    ("an EC2NodeClass without a subnet", Form::Long, |s| {
+        node_class::not_ready(s, Lack::Subnet, "g6.xlarge").boxed_local()
+    }),
+    ("an EC2NodeClass without an image", Form::Long, |s| {
+        node_class::not_ready(s, Lack::Image, "g6.xlarge").boxed_local()
+    }),
+    ("an EC2NodeClass whose role is not there", Form::Long, |s| {
+        node_class::not_ready(s, Lack::Role, "g6.xlarge").boxed_local()
+    }),
+    ("an EC2NodeClass whose instance profile is not there", Form::Long, |s| {
+        node_class::no_profile(s, "g6.xlarge").boxed_local()
     }),
     ("a capacity reservation with room for half", Form::Long, |s| {
         reservations::half(s, "g6e.16xlarge").boxed_local()
     }),
-    ("throttled launches", Form::Long, |s| faults::throttled(s, 32, "g6.2xlarge").boxed_local()),
+    ("a capacity reservation with less room than the policy says", Form::Long, |s| {
+        reservations::less_than_said(s, "g6e.16xlarge").boxed_local()
+    }),
+    ("a Capacity Block that has not begun", Form::Long, |s| {
+        reservations::block_opens(s, "g6e.16xlarge").boxed_local()
+    }),
+    ("a Capacity Block that ends before the gang may have", Form::Long, |s| {
+        reservations::block_too_short(s, "g6e.16xlarge").boxed_local()
+    }),
+    ("throttled launches", Form::Long, |s| faults::throttled(s, 64, "g6.2xlarge").boxed_local()),
+    ("weather that EC2 does not have", Form::Short, |s| {
+        future::ready(faults::no_such_weather(s)).boxed_local()
+    }),
     ("lost answers", Form::Long, |s| faults::answers_lost(s, "g6.4xlarge").boxed_local()),
-    ("Setu killed amid a launch", Form::Long, |s| {
-        faults::killed(s, Victim::Setu, "g6.8xlarge").boxed_local()
+    ("Setu killed amid a launch", Form::Long, |s| kills::killed(s, Victim::Setu, "g6.8xlarge").boxed_local()),
+    ("the leader killed amid a launch", Form::Long, |s| kills::leader_killed(s, "g6.8xlarge").boxed_local()),
+    ("Setu killed after each of its writes", Form::Long, |s| kills::setu_after_each_write(s).boxed_local()),
+    ("Karpenter killed after each of its fleets", Form::Long, |s| {
+        kills::karpenter_after_each_fleet(s).boxed_local()
     }),
     ("machines that die", Form::Long, |s| faults::machines_die(s, "g6.16xlarge").boxed_local()),
     ("a spot interruption", Form::Long, |s| faults::interrupted(s, "g6e.xlarge").boxed_local()),
     ("a GPU that never comes", Form::Long, |s| faults::no_gpu(s, "g6e.2xlarge").boxed_local()),
-    ("the launch templates in the end", Form::Long, |s| launches::templates_go(s).boxed_local()),
+    ("256 machines, measured", Form::Measure, |s| launches::measured(s, 256, "g5.xlarge").boxed_local()),
+    ("beside plain Karpenter, measured", Form::Measure, |s| {
+        plain::compare(s, &[(8, "g5.xlarge"), (32, "g5.2xlarge"), (64, "g5.4xlarge")]).boxed_local()
+    }),
+    ("beside plain Karpenter in a shortage, measured", Form::Measure, |s| {
+        plain::compare_short(s, &[(8, "g5.xlarge"), (32, "g5.2xlarge")]).boxed_local()
+    }),
+    ("a launch template after its last use", Form::Long, |s| {
+        launches::templates_go(s, "g6.xlarge").boxed_local()
+    }),
 ];
 
 fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     if arguments.list {
-        let trials = SCENARIOS
-            .into_iter()
-            .map(|(title, form, _)| Trial::test(title, || Ok(())).with_ignored_flag(form == Form::Long));
+        let titles = SCENARIOS.into_iter().map(|(title, form, _)| (title.to_owned(), form));
+        let titles = titles.chain(files::PLAYED.iter().map(|name| (title_of(name), Form::Long)));
+        let trials =
+            titles.map(|(title, form)| Trial::test(title, || Ok(())).with_ignored_flag(form != Form::Short));
         libtest_mimic::run(&arguments, trials.collect()).exit();
     }
+    files::all_are_named()?;
     arguments.test_threads = Some(1);
     let runtime = Runtime::new()?;
-    let stage = Arc::new(runtime.block_on(stage())?);
+    let stage = Arc::new(runtime.block_on(stage(arguments.include_ignored || arguments.ignored))?);
+    let asked_for = |title: &str| arguments.filter.as_ref().is_some_and(|part| title.contains(part.as_str()));
+    let played = SCENARIOS.into_iter().filter(|(title, form, _)| *form != Form::Measure || asked_for(title));
     let trials =
-        SCENARIOS.into_iter().map(|(title, form, act)| trial(title, form, act, &stage, runtime.handle()));
-    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+        played.map(|(title, form, act)| trial(title.to_owned(), form, act, &stage, runtime.handle()));
+    let files = files::PLAYED.iter().map(|name| file(name, &stage, runtime.handle()));
+    let conclusion = libtest_mimic::run(&arguments, trials.chain(files).collect());
     // A stack that is dropped instead of stopped keeps its logs.
     let _runtime = runtime.enter();
     if let (false, Some(stage)) = (conclusion.has_failed(), Arc::into_inner(stage))
@@ -124,19 +173,43 @@ fn main() -> Result<()> {
     conclusion.exit()
 }
 
-async fn stage() -> Result<Stage> {
-    let options = Options { provider: Provider::Aws, ..Options::default() };
+async fn stage(job_kinds: bool) -> Result<Stage> {
+    let options = Options { provider: Provider::Aws, job_kinds, ..Options::default() };
     let stack = Arc::new(Stack::start(options).await?);
     let client = stack.client()?;
     apply::all(&client, vec![serde_json::to_value(ProvisioningParameters::crd())?]).await?;
-    apply::path(&client, &Path::new(env!("CARGO_MANIFEST_DIR")).join("../../manifests/rbac.yaml")).await?;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    // The second is for gangs whose nodes are kept or handed back.
+    for rights in ["manifests/rbac.yaml", "examples/rbac/setu-hand-back.yaml"] {
+        apply::path(&client, &root.join(rights)).await?;
+    }
     let kinds = Arc::new(apply::kinds(&client).await?);
     let kubeconfig = stack.kubeconfig_of(KUEUE_NAMESPACE, "setu").await?.into();
     Ok(Stage { stack, shared: Shared { kinds, kubeconfig } })
 }
 
-fn trial(title: &str, form: Form, act: Act, stage: &Arc<Stage>, handle: &Handle) -> Trial {
+fn trial(
+    title: String,
+    form: Form,
+    act: impl AsyncFn(&Stage) -> Result<()> + Send + 'static,
+    stage: &Arc<Stage>,
+    handle: &Handle,
+) -> Trial {
     let (stage, handle) = (Arc::clone(stage), handle.clone());
     let played = move || handle.block_on(act(&stage)).map_err(|error| Failed::from(format!("{error:#}")));
-    Trial::test(title, played).with_ignored_flag(form == Form::Long)
+    Trial::test(title, played).with_ignored_flag(form != Form::Short)
+}
+
+fn file(name: &'static str, stage: &Arc<Stage>, handle: &Handle) -> Trial {
+    trial(
+        title_of(name),
+        Form::Long,
+        async move |stage: &Stage| files::file(stage, name).await,
+        stage,
+        handle,
+    )
+}
+
+fn title_of(file: &str) -> String {
+    format!("the scenario in {file}.yaml")
 }

@@ -1,20 +1,28 @@
 //! One scenario on the AWS stack: its world and Setu, and what the cloud saw of it.
 
 use crate::real::{Real, Shared};
-use ::setu::sim::scenario::{self, Run, Scenario, Step, World};
+use ::setu::sim::scenario::{self, Run, Scenario, Step, Theatre as _, World};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
-use kube::Api;
-use kube::api::ListParams;
+use kube::api::{DynamicObject, ListParams};
+use kube::core::{ApiResource, GroupVersionKind};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use setu_e2e::aws::{Call, Cloud, Instance, Machines};
 use setu_e2e::{Program, Stack};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long the cloud may take to have what Karpenter wants: it collects instances that nobody owns after half a
 /// minute, in rounds of ten seconds.
-const SETTLED: Duration = Duration::from_secs(90);
+pub const SETTLED: Duration = Duration::from_secs(90);
+
+/// The most that a busy machine lengthens a time that is asserted.
+const SLOWEST: f64 = 4.0;
+
+/// Quota of GPUs, more than any scenario asks for.
+const GPUS: u32 = 300;
 
 /// What Karpenter's documentation of this version lets its controller do.
 const POLICY: [&str; 30] = [
@@ -56,6 +64,14 @@ pub struct Stage {
     pub shared: Shared,
 }
 
+impl Stage {
+    /// A Karpenter that remembers nothing of what was sold out before.
+    pub async fn restart_karpenter(&self) -> Result<()> {
+        self.stack.stop_program(Program::Karpenter).await?;
+        self.stack.start_program(Program::Karpenter).await
+    }
+}
+
 /// A scenario that is being played.
 pub struct Play<'a> {
     pub world: World<Real>,
@@ -63,13 +79,22 @@ pub struct Play<'a> {
     pub instance_type: &'static str,
     /// How many calls there were before it.
     since: usize,
+    slowness: f64,
 }
 
-/// A time as it is asserted: `SETU_SLOW` says how many times longer work may take where Setu is not optimized and shares
-/// its cores; 1 without it.
-pub fn limit(time: Duration) -> Duration {
-    let factor = std::env::var("SETU_SLOW").ok().and_then(|slow| slow.parse().ok());
-    time.mul_f64(factor.unwrap_or(1.0))
+/// How many times longer work may take than it is asserted to: `SETU_SLOW` where Setu is not optimized and shares its cores,
+/// 1 without it. Where more programs than that want each processor as a scenario begins, all of them wait for each other;
+/// beyond [`SLOWEST`] a scenario fails.
+fn slowness() -> f64 {
+    let slow = std::env::var("SETU_SLOW").ok().and_then(|slow| slow.parse().ok()).unwrap_or(1.0);
+    wanting_each_processor().map_or(slow, |wanting| wanting.min(SLOWEST).max(slow))
+}
+
+/// How many programs wanted each processor in the last minute.
+fn wanting_each_processor() -> Option<f64> {
+    let processors = std::thread::available_parallelism().ok()?.get();
+    let load: f64 = std::fs::read_to_string("/proc/loadavg").ok()?.split(' ').next()?.parse().ok()?;
+    Some(load / f64::from(u32::try_from(processors).ok()?))
 }
 
 impl<'a> Play<'a> {
@@ -81,7 +106,18 @@ impl<'a> Play<'a> {
         instance_type: &'static str,
         policy: Value,
     ) -> Result<Self> {
-        let cloud = stage.stack.cloud()?;
+        Self::start_until(stage, id, instance_type, policy, None).await
+    }
+
+    /// The same with a Setu that kills itself right after this write, given as `nodeclaims 3`; the steps start it again.
+    pub async fn start_until(
+        stage: &'a Stage,
+        id: &str,
+        instance_type: &'static str,
+        policy: Value,
+        kill_after: Option<&str>,
+    ) -> Result<Self> {
+        let (cloud, slowness) = (stage.stack.cloud()?, slowness());
         // A scenario that failed may have left it dead.
         if !stage.stack.processes().await.iter().any(|(program, _)| *program == Program::Karpenter) {
             stage.stack.start_program(Program::Karpenter).await?;
@@ -89,15 +125,30 @@ impl<'a> Play<'a> {
         cloud.rules(Vec::new());
         cloud.reservations(Vec::new());
         cloud.machines(Machines::default());
-        let scenario: Scenario = serde_json::from_value(json!({"title": id, "policy": policy}))?;
+        let scenario: Scenario =
+            serde_json::from_value(json!({"title": id, "policy": policy, "gpus": GPUS}))?;
         let run = Run { title: id.to_owned(), id: id.to_owned(), scenario };
         let mut real = Real::new(&stage.stack, &stage.shared, &run)?;
         real.aws_type = Some(instance_type);
         let mut world = World::new(real, &run).await?;
-        scenario::take(&mut world, &step(json!({"setu": "start"}))?).await?;
-        let play = Self { world, cloud, instance_type, since: cloud.calls().len() };
-        play.until("the NodePool is ready", SETTLED, async |play| play.node_pool_ready().await).await?;
+        // What it is started with again has no such end.
+        let end = kill_after.map(|write| ("SETU_KILL_AFTER_WRITE", write.to_owned()));
+        world.theatre.setu.environment.extend(end);
+        world.theatre.start_setu(None)?;
+        world.theatre.setu.environment.clear();
+        let play = Self { world, cloud, instance_type, since: cloud.calls().len(), slowness };
+        play.until_ready().await?;
         Ok(play)
+    }
+
+    /// A time as it is asserted.
+    pub fn limit(&self, time: Duration) -> Duration {
+        time.mul_f64(self.slowness)
+    }
+
+    /// Waits until Karpenter takes the NodePool for ready.
+    pub async fn until_ready(&self) -> Result<()> {
+        self.until("the NodePool is ready", SETTLED, async |play| play.node_pool_ready().await).await
     }
 
     /// Starts Setu anew, so that it remembers nothing, with this in its environment.
@@ -139,6 +190,13 @@ impl<'a> Play<'a> {
         Ok(conditions.into_iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
     }
 
+    /// What the world's EC2NodeClass has at this place.
+    pub async fn node_class(&self, pointer: &str) -> Result<Option<Value>> {
+        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("karpenter.k8s.aws", "v1", "EC2NodeClass"));
+        let classes: Api<DynamicObject> = Api::all_with(self.world.client.clone(), &kind);
+        Ok(classes.get(&self.world.id).await?.data.pointer(pointer).cloned())
+    }
+
     /// Submits a Job of so many machines, and returns when its quota was reserved, as seen from outside.
     pub async fn submit(&mut self, job: &str, pods: usize, run_for: Option<&str>) -> Result<Instant> {
         self.steps(
@@ -158,14 +216,11 @@ impl<'a> Play<'a> {
         all.filter(|call| call.action.strip_prefix("ec2:") == Some(action)).collect()
     }
 
-    /// How long Setu took from its first NodeClaim to its last, by its own log.
-    pub fn creates(&self) -> Result<Duration> {
-        let log = self.world.theatre.setu.log();
-        let lines = log.lines().filter(|line| line.contains("created a NodeClaim"));
-        let times: Vec<jiff::Timestamp> =
-            lines.filter_map(|line| line.split(' ').next()?.parse().ok()).collect();
-        let ends = times.iter().min().zip(times.iter().max()).context("Setu created no NodeClaim")?;
-        Ok(Duration::try_from(ends.1.duration_since(*ends.0))?)
+    /// The launch templates of this world's NodeClass that there are, by the cloud's own list.
+    pub async fn templates(&self) -> Result<Vec<String>> {
+        let all = self.cloud.launch_templates().await?;
+        let made = made_templates(self.cloud, self.since, &self.world.id);
+        Ok(all.into_iter().filter(|name| made.contains(name)).collect())
     }
 
     /// The instances of this world's type that run, by the cloud's own list.
@@ -193,29 +248,55 @@ impl<'a> Play<'a> {
     pub async fn end(mut self) -> Result<()> {
         scenario::nothing_is_left(&mut self.world).await?;
         scenario::paths_are_lawful(&self.world)?;
-        let actions = self.cloud.actions();
-        let more: Vec<&String> = actions.keys().filter(|action| !POLICY.contains(&action.as_str())).collect();
-        ensure!(more.is_empty(), "Karpenter's own policy does not allow {more:?}");
-        self.audit(0).await
+        rights_suffice(self.cloud)?;
+        self.audit(0).await?;
+        nodes_are_given_up(&self.world, self.cloud, self.since).await
     }
 }
 
-/// Plays a scenario that is a file, after which no instance runs by the cloud's own list.
-pub async fn file(stage: &Stage, name: &str) -> Result<()> {
-    let cloud = stage.stack.cloud()?;
-    cloud.rules(Vec::new());
-    cloud.machines(Machines::default());
-    for run in scenario::find(name)? {
-        let mut real = Real::new(&stage.stack, &stage.shared, &run)?;
-        real.aws_type = Some("g5.4xlarge");
-        scenario::play(&mut World::new(real, &run).await?, &run, None).await?;
-    }
-    let start = Instant::now();
-    while !cloud.instances().await?.is_empty() {
-        ensure!(start.elapsed() < SETTLED, "instances are left: {:?}", cloud.instances().await?);
-        tokio::time::sleep(Duration::from_secs(1)).await;
-    }
+/// Nothing was called that Karpenter's own policy does not allow.
+pub fn rights_suffice(cloud: &Cloud) -> Result<()> {
+    let actions = cloud.actions();
+    let more: Vec<&String> = actions.keys().filter(|action| !POLICY.contains(&action.as_str())).collect();
+    ensure!(more.is_empty(), "Karpenter's own policy does not allow {more:?}");
     Ok(())
+}
+
+/// Takes the NodePools and the NodeClass of a world away, after which no launch template of it is left.
+pub async fn nodes_are_given_up(world: &World<Real>, cloud: &Cloud, since: usize) -> Result<()> {
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("karpenter.sh", "v1", "NodePool"));
+    let pools: Api<DynamicObject> = Api::all_with(world.client.clone(), &kind);
+    for pool in pools.list(&ListParams::default()).await? {
+        let class = pool.data.pointer("/spec/template/spec/nodeClassRef/name");
+        if class.is_some_and(|name| *name == world.id) {
+            world.delete("NodePool", &pool.name_any()).await?;
+        }
+    }
+    world.delete("EC2NodeClass", &world.id).await?;
+    let start = Instant::now();
+    loop {
+        let made = made_templates(cloud, since, &world.id);
+        let mut left = cloud.launch_templates().await?;
+        left.retain(|name| made.contains(name));
+        if left.is_empty() && !world.exists("EC2NodeClass", &world.id).await? {
+            return Ok(());
+        }
+        ensure!(
+            start.elapsed() < SETTLED,
+            "launch templates {left:?} are left, and the EC2NodeClass may be there still"
+        );
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// The launch templates that were made for an EC2NodeClass of this name.
+fn made_templates(cloud: &Cloud, since: usize, class: &str) -> BTreeSet<String> {
+    let calls = cloud.calls().into_iter().skip(since);
+    let made = calls.filter(|call| {
+        call.action == "ec2:CreateLaunchTemplate"
+            && call.form.iter().any(|(key, value)| key.starts_with("TagSpecification.") && value == class)
+    });
+    made.filter_map(|call| call.form.get("LaunchTemplateName").cloned()).collect()
 }
 
 fn step(value: Value) -> Result<Step> {

@@ -1,54 +1,77 @@
 //! Gangs whose nodes come from capacity reservations.
 
+use crate::attempts::Attempt;
 use crate::play::{Play, Stage};
-use anyhow::{Result, ensure};
-use kube::Api;
-use kube::api::DynamicObject;
-use kube::core::{ApiResource, GroupVersionKind};
-use serde_json::json;
+use anyhow::{Context as _, Result, ensure};
+use jiff::Timestamp;
+use serde_json::{Value, json};
 use setu_e2e::aws::{CapacityReservation, Instance};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Karpenter looks for reservations once a minute.
 const FOUND: Duration = Duration::from_secs(90);
+
+/// How long after its beginning a tier should say that a Capacity Block opens, as the documentation has it.
+const OPENS_LATER: Duration = Duration::from_mins(2);
+
+const ZONE: &str = "us-east-1a";
+const TERMS: &str = "TargetCapacitySpecification.DefaultTargetCapacityType";
+const MARKET: &str = "LaunchTemplateData.InstanceMarketOptions.MarketType";
+
+fn reservation(id: &str, instance_type: &str, nodes: usize) -> CapacityReservation {
+    let (id, instance_type, zone) = (id.to_owned(), instance_type.to_owned(), ZONE.to_owned());
+    CapacityReservation { id, instance_type, zone, nodes, ..CapacityReservation::default() }
+}
+
+/// A tier of the policy whose nodes come from this reservation, and one that is bought on demand.
+fn tiers(reservation: &Value) -> Value {
+    let on_demand = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]);
+    json!([
+        {"name": "reserved", "nodePoolName": "${id}", "reservations": [reservation]},
+        {"name": "bought", "nodePoolName": "${id}", "requirements": on_demand},
+    ])
+}
+
+/// The NodePool and its EC2NodeClass use this reservation.
+async fn use_it(play: &mut Play<'_>, reservation: CapacityReservation) -> Result<()> {
+    let requirements = json!([
+        {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [play.instance_type]},
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["reserved", "on-demand"]},
+    ]);
+    let terms = json!([{"id": reservation.id}]);
+    play.cloud.reservations(vec![reservation]);
+    play.steps(json!([
+        {"patch": {"kind": "EC2NodeClass", "name": "${id}", "patch": {"spec": {"capacityReservationSelectorTerms": terms}}}},
+        {"patch": {"kind": "NodePool", "name": "${id}", "patch": {"spec": {"template": {"spec": {"requirements": requirements}}}}}},
+    ]))
+    .await
+}
+
+async fn until_found(play: &Play<'_>, id: &str) -> Result<()> {
+    play.until("the EC2NodeClass has found the reservation", FOUND, async |play| {
+        let first = play.node_class("/status/capacityReservations/0/id").await?;
+        Ok(first.is_some_and(|found| found == id))
+    })
+    .await
+}
+
+/// How many of the world's instances are in this reservation.
+async fn are_in(play: &Play<'_>, id: &str) -> Result<usize> {
+    let is_in = |instance: &&Instance| play.cloud.reservation_of(&instance.id).as_deref() == Some(id);
+    Ok(play.instances().await?.iter().filter(is_in).count())
+}
 
 /// A gang is launched into a reservation that has room for all of it, and one that finds room for half is on demand as a
 /// whole.
 pub async fn half(stage: &Stage, instance_type: &'static str) -> Result<()> {
     const ID: &str = "cr-setu1";
-    let on_demand = json!([{"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["on-demand"]}]);
-    let policy = json!({"tiers": [
-        {"name": "reserved", "nodePoolName": "${id}", "reservations": [{"id": ID, "instanceType": instance_type, "nodes": 4}]},
-        {"name": "bought", "nodePoolName": "${id}", "requirements": on_demand},
-    ]});
-    let mut play = Play::start(stage, "reserved", instance_type, policy).await?;
-    let (id, zone) = (ID.to_owned(), "us-east-1a".to_owned());
-    play.cloud.reservations(vec![CapacityReservation {
-        id,
-        instance_type: instance_type.to_owned(),
-        zone,
-        nodes: 4,
-    }]);
-    let requirements = json!([
-        {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [instance_type]},
-        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["reserved", "on-demand"]},
-    ]);
-    play.steps(json!([
-        {"patch": {"kind": "EC2NodeClass", "name": "${id}", "patch": {"spec": {"capacityReservationSelectorTerms": [{"id": ID}]}}}},
-        {"patch": {"kind": "NodePool", "name": "${id}", "patch": {"spec": {"template": {"spec": {"requirements": requirements}}}}}},
-    ]))
-    .await?;
-    play.until("the EC2NodeClass has found the reservation", FOUND, async |play| {
-        let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("karpenter.k8s.aws", "v1", "EC2NodeClass"));
-        let classes: Api<DynamicObject> = Api::all_with(play.world.client.clone(), &kind);
-        let class = classes.get(&play.world.id).await?;
-        Ok(class.data.pointer("/status/capacityReservations/0/id").is_some_and(|found| found == ID))
-    })
-    .await?;
+    let tier = json!({"id": ID, "instanceType": instance_type, "nodes": 4});
+    let mut play = Play::start(stage, "reserved", instance_type, json!({"tiers": tiers(&tier)})).await?;
+    use_it(&mut play, reservation(ID, instance_type, 4)).await?;
+    until_found(&play, ID).await?;
     play.submit("first", 2, None).await?;
     play.steps(json!([{"until": {"job": "first", "admitted": true, "runningOnOwnNodes": 2, "attempt": 1, "capacityTypes": {"reserved": 2}}}])).await?;
-    let reserved = |instance: &&Instance| play.cloud.reservation_of(&instance.id).as_deref() == Some(ID);
-    ensure!(play.instances().await?.iter().filter(reserved).count() == 2, "some is not in the reservation");
+    ensure!(are_in(&play, ID).await? == 2, "some is not in the reservation");
     play.submit("second", 4, None).await?;
     play.steps(json!([
         {"until": {"job": "second", "event": "PlanHasDrawback"}},
@@ -56,7 +79,131 @@ pub async fn half(stage: &Stage, instance_type: &'static str) -> Result<()> {
     ]))
     .await?;
     play.audit(6).await?;
-    let reserved = |instance: &&Instance| play.cloud.reservation_of(&instance.id).as_deref() == Some(ID);
-    ensure!(play.instances().await?.iter().filter(reserved).count() == 2, "others are in the reservation");
+    ensure!(are_in(&play, ID).await? == 2, "others are in the reservation");
     play.end().await
+}
+
+/// A reservation with room for three where the tier says four: what was launched into it is taken back, and the whole gang
+/// is on demand.
+pub async fn less_than_said(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    const ID: &str = "cr-less";
+    let tier = json!({"id": ID, "nodes": 4});
+    let policy =
+        json!({"tiers": tiers(&tier), "retry": {"inCheck": {"limit": 4, "base": "1s", "max": "1s"}}});
+    let mut play = Play::start(stage, "less-than-said", instance_type, policy).await?;
+    use_it(&mut play, reservation(ID, instance_type, 3)).await?;
+    until_found(&play, ID).await?;
+    play.submit("train", 4, Some("5s")).await?;
+    play.steps(json!([
+        {"until": {"job": "train", "failure": "InsufficientCapacity", "wentThrough": ["WaitingReady", "RollingBack", "BackingOff"]}},
+        {"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 2, "capacityTypes": {"on-demand": 4}}},
+    ]))
+    .await?;
+    let attempts = Attempt::all(&play, 4)?;
+    ensure!(attempts.len() == 2, "there were {} attempts", attempts.len());
+    attempts.iter().try_for_each(|attempt| attempt.is_cheap(&play))?;
+    play.audit(4).await?;
+    ensure!(are_in(&play, ID).await? == 0, "some is in the reservation still");
+    play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
+    play.audit(0).await?;
+    play.end().await
+}
+
+/// A gang whose Capacity Block has not begun waits, says until when, and buys nothing; then it runs in the block.
+pub async fn block_opens(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    const ID: &str = "cr-block";
+    let second = Timestamp::now().as_second();
+    let at = |after: u64| Timestamp::from_second(second.saturating_add_unsigned(after));
+    let begins = 20;
+    let opens = at(begins + OPENS_LATER.as_secs())?;
+    let closes = at(12 * 3600)?;
+    let block = json!({"id": ID, "type": "capacity-block", "nodes": 2, "opens": opens, "closes": closes});
+    let policy = json!({"tiers": [{"name": "block", "nodePoolName": "${id}", "reservations": [block]}]});
+    let mut play = Play::start(stage, "block-opens", instance_type, policy).await?;
+    let (begins, ends) = (Some(at(begins)?), Some(closes));
+    let block = CapacityReservation { block: true, begins, ends, ..reservation(ID, instance_type, 2) };
+    use_it(&mut play, block).await?;
+    play.submit("train", 2, Some("5s")).await?;
+    let told = format!("ReservationNotOpen: Capacity Block {ID} opens at {opens}");
+    play.steps(json!([{"until": {"job": "train", "state": "Validating", "verdict": "Pending", "message": told, "claims": 0}}])).await?;
+    until_found(&play, ID).await?;
+    play.steps(
+        json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 2, "attempt": 1, "within": 180}}]),
+    )
+    .await?;
+    let clock = Timestamp::now();
+    let now = Instant::now();
+    Attempt::all(&play, 2)?.iter().try_for_each(|attempt| attempt.is_cheap(&play))?;
+    let first = play.calls("CreateFleet").into_iter().next().context("nothing was bought")?;
+    let asked = clock.checked_sub(now.saturating_duration_since(first.at))?;
+    ensure!(asked >= opens, "nodes were bought at {asked}, before {opens}");
+    is_in_block(&play, ID, 2).await?;
+    play.audit(2).await?;
+    play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
+    play.end().await
+}
+
+/// The machines are in this Capacity Block, bought as EC2 wants it.
+async fn is_in_block(play: &Play<'_>, id: &str, machines: usize) -> Result<()> {
+    let of_block = |calls: &[setu_e2e::aws::Call], key: &str| {
+        calls.iter().all(|call| call.form.get(key).is_some_and(|value| value == "capacity-block"))
+    };
+    let (fleets, templates) = (play.calls("CreateFleet"), play.calls("CreateLaunchTemplate"));
+    ensure!(
+        of_block(&fleets, TERMS) && of_block(&templates, MARKET),
+        "not as a block: {fleets:?} {templates:?}"
+    );
+    let inside = are_in(play, id).await?;
+    ensure!(inside == machines, "{inside} of {machines} are in the block");
+    let types: Vec<String> = play
+        .world
+        .claims()
+        .await?
+        .iter()
+        .map(|claim| claim.label("karpenter.k8s.aws/capacity-reservation-type").to_owned())
+        .collect();
+    ensure!(types == vec!["capacity-block"; machines], "the NodeClaims say {types:?}");
+    Ok(())
+}
+
+/// A gang that may run for longer than its Capacity Block lasts is not started, which is told with the block's end; one
+/// that ends before it runs there.
+pub async fn block_too_short(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    const ID: &str = "cr-short";
+    let closes = Timestamp::from_second(Timestamp::now().as_second().saturating_add(2 * 3600))?;
+    let block = json!({"id": ID, "type": "capacity-block", "nodes": 2, "closes": closes});
+    let policy = json!({"tiers": [{"name": "block", "nodePoolName": "${id}", "reservations": [block]}]});
+    let mut play = Play::start(stage, "block-too-short", instance_type, policy).await?;
+    let block = CapacityReservation { block: true, ends: Some(closes), ..reservation(ID, instance_type, 2) };
+    use_it(&mut play, block).await?;
+    until_found(&play, ID).await?;
+    play.steps(json!([
+        {"apply": [bounded("long", 2 * 3600)]},
+        {"until": {"job": "long", "state": "Yielded", "verdict": "Retry", "message": format!("Capacity Block {ID} closes at {closes}"), "claims": 0}},
+        {"until": {"job": "long", "message": "which is longer"}},
+        {"holds": {"job": "long", "claims": 0, "within": 5}},
+    ]))
+    .await?;
+    ensure!(play.calls("CreateFleet").is_empty(), "something was bought");
+    play.steps(json!([
+        {"apply": [bounded("short", 600)]},
+        {"until": {"job": "short", "admitted": true, "runningOnOwnNodes": 2, "attempt": 1}},
+    ]))
+    .await?;
+    is_in_block(&play, ID, 2).await?;
+    play.audit(2).await?;
+    play.end().await
+}
+
+/// A Job of two machines that may run for so many seconds.
+fn bounded(name: &str, seconds: u32) -> Value {
+    let labels = json!({"kueue.x-k8s.io/queue-name": "queue", "kueue.x-k8s.io/max-exec-time-seconds": seconds.to_string()});
+    let resources = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"nvidia.com/gpu": "1"}});
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": labels},
+        "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {"spec": {
+            "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "main", "image": "none", "resources": resources}],
+        }}},
+    })
 }

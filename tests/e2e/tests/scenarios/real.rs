@@ -1,7 +1,10 @@
 //! The theatre of the real control plane: one cluster for all scenarios, one `setu` process for each.
 
+#[path = "weather.rs"]
+pub mod weather;
+
 use crate::setu::Setu;
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use kube::Client;
 use kube::discovery::{ApiResource, Discovery, Scope};
 use serde_json::Value;
@@ -10,7 +13,7 @@ use setu_e2e::{Program, Stack, aws};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The real control plane, and the process under test.
 pub struct Real {
@@ -49,6 +52,39 @@ impl Real {
     }
 }
 
+/// What Setu says once the API server answers again.
+const IS_BACK: &str = "the API server answers again";
+
+/// The lines up to that one, without what is logged for those who look for a mistake.
+fn until_it_is_back(log: &str) -> Vec<String> {
+    let mut told = Vec::new();
+    for line in log.lines().filter(|line| !line.contains(" DEBUG ")) {
+        told.push(line.to_owned());
+        if line.contains(IS_BACK) {
+            break;
+        }
+    }
+    told
+}
+
+/// Whether these lines tell of an outage of so many seconds, at its begin, at its end alone.
+fn told_of_outage(told: &[String], seconds: u64) -> Result<()> {
+    let [begin, end] = told else { bail!("an outage is told of in two lines: {told:#?}") };
+    let lasted = end.rsplit_once("seconds=").and_then(|(_, lasted)| lasted.trim().parse::<u64>().ok());
+    let range = seconds..=seconds.saturating_add(30);
+    ensure!(
+        begin.contains(" WARN ") && begin.contains("the API server does not answer"),
+        "how it begins: {begin}"
+    );
+    ensure!(
+        end.contains(" INFO ")
+            && end.contains(IS_BACK)
+            && lasted.is_some_and(|lasted| range.contains(&lasted)),
+        "how it ends: {end}"
+    );
+    Ok(())
+}
+
 impl Theatre for Real {
     fn client(&self) -> Client {
         self.client.clone()
@@ -57,6 +93,13 @@ impl Theatre for Real {
     fn provided(&self, object: Value, _provider: Provider) -> Result<Value> {
         self.aws_type
             .map_or_else(|| Ok(object.clone()), |instance_type| aws::provided(&object, instance_type))
+    }
+
+    fn weather(&self, rules: &[Value]) -> Result<()> {
+        match self.aws_type {
+            Some(_) => weather::set(self.stack.cloud()?, rules),
+            None => Ok(()),
+        }
     }
 
     fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)> {
@@ -99,8 +142,20 @@ impl Theatre for Real {
     }
 
     async fn api_server_gone(&mut self, seconds: u64) -> Result<()> {
+        let before = self.setu.log().len();
         self.stack.stop_program(Program::ApiServer).await?;
         tokio::time::sleep(Duration::from_secs(seconds)).await;
-        self.stack.start_program(Program::ApiServer).await
+        self.stack.start_program(Program::ApiServer).await?;
+        let deadline = Instant::now() + Duration::from_mins(1);
+        let told = loop {
+            let log = self.setu.log();
+            let log = log.get(before..).unwrap_or_default();
+            if log.contains(IS_BACK) {
+                break until_it_is_back(log);
+            }
+            ensure!(Instant::now() < deadline, "Setu does not say that the API server is back:\n{log}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        };
+        told_of_outage(&told, seconds)
     }
 }

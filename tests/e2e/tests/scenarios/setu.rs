@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+use ::setu::telemetry::logs;
 use anyhow::{Context as _, Result, bail};
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -64,7 +65,7 @@ impl Setu {
             .args([
                 "run",
                 "--log-level",
-                "info,setu=debug,kube_runtime=warn",
+                &format!("{},setu=debug", logs::DEFAULT),
                 "--controller-name",
                 &self.controller_name,
             ])
@@ -116,9 +117,19 @@ impl Setu {
 
     /// Writes it has made so far, from its own metrics.
     pub fn writes(&self) -> Result<u64> {
+        self.writes_like("")
+    }
+
+    /// The same of one kind, as in `nodeclaims`.
+    pub fn writes_of(&self, kind: &str) -> Result<u64> {
+        self.writes_like(&format!("resource=\"{kind}\""))
+    }
+
+    fn writes_like(&self, label: &str) -> Result<u64> {
         let text = self.get("metrics", "/metrics")?;
-        let lines =
-            text.lines().filter(|l| l.starts_with("setu_api_requests_total{") && !l.contains("verb=\"get\""));
+        let lines = text.lines().filter(|l| {
+            l.starts_with("setu_api_requests_total{") && !l.contains("verb=\"get\"") && l.contains(label)
+        });
         Ok(lines.filter_map(|l| l.rsplit(' ').next()?.parse::<u64>().ok()).sum())
     }
 
@@ -156,8 +167,17 @@ impl Drop for Setu {
 
 /// What a server at this address answers, head included.
 pub fn get(address: &str, path: &str) -> Result<String> {
+    asked(address, path, "HTTP/1.1")
+}
+
+/// The same of a server that would answer in chunks, which may end amid a line.
+pub fn get_whole(address: &str, path: &str) -> Result<String> {
+    asked(address, path, "HTTP/1.0")
+}
+
+fn asked(address: &str, path: &str, version: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address)?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
+    write!(stream, "GET {path} {version}\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
     let mut text = String::new();
     stream.read_to_string(&mut text)?;
     Ok(text)

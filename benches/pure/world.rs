@@ -1,0 +1,80 @@
+//! A gang to plan, for `benches/pure.rs` and `tests/size.rs`.
+
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use setu::api::{ClusterQueue, NodePool, ResourceFlavor, Workload};
+use setu::plan::{Cluster, Outcome, Request, Ways, plan};
+use setu::policy::Policy;
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::sync::Arc;
+
+fn object<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+/// What a plan is made of.
+pub struct World {
+    workload: Workload,
+    queue: ClusterQueue,
+    flavors: [Arc<ResourceFlavor>; 1],
+    pools: [Arc<NodePool>; 1],
+    policy: Policy,
+}
+
+impl World {
+    /// A gang of so many pods that request this, on a NodePool of this NodeClass with these requirements.
+    pub fn new(pods: u32, requests: &Value, class: &Value, requirements: &Value) -> Self {
+        let covered: Vec<&String> = requests.as_object().unwrap().keys().collect();
+        let flavors: BTreeMap<&str, &str> = covered.iter().map(|name| (name.as_str(), "main")).collect();
+        let quota: Vec<Value> =
+            covered.iter().map(|name| json!({"name": name, "nominalQuota": "100000Gi"})).collect();
+        Self {
+            workload: object(json!({
+                "metadata": {"name": "w", "namespace": "ns", "uid": "u"},
+                "spec": {"queueName": "lq", "podSets": [{"name": "main", "count": pods, "template": {"spec": {
+                    "containers": [{"name": "c", "resources": {"requests": requests}}],
+                }}}]},
+                "status": {"admission": {"clusterQueue": "q", "podSetAssignments": [
+                    {"name": "main", "flavors": flavors, "count": pods},
+                ]}},
+            })),
+            queue: object(json!({
+                "metadata": {"name": "q"},
+                "spec": {
+                    "admissionChecksStrategy": {"admissionChecks": [{"name": "prov"}]},
+                    "resourceGroups": [{"coveredResources": covered, "flavors": [{"name": "main", "resources": quota}]}],
+                },
+            })),
+            flavors: [Arc::new(object(json!({"metadata": {"name": "main"}, "spec": {}})))],
+            pools: [Arc::new(object(json!({
+                "metadata": {"name": "main", "uid": "u", "generation": 1},
+                "spec": {"template": {"spec": {"nodeClassRef": class, "requirements": requirements}}},
+                "status": {"conditions": [{
+                    "type": "Ready", "status": "True", "reason": "R", "message": "",
+                    "lastTransitionTime": "2026-01-01T00:00:00Z",
+                }]},
+            })))],
+            policy: Policy { node_pool: Some("main".into()), gang_nodes: 5_000, ..Policy::default() },
+        }
+    }
+
+    /// Plans it.
+    pub fn plan(&self) -> Outcome {
+        let cluster = Cluster {
+            cluster_queue: Some(&self.queue),
+            flavors: &self.flavors,
+            node_pools: &self.pools,
+            ..Cluster::default()
+        };
+        let request = Request {
+            workload: &self.workload,
+            check: "prov",
+            our_checks: &["prov".to_owned()],
+            gang: "gang",
+            policy: &self.policy,
+            ways: Ways::From(0),
+        };
+        plan(black_box(&cluster), black_box(&request))
+    }
+}

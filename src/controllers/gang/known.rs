@@ -1,0 +1,37 @@
+//! What is known of a gang as a reconcile begins: whether its journal can be its own, and what stands in for one.
+
+use crate::api::{NodeClaim, Workload};
+use crate::gang::{Journal, Reservation, State};
+use crate::names;
+use jiff::Timestamp;
+
+/// The journal of a gang that has none which can be used.
+pub(super) fn rebuilt(uid: &str, reservation: Reservation, now: Timestamp) -> Journal {
+    match reservation {
+        Reservation::Held { epoch, .. } => Journal::new(uid, epoch, now, None),
+        Reservation::Leaving(_) | Reservation::Gone(_) => Journal::released(uid, now),
+    }
+}
+
+/// Whether a gang may have as many slots as its journal says, which a tenant can write too. More would be work for
+/// nothing; with fewer than it has claims for it would start without some of its nodes.
+pub(super) fn is_possible(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
+    let pods: i64 = workload.spec.pod_sets.iter().map(|set| i64::from(set.count)).sum();
+    let begun = match journal.state {
+        State::Provisioning | State::WaitingReady => true,
+        // Without a slot it needs no nodes, and what is there goes; once it is admitted its pods run on them.
+        State::Approved => journal.memory.slots > 0 && !workload.is("Admitted"),
+        _ => false,
+    };
+    let attempt = journal.memory.attempt.to_string();
+    let lasts =
+        |c: &&NodeClaim| c.label(names::ATTEMPT) == attempt && c.metadata.deletion_timestamp.is_none();
+    let least = if begun { slots_of(claims.iter().filter(lasts)) } else { 0 };
+    let most = pods.max(slots_of(claims.iter()));
+    (least..=most).contains(&i64::from(journal.memory.slots))
+}
+
+/// How many slots a gang has at least that has these claims.
+fn slots_of<'c>(claims: impl Iterator<Item = &'c NodeClaim>) -> i64 {
+    claims.filter_map(|c| i64::from(c.slot()?).checked_add(1)).max().unwrap_or_default()
+}

@@ -1,0 +1,116 @@
+//! Label keys that are written almost as one that Karpenter or Kubernetes sets: a misspelt requirement would be met by any node.
+//!
+//! Rule: only a key within two letters of a known one is taken for misspelt. A key that nothing resembles may be a newer
+//! provider's.
+
+use super::catalogue;
+use super::requirements::{Requirements, WELL_KNOWN};
+use crate::names;
+use strsim::damerau_levenshtein;
+
+/// Letters by which a misspelt key may differ.
+const LETTERS: usize = 2;
+
+/// Keys that nodes of every provider have besides.
+const OF_NODES: [&str; 5] =
+    [names::HOSTNAME, names::REGISTERED, names::INITIALIZED, names::RESERVATION_ID, names::RESERVATION_TYPE];
+
+/// The first misspelt key, and the known one that is like it, for NodeClasses of this API group.
+pub fn misspelt<'r>(requirements: &'r Requirements, group: &str) -> Option<(&'r str, String)> {
+    let catalogue = catalogue::of(group);
+    let of_provider = catalogue.map_or(&[][..], catalogue::Catalogue::keys);
+    let known = || WELL_KNOWN.into_iter().chain(OF_NODES).chain(of_provider.iter().map(String::as_str));
+    requirements.iter().find_map(|(key, _)| {
+        let name = catalogue.map_or_else(|| key.into(), |c| c.normalized(key));
+        if !key.contains('/') || known().any(|known| known == name) {
+            return None;
+        }
+        let like = |known: &&str| {
+            known.len().abs_diff(name.len()) <= LETTERS && damerau_levenshtein(known, &name) <= LETTERS
+        };
+        known().find(like).map(|known| (key.as_str(), known.to_owned()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ObstacleReason;
+    use super::super::fixtures::{World, patched, pool};
+    use super::*;
+    use crate::plan::requirements::Values;
+    use serde_json::{Value, json};
+
+    fn meant(key: &str, group: &str) -> Option<String> {
+        let mut requirements = Requirements::default();
+        requirements.add(key, &Values::one("x")).unwrap();
+        misspelt(&requirements, group).map(|(_, known)| known)
+    }
+
+    #[test]
+    fn a_key_that_is_almost_a_known_one_is_misspelt_and_no_other() {
+        const AWS: &str = "karpenter.k8s.aws";
+        for (key, group, known) in [
+            ("karpenter.k8s.aws/instance-famly", AWS, Some("karpenter.k8s.aws/instance-family")),
+            (
+                "eks.amazonaws.com/instance-famly",
+                "eks.amazonaws.com",
+                Some("karpenter.k8s.aws/instance-family"),
+            ),
+            ("eks.amazonaws.com/instance-family", "eks.amazonaws.com", None),
+            ("eks.amazonaws.com/compute-type", "eks.amazonaws.com", None),
+            ("karpenter.k8s.aws/instance-famly", "karpenter.azure.com", None),
+            ("karpenter.k8s.aws/instance-tenancy", AWS, None),
+            ("karpenter.k8s.aws/ec2nodeclass", AWS, None),
+            ("karpenter.azure.com/sku-famly", "karpenter.azure.com", Some("karpenter.azure.com/sku-family")),
+            ("karpenter.azure.com/sku-networking-accelerated", "karpenter.azure.com", None),
+            ("karpenter.azure.com/aksnodeclass", "karpenter.azure.com", None),
+            (
+                "karpenter.k8s.gcp/instance-famly",
+                "karpenter.k8s.gcp",
+                Some("karpenter.k8s.gcp/instance-family"),
+            ),
+            ("karpenter.k8s.gcp/instance-famly", AWS, None),
+            ("karpenter.sh/capacity-typ", "karpenter.azure.com", Some(names::CAPACITY_TYPE)),
+            ("topology.kuberntes.io/zone", "any", Some(names::ZONE)),
+            ("kubernetes.io/arhc", "any", Some(names::ARCH)),
+            ("topology.kubernetes.io/rack", "any", None),
+            ("example.com/arch", "any", None),
+            ("pool", "any", None),
+        ] {
+            assert_eq!(meant(key, group).as_deref(), known, "{key} of {group}");
+        }
+    }
+
+    #[test]
+    fn nothing_is_bought_for_a_misspelt_key_and_who_wrote_it_is_named() {
+        let requirement = |key: &str| json!([{"key": key, "operator": "In", "values": ["p5"]}]);
+        let famly = "karpenter.k8s.aws/instance-famly";
+        let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+        let ec2 = |spec: Value| {
+            let spec = patched(json!({"nodeClassRef": class}), &spec);
+            pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))
+        };
+        let mut by_pool = World::new();
+        by_pool.pools = vec![ec2(json!({"requirements": requirement(famly)}))];
+        let mut by_policy = World::new();
+        by_policy.pools = vec![ec2(json!({}))];
+        by_policy.policy.requirements = serde_json::from_value(requirement(famly)).unwrap();
+        let mut by_tier = World::new();
+        by_tier.pools = vec![ec2(json!({}))];
+        let tier = json!({"name": "spot", "nodePoolName": "gpu", "requirements": requirement(famly)});
+        by_tier.policy.tiers = serde_json::from_value(json!([tier])).unwrap();
+        let mut by_pods = World::new().pods(&json!({"nodeSelector": {famly: "p5"}}));
+        by_pods.pools = vec![ec2(json!({}))];
+        for (world, who) in [
+            (by_pool, "NodePool gpu"),
+            (by_policy, "the policy"),
+            (by_tier, "tier spot"),
+            (by_pods, "pod set main"),
+        ] {
+            let message = format!(
+                "{who} asks for label {famly}, which no node has; did you mean karpenter.k8s.aws/instance-family?"
+            );
+            assert_eq!(world.obstacle(), (ObstacleReason::RequirementsClash, message));
+        }
+    }
+}

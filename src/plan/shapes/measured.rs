@@ -1,0 +1,51 @@
+//! Shapes by the size of a machine that Karpenter's metrics tell.
+
+use super::{Shape, Source, Sources};
+use crate::api::pod::ResourceList;
+use crate::plan::catalogue::Catalogue;
+use crate::plan::resources;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl Sources<'_> {
+    /// The shape of a type of which nothing is known but the size that Karpenter's metrics tell.
+    pub(super) fn by_metrics(&self, instance_type: &str) -> Option<Shape> {
+        let market = self.market.filter(|_| !self.asks_devices)?;
+        let size = market.size(instance_type)?;
+        Some(Shape {
+            instance_type: instance_type.to_owned(),
+            allocatable: resources::minus(size, &kept(size)),
+            capacity: size.clone(),
+            labels: BTreeMap::new(),
+            node_pool: String::new(),
+            nodes: 0,
+            source: Source::Metrics { read: market.seen },
+        })
+    }
+
+    /// The shape of a type of the catalogue with the size that Karpenter's metrics tell, where that is another one.
+    pub(super) fn resized(&self, listed: &Arc<Shape>, catalogue: &Catalogue) -> Option<Shape> {
+        let market = self.market?;
+        let size = market.size(&listed.instance_type)?;
+        let before = catalogue.whole(&listed.instance_type);
+        let differs = |key: &&str| resources::amount(size, key) != resources::amount(&before, key);
+        ["cpu", "memory"].iter().find(|key| differs(key))?;
+        let (less, more) = (resources::minus(&before, size), resources::minus(size, &before));
+        let kept = more.keys().map(|key| (key.clone(), resources::amount(&more, key).part(10).into()));
+        let more = resources::minus(&more, &kept.collect());
+        let allocatable = resources::minus(&resources::sum(&listed.allocatable, &more), &less);
+        let source = Source::Metrics { read: market.seen };
+        Some(Shape { allocatable, capacity: size.clone(), source, ..(**listed).clone() })
+    }
+}
+
+/// What system and kubelet of any provider keep of a machine of this size, at most.
+fn kept(size: &ResourceList) -> ResourceList {
+    let fixed = ResourceList::from([
+        ("cpu".to_owned(), Quantity("200m".to_owned())),
+        ("memory".to_owned(), Quantity("2Gi".to_owned())),
+    ]);
+    let part = |(key, of): (&str, u32)| (key.to_owned(), resources::amount(size, key).part(of).into());
+    resources::sum(&fixed, &ResourceList::from([("cpu", 80), ("memory", 10)].map(part)))
+}

@@ -1,0 +1,53 @@
+//! The pods of a family as they are packed: which of them may share a node.
+
+use super::Site;
+use crate::plan::apart::shun;
+use crate::plan::demand::PodSetDemand;
+use crate::plan::packing::Batch;
+use crate::plan::resources;
+use crate::plan::shapes::DISK;
+
+impl Site<'_> {
+    /// The pods of all sets, as they are packed.
+    pub(super) fn batches(&self) -> Vec<Batch> {
+        let sets = &self.family.sets;
+        let by_disk = |set: &PodSetDemand<'_>| self.disk_is_open() && takes_disk(set);
+        let apart = |n: usize, set: &PodSetDemand<'_>| {
+            let others = sets.iter().enumerate().filter(|(other, _)| *other != n);
+            let shuns = |other: &PodSetDemand<'_>| {
+                shun(set.pod_set, other.pod_set) || (by_disk(set) && by_disk(other))
+            };
+            others.filter(|(_, other)| shuns(other)).map(|(other, _)| other).collect()
+        };
+        let batch = |(n, set): (usize, &&PodSetDemand<'_>)| Batch {
+            pods: set.pods,
+            needs: set.each.clone(),
+            per_node: if by_disk(set) { 1 } else { set.per_node },
+            apart: apart(n, set),
+        };
+        sets.iter().enumerate().map(batch).collect()
+    }
+
+    /// Whether a type is possible of whose disk nobody knows how many pods it holds.
+    fn disk_is_open(&self) -> bool {
+        self.family.known.shapes.iter().any(|shape| !shape.tells_disk())
+    }
+
+    /// That pods share no node because of that, where there are such.
+    pub(super) fn by_disk(&self) -> Option<String> {
+        let sets = self.family.sets.iter().filter(|set| self.disk_is_open() && takes_disk(set));
+        let names: Vec<&str> = sets.map(|set| set.pod_set.name.as_str()).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "pods of pod set {} ask for {DISK} and share no node with others that do: nobody knows how much of it nodes of NodePool {} have until they were seen; state it under packing.shapes",
+                names.join(" and "),
+                self.family.draft.node_pool
+            )
+        })
+    }
+}
+
+/// Whether its pods ask for a part of a node's disk.
+fn takes_disk(set: &PodSetDemand<'_>) -> bool {
+    set.each.get(DISK).is_some_and(resources::is_positive)
+}

@@ -1,0 +1,141 @@
+//! Prices and multipliers that are hardly meant.
+
+use super::super::check::{CAPACITY_TYPES, Finding};
+use super::super::tree::Path;
+use crate::api::amount::{Currency, Price};
+use crate::api::parameters::ProvisioningParametersSpec;
+use crate::plan::catalogue::{self, Catalogue, Listed};
+
+/// API group of the provider whose catalogue prices are compared with.
+const GROUP: &str = "karpenter.k8s.aws";
+/// So many times the list price, and such a multiplier, is hardly meant in dollars.
+const FACTOR: u64 = 10;
+/// A price below this part of the list price, or such a multiplier, is hardly meant either: no discount is so high.
+const PART: u64 = 20;
+const MICROS: u64 = 1_000_000;
+/// More an hour than any machine costs, in millionths.
+const DEAREST: u64 = 10_000 * MICROS;
+
+/// Prices of nothing, far from the list price or of types that nobody knows, multipliers like that, and list prices that
+/// are taken for another currency's.
+pub fn absurd(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
+    let Some(budget) = spec.gates.as_ref().and_then(|gates| gates.budget.as_ref()) else { return Vec::new() };
+    let in_dollars = budget.currency.unwrap_or_default() == Currency::default();
+    let at = at.key("gates").key("budget");
+    let Some(catalogue) = catalogue::of(GROUP) else { return Vec::new() };
+    let mut found = Vec::new();
+    if !in_dollars && budget.multiplier.is_none() && budget.prices.is_none() {
+        let why = "list prices are in USD, and count unchanged in this currency without budget.multiplier";
+        found.push((at.key("currency"), why.to_owned()));
+    }
+    for (name, prices) in budget.prices.iter().flatten() {
+        let at = at.key("prices").key(name);
+        if is_of_ec2(name) && catalogue.get(name).is_none() {
+            found.push((at.clone(), unknown(name, catalogue)));
+        }
+        for (kind, price) in prices {
+            let why = of_price(*price, name, catalogue).filter(|_| in_dollars || price.micros == 0);
+            found.extend(why.map(|why| (at.key(kind), why)));
+        }
+    }
+    for (key, factor) in budget.multiplier.iter().flatten() {
+        let why = of_multiplier(*factor, in_dollars).or_else(|| of_key(key, catalogue));
+        found.extend(why.map(|why| (at.key("multiplier").key(key), why)));
+    }
+    found
+}
+
+/// Names of EC2 have one dot between family and size, and those of other providers have none.
+fn is_of_ec2(name: &str) -> bool {
+    name.split('.').count() == 2
+}
+
+fn unknown(name: &str, catalogue: &Catalogue) -> String {
+    format!(
+        "the catalogue of {} knows no instance type {name}, so the price may never count",
+        catalogue.date()
+    )
+}
+
+fn of_price(price: Price, name: &str, catalogue: &Catalogue) -> Option<String> {
+    if price.micros == 0 {
+        return Some(
+            "0 is no price: the nodes count for nothing; leave it out where it is not known".to_owned(),
+        );
+    }
+    if let Some(Listed::Usual(list)) = catalogue.price(name, None) {
+        let is_more = price.micros > list.micros.saturating_mul(FACTOR);
+        let is_less = price.micros < list.micros / PART;
+        let (times, than) =
+            if is_more { (format!("{FACTOR} times"), "more") } else { (format!("1/{PART} of"), "less") };
+        return (is_more || is_less)
+            .then(|| format!("{} is {than} than {times} the list price, {list} an hour", price.exact()));
+    }
+    (price.micros > DEAREST).then(|| format!("{price} an hour is more than any machine costs"))
+}
+
+fn of_multiplier(factor: Price, in_dollars: bool) -> Option<String> {
+    if factor.micros == 0 {
+        return Some("0 makes every price nothing, so that no budget is kept".to_owned());
+    }
+    let is_odd = factor.micros > FACTOR * MICROS || factor.micros < MICROS / PART;
+    (in_dollars && is_odd).then(|| {
+        let factor = factor.exact();
+        format!("{factor} times the price is hardly meant where currency is USD: 0.7 takes 30 % off")
+    })
+}
+
+/// What a multiplier is of: a capacity type, an instance type or a family.
+fn of_key(key: &str, catalogue: &Catalogue) -> Option<String> {
+    if let Some(kind) = CAPACITY_TYPES.iter().find(|kind| **kind != key && kind.eq_ignore_ascii_case(key)) {
+        return Some(format!("no capacity type is named {key}; did you mean {kind}?"));
+    }
+    let knows = |of: &Catalogue| of.get(key).is_some() || of.families().any(|family| family == key);
+    let is_known = CAPACITY_TYPES.contains(&key) || catalogue::all().any(knows);
+    // Types of other providers are named otherwise.
+    let is_ec2 = is_of_ec2(key) || key.chars().any(|c| c.is_ascii_digit()) && !key.contains(['_', '-']);
+    (is_ec2 && !is_known).then(|| {
+        format!(
+            "the catalogue of {} knows no family or instance type {key}, so it may never count",
+            catalogue.date()
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn found(budget: &serde_json::Value) -> Vec<String> {
+        let spec = serde_json::from_value(json!({"gates": {"budget": budget}})).unwrap();
+        absurd(&Path::default(), &spec).into_iter().map(|(_, why)| why).collect()
+    }
+
+    #[test]
+    fn prices_that_are_hardly_meant_are_told_and_others_are_not() {
+        let price = |name: &str, price: &str| json!({"prices": {name: {"on-demand": price}}});
+        for (budget, words) in [
+            (price("p5.48xlarge", "0"), Some("0 is no price")),
+            (price("p5.48xlarge", "99999999"), Some("99999999 is more than 10 times the list price")),
+            (price("Standard_ND96isr", "99999999"), Some("an hour is more than any machine costs")),
+            (price("p5.84xlarge", "98"), Some("knows no instance type p5.84xlarge")),
+            (price("p5.48xlarge", "0.001"), Some("0.001 is less than 1/20 of the list price")),
+            (price("p5.48xlarge", "98.32"), None),
+            (price("Standard_ND96isr", "98.32"), None),
+            (json!({"multiplier": {"p5": "1000"}}), Some("1000 times the price is hardly meant")),
+            (json!({"multiplier": {"spot": "0"}}), Some("0 makes every price nothing")),
+            (json!({"multiplier": {"on-demand": "0.0001"}}), Some("0.0001 times the price is hardly meant")),
+            (json!({"multiplier": {"Spot": "0.5"}}), Some("did you mean spot?")),
+            (json!({"currency": "EUR"}), Some("list prices are in USD")),
+            (json!({"multiplier": {"p55": "0.7"}}), Some("knows no family or instance type p55")),
+            (json!({"multiplier": {"p5": "0.7", "p5.48xlarge": "0.5", "reserved": "0.1"}}), None),
+            (json!({"currency": "JPY", "multiplier": {"on-demand": "150"}}), None),
+            (json!({"currency": "JPY", "prices": {"p5.48xlarge": {"on-demand": "15000"}}}), None),
+        ] {
+            let found = found(&budget);
+            let is_told = words.is_none_or(|words| found.iter().any(|why| why.contains(words)));
+            assert!(is_told && found.len() == usize::from(words.is_some()), "{budget}: {found:?}");
+        }
+    }
+}

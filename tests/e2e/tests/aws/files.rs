@@ -1,0 +1,223 @@
+//! The scenarios that are files: which are played here, unchanged, and which are not.
+
+use crate::play::{SETTLED, Stage, nodes_are_given_up, rights_suffice};
+use crate::real::Real;
+use ::setu::sim::scenario::{self, Run, World};
+use anyhow::{Context as _, Result, ensure};
+use setu_e2e::aws::Machines;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Where the files are.
+const FOLDERS: [&str; 2] = ["../../examples/scenarios", "scenarios"];
+
+/// The files that are played.
+pub const PLAYED: &[&str] = &[
+    "budget-by-list-price",
+    "capacity-types",
+    "do-not-repair",
+    "gpu-job",
+    "idle",
+    "jobset",
+    "journal",
+    "last-check",
+    "leader-worker-set",
+    "limit-by-devices",
+    "limit-taken-meanwhile",
+    "maximum-execution-time",
+    "mended",
+    "mixed-pool",
+    "mixed-tiers",
+    "multikueue-worker",
+    "next-pool",
+    "node-lost",
+    "node-lost-yield",
+    "not-admitted",
+    "one-zone",
+    "parameters-changed",
+    "partial",
+    "pod-group",
+    "prebuilt",
+    "queue-budget-by-list-price",
+    "reclaimable",
+    "reservation-closes",
+    "running",
+    "runtime-class",
+    "same-name-again",
+    "shortage",
+    "spot-out-in-a",
+    "tiers",
+    "two-checks",
+    "two-gangs",
+    "volume-class",
+    "warm-other-queue",
+    "zone-affinity",
+];
+
+/// Why a file, or one run of it, is not played.
+#[derive(Clone, Copy, Debug)]
+enum Why {
+    /// It sets the state of the kwok provider's NodeClass, which the AWS provider itself sets for its own.
+    NamesKwok,
+    /// Its weather is none that EC2 has: launches that fail for a reason of the test's own, or hang for good, racks that are
+    /// out, a shortage of one NodePool alone, Nodes that show other sizes, reserved capacity without a reservation.
+    Weather,
+    /// It counts on capacity that Karpenter takes for sold out: for three minutes it does not ask EC2 again for what ran out,
+    /// be it that there is room again, or room for a part.
+    Remembered,
+    /// Somebody else's NodeClaim goes so soon that Karpenter has not counted its machine in the NodePool's status. A change of
+    /// that status wakes Setu, which looks again after a minute without one, and the scenario waits less.
+    NotCounted,
+    /// It stops or changes what all scenarios share: the API server, topology-aware scheduling.
+    Shared,
+    /// It counts on a machine for each pod, and pods share machines whose size Setu knows.
+    SharedMachines,
+    /// It is played once for each of Setu's writes, as `kills.rs` does here.
+    Killed,
+    /// It is about a decision of Setu's, Kueue's or the scheduler's in which the provider has no part: what it buys others
+    /// buy here.
+    NoPart,
+}
+
+/// The files that are not, and the runs of the files that are played but for these.
+const NOT_PLAYED: &[(&str, Why)] = &[
+    ("apart-by-host", Why::NoPart),
+    ("apart-by-zone", Why::Remembered),
+    ("budget", Why::NoPart),
+    ("buffer-time", Why::NoPart),
+    ("check-added", Why::NoPart),
+    ("checks-by-flavor", Why::NoPart),
+    ("claim-stays", Why::NoPart),
+    ("competing", Why::NoPart),
+    ("competing-replaced", Why::NoPart),
+    ("competing-warm", Why::NoPart),
+    ("cpu-job", Why::SharedMachines),
+    ("crowded", Why::NoPart),
+    ("crowded-by-tolerant", Why::NoPart),
+    ("device-class", Why::NoPart),
+    ("drifted", Why::NoPart),
+    ("dry-run", Why::NoPart),
+    ("elastic", Why::NoPart),
+    ("given-back", Why::Remembered),
+    ("handed-back", Why::Killed),
+    ("hold-over", Why::NoPart),
+    ("killed", Why::Killed),
+    ("killed-in-shortage", Why::Remembered),
+    ("launch-timeout", Why::Weather),
+    ("limit-taken-meanwhile-ofthenexttier", Why::Weather),
+    ("limits", Why::NoPart),
+    ("limits-of-others", Why::NotCounted),
+    ("long-name", Why::NoPart),
+    ("managed-resources", Why::NoPart),
+    ("mended-in-its-tier", Why::SharedMachines),
+    ("mended-nodeclassnotready", Why::NamesKwok),
+    ("never-comes", Why::Weather),
+    ("node-lost-ignore", Why::NoPart),
+    ("node-lost-reject", Why::NoPart),
+    ("not-handed-back", Why::NoPart),
+    ("one-rack", Why::NoPart),
+    ("other-check", Why::NoPart),
+    ("outage", Why::Shared),
+    ("packing", Why::NoPart),
+    ("packing-learnt", Why::NoPart),
+    ("packing-smaller", Why::Weather),
+    ("parameters-broken", Why::NoPart),
+    ("parameters-late", Why::NoPart),
+    ("placement", Why::NoPart),
+    ("pods-unbound", Why::NoPart),
+    ("preferred-zone", Why::Remembered),
+    ("queue-budget", Why::NoPart),
+    ("rack-out", Why::Weather),
+    ("refused", Why::NoPart),
+    ("reservation-full", Why::Weather),
+    ("reservation-half", Why::Weather),
+    ("reservation-opens", Why::Weather),
+    ("reservation-opens-later", Why::Weather),
+    ("taken-away", Why::NoPart),
+    ("tiers-type-out", Why::SharedMachines),
+    ("topology", Why::Shared),
+    ("usually", Why::NoPart),
+    ("volume-elsewhere", Why::NoPart),
+    ("volume-zone", Why::NoPart),
+    ("warm", Why::NoPart),
+    ("zone-spread", Why::NoPart),
+];
+
+/// Plays a scenario that is a file, after which no instance runs by the cloud's own list, no launch template is left, and
+/// nothing was called that Karpenter's own policy does not allow.
+pub async fn file(stage: &Stage, name: &str) -> Result<()> {
+    for run in runs(name)? {
+        play(stage, &run).await.with_context(|| run.title.clone())?;
+    }
+    Ok(())
+}
+
+async fn play(stage: &Stage, run: &Run) -> Result<()> {
+    // It would remember what the one before found sold out.
+    stage.restart_karpenter().await?;
+    let cloud = stage.stack.cloud()?;
+    cloud.rules(Vec::new());
+    cloud.reservations(Vec::new());
+    cloud.machines(Machines::default());
+    // A scenario that failed may have left some.
+    let before = cloud.instances().await?;
+    let since = cloud.calls().len();
+    let mut real = Real::new(&stage.stack, &stage.shared, run)?;
+    real.aws_type = Some("g5.4xlarge");
+    let mut world = World::new(real, run).await?;
+    scenario::play(&mut world, run, None).await?;
+    rights_suffice(cloud)?;
+    let start = Instant::now();
+    loop {
+        let mut left = cloud.instances().await?;
+        left.retain(|instance| !before.contains(instance));
+        if left.is_empty() {
+            break;
+        }
+        ensure!(start.elapsed() < SETTLED, "instances are left: {left:?}");
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    nodes_are_given_up(&world, cloud, since).await
+}
+
+fn folders() -> [PathBuf; 2] {
+    FOLDERS.map(|folder| Path::new(env!("CARGO_MANIFEST_DIR")).join(folder))
+}
+
+fn all_runs(name: &str) -> Result<Vec<Run>> {
+    let files = folders().map(|folder| folder.join(format!("{name}.yaml")));
+    let file =
+        files.iter().find(|file| file.is_file()).with_context(|| format!("there is no file {name}"))?;
+    scenario::read_file(file)
+}
+
+/// The runs of a file that are played.
+fn runs(name: &str) -> Result<Vec<Run>> {
+    let mut runs = all_runs(name)?;
+    runs.retain(|run| !NOT_PLAYED.iter().any(|(id, _)| run.id == *id));
+    Ok(runs)
+}
+
+/// Each file is played, or it is said why not.
+pub fn all_are_named() -> Result<()> {
+    let mut there = BTreeSet::new();
+    for folder in folders() {
+        for entry in folder.read_dir()? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "yaml") {
+                there.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+            }
+        }
+    }
+    let named = PLAYED.iter().copied().chain(NOT_PLAYED.iter().map(|(name, _)| *name));
+    let listed: Vec<&str> = named.collect();
+    let named: BTreeSet<String> = listed.iter().map(|name| (*name).to_owned()).collect();
+    for name in PLAYED {
+        there.extend(all_runs(name)?.into_iter().map(|run| run.id).filter(|id| named.contains(id)));
+    }
+    ensure!(named.len() == listed.len(), "some file is listed twice");
+    let apart: Vec<&String> = named.symmetric_difference(&there).collect();
+    ensure!(apart.is_empty(), "only listed, or only there: {apart:?}");
+    Ok(())
+}

@@ -1,0 +1,246 @@
+//! What becomes of a gang where Setu or Karpenter is killed: in the end the cloud runs exactly its machines, and none once
+//! it is over.
+
+use crate::play::{Play, Stage};
+use crate::setu::Setu;
+use ::setu::sim::scenario::controller_name_of;
+use anyhow::{Context as _, Result, ensure};
+use serde_json::{Value, json};
+use setu_e2e::Program;
+use setu_e2e::aws::{Offerings, Rule};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// How many machines the gangs have.
+const MACHINES: usize = 3;
+
+const POLICY: &str = "{apiVersion: setu.kueue.x-k8s.io/v1alpha1, kind: Policy}";
+
+/// What Setu writes for a gang besides Events, which change nothing.
+const KINDS: [&str; 2] = ["nodeclaims", "workloads"];
+
+/// The types of the machines of gangs that are played at once.
+const AT_ONCE: [&str; 4] = ["g5.xlarge", "g5.4xlarge", "g5.8xlarge", "g5.16xlarge"];
+
+/// The zone that has room for all but one, and the one that has room for all.
+const ZONES: [&str; 2] = ["us-east-1a", "us-east-1b"];
+
+/// A process that dies.
+#[derive(Clone, Copy, Debug)]
+pub enum Victim {
+    Setu,
+    Karpenter,
+}
+
+/// Where a process dies while a launch is under way, in the end exactly the admitted gang's instances run.
+pub async fn killed(stage: &Stage, victim: Victim, instance_type: &'static str) -> Result<()> {
+    let id = format!("killed-{victim:?}").to_lowercase();
+    let mut play = Play::start(stage, &id, instance_type, json!({})).await?;
+    play.cloud.rules(vec![Rule::Delay("CreateFleet", Duration::from_secs(1))]);
+    play.submit("train", 4, None).await?;
+    play.until("a fleet is asked for", Duration::from_secs(30), async |play| {
+        Ok(!play.calls("CreateFleet").is_empty())
+    })
+    .await?;
+    match victim {
+        Victim::Setu => play.steps(json!([{"setu": "kill"}, {"setu": "start"}])).await?,
+        Victim::Karpenter => {
+            stage.stack.stop_program(Program::Karpenter).await?;
+            // What it asked for is done, and nobody hears the answer.
+            play.until("instances run", Duration::from_secs(30), async |play| {
+                Ok(!play.instances().await?.is_empty())
+            })
+            .await?;
+            stage.stack.start_program(Program::Karpenter).await?;
+        }
+    }
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4}}])).await?;
+    play.audit(4).await?;
+    play.end().await
+}
+
+/// Where the replica that leads dies while a launch is under way, the other goes on with the same instances.
+pub async fn leader_killed(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let mut play = Play::start(stage, "killed-leader", instance_type, json!({})).await?;
+    // Its place is taken by replicas with a lease.
+    play.steps(json!([{"setu": "kill"}])).await?;
+    let controller = controller_name_of(&play.world.id);
+    let mut replicas = Vec::new();
+    for name in ["first", "second"] {
+        let folder = stage.stack.folder().join(&play.world.id).join(name);
+        let replica = Setu::new(&stage.shared.kubeconfig, &controller, POLICY, &folder)?;
+        let mut replica = replica.with(&["--leader-elect"]).on(name);
+        replica.start(None)?;
+        replicas.push(replica);
+    }
+    let leads = |replica: &Setu| replica.log().contains("became leader");
+    play.until("a replica leads", Duration::from_mins(1), async |_| Ok(replicas.iter().any(leads))).await?;
+    play.cloud.rules(vec![Rule::Delay("CreateFleet", Duration::from_secs(1))]);
+    play.submit("train", 4, None).await?;
+    play.until("a fleet is asked for", Duration::from_secs(30), async |play| {
+        Ok(!play.calls("CreateFleet").is_empty())
+    })
+    .await?;
+    let leader = replicas.iter().position(leads).context("nobody leads")?;
+    replicas.remove(leader).kill();
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 1}}]))
+        .await?;
+    ensure!(replicas.iter().all(leads), "the other replica does not lead");
+    play.audit(4).await?;
+    play.end().await
+}
+
+/// Wherever Setu is killed after one of its writes of the NodeClaims or of the Workload in the life of a gang that is taken
+/// back once and then admitted. There are as many of them as in the shortest of four such lives.
+pub async fn setu_after_each_write(stage: &Stage) -> Result<()> {
+    let whole = lives(stage, AT_ONCE.map(|instance_type| (instance_type, None)).to_vec()).await?;
+    let mut kills = Vec::new();
+    for kind in KINDS {
+        let least = whole.iter().filter_map(|life| life.writes.get(kind)).min().copied().unwrap_or_default();
+        println!("Setu makes {least} writes of {kind} or more in a life");
+        kills.extend((1..=least).map(|number| format!("{kind} {number}")));
+    }
+    // Each NodeClaim of both attempts is created and deleted, and each transition is a write of the Workload.
+    ensure!(kills.len() > 4 * MACHINES + 8, "Setu made {} writes only", kills.len());
+    let mut shorter = 0;
+    for round in kills.chunks(AT_ONCE.len()) {
+        let lives_of_round: Vec<_> =
+            AT_ONCE.into_iter().zip(round.iter().map(|kill| Some(kill.as_str()))).collect();
+        for (life, kill) in lives(stage, lives_of_round).await?.iter().zip(round) {
+            // How often progress is told depends on the time that the nodes take, so a life may have fewer writes.
+            let (kind, number) = kill.split_once(' ').context("a kill has a kind and a number")?;
+            let made = life.writes.get(kind).copied().unwrap_or_default();
+            ensure!(
+                life.died || made < number.parse()?,
+                "Setu was not {} though it wrote {made} times",
+                life.id
+            );
+            shorter += usize::from(!life.died);
+        }
+    }
+    ensure!(shorter <= 2, "{shorter} lives ended before Setu was killed");
+    println!("it was killed in {} lives", kills.len() - shorter);
+    Ok(())
+}
+
+/// What came of the life of one gang.
+struct Life {
+    id: String,
+    /// Whether Setu was killed in it.
+    died: bool,
+    /// How many writes of a kind it made where it was not.
+    writes: BTreeMap<&'static str, u64>,
+}
+
+/// Plays the lives of gangs at once, each with its type and the write after which Setu is killed.
+async fn lives(stage: &Stage, lives: Vec<(&'static str, Option<&str>)>) -> Result<Vec<Life>> {
+    // It would remember what the lives before found sold out.
+    stage.restart_karpenter().await?;
+    let mut plays = Vec::new();
+    let mut short = Vec::new();
+    for (instance_type, kill_after) in lives {
+        let id = kill_after.map_or_else(
+            || format!("not-killed-{}", plays.len()),
+            |write| format!("killed-after-{}", write.replace(' ', "-")),
+        );
+        plays.push(Play::start_until(stage, &id, instance_type, in_two_zones(), kill_after).await?);
+        short.push(room_for_all_but_one(instance_type));
+    }
+    stage.stack.cloud()?.rules(short);
+    let lives = plays.into_iter().map(|play| async {
+        let id = play.world.id.clone();
+        live(play).await.with_context(|| id)
+    });
+    futures::future::try_join_all(lives).await
+}
+
+async fn live(mut play: Play<'_>) -> Result<Life> {
+    admitted(&mut play).await?;
+    play.steps(json!([
+        {"delete": {"kind": "Job", "name": "train"}},
+        {"until": {"allClaims": 0, "gone": {"kind": "Job", "name": "train"}}},
+    ]))
+    .await?;
+    play.audit(0).await?;
+    let setu = &play.world.theatre.setu;
+    let died = setu.log().matches("what=\"metrics\" address=").count() > 1;
+    let mut writes = BTreeMap::new();
+    for kind in KINDS.into_iter().filter(|_| !died) {
+        writes.insert(kind, setu.writes_of(kind)?);
+    }
+    let id = play.world.id.clone();
+    play.end().await?;
+    Ok(Life { id, died, writes })
+}
+
+/// The gang runs in the second zone, and no instance but its own does.
+async fn admitted(play: &mut Play<'_>) -> Result<()> {
+    play.submit("train", MACHINES, None).await?;
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": MACHINES, "claims": MACHINES, "within": 120}}]))
+        .await?;
+    play.audit(MACHINES).await?;
+    let instances = play.instances().await?;
+    ensure!(instances.iter().all(|i| i.zone == ZONES[1]), "some is elsewhere: {instances:?}");
+    Ok(())
+}
+
+/// When Karpenter is killed.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    /// While EC2 is at work on a fleet.
+    Unanswered,
+    /// As soon as EC2 has answered.
+    Answered,
+}
+
+/// After whichever CreateFleet Karpenter is killed, answered or not, in the life of a gang that is taken back once and
+/// then admitted.
+pub async fn karpenter_after_each_fleet(stage: &Stage) -> Result<()> {
+    let lives =
+        [Moment::Unanswered, Moment::Answered].into_iter().flat_map(|moment| [(1, moment), (2, moment)]);
+    for ((fleet, moment), instance_type) in lives.zip(AT_ONCE) {
+        let life = karpenter_after(stage, fleet, moment, instance_type);
+        life.await.with_context(|| format!("killed after fleet {fleet}, {moment:?}"))?;
+    }
+    Ok(())
+}
+
+async fn karpenter_after(
+    stage: &Stage,
+    fleet: usize,
+    moment: Moment,
+    instance_type: &'static str,
+) -> Result<()> {
+    stage.restart_karpenter().await?;
+    let id = format!("fleet-{fleet}-{moment:?}").to_lowercase();
+    let mut play = Play::start(stage, &id, instance_type, in_two_zones()).await?;
+    let slow = Rule::Delay("CreateFleet", Duration::from_millis(700));
+    play.cloud.rules(vec![room_for_all_but_one(instance_type), slow]);
+    play.submit("train", MACHINES, None).await?;
+    play.until("the fleet is asked for", Duration::from_mins(1), async |play| {
+        Ok(match (play.calls("CreateFleet").get(fleet - 1), moment) {
+            (None, _) => false,
+            (Some(_), Moment::Unanswered) => true,
+            (Some(call), Moment::Answered) => call.done.is_some(),
+        })
+    })
+    .await?;
+    stage.restart_karpenter().await?;
+    println!("killed after {} fleets, the last {moment:?}", play.calls("CreateFleet").len());
+    admitted(&mut play).await?;
+    play.end().await
+}
+
+fn in_two_zones() -> Value {
+    let tier = |zone| {
+        let requirements =
+            json!([{"key": "topology.kubernetes.io/zone", "operator": "In", "values": [zone]}]);
+        json!({"name": zone, "nodePoolName": "${id}", "requirements": requirements})
+    };
+    json!({"tiers": ZONES.map(tier), "retry": {"inCheck": {"limit": 9, "base": "1s", "max": "1s"}}})
+}
+
+fn room_for_all_but_one(instance_type: &str) -> Rule {
+    let [first, _] = ZONES;
+    Rule::Room(Offerings::of(instance_type).in_zone(first), MACHINES - 1)
+}

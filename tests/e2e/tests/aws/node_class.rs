@@ -1,0 +1,77 @@
+//! What becomes of a gang whose EC2NodeClass Karpenter cannot buy with.
+
+use crate::play::{Play, Stage};
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+/// moto's image for AL2023, as in the manifest.
+const IMAGE: &str = "ami-0b301ce3ce347599c";
+
+/// What a NodeClass lacks.
+#[derive(Clone, Copy, Debug)]
+pub enum Lack {
+    Subnet,
+    Image,
+    Role,
+}
+
+impl Lack {
+    /// The fields that lack it, the same as they should be, and what is said of it.
+    fn fields(self) -> (Value, Value, &'static str) {
+        let subnets = |tag: &str| json!({"subnetSelectorTerms": [{"tags": {"karpenter.sh/discovery": tag}}]});
+        let images = |term: Value| json!({"amiSelectorTerms": [term]});
+        match self {
+            Self::Subnet => (subnets("nowhere"), subnets("setu"), "SubnetsReady=False"),
+            Self::Image => {
+                (images(json!({"name": "nothing"})), images(json!({"id": IMAGE})), "AMIsReady=False")
+            }
+            Self::Role => (
+                json!({"instanceProfile": null, "role": "nobody"}),
+                json!({"instanceProfile": "setu", "role": null}),
+                "NodeClassReadinessUnknown",
+            ),
+        }
+    }
+}
+
+/// What a NodeClass lacks is told, with its name, and nothing is bought; once it is mended the gang goes on.
+pub async fn not_ready(stage: &Stage, lack: Lack, instance_type: &'static str) -> Result<()> {
+    let id = format!("no-{lack:?}").to_lowercase();
+    let mut play = Play::start(stage, &id, instance_type, json!({})).await?;
+    let (broken, whole, told) = lack.fields();
+    play.steps(change(&broken)).await?;
+    play.steps(json!([
+        {"submit": {"name": "train", "pods": 2, "gpus": 1, "runFor": "3s"}},
+        {"until": {"job": "train", "state": "Validating", "message": "NodeClassReady of EC2NodeClass ${id}: ", "claims": 0, "within": 60}},
+        {"until": {"job": "train", "state": "Validating", "message": told}},
+        {"holds": {"job": "train", "claims": 0, "within": 3}},
+    ]))
+    .await?;
+    ensure!(play.calls("CreateFleet").is_empty(), "something was bought");
+    play.steps(change(&whole)).await?;
+    play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0, "within": 120}}])).await?;
+    play.end().await
+}
+
+/// An instance profile that is not there makes no NodeClass unready. What EC2 says is told, and nothing runs; once it is
+/// mended the gang goes on.
+pub async fn no_profile(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let policy = json!({"retry": {"inCheck": {"limit": 9, "base": "1s", "max": "5s"}}});
+    let mut play = Play::start(stage, "no-profile", instance_type, policy).await?;
+    play.steps(change(&json!({"instanceProfile": "nobody"}))).await?;
+    play.until_ready().await?;
+    play.submit("train", 2, Some("3s")).await?;
+    play.steps(json!([
+        {"until": {"job": "train", "message": "InstanceProfileNameInvalid with EC2NodeClass ${id}", "within": 60}},
+        {"until": {"job": "train", "wentThrough": ["RollingBack", "BackingOff"], "claims": 0, "within": 120}},
+    ]))
+    .await?;
+    play.audit(0).await?;
+    play.steps(change(&json!({"instanceProfile": "setu"}))).await?;
+    play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0, "within": 180}}])).await?;
+    play.end().await
+}
+
+fn change(fields: &Value) -> Value {
+    json!([{"patch": {"kind": "EC2NodeClass", "name": "${id}", "patch": {"spec": fields}}}])
+}

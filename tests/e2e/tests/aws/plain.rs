@@ -1,0 +1,141 @@
+//! Plain Karpenter beside Setu: the same Job, the same NodePool, the same cloud.
+
+use crate::play::{Play, Stage};
+use ::setu::api::NodeClaim;
+use anyhow::{Context as _, Result};
+use kube::Api;
+use kube::api::{DeleteParams, ListParams};
+use serde_json::{Value, json};
+use setu_e2e::aws::{Offerings, Rule};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How long a gang that finds room for all but one is watched.
+const SHORT: Duration = Duration::from_mins(2);
+
+/// Who makes NodeClaims for a Job.
+#[derive(Clone, Copy, Debug)]
+enum Who {
+    Setu,
+    Karpenter,
+}
+
+/// Prints the rows of a table for gangs of these sizes, each with its own type.
+pub async fn compare(stage: &Stage, sizes: &[(usize, &'static str)]) -> Result<()> {
+    println!(
+        "\n| machines | by | calls until all were launched | all launched after the submission | after the reservation |\n|---|---|---|---|---|"
+    );
+    for (machines, instance_type) in sizes {
+        for who in [Who::Karpenter, Who::Setu] {
+            println!("{}", all(stage, who, *machines, instance_type).await?);
+        }
+    }
+    Ok(())
+}
+
+/// The same of how many seconds of instances each bills for a gang that cannot run, in its first two minutes.
+pub async fn compare_short(stage: &Stage, sizes: &[(usize, &'static str)]) -> Result<()> {
+    println!("\n| room for | by | instance-seconds | instances at the end | calls |\n|---|---|---|---|---|");
+    for (machines, instance_type) in sizes {
+        for who in [Who::Karpenter, Who::Setu] {
+            println!("{}", short(stage, who, *machines, instance_type).await?);
+        }
+    }
+    Ok(())
+}
+
+async fn all(stage: &Stage, who: Who, machines: usize, instance_type: &'static str) -> Result<String> {
+    let mut play = begin(stage, who, machines, instance_type, "all").await?;
+    let (from, start) = (play.cloud.calls().len(), Instant::now());
+    let reserved = submit(&mut play, who, machines).await?;
+    play.until("all are launched", Duration::from_mins(5), async |play| {
+        Ok(play.instances().await?.len() == machines)
+    })
+    .await?;
+    let calls = counted(&play, from);
+    let launched = play.calls("CreateFleet").iter().filter_map(|call| call.done).max();
+    let launched = launched.context("nothing was launched")?;
+    let since = |at: Instant| format!("{:.1} s", launched.saturating_duration_since(at).as_secs_f64());
+    end(play, who).await?;
+    let reserved = reserved.map(since).unwrap_or_default();
+    Ok(format!("| {machines} | {who:?} | {calls} | {} | {reserved} |", since(start)))
+}
+
+async fn short(stage: &Stage, who: Who, machines: usize, instance_type: &'static str) -> Result<String> {
+    let mut play = begin(stage, who, machines, instance_type, "short").await?;
+    play.cloud.rules(vec![Rule::Room(Offerings::of(instance_type), machines - 1)]);
+    let (from, start) = (play.cloud.calls().len(), Instant::now());
+    submit(&mut play, who, machines).await?;
+    let (mut billed, mut looked, mut running) = (0.0, Instant::now(), 0);
+    while start.elapsed() < SHORT {
+        running = play.instances().await?.len();
+        billed += f64::from(u32::try_from(running)?) * looked.elapsed().as_secs_f64();
+        looked = Instant::now();
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    let calls = counted(&play, from);
+    end(play, who).await?;
+    Ok(format!("| {} of {machines} | {who:?} | {billed:.0} | {running} | {calls} |", machines - 1))
+}
+
+/// A Karpenter that remembers nothing, and a world with Setu, who has nothing to do where Karpenter is alone.
+async fn begin<'s>(
+    stage: &'s Stage,
+    who: Who,
+    machines: usize,
+    instance_type: &'static str,
+    what: &str,
+) -> Result<Play<'s>> {
+    stage.restart_karpenter().await?;
+    let id = format!("{what}-{machines}-{who:?}").to_lowercase();
+    Play::start(stage, &id, instance_type, json!({})).await
+}
+
+/// Returns when quota was reserved, where it has to be.
+async fn submit(play: &mut Play<'_>, who: Who, machines: usize) -> Result<Option<Instant>> {
+    match who {
+        Who::Setu => play.submit("train", machines, None).await.map(Some),
+        Who::Karpenter => {
+            play.steps(json!([{"apply": [without_queue(machines)]}])).await?;
+            Ok(None)
+        }
+    }
+}
+
+/// The same Job as Setu's, for nodes of the same NodePool, in no queue.
+fn without_queue(machines: usize) -> Value {
+    let resources = json!({"requests": {"cpu": "1", "memory": "1Gi", "nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}});
+    json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "train"},
+        "spec": {"parallelism": machines, "completions": machines, "template": {"spec": {
+            "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "nodeSelector": {"pool": "${id}"},
+            "containers": [{"name": "main", "image": "none", "resources": resources}],
+        }}},
+    })
+}
+
+/// How often each action was called since then that makes, changes or ends something.
+fn counted(play: &Play<'_>, from: usize) -> String {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    let calls = play.cloud.calls().into_iter().skip(from);
+    for action in calls.filter_map(|call| call.action.strip_prefix("ec2:").map(str::to_owned)) {
+        *counts.entry(action).or_default() += 1;
+    }
+    let told: Vec<String> = counts.iter().map(|(action, count)| format!("{action} {count}")).collect();
+    told.join(", ")
+}
+
+async fn end(mut play: Play<'_>, who: Who) -> Result<()> {
+    if matches!(who, Who::Karpenter) {
+        play.steps(json!([{"delete": {"kind": "Job", "name": "train"}}])).await?;
+        // By itself Karpenter would take a tenth of them at a time.
+        let claims: Api<NodeClaim> = Api::all(play.world.client.clone());
+        let ours = ListParams::default().labels(&format!("karpenter.sh/nodepool={}", play.world.id));
+        claims.delete_collection(&DeleteParams::default(), &ours).await?;
+        play.until("its nodes are gone", Duration::from_mins(5), async |play| {
+            Ok(play.instances().await?.is_empty())
+        })
+        .await?;
+    }
+    play.end().await
+}

@@ -1,0 +1,63 @@
+//! The weather of a scenario, as EC2 has it.
+
+use ::setu::api::duration::Span;
+use anyhow::{Context as _, Result, anyhow, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+use setu_e2e::aws::{Cloud, Comes, Machines, Market, Offerings, Rule};
+use std::time::Duration;
+
+/// A rule of the weather. Only one world is played at a time, so its NodePool says nothing.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct Written {
+    #[serde(rename = "nodePool")]
+    _node_pool: Option<String>,
+    instance_type: Option<String>,
+    zone: Option<String>,
+    capacity_type: Option<String>,
+    capacity: Option<usize>,
+    launch_delay: Option<Span>,
+    registration_delay: Option<Span>,
+}
+
+/// From now on the cloud is as bad as this; an error names what it cannot be.
+pub fn set(cloud: &Cloud, weather: &[Value]) -> Result<()> {
+    let (rules, machines) = read(weather)?;
+    cloud.rules(rules);
+    cloud.machines(machines);
+    Ok(())
+}
+
+/// What goes wrong, and how machines behave.
+fn read(written: &[Value]) -> Result<(Vec<Rule>, Machines)> {
+    let (mut rules, mut machines) = (Vec::new(), Machines::default());
+    for value in written {
+        let rule = Written::deserialize(value)
+            .with_context(|| format!("weather that EC2 does not have: {value}"))?;
+        let market = match rule.capacity_type.as_deref() {
+            None => None,
+            Some(name) => {
+                Some(market(name).ok_or_else(|| anyhow!("no weather over {name} capacity: {value}"))?)
+            }
+        };
+        let narrowed = rule.instance_type.is_some() || rule.zone.is_some() || market.is_some();
+        let delayed = rule.launch_delay.is_some() || rule.registration_delay.is_some();
+        ensure!(!(narrowed && delayed), "EC2 delays all machines alike: {value}");
+        let of = Offerings { instance_type: rule.instance_type, zone: rule.zone, market };
+        rules.extend(rule.capacity.map(|most| Rule::AtMost(of, most)));
+        rules.extend(rule.launch_delay.map(|by| Rule::Delay("CreateFleet", long(by))));
+        if let Some(by) = rule.registration_delay {
+            machines.node = Comes::After(long(by));
+        }
+    }
+    Ok((rules, machines))
+}
+
+fn market(name: &str) -> Option<Market> {
+    [Market::OnDemand, Market::Spot].into_iter().find(|market| market.name() == name)
+}
+
+fn long(span: Span) -> Duration {
+    Duration::try_from(span.signed()).unwrap_or_default()
+}

@@ -1,0 +1,88 @@
+//! What the reading commands say nodes cost, on the embedded cluster: by the policy of the check, as far as they know it.
+
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
+
+#[path = "gangs/world.rs"]
+mod world;
+
+use serde_json::{Value, json};
+use setu::sim::api::kinds;
+use setu::sim::cluster::Start;
+use setu::sim::{http, scenario};
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+/// Name of everything.
+const ID: &str = "prices";
+/// The policy file of the controller.
+const POLICY: &str = "defaults: {gates: {budget: {prices: {g5.4xlarge: {on-demand: \"3\"}}}}}";
+
+/// What a command prints, and what it says beside that.
+async fn setu(kubeconfig: &str, arguments: &[&str]) -> (String, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_setu"));
+    command.args(arguments).args(["--controller-name", &scenario::controller_name_of(ID)]);
+    command.env("KUBECONFIG", kubeconfig).env_remove("KUBERNETES_SERVICE_HOST").env_remove("SETU_CONFIG");
+    let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    assert!(output.status.success(), "{arguments:?}: {}", text(output.stderr));
+    (text(output.stdout), text(output.stderr))
+}
+
+/// Says that every command shows this money, by these prices.
+async fn costs(kubeconfig: &str, more: &[&str], money: &str, by: &str) {
+    let (explained, _) = setu(kubeconfig, &[&["explain", "train", "-n", ID], more].concat()).await;
+    assert!(explained.contains(&format!("2/2 ready, {money} an hour by {by}\n")), "{explained}");
+    let (listed, said) = setu(kubeconfig, &[&["inspect", "-n", ID, "-o", "wide"], more].concat()).await;
+    assert!(listed.contains(&format!("  {money}  ")), "{listed}");
+    assert!(said.contains(&format!("PER HOUR is by {by}")), "{said}");
+    let (summed, _) = setu(kubeconfig, &[&["top"], more].concat()).await;
+    assert!(summed.contains(&format!("   {money}\n\nPER HOUR is by {by}.\n")), "{summed}");
+}
+
+fn scratch(name: &str, text: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("setu-prices-{name}-{}", std::process::id()));
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+#[tokio::test]
+async fn nodes_cost_what_the_policy_of_their_check_says_and_it_is_said_how_much_of_it_is_known() {
+    let (mut cluster, admin) = world::cluster(ID, world::policy(POLICY));
+    let class = json!({"spec": {"template": {"spec": {
+        "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": ID},
+    }}}});
+    admin.merge(&kinds::NODE_POOL, "", ID, &class).unwrap();
+    let parameters = json!({
+        "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters", "metadata": {"name": ID},
+        "spec": {"gates": {"budget": {"currency": "EUR", "multiplier": {"g5": "0.5"}}}},
+    });
+    admin.create(&kinds::PROVISIONING_PARAMETERS, parameters).unwrap();
+    let named = json!({"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": ID});
+    admin.merge(&kinds::ADMISSION_CHECK, "", ID, &json!({"spec": {"parameters": named}})).unwrap();
+    let _setu = cluster.start_setu(&Start::default());
+    admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
+    while !admin.list(&kinds::WORKLOAD).iter().any(|workload| world::is(workload, "Admitted")) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(http::serve(cluster.server.clone(), listener, CancellationToken::new()));
+    let kubeconfig = scratch("kubeconfig", &http::kubeconfig(address));
+    let head = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
+    let config = scratch("policy.yaml", &format!("{head}{POLICY}"));
+    let (at, config_path) = (kubeconfig.to_str().unwrap(), config.to_str().unwrap());
+
+    // Twice half of the list price of 1.624, and twice the 3 that the file states.
+    costs(at, &[], "1.63 EUR", "the check's ProvisioningParameters").await;
+    costs(at, &["--config", config_path], "6 EUR", "the check's policy").await;
+    let board = cluster.board()().unwrap();
+    let entry: Vec<Value> = board.gangs.values().map(|noted| json!(*noted.entry)).collect();
+    assert_eq!((&entry[0]["costPerHour"], &entry[0]["currency"]), (&json!("6"), &json!("EUR")));
+    admin.merge(&kinds::PROVISIONING_PARAMETERS, "", ID, &json!({"spec": {"gates": null}})).unwrap();
+    costs(at, &[], "3.25 USD", "list prices").await;
+    for path in [kubeconfig, config] {
+        std::fs::remove_file(path).unwrap();
+    }
+}

@@ -1,0 +1,305 @@
+//! What brings a refused gang back into Kueue's queue, on the embedded cluster and with both queueing strategies.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+#[path = "gangs/world.rs"]
+mod world;
+
+use serde_json::{Value, json};
+use setu::plan::market::Market;
+use setu::sim::api::{User, kinds};
+use setu::sim::cluster::{Cluster, Setu, Start};
+use std::sync::Arc;
+use std::time::Duration;
+
+const ID: &str = "refused";
+/// The label of which pods and NodePool disagree.
+const TIER: &str = "example.com/tier";
+
+struct Stage {
+    cluster: Cluster,
+    setu: Setu,
+    admin: User,
+}
+
+impl Stage {
+    /// A cluster in which a gang of three nodes is refused under these parameters.
+    async fn new(strategy: &str, refusal: &Refusal) -> Self {
+        let stage = Self::begin(strategy, refusal).await;
+        stage.sleep(150).await;
+        assert!(stage.message().contains(refusal.told), "{}", stage.message());
+        assert_eq!(stage.workload()["status"]["admissionChecks"][0]["state"], "Retry");
+        assert!(!world::is(&stage.workload(), "QuotaReserved"));
+        assert_eq!(stage.claims(), 0);
+        stage
+    }
+
+    /// The same as soon as the gang's Job is there.
+    async fn begin(strategy: &str, refusal: &Refusal) -> Self {
+        let (mut cluster, admin) = world::cluster(ID, world::policy(refusal.policy));
+        let queue = json!({"spec": {"queueingStrategy": strategy}});
+        admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &queue).unwrap();
+        let object = json!({
+            "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters",
+            "metadata": {"name": ID}, "spec": refusal.parameters,
+        });
+        admin.create(&kinds::PROVISIONING_PARAMETERS, object).unwrap();
+        let reference =
+            json!({"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": ID});
+        admin.merge(&kinds::ADMISSION_CHECK, "", ID, &json!({"spec": {"parameters": reference}})).unwrap();
+        let setu = cluster.start_setu(&Start::default());
+        let stage = Self { cluster, setu, admin };
+        stage.sleep(5).await;
+        stage.price("2");
+        stage.limit(refusal.limit);
+        let mut job = world::job(ID, "gang", 3, Some("1h"));
+        let pod = &mut job["spec"]["template"]["spec"];
+        pod["nodeSelector"] = refusal.selector.clone();
+        if refusal.has_volume {
+            let zones = json!([
+                {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-east-1a"]},
+                {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["g5.4xlarge"]},
+            ]);
+            let template = json!({"spec": {"template": {"spec": {"requirements": zones}}}});
+            stage.admin.merge(&kinds::NODE_POOL, "", ID, &template).unwrap();
+            for (kind, object) in volume_elsewhere() {
+                stage.admin.create(kind, object).unwrap();
+            }
+            pod["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+        }
+        stage.admin.create(&kinds::JOB, job).unwrap();
+        stage
+    }
+
+    async fn sleep(&self, seconds: u64) {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+
+    fn workload(&self) -> Arc<Value> {
+        self.admin.list(&kinds::WORKLOAD).pop().unwrap()
+    }
+
+    fn message(&self) -> String {
+        self.workload()["status"]["admissionChecks"][0]["message"].as_str().unwrap().to_owned()
+    }
+
+    fn claims(&self) -> usize {
+        self.admin.list(&kinds::NODE_CLAIM).len()
+    }
+
+    fn evictions(&self) -> Value {
+        self.workload()["status"]["schedulingStats"]["evictions"].clone()
+    }
+
+    /// Has Karpenter's metrics say that a node costs this an hour.
+    fn price(&self, price: &str) {
+        let of = |metric: &str, value: &str| {
+            format!(
+                "karpenter_cloudprovider_instance_type_offering_{metric}{{capacity_type=\"on-demand\",\
+                 instance_type=\"g5.4xlarge\",zone=\"test-zone-a\"}} {value}\n"
+            )
+        };
+        let page = of("available", "1") + &of("price_estimate", price);
+        self.setu.context.take_market(Market::read(&page, self.cluster.clock.now()).unwrap());
+    }
+
+    fn limit(&self, nodes: &str) {
+        let limits = json!({"spec": {"limits": {"nodes": nodes}}});
+        self.admin.merge(&kinds::NODE_POOL, "", ID, &limits).unwrap();
+    }
+
+    fn set_parameters(&self, parameters: &Value) {
+        let change = json!({ "spec": parameters });
+        self.admin.merge(&kinds::PROVISIONING_PARAMETERS, "", ID, &change).unwrap();
+    }
+}
+
+struct Refusal {
+    policy: &'static str,
+    parameters: Value,
+    selector: Value,
+    /// Most nodes of the NodePool.
+    limit: &'static str,
+    /// Whether the pods have a volume in a zone that no node is in.
+    has_volume: bool,
+    told: &'static str,
+    /// What changes, and how.
+    change: (&'static str, fn(&mut Stage)),
+}
+
+impl Refusal {
+    fn new(what: &'static str, change: fn(&mut Stage)) -> Self {
+        let parameters = json!({"gates": {"budget": {"maxNodes": 2}}});
+        let (policy, selector, limit, told) = ("", json!({}), "3", "takes 3 nodes");
+        Self { policy, parameters, selector, limit, has_volume: false, told, change: (what, change) }
+    }
+}
+
+fn volume_elsewhere() -> [(&'static kinds::Kind, Value); 2] {
+    let zone = json!({"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["elsewhere"]});
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": ID},
+        "spec": {"claimRef": {"namespace": ID, "name": "data"},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [zone]}]}}},
+    });
+    let claim = json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"namespace": ID, "name": "data"},
+        "spec": {"volumeName": ID},
+    });
+    [(&kinds::PERSISTENT_VOLUME, volume), (&kinds::PERSISTENT_VOLUME_CLAIM, claim)]
+}
+
+fn dear() -> Value {
+    json!({"gates": {"budget": {"maxHourlyCost": "5"}}})
+}
+
+fn refusals() -> Vec<Refusal> {
+    let of_money = |what, change| Refusal {
+        parameters: dear(),
+        told: "takes 6 USD an hour",
+        ..Refusal::new(what, change)
+    };
+    vec![
+        Refusal::new("the Workload", |stage| {
+            let mut pod_sets = stage.workload()["spec"]["podSets"].clone();
+            pod_sets[0]["count"] = json!(2);
+            let name = stage.workload()["metadata"]["name"].as_str().unwrap().to_owned();
+            stage.admin.merge(&kinds::WORKLOAD, ID, &name, &json!({"spec": {"podSets": pod_sets}})).unwrap();
+        }),
+        Refusal {
+            policy: "defaults: {gates: {budget: {maxNodes: 2}}}",
+            parameters: json!({}),
+            ..Refusal::new("the policy", |stage| {
+                let text = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
+                stage
+                    .cluster
+                    .change_policy(&format!("{text}defaults: {{gates: {{budget: {{maxNodes: 3}}}}}}"));
+            })
+        },
+        Refusal::new("the parameters", |stage| {
+            stage.set_parameters(&json!({"gates": {"budget": {"maxNodes": 3}}}));
+        }),
+        Refusal {
+            parameters: json!({}),
+            selector: json!({TIER: "gold"}),
+            told: "asks for example.com/tier [gold]",
+            ..Refusal::new("the NodePool", |stage| {
+                let labels = json!({"spec": {"template": {"metadata": {"labels": {TIER: "gold"}}}}});
+                stage.admin.merge(&kinds::NODE_POOL, "", ID, &labels).unwrap();
+            })
+        },
+        Refusal {
+            parameters: json!({}),
+            limit: "2",
+            told: "0 in use and 3 more for the gang are over it, and so is the gang alone",
+            ..Refusal::new("the NodePool's limits", |stage| stage.limit("3"))
+        },
+        of_money("the budget", |stage| {
+            stage.set_parameters(&json!({"gates": {"budget": {"maxHourlyCost": "6"}}}));
+        }),
+        of_money("a price", |stage| stage.price("1.5")),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_gang_has_its_nodes_within_seconds_of_the_change_that_allows_it() {
+    for strategy in ["BestEffortFIFO", "StrictFIFO"] {
+        for refusal in refusals() {
+            let mut stage = Stage::new(strategy, &refusal).await;
+            let (what, change) = refusal.change;
+            change(&mut stage);
+            stage.sleep(3).await;
+            assert!(stage.claims() > 0, "{what} changed, {strategy}: {:#}", stage.workload());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_change_that_does_not_help_a_refused_gang_costs_it_no_turn() {
+    let refusal = Refusal { parameters: dear(), told: "takes 6 USD an hour", ..Refusal::new("", |_| ()) };
+    let stage = Stage::new("StrictFIFO", &refusal).await;
+    let before = stage.evictions();
+    for price in ["1.9", "9", "1.8"] {
+        stage.price(price);
+        stage.sleep(3).await;
+        assert_eq!(stage.evictions(), before, "at {price}");
+    }
+    let queue = stage.admin.get(&kinds::CLUSTER_QUEUE, "", ID).unwrap();
+    let another = json!({"apiVersion": queue["apiVersion"], "kind": queue["kind"], "metadata": {"name": "another"},
+        "spec": {}});
+    stage.admin.create(&kinds::CLUSTER_QUEUE, another).unwrap();
+    stage.limit("90");
+    stage.sleep(3).await;
+    assert_eq!(
+        stage.evictions(),
+        before,
+        "after changes of another ClusterQueue and of the NodePool's limits"
+    );
+    stage.price("1.6");
+    stage.sleep(3).await;
+    assert_eq!(stage.claims(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_gang_that_somebody_deactivated_is_left_so_whatever_changes() {
+    let refusal = Refusal::new("", |_| ());
+    let stage = Stage::new("StrictFIFO", &refusal).await;
+    let name = stage.workload()["metadata"]["name"].as_str().unwrap().to_owned();
+    stage.admin.merge(&kinds::WORKLOAD, ID, &name, &json!({"spec": {"active": false}})).unwrap();
+    stage.sleep(3).await;
+    stage.set_parameters(&json!({"gates": {"budget": {"maxNodes": 3}}}));
+    stage.sleep(600).await;
+    assert_eq!((stage.workload()["spec"]["active"].clone(), stage.claims()), (json!(false), 0));
+    stage.admin.merge(&kinds::WORKLOAD, ID, &name, &json!({"spec": {"active": true}})).unwrap();
+    stage.sleep(3).await;
+    assert_eq!(stage.claims(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_gang_comes_back_after_setu_was_killed_before_it_had_kept_it_out_of_the_queue() {
+    for strategy in ["BestEffortFIFO", "StrictFIFO"] {
+        let mut stage = Stage::begin(strategy, &Refusal::new("", |_| ())).await;
+        let is_evicted_with_retry = |workload: &Value| {
+            let retry = workload["status"]["admissionChecks"][0]["state"] == "Retry";
+            retry && world::is(workload, "Evicted") && !world::is(workload, "QuotaReserved")
+        };
+        while !stage.admin.list(&kinds::WORKLOAD).pop().is_some_and(|w| is_evicted_with_retry(&w)) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        stage.setu.kill();
+        stage.sleep(20).await;
+        assert!(is_evicted_with_retry(&stage.workload()));
+        stage.setu = stage.cluster.start_setu(&Start::default());
+        stage.sleep(60).await;
+        stage.set_parameters(&json!({"gates": {"budget": {"maxNodes": 3}}}));
+        stage.sleep(30).await;
+        assert_eq!(stage.claims(), 3, "{strategy}: {:#}", stage.workload());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_is_refused_for_its_volume_stays_so_whatever_else_changes() {
+    let told = "[elsewhere]";
+    let refusal = Refusal { parameters: json!({}), has_volume: true, told, ..Refusal::new("", |_| ()) };
+    let stage = Stage::new("StrictFIFO", &refusal).await;
+    let before = stage.evictions();
+    stage.limit("90");
+    stage.sleep(3).await;
+    assert_eq!(stage.evictions(), before);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_gang_comes_back_after_its_journal_was_erased_while_no_setu_ran() {
+    for strategy in ["BestEffortFIFO", "StrictFIFO"] {
+        let mut stage = Stage::new(strategy, &Refusal::new("", |_| ())).await;
+        stage.setu.kill();
+        let name = stage.workload()["metadata"]["name"].as_str().unwrap().to_owned();
+        let erased = json!({"metadata": {"annotations": null}});
+        stage.admin.merge(&kinds::WORKLOAD, ID, &name, &erased).unwrap();
+        stage.setu = stage.cluster.start_setu(&Start::default());
+        stage.sleep(60).await;
+        stage.set_parameters(&json!({"gates": {"budget": {"maxNodes": 3}}}));
+        stage.sleep(30).await;
+        assert_eq!(stage.claims(), 3, "{strategy}: {:#}", stage.workload());
+    }
+}

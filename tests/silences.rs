@@ -1,0 +1,145 @@
+//! One watch that falls silent while all others go on, on the embedded cluster in virtual time: no deadline is decided on
+//! what it showed last, and it is opened anew within the bound.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+#[path = "gangs/world.rs"]
+mod world;
+
+use serde_json::{Value, json};
+use setu::names;
+use setu::sim::api::{User, kinds};
+use setu::sim::cluster::{Cluster, Setu, Start};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::time::Instant;
+
+const ID: &str = "silences";
+/// How long a watch may be silent before another is opened in its place.
+const NOTICED: Duration = Duration::from_secs(70);
+
+struct Stage {
+    cluster: Cluster,
+    setu: Setu,
+    admin: User,
+}
+
+/// What was asked since a watch fell silent.
+#[derive(Clone, Default)]
+struct Asked {
+    /// When the watch was opened anew.
+    opened: Arc<Mutex<Option<Instant>>>,
+    /// How many requests there were that are no watches.
+    others: Arc<AtomicUsize>,
+}
+
+impl Stage {
+    fn new(defaults: &str) -> Self {
+        let (mut cluster, admin) = world::cluster(ID, world::policy(&format!("defaults: {defaults}")));
+        let setu = cluster.start_setu(&Start::default());
+        Self { cluster, setu, admin }
+    }
+
+    fn workload(&self) -> Value {
+        self.admin.list(&kinds::WORKLOAD).first().map_or(Value::Null, |workload| (**workload).clone())
+    }
+
+    fn says(&self) -> String {
+        self.workload()["metadata"]["annotations"][names::journal_key(ID)]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned()
+    }
+
+    fn is_in(&self, state: &str) -> bool {
+        self.says().contains(&format!("\"state\":\"{state}\""))
+    }
+
+    fn is(&self, condition: &str) -> bool {
+        world::is(&self.workload(), condition)
+    }
+
+    /// Silences the watches of these objects.
+    fn silence(&self, path: &'static str) -> Asked {
+        let asked = Asked::default();
+        let seen = asked.clone();
+        self.setu.wire.silence(path);
+        self.setu.wire.tell_of_requests(Arc::new(move |request| {
+            if !request.uri().query().is_some_and(|query| query.contains("watch=true")) {
+                seen.others.fetch_add(1, Ordering::Relaxed);
+            } else if request.uri().path().ends_with(path) {
+                seen.opened.lock().unwrap().get_or_insert_with(Instant::now);
+            }
+        }));
+        asked
+    }
+
+    async fn until(&self, what: &str, limit: Duration, holds: impl Fn(&Self) -> bool) {
+        let end = Instant::now() + limit;
+        while !holds(self) {
+            assert!(Instant::now() < end, "not within {limit:?}: {what}; {:#}", self.workload());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_time_limit_of_nodes_is_decided_on_what_a_silent_watch_showed_last() {
+    for path in ["/nodeclaims", "/nodes", "/workloads"] {
+        for (delay, limit) in [
+            ("launchDelay", "launch"),
+            ("registrationDelay", "register"),
+            ("initializationDelay", "initialize"),
+        ] {
+            let stage = Stage::new(&format!("{{deadlines: {{{limit}: 30s}}}}"));
+            world::weather(&stage.admin, &json!([{"nodePool": ID, (delay): "20s"}]));
+            stage.admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
+            stage.until("its nodes are waited for", NOTICED, |s| s.is_in("WaitingReady")).await;
+            let (silent, asked) = (Instant::now(), stage.silence(path));
+            stage.until("it is admitted", NOTICED * 2, |s| s.is("Admitted")).await;
+            assert!(!stage.says().contains("lastFailure"), "{path}, {limit}: {}", stage.says());
+            stage
+                .until("the watch is opened anew", NOTICED, |_| asked.opened.lock().unwrap().is_some())
+                .await;
+            let took = asked.opened.lock().unwrap().unwrap() - silent;
+            assert!(took <= NOTICED, "{path}, {limit}: noticed after {took:?}");
+            assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_is_admitted_behind_a_silent_watch_is_not_given_up_for_not_being_admitted() {
+    // However long its watch had been open by then.
+    for waits in [60, 80, 100, 115, 118] {
+        let stage = Stage::new("{deadlines: {admit: 2m}}");
+        stage.admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
+        stage.until("its nodes are waited for", NOTICED, |s| s.is_in("WaitingReady")).await;
+        stage.cluster.stop_kueue(true);
+        stage.until("it is ready", NOTICED, |s| s.is_in("Approved")).await;
+        tokio::time::sleep(Duration::from_secs(waits)).await;
+        let asked = stage.silence("/workloads");
+        stage.cluster.stop_kueue(false);
+        stage.until("it is admitted", Duration::from_secs(5), |s| s.is("Admitted")).await;
+        tokio::time::sleep(NOTICED).await;
+        assert!(asked.opened.lock().unwrap().is_some(), "the watch is opened anew");
+        let others = asked.others.load(Ordering::Relaxed);
+        assert!(others < 60, "{waits} s: a write that is refused is not tried for ever: {others} requests");
+        assert!(stage.is("Admitted") && stage.is_in("Approved"), "{waits} s: {}", stage.says());
+        assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2, "{waits} s");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_of_a_gang_that_loses_its_quota_behind_a_silent_watch_go_within_the_bound() {
+    let stage = Stage::new("{}");
+    world::weather(&stage.admin, &json!([{"nodePool": ID, "launchDelay": "1h"}]));
+    stage.admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
+    stage.until("its nodes are waited for", NOTICED, |s| s.is_in("WaitingReady")).await;
+    stage.silence("/workloads");
+    let name = stage.workload()["metadata"]["name"].as_str().unwrap().to_owned();
+    stage.admin.merge(&kinds::WORKLOAD, ID, &name, &json!({"spec": {"active": false}})).unwrap();
+    let gone = |s: &Stage| s.admin.list(&kinds::NODE_CLAIM).is_empty();
+    stage.until("its nodes go", NOTICED + Duration::from_secs(10), gone).await;
+}

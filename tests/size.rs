@@ -1,0 +1,87 @@
+//! What planning with the whole embedded catalogue takes: time on a processor, and memory.
+//!
+//! One test, so that nothing else runs in its process.
+
+#![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
+
+#[path = "../benches/pure/world.rs"]
+mod world;
+
+use jiff::Timestamp;
+use serde_json::json;
+use setu::plan::market::Market;
+use setu::plan::{Outcome, catalogue};
+use std::fmt::Write as _;
+use std::fs::read_to_string;
+use std::time::Duration;
+use world::World;
+
+/// The aim for an optimized build.
+const OPTIMIZED: Duration = Duration::from_millis(50);
+/// So many times slower a build may be that is not optimized: 67 ms were measured.
+const DEBUG: u32 = 10;
+/// The aim for what stays in memory.
+const RESIDENT: i64 = 5 * 1024;
+
+/// Time that this thread has been on a processor, whatever else the machine does.
+fn on_processor() -> Duration {
+    let text = read_to_string("/proc/thread-self/schedstat").unwrap();
+    Duration::from_nanos(text.split_whitespace().next().unwrap().parse().unwrap())
+}
+
+/// Memory of this process without the program itself, in KiB.
+fn resident() -> i64 {
+    let status = read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+/// A page with a price and a word on availability for each type of the catalogue in three zones, on demand and on spot.
+fn page() -> String {
+    let mut page = String::new();
+    for name in catalogue::of("karpenter.k8s.aws").unwrap().names() {
+        for zone in ["us-east-1a", "us-east-1b", "us-east-1c"] {
+            for kind in ["on-demand", "spot"] {
+                let of = format!("{{instance_type=\"{name}\",zone=\"{zone}\",capacity_type=\"{kind}\"}}");
+                let all = "karpenter_cloudprovider_instance_type_offering";
+                writeln!(page, "{all}_available{of} 1\n{all}_price_estimate{of} 1.5").unwrap();
+            }
+        }
+    }
+    page
+}
+
+#[test]
+fn five_thousand_pods_on_every_type_are_planned_in_time_and_all_that_is_known_of_types_is_small() {
+    let before = resident();
+    let types = catalogue::of("karpenter.k8s.aws").unwrap().names().count();
+    let decoded = resident();
+    let others = ["karpenter.azure.com", "karpenter.k8s.gcp"];
+    let more: usize = others.iter().map(|group| catalogue::of(group).unwrap().names().count()).sum();
+    let others = resident() - decoded;
+    let page = page();
+    let with_page = resident();
+    let market = Market::read(&page, Timestamp::UNIX_EPOCH).unwrap();
+    let [catalogue, offerings] = [decoded - before, resident() - with_page];
+    assert_eq!(market.prices("m5.large", "spot", |_| true).count(), 3);
+
+    let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+    let any = json!([{"key": "karpenter.k8s.aws/instance-family", "operator": "Exists"}]);
+    let world = World::new(5_000, &json!({"cpu": "1500m", "memory": "5Gi"}), &class, &any);
+    let once = || {
+        let begun = on_processor();
+        let made = world.plan();
+        let took = on_processor().saturating_sub(begun);
+        assert!(matches!(&made, Outcome::Provision(plan) if plan.nodes() < 5_000), "{made:?}");
+        took
+    };
+    let took = (0..3).map(|_| once()).min().unwrap();
+    println!(
+        "{types} types: the catalogue takes {catalogue} KiB, offerings {offerings} KiB, a plan {took:?}; \
+         {more} types of other providers take {others} KiB"
+    );
+    assert!(others < RESIDENT, "{others} KiB");
+    assert!(catalogue + offerings < RESIDENT, "{catalogue} and {offerings} KiB");
+    let most = OPTIMIZED * if cfg!(debug_assertions) { DEBUG } else { 1 };
+    assert!(took < most, "{took:?} of {most:?}");
+}
