@@ -254,7 +254,6 @@ fn a_gang_that_waits_for_a_limit_on_a_later_tier_is_woken_when_it_is_raised() {
     });
 }
 
-/// A gang of two nodes of which Setu can create one NodeClaim until the returned flag is cleared, as it was when Setu ended.
 #[test]
 fn a_gang_that_waits_for_the_amounts_of_an_unknown_type_is_woken_when_a_node_of_it_shows_them() {
     played("", async |stage| {
@@ -291,6 +290,7 @@ fn a_gang_that_waits_for_the_amounts_of_an_unknown_type_is_woken_when_a_node_of_
     });
 }
 
+/// A gang of two nodes of which Setu can create one NodeClaim until the returned flag is cleared, as it was when Setu ended.
 async fn begun_by_another(stage: &mut Stage, gang: &str) -> Arc<AtomicBool> {
     let refused = Arc::new(AtomicBool::new(true));
     let rule = Arc::clone(&refused);
@@ -884,19 +884,24 @@ fn a_refused_gang_is_deactivated_where_the_policy_rejects_what_yields_in_vain() 
     );
 }
 
+fn has_quota(stage: &Stage, job: &str) -> bool {
+    stage.workload(job).is_some_and(|workload| world::is(&workload, "QuotaReserved"))
+}
+
 #[test]
 fn a_gang_behind_one_that_is_refused_starts_within_a_second_of_its_turn() {
     played("defaults: {gates: {budget: {maxNodes: 2}}}", async |stage| {
         let _setu = stage.start();
+        tokio::time::sleep(Duration::from_secs(5)).await;
         // Quota for 100: either of them, not both.
         stage.submit("hopeless", 99, "2s");
-        stage.until_told("hopeless", "99 nodes").await;
-        tokio::time::sleep(Duration::from_mins(10)).await;
-        let before = stage.cluster.clock.now();
         stage.submit("modest", 2, "2s");
-        stage.until("its nodes are asked for", |s| !s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
+        stage.until("the first has quota", |s| has_quota(s, "hopeless")).await;
+        let before = stage.cluster.clock.now();
+        stage.until("nodes are asked for", |s| !s.admin.list(&kinds::NODE_CLAIM).is_empty()).await;
         let waited = stage.cluster.clock.now().duration_since(before);
         assert!(waited <= jiff::SignedDuration::from_secs(1), "{waited}");
+        assert!(has_quota(stage, "modest") && !has_quota(stage, "hopeless"));
         stage.until("it runs", |s| s.is_admitted("modest")).await;
         let workload = stage.workload("hopeless").unwrap();
         assert_eq!(workload["status"]["admissionChecks"][0]["state"], "Retry");
@@ -929,6 +934,55 @@ fn a_gang_is_not_given_up_at_its_deadline_for_a_node_pool_that_is_ready_behind_a
         assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2, "its nodes are asked for: {said}");
         stage.cluster.server.thaw(0);
         stage.until("it runs", |s| s.is_admitted("train")).await;
+    });
+}
+
+/// Counts how often NodePools are listed from now on.
+fn lists_of_node_pools(setu: &Setu) -> Arc<AtomicU64> {
+    let lists = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&lists);
+    setu.wire.tell_of_requests(Arc::new(move |asked| {
+        let asks = asked.method() == "GET" && asked.uri().path().ends_with("/nodepools");
+        let watches = asked.uri().query().is_some_and(|query| query.contains("watch=true"));
+        counted.fetch_add(u64::from(asks && !watches), Ordering::Relaxed);
+    }));
+    lists
+}
+
+#[test]
+fn what_the_last_tiers_refuse_a_gang_for_is_read_past_the_caches() {
+    let tiers = "defaults: {tiers: [{name: a, nodePoolName: gates}, {name: b, nodePoolName: second}]}";
+    played(tiers, async |stage| {
+        let mut pool = stage.admin.get(&kinds::NODE_POOL, "", ID).unwrap().as_ref().clone();
+        pool["metadata"] = json!({"name": "second"});
+        pool["spec"]["limits"] = json!({"nodes": "1"});
+        stage.admin.create(&kinds::NODE_POOL, pool).unwrap();
+        stage.weather(&json!([{"nodePool": ID, "capacity": 0}]));
+        let setu = stage.start();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let lists = lists_of_node_pools(&setu);
+        stage.submit("train", 2, "1h");
+        stage.until_told("train", "LimitTooSmall").await;
+        assert_eq!(lists.load(Ordering::Relaxed), 1);
+    });
+}
+
+#[test]
+fn gangs_that_are_refused_together_read_what_for_together() {
+    played("defaults: {gates: {budget: {maxNodes: 1}}}", async |stage| {
+        let setu = stage.start();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let lists = lists_of_node_pools(&setu);
+        for gang in 0..40 {
+            stage.submit(&format!("gang-{gang}"), 2, "1h");
+        }
+        stage
+            .until("all are refused", |s| {
+                (0..40).all(|gang| s.message(&format!("gang-{gang}")).contains("2 nodes"))
+            })
+            .await;
+        let lists = lists.load(Ordering::Relaxed);
+        assert!(lists <= 10, "{lists} lists for 40 gangs");
     });
 }
 

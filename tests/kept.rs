@@ -209,6 +209,28 @@ async fn a_held_workload_stays_until_its_nodes_are_gone_and_its_end_is_recorded(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_workload_that_one_setu_holds_is_not_let_go_by_another_that_holds_none() {
+    let mut stage = Stage::new(HOLDS, "{}");
+    let check = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "second"},
+        "spec": {"controllerName": "example.com/second"},
+    });
+    stage.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+    let controller_name = Some("example.com/second".to_owned());
+    let _second = stage.cluster.start_setu(&Start { controller_name, ..Start::default() });
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    stage.job("gang", &queued());
+    stage.until("it is held", 60, |s| s.is_held("gang")).await;
+    for _ in 0..3_000 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        assert!(stage.is_held("gang"));
+    }
+    stage.until("it runs", 300, |s| s.is("gang", "Admitted")).await;
+    stage.end_namespace();
+    stage.until("it is gone with its nodes", 60, |s| s.is_empty() && s.claims().is_empty()).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_namespace_ends_whatever_state_its_gangs_are_in() {
     for (defaults, state) in [
         ("{nodePoolName: nowhere}", "Validating"),
@@ -806,15 +828,56 @@ async fn a_claim_that_cannot_be_deleted_holds_the_quota_for_ten_minutes() {
     stage.until("it is told of", 60, told).await;
 }
 
-/// Leads a gang from its submission to its end, with an attempt that fails, and has its Job and Workload go so much later
-/// than Setu sends the request of this number, counted from 0. Returns how many requests there were, and in which
-/// states the gang was seen.
-async fn a_life_until(request: usize, later: Duration) -> (Stage, usize, BTreeSet<String>) {
+/// What a gang goes through before it runs.
+#[derive(Clone, Copy)]
+enum Before {
+    /// An attempt fails.
+    Failure,
+    /// It is refused, and woken.
+    Refusal,
+}
+
+impl Before {
+    fn begin(self, admin: &User) {
+        match self {
+            Self::Failure => world::weather(admin, &json!([{"nodePool": ID, "launchDelay": "1h"}])),
+            Self::Refusal => limit_nodes(admin, 1),
+        }
+    }
+
+    /// Ends it where the gang is in this state.
+    fn end(self, state: &str, admin: &User) {
+        match (self, state) {
+            (Self::Failure, "RollingBack") => world::calm(admin),
+            (Self::Refusal, "Yielded") => limit_nodes(admin, 2),
+            _ => {}
+        }
+    }
+
+    /// States that a whole life shows.
+    fn states(self) -> &'static [&'static str] {
+        match self {
+            Self::Failure => {
+                &["Provisioning", "WaitingReady", "RollingBack", "BackingOff", "Approved", "Released"]
+            }
+            Self::Refusal => &["Yielded", "WaitingReady", "Approved", "Released"],
+        }
+    }
+}
+
+fn limit_nodes(admin: &User, nodes: u32) {
+    let limits = json!({"spec": {"limits": {"nodes": nodes.to_string()}}});
+    admin.merge(&kinds::NODE_POOL, "", ID, &limits).unwrap();
+}
+
+/// Leads a gang from its submission to its end, and has its Job and Workload go so much later than Setu sends the
+/// request of this number, counted from 0. Returns how many requests there were, and in which states the gang was seen.
+async fn a_life_until(before: Before, request: usize, later: Duration) -> (Stage, usize, BTreeSet<String>) {
     let policy = "{retry: {inCheck: {base: 1s, max: 1s}}, deadlines: {launch: 5s}, nodePoolName: kept}";
     let stage = Stage::new(Options::default(), policy);
     let limits = json!({"spec": {"limits": {"cpu": "1000", "nvidia.com/gpu": "100"}}});
     stage.admin.merge(&kinds::NODE_POOL, "", ID, &limits).unwrap();
-    world::weather(&stage.admin, &json!([{"nodePool": ID, "launchDelay": "1h"}]));
+    before.begin(&stage.admin);
     tokio::time::sleep(Duration::from_secs(5)).await;
     let (sent, admin) = (Arc::new(AtomicUsize::new(0)), stage.admin.clone());
     let counted = Arc::clone(&sent);
@@ -839,11 +902,10 @@ async fn a_life_until(request: usize, later: Duration) -> (Stage, usize, BTreeSe
         let says = stage.says("gang");
         let now = says.split("\"state\":\"").nth(1).and_then(|rest| rest.split('"').next());
         if let Some(now) = now.filter(|now| states.insert((*now).to_owned())) {
-            match now {
-                "RollingBack" => world::calm(&stage.admin),
-                "Released" => break,
-                _ => {}
+            if now == "Released" {
+                break;
             }
+            before.end(now, &stage.admin);
         }
         if stage.admin.list(&kinds::JOB).is_empty() {
             break;
@@ -864,20 +926,28 @@ fn vanish(admin: &User) {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_workload_that_is_deleted_at_any_request_of_its_life_leaves_nothing_remembered() {
-    let (_, requests, states) = a_life_until(usize::MAX, Duration::ZERO).await;
-    let met = ["Provisioning", "WaitingReady", "RollingBack", "BackingOff", "Approved", "Released"];
-    assert!(met.iter().all(|state| states.contains(*state)), "{states:?}");
+async fn is_forgotten_whenever_it_goes(before: Before) {
+    let (_, requests, states) = a_life_until(before, usize::MAX, Duration::ZERO).await;
+    assert!(before.states().iter().all(|state| states.contains(*state)), "{states:?}");
     assert!(requests > 40, "{requests}");
     let moments = (0..requests).flat_map(|request| [0, 6].map(|later| (request, later)));
     for (request, later) in moments {
-        let (stage, _, states) = a_life_until(request, Duration::from_millis(later)).await;
+        let (stage, _, states) = a_life_until(before, request, Duration::from_millis(later)).await;
         stage.until("its nodes are gone", 120, |s| s.is_empty() && s.claims().is_empty()).await;
         tokio::time::sleep(Duration::from_secs(40)).await;
         let left = stage.setu.context.remembered_gangs();
         assert!(left.is_empty(), "deleted {later} ms after request {request}, after {states:?}: {left:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_workload_that_is_deleted_at_any_request_of_its_life_leaves_nothing_remembered() {
+    is_forgotten_whenever_it_goes(Before::Failure).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_workload_that_is_deleted_at_any_request_of_its_life_leaves_nothing_remembered() {
+    is_forgotten_whenever_it_goes(Before::Refusal).await;
 }
 
 #[tokio::test(start_paused = true)]

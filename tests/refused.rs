@@ -303,3 +303,50 @@ async fn a_refused_gang_comes_back_after_its_journal_was_erased_while_no_setu_ra
         assert_eq!(stage.claims(), 3, "{strategy}: {:#}", stage.workload());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_is_refused_for_a_device_class_has_its_nodes_once_a_machine_shows_the_resource() {
+    let stage = Stage::new("StrictFIFO", &Refusal::new("", |_| ())).await;
+    let class = json!({
+        "apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": ID},
+        "spec": {"extendedResourceName": "nvidia.com/gpu"},
+    });
+    stage.admin.create(&kinds::DEVICE_CLASS, class).unwrap();
+    stage.set_parameters(&json!({"gates": {"budget": {"maxNodes": 3}}}));
+    stage.sleep(150).await;
+    assert_eq!(stage.claims(), 0);
+    let node = json!({
+        "apiVersion": "v1", "kind": "Node", "spec": {},
+        "metadata": {"name": "another", "labels": {
+            "node.kubernetes.io/instance-type": "g5.4xlarge", "karpenter.sh/nodepool": ID,
+            "karpenter.sh/initialized": "true", "setu.kueue.x-k8s.io/gang": "another",
+        }},
+    });
+    stage.admin.create(&kinds::NODE, node).unwrap();
+    let amounts = json!({"cpu": "15", "memory": "60Gi", "pods": "110", "nvidia.com/gpu": "1"});
+    let ready = json!({"type": "Ready", "status": "True", "reason": "Test", "message": ""});
+    let shown = json!({"status": {"allocatable": amounts, "capacity": amounts, "conditions": [ready]}});
+    stage.admin.merge_status(&kinds::NODE, "", "another", &shown).unwrap();
+    stage.sleep(3).await;
+    assert_eq!(stage.claims(), 3, "{}", stage.message());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_one_setu_refuses_is_not_queued_by_another() {
+    let policy = "defaults: {retry: {yield: {base: 1h, max: 1h}}}";
+    let mut stage = Stage::new("StrictFIFO", &Refusal { policy, ..Refusal::new("", |_| ()) }).await;
+    let check = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "second"},
+        "spec": {"controllerName": "example.com/second"},
+    });
+    stage.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+    let controller_name = Some("example.com/second".to_owned());
+    let _second = stage.cluster.start_setu(&Start { controller_name, ..Start::default() });
+    stage.sleep(5).await;
+    let before = stage.workload()["metadata"]["resourceVersion"].clone();
+    stage.sleep(300).await;
+    assert_eq!(stage.workload()["metadata"]["resourceVersion"], before, "{:#}", stage.workload());
+    stage.set_parameters(&json!({"gates": {"budget": {"maxNodes": 3}}}));
+    stage.sleep(3).await;
+    assert_eq!(stage.claims(), 3, "{:#}", stage.workload());
+}

@@ -12,8 +12,8 @@ use setu::gang::event::{Effect, Event, Standing};
 use setu::gang::journal::WRITE_LIMIT;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::{
-    ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
-    State, WaitsFor, decide, observe,
+    ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Refusal, Reservation, Rules,
+    Sight, State, WaitsFor, decide, observe,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
@@ -44,6 +44,8 @@ struct Observation {
     claims: Vec<(bool, u32, bool, u8)>,
     quorum: bool,
     lost: bool,
+    /// Whether a refusal stands, and whether quota that came back is to be given back by now.
+    refused: Option<bool>,
 }
 
 fn observation() -> impl Strategy<Value = Observation> {
@@ -65,8 +67,9 @@ fn observation() -> impl Strategy<Value = Observation> {
     let told = proptest::sample::select(vec![Verdict::Pending, Verdict::Pending, Verdict::Ready]);
     let claim = (any::<bool>(), 0..3_u32, any::<bool>(), 0..3_u8);
     let claims = proptest::collection::vec(claim, 0..4);
-    (0..2_000_i64, reservation, told, 0..9_u8, claims, any::<bool>(), any::<bool>()).prop_map(
-        |(after, reservation, told, plan, claims, quorum, lost)| Observation {
+    let refused = any::<Option<bool>>();
+    (0..2_000_i64, reservation, told, 0..9_u8, claims, any::<bool>(), any::<bool>(), refused).prop_map(
+        |(after, reservation, told, plan, claims, quorum, lost, refused)| Observation {
             after,
             reservation,
             told,
@@ -74,6 +77,7 @@ fn observation() -> impl Strategy<Value = Observation> {
             claims,
             quorum,
             lost,
+            refused,
         },
     )
 }
@@ -161,6 +165,10 @@ fn look(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestam
         claims: claims.to_vec(),
         turns: 0,
     };
+    let refusal = seen.refused.map(|is_due| Refusal {
+        until: now + SignedDuration::from_mins(1),
+        again_at: if is_due { now } else { now + SignedDuration::from_secs(1) },
+    });
     let mut sight = if seen.quorum { Sight::Quorum } else { Sight::Cached };
     while look.turns < TURNS {
         look.turns += 1;
@@ -176,7 +184,7 @@ fn look(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestam
             losses: &losses,
             sight,
             capacity_back: false,
-            refusal: None,
+            refusal,
             policy: &policy,
             outlook: Outlook::default(),
         };

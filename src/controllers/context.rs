@@ -3,6 +3,7 @@
 use super::board::{Acting, Around, Board, BoardSnapshot, Queued};
 use super::forget::OfGangs;
 use super::glance::{ClaimGlance, WorkloadGlance};
+use super::grounds::Grounds;
 use super::ledger::Remembered;
 use super::memory::Necrology;
 use super::meters::Stall;
@@ -164,6 +165,8 @@ pub struct Context {
     pub telemetry: Telemetry,
     /// The live claims of NodePools, by their names: gangs that are woken together need the same.
     pub(super) pool_claims: Joined<Vec<String>, [NodeClaim], Error>,
+    /// What keeps gangs from their plans: those that were woken together need the same.
+    pub(super) grounds: Joined<(), Grounds, Error>,
     /// The Workloads of namespaces, where claims of slices are orphaned.
     pub(super) slices: Joined<String, [Workload], Error>,
     /// What gangs read past the caches, by the UIDs of their Workloads.
@@ -173,7 +176,7 @@ pub struct Context {
     pub(super) necrology: Necrology,
     pub(super) stall: Stall,
     turns: AtomicU64,
-    price_falls: AtomicU64,
+    better_offers: AtomicU64,
 }
 
 impl Context {
@@ -203,13 +206,14 @@ impl Context {
             gates,
             wake,
             pool_claims: Joined::default(),
+            grounds: Joined::default(),
             slices: Joined::default(),
             reads: Batched::default(),
             of_gangs: OfGangs::default(),
             necrology: Necrology::default(),
             stall: Stall::default(),
             turns: AtomicU64::new(0),
-            price_falls: AtomicU64::new(0),
+            better_offers: AtomicU64::new(0),
         }
     }
 
@@ -300,7 +304,7 @@ impl Context {
     /// those that are refused if anything costs less.
     pub fn take_market(&self, market: Market) {
         let news = self.of_gangs.ledger.open().take_market(market);
-        self.price_falls.fetch_add(u64::from(news.is_cheaper), Ordering::SeqCst);
+        self.count_better_offer(news.is_cheaper);
         if news.eased {
             self.next_turn();
         } else if news.is_cheaper {
@@ -308,9 +312,15 @@ impl Context {
         }
     }
 
-    /// How often prices have fallen.
-    pub(super) fn price_falls(&self) -> u64 {
-        self.price_falls.load(Ordering::SeqCst)
+    /// Counts, where that is so, that a price has fallen or that the size of a type has become known: a gang that was refused
+    /// may have a plan now.
+    pub(super) fn count_better_offer(&self, is_better: bool) {
+        self.better_offers.fetch_add(u64::from(is_better), Ordering::SeqCst);
+    }
+
+    /// How often that was so.
+    pub(super) fn better_offers(&self) -> u64 {
+        self.better_offers.load(Ordering::SeqCst)
     }
 
     /// Gangs that wait for another's turn, or for anything else that plans are made from, are looked at.

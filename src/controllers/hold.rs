@@ -2,11 +2,12 @@
 //! stays until they are gone and its last transition is recorded.
 //!
 //! Rule: it never outlasts what it is for. Whoever finds it where nothing is held takes it off, with the
-//! flag or without; and a Workload that is being deleted is let go after [`PATIENCE`] whatever is left,
+//! flag or without, but for what may be another Setu's; and a Workload that is being deleted is let go after [`PATIENCE`] whatever is left,
 //! because the nodes are swept without it.
 
 use super::context::Context;
 use super::gang::Looked;
+use super::others::Others;
 use crate::api::Workload;
 use crate::effects::handover::{Annotations, hold_workload, release_workload};
 use crate::error::Error;
@@ -41,13 +42,14 @@ pub async fn let_go(
     context: &Context,
     workload: &Workload,
     looks: &[Looked],
+    others: Others,
 ) -> Result<Option<Timestamp>, Error> {
     if !is_held(workload) {
         return Ok(None);
     }
     let has_nodes = looks.iter().any(|look| look.holds);
     let wanted = context.options.workload_finalizer && may_get_nodes(workload);
-    if wanted || has_nodes {
+    if wanted || has_nodes || others.may_hold {
         return Ok(end(workload));
     }
     release_workload(client_of(context, workload), workload, Annotations::Keep).await?;

@@ -1,12 +1,13 @@
 //! Makes the plan of a gang from the stores, under the ledger's lock.
 
 use super::context::Context;
+use super::grounds::Grounds;
 use super::ledger::LedgerPages;
 use super::traffic;
 use crate::api::parameters::{PackingMode, Pinning};
 use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
-use crate::api::{ClusterQueue, Namespace, NodeClaim, NodePool, ResourceFlavor, Workload};
+use crate::api::{ClusterQueue, Namespace, NodeClaim, NodePool, Workload};
 use crate::effects::events::Moment;
 use crate::gang::identity::gang_of;
 use crate::gang::notice::Notice;
@@ -121,17 +122,6 @@ pub struct Known<'a> {
     pub grounds: Option<&'a Grounds>,
 }
 
-/// What mostly keeps a gang from its plan, as the API server has it.
-#[derive(Clone, Debug)]
-pub struct Grounds {
-    /// All NodePools.
-    pub pools: Vec<Arc<NodePool>>,
-    /// All ClusterQueues.
-    pub queues: Vec<Arc<ClusterQueue>>,
-    /// All ResourceFlavors.
-    pub flavors: Vec<Arc<ResourceFlavor>>,
-}
-
 /// Plans for the gang of this id, with the turn on short NodePools respected.
 pub fn outcome(
     context: &Context,
@@ -144,7 +134,7 @@ pub fn outcome(
     let now = context.now();
     for claim in known.claims {
         if let Some(shape) = Shape::of_claim(claim, now) {
-            pages.learn(shape);
+            context.count_better_offer(pages.learn(shape));
         }
     }
     // While its claims are created, and while it is mended, what is learnt meanwhile must not change the plan of a
@@ -157,10 +147,13 @@ pub fn outcome(
     let reserved = pages.others(gang);
     let counted = not_reserved(known.claims, &reserved);
     let stores = &context.stores;
-    let (pools, queues, flavors) = match known.grounds {
-        Some(read) => (read.pools.clone(), read.queues.clone(), read.flavors.clone()),
-        None => (stores.pools.state(), stores.queues.state(), stores.flavors.state()),
-    };
+    let Grounds { pools, queues, flavors, runtime_classes } =
+        known.grounds.cloned().unwrap_or_else(|| Grounds {
+            pools: stores.pools.state(),
+            queues: stores.queues.state(),
+            flavors: stores.flavors.state(),
+            runtime_classes: stores.runtime_classes.state(),
+        });
     let granted = workload.admission().map(|admission| admission.cluster_queue.as_str());
     let queue = queues.iter().find(|queue| queue.metadata.name.as_deref() == granted && granted.is_some());
     let settings = context.policies.settings();
@@ -176,7 +169,7 @@ pub fn outcome(
         node_pools: &pools,
         daemon_sets: &context.stores.daemon_sets.state(),
         limit_ranges: &limit_ranges(context, workload),
-        runtime_classes: &context.stores.runtime_classes.state(),
+        runtime_classes: &runtime_classes,
         device_classes: &context.stores.device_classes.state(),
         storage: known.storage,
         pool_claims: &counted,

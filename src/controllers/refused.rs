@@ -10,10 +10,12 @@
 
 use super::context::Context;
 use super::gang::Looked;
+use super::others::Others;
 use crate::api::{ClusterQueue, Workload};
 use crate::effects::requeued::{self, Queueing};
 use crate::error::Error;
 use crate::gang::Refusal;
+use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
 use kube::{Resource, ResourceExt};
@@ -72,7 +74,8 @@ impl Refused {
         now: Timestamp,
     ) -> Option<Refusal> {
         let entry = self.0.get(gang)?;
-        let is_same = entry.workload.metadata.generation == workload.metadata.generation;
+        let is_same = entry.workload.metadata.generation == workload.metadata.generation
+            && overrides(&entry.workload).eq(overrides(workload));
         let stands = entry.refusal.until > now && is_same && entry.causes.reserved == causes.reserved;
         if !stands {
             return self.0.remove(gang).and(None);
@@ -149,7 +152,7 @@ impl Context {
     /// A digest of what plans are made from.
     fn planned_from(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
-        (self.policies.revision(), self.price_falls()).hash(&mut hasher);
+        (self.policies.revision(), self.better_offers()).hash(&mut hasher);
         let stores = &self.stores;
         by_generation(stores.pools.state(), &mut hasher);
         by_generation(stores.daemon_sets.state(), &mut hasher);
@@ -176,15 +179,27 @@ impl Context {
 
 /// Takes a Workload out of Kueue's queue, or puts it back, as the looks at its gangs want it. Called after its checks are
 /// written, so that one that is back in the queue is not at once refused for what its check says.
-pub(super) async fn queue(context: &Context, workload: &mut Workload, looks: &[Looked]) -> Result<(), Error> {
+pub(super) async fn queue(
+    context: &Context,
+    workload: &mut Workload,
+    looks: &[Looked],
+    others: Others,
+) -> Result<(), Error> {
     let is_kept_out = looks.iter().any(|look| look.queueing == Queueing::KeptOut);
     let wanted = if is_kept_out { Queueing::KeptOut } else { Queueing::Allowed };
-    if wanted != Queueing::of(workload) {
+    // Another Setu that keeps it out puts it back itself.
+    let may_write = is_kept_out || !others.may_refuse;
+    if may_write && wanted != Queueing::of(workload) {
         let client = context.client_of(workload.metadata.uid.as_deref().unwrap_or_default());
         *workload = requeued::apply(client, workload, wanted, context.now()).await?;
         context.of_gangs.own_writes.note(workload);
     }
     Ok(())
+}
+
+/// The annotations by which a Workload changes its policy, which do not count in its generation.
+fn overrides(workload: &Workload) -> impl Iterator<Item = (&String, &String)> {
+    workload.annotations().iter().filter(|(key, _)| key.starts_with(names::JOB_OVERRIDE_PREFIX))
 }
 
 /// Objects whose status says nothing that a refusal depends on.

@@ -5,6 +5,7 @@ use super::context::Context;
 use super::gang::{Gang, LeftAlone, Looked};
 use super::hold;
 use super::memory::{Freshness, lock};
+use super::others::Others;
 use super::queue::{Action, Key};
 use super::refused;
 use crate::api::workload::{CheckState, Verdict};
@@ -65,9 +66,10 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let checks = our_checks(&workload, &context);
     let mut looks = Vec::new();
     let mut workload = (*workload).clone();
+    let others = Others::of(&workload, &context);
     if checks.is_empty() {
-        refused::queue(&context, &mut workload, &looks).await?;
-        hold::let_go(&context, &workload, &looks).await?;
+        refused::queue(&context, &mut workload, &looks, others).await?;
+        hold::let_go(&context, &workload, &looks, others).await?;
         context.of_gangs.waiting.served(&key, began);
         return Ok(Action::await_change());
     }
@@ -84,9 +86,9 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     }
     let later = tell(&context, &mut workload, &looks, context.of_gangs.waiting.since(&key)).await?;
     if !left_alone {
-        refused::queue(&context, &mut workload, &looks).await?;
+        refused::queue(&context, &mut workload, &looks, others).await?;
     }
-    let let_go = if left_alone { None } else { hold::let_go(&context, &workload, &looks).await? };
+    let let_go = if left_alone { None } else { hold::let_go(&context, &workload, &looks, others).await? };
     context.of_gangs.waiting.served(&key, began);
     lock(&context.of_gangs.failures).remove(&workload.uid().unwrap_or_default());
     Ok(next_look(&context, &looks, later.into_iter().chain(let_go).min())

@@ -19,7 +19,7 @@ use super::state::{State, Then};
 use super::way::Way;
 use crate::api::parameters::{Compat, OnNodeLost, Release};
 use crate::api::workload::Verdict;
-use crate::plan::{ObstacleReason, Outcome, Plan};
+use crate::plan::{Obstacle, ObstacleReason, Outcome, Plan};
 use crate::planted::planted;
 use jiff::Timestamp;
 
@@ -149,11 +149,16 @@ fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
             return Some(Reading::LookAgain);
         }
         Outcome::Provision(plan) => planned(plan),
-        Outcome::Never(obstacle) => Event::Impossible(Failure::of_obstacle(obstacle)),
         Outcome::Refuse(_) if facts.refusal.is_some_and(|refusal| refusal.again_at > facts.now) => {
             return None;
         }
-        Outcome::Refuse(_) if facts.sight == Sight::Cached => return Some(Reading::LookAgain),
+        Outcome::Never(_) | Outcome::Refuse(_) if facts.sight == Sight::Cached => {
+            return Some(Reading::LookAgain);
+        }
+        Outcome::Never(obstacle) => Event::Impossible(Failure::of_obstacle(obstacle)),
+        Outcome::Refuse(obstacle) if journal.memory.way.choice > 0 => {
+            return Some(failed(facts, of_last_tiers(journal, obstacle)));
+        }
         Outcome::Refuse(obstacle) => Event::Refused(Failure::of_obstacle(obstacle)),
         Outcome::Wait(obstacle) if obstacle.reason.may_last() => return None,
         Outcome::Wait(obstacle) if expired(journal, facts) || rounds::is_through(journal, facts) => {
@@ -162,6 +167,14 @@ fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
         Outcome::Wait(_) => return None,
     };
     Some(Reading::Events(vec![event]))
+}
+
+/// Why a gang fails that the tiers which are left refuse. Those before them ran out of capacity, which passes, so the gang
+/// itself is not refused.
+fn of_last_tiers(journal: &Journal, obstacle: &Obstacle) -> Failure {
+    let before = journal.memory.last_failure.as_ref().map(|last| format!("; the tiers before: {last}"));
+    let message = format!("{}{}", obstacle.message, before.unwrap_or_default());
+    Failure::of_obstacle(&Obstacle { message, ..obstacle.clone() })
 }
 
 fn planned(plan: &Plan) -> Event {

@@ -85,7 +85,9 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
         }
         let spec = runtime::completed(&pod_set.template.spec, cluster.runtime_classes, &pod_set.name)?;
         if let Some(obstacle) = contradiction(&pod_set.name, &spec) {
-            return Err(Outcome::Never(obstacle));
+            // A RuntimeClass, unlike the pods, may be changed.
+            let by_class = matches!(spec, Cow::Owned(_));
+            return Err(if by_class { Outcome::Refuse(obstacle) } else { Outcome::Never(obstacle) });
         }
         let flavors = flavors(cluster.flavors, request.workload, &pod_set.name).map_err(Outcome::Wait)?;
         let each = each(cluster, pod_set).map_err(Outcome::Wait)?;

@@ -33,7 +33,7 @@ pub fn completed<'a>(
     for (key, value) in scheduling.node_selector.iter().flatten() {
         let own = spec.node_selector.entry(key.clone()).or_insert_with(|| value.clone());
         if own != value {
-            return Err(Outcome::Never(Obstacle::new(
+            return Err(Outcome::Refuse(Obstacle::new(
                 ObstacleReason::RequirementsClash,
                 format!(
                     "pod set {pod_set} contradicts itself: its nodeSelector wants {key} {own}, and its RuntimeClass {name} \

@@ -83,6 +83,8 @@ pub struct Start {
     pub skew: SignedDuration,
     /// Which replica of the API server answers it.
     pub api_replica: usize,
+    /// The controller name it answers to, if not the cluster's.
+    pub controller_name: Option<String>,
     /// What it does only where it is asked to.
     pub options: Options,
     /// The election it takes part in; without, it acts whoever else does.
@@ -159,7 +161,7 @@ impl Cluster {
         let mut replica = Replica::start(Parts {
             client,
             clock: self.clock.skewed(start.skew),
-            controller_name: self.controller_name.clone(),
+            controller_name: start.controller_name.clone().unwrap_or_else(|| self.controller_name.clone()),
             options: start.options,
             policy: self.policy.clone().into(),
             telemetry: Telemetry {

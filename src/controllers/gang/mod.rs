@@ -58,7 +58,7 @@ pub struct Gang<'a> {
     our_checks: &'a [String],
     policy: Arc<Policy>,
     policy_fault: Option<crate::plan::Obstacle>,
-    grounds: Grounds,
+    judged_by: JudgedBy,
     journal: Journal,
     /// The annotation as last read or written.
     stored: Option<String>,
@@ -82,7 +82,7 @@ pub struct Gang<'a> {
     /// What the volumes of its pods depend on, once it was read.
     storage: Option<Storage>,
     /// What its plan waits for, once it was read past the caches.
-    read_grounds: Option<plans::Grounds>,
+    read_grounds: Option<Arc<super::grounds::Grounds>>,
     /// Kept nodes that it may take over, once they were read.
     warm: Option<Vec<NodeClaim>>,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.
@@ -126,11 +126,11 @@ pub struct LeftAlone;
 
 /// What a gang is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Grounds {
+enum JudgedBy {
     /// A policy that is known, or the terms of its attempt.
     Known,
     /// The parameters have not been read or are broken, and what the attempt began with is not known.
-    Unread,
+    Nothing,
 }
 
 /// What one pure turn came to.
@@ -206,7 +206,7 @@ impl<'a> Gang<'a> {
             our_checks,
             policy: Arc::default(),
             policy_fault: None,
-            grounds: Grounds::Unread,
+            judged_by: JudgedBy::Nothing,
             journal,
             stored,
             fresh,
@@ -288,6 +288,9 @@ impl<'a> Gang<'a> {
             self.count_gates(workload, &mut pages);
             // What has begun is carried through, whatever the other checks say by then.
             self.plan = self.plan.take().map(|plan| strategy::timed(plan, &self.request(workload)));
+            if !self.rests_on_grounds() {
+                self.sight = Sight::Cached;
+            }
         }
         if matches!(self.plan, Some(Outcome::Provision(_))) {
             pages.refused.forget(&self.id);

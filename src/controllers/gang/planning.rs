@@ -1,12 +1,12 @@
 //! How a gang comes to its plan: the way that it may take, what it has already, and what it must read for it.
 
 use super::Gang;
-use crate::api::{ClusterQueue, NodeClaim, NodePool, ResourceFlavor, Workload};
-use crate::cluster::guard::Guarded;
+use crate::api::{NodeClaim, Workload};
 use crate::controllers::board::{Shortage, ShortageSource};
+use crate::controllers::grounds::Grounds;
 use crate::controllers::ledger::LedgerPages;
 use crate::controllers::{plans, storage, traffic};
-use crate::effects::{call, claims};
+use crate::effects::claims;
 use crate::error::Error;
 use crate::gang::claims::Loss;
 use crate::gang::losses::is_mixed;
@@ -18,11 +18,7 @@ use crate::plan::outcome::{Obstacle, ObstacleReason};
 use crate::plan::{Edited, Outcome, Request, Ways};
 use crate::words::to_the_second;
 use jiff::{SignedDuration, Timestamp};
-use kube::api::ListParams;
-use kube::{Api, Client, Resource};
-use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
 use std::sync::Arc;
 
 /// How long a NodePool that was edited is waited for before another one is taken.
@@ -71,7 +67,7 @@ impl Gang<'_> {
             shapes: None,
             storage: self.storage.as_ref(),
             edited,
-            grounds: self.read_grounds.as_ref(),
+            grounds: self.read_grounds.as_deref(),
         };
         let awaited = pages.awaits_others(self.context.now());
         let short = goes_on.then(|| pages.short(self.context.now()));
@@ -204,10 +200,20 @@ impl Gang<'_> {
         self.context.of_gangs.ledger.open().refused.changed(&self.id, causes).is_some()
     }
 
+    /// Whether what keeps the gang from a plan was read past the caches, so that it can be given up or refused for that. What
+    /// was read of its claims says nothing of it.
+    pub(super) fn rests_on_grounds(&self) -> bool {
+        match &self.plan {
+            Some(Outcome::Wait(_) | Outcome::Never(_)) => self.read_grounds.is_some(),
+            Some(Outcome::Refuse(_)) => self.read_grounds.is_some() && self.causes.is_some(),
+            Some(Outcome::Provision(_) | Outcome::NothingNeeded(_)) | None => true,
+        }
+    }
+
     /// Reads what keeps the gang from a plan past the caches, before it is given up or refused for that.
     pub(super) async fn fetch_grounds(&mut self, workload: &Workload) -> Result<(), Error> {
         match (&self.journal.state, &self.plan) {
-            (State::Validating, Some(Outcome::Wait(_))) => {}
+            (State::Validating, Some(Outcome::Wait(_) | Outcome::Never(_))) => {}
             (State::Validating, Some(Outcome::Refuse(_))) => {
                 // What changes from now on may allow the gang.
                 self.causes = Some(self.context.causes_of_refusal(workload));
@@ -215,12 +221,8 @@ impl Gang<'_> {
             }
             _ => return Ok(()),
         }
-        let (pools, queues, flavors) = tokio::try_join!(
-            all::<NodePool>("listing NodePools", self.client),
-            all::<ClusterQueue>("listing ClusterQueues", self.client),
-            all::<ResourceFlavor>("listing ResourceFlavors", self.client),
-        )?;
-        self.read_grounds = Some(plans::Grounds { pools, queues, flavors });
+        let read = async { Grounds::read(self.client).await.map(Arc::new) };
+        self.read_grounds = Some(self.context.grounds.read((), read).await?);
         Ok(())
     }
 
@@ -240,16 +242,6 @@ impl Gang<'_> {
         }
         Ok(())
     }
-}
-
-/// All objects of a kind that can be read, past the caches.
-async fn all<K>(what: &'static str, client: &Client) -> Result<Vec<Arc<K>>, Error>
-where
-    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
-{
-    let api: Api<Guarded<K>> = Api::all(client.clone());
-    let list = call(what, "", api.list(&ListParams::default())).await?;
-    Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).map(Arc::new).collect())
 }
 
 /// What of these offerings ran out, and until when that is remembered; empty if nothing of them is.

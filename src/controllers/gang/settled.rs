@@ -3,7 +3,7 @@
 //! Rule: while the parameters cannot be read, a gang in flight is judged by its terms, and without them nothing
 //! is decided that depends on a policy.
 
-use super::{Gang, Grounds};
+use super::{Gang, JudgedBy};
 use crate::api::Workload;
 use crate::controllers::context::Context;
 use crate::controllers::plans;
@@ -23,7 +23,7 @@ impl Gang<'_> {
         if self.journal.state.is_in_flight()
             && let Some(kept) = attempts.of(&self.id, attempt)
         {
-            (self.policy, self.policy_fault, self.grounds) = (kept, None, Grounds::Known);
+            (self.policy, self.policy_fault, self.judged_by) = (kept, None, JudgedBy::Known);
         } else {
             let (policy, fault) = plans::policy(self.context, workload, &self.identity.check);
             let terms = vouched(&self.journal, &self.claims).filter(|_| self.journal.state.is_in_flight());
@@ -33,7 +33,7 @@ impl Gang<'_> {
                 None if self.journal.state.is_in_flight() && !known => unlimited(policy),
                 None => policy,
             };
-            self.grounds = if known { Grounds::Known } else { Grounds::Unread };
+            self.judged_by = if known { JudgedBy::Known } else { JudgedBy::Nothing };
             (self.policy, self.policy_fault) = (Arc::new(policy), fault.err());
             if !self.journal.state.is_in_flight() {
                 attempts.forget(&self.id);
@@ -50,7 +50,7 @@ impl Gang<'_> {
     /// Holds the deadline to what the gang is judged by. While that is not known, it stays as it is.
     pub(super) fn bound_deadline(&mut self) {
         let waits = self.journal.state == State::Validating && self.journal.memory.deadline.is_none();
-        if self.grounds == Grounds::Known || waits {
+        if self.judged_by == JudgedBy::Known || waits {
             self.journal.bound_deadline(self.context.now(), self.policy.deadlines.gang.signed());
         }
     }
@@ -95,7 +95,7 @@ impl Gang<'_> {
 
     /// Whether it is in flight, and nothing is known of what it is judged by.
     pub(super) fn is_undecided(&self) -> bool {
-        self.journal.state.is_in_flight() && self.grounds == Grounds::Unread
+        self.journal.state.is_in_flight() && self.judged_by == JudgedBy::Nothing
     }
 }
 
