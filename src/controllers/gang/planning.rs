@@ -221,7 +221,7 @@ impl Gang<'_> {
             }
             _ => return Ok(()),
         }
-        let read = async { Grounds::read(self.client).await.map(Arc::new) };
+        let read = async { Box::pin(Grounds::read(self.client)).await.map(Arc::new) };
         self.read_grounds = Some(self.context.grounds.read((), read).await?);
         Ok(())
     }

@@ -14,6 +14,9 @@ pub const SETS: [(&str, Option<&str>); 3] =
 /// A name and a network of its own, which nobody installs here.
 pub const HOST: (&str, Option<&str>) = ("host", Some("ci/host-values.yaml"));
 
+/// Where the chart has its ClusterRole.
+const RIGHTS: &str = "templates/rbac.yaml";
+
 /// The repository's root.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
