@@ -828,6 +828,27 @@ async fn a_claim_that_cannot_be_deleted_holds_the_quota_for_ten_minutes() {
     stage.until("it is told of", 60, told).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn claims_that_setu_may_not_delete_hold_the_quota_for_ten_minutes() {
+    let policy = "{retry: {inCheck: {limit: 0}}, deadlines: {register: 5s}}";
+    let stage = Stage::new(Options::default(), policy);
+    world::weather(&stage.admin, &json!([{"nodePool": ID, "registrationDelay": "1h"}]));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    stage.cluster.denials.begin(Denial::Deletes);
+    stage.job("gang", &queued());
+    stage.until("it takes its nodes back", 60, |s| s.is_in("gang", "RollingBack")).await;
+    tokio::time::sleep(Duration::from_mins(8)).await;
+    assert!(stage.is("gang", "QuotaReserved"), "{}", stage.says("gang"));
+    stage.until("the quota is given back", 300, |s| s.says("gang").contains("\"to\":\"Yielded\"")).await;
+    let told = |s: &Stage| s.entry("gang")["message"].to_string().contains("and Setu's rights");
+    stage.until("it is told of", 60, told).await;
+    world::calm(&stage.admin);
+    stage.cluster.denials.end();
+    stage
+        .until("they go", 120, |s| s.claims().iter().all(|c| !c["metadata"]["deletionTimestamp"].is_null()))
+        .await;
+}
+
 /// What a gang goes through before it runs.
 #[derive(Clone, Copy)]
 enum Before {

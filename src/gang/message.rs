@@ -130,8 +130,8 @@ fn stuck(journal: &Journal, facts: &Facts<'_>) -> String {
     let more = all().count().saturating_sub(1);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     format!(
-        ". NodeClaim {}{more} of an earlier attempt cannot be deleted: see its finalizers, and the \
-         PodDisruptionBudgets of pods on its node",
+        ". NodeClaim {}{more} of an earlier attempt cannot be deleted: see its finalizers, the \
+         PodDisruptionBudgets of pods on its node, and Setu's rights",
         first.name
     )
 }

@@ -6,11 +6,13 @@ use crate::api::{NodeClaim, Workload};
 use crate::effects::events::Moment;
 use crate::effects::journal::Guard;
 use crate::effects::{claims, handover, journal as journal_write};
-use crate::error::Error;
+use crate::error::{Class, Error};
 use crate::gang::custody::{Parting, parting};
 use crate::gang::late::is_late;
 use crate::gang::losses::is_mixed;
-use crate::gang::{Effect, Event, Failure, FailureClass, Reservation, Sight, State, decide, message, notice};
+use crate::gang::{
+    Effect, Event, Failure, FailureClass, Reservation, Sight, State, StateName, decide, message, notice,
+};
 use crate::names;
 use crate::plan::{Outcome, Plan};
 use crate::planted::planted;
@@ -45,13 +47,20 @@ impl Gang<'_> {
             journal_write::confirm(self.client, workload, &self.entry(&text, "")).await?;
         }
         // What was read before a write says nothing about the time after it.
-        self.sight = Sight::Cached;
+        let sight = std::mem::replace(&mut self.sight, Sight::Cached);
+        let mut writes = false;
         for effect in effects {
             match effect {
-                Effect::CreateClaims(slots) if committed.is_ok() => self.create(workload, &slots).await?,
+                Effect::CreateClaims(slots) if committed.is_ok() => {
+                    writes = true;
+                    self.create(workload, &slots).await?;
+                }
                 Effect::CreateClaims(_) => {}
-                Effect::DeleteClaims(names) => self.part(workload, &names).await?,
+                Effect::DeleteClaims(names) => writes |= self.part(workload, &names).await?,
             }
+        }
+        if !writes {
+            self.sight = sight;
         }
         committed
     }
@@ -100,8 +109,8 @@ impl Gang<'_> {
         }
     }
 
-    /// Parts with the claims of these names, in the way that the policy says.
-    async fn part(&mut self, workload: &Workload, names: &[String]) -> Result<(), Error> {
+    /// Parts with the claims of these names, in the way that the policy says. Returns whether it may part with any.
+    async fn part(&mut self, workload: &Workload, names: &[String]) -> Result<bool, Error> {
         if self.policy.release != Release::Delete {
             // A cache may still show as the gang's what it has parted with, and is another's by now.
             self.look_again(workload).await?;
@@ -135,7 +144,7 @@ impl Gang<'_> {
         }
         let is_forbidden = |c: &NodeClaim| forbidden.iter().any(|f| f.uid() == c.uid());
         self.claims.retain(|c| !stays.contains(&c.name_any()) || is_forbidden(c));
-        deleted
+        Ok(deleted? || !stays.is_empty())
     }
 
     /// Deletes what Setu may neither hand back nor keep, for nobody else would ever take it away.
@@ -147,21 +156,32 @@ impl Gang<'_> {
         self.context.events.publish(workload, moment, &notice::of_forbidden(nodes));
         let names: Vec<String> = claims.iter().map(ResourceExt::name_any).collect();
         let uids = claims.iter().map(|c| c.uid().unwrap_or_default());
-        self.delete(&names, names.iter().cloned().zip(uids).collect()).await
+        self.delete(&names, names.iter().cloned().zip(uids).collect()).await?;
+        Ok(())
     }
 
-    async fn delete(&mut self, names: &[String], targets: Vec<(String, String)>) -> Result<(), Error> {
+    /// Deletes claims. Returns whether it may.
+    async fn delete(&mut self, names: &[String], targets: Vec<(String, String)>) -> Result<bool, Error> {
         let noted = |name: &str, uid: &str| self.context.necrology.deleted(name, uid);
         let (gone, error) = claims::delete_all(self.client, targets, noted).await;
-        if let Some(error) = error {
-            return Err(error);
-        }
+        // Whoever may not delete them now may not at the next look either: they are like claims that cannot go, since the gang
+        // began to take them back.
+        let (since, may) = match error {
+            None => (self.context.now(), true),
+            Some(error) if error.class() == Class::Refused => {
+                tracing::warn!(workload = self.identity.workload_ref(), error = %error, "may not delete a NodeClaim");
+                let rolled_back =
+                    self.journal.history.iter().rev().find(|step| step.to == StateName::RollingBack);
+                (rolled_back.map_or(self.journal.entered_at, |step| step.at), false)
+            }
+            Some(error) => return Err(error),
+        };
         self.claims.retain(|c| !gone.contains(&c.name_any()));
-        let now = Time(self.context.now());
+        let since = Time(since);
         for claim in self.claims.iter_mut().filter(|c| names.contains(&c.name_any())) {
-            claim.metadata.deletion_timestamp.get_or_insert(now.clone());
+            claim.metadata.deletion_timestamp.get_or_insert(since.clone());
         }
-        Ok(())
+        Ok(may)
     }
 
     /// The NodeClaim of one slot. What differs between slots that are alike is in its name and annotations only.
