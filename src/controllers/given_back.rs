@@ -88,6 +88,7 @@ mod tests {
             most: ResourceList::new(),
             or_more: 0,
             counted: BTreeSet::new(),
+            untold: BTreeSet::new(),
             drawn: BTreeMap::new(),
         }
     }

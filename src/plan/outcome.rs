@@ -235,6 +235,8 @@ pub struct Most {
     pub or_more: bool,
     /// The device of which it cannot have more even so: its requirements say how many there are.
     pub counted: Option<String>,
+    /// Resources of every node of which a type that it may be of does not tell how much it has.
+    pub untold: BTreeSet<String>,
 }
 
 /// Pods of one pod set on one node.

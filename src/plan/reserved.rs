@@ -20,6 +20,8 @@ pub struct Reservation {
     pub or_more: u32,
     /// The devices of which these cannot have more even so.
     pub counted: BTreeSet<String>,
+    /// Resources of every node of which nobody tells how much some of these have.
+    pub untold: BTreeSet<String>,
     /// Nodes by the ids of the capacity reservations that they may be launched into, without those that need none.
     pub drawn: BTreeMap<BTreeSet<String>, u32>,
 }
@@ -32,12 +34,14 @@ impl Plan {
             let most = resources::times(&slot.most.resources, count);
             let or_more = if slot.most.or_more { count } else { 0 };
             let counted: BTreeSet<String> = slot.most.counted.iter().cloned().collect();
+            let untold = slot.most.untold.clone();
             let ids = reservations::ids(&slot.template);
             let drawn = BTreeMap::from_iter((!ids.is_empty()).then_some((ids, count)));
             match all.iter_mut().find(|r| r.node_pool == slot.node_pool) {
                 Some(r) => {
                     r.nodes = r.nodes.saturating_add(count);
                     r.most = resources::sum(&r.most, &most);
+                    r.untold.extend(untold);
                     for (ids, nodes) in drawn {
                         let all = r.drawn.entry(ids).or_default();
                         *all = all.saturating_add(nodes);
@@ -54,6 +58,7 @@ impl Plan {
                     most,
                     or_more,
                     counted,
+                    untold,
                     drawn,
                 }),
             }

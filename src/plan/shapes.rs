@@ -26,6 +26,8 @@ use std::sync::Arc;
 const PODS: u32 = 110;
 /// What pods ask for of a node's disk.
 pub const DISK: &str = "ephemeral-storage";
+/// Resources that every node has, whatever is said of it.
+const OF_EVERY_NODE: [&str; 4] = ["cpu", "memory", DISK, "pods"];
 /// Disk of a node whose NodeClass says how large it is, and is not read: any pod fits, and how many do nobody knows.
 const ANY_DISK: &str = "1Ei";
 /// The part of the memory that is left free where only the provider's estimate is known.
@@ -129,6 +131,13 @@ impl Shape {
     /// What a node counts with in the limits of its NodePool, as Karpenter counts.
     pub fn counts_with(&self) -> ResourceList {
         resources::max(&self.allocatable, &self.capacity)
+    }
+
+    /// What every node has and of which this does not say how much: limits that name it cannot be kept by it.
+    pub fn untold(&self) -> impl Iterator<Item = &'static str> {
+        OF_EVERY_NODE
+            .into_iter()
+            .filter(|key| !self.allocatable.contains_key(*key) && !self.capacity.contains_key(*key))
     }
 
     fn seen(labels: &BTreeMap<String, String>, allocatable: &ResourceList, source: Source) -> Option<Self> {

@@ -19,7 +19,7 @@ pub struct Gates {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<Gate>,
     /// What is done where a NodePool limit or a bound of the budget names an amount that is not known of the nodes, because
-    /// nothing is known of an instance type that they may be of.
+    /// nothing, or too little, is known of an instance type that they may be of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unknown: Option<Unknown>,
     /// Quota of the ClusterQueue. Kueue has reserved it already, so this only finds what does not add up.

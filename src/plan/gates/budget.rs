@@ -1,5 +1,6 @@
 //! What one gang may take: nodes, resources and money an hour.
 
+use super::unknown::Unknown;
 use super::{Answer, Gate, Report};
 use crate::api::amount::{Money, Price};
 use crate::api::pod::ResourceList;
@@ -63,21 +64,14 @@ fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> Report {
     let total = all.iter().fold(ResourceList::new(), |t, r| sum(&t, &r.most));
     let bounded: ResourceList = total.into_iter().filter(|(key, _)| most.contains_key(key)).collect();
     let short = first_short(&bounded, most);
+    let is_kwok = plan.slots.iter().all(|slot| slot.template.spec.node_class_ref.is_kwok());
     let Some(key) = short.or_else(|| bounded.keys().next().map(String::as_str)) else {
         let words = "the gang takes nothing that gates.budget.maxResources bounds";
-        return Report::of(Gate::Budget, "").allow(words);
+        let report = Report::of(Gate::Budget, "").allow(words);
+        return Unknown::of(&all, most, |_| false).qualify(report, is_kwok, policy.unknown);
     };
     let report = within(short.is_none(), &format!("{} {key}", shown(&bounded, key)), &shown(most, key));
-    let or_more = all.iter().map(|r| r.or_more).fold(0, u32::saturating_add);
-    let is_unknown = |key: &String| all.iter().any(|r| r.or_more > 0 && !r.counted.contains(key));
-    let unknown: Vec<&str> = most.keys().filter(|key| is_unknown(key)).map(String::as_str).collect();
-    if report.answer != Answer::Allow || unknown.is_empty() {
-        return report;
-    }
-    if plan.slots.iter().all(|slot| slot.template.spec.node_class_ref.is_kwok()) {
-        return report.unless_larger(or_more, &unknown);
-    }
-    report.not_known(or_more, &unknown, policy.unknown)
+    Unknown::of(&all, most, |_| true).qualify(report, is_kwok, policy.unknown)
 }
 
 fn of_money(plan: &Plan, most: Price) -> Report {
@@ -159,6 +153,25 @@ mod tests {
         let plan = world(&json!({"maxResources": {"example.com/nic": 4}})).provisioned();
         let report = plan.reports.iter().find(|r| r.gate == Gate::Budget).unwrap();
         assert_eq!(report.message, "the gang takes nothing that gates.budget.maxResources bounds");
+    }
+
+    #[test]
+    fn a_bound_on_what_every_node_has_and_no_shape_tells_is_not_said_to_be_kept() {
+        let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+        let requirements =
+            json!([{"key": crate::names::INSTANCE_TYPE, "operator": "In", "values": ["g6.xlarge"]}]);
+        let spec = json!({"nodeClassRef": class, "requirements": requirements});
+        for bounds in [json!({"ephemeral-storage": "1Ti"}), json!({"ephemeral-storage": "1Ti", "cpu": 100})] {
+            let mut world = world(&json!({"maxResources": bounds}));
+            world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
+            let (reason, message) = world.obstacle();
+            assert_eq!(reason, ObstacleReason::AmountUnknown);
+            assert!(message.contains("nobody says how much ephemeral-storage 2 nodes may have"), "{message}");
+            world.policy.unknown = crate::api::parameters::Unknown::Warn;
+            let plan = world.provisioned();
+            let report = plan.reports.iter().find(|r| r.gate == Gate::Budget).unwrap();
+            assert_eq!(report.answer, Answer::Warn);
+        }
     }
 
     #[test]

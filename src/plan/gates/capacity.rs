@@ -1,6 +1,7 @@
 //! NodePool limits. Karpenter checks them only for claims it makes itself, so they are checked here, with
 //! everything counted that exists or is about to.
 
+use super::unknown::Unknown;
 use super::{Answer, Gate, Report};
 use crate::api::node_claim::NodeClaimSpec;
 use crate::api::pod::ResourceList;
@@ -14,7 +15,7 @@ use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation, Slot, war
 use crate::policy::Policy;
 use crate::words::counted;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The key under which a NodePool limits the number of its nodes.
@@ -76,24 +77,13 @@ enum Whose {
 }
 
 fn allowed(report: Report, pool: &NodePool, wanted: &Reservation, policy: &Policy) -> Report {
-    let limits = pool.spec.limits.as_ref();
     let more = format!("{} of NodePool {}", counted(wanted.nodes, "more node"), wanted.node_pool);
-    if limits.is_none_or(BTreeMap::is_empty) {
+    let Some(limits) = pool.spec.limits.as_ref().filter(|limits| !limits.is_empty()) else {
         return report.allow(format!("{more}, which has no limits"));
-    }
-    let bounded = limits.into_iter().flat_map(BTreeMap::keys).filter(|key| *key != NODES);
-    let unknown: Vec<&str> = bounded
-        .filter(|key| wanted.or_more > 0 && !wanted.counted.contains(*key))
-        .map(String::as_str)
-        .collect();
-    if unknown.is_empty() {
-        return report.allow(format!("{more}, within its limits"));
-    }
-    // Its nodes are made of nothing.
-    if pool.spec.template.spec.node_class_ref.is_kwok() {
-        return report.allow(format!("{more}, within its limits")).unless_larger(wanted.or_more, &unknown);
-    }
-    report.not_known(wanted.or_more, &unknown, policy.unknown)
+    };
+    let report = report.allow(format!("{more}, within its limits"));
+    let unknown = Unknown::of(std::slice::from_ref(wanted), limits, |key| key != NODES);
+    unknown.qualify(report, pool.spec.template.spec.node_class_ref.is_kwok(), policy.unknown)
 }
 
 fn over_limit(
@@ -246,6 +236,7 @@ mod tests {
     use crate::plan::Outcome;
     use crate::plan::fixtures::{World, object, patched, pool};
     use serde_json::{Value, json};
+    use std::collections::BTreeMap;
 
     fn world(limits: &Value) -> World {
         World { pools: vec![pool("gpu", &json!({"spec": {"limits": limits}}))], ..World::new() }
@@ -388,6 +379,43 @@ mod tests {
             "16",
             "the count is stated"
         );
+    }
+
+    #[test]
+    fn disk_or_pods_that_no_shape_tells_are_not_known_and_those_that_one_tells_are_counted() {
+        let is = |name: &str| json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": [name]}]);
+        let of = |group: &str, name: &str, limits: &Value| {
+            let class = json!({"group": group, "kind": "any", "name": "default"});
+            let template = json!({"spec": {"requirements": is(name), "nodeClassRef": class}});
+            let pools = vec![pool("gpu", &json!({"spec": {"limits": limits, "template": template}}))];
+            World { pools, ..World::new() }
+        };
+        let (aws, azure) = ("karpenter.k8s.aws", "karpenter.azure.com");
+        let one = "Standard_NC4as_T4_v3";
+        for (group, name, resource) in
+            [(aws, "g6.xlarge", "ephemeral-storage"), (azure, one, "ephemeral-storage"), (azure, one, "pods")]
+        {
+            let mut world = of(group, name, &json!({resource: "500", "cpu": "500"}));
+            let (reason, message) = world.obstacle();
+            assert_eq!(reason, ObstacleReason::AmountUnknown, "{resource} of {name}");
+            let words = format!("nobody says how much {resource} 2 nodes may have, so it cannot be compared");
+            assert!(message.contains(&words), "{message}");
+            let survey = crate::plan::survey(&world.cluster(), &world.request()).unwrap();
+            let report = survey[0].reports.iter().find(|r| r.gate == Gate::Capacity).unwrap();
+            assert_eq!((report.answer, report.is_closed()), (Answer::Unknown, true));
+            world.policy.unknown = parameters::Unknown::Warn;
+            assert!(world.provisioned().notes.iter().any(|note| note.contains(&words)));
+        }
+        let counted = of(aws, "g6.xlarge", &json!({"pods": "115"})).obstacle();
+        assert_eq!(counted.0, ObstacleReason::LimitTooSmall, "of EC2 the catalogue tells: {}", counted.1);
+        let mut stated = of(azure, one, &json!({"pods": "60"}));
+        let shape = json!({"instanceType": one,
+            "allocatable": {"cpu": 3, "memory": "20Gi", "pods": 30, "nvidia.com/gpu": 1}});
+        stated.policy.shapes = serde_json::from_value(json!([shape])).unwrap();
+        stated.policy.packing = parameters::PackingMode::PerPod;
+        assert_eq!(stated.provisioned().slots.len(), 2);
+        stated.pools = of(azure, one, &json!({"pods": "59"})).pools;
+        assert_eq!(stated.obstacle().0, ObstacleReason::LimitTooSmall);
     }
 
     /// A NodePool of two types with this limit of GPUs.
@@ -599,6 +627,7 @@ mod tests {
             most: ResourceList::new(),
             or_more: 0,
             counted: BTreeSet::new(),
+            untold: BTreeSet::new(),
             drawn: BTreeMap::new(),
         };
         world.reserved = vec![reserved("g1", "gpu", 9), reserved("g2", "cpu", 9), reserved("g2", "gpu", 1)];

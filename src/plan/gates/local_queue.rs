@@ -4,6 +4,7 @@
 //! those kept for its LocalQueue count once, as its own.
 
 use super::guards::Created;
+use super::unknown::Unknown;
 use super::{Answer, Gate, Report};
 use crate::api::NodeClaim;
 use crate::api::amount::{Money, Price};
@@ -71,7 +72,14 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
     let nodes = bounds.nodes.map(|most| asked.nodes(most));
     let creates =
         bounds.creates_per_hour.map(|most| asked.creates(traffic.queue_last_hour, plan.to_create(), most));
-    let resources = bounds.max_resources.as_ref().map(|most| asked.resources(most));
+    let is_kwok = plan.slots.iter().all(|slot| slot.template.spec.node_class_ref.is_kwok());
+    let resources = bounds.max_resources.as_ref().map(|most| {
+        let takes = |key: &str| {
+            asked.own.iter().any(|held| held.resources.get(key).is_some_and(resources::is_positive))
+        };
+        let unknown = Unknown::of(&plan.reservations(""), most, takes);
+        unknown.qualify(asked.resources(most), is_kwok, request.policy.unknown)
+    });
     let money = bounds.max_hourly_cost.map(|most| asked.money(cluster.prices(request.policy), most));
     nodes.into_iter().chain(creates).chain(resources).chain(money).collect()
 }
@@ -280,6 +288,31 @@ mod tests {
         let Outcome::Provision(plan) = outcome(&world(), &bounds, others) else { panic!("no plan") };
         let words = "the gang takes nothing that guards.perLocalQueue.maxResources bounds";
         assert!(plan.reports.iter().any(|r| r.message == words), "{:?}", plan.reports);
+    }
+
+    #[test]
+    fn an_amount_that_is_not_known_of_the_gangs_nodes_is_not_said_to_be_within_the_bound() {
+        let on = |name: &str| {
+            let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+            let is = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": [name]}]);
+            let template = json!({"spec": {"nodeClassRef": class, "requirements": is}});
+            World { pools: vec![pool("gpu", &json!({"spec": {"template": template}}))], ..World::new() }
+        };
+        let disk: QueueGuards =
+            serde_json::from_value(json!({"maxResources": {"ephemeral-storage": "9Ti"}})).unwrap();
+        let mut world = on("g6.xlarge");
+        let obstacle = waits(outcome(&world, &disk, Vec::new()));
+        assert_eq!(obstacle.reason, ObstacleReason::AmountUnknown);
+        let words = "nobody says how much ephemeral-storage 2 nodes may have";
+        assert!(obstacle.message.contains(words), "{}", obstacle.message);
+        world.policy.unknown = crate::api::parameters::Unknown::Warn;
+        assert!(matches!(outcome(&world, &disk, Vec::new()), Outcome::Provision(_)));
+        let mut open = on("p9.huge");
+        open.pools = vec![pool(
+            "gpu",
+            &json!({"spec": {"template": {"spec": {"nodeClassRef": {"group": "karpenter.gcp.io"}}}}}),
+        )];
+        assert_eq!(waits(outcome(&open, &gpus("4"), Vec::new())).reason, ObstacleReason::AmountUnknown);
     }
 
     #[test]

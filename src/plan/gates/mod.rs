@@ -12,12 +12,11 @@ pub mod placement;
 pub mod quota;
 pub mod readiness;
 pub mod reservations;
+mod unknown;
 
 use super::cost::Cost;
-use super::resources::is_device;
 use super::{Cluster, Obstacle, ObstacleReason, Plan, Request};
 use crate::api::parameters;
-use crate::words::{counted, few};
 use jiff::Timestamp;
 use serde::Serialize;
 use std::fmt;
@@ -128,37 +127,6 @@ impl Report {
     fn answer(mut self, answer: Answer, message: impl Into<String>) -> Self {
         self.answer = answer;
         self.message = message.into();
-        self
-    }
-
-    /// That these amounts of so many of the nodes are not known, so that nobody can tell whether they are within a bound.
-    fn not_known(mut self, nodes: u32, amounts: &[&str], unknown: parameters::Unknown) -> Self {
-        let message = format!(
-            "{} may be of instance types that are not known, so how much {} they have cannot be compared; name instance types \
-             in NodePool or tier, and state what they have under packing.shapes, or set gates.unknown: Warn",
-            counted(nodes, "node"),
-            few(amounts.iter().copied())
-        );
-        self.is_awaited = unknown == parameters::Unknown::Wait;
-        let answer = if self.is_awaited { Answer::Unknown } else { Answer::Warn };
-        self.because(ObstacleReason::AmountUnknown).answer(answer, message)
-    }
-
-    /// With the word that it was reckoned without knowing how large so many of the nodes are. A warning where a bound on
-    /// devices may be passed so.
-    fn unless_larger(mut self, nodes: u32, unknown: &[&str]) -> Self {
-        if nodes > 0 {
-            if unknown.iter().any(|key| is_device(key)) {
-                self = self.because(ObstacleReason::AmountUnknown);
-                self.answer = Answer::Warn;
-            }
-            let nodes = counted(nodes, "node");
-            self.message = format!(
-                "{}, where {nodes} of types that are not known count with no more than is asked of them; name instance types \
-                 in NodePool or tier, and what they have under packing.shapes",
-                self.message
-            );
-        }
         self
     }
 

@@ -172,9 +172,10 @@ impl Site<'_> {
         };
         let listed = !types.is_empty() || self.family.known.is_bounded;
         // Where any type is possible, that a large one is known does not make it likely.
-        let holding = shapes().filter(|_| listed).filter(may_be);
+        let holding = || shapes().filter(|_| listed).filter(may_be);
         let mut most =
-            holding.fold(requests.clone(), |most, shape| resources::max(&most, &shape.counts_with()));
+            holding().fold(requests.clone(), |most, shape| resources::max(&most, &shape.counts_with()));
+        let untold = holding().flat_map(|shape| shape.untold()).map(str::to_owned).collect();
         let is_known = |name: &String| shapes().any(|shape| shape.instance_type == *name);
         let or_more = if types.is_empty() { self.family.known.others } else { !types.iter().all(is_known) };
         let mut counted = None;
@@ -186,6 +187,6 @@ impl Site<'_> {
             most = resources::max(&most, &count);
             counted = Some(key.clone());
         }
-        Most { resources: most, or_more, counted }
+        Most { resources: most, or_more, counted, untold }
     }
 }

@@ -1,0 +1,82 @@
+//! Bounds on amounts that nobody knows of the nodes: what is waited for, or warned of, instead of being taken for small.
+//!
+//! Called by the gates that compare amounts of resources, with what they would allow.
+
+use super::{Answer, Report};
+use crate::api::parameters;
+use crate::api::pod::ResourceList;
+use crate::plan::resources::is_device;
+use crate::plan::{ObstacleReason, Reservation};
+use crate::words::{counted, few};
+
+/// Amounts that a bound names and that are not known of some of the nodes.
+pub struct Unknown<'b> {
+    amounts: Vec<&'b str>,
+    /// Nodes of types of which nothing is known.
+    or_more: u32,
+    /// All nodes.
+    nodes: u32,
+}
+
+impl<'b> Unknown<'b> {
+    /// Those of `bounds` that are not known of what a plan takes. Of types of which nothing is known only the resources count
+    /// that `asked` names: a gang may leave alone what it takes none of.
+    pub fn of(taken: &[Reservation], bounds: &'b ResourceList, asked: impl Fn(&str) -> bool) -> Self {
+        let is_open = |r: &Reservation, key: &String| r.or_more > 0 && !r.counted.contains(key) && asked(key);
+        let unknown = |key: &&String| taken.iter().any(|r| r.untold.contains(*key) || is_open(r, key));
+        let sum = |of: fn(&Reservation) -> u32| taken.iter().map(of).fold(0, u32::saturating_add);
+        Self {
+            amounts: bounds.keys().filter(unknown).map(String::as_str).collect(),
+            or_more: sum(|r| r.or_more),
+            nodes: sum(|r| r.nodes),
+        }
+    }
+
+    /// What a report comes to that would allow it: the same where all is known. Nodes of kwok are made of nothing and only told
+    /// of.
+    pub fn qualify(&self, report: Report, is_kwok: bool, unknown: parameters::Unknown) -> Report {
+        if report.answer != Answer::Allow || self.amounts.is_empty() {
+            return report;
+        }
+        if is_kwok { self.unless_larger(report) } else { self.not_known(report, unknown) }
+    }
+
+    /// That nobody can tell whether the amounts are within the bound.
+    fn not_known(&self, mut report: Report, unknown: parameters::Unknown) -> Report {
+        let amounts = few(self.amounts.iter().copied());
+        let message = if self.or_more > 0 {
+            format!(
+                "{} may be of instance types that are not known, so how much {amounts} they have cannot be compared; name instance \
+                 types in NodePool or tier, and state what they have under packing.shapes, or set gates.unknown: Warn",
+                counted(self.or_more, "node"),
+            )
+        } else {
+            format!(
+                "nobody says how much {amounts} {} may have, so it cannot be compared; state it of their instance types under \
+                 packing.shapes, or set gates.unknown: Warn",
+                counted(self.nodes, "node"),
+            )
+        };
+        report.is_awaited = unknown == parameters::Unknown::Wait;
+        let answer = if report.is_awaited { Answer::Unknown } else { Answer::Warn };
+        report.because(ObstacleReason::AmountUnknown).answer(answer, message)
+    }
+
+    /// With the word that it was reckoned without knowing how large some of the nodes are. A warning where a bound on
+    /// devices may be passed so.
+    fn unless_larger(&self, mut report: Report) -> Report {
+        if self.or_more > 0 {
+            if self.amounts.iter().any(|key| is_device(key)) {
+                report = report.because(ObstacleReason::AmountUnknown);
+                report.answer = Answer::Warn;
+            }
+            let nodes = counted(self.or_more, "node");
+            report.message = format!(
+                "{}, where {nodes} of types that are not known count with no more than is asked of them; name instance types \
+                 in NodePool or tier, and what they have under packing.shapes",
+                report.message
+            );
+        }
+        report
+    }
+}
