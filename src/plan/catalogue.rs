@@ -164,6 +164,11 @@ impl Catalogue {
         &self.keys
     }
 
+    /// Whether its types have this label.
+    pub fn has_label(&self, key: &str) -> bool {
+        self.column(key).is_some()
+    }
+
     /// A label's key as the catalogue has it: EKS Auto Mode has a prefix of its own.
     pub fn normalized<'k>(&self, key: &'k str) -> Cow<'k, str> {
         match key.strip_prefix(AUTO_MODE) {

@@ -4,6 +4,7 @@
 
 mod apart;
 mod batches;
+mod choice;
 pub mod fit;
 mod types;
 
@@ -157,7 +158,8 @@ impl Site<'_> {
             }
             let pods = self.shares(|n| u32::from(n == index));
             let shape = holding.first().filter(|_| shapes.len() == 1 && !others).copied();
-            let types = if *others || listed { Vec::new() } else { apart::fitting(&set.each, holding) };
+            let is_open = *others || (listed && !self.asks_choice());
+            let types = if is_open { Vec::new() } else { apart::fitting(&set.each, holding) };
             slots.extend(self.alike((pods, set.pods), &types, shape, notes)?);
         }
         Ok(slots)
@@ -177,10 +179,12 @@ impl Site<'_> {
         notes.extend(self.by_disk());
         let kinds: Vec<Kind> = shapes.iter().map(|shape| self.kind(shape)).collect();
         let usable = self.usable(&kinds);
+        let with_choice = self.with_choice(&usable);
         let mut alone = Vec::new();
         let (filled, kinds) = loop {
-            let of_usable = apart::spread(&batches, &usable).map(|filled| (filled, &usable));
-            match of_usable.or_else(|_| apart::spread(&batches, &kinds).map(|filled| (filled, &kinds))) {
+            let spread = |into: &[Kind]| apart::spread(&batches, into);
+            let of_usable = spread(&with_choice).or_else(|_| spread(&usable)).map(|filled| (filled, &usable));
+            match of_usable.or_else(|_| spread(&kinds).map(|filled| (filled, &kinds))) {
                 Ok(found) => break found,
                 Err(Misfit { batch }) => {
                     let set = self.family.sets.get(batch).ok_or_else(|| self.too_large_for_all())?;
@@ -329,7 +333,8 @@ impl Site<'_> {
                 requests = resources::sum(&requests, &resources::times(&set.each, share.pods));
             }
         }
-        let types = self.cheapest(self.possible(types, count, &requests, notes))?;
+        let types = self.possible(types, count, &requests, notes);
+        let types = self.cheapest(types, notes)?;
         let template = Arc::new(self.family.draft.claim(requests, self.taints.clone(), &types)?);
         let most = Arc::new(self.most(&template.spec.resources.requests, &types));
         let pods: Arc<[Share]> = pods.into();

@@ -459,6 +459,84 @@ mod tests {
         assert!(message.contains("asks for 40 values of karpenter.k8s.aws/instance-family"), "{message}");
     }
 
+    /// A requirement on instance types or zones with this least number of values.
+    fn at_least(key: &str, values: &[&str], least: i32) -> Value {
+        let operator = if values.is_empty() { "Exists" } else { "In" };
+        json!({"key": key, "operator": operator, "values": values, "minValues": least})
+    }
+
+    fn asked_at_least(plan: &Plan, key: &str) -> Vec<Option<i32>> {
+        let asked = |slot: &crate::plan::Slot| {
+            let all = &slot.template.spec.requirements;
+            all.iter().find(|r| r.key == key).and_then(|r| r.min_values)
+        };
+        plan.slots.iter().map(asked).collect()
+    }
+
+    #[test]
+    fn a_claim_lists_as_many_types_as_asked_for_that_hold_its_pods_and_says_how_many() {
+        let four = ["g6.xlarge", "g6.2xlarge", "g6.4xlarge", "g5.xlarge"];
+        let of = |types: &[&str], least| {
+            world(2, &gpu(), vec![ec2("gpu", 0, &json!([at_least(names::INSTANCE_TYPE, types, least)]))])
+        };
+        for mode in [PackingMode::Auto, PackingMode::PerPod] {
+            let mut world = of(&four, 3);
+            world.policy.packing = mode;
+            let plan = world.provisioned();
+            assert!(types(&plan).len() >= 3, "{:?}", types(&plan));
+            assert_eq!(asked_at_least(&plan, names::INSTANCE_TYPE), [Some(3), Some(3)]);
+        }
+        // Two of them hold no pod of two GPUs.
+        let mut large = of(&["g6.xlarge", "g6.2xlarge", "g6.12xlarge"], 2);
+        let two = json!({"cpu": "2", "nvidia.com/gpu": "2"});
+        large.workload = self::world(1, &two, vec![]).workload;
+        for mode in [PackingMode::Auto, PackingMode::PerPod] {
+            large.policy.packing = mode;
+            let (reason, message) = large.obstacle();
+            assert_eq!(reason, ObstacleReason::RequirementsClash);
+            let words = format!(
+                "asks for 2 values of {} to choose from, and the types that hold",
+                names::INSTANCE_TYPE
+            );
+            assert!(message.contains(&words), "{message}");
+        }
+        let mut narrowed = of(&four, 3);
+        narrowed.policy.requirements = serde_json::from_value(json!([
+            {"key": names::INSTANCE_TYPE, "operator": "In", "values": four[..2]}]))
+        .unwrap();
+        assert!(narrowed.obstacle().1.contains("asks for 3 values"), "a policy that leaves two");
+    }
+
+    #[test]
+    fn pods_are_packed_into_nodes_that_as_many_types_hold_as_asked_for() {
+        let of = |least| {
+            let asked = json!([is("family", "In", &["g6"]), at_least(names::INSTANCE_TYPE, &[], least)]);
+            world(8, &gpu(), vec![ec2("gpu", 0, &asked)]).provisioned()
+        };
+        let one = of(1);
+        assert_eq!((one.slots.len(), types(&one)), (1, vec!["g6.48xlarge".to_owned()]));
+        let three = of(3);
+        assert!(types(&three).len() >= 3 && three.slots.len() > 1, "{:?}", types(&three));
+        let pods: u32 = three.slots.iter().flat_map(|slot| slot.pods.iter()).map(|share| share.pods).sum();
+        assert_eq!(pods, 8);
+    }
+
+    #[test]
+    fn values_of_a_label_that_no_type_tells_are_those_that_are_listed_and_too_few_are_told() {
+        let zones = |values: &[&str], least| {
+            let asked = json!([is("family", "In", &["g6"]), at_least(names::ZONE, values, least)]);
+            world(2, &gpu(), vec![ec2("gpu", 0, &asked)])
+        };
+        let plan = zones(&["us-east-1a", "us-east-1b"], 2).provisioned();
+        assert!(asked_at_least(&plan, names::ZONE).iter().all(|least| *least == Some(2)), "{plan:?}");
+        let mut narrowed = zones(&["us-east-1a", "us-east-1b"], 2);
+        narrowed.policy.placement.zones = Some(vec!["us-east-1a".to_owned()]);
+        let plan = narrowed.provisioned();
+        assert!(asked_at_least(&plan, names::ZONE).iter().all(Option::is_none));
+        let words = "minValues 2 of topology.kubernetes.io/zone is left out";
+        assert!(plan.notes.iter().any(|note| note.starts_with(words)), "{:?}", plan.notes);
+    }
+
     #[test]
     fn a_pool_without_the_device_the_room_or_the_architecture_is_passed_over_and_told() {
         let taint =

@@ -8,59 +8,18 @@ use crate::names;
 use crate::plan::cost::{Prices, times};
 use crate::plan::packing::Kind;
 use crate::plan::shapes::{Shape, devices_per_node};
-use crate::plan::{Most, Obstacle, ObstacleReason, resources};
+use crate::plan::{Most, resources};
 use crate::policy::file::QueueGuards;
 use crate::words::{counted, few};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// Most types that a claim lists, as many as Karpenter asks the provider for.
-const MOST: usize = 60;
 
 impl Site<'_> {
     /// The lowest price by which types are compared.
     pub(super) fn price(&self, instance_type: &str) -> Option<Price> {
         let requirements = &self.family.draft.requirements;
         self.prices().cheapest(instance_type, requirements, self.family.draft.node_class_group())
-    }
-
-    /// The cheapest of these types, as many as a claim may list, with as many distinct values of each label as asked for.
-    ///
-    /// # Errors
-    /// Where they have too few values of a label.
-    pub(super) fn cheapest(&self, mut types: Vec<String>) -> Result<Vec<String>, Obstacle> {
-        let price = |name: &String| self.price(name).map_or(u64::MAX, |price| price.micros);
-        types.sort_by_cached_key(price);
-        let mut chosen: BTreeSet<&String> = BTreeSet::new();
-        let asked = self.family.draft.requirements.iter().filter_map(|(key, v)| Some((key, v.at_least()?)));
-        for (key, least) in asked.filter(|(key, _)| !types.is_empty() && *key != names::INSTANCE_TYPE) {
-            let mut first: BTreeMap<&str, &String> = BTreeMap::new();
-            for name in &types {
-                let value = self.family.known.catalogue.and_then(|c| c.label(name, key));
-                if let Some(value) = value.filter(|_| first.len() < least) {
-                    first.entry(value).or_insert(name);
-                }
-            }
-            if self.family.known.catalogue.is_some() && first.len() < least {
-                let message = format!(
-                    "NodePool {} asks for {least} values of {key} to choose from, and the types that hold the pods have {}; \
-                     lower minValues or request less per pod",
-                    self.family.draft.node_pool,
-                    first.len()
-                );
-                return Err(Obstacle::new(ObstacleReason::RequirementsClash, message));
-            }
-            chosen.extend(first.into_values());
-        }
-        for name in &types {
-            if chosen.len() < MOST {
-                chosen.insert(name);
-            }
-        }
-        let chosen: BTreeSet<String> = chosen.into_iter().cloned().collect();
-        types.retain(|name| chosen.contains(name));
-        Ok(types)
     }
 
     /// These kinds of nodes, one for each known shape, without room on those that no node can be of now: one alone would be

@@ -1,0 +1,158 @@
+//! What a claim leaves the provider to choose from: the cheapest types, and as many distinct values of a label as `minValues`
+//! asks for.
+//!
+//! Karpenter launches nothing for a claim whose types have fewer values of a label than that. So types are listed that have
+//! enough, and the pods are packed into nodes that so many types hold.
+
+use super::Site;
+use crate::api::pod::ResourceList;
+use crate::names;
+use crate::plan::demand::PodSetDemand;
+use crate::plan::packing::Kind;
+use crate::plan::resources::{amount, first_short};
+use crate::plan::{Obstacle, ObstacleReason, resources};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most types that a claim lists, as many as Karpenter asks the provider for.
+const MOST: usize = 60;
+
+impl Site<'_> {
+    /// The cheapest of these types, as many as a claim may list, with as many distinct values of each label as asked for. None
+    /// are given where the claim is to list those of its requirements, or none.
+    ///
+    /// # Errors
+    /// Where they have too few values of a label.
+    pub(super) fn cheapest(
+        &self,
+        mut types: Vec<String>,
+        notes: &mut Vec<String>,
+    ) -> Result<Vec<String>, Obstacle> {
+        let price = |name: &String| self.price(name).map_or(u64::MAX, |price| price.micros);
+        types.sort_by_cached_key(price);
+        let listed = self.family.draft.requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
+        let possible: Vec<&String> =
+            if types.is_empty() { listed.into_iter().flatten().collect() } else { types.iter().collect() };
+        let mut chosen: BTreeSet<&String> = BTreeSet::new();
+        for (key, least) in self.asked() {
+            if !self.is_of_types(key) {
+                notes.extend(self.too_few_places(key, least));
+            } else if !possible.is_empty() {
+                let mut first: BTreeMap<&str, &String> = BTreeMap::new();
+                for &name in &possible {
+                    if let Some(value) = self.value(name, key).filter(|_| first.len() < least) {
+                        first.entry(value).or_insert(name);
+                    }
+                }
+                // What the provider makes of others, nobody knows.
+                let others = possible.iter().filter(|name| !self.tells(name, key)).count();
+                if first.len().saturating_add(others) < least {
+                    return Err(self.too_few(key, least, first.len()));
+                }
+                chosen.extend(first.into_values());
+            }
+        }
+        for name in &types {
+            if chosen.len() < MOST {
+                chosen.insert(name);
+            }
+        }
+        let chosen: BTreeSet<String> = chosen.into_iter().cloned().collect();
+        types.retain(|name| chosen.contains(name));
+        Ok(types)
+    }
+
+    /// These kinds without room on those that are so large that too few types hold what may be packed into one.
+    pub(super) fn with_choice(&self, kinds: &[Kind]) -> Vec<Kind> {
+        if !self.asks_choice() {
+            return kinds.to_vec();
+        }
+        // The largest first, which are at least as large as the most others.
+        let mut others: Vec<(&Kind, &str)> = kinds
+            .iter()
+            .zip(self.family.known.shapes.iter().map(|shape| shape.instance_type.as_str()))
+            .collect();
+        others.sort_by_key(|(kind, _)| std::cmp::Reverse(amount(&kind.room, "cpu")));
+        let has_choice = |kind: &Kind| {
+            let content = self.most_content(&kind.room);
+            let holds = |other: &Kind| {
+                (kind.has_accelerator || !other.has_accelerator)
+                    && first_short(&content, &other.room).is_none()
+            };
+            self.asked().filter(|(key, _)| self.is_of_types(key)).all(|(key, least)| {
+                let holding = others.iter().filter(|(other, _)| holds(other));
+                let mut values = BTreeSet::new();
+                holding.filter_map(|(_, name)| self.value(name, key)).any(|value| {
+                    values.insert(value);
+                    values.len() >= least
+                })
+            })
+        };
+        let with_room = |kind: &Kind| {
+            let room = if has_choice(kind) { kind.room.clone() } else { ResourceList::new() };
+            Kind { room, ..*kind }
+        };
+        kinds.iter().map(with_room).collect()
+    }
+
+    /// The most of each resource that pods in so much room may take together.
+    fn most_content(&self, room: &ResourceList) -> ResourceList {
+        let fit = |set: &PodSetDemand<'_>| {
+            let asked =
+                set.each.keys().map(|key| (amount(room, key).nanos(), amount(&set.each, key).nanos()));
+            let most = asked.filter_map(|(room, each)| room.checked_div(each)).min().unwrap_or_default();
+            u32::try_from(most).unwrap_or(u32::MAX).min(set.pods)
+        };
+        let alone = self.family.sets.iter().map(|set| resources::times(&set.each, fit(set)));
+        let all = alone.fold(ResourceList::new(), |all, more| resources::sum(&all, &more));
+        let mut most = resources::min(&all, room);
+        most.retain(|key, _| all.contains_key(key));
+        most
+    }
+
+    /// Whether a least number of values is asked for of a label that the types tell.
+    pub(super) fn asks_choice(&self) -> bool {
+        self.asked().any(|(key, _)| self.is_of_types(key))
+    }
+
+    /// Labels of which a least number of distinct values is asked for.
+    fn asked(&self) -> impl Iterator<Item = (&String, usize)> {
+        let requirements = self.family.draft.requirements.iter();
+        requirements.filter_map(|(key, values)| Some((key, values.at_least().filter(|least| *least > 0)?)))
+    }
+
+    /// Whether a label is one that the types of the nodes tell.
+    fn is_of_types(&self, key: &str) -> bool {
+        key == names::INSTANCE_TYPE || self.family.known.catalogue.is_some_and(|c| c.has_label(key))
+    }
+
+    /// Value of a label of a type.
+    fn value<'n>(&self, name: &'n str, key: &str) -> Option<&'n str> {
+        if key == names::INSTANCE_TYPE { Some(name) } else { self.family.known.catalogue?.label(name, key) }
+    }
+
+    /// Whether it is known which value of a label a type has, if any.
+    fn tells(&self, name: &str, key: &str) -> bool {
+        key == names::INSTANCE_TYPE || self.family.known.catalogue.is_some_and(|c| c.get(name).is_some())
+    }
+
+    fn too_few(&self, key: &str, least: usize, found: usize) -> Obstacle {
+        let message = format!(
+            "NodePool {} asks for {least} values of {key} to choose from, and the types that hold the pods have {found}; lower \
+             minValues or request less per pod",
+            self.family.draft.node_pool,
+        );
+        Obstacle::new(ObstacleReason::RequirementsClash, message)
+    }
+
+    /// That the claims ask for no least number of values of a label, where they allow fewer.
+    fn too_few_places(&self, key: &str, least: usize) -> Option<String> {
+        let listed = self.family.draft.requirements.get(key)?.listed()?;
+        let pool = &self.family.draft.node_pool;
+        (listed.len() < least).then(|| {
+            format!(
+                "minValues {least} of {key} is left out, as nodes of NodePool {pool} may have {} of them here",
+                listed.len()
+            )
+        })
+    }
+}
