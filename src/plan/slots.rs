@@ -54,6 +54,7 @@ pub fn plan(
     for (index, slot) in (0..).zip(&mut slots) {
         (slot.index, slot.place_keys) = (index, Arc::clone(&place_keys));
     }
+    notes.extend(fit::several_gpus(&slots));
     notes.dedup();
     Ok(Plan {
         slots,

@@ -200,6 +200,23 @@ pub(super) fn note(request: &Request<'_>, family: &Family<'_>) -> Option<String>
     })
 }
 
+/// API group of the NodeClasses of the provider that counts one GPU for each machine.
+const ONE_GPU_EACH: &str = "karpenter.k8s.gcp";
+/// One, in billionths.
+const ONE: i128 = 1_000_000_000;
+
+/// That a provider launches nothing for NodeClaims of several GPUs, where slots ask it for such.
+pub(super) fn several_gpus(slots: &[Slot]) -> Option<String> {
+    let gpus = |slot: &Slot| resources::amount(&slot.template.spec.resources.requests, "nvidia.com/gpu");
+    let is_such =
+        |slot: &&Slot| slot.template.spec.node_class_ref.group == ONE_GPU_EACH && gpus(slot).nanos() > ONE;
+    let pool = &slots.iter().find(is_such)?.node_pool;
+    Some(format!(
+        "nodes of NodePool {pool} are asked for with several GPUs each, and Karpenter's provider for Google Cloud counts one for each \
+         machine, by its source of 2026-08-06: it may launch nothing; packing.mode PerPod gives pods of one GPU a node each"
+    ))
+}
+
 #[cfg(test)]
 mod tests {
     use crate::api::parameters::PackingMode;
@@ -240,6 +257,27 @@ mod tests {
     fn types(plan: &Plan) -> Vec<String> {
         let asked = &plan.slots[0].template.spec.requirements;
         asked.iter().find(|r| r.key == names::INSTANCE_TYPE).map(|r| r.values.clone()).unwrap_or_default()
+    }
+
+    #[test]
+    fn nodes_of_several_gpus_on_google_cloud_are_told_once_to_be_more_than_the_provider_counts() {
+        let on = |group: &str, pods, types: &[&str], limits: &Value| {
+            let class = json!({"group": group, "kind": "any", "name": "default"});
+            let is = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": types}]);
+            let template = json!({"spec": {"requirements": is, "nodeClassRef": class}});
+            world(pods, limits, vec![pool("gpu", &json!({"spec": {"template": template}}))])
+        };
+        let told = |world: &World| {
+            let plan = world.provisioned();
+            plan.notes.iter().filter(|note| note.contains("with several GPUs each")).count()
+        };
+        let google = "karpenter.k8s.gcp";
+        let mut shared = on(google, 12, &["a3-highgpu-8g"], &gpu());
+        assert_eq!((shared.provisioned().slots.len(), told(&shared)), (2, 1));
+        shared.policy.packing = PackingMode::PerPod;
+        assert_eq!(told(&shared), 0, "each node is asked for with one");
+        assert_eq!(told(&on(google, 1, &["a3-highgpu-8g"], &json!({"nvidia.com/gpu": "8"}))), 1);
+        assert_eq!(told(&on("karpenter.k8s.aws", 12, &["p5.48xlarge"], &gpu())), 0);
     }
 
     #[test]
