@@ -27,6 +27,8 @@ type Type struct {
 	Allocatable map[string]string `json:"allocatable"`
 	// Prices on demand by region, in millionths an hour; 0 where it is not sold or nothing is known.
 	Prices []int64 `json:"prices"`
+	// Whether it has accelerators of which neither labels nor resources tell.
+	Accelerator bool `json:"accelerator,omitempty"`
 }
 
 // Write writes the types of one provider.

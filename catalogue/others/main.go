@@ -46,7 +46,7 @@ func main() {
 		provider := file.Provider{Date: one.date, Keys: slices.Sorted(maps.Keys(keys)), Regions: []string{one.region}}
 		for _, r := range rows {
 			found := one.labels(r)
-			typed := file.Type{Name: r.name, Allocatable: one.allocatable(r), Prices: []int64{r.price}}
+			typed := file.Type{Name: r.name, Allocatable: one.allocatable(r), Prices: []int64{r.price}, Accelerator: r.hidden()}
 			for _, key := range provider.Keys {
 				typed.Labels = append(typed.Labels, found[key])
 			}
@@ -65,6 +65,12 @@ type row struct {
 	// Millionths of a dollar an hour; 0 where none is known.
 	price int64
 }
+
+// Radeon PRO V620: the provider for Azure takes machines with it for plain ones, without a label of a GPU.
+var azureHidden = regexp.MustCompile(`_V620_`)
+
+// Whether it has a GPU of which no label tells.
+func (r row) hidden() bool { return r.maker != "" && azureHidden.MatchString(r.name) }
 
 // The lines of a table, by the names in its first one, sorted.
 func read(path string) ([]row, error) {
@@ -136,7 +142,7 @@ func azureLabels(r row) map[string]string {
 	for _, name := range []string{"cpu", "memory"} {
 		labels["kubernetes.azure.com/sku-"+name] = labels["karpenter.azure.com/sku-"+name]
 	}
-	if r.maker == "" {
+	if r.maker == "" || r.hidden() {
 		return labels
 	}
 	labels["karpenter.azure.com/sku-gpu-manufacturer"] = r.maker

@@ -510,6 +510,7 @@ mod tests {
             labels: BTreeMap::new(),
             node_pool: "gpu".into(),
             nodes: 1,
+            hides_accelerator: false,
             source: crate::plan::shapes::Source::Policy,
         };
         let now = Timestamp::UNIX_EPOCH;

@@ -263,6 +263,9 @@ struct RawType<'f> {
     labels: Vec<&'f str>,
     allocatable: ResourceList,
     prices: Box<[u64]>,
+    /// Whether it has accelerators of which neither labels nor resources tell.
+    #[serde(default)]
+    accelerator: bool,
 }
 
 /// The value of a label of a type.
@@ -302,6 +305,7 @@ impl From<Raw<'_>> for Catalogue {
                 labels: of_accelerators(&t.labels),
                 node_pool: String::new(),
                 nodes: 0,
+                hides_accelerator: t.accelerator,
                 source: Source::Catalogue { date: Arc::clone(&date) },
             }),
             labels: t.labels.into_iter().map(&mut shared).collect(),

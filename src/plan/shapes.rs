@@ -6,6 +6,9 @@
 //! is alone in lacking devices is not believed.
 
 mod measured;
+mod source;
+
+pub use source::Source;
 
 use super::catalogue::{self, Catalogue};
 use super::market::Market;
@@ -19,7 +22,6 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
 use std::sync::Arc;
 
 /// Pods that a node takes whose shape does not say, the kubelet's own default.
@@ -54,53 +56,11 @@ pub struct Shape {
     /// How many Nodes have shown it.
     #[serde(skip)]
     pub nodes: u32,
+    /// Whether it has accelerators of which neither its labels nor its resources tell.
+    #[serde(skip)]
+    pub hides_accelerator: bool,
     /// Where this is known from.
     pub source: Source,
-}
-
-/// Where a shape is known from.
-#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase", tag = "kind")]
-pub enum Source {
-    /// The administrator states it.
-    Policy,
-    /// A Node had it.
-    Node {
-        /// Its name.
-        name: String,
-        /// When it was seen.
-        seen: Timestamp,
-    },
-    /// The provider expected it of a NodeClaim.
-    NodeClaim {
-        /// Its name.
-        name: String,
-        /// When it was seen.
-        seen: Timestamp,
-    },
-    /// Karpenter's metrics tell how large the machine is.
-    Metrics {
-        /// When they were read.
-        read: Timestamp,
-    },
-    /// It is in the embedded catalogue.
-    Catalogue {
-        /// Day of the catalogue.
-        date: Arc<str>,
-    },
-}
-
-impl fmt::Display for Source {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let at = |seen: &Timestamp| seen.round(jiff::Unit::Second).unwrap_or(*seen);
-        match self {
-            Self::Policy => f.write_str("the policy"),
-            Self::Node { name, seen } => write!(f, "Node {name}, seen {}", at(seen)),
-            Self::NodeClaim { name, seen } => write!(f, "NodeClaim {name}, seen {}", at(seen)),
-            Self::Metrics { read } => write!(f, "Karpenter's metrics, read {}", at(read)),
-            Self::Catalogue { date } => write!(f, "the catalogue of {date}"),
-        }
-    }
 }
 
 impl Shape {
@@ -149,7 +109,16 @@ impl Shape {
         let labels = labels.iter().filter(|(key, _)| is_of_machine(key)).map(|(k, v)| (k.clone(), v.clone()));
         let (labels, allocatable) = (labels.collect(), allocatable.clone());
         let capacity = ResourceList::new();
-        Some(Self { instance_type, allocatable, capacity, labels, node_pool, nodes: 0, source })
+        Some(Self {
+            instance_type,
+            allocatable,
+            capacity,
+            labels,
+            node_pool,
+            nodes: 0,
+            hides_accelerator: false,
+            source,
+        })
     }
 
     /// Both as one, told as the other is: the least that either showed, but the most of each device.
@@ -178,7 +147,9 @@ impl Shape {
     /// Whether it has accelerators, or a part of one.
     pub fn has_accelerator(&self) -> bool {
         let is_one = |key: &String| ACCELERATOR_NAMES.contains(&key.as_str());
-        resources::has_accelerator(&self.allocatable) || self.labels.keys().any(is_one)
+        self.hides_accelerator
+            || resources::has_accelerator(&self.allocatable)
+            || self.labels.keys().any(is_one)
     }
 
     /// What is left for pods besides these DaemonSets.
@@ -317,6 +288,7 @@ fn told(stated: &[parameters::Shape], learnt: Vec<Shape>) -> Vec<Shape> {
         labels: BTreeMap::new(),
         node_pool: String::new(),
         nodes: 0,
+        hides_accelerator: false,
         source: Source::Policy,
     });
     let mut all: Vec<Shape> = stated.collect();
@@ -364,6 +336,7 @@ pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) ->
     for shape in &mut all {
         if let Some(listed) = catalogue.and_then(|c| c.get(&shape.instance_type)) {
             shape.capacity = resources::max(&shape.capacity, &listed.shape.capacity);
+            shape.hides_accelerator = listed.shape.hides_accelerator;
         }
     }
     let is_known =

@@ -520,6 +520,7 @@ mod tests {
             labels: std::collections::BTreeMap::new(),
             node_pool: "gpu".into(),
             nodes: 2,
+            hides_accelerator: false,
             source: Source::Node { name: "n1".into(), seen: jiff::Timestamp::UNIX_EPOCH },
         }
     }

@@ -20,6 +20,7 @@ impl Sources<'_> {
             labels: BTreeMap::new(),
             node_pool: String::new(),
             nodes: 0,
+            hides_accelerator: false,
             source: Source::Metrics { read: market.seen },
         })
     }

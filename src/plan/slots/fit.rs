@@ -281,6 +281,39 @@ mod tests {
     }
 
     #[test]
+    fn a_type_whose_gpu_nobody_tells_holds_no_device_and_is_left_to_those_who_ask_for_it_alone() {
+        let (hidden, plain) = ("Standard_NG16ads_V620_v1", "Standard_D64s_v5");
+        let on = |types: &[&str], limits: &Value| {
+            let class = json!({"group": "karpenter.azure.com", "kind": "AKSNodeClass", "name": "default"});
+            let is = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": types}]);
+            let template = json!({"spec": {"requirements": is, "nodeClassRef": class}});
+            world(2, limits, vec![pool("gpu", &json!({"spec": {"template": template}}))])
+        };
+        let cpu = json!({"cpu": "2"});
+        assert_eq!(types(&on(&[hidden, plain], &cpu).provisioned()), [plain]);
+        assert_eq!(types(&on(&[hidden], &cpu).provisioned()), [hidden]);
+        let mut seen = on(&[hidden, plain], &cpu);
+        let node = json!({
+            "metadata": {"name": "n1", "labels": {(names::INSTANCE_TYPE): hidden, (names::INITIALIZED): "true",
+                (names::NODEPOOL): "gpu"}},
+            "status": {"allocatable": {"cpu": "15", "memory": "25Gi", "pods": "110"},
+                "conditions": [{"type": "Ready", "status": "True"}]},
+        });
+        let node = crate::plan::fixtures::object(node);
+        seen.shapes =
+            crate::plan::shapes::Shape::of_node(&node, jiff::Timestamp::UNIX_EPOCH).into_iter().collect();
+        assert_eq!(
+            types(&seen.provisioned()),
+            [plain],
+            "a Node without devices does not make it a plain one"
+        );
+        for device in ["amd.com/gpu", "nvidia.com/gpu"] {
+            let (reason, message) = on(&[hidden], &json!({"cpu": "2", device: "1"})).obstacle();
+            assert_eq!(reason, ObstacleReason::TooLarge, "{message}");
+        }
+    }
+
+    #[test]
     fn eight_pods_of_one_gpu_share_a_machine_of_eight_and_the_plan_says_why() {
         let listed = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge"]}]);
         let mut world = world(8, &gpu(), vec![ec2("gpu", 0, &listed)]);

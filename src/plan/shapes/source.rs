@@ -1,0 +1,51 @@
+//! Where a shape is known from.
+
+use jiff::Timestamp;
+use serde::Serialize;
+use std::fmt;
+use std::sync::Arc;
+
+/// Where a shape is known from.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", tag = "kind")]
+pub enum Source {
+    /// The administrator states it.
+    Policy,
+    /// A Node had it.
+    Node {
+        /// Its name.
+        name: String,
+        /// When it was seen.
+        seen: Timestamp,
+    },
+    /// The provider expected it of a NodeClaim.
+    NodeClaim {
+        /// Its name.
+        name: String,
+        /// When it was seen.
+        seen: Timestamp,
+    },
+    /// Karpenter's metrics tell how large the machine is.
+    Metrics {
+        /// When they were read.
+        read: Timestamp,
+    },
+    /// It is in the embedded catalogue.
+    Catalogue {
+        /// Day of the catalogue.
+        date: Arc<str>,
+    },
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let at = |seen: &Timestamp| seen.round(jiff::Unit::Second).unwrap_or(*seen);
+        match self {
+            Self::Policy => f.write_str("the policy"),
+            Self::Node { name, seen } => write!(f, "Node {name}, seen {}", at(seen)),
+            Self::NodeClaim { name, seen } => write!(f, "NodeClaim {name}, seen {}", at(seen)),
+            Self::Metrics { read } => write!(f, "Karpenter's metrics, read {}", at(read)),
+            Self::Catalogue { date } => write!(f, "the catalogue of {date}"),
+        }
+    }
+}
