@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// As often as Karpenter sets these metrics anew.
-const PERIOD: Duration = Duration::from_mins(1);
+pub const PERIOD: Duration = Duration::from_mins(1);
 
 /// What the page says now, or why nobody knows.
 pub async fn read(page: &Page, now: Timestamp) -> Result<Market, String> {

@@ -12,7 +12,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-const AVAILABLE: &str = "karpenter_cloudprovider_instance_type_offering_available";
+/// Whether an offering may be had.
+pub const AVAILABLE: &str = "karpenter_cloudprovider_instance_type_offering_available";
 const PRICE: &str = "karpenter_cloudprovider_instance_type_offering_price_estimate";
 const CORES: &str = "karpenter_cloudprovider_instance_type_cpu_cores";
 const MEMORY: &str = "karpenter_cloudprovider_instance_type_memory_bytes";

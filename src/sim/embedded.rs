@@ -5,12 +5,16 @@ use super::cluster::{Cluster, Setu, Start};
 use super::faults::Fault;
 use super::scenario::{Provider, Theatre};
 use super::values::set;
+use crate::app::market;
+use crate::plan::market::Market;
 use anyhow::Result;
 use jiff::Timestamp;
 use kube::Client;
 use kube::discovery::{ApiResource, Scope};
 use serde_json::Value;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::task::JoinHandle;
 
 /// An embedded cluster with at most one Setu.
 pub struct Embedded {
@@ -18,13 +22,34 @@ pub struct Embedded {
     pub cluster: Cluster,
     setu: Option<Setu>,
     client: Client,
+    /// Karpenter's metrics page, once there is one.
+    page: Option<String>,
+    /// Has Setu read it again and again.
+    reading: Option<JoinHandle<()>>,
 }
 
 impl Embedded {
     /// Nobody plays yet.
     pub fn new(cluster: Cluster) -> Self {
         let client = cluster.client("admin");
-        Self { cluster, setu: None, client }
+        Self { cluster, setu: None, client, page: None, reading: None }
+    }
+
+    /// From now on Setu reads the page as often as Karpenter sets it anew.
+    fn read_page(&mut self) {
+        if let Some(reading) = self.reading.take() {
+            reading.abort();
+        }
+        let (Some(setu), Some(page)) = (&self.setu, self.page.clone()) else { return };
+        let context = Arc::clone(&setu.context);
+        self.reading = Some(tokio::spawn(async move {
+            loop {
+                if let Ok(market) = Market::read(&page, context.now()) {
+                    context.take_market(market);
+                }
+                tokio::time::sleep(market::PERIOD).await;
+            }
+        }));
     }
 }
 
@@ -63,11 +88,21 @@ impl Theatre for Embedded {
         let write = kill_after.and_then(|n| usize::try_from(n).ok()?.checked_sub(1));
         let plan = write.map(|write| (write, Fault::CrashAfter));
         self.setu = Some(self.cluster.start_setu(&Start { plan, ..Start::default() }));
+        self.read_page();
         Ok(())
     }
 
     fn kill_setu(&mut self) {
         self.setu = None;
+        self.read_page();
+    }
+
+    async fn karpenter_says(&mut self, page: &str) -> Result<()> {
+        self.page = Some(page.to_owned());
+        self.read_page();
+        // The task has its first turn.
+        tokio::task::yield_now().await;
+        Ok(())
     }
 
     fn revive_setu(&mut self) -> Result<()> {

@@ -5,6 +5,7 @@
 use crate::api::duration::Span;
 use crate::api::workload::Verdict;
 use crate::gang::{FailureClass, StateName};
+use crate::plan::market::AVAILABLE;
 use crate::sim::values::{name, text};
 use crate::sim::weather::Rule;
 use serde::de::Error as _;
@@ -96,6 +97,8 @@ pub enum Step {
     /// The weather changes.
     #[serde(deserialize_with = "rules")]
     Weather(Vec<Value>),
+    /// Karpenter's metrics page says this of offerings from now on, and Setu has read it.
+    KarpenterSays(Vec<Offering>),
     /// An AdmissionCheck of nobody's becomes Active.
     Activate(String),
     /// The controller of another check says what comes of a Workload.
@@ -138,6 +141,7 @@ impl Step {
             Self::Delete(target) => format!("delete {} {}", target.kind, target.name),
             Self::Patch(change) => format!("patch {} {}", change.kind, change.name),
             Self::Weather(_) => "weather".to_owned(),
+            Self::KarpenterSays(_) => "karpenterSays".to_owned(),
             Self::Activate(check) => format!("activate {check}"),
             Self::DeleteOneClaim(job) => format!("deleteOneClaim {job}"),
             Self::KeepClaims(job) => format!("keepClaims {job}"),
@@ -154,6 +158,31 @@ impl Step {
             Self::Holds(expect) => format!("holds {}", about(expect)),
         };
         told.trim_end().to_owned()
+    }
+}
+
+/// What Karpenter's metrics say of an offering.
+#[derive(Deserialize, Clone, Debug)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct Offering {
+    /// The instance type.
+    pub instance_type: String,
+    /// The zone.
+    pub zone: String,
+    /// The capacity type.
+    pub capacity_type: String,
+    /// Whether it may be had, as far as Karpenter knows.
+    pub available: bool,
+}
+
+impl Offering {
+    /// Its line on Karpenter's metrics page.
+    pub fn line(&self) -> String {
+        let Self { instance_type, zone, capacity_type, available } = self;
+        format!(
+            "{AVAILABLE}{{instance_type=\"{instance_type}\",zone=\"{zone}\",capacity_type=\"{capacity_type}\"}} {}\n",
+            u8::from(*available)
+        )
     }
 }
 

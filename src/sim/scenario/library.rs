@@ -48,6 +48,7 @@ const FILES: &[(&str, &str)] = &files![
     "managed-resources",
     "mended",
     "mended-in-its-tier",
+    "metrics-say-out",
     "mixed-pool",
     "mixed-tiers",
     "never-comes",

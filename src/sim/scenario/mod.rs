@@ -36,6 +36,8 @@ pub trait Theatre {
     fn weather(&self, _rules: &[Value]) -> Result<()> {
         Ok(())
     }
+    /// This is Karpenter's metrics page from now on. Returns once Setu has read it.
+    async fn karpenter_says(&mut self, page: &str) -> Result<()>;
     /// How many times as long as a scenario says things may take, where the machine's own work takes time.
     fn patience(&self) -> u64 {
         1

@@ -1,6 +1,6 @@
 //! Runs a scenario: its steps one after the other, and at the end what must hold for every scenario.
 
-use super::file::{Expect, Power, Step};
+use super::file::{Expect, Offering, Power, Step};
 use super::runs::Run;
 use super::{Theatre, World};
 use crate::api::workload::Verdict;
@@ -65,6 +65,10 @@ pub async fn take<T: Theatre>(world: &mut World<T>, step: &Step) -> Result<()> {
         }
         Step::Answer(answer) => world.answer(answer).await,
         Step::Evict(eviction) => world.evict(eviction).await,
+        Step::KarpenterSays(offerings) => {
+            let page: String = offerings.iter().map(Offering::line).collect();
+            world.theatre.karpenter_says(&page).await
+        }
         Step::Activate(check) => world.set_condition("AdmissionCheck", check, ("Active", true)).await,
         Step::NodeClassReady(ready) => world.set_condition("KWOKNodeClass", "${id}", ("Ready", *ready)).await,
         Step::Setu(Power::Start) => world.theatre.start_setu(None),

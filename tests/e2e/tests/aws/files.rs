@@ -112,6 +112,7 @@ const NOT_PLAYED: &[(&str, Why)] = &[
     ("limits-of-others", Why::NotCounted),
     ("long-name", Why::NoPart),
     ("managed-resources", Why::NoPart),
+    ("metrics-say-out", Why::NoPart),
     ("mended-in-its-tier", Why::SharedMachines),
     ("mended-nodeclassnotready", Why::NamesKwok),
     ("never-comes", Why::Weather),

@@ -1,14 +1,17 @@
 //! The theatre of the real control plane: one cluster for all scenarios, one `setu` process for each.
 
+#[path = "page.rs"]
+mod page;
 #[path = "weather.rs"]
 pub mod weather;
 
 use crate::setu::Setu;
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use kube::Client;
 use kube::discovery::{ApiResource, Discovery, Scope};
+use page::Page;
 use serde_json::Value;
-use setu::sim::scenario::{Provider, Run, Theatre, controller_name, policy};
+use setu::sim::scenario::{Provider, Run, Step, Theatre, controller_name, policy};
 use setu_e2e::{Program, Stack, aws};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::Path;
@@ -22,6 +25,8 @@ pub struct Real {
     kinds: Arc<Discovery>,
     /// The process under test.
     pub setu: Setu,
+    /// Karpenter's metrics page, where the scenario has one.
+    page: Option<Page>,
     /// With the AWS provider, the instance type that takes the place of the world's.
     pub aws_type: Option<&'static str>,
 }
@@ -47,8 +52,15 @@ impl Real {
             &folder,
         )?
         .with(&arguments);
+        let says = run.scenario.steps.iter().any(|step| matches!(step, Step::KarpenterSays(_)));
+        let page = if says { Some(Page::serve()?) } else { None };
+        let url = page.as_ref().map(Page::url);
+        let setu = match &url {
+            Some(url) => setu.with(&["--karpenter-metrics", url]),
+            None => setu,
+        };
         let (client, kinds) = (stack.client()?, Arc::clone(&shared.kinds));
-        Ok(Self { stack: Arc::clone(stack), client, kinds, setu, aws_type: None })
+        Ok(Self { stack: Arc::clone(stack), client, kinds, setu, page, aws_type: None })
     }
 }
 
@@ -100,6 +112,18 @@ impl Theatre for Real {
             Some(_) => weather::set(self.stack.cloud()?, rules),
             None => Ok(()),
         }
+    }
+
+    async fn karpenter_says(&mut self, page: &str) -> Result<()> {
+        let served = self.page.as_ref().context("nobody serves the page")?;
+        let before = served.set(page);
+        // Setu reads it each minute.
+        let deadline = Instant::now() + Duration::from_secs(90);
+        while served.reads() == before {
+            ensure!(Instant::now() < deadline, "Setu does not read Karpenter's metrics page");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        Ok(())
     }
 
     fn kind(&self, kind: &str) -> Option<(ApiResource, Scope)> {
