@@ -6,8 +6,8 @@ use crate::api::amount::{Currency, Price};
 use crate::api::parameters::ProvisioningParametersSpec;
 use crate::plan::catalogue::{self, Catalogue, Listed};
 
-/// API group of the provider whose catalogue prices are compared with.
-const GROUP: &str = "karpenter.k8s.aws";
+/// API group of the provider all of whose types the catalogue has.
+const EC2: &str = "karpenter.k8s.aws";
 /// So many times the list price, and such a multiplier, is hardly meant in dollars.
 const FACTOR: u64 = 10;
 /// A price below this part of the list price, or such a multiplier, is hardly meant either: no discount is so high.
@@ -22,7 +22,7 @@ pub fn absurd(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     let Some(budget) = spec.gates.as_ref().and_then(|gates| gates.budget.as_ref()) else { return Vec::new() };
     let in_dollars = budget.currency.unwrap_or_default() == Currency::default();
     let at = at.key("gates").key("budget");
-    let Some(catalogue) = catalogue::of(GROUP) else { return Vec::new() };
+    let Some(catalogue) = catalogue::of(EC2) else { return Vec::new() };
     let mut found = Vec::new();
     if !in_dollars && budget.multiplier.is_none() && budget.prices.is_none() {
         let why = "list prices are in USD, and count unchanged in this currency without budget.multiplier";
@@ -34,7 +34,7 @@ pub fn absurd(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
             found.push((at.clone(), unknown(name, catalogue)));
         }
         for (kind, price) in prices {
-            let why = of_price(*price, name, catalogue).filter(|_| in_dollars || price.micros == 0);
+            let why = of_price(*price, name).filter(|_| in_dollars || price.micros == 0);
             found.extend(why.map(|why| (at.key(kind), why)));
         }
     }
@@ -57,13 +57,14 @@ fn unknown(name: &str, catalogue: &Catalogue) -> String {
     )
 }
 
-fn of_price(price: Price, name: &str, catalogue: &Catalogue) -> Option<String> {
+/// What is odd of a price, by the list price of whichever provider has the type.
+fn of_price(price: Price, name: &str) -> Option<String> {
     if price.micros == 0 {
         return Some(
             "0 is no price: the nodes count for nothing; leave it out where it is not known".to_owned(),
         );
     }
-    if let Some(Listed::Usual(list)) = catalogue.price(name, None) {
+    if let Some(Listed::Usual(list)) = catalogue::all().find_map(|catalogue| catalogue.price(name, None)) {
         let is_more = price.micros > list.micros.saturating_mul(FACTOR);
         let is_less = price.micros < list.micros / PART;
         let (times, than) =
@@ -122,6 +123,12 @@ mod tests {
             (price("p5.84xlarge", "98"), Some("knows no instance type p5.84xlarge")),
             (price("p5.48xlarge", "0.001"), Some("0.001 is less than 1/20 of the list price")),
             (price("p5.48xlarge", "98.32"), None),
+            (price("Standard_D4s_v5", "9"), Some("9 is more than 10 times the list price, ")),
+            (price("Standard_ND96isr_H100_v5", "1"), Some("1 is less than 1/20 of the list price")),
+            (price("Standard_D4s_v5", "0.19"), None),
+            (price("e2-standard-4", "9"), Some("9 is more than 10 times the list price, ")),
+            (price("e2-standard-4", "0.001"), Some("0.001 is less than 1/20 of the list price")),
+            (price("e2-standard-4", "0.13"), None),
             (price("Standard_ND96isr", "98.32"), None),
             (json!({"multiplier": {"p5": "1000"}}), Some("1000 times the price is hardly meant")),
             (json!({"multiplier": {"spot": "0"}}), Some("0 makes every price nothing")),
