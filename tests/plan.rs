@@ -71,6 +71,8 @@ fn four_gpu_pods_take_one_node_of_eight_filled_and_four_with_one_pod_each() {
     assert_eq!((filled["slots"].as_array().unwrap().len(), &filled["slots"][0]["nodes"]), (1, &1.into()));
     assert_eq!(filled["slots"][0]["pods"][0], "4×main");
     assert_eq!(filled["costPerHour"], "27.44705");
+    let of = setu::plan::catalogue::of("karpenter.k8s.aws").unwrap().date();
+    assert_eq!(filled["pricesFrom"], serde_json::json!([format!("the catalogue of {of}")]));
     assert_eq!(filled["slots"][0]["unused"]["nvidia.com/gpu"], 50);
     assert_eq!(json("per-pod.yaml")["slots"][0]["nodes"], 4);
 }
@@ -83,6 +85,7 @@ fn the_table_shows_slots_gates_and_every_tier() {
         "1 node: 1 from NodePool gpu-nodepool as p4d.24xlarge or 1 other type, spot, at most 27.45 USD an hour",
         "p4d.24xlarge, p4de.24xlarge",
         "packing.mode PerPod would take 4 nodes, at most 87.84 USD an hour",
+        "Note: prices as known from the catalogue of ",
         "4×main",
         "capacity   allow",
         "readiness  unknown  NodePool gpu-nodepool has no status here",

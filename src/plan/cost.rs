@@ -4,6 +4,12 @@
 //! counts the dearest and a choice the cheapest. Nothing is dearer than on demand, so that stands for the price of spot and
 //! reserved capacity of which nothing else is known. A price of another region is no bound: types are compared by it alone.
 
+mod source;
+mod unpriced;
+
+pub use source::PriceSource;
+pub use unpriced::Unpriced;
+
 use super::Plan;
 use super::catalogue::{self, Listed, region_of};
 use super::market::Market;
@@ -12,9 +18,8 @@ use crate::api::NodeClaim;
 use crate::api::amount::{Currency, Money, Price};
 use crate::api::parameters::Budget;
 use crate::names;
-use crate::words::{counted, few};
+use crate::words::counted;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 const ON_DEMAND: &str = "on-demand";
@@ -49,6 +54,8 @@ pub struct Cost {
     pub missing: BTreeSet<Unpriced>,
     /// The region that some prices are of, as nobody says in which one the nodes would be.
     pub usual: Option<&'static str>,
+    /// Where the prices are known from.
+    pub sources: BTreeSet<PriceSource>,
 }
 
 impl Cost {
@@ -96,7 +103,7 @@ impl Cost {
 
     /// What no price is known for, in words.
     pub fn lack(&self) -> String {
-        let (what, mut common) = told(&self.missing);
+        let (what, mut common) = unpriced::told(&self.missing);
         common.push(counted(self.not_known(), "node"));
         format!("no price for {what} ({})", common.join(", "))
     }
@@ -109,43 +116,6 @@ impl Cost {
             "let Setu read Karpenter's metrics (--karpenter-metrics), or state prices under gates.budget.prices"
         }
     }
-}
-
-/// What no price is known for.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Unpriced {
-    /// Nodes of a type that nobody names.
-    OpenType,
-    /// An instance type with a capacity type, and the region where that is known.
-    Type(String, String, Option<String>),
-}
-
-impl fmt::Display for Unpriced {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::OpenType => f.write_str("nodes whose instance type is open"),
-            Self::Type(name, kind, None) => write!(f, "{name}, {kind}"),
-            Self::Type(name, kind, Some(region)) => write!(f, "{name}, {kind}, {region}"),
-        }
-    }
-}
-
-/// What no price is known for, in words, and what several things of it have in common.
-fn told(missing: &BTreeSet<Unpriced>) -> (String, Vec<String>) {
-    let (mut names, mut kinds, mut regions) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
-    for one in missing {
-        let Unpriced::Type(name, kind, region) = one else { continue };
-        names.insert(name.as_str());
-        kinds.insert(kind.as_str());
-        regions.extend(region.as_deref());
-    }
-    if missing.len() < 2 || missing.contains(&Unpriced::OpenType) {
-        let all: Vec<String> = missing.iter().map(ToString::to_string).collect();
-        return (few(all.iter().map(String::as_str)), Vec::new());
-    }
-    let any_of = |values: BTreeSet<&str>| values.into_iter().collect::<Vec<_>>().join(" or ");
-    let common = [any_of(kinds), any_of(regions)];
-    (few(names.into_iter()), common.into_iter().filter(|words| !words.is_empty()).collect())
 }
 
 /// What one instance type is asked for.
@@ -175,6 +145,7 @@ struct Range {
     least: Price,
     most: Price,
     of: Region,
+    source: PriceSource,
 }
 
 /// Of which region a price is.
@@ -204,12 +175,15 @@ pub struct Spread {
     pub usual: Option<&'static str>,
     /// What no price is known for.
     pub missing: BTreeSet<Unpriced>,
+    /// Where the prices are known from.
+    pub sources: BTreeSet<PriceSource>,
 }
 
 impl Spread {
     fn add(&mut self, found: Result<Range, Unpriced>) {
         match found {
-            Ok(Range { least, most, of }) => {
+            Ok(Range { least, most, of, source }) => {
+                self.sources.insert(source);
                 self.usual = self.usual.or(of.usual());
                 let (lowest, highest) = self.known.unwrap_or((least, most));
                 self.known = Some((lowest.min(least), highest.max(most)));
@@ -298,7 +272,7 @@ impl Prices<'_> {
     pub fn of_nodes<'c>(&self, nodes: impl IntoIterator<Item = (&'c NodeClaim, u32)>) -> Cost {
         let mut cost = Cost { currency: self.currency(), ..Cost::default() };
         for (claim, count) in nodes {
-            let Spread { known, usual, missing } = self.spread(claim);
+            let Spread { known, usual, missing, sources } = self.spread(claim);
             let nodes = match (known, missing.is_empty()) {
                 (Some(_), true) => &mut cost.priced,
                 (Some(_), false) => &mut cost.partly_priced,
@@ -310,6 +284,7 @@ impl Prices<'_> {
             cost.at_most = cost.at_most.plus(times(highest, count));
             cost.usual = cost.usual.or(usual);
             cost.missing.extend(missing);
+            cost.sources.extend(sources);
         }
         cost
     }
@@ -331,18 +306,20 @@ impl Prices<'_> {
 
     /// The lowest and the highest price of a type with this capacity type.
     fn range(&self, instance_type: &str, kind: &str, wanted: &Wanted<'_>) -> Option<Range> {
-        let right = |least: Price, most: Price| Range { least, most, of: Region::Right };
+        let right = |least: Price, most: Price, source| Range { least, most, of: Region::Right, source };
         let stated = |kind: &str| self.budget.prices.as_ref()?.get(instance_type)?.get(kind).copied();
         if let Some(price) = stated(kind) {
-            return Some(right(price, price));
+            return Some(right(price, price, PriceSource::Policy));
         }
         let zones = wanted.requirements.get(names::ZONE);
         let allowed = |zone: &str| zones.is_none_or(|zones| zones.allows(zone));
         // Where one of the offerings has no price, the others' say nothing of it.
         let told = |kind: &str| -> Option<Range> {
-            let prices: Option<Vec<Price>> = self.market?.prices(instance_type, kind, allowed).collect();
+            let market = self.market?;
+            let prices: Option<Vec<Price>> = market.prices(instance_type, kind, allowed).collect();
             let prices = prices?;
-            Some(right(prices.iter().copied().min()?, prices.iter().copied().max()?))
+            let source = PriceSource::Metrics(market.seen);
+            Some(right(prices.iter().copied().min()?, prices.iter().copied().max()?, source))
         };
         let of_catalogue = || {
             let catalogue = catalogue::of(wanted.group)?;
@@ -351,10 +328,10 @@ impl Prices<'_> {
                 Listed::Usual(price) => (price, Region::Usual(catalogue.usual_region())),
                 Listed::Elsewhere(price) => (price, Region::Wrong),
             };
-            Some(Range { least: price, most: price, of })
+            Some(Range { least: price, most: price, of, source: PriceSource::Catalogue(catalogue.date()) })
         };
         if let Some(bound) = stated(ON_DEMAND).filter(|_| told(kind).is_none()) {
-            return Some(right(bound, bound));
+            return Some(right(bound, bound, PriceSource::Policy));
         }
         let range = told(kind).or_else(|| told(ON_DEMAND)).or_else(of_catalogue)?;
         let family = catalogue::of(wanted.group).and_then(|catalogue| catalogue.family(instance_type));

@@ -35,6 +35,9 @@ pub struct View {
     #[serde(skip_serializing_if = "Option::is_none")]
     cost_per_hour: Option<Price>,
     currency: Currency,
+    /// Where the prices are known from.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    prices_from: Vec<String>,
     gates: Vec<Report>,
     passed_over: Vec<PassedOver>,
     notes: Vec<String>,
@@ -123,6 +126,7 @@ impl View {
                 .map_or_else(Vec::new, |plan| plan.groups().iter().map(|g| Group::of(g, prices)).collect()),
             cost_per_hour: plan.and_then(|plan| plan.cost.known()),
             currency: prices.currency(),
+            prices_from: plan.map_or_else(Vec::new, sources),
             gates: plan.map_or_else(|| nearest().to_vec(), |plan| plan.reports.to_vec()),
             passed_over: plan.map_or_else(|| of_ways(ways), |plan| plan.passed_over.to_vec()),
             notes: plan.map_or_else(Vec::new, |plan| {
@@ -132,6 +136,8 @@ impl View {
                 // Where a gate has compared with these prices, its note ends with that.
                 let unplaced = plan.cost.unplaced();
                 notes.extend(unplaced.filter(|why| !notes.iter().any(|note| note.ends_with(why))));
+                let from = sources(plan).join(" and ");
+                notes.extend((!from.is_empty()).then(|| format!("prices as known from {from}")));
                 notes
             }),
             ways: ways
@@ -193,6 +199,11 @@ impl View {
         }
         if self.notes.is_empty() { text } else { text + "\n" }
     }
+}
+
+/// Where the prices of a plan are known from, for people.
+fn sources(plan: &Plan) -> Vec<String> {
+    plan.cost.sources.iter().map(ToString::to_string).collect()
 }
 
 /// NodePools that come into question for no way.
