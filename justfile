@@ -73,7 +73,8 @@ catalogue:
     mkdir -p target/catalogue
     pip download --quiet --no-deps --require-hashes --dest target/catalogue --requirement catalogue/requirements.txt
     cd catalogue && go run . ../target/catalogue/moto-*.whl "$(go list -m -f '{{{{.Dir}}' github.com/aws/karpenter-provider-aws)" ../src/plan/catalogue/types.json.gz
-    cd catalogue && go run ./others azure.csv ../src/plan/catalogue/azure.json.gz google.csv ../src/plan/catalogue/gcp.json.gz
+    cd catalogue/azure && go mod download github.com/Azure/karpenter-provider-azure
+    cd catalogue && go run ./others azure.csv "$(cd azure && go list -m -f '{{{{.Dir}}' github.com/Azure/karpenter-provider-azure)" ../src/plan/catalogue/azure.json.gz google.csv ../src/plan/catalogue/gcp.json.gz
 
 # What Karpenter's own scheduler chooses for 500 random gangs, anew, for tests/karpenter.rs; needs Go
 choices:

@@ -1,7 +1,8 @@
 // Writes the catalogues of Azure and of Google Cloud that Setu embeds, from the tables that are kept by hand beside this program.
 // Labels and what pods may use are what their Karpenter providers make of a type, but for Google's GPUs, of which it counts one a machine.
+// Azure's prices are those that its provider ships.
 //
-// Usage: others AZURE.csv AZURE_OUT GOOGLE.csv GOOGLE_OUT
+// Usage: others AZURE.csv AZURE_PROVIDER_DIR AZURE_OUT GOOGLE.csv GOOGLE_OUT
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"maps"
 	"math"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,16 +24,21 @@ import (
 const mi = 1 << 20
 
 func main() {
-	if len(os.Args) != 5 {
-		log.Fatal("usage: others AZURE.csv AZURE_OUT GOOGLE.csv GOOGLE_OUT")
+	if len(os.Args) != 6 {
+		log.Fatal("usage: others AZURE.csv AZURE_PROVIDER_DIR AZURE_OUT GOOGLE.csv GOOGLE_OUT")
+	}
+	azure, err := azurePrices(os.Args[2])
+	if err != nil {
+		log.Fatal(err)
 	}
 	for _, one := range []struct {
-		table, out, name, date, region string
-		labels                         func(row) map[string]string
-		allocatable                    func(row) map[string]string
+		table, out, name string
+		prices           prices
+		labels           func(row) map[string]string
+		allocatable      func(row) map[string]string
 	}{
-		{os.Args[1], os.Args[2], "azure", "2026-06-18", "eastus", azureLabels, onAzure},
-		{os.Args[3], os.Args[4], "gcp", "2026-08-03", "us-central1", googleLabels, onGoogle},
+		{os.Args[1], os.Args[3], "azure", azure, azureLabels, onAzure},
+		{os.Args[4], os.Args[5], "gcp", prices{date: "2026-08-03", regions: []string{"us-central1"}}, googleLabels, onGoogle},
 	} {
 		rows, err := read(one.table)
 		if err != nil {
@@ -43,10 +50,10 @@ func main() {
 				keys[key] = true
 			}
 		}
-		provider := file.Provider{Date: one.date, Keys: slices.Sorted(maps.Keys(keys)), Regions: []string{one.region}}
+		provider := file.Provider{Date: one.prices.date, Keys: slices.Sorted(maps.Keys(keys)), Regions: one.prices.regions}
 		for _, r := range rows {
 			found := one.labels(r)
-			typed := file.Type{Name: r.name, Allocatable: one.allocatable(r), Prices: []int64{r.price}, Accelerator: r.hidden()}
+			typed := file.Type{Name: r.name, Allocatable: one.allocatable(r), Prices: one.prices.of(r), Accelerator: r.hidden()}
 			for _, key := range provider.Keys {
 				typed.Labels = append(typed.Labels, found[key])
 			}
@@ -62,8 +69,69 @@ func main() {
 type row struct {
 	name, arch, gpu, maker string
 	cpus, memory, gpus     int64
-	// Millionths of a dollar an hour; 0 where none is known.
+	// Millionths of a dollar an hour; 0 where the table has none.
 	price int64
+}
+
+// Prices on demand.
+type prices struct {
+	date    string
+	regions []string
+	// Millionths of a dollar an hour by region and name; without any, those of the table count.
+	listed map[string]map[string]int64
+}
+
+// The prices of one line, in the order of the regions; 0 where none is known.
+func (p prices) of(r row) []int64 {
+	if p.listed == nil {
+		return []int64{r.price}
+	}
+	var all []int64
+	for _, region := range p.regions {
+		all = append(all, p.listed[region][r.name])
+	}
+	return all
+}
+
+var (
+	generatedAt = regexp.MustCompile(`generated at (\d{4}-\d{2}-\d{2})T`)
+	ofRegion    = regexp.MustCompile(`initialOnDemandPrices\["(\w+)"\] = `)
+	ofSize      = regexp.MustCompile(`^\s*"(\w+)":\s+([0-9.]+),$`)
+)
+
+// The prices that the provider for Azure ships: first those of the region by which sizes are compared.
+func azurePrices(dir string) (prices, error) {
+	text, err := os.ReadFile(filepath.Join(dir, "pkg/providers/pricing/zz_generated.pricing.go"))
+	if err != nil {
+		return prices{}, err
+	}
+	date := generatedAt.FindSubmatch(text)
+	if date == nil {
+		return prices{}, fmt.Errorf("no date in %s", dir)
+	}
+	found := prices{date: string(date[1]), listed: map[string]map[string]int64{}}
+	region := ""
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimRight(line, "\n")
+		if begins := ofRegion.FindStringSubmatch(line); begins != nil {
+			region = begins[1]
+			found.listed[region] = map[string]int64{}
+		}
+		if size := ofSize.FindStringSubmatch(line); size != nil {
+			price, err := strconv.ParseFloat(size[2], 64)
+			if err != nil {
+				return prices{}, fmt.Errorf("price of %s in %s: %w", size[1], region, err)
+			}
+			found.listed[region][size[1]] = int64(price*1e6 + 0.5)
+		}
+	}
+	const usual = "eastus"
+	if found.listed[usual] == nil {
+		return prices{}, fmt.Errorf("no prices of %s in %s", usual, dir)
+	}
+	others := slices.Sorted(maps.Keys(found.listed))
+	found.regions = append([]string{usual}, slices.DeleteFunc(others, func(name string) bool { return name == usual })...)
+	return found, nil
 }
 
 // Radeon PRO V620: the provider for Azure takes machines with it for plain ones, without a label of a GPU.

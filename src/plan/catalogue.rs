@@ -3,7 +3,8 @@
 //! Called by `shapes` for what neither policy nor Nodes tell. `just catalogue` generates the facts. EC2's come from published
 //! packages (catalogue/main.go): as recorded by moto, with sizes, labels and prices on demand by karpenter-provider-aws: memory
 //! less 7.5 % for the machine, less what the kubelet keeps; pods by network interfaces. Prices are those of us-east-1 and of the
-//! partition for the US government, which are all that the provider ships in dollars. Left out are the size of the root
+//! partition for the US government, which are all that the provider ships in dollars; Azure's are those of all regions that its
+//! provider ships. Left out are the size of the root
 //! volume, which the EC2NodeClass says, and types that AWS no longer describes. The types of Azure and
 //! Google Cloud stand in tables that are kept by hand (catalogue/azure.csv and catalogue/google.csv, which say where each fact is
 //! from and which types they leave out), with labels and what pods may use as these providers reckon them (catalogue/others). How many pods a node of Azure takes, its AKSNodeClass says.
@@ -666,12 +667,15 @@ mod tests {
         let price = |group, name, region| of(group).unwrap().price(name, region);
         for (region, listed) in [
             (Some("eastus"), Some(Listed::There(dollars(98_320_000)))),
-            (Some("westeurope"), Some(Listed::Elsewhere(dollars(98_320_000)))),
+            (Some("westeurope"), Some(Listed::There(dollars(127_816_000)))),
+            (Some("germanywestcentral"), Some(Listed::Elsewhere(dollars(98_320_000)))),
             (None, Some(Listed::Usual(dollars(98_320_000)))),
         ] {
             assert_eq!(price(AZURE, "Standard_ND96isr_H100_v5", region), listed, "{region:?}");
         }
-        assert_eq!(price(AZURE, "Standard_ND96isr_H200_v5", None), None);
+        let h200 = |region| price(AZURE, "Standard_ND96isr_H200_v5", region);
+        assert_eq!((h200(None), h200(Some("westeurope"))), (None, None), "it is sold in neither");
+        assert_eq!(h200(Some("swedencentral")), Some(Listed::There(dollars(110_272_000))));
         assert_eq!(
             price(GOOGLE, "e2-standard-4", Some("us-central1")),
             Some(Listed::There(dollars(134_023)))
