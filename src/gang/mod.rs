@@ -35,6 +35,7 @@ pub mod stray;
 pub mod terms;
 pub mod trace;
 pub mod unbound;
+mod validating;
 pub mod verdict;
 pub mod waits;
 mod wake;

@@ -14,12 +14,11 @@ use super::late;
 use super::losses::{self, empty, first_failure, live, missing};
 use super::reboot;
 use super::reservation::Reservation;
-use super::rounds;
 use super::state::{State, Then};
-use super::way::Way;
+use super::validating::{planned, validating};
 use crate::api::parameters::{Compat, OnNodeLost, Release};
 use crate::api::workload::Verdict;
-use crate::plan::{Obstacle, ObstacleReason, Outcome, Plan};
+use crate::plan::{ObstacleReason, Outcome};
 use crate::planted::planted;
 use jiff::Timestamp;
 
@@ -140,52 +139,6 @@ fn by_state(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     event.map(|e| Reading::Events(vec![e]))
 }
 
-fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
-    let event = match facts.plan? {
-        Outcome::NothingNeeded(_) => Event::NothingNeeded,
-        // What is left of an earlier attempt goes first.
-        _ if facts.claims.iter().any(|c| !c.stuck) => return None,
-        Outcome::Provision(_) if facts.sight == Sight::Cached && !planted!(PlanOnCachedAbsence) => {
-            return Some(Reading::LookAgain);
-        }
-        Outcome::Provision(plan) => planned(plan),
-        Outcome::Refuse(_) if facts.refusal.is_some_and(|refusal| refusal.again_at > facts.now) => {
-            return None;
-        }
-        Outcome::Never(_) | Outcome::Refuse(_) if facts.sight == Sight::Cached => {
-            return Some(Reading::LookAgain);
-        }
-        Outcome::Never(obstacle) => Event::Impossible(Failure::of_obstacle(obstacle)),
-        Outcome::Refuse(obstacle) if journal.memory.way.choice > 0 => {
-            return Some(failed(facts, of_last_tiers(journal, obstacle)));
-        }
-        Outcome::Refuse(obstacle) => Event::Refused(Failure::of_obstacle(obstacle)),
-        Outcome::Wait(obstacle) if obstacle.reason.may_last() => return None,
-        Outcome::Wait(obstacle) if expired(journal, facts) || rounds::is_through(journal, facts) => {
-            return Some(failed(facts, Failure::of_obstacle(obstacle)));
-        }
-        Outcome::Wait(_) => return None,
-    };
-    Some(Reading::Events(vec![event]))
-}
-
-/// Why a gang fails that the tiers which are left refuse. Those before them ran out of capacity, which passes, so the gang
-/// itself is not refused.
-fn of_last_tiers(journal: &Journal, obstacle: &Obstacle) -> Failure {
-    let before = journal.memory.last_failure.as_ref().map(|last| format!("; the tiers before: {last}"));
-    let message = format!("{}{}", obstacle.message, before.unwrap_or_default());
-    Failure::of_obstacle(&Obstacle { message, ..obstacle.clone() })
-}
-
-fn planned(plan: &Plan) -> Event {
-    Event::Planned {
-        slots: u32::try_from(plan.slots.len()).unwrap_or(u32::MAX),
-        plan: plan.hash(),
-        pinning: plan.pinning,
-        way: Way { tier: plan.tier, choice: plan.choice, choices: plan.choices },
-    }
-}
-
 fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     let event = |event| Some(Reading::Events(vec![event]));
     if let Some(failure) = first_failure(journal, facts) {
@@ -279,7 +232,7 @@ fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
 
 /// A failure that ends the attempt. One that time alone makes is decided in a quorum read: a watch that is silent
 /// shows for ever what it showed last.
-fn failed(facts: &Facts<'_>, failure: Failure) -> Reading {
+pub(super) fn failed(facts: &Facts<'_>, failure: Failure) -> Reading {
     let unsure = failure.reason.is_caused_by_time() && facts.sight == Sight::Cached;
     if unsure && !planted!(DeadlineOnCache) {
         return Reading::LookAgain;
@@ -396,7 +349,7 @@ pub fn existing(journal: &Journal, facts: &Facts<'_>) -> usize {
     live(journal, facts).count()
 }
 
-fn expired(journal: &Journal, facts: &Facts<'_>) -> bool {
+pub(super) fn expired(journal: &Journal, facts: &Facts<'_>) -> bool {
     let over = journal.memory.deadline.is_some_and(|deadline| deadline <= facts.now);
     over && !late::is_late(journal, facts) && !reboot::reboots(journal, facts)
 }

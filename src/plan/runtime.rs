@@ -90,12 +90,12 @@ mod tests {
     }
 
     #[test]
-    fn pods_that_contradict_their_runtime_class_are_rejected() {
+    fn pods_that_contradict_their_runtime_class_are_refused() {
         let world = world(
             &json!({"nodeSelector": {(names::ZONE): "a"}}),
             &json!({"nodeSelector": {(names::ZONE): "b"}}),
         );
-        let Outcome::Never(obstacle) = world.plan() else { panic!("not rejected") };
+        let Outcome::Refuse(obstacle) = world.plan() else { panic!("not refused") };
         assert!(obstacle.message.contains("RuntimeClass kata wants b"), "{}", obstacle.message);
     }
 

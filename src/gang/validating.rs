@@ -1,0 +1,59 @@
+//! What a gang does that has no nodes yet: it takes its plan, waits for one, or is refused.
+
+use super::event::Event;
+use super::facts::{Facts, Sight};
+use super::failure::Failure;
+use super::journal::Journal;
+use super::observe::{Reading, expired, failed};
+use super::rounds;
+use super::way::Way;
+use crate::plan::{Obstacle, Outcome, Plan};
+use crate::planted::planted;
+
+/// What its plan makes of a gang that has nothing yet.
+pub(super) fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
+    let event = match facts.plan? {
+        Outcome::NothingNeeded(_) => Event::NothingNeeded,
+        // What is left of an earlier attempt goes first.
+        _ if facts.claims.iter().any(|c| !c.stuck) => return None,
+        Outcome::Provision(_) if facts.sight == Sight::Cached && !planted!(PlanOnCachedAbsence) => {
+            return Some(Reading::LookAgain);
+        }
+        Outcome::Provision(plan) => planned(plan),
+        Outcome::Refuse(_) if facts.refusal.is_some_and(|refusal| refusal.again_at > facts.now) => {
+            return None;
+        }
+        Outcome::Never(_) | Outcome::Refuse(_) if facts.sight == Sight::Cached => {
+            return Some(Reading::LookAgain);
+        }
+        Outcome::Never(obstacle) => Event::Impossible(Failure::of_obstacle(obstacle)),
+        Outcome::Refuse(obstacle) if journal.memory.way.choice > 0 => {
+            return Some(failed(facts, of_last_tiers(journal, obstacle)));
+        }
+        Outcome::Refuse(obstacle) => Event::Refused(Failure::of_obstacle(obstacle)),
+        Outcome::Wait(obstacle) if obstacle.reason.may_last() => return None,
+        Outcome::Wait(obstacle) if expired(journal, facts) || rounds::is_through(journal, facts) => {
+            return Some(failed(facts, Failure::of_obstacle(obstacle)));
+        }
+        Outcome::Wait(_) => return None,
+    };
+    Some(Reading::Events(vec![event]))
+}
+
+/// The event of a plan that is carried out.
+pub(super) fn planned(plan: &Plan) -> Event {
+    Event::Planned {
+        slots: u32::try_from(plan.slots.len()).unwrap_or(u32::MAX),
+        plan: plan.hash(),
+        pinning: plan.pinning,
+        way: Way { tier: plan.tier, choice: plan.choice, choices: plan.choices },
+    }
+}
+
+/// Why a gang fails that the tiers which are left refuse. Those before them ran out of capacity, which passes, so the gang
+/// itself is not refused.
+fn of_last_tiers(journal: &Journal, obstacle: &Obstacle) -> Failure {
+    let before = journal.memory.last_failure.as_ref().map(|last| format!("; the tiers before: {last}"));
+    let message = format!("{}{}", obstacle.message, before.unwrap_or_default());
+    Failure::of_obstacle(&Obstacle { message, ..obstacle.clone() })
+}
