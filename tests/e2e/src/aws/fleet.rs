@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 
-use super::proxy::{Form, Shared};
+use super::proxy::Shared;
 use super::rules::{Market, Refusal};
+use super::wire::Form;
 use super::xml::{items, parsed};
 
 const CONFIG: &str = "LaunchTemplateConfigs.";

@@ -9,6 +9,7 @@ mod registrar;
 mod reservations;
 mod rules;
 mod user_data;
+mod wire;
 mod xml;
 
 use std::collections::BTreeMap;
@@ -29,12 +30,13 @@ pub use moto::Instance;
 use moto::Moto;
 pub(crate) use moto::launch as launch_moto;
 use proxy::Shared;
-pub use proxy::{Call, FAMILIES, Form};
+pub use proxy::{Call, FAMILIES};
 use registrar::Registrar;
 pub use registrar::{Comes, Machines};
 pub use reservations::CapacityReservation;
 pub use rules::{Market, Offerings, Refusal, Rule};
 pub use user_data::NodeConfig;
+pub use wire::Form;
 
 /// The name of the EKS cluster, of the role, of the instance profile, and the value of the subnets' tag
 /// `karpenter.sh/discovery`.
@@ -83,9 +85,8 @@ pub(crate) fn karpenter(identity: &Identity, ports: Ports) -> Launch {
         ("CLUSTER_NAME", CLUSTER.to_owned()),
         ("CLUSTER_ENDPOINT", format!("https://127.0.0.1:{}", ports.api_server)),
         ("INTERRUPTION_QUEUE", QUEUE.to_owned()),
-        // moto has no price list, and its dry runs are none.
+        // moto has no price list.
         ("ISOLATED_VPC", "true".to_owned()),
-        ("DISABLE_DRY_RUN", "true".to_owned()),
     ]);
     launch
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -21,14 +21,12 @@ use super::moto::{Instance, Moto};
 use super::registrar::Machines;
 use super::reservations::{self, ACTIVE, CapacityReservation};
 use super::rules::{self, Market, Offering, Refusal, Rule, Treatment};
+use super::wire::{Form, action, error, form, is_dry_run, list, service, xml};
 use super::xml::retain;
 
 /// The families that are sold where nothing else is said. Karpenter looks at each type for every NodeClaim, and on a
 /// machine that other programs share the nine hundred of a large region would take longer than all else.
 pub const FAMILIES: [&str; 6] = ["g4dn", "g5", "g6", "g6e", "m5", "c5"];
-
-/// The parameters of a call in the query form.
-pub type Form = BTreeMap<String, String>;
 
 /// One call of the provider's.
 #[derive(Clone, Debug)]
@@ -45,6 +43,8 @@ pub struct Call {
     pub throttled: bool,
     /// Whether its answer was lost.
     pub lost: bool,
+    /// Whether it was a dry run, which does nothing and meets no fault.
+    pub dry_run: bool,
 }
 
 /// How an instance came about.
@@ -202,10 +202,11 @@ impl Shared {
     fn arrived(&self, action: &str, form: &Form) -> (usize, Treatment) {
         let mut state = self.state();
         let (_, name) = action.split_once(':').unwrap_or_default();
-        let treatment = rules::treatment(&mut state.rules, name);
+        let dry_run = is_dry_run(form);
+        let treatment = if dry_run { Treatment::default() } else { rules::treatment(&mut state.rules, name) };
         let Treatment { throttled, lost, .. } = treatment;
         let (action, form, at) = (action.to_owned(), form.clone(), Instant::now());
-        state.calls.push(Call { action, form, at, done: None, throttled, lost });
+        state.calls.push(Call { action, form, at, done: None, throttled, lost, dry_run });
         (state.calls.len() - 1, treatment)
     }
 
@@ -271,9 +272,9 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
     if treatment.throttled {
         return error(StatusCode::SERVICE_UNAVAILABLE, "RequestLimitExceeded", "Request limit exceeded.");
     }
-    let dry_run = form.get("DryRun").is_some_and(|dry| dry == "true");
     let answer = match action.as_str() {
-        "ec2:CreateFleet" if !dry_run => xml(StatusCode::OK, fleet::create(shared, &form).await?)?,
+        _ if is_dry_run(&form) => tried(shared, &form).await?,
+        "ec2:CreateFleet" => xml(StatusCode::OK, fleet::create(shared, &form).await?)?,
         "ec2:DescribeCapacityReservations" => {
             let members = reservations::described(shared, &form).await?;
             list("DescribeCapacityReservations", "capacityReservationSet", &members)?
@@ -295,6 +296,19 @@ async fn answer(shared: Arc<Shared>, request: Request<Incoming>) -> Result<Respo
         bail!("the answer to {action} is lost");
     }
     Ok(answer)
+}
+
+/// What EC2 says of a dry run: that it would do it, or what is wrong with its launch template.
+async fn tried(shared: &Arc<Shared>, form: &Form) -> Result<Response<Full<Bytes>>> {
+    let template = form.get("LaunchTemplate.LaunchTemplateName");
+    if let Some(template) = template
+        && !shared.has_profile(template).await?
+    {
+        let why = Refusal::NoInstanceProfile;
+        return error(StatusCode::BAD_REQUEST, why.code(), why.message());
+    }
+    let would = "Request would have succeeded, but DryRun flag is set.";
+    error(StatusCode::PRECONDITION_FAILED, "DryRunOperation", would)
 }
 
 /// DescribeInstances without the instances that are not known yet, and with security groups.
@@ -346,50 +360,6 @@ async fn sold(
     }
     let text = String::from_utf8_lossy(answer.body());
     xml(StatusCode::OK, retain(&text, list, "instanceType", |name| shared.is_sold(name))?)
-}
-
-/// The service that a call is signed for.
-fn service(headers: &HeaderMap) -> String {
-    let signed = headers.get("authorization").and_then(|value| value.to_str().ok()).unwrap_or_default();
-    let scope = signed.split("Credential=").nth(1).unwrap_or_default();
-    scope.split('/').nth(3).unwrap_or_default().to_owned()
-}
-
-fn form(headers: &HeaderMap, body: &Bytes) -> Form {
-    let kind = headers.get("content-type").and_then(|value| value.to_str().ok()).unwrap_or_default();
-    if !kind.starts_with("application/x-www-form-urlencoded") {
-        return Form::new();
-    }
-    form_urlencoded::parse(body).into_owned().collect()
-}
-
-/// The action, from the form, the header that JSON calls have, or for EKS from the path.
-fn action(head: &http::request::Parts, form: &Form) -> String {
-    let target = head.headers.get("x-amz-target").and_then(|value| value.to_str().ok());
-    let target = target.and_then(|target| target.split('.').nth(1));
-    let rest = || if head.uri.path().starts_with("/clusters/") { "DescribeCluster" } else { head.uri.path() };
-    form.get("Action").map(String::as_str).or(target).unwrap_or_else(rest).to_owned()
-}
-
-fn xml(status: StatusCode, text: String) -> Result<Response<Full<Bytes>>> {
-    let answer = Response::builder().status(status).header("content-type", "text/xml;charset=UTF-8");
-    answer.body(Full::from(text)).context("making an answer")
-}
-
-fn list(action: &str, list: &str, members: &str) -> Result<Response<Full<Bytes>>> {
-    let space = "http://ec2.amazonaws.com/doc/2016-11-15/";
-    let text = format!(
-        "<{action}Response xmlns=\"{space}\"><requestId>e2e</requestId><{list}>{members}</{list}></{action}Response>"
-    );
-    xml(StatusCode::OK, text)
-}
-
-fn error(status: StatusCode, code: &str, message: &str) -> Result<Response<Full<Bytes>>> {
-    let text = format!(
-        "<Response><Errors><Error><Code>{code}</Code><Message>{message}</Message></Error></Errors>\
-         <RequestID>e2e</RequestID></Response>"
-    );
-    xml(status, text)
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use anyhow::Result;
 use k8s_openapi::jiff::Timestamp;
 
-use super::proxy::{Form, Shared};
+use super::proxy::Shared;
+use super::wire::Form;
 
 /// The state of a reservation that instances can be launched into.
 pub(super) const ACTIVE: &str = "active";

@@ -14,7 +14,8 @@ const CREATED: Duration = Duration::from_millis(300);
 /// As few machines as this may be bought one by one, by a Karpenter that is busy.
 const SMALL: usize = 4;
 
-const TEMPLATE: &str = "LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName";
+/// Where CreateFleet names its launch template.
+pub const TEMPLATE: &str = "LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName";
 const CAPACITY: &str = "TargetCapacitySpecification.TotalTargetCapacity";
 
 /// One attempt of the only gang of a scenario.
@@ -97,12 +98,7 @@ impl Attempt {
         ensure!(named.len() == 1, "the fleets name {named:?}");
         let asked: BTreeSet<_> = self.fleets.iter().map(|call| but_for_size(&call.form)).collect();
         ensure!(asked.len() == 1, "the fleets differ: {asked:?}");
-        self.has_fleets(self.machines.div_ceil(2).max(SMALL))
-    }
-
-    /// It took so many calls at most.
-    pub fn has_fleets(&self, most: usize) -> Result<()> {
-        let sizes = self.sizes();
+        let most = self.machines.div_ceil(2).max(SMALL);
         ensure!(sizes.len() <= most, "fleets of {sizes:?}, more than {most}");
         Ok(())
     }

@@ -9,10 +9,6 @@ use std::time::{Duration, Instant};
 /// From the reservation of quota until EC2 has answered that the last instance is launched.
 const LAUNCHED: Duration = Duration::from_secs(2);
 
-/// The most machines that a Karpenter which was just started buys with two calls: until its first launch template is made
-/// the others catch up.
-const MERGED: usize = 32;
-
 /// How long Karpenter may keep a launch template that it has no more use for: a minute in its cache, and up to another
 /// until that is looked through.
 const TEMPLATES_GONE: Duration = Duration::from_mins(3);
@@ -28,9 +24,6 @@ pub async fn few_calls(stage: &Stage, machines: usize, instance_type: &'static s
     let [attempt] = &attempts[..] else { bail!("there were {} attempts", attempts.len()) };
     ensure!(attempt.templates.len() == 1, "{} launch templates, not 1", attempt.templates.len());
     attempt.is_cheap(&play)?;
-    if machines <= MERGED {
-        attempt.has_fleets(2)?;
-    }
     let took = attempt.launched().context("nothing was launched")?.saturating_duration_since(reserved);
     ensure!(took <= play.limit(LAUNCHED), "all launched only after {took:?}");
     play.audit(machines).await?;

@@ -104,7 +104,7 @@ const SCENARIOS: [(&str, Form, Act); 38] = [
         node_class::not_ready(s, Lack::Role, "g6.xlarge").boxed_local()
     }),
     ("an EC2NodeClass whose instance profile is not there", Form::Long, |s| {
-        node_class::no_profile(s, "g6.xlarge").boxed_local()
+        node_class::not_ready(s, Lack::Profile, "g6.xlarge").boxed_local()
     }),
     ("a capacity reservation with room for half", Form::Long, |s| {
         reservations::half(s, "g6e.16xlarge").boxed_local()

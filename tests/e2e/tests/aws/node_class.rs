@@ -13,6 +13,7 @@ pub enum Lack {
     Subnet,
     Image,
     Role,
+    Profile,
 }
 
 impl Lack {
@@ -30,6 +31,10 @@ impl Lack {
                 json!({"instanceProfile": "setu", "role": null}),
                 "NodeClassReadinessUnknown",
             ),
+            Self::Profile => {
+                let profile = |name: &str| json!({"instanceProfile": name});
+                (profile("nobody"), profile("setu"), "NodeClassReadinessUnknown")
+            }
         }
     }
 }
@@ -50,25 +55,6 @@ pub async fn not_ready(stage: &Stage, lack: Lack, instance_type: &'static str) -
     ensure!(play.calls("CreateFleet").is_empty(), "something was bought");
     play.steps(change(&whole)).await?;
     play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0, "within": 120}}])).await?;
-    play.end().await
-}
-
-/// An instance profile that is not there makes no NodeClass unready. What EC2 says is told, and nothing runs; once it is
-/// mended the gang goes on.
-pub async fn no_profile(stage: &Stage, instance_type: &'static str) -> Result<()> {
-    let policy = json!({"retry": {"inCheck": {"limit": 9, "base": "1s", "max": "5s"}}});
-    let mut play = Play::start(stage, "no-profile", instance_type, policy).await?;
-    play.steps(change(&json!({"instanceProfile": "nobody"}))).await?;
-    play.until_ready().await?;
-    play.submit("train", 2, Some("3s")).await?;
-    play.steps(json!([
-        {"until": {"job": "train", "message": "InstanceProfileNameInvalid with EC2NodeClass ${id}", "within": 60}},
-        {"until": {"job": "train", "wentThrough": ["RollingBack", "BackingOff"], "claims": 0, "within": 120}},
-    ]))
-    .await?;
-    play.audit(0).await?;
-    play.steps(change(&json!({"instanceProfile": "setu"}))).await?;
-    play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0, "within": 180}}])).await?;
     play.end().await
 }
 

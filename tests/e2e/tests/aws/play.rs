@@ -210,9 +210,9 @@ impl<'a> Play<'a> {
         Ok(Instant::now())
     }
 
-    /// The provider's calls of an action since the start, refused ones too.
+    /// The provider's calls of an action since the start, refused ones too, but no dry runs.
     pub fn calls(&self, action: &str) -> Vec<Call> {
-        let all = self.cloud.calls().into_iter().skip(self.since);
+        let all = self.cloud.calls().into_iter().skip(self.since).filter(|call| !call.dry_run);
         all.filter(|call| call.action.strip_prefix("ec2:") == Some(action)).collect()
     }
 

@@ -1,11 +1,12 @@
 //! Gangs whose nodes come from capacity reservations.
 
-use crate::attempts::Attempt;
+use crate::attempts::{Attempt, TEMPLATE};
 use crate::play::{Play, Stage};
 use anyhow::{Context as _, Result, ensure};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use setu_e2e::aws::{CapacityReservation, Instance};
+use setu_e2e::aws::{Call, CapacityReservation, Instance};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// Karpenter looks for reservations once a minute.
@@ -145,10 +146,14 @@ pub async fn block_opens(stage: &Stage, instance_type: &'static str) -> Result<(
 
 /// The machines are in this Capacity Block, bought as EC2 wants it.
 async fn is_in_block(play: &Play<'_>, id: &str, machines: usize) -> Result<()> {
-    let of_block = |calls: &[setu_e2e::aws::Call], key: &str| {
+    let of_block = |calls: &[Call], key: &str| {
         calls.iter().all(|call| call.form.get(key).is_some_and(|value| value == "capacity-block"))
     };
-    let (fleets, templates) = (play.calls("CreateFleet"), play.calls("CreateLaunchTemplate"));
+    let (fleets, mut templates) = (play.calls("CreateFleet"), play.calls("CreateLaunchTemplate"));
+    // Karpenter makes one too to see whether the EC2NodeClass will do.
+    let name = |call: &Call, key: &str| call.form.get(key).cloned();
+    let used: BTreeSet<Option<String>> = fleets.iter().map(|call| name(call, TEMPLATE)).collect();
+    templates.retain(|made| used.contains(&name(made, "LaunchTemplateName")));
     ensure!(
         of_block(&fleets, TERMS) && of_block(&templates, MARKET),
         "not as a block: {fleets:?} {templates:?}"
