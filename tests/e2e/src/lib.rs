@@ -24,6 +24,7 @@ mod probe;
 mod process;
 pub mod programs;
 mod stack;
+pub mod titles;
 
 pub use layout::Layout;
 pub use process::Program;

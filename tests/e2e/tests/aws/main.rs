@@ -32,7 +32,7 @@ use node_class::Lack;
 use play::Stage;
 use real::Shared;
 use setu_e2e::aws::Refusal;
-use setu_e2e::{KUEUE_NAMESPACE, Options, Provider, Stack, apply};
+use setu_e2e::{KUEUE_NAMESPACE, Options, Provider, Stack, apply, titles};
 use std::path::Path;
 use std::sync::Arc;
 use tokio::runtime::{Handle, Runtime};
@@ -157,7 +157,7 @@ fn main() -> Result<()> {
     arguments.test_threads = Some(1);
     let runtime = Runtime::new()?;
     let stage = Arc::new(runtime.block_on(stage(arguments.include_ignored || arguments.ignored))?);
-    let asked_for = |title: &str| arguments.filter.as_ref().is_some_and(|part| title.contains(part.as_str()));
+    let asked_for = |title: &str| titles::asks_for(arguments.filter.as_deref(), title);
     let played = SCENARIOS.into_iter().filter(|(title, form, _)| *form != Form::Measure || asked_for(title));
     let trials =
         played.map(|(title, form, act)| trial(title.to_owned(), form, act, &stage, runtime.handle()));
