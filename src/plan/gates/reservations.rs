@@ -371,6 +371,20 @@ mod tests {
     }
 
     #[test]
+    fn what_bounds_the_pods_bounds_their_gang() {
+        let bounded = |hours: i64| {
+            let closing = json!([{"id": "cr-1", "nodes": 2, "closes": "2026-12-01T04:00:00Z"}]);
+            let mut world = alone(2, &closing);
+            world.workload.spec.pod_sets[0].template.spec.active_deadline_seconds = Some(hours * 3_600);
+            world
+        };
+        let (reason, message) = bounded(4).obstacle();
+        assert_eq!(reason, ObstacleReason::ReservationClosesFirst);
+        assert!(message.ends_with("may take 15m to start and run for 4h, which is longer"), "{message}");
+        assert!(bounded(3).provisioned().notes.is_empty());
+    }
+
+    #[test]
     fn a_gang_that_nothing_bounds_starts_with_a_warning_and_none_starts_once_it_is_over() {
         let mut world = alone(2, &json!([{"id": "cr-1", "nodes": 2, "closes": "2026-12-01T04:00:00Z"}]));
         let note = "reservation cr-1 closes at 2026-12-01T04:00:00Z, and nothing bounds how long the gang runs: what runs then \

@@ -183,12 +183,17 @@ pub async fn block_too_short(stage: &Stage, instance_type: &'static str) -> Resu
     use_it(&mut play, block).await?;
     until_found(&play, ID).await?;
     play.steps(json!([
-        {"apply": [bounded("long", 2 * 3600)]},
-        {"until": {"job": "long", "state": "Yielded", "verdict": "Retry", "message": format!("Capacity Block {ID} closes at {closes}"), "claims": 0}},
-        {"until": {"job": "long", "message": "which is longer"}},
-        {"holds": {"job": "long", "claims": 0, "within": 5}},
+        {"apply": [bounded("long", 2 * 3600), bounded_by_pods("long-pods", 2 * 3600)]},
     ]))
     .await?;
+    for job in ["long", "long-pods"] {
+        play.steps(json!([
+            {"until": {"job": job, "state": "Yielded", "verdict": "Retry", "message": format!("Capacity Block {ID} closes at {closes}"), "claims": 0}},
+            {"until": {"job": job, "message": "and run for 2h, which is longer"}},
+            {"holds": {"job": job, "claims": 0, "within": 5}},
+        ]))
+        .await?;
+    }
     ensure!(play.calls("CreateFleet").is_empty(), "something was bought");
     play.steps(json!([
         {"apply": [bounded("short", 600)]},
@@ -202,12 +207,21 @@ pub async fn block_too_short(stage: &Stage, instance_type: &'static str) -> Resu
 
 /// A Job of two machines that may run for so many seconds.
 fn bounded(name: &str, seconds: u32) -> Value {
-    let labels = json!({"kueue.x-k8s.io/queue-name": "queue", "kueue.x-k8s.io/max-exec-time-seconds": seconds.to_string()});
+    job(name, json!({"kueue.x-k8s.io/max-exec-time-seconds": seconds.to_string()}), &Value::Null)
+}
+
+/// The same by its pods' own limit.
+fn bounded_by_pods(name: &str, seconds: u32) -> Value {
+    job(name, json!({}), &seconds.into())
+}
+
+fn job(name: &str, mut labels: Value, limit_of_pods: &Value) -> Value {
+    labels["kueue.x-k8s.io/queue-name"] = "queue".into();
     let resources = json!({"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"nvidia.com/gpu": "1"}});
     json!({
         "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name, "labels": labels},
         "spec": {"parallelism": 2, "completions": 2, "suspend": true, "template": {"spec": {
-            "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+            "restartPolicy": "Never", "terminationGracePeriodSeconds": 0, "activeDeadlineSeconds": limit_of_pods,
             "containers": [{"name": "main", "image": "none", "resources": resources}],
         }}},
     })
