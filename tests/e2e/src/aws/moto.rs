@@ -41,6 +41,13 @@ pub struct Instance {
     pub name: String,
 }
 
+impl Instance {
+    /// As its Node and its NodeClaim name it.
+    pub fn provider_id(&self) -> String {
+        format!("aws:///{}/{}", self.zone, self.id)
+    }
+}
+
 /// What one machine of a type has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Machine {

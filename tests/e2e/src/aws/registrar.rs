@@ -104,7 +104,7 @@ impl Registrar {
             let provider =
                 node.spec.as_ref().and_then(|spec| spec.provider_id.as_deref()).unwrap_or_default();
             provider.starts_with("aws://")
-                && !instances.iter().any(|instance| provider_id(instance) == provider)
+                && !instances.iter().any(|instance| instance.provider_id() == provider)
         });
         for node in gone {
             match self.nodes.delete(&node.name_any(), &DeleteParams::default()).await {
@@ -144,10 +144,6 @@ impl Registrar {
     }
 }
 
-fn provider_id(instance: &Instance) -> String {
-    format!("aws:///{}/{}", instance.zone, instance.id)
-}
-
 /// The Node as its kubelet registers it, without devices.
 fn node(instance: &Instance, config: &NodeConfig, machine: &Machine) -> Result<Node> {
     let mut labels = config.labels.clone();
@@ -165,7 +161,7 @@ fn node(instance: &Instance, config: &NodeConfig, machine: &Machine) -> Result<N
         "metadata": {
             "name": instance.name, "labels": labels, "annotations": {"kwok.x-k8s.io/node": "fake"},
         },
-        "spec": {"providerID": provider_id(instance), "taints": config.taints},
+        "spec": {"providerID": instance.provider_id(), "taints": config.taints},
         "status": amounts(machine, config.max_pods),
     }))
     .context("making a Node")

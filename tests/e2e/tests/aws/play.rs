@@ -1,6 +1,7 @@
 //! One scenario on the AWS stack: its world and Setu, and what the cloud saw of it.
 
 use crate::real::{Real, Shared};
+use ::setu::api::NodeClaim;
 use ::setu::sim::scenario::{self, Run, Scenario, Step, Theatre as _, World};
 use anyhow::{Context as _, Result, ensure};
 use k8s_openapi::api::core::v1::Node;
@@ -229,19 +230,46 @@ impl<'a> Play<'a> {
         Ok(all.into_iter().filter(|instance| instance.instance_type == self.instance_type).collect())
     }
 
-    /// Waits until so many instances run, each with its Node and NodeClaim and none without.
+    /// Waits until so many instances run, each with its Node and NodeClaim and none without: by what these name, not only by
+    /// their numbers.
     pub async fn audit(&self, wanted: usize) -> Result<()> {
-        let what = format!("{wanted} instances run, and as many Nodes and NodeClaims are there");
-        self.until(&what, SETTLED, async |play| Ok(play.counted().await? == [wanted; 3]))
-            .await
-            .with_context(|| format!("{:?}", self.cloud.actions()))
+        let what = format!("{wanted} instances run, and Nodes and NodeClaims are theirs");
+        let agree = async |play: &Self| {
+            let [instances, nodes, claims] = play.named().await?;
+            Ok(instances.len() == wanted && instances == nodes && instances == claims)
+        };
+        if let Err(error) = self.until(&what, SETTLED, agree).await {
+            let [instances, nodes, claims] = self.named().await?;
+            return Err(error.context(format!(
+                "instances {instances:?}, Nodes of {nodes:?}, NodeClaims of {claims:?}, {:?}",
+                self.cloud.actions()
+            )));
+        }
+        Ok(())
     }
 
-    async fn counted(&self) -> Result<[usize; 3]> {
+    /// The instances that run, those that the world's Nodes are of, and those that its NodeClaims are of, in order.
+    async fn named(&self) -> Result<[Vec<String>; 3]> {
+        let instances = self.instances().await?.iter().map(Instance::provider_id).collect();
+        let mut all = [instances, self.nodes().await?, self.known().await?];
+        for ids in &mut all {
+            ids.sort();
+        }
+        Ok(all)
+    }
+
+    /// The instances that the world's Nodes are of.
+    pub async fn nodes(&self) -> Result<Vec<String>> {
         let nodes: Api<Node> = Api::all(self.world.client.clone());
         let ours = ListParams::default().labels(&format!("karpenter.sh/nodepool={}", self.world.id));
-        let nodes = nodes.list(&ours).await?.items.len();
-        Ok([self.instances().await?.len(), nodes, self.world.claims().await?.len()])
+        let of = |node: Node| node.spec.and_then(|spec| spec.provider_id).unwrap_or_default();
+        Ok(nodes.list(&ours).await?.into_iter().map(of).collect())
+    }
+
+    /// The instances that the world's NodeClaims are of; nothing for one that has none yet.
+    pub async fn known(&self) -> Result<Vec<String>> {
+        let of = |claim: NodeClaim| claim.status.map(|status| status.provider_id).unwrap_or_default();
+        Ok(self.world.claims().await?.into_iter().map(of).collect())
     }
 
     /// Ends everything, after which the cloud has nothing of it.
