@@ -4,7 +4,7 @@ use crate::play::{Play, Stage};
 use crate::real::weather;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use setu_e2e::aws::{Comes, Machines, Market, Rule};
+use setu_e2e::aws::{Comes, Instance, Machines, Market, Rule};
 use std::time::Duration;
 
 /// How often the provider asks EC2 before it gives a call up.
@@ -94,16 +94,10 @@ async fn end_one(play: &Play<'_>) -> Result<()> {
 /// A spot instance that EC2 takes back is replaced before it is gone.
 pub async fn interrupted(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, "interrupted", instance_type, json!({})).await?;
-    let requirements = json!([
-        {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [instance_type]},
-        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]},
-    ]);
-    play.steps(json!([{"patch": {"kind": "NodePool", "name": "${id}", "patch": {"spec": {"template": {"spec": {"requirements": requirements}}}}}}])).await?;
+    buys_spot(&mut play).await?;
     play.submit("train", 3, None).await?;
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 3}}])).await?;
-    let first = play.instances().await?.into_iter().next().context("no instance runs")?;
-    ensure!(play.cloud.market_of(&first.id) == Some(Market::Spot), "{first:?} is not spot");
-    play.cloud.interrupt(&first.id).await?;
+    let first = interrupt_one(&play).await?;
     play.steps(json!([
         {"until": {"job": "train", "event": "NodeLost"}},
         {"until": {"job": "train", "state": "Approved", "verdict": "Ready", "runningOnOwnNodes": 3, "claims": 3}},
@@ -111,6 +105,48 @@ pub async fn interrupted(stage: &Stage, instance_type: &'static str) -> Result<(
     play.audit(3).await?;
     ensure!(!play.instances().await?.contains(&first), "{first:?} still runs");
     play.end().await
+}
+
+/// The same before its Node is there: the gang starts on other instances.
+pub async fn interrupted_early(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let policy = json!({"retry": {"inCheck": {"limit": 4, "base": "1s", "max": "1s"}}});
+    let mut play = Play::start(stage, "interrupted-early", instance_type, policy).await?;
+    buys_spot(&mut play).await?;
+    play.cloud.machines(Machines { node: Comes::After(Duration::from_secs(8)), ..Machines::default() });
+    play.submit("train", 3, None).await?;
+    // Karpenter finds the NodeClaim of a message by its instance.
+    play.until(
+        "three instances run, and their NodeClaims know them",
+        Duration::from_secs(30),
+        async |play| {
+            let known = play.known().await?.iter().filter(|id| !id.is_empty()).count();
+            Ok(known == 3 && play.instances().await?.len() == 3)
+        },
+    )
+    .await?;
+    let first = interrupt_one(&play).await?;
+    ensure!(play.nodes().await?.is_empty(), "its Nodes were there already");
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 3, "claims": 3, "within": 120}}])).await?;
+    play.audit(3).await?;
+    ensure!(!play.instances().await?.contains(&first), "{first:?} still runs");
+    play.end().await
+}
+
+/// From now on the NodePool buys spot instances alone.
+async fn buys_spot(play: &mut Play<'_>) -> Result<()> {
+    let requirements = json!([
+        {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [play.instance_type]},
+        {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]},
+    ]);
+    play.steps(json!([{"patch": {"kind": "NodePool", "name": "${id}", "patch": {"spec": {"template": {"spec": {"requirements": requirements}}}}}}])).await
+}
+
+/// Tells that EC2 takes one of the spot instances back, and which.
+async fn interrupt_one(play: &Play<'_>) -> Result<Instance> {
+    let first = play.instances().await?.into_iter().next().context("no instance runs")?;
+    ensure!(play.cloud.market_of(&first.id) == Some(Market::Spot), "{first:?} is not spot");
+    play.cloud.interrupt(&first.id).await?;
+    Ok(first)
 }
 
 /// A machine whose GPU never comes ends the attempt at its own deadline with its own reason, and nothing is kept.

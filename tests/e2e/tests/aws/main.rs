@@ -51,7 +51,7 @@ enum Form {
 }
 
 /// Each has an instance type of its own; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 38] = [
+const SCENARIOS: [(&str, Form, Act); 39] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -131,6 +131,9 @@ const SCENARIOS: [(&str, Form, Act); 38] = [
     }),
     ("machines that die", Form::Long, |s| faults::machines_die(s, "g6.16xlarge").boxed_local()),
     ("a spot interruption", Form::Long, |s| faults::interrupted(s, "g6e.xlarge").boxed_local()),
+    ("a spot interruption before the gang is ready", Form::Long, |s| {
+        faults::interrupted_early(s, "g6e.2xlarge").boxed_local()
+    }),
     ("a GPU that never comes", Form::Long, |s| faults::no_gpu(s, "g6e.2xlarge").boxed_local()),
     ("256 machines, measured", Form::Measure, |s| launches::measured(s, 256, "g5.xlarge").boxed_local()),
     ("beside plain Karpenter, measured", Form::Measure, |s| {
