@@ -2,6 +2,7 @@
 //! when the harness dies without having done so, even by SIGKILL.
 
 use std::collections::VecDeque;
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -205,5 +206,14 @@ impl Logs {
         let open = File::options().create(true).append(true).open(&path);
         let mut log = open.with_context(|| format!("opening {}", path.display()))?;
         writeln!(log, "--- {what} ---").with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// Moves them into a folder of this name, and says where.
+    pub(crate) fn keep(&self, folder: &Path, name: &OsStr) {
+        let kept = folder.join(name);
+        match fs::create_dir_all(folder).and_then(|()| fs::rename(&self.0, &kept)) {
+            Ok(()) => eprintln!("the logs of the control plane are kept in {}", kept.display()),
+            Err(error) => eprintln!("the logs of the control plane could not be kept: {error}"),
+        }
     }
 }

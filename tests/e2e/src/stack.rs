@@ -267,13 +267,29 @@ impl Stack {
     /// Waits until a program ends that nobody stopped; the error says which.
     pub async fn broken(&self) -> anyhow::Error {
         loop {
-            for process in self.running.lock().await.processes.values_mut() {
-                if let Err(ended) = process.check() {
-                    return ended;
-                }
+            if let Some(ended) = self.ended().await {
+                return ended;
             }
             tokio::time::sleep(LOOK).await;
         }
+    }
+
+    /// What comes of this work, unless a program ends that nobody stopped: then the error says which, whatever else failed
+    /// because of it.
+    pub async fn unless_broken<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            broken = self.broken() => Err(broken),
+            outcome = work => match outcome {
+                Ok(outcome) => Ok(outcome),
+                Err(error) => Err(self.ended().await.unwrap_or(error)),
+            },
+        }
+    }
+
+    /// Which program has ended that nobody stopped, if one has.
+    async fn ended(&self) -> Option<anyhow::Error> {
+        let mut running = self.running.lock().await;
+        running.processes.values_mut().find_map(|process| process.check().err())
     }
 
     /// Kills a program at once, as a node failure would.
@@ -373,20 +389,8 @@ impl Drop for Stack {
             let _ = running.watchdog.release(id);
         }
         if self.outcome == Outcome::Open {
-            self.keep_logs();
-        }
-    }
-}
-
-impl Stack {
-    fn keep_logs(&self) {
-        let name = self.folder.path().file_name().unwrap_or_default();
-        let kept = self.layout.kept_logs().join(name);
-        let moved =
-            fs::create_dir_all(self.layout.kept_logs()).and_then(|()| fs::rename(&self.logs.0, &kept));
-        match moved {
-            Ok(()) => eprintln!("the logs of the control plane are kept in {}", kept.display()),
-            Err(error) => eprintln!("the logs of the control plane could not be kept: {error}"),
+            let name = self.folder.path().file_name().unwrap_or_default();
+            self.logs.keep(&self.layout.kept_logs(), name);
         }
     }
 }
@@ -395,6 +399,7 @@ impl Stack {
 mod tests {
     use super::*;
     use std::net::{Ipv4Addr, TcpListener};
+    use std::process::Command;
 
     async fn prepared() -> Stack {
         let layout = Layout::default();
@@ -424,6 +429,24 @@ mod tests {
 
     const TAKEN: &str =
         "cannot listen on 127.0.0.1:PORT, which another program has taken: start again, for other ports";
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn a_program_that_dies_ends_what_waits_for_it_in_a_sentence() {
+        let stack = prepared().await;
+        stack.start_program(Program::Moto).await.unwrap();
+        let (_, id) = stack.processes().await.remove(0);
+        let waits = async {
+            let killed = Command::new("kill").args(["-s", "KILL", &id.to_string()]).status()?;
+            assert!(killed.success());
+            std::future::pending::<Result<()>>().await
+        };
+        let fails = async { bail!("moto does not answer") };
+        let said: [Result<()>; 2] = [stack.unless_broken(waits).await, stack.unless_broken(fails).await];
+        stack.stop();
+        for said in said {
+            assert_eq!(format!("{:#}", said.unwrap_err()), "moto has ended: signal: 9 (SIGKILL)");
+        }
+    }
 
     #[tokio::test(flavor = "multi_thread")]
     async fn a_port_that_is_taken_is_named_in_a_sentence_and_nothing_is_left_running() {

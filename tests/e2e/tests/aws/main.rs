@@ -199,7 +199,10 @@ fn trial(
     handle: &Handle,
 ) -> Trial {
     let (stage, handle) = (Arc::clone(stage), handle.clone());
-    let played = move || handle.block_on(act(&stage)).map_err(|error| Failed::from(format!("{error:#}")));
+    let played = move || {
+        let outcome = handle.block_on(stage.stack.unless_broken(act(&stage)));
+        outcome.map_err(|error| Failed::from(format!("{error:#}")))
+    };
     Trial::test(title, played).with_ignored_flag(form != Form::Short)
 }
 
