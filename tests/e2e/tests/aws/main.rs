@@ -31,7 +31,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use node_class::Lack;
 use play::Stage;
 use real::Shared;
-use setu_e2e::aws::Refusal;
+use setu_e2e::aws::{Market, Refusal};
 use setu_e2e::{KUEUE_NAMESPACE, Options, Provider, Stack, apply, titles};
 use std::path::Path;
 use std::sync::Arc;
@@ -49,6 +49,9 @@ enum Form {
     /// Where it is asked for by a part of its title: it measures.
     Measure,
 }
+
+const SPOT_FIRST: [Market; 2] = [Market::Spot, Market::OnDemand];
+const ON_DEMAND_FIRST: [Market; 2] = [Market::OnDemand, Market::Spot];
 
 /// Each has an instance type of its own; see [`play::Play::start`].
 const SCENARIOS: [(&str, Form, Act); 39] = [
@@ -73,16 +76,18 @@ const SCENARIOS: [(&str, Form, Act); 39] = [
         shortages::one_short(s, 32, "g4dn.xlarge").boxed_local()
     }),
     ("no spot: insufficient capacity", Form::Long, |s| {
-        shortages::spot_out(s, Refusal::InsufficientInstanceCapacity, "g4dn.2xlarge").boxed_local()
+        shortages::terms_out(s, SPOT_FIRST, Refusal::InsufficientInstanceCapacity, "g4dn.2xlarge")
+            .boxed_local()
     }),
     ("no spot: the quota of instances", Form::Long, |s| {
-        shortages::spot_out(s, Refusal::MaxSpotInstanceCountExceeded, "g4dn.4xlarge").boxed_local()
+        shortages::terms_out(s, SPOT_FIRST, Refusal::MaxSpotInstanceCountExceeded, "g4dn.4xlarge")
+            .boxed_local()
     }),
-    ("no spot: the quota of vCPUs", Form::Long, |s| {
-        shortages::spot_out(s, Refusal::VcpuLimitExceeded, "g4dn.8xlarge").boxed_local()
+    ("nothing on demand: the quota of vCPUs", Form::Long, |s| {
+        shortages::terms_out(s, ON_DEMAND_FIRST, Refusal::VcpuLimitExceeded, "g5.16xlarge").boxed_local()
     }),
     ("no spot: the fleet's own word for it", Form::Long, |s| {
-        shortages::spot_out(s, Refusal::UnfulfillableCapacity, "g6e.4xlarge").boxed_local()
+        shortages::terms_out(s, SPOT_FIRST, Refusal::UnfulfillableCapacity, "g6e.4xlarge").boxed_local()
     }),
     ("taken back before EC2 tells of it", Form::Long, |s| {
         shortages::taken_back_unseen(s, "g6e.8xlarge").boxed_local()

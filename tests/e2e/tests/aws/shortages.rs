@@ -64,23 +64,33 @@ pub async fn taken_back_unseen(stage: &Stage, instance_type: &'static str) -> Re
     play.end().await
 }
 
-/// Where spot is sold out, for any of EC2's reasons, the whole gang is on demand.
-pub async fn spot_out(stage: &Stage, why: Refusal, instance_type: &'static str) -> Result<()> {
-    let policy = tiers("karpenter.sh/capacity-type", ["spot", "on-demand"]);
-    let id = format!("spot-{}", why.code().to_lowercase());
+/// Where EC2 gives nothing on the first terms, for any of its reasons, the whole gang is on the others.
+pub async fn terms_out(
+    stage: &Stage,
+    terms: [Market; 2],
+    why: Refusal,
+    instance_type: &'static str,
+) -> Result<()> {
+    let [first, second] = terms;
+    let policy = tiers("karpenter.sh/capacity-type", terms.map(Market::name));
+    let id = format!("{}-{}", first.name(), why.code().to_lowercase());
     let mut play = Play::start(stage, &id, instance_type, policy).await?;
     let requirements = json!([
         {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": [instance_type]},
         {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot", "on-demand"]},
     ]);
     play.steps(json!([{"patch": {"kind": "NodePool", "name": "${id}", "patch": {"spec": {"template": {"spec": {"requirements": requirements}}}}}}])).await?;
-    play.cloud.rules(vec![Rule::Refuse(Offerings::of(instance_type).on(Market::Spot), why)]);
+    play.cloud.rules(vec![Rule::Refuse(Offerings::of(instance_type).on(first), why)]);
     let reserved = play.submit("train", 4, None).await?;
-    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 2, "capacityTypes": {"on-demand": 4}}}])).await?;
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 2, "capacityTypes": {(second.name()): 4}}}])).await?;
     two_cheap_attempts(&play, 4, reserved)?;
     play.audit(4).await?;
     let market = |instance: &Instance| play.cloud.market_of(&instance.id);
-    ensure!(play.instances().await?.iter().all(|i| market(i) == Some(Market::OnDemand)), "some is spot");
+    ensure!(
+        play.instances().await?.iter().all(|i| market(i) == Some(second)),
+        "some is not {}",
+        second.name()
+    );
     play.end().await
 }
 
