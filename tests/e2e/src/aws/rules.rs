@@ -70,6 +70,8 @@ pub enum Refusal {
     MaxSpotInstanceCountExceeded,
     /// The account's quota of vCPUs is used up.
     VcpuLimitExceeded,
+    /// The launches of this offering are throttled, and not the call.
+    RequestLimitExceeded,
     /// The capacity reservation has no room.
     ReservationCapacityExceeded,
     /// There is no instance profile of the name that the launch template has. Whatever the rules say.
@@ -84,6 +86,7 @@ impl Refusal {
             Self::UnfulfillableCapacity => "UnfulfillableCapacity",
             Self::MaxSpotInstanceCountExceeded => "MaxSpotInstanceCountExceeded",
             Self::VcpuLimitExceeded => "VcpuLimitExceeded",
+            Self::RequestLimitExceeded => "RequestLimitExceeded",
             Self::ReservationCapacityExceeded => "ReservationCapacityExceeded",
             Self::NoInstanceProfile => "InvalidParameterValue",
         }

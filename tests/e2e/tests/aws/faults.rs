@@ -4,7 +4,7 @@ use crate::play::{Play, Stage};
 use crate::real::weather;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
-use setu_e2e::aws::{Comes, Instance, Machines, Market, Rule};
+use setu_e2e::aws::{Comes, Instance, Machines, Market, Offerings, Refusal, Rule};
 use std::time::Duration;
 
 /// How often the provider asks EC2 before it gives a call up.
@@ -22,6 +22,26 @@ pub async fn throttled(stage: &Stage, machines: usize, instance_type: &'static s
     let refused = play.calls("CreateFleet").iter().filter(|call| call.throttled).count();
     ensure!(refused == 4 * TRIES, "{refused} calls were throttled");
     play.audit(machines).await?;
+    play.end().await
+}
+
+/// The same where a fleet is answered, and says that its launches are throttled: the provider asks again, and takes nothing
+/// for sold out.
+pub async fn launches_throttled(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let mut play = Play::start(stage, "launches-throttled", instance_type, json!({})).await?;
+    play.cloud.rules(vec![Rule::Refuse(Offerings::of(instance_type), Refusal::RequestLimitExceeded)]);
+    play.submit("train", 4, None).await?;
+    let answered =
+        |play: &Play<'_>| play.calls("CreateFleet").iter().filter(|call| call.done.is_some()).count();
+    // Four NodeClaims cannot be asked for in more calls than these without one that is asked for again.
+    play.until("the provider has asked again", Duration::from_mins(2), async |play| Ok(answered(play) > 4))
+        .await?;
+    play.cloud.rules(Vec::new());
+    play.steps(
+        json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 1, "within": 120}}]),
+    )
+    .await?;
+    play.audit(4).await?;
     play.end().await
 }
 

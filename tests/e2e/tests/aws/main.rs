@@ -54,7 +54,7 @@ const SPOT_FIRST: [Market; 2] = [Market::Spot, Market::OnDemand];
 const ON_DEMAND_FIRST: [Market; 2] = [Market::OnDemand, Market::Spot];
 
 /// Each has an instance type of its own; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 39] = [
+const SCENARIOS: [(&str, Form, Act); 40] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -124,6 +124,9 @@ const SCENARIOS: [(&str, Form, Act); 39] = [
         reservations::block_too_short(s, "g6e.16xlarge").boxed_local()
     }),
     ("throttled launches", Form::Long, |s| faults::throttled(s, 64, "g6.2xlarge").boxed_local()),
+    ("a fleet whose launches are throttled", Form::Long, |s| {
+        faults::launches_throttled(s, "g6.2xlarge").boxed_local()
+    }),
     ("weather that EC2 does not have", Form::Short, |s| {
         future::ready(faults::no_such_weather(s)).boxed_local()
     }),
