@@ -24,6 +24,8 @@ pub struct Attempt {
     machines: usize,
     /// When Setu had created each of its NodeClaims, by its own log.
     creates: Vec<Timestamp>,
+    /// When the first of them was.
+    begun: Instant,
     /// The calls that made its launch templates.
     pub templates: Vec<Call>,
     /// The calls that bought.
@@ -61,7 +63,9 @@ impl Attempt {
                 Ok(found)
             };
             let (templates, fleets) = (of("CreateLaunchTemplate")?, of("CreateFleet")?);
-            attempts.push(Self { machines, creates: round.to_vec(), templates, fleets });
+            let ago = Duration::try_from(clock.duration_since(*from)).unwrap_or_default();
+            let begun = now.checked_sub(ago).context("an attempt before the machine was up")?;
+            attempts.push(Self { machines, creates: round.to_vec(), begun, templates, fleets });
         }
         Ok(attempts)
     }
@@ -83,6 +87,12 @@ impl Attempt {
     /// When EC2 had answered the last call.
     pub fn launched(&self) -> Option<Instant> {
         self.fleets.iter().filter_map(|call| call.done).max()
+    }
+
+    /// From its first NodeClaim until EC2 had answered its last call.
+    pub fn took(&self) -> Result<Duration> {
+        let launched = self.launched().context("nothing was launched")?;
+        Ok(launched.saturating_duration_since(self.begun))
     }
 
     /// Setu wrote all NodeClaims at once, and they are so alike that the provider could buy all

@@ -6,8 +6,9 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
 use std::time::{Duration, Instant};
 
-/// From the reservation of quota until EC2 has answered that the last instance is launched.
-const LAUNCHED: Duration = Duration::from_secs(2);
+/// From the reservation of quota, or the first NodeClaim of a later attempt, until EC2 has answered that the last instance is
+/// launched.
+pub const LAUNCHED: Duration = Duration::from_secs(2);
 
 /// How long Karpenter may keep a launch template that it has no more use for: a minute in its cache, and up to another
 /// until that is looked through.
@@ -51,10 +52,11 @@ pub fn told(play: &Play<'_>, machines: usize, reserved: Instant) -> Result<Vec<A
         let [within, pause] = attempt.created()?;
         println!(
             "{machines} machines, attempt {number}: {} launch templates, fleets of {:?} asked for after {asked:?} ms, all \
-             launched {:?} after the reservation\n  Setu created its NodeClaims within {within:?}, with {pause:?} between two at most",
+             launched {:?} after the reservation and {:?} after its first NodeClaim\n  Setu created its NodeClaims within {within:?}, with {pause:?} between two at most",
             attempt.templates.len(),
             attempt.sizes(),
             attempt.launched().map(since),
+            attempt.took().ok(),
         );
     }
     Ok(attempts)

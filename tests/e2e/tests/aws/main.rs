@@ -95,10 +95,12 @@ const SCENARIOS: [(&str, Form, Act); 40] = [
     ("room for 63 of 64: everything is taken back", Form::Long, |s| {
         shortages::one_short(s, 64, "g4dn.2xlarge").boxed_local()
     }),
-    ("room for 31 of 32 in a zone: the same few calls in another", Form::Long, |s| {
-        shortages::zone_out(s, 32, "g4dn.8xlarge").boxed_local()
+    ("room for 63 of 64 in a zone: the same few calls in another", Form::Long, |s| {
+        shortages::zone_out(s, 64, "g4dn.8xlarge").boxed_local()
     }),
-    ("room in another zone", Form::Long, |s| shortages::zone_out(s, 4, "g4dn.16xlarge").boxed_local()),
+    ("room for 7 of 8 in a zone: the same few calls in another", Form::Long, |s| {
+        shortages::zone_out(s, 8, "g4dn.16xlarge").boxed_local()
+    }),
     ("an EC2NodeClass without a subnet", Form::Long, |s| {
         node_class::not_ready(s, Lack::Subnet, "g6.xlarge").boxed_local()
     }),

@@ -1,6 +1,6 @@
 //! What becomes of a gang where the cloud cannot give all of it.
 
-use crate::launches::told;
+use crate::launches::{LAUNCHED, told};
 use crate::play::{Play, Stage};
 use crate::setu::get_whole;
 use anyhow::{Context as _, Result, ensure};
@@ -94,11 +94,15 @@ pub async fn terms_out(
     play.end().await
 }
 
-/// The gang was bought twice, each time with few calls, and no launch template was made in vain.
+/// The gang was bought twice, each time with few calls, the second time as soon as a first attempt is; and no launch
+/// template was made in vain.
 fn two_cheap_attempts(play: &Play<'_>, machines: usize, reserved: Instant) -> Result<()> {
     let attempts = told(play, machines, reserved)?;
     ensure!(attempts.len() == 2, "there were {} attempts", attempts.len());
-    attempts.iter().try_for_each(|attempt| attempt.is_cheap(play))
+    attempts.iter().try_for_each(|attempt| attempt.is_cheap(play))?;
+    let took = attempts.last().context("an attempt is there")?.took()?;
+    ensure!(took <= play.limit(LAUNCHED), "the second attempt took {took:?} to launch all");
+    Ok(())
 }
 
 /// What Karpenter's metrics say is sold out is not asked for, by a Setu that has not seen it itself.
