@@ -32,14 +32,16 @@ pub async fn few_calls(stage: &Stage, machines: usize, instance_type: &'static s
     play.end().await
 }
 
-/// The same for a gang so large that it is played alone; nothing is asserted of how fast it goes.
+/// A gang so large that it is played alone costs one launch template; nothing is asserted of how fast it goes.
 pub async fn measured(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
     let mut play = Play::start(stage, &format!("measured-{machines}"), instance_type, json!({})).await?;
     let reserved = play.submit("train", machines, None).await?;
     let all = json!({"job": "train", "admitted": true, "claims": machines, "within": 600});
     play.steps(json!([{"until": all}])).await?;
     println!("admitted {:?} after the reservation", reserved.elapsed());
-    told(&play, machines, reserved)?;
+    let attempts = told(&play, machines, reserved)?;
+    let [attempt] = &attempts[..] else { bail!("there were {} attempts", attempts.len()) };
+    ensure!(attempt.templates.len() == 1, "{} launch templates, not 1", attempt.templates.len());
     play.end().await
 }
 

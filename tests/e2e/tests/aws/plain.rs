@@ -2,12 +2,12 @@
 
 use crate::play::{Play, Stage};
 use ::setu::api::NodeClaim;
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail, ensure};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 use setu_e2e::aws::{Offerings, Rule};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How long a gang that finds room for all but one is watched.
@@ -20,28 +20,76 @@ enum Who {
     Karpenter,
 }
 
-/// Prints the rows of a table for gangs of these sizes, each with its own type.
+/// Plain Karpenter first, whose actions are what Setu's may be.
+const BOTH: [Who; 2] = [Who::Karpenter, Who::Setu];
+
+/// Prints the rows of a table for gangs of these sizes, each with its own type. Setu has one launch template made for each,
+/// and no action called that plain Karpenter does not call.
 pub async fn compare(stage: &Stage, sizes: &[(usize, &'static str)]) -> Result<()> {
     println!(
         "\n| machines | by | calls until all were launched | all launched after the submission | after the reservation |\n|---|---|---|---|---|"
     );
+    let mut actions = Actions::default();
     for (machines, instance_type) in sizes {
-        for who in [Who::Karpenter, Who::Setu] {
+        for who in BOTH {
+            let from = stage.stack.cloud()?.calls().len();
             println!("{}", all(stage, who, *machines, instance_type).await?);
+            actions.take(stage, who, from)?;
         }
     }
-    Ok(())
+    actions.are_karpenters()
 }
 
-/// The same of how many seconds of instances each bills for a gang that cannot run, in its first two minutes.
+/// The same of how many seconds of instances each bills for a gang that cannot run, in its first two minutes: with Setu no
+/// more than with plain Karpenter, and nothing runs at their end.
 pub async fn compare_short(stage: &Stage, sizes: &[(usize, &'static str)]) -> Result<()> {
     println!("\n| room for | by | instance-seconds | instances at the end | calls |\n|---|---|---|---|---|");
+    let mut actions = Actions::default();
     for (machines, instance_type) in sizes {
-        for who in [Who::Karpenter, Who::Setu] {
-            println!("{}", short(stage, who, *machines, instance_type).await?);
+        let mut bills = Vec::new();
+        for who in BOTH {
+            let from = stage.stack.cloud()?.calls().len();
+            let bill = short(stage, who, *machines, instance_type).await?;
+            let Bill { seconds, running, calls } = &bill;
+            println!("| {} of {machines} | {who:?} | {seconds:.0} | {running} | {calls} |", machines - 1);
+            bills.push(bill);
+            actions.take(stage, who, from)?;
         }
+        let [plain, setu] = &bills[..] else { bail!("both are billed") };
+        ensure!(setu.running == 0, "{} instances run, and nothing runs on them", setu.running);
+        ensure!(
+            setu.seconds <= plain.seconds,
+            "Setu bills {:.0} instance-seconds, plain Karpenter {:.0}",
+            setu.seconds,
+            plain.seconds
+        );
     }
-    Ok(())
+    actions.are_karpenters()
+}
+
+/// The actions that Karpenter called from its start on, alone and beside Setu.
+#[derive(Default)]
+struct Actions {
+    plain: BTreeSet<String>,
+    setu: BTreeSet<String>,
+}
+
+impl Actions {
+    fn take(&mut self, stage: &Stage, who: Who, from: usize) -> Result<()> {
+        let called = stage.stack.cloud()?.calls().into_iter().skip(from).map(|call| call.action);
+        match who {
+            Who::Setu => self.setu.extend(called),
+            Who::Karpenter => self.plain.extend(called),
+        }
+        Ok(())
+    }
+
+    fn are_karpenters(&self) -> Result<()> {
+        println!("\nactions: {:?}", self.plain);
+        let more: Vec<&String> = self.setu.difference(&self.plain).collect();
+        ensure!(more.is_empty(), "only beside Setu Karpenter called {more:?}");
+        Ok(())
+    }
 }
 
 async fn all(stage: &Stage, who: Who, machines: usize, instance_type: &'static str) -> Result<String> {
@@ -52,30 +100,41 @@ async fn all(stage: &Stage, who: Who, machines: usize, instance_type: &'static s
         Ok(play.instances().await?.len() == machines)
     })
     .await?;
-    let calls = counted(&play, from);
+    let counts = counted(&play, from);
+    if matches!(who, Who::Setu) {
+        let templates = counts.get("CreateLaunchTemplate").copied().unwrap_or_default();
+        ensure!(templates == 1, "{templates} launch templates, not 1");
+    }
     let launched = play.calls("CreateFleet").iter().filter_map(|call| call.done).max();
     let launched = launched.context("nothing was launched")?;
     let since = |at: Instant| format!("{:.1} s", launched.saturating_duration_since(at).as_secs_f64());
     end(play, who).await?;
     let reserved = reserved.map(since).unwrap_or_default();
-    Ok(format!("| {machines} | {who:?} | {calls} | {} | {reserved} |", since(start)))
+    Ok(format!("| {machines} | {who:?} | {} | {} | {reserved} |", told(&counts), since(start)))
 }
 
-async fn short(stage: &Stage, who: Who, machines: usize, instance_type: &'static str) -> Result<String> {
+/// What a gang that cannot run costs.
+struct Bill {
+    seconds: f64,
+    running: usize,
+    calls: String,
+}
+
+async fn short(stage: &Stage, who: Who, machines: usize, instance_type: &'static str) -> Result<Bill> {
     let mut play = begin(stage, who, machines, instance_type, "short").await?;
     play.cloud.rules(vec![Rule::Room(Offerings::of(instance_type), machines - 1)]);
     let (from, start) = (play.cloud.calls().len(), Instant::now());
     submit(&mut play, who, machines).await?;
-    let (mut billed, mut looked, mut running) = (0.0, Instant::now(), 0);
+    let (mut seconds, mut looked, mut running) = (0.0, Instant::now(), 0);
     while start.elapsed() < SHORT {
         running = play.instances().await?.len();
-        billed += f64::from(u32::try_from(running)?) * looked.elapsed().as_secs_f64();
+        seconds += f64::from(u32::try_from(running)?) * looked.elapsed().as_secs_f64();
         looked = Instant::now();
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let calls = counted(&play, from);
+    let calls = told(&counted(&play, from));
     end(play, who).await?;
-    Ok(format!("| {} of {machines} | {who:?} | {billed:.0} | {running} | {calls} |", machines - 1))
+    Ok(Bill { seconds, running, calls })
 }
 
 /// A Karpenter that remembers nothing, and a world with Setu, who has nothing to do where Karpenter is alone.
@@ -114,13 +173,17 @@ fn without_queue(machines: usize) -> Value {
     })
 }
 
-/// How often each action was called since then that makes, changes or ends something.
-fn counted(play: &Play<'_>, from: usize) -> String {
-    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-    let calls = play.cloud.calls().into_iter().skip(from);
+/// How often each action of EC2's was called since then, those that only read too, but no dry runs.
+fn counted(play: &Play<'_>, from: usize) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    let calls = play.cloud.calls().into_iter().skip(from).filter(|call| !call.dry_run);
     for action in calls.filter_map(|call| call.action.strip_prefix("ec2:").map(str::to_owned)) {
         *counts.entry(action).or_default() += 1;
     }
+    counts
+}
+
+fn told(counts: &BTreeMap<String, usize>) -> String {
     let told: Vec<String> = counts.iter().map(|(action, count)| format!("{action} {count}")).collect();
     told.join(", ")
 }
