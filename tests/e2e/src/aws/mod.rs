@@ -35,7 +35,6 @@ use registrar::Registrar;
 pub use registrar::{Comes, Machines};
 pub use reservations::CapacityReservation;
 pub use rules::{Market, Offerings, Refusal, Rule};
-pub use user_data::NodeConfig;
 pub use wire::Form;
 
 /// The name of the EKS cluster, of the role, of the instance profile, and the value of the subnets' tag
@@ -147,12 +146,6 @@ impl Cloud {
             *counts.entry(call.action).or_default() += 1;
         }
         counts
-    }
-
-    /// What the machines of a launch template are told, by the call that made it.
-    pub fn node_config(&self, template: &str) -> Result<NodeConfig> {
-        let data = self.shared.user_data(template);
-        user_data::read(&data.with_context(|| format!("nobody made a launch template {template}"))?)
     }
 
     /// The instances that run, by the cloud's own list.

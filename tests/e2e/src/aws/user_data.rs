@@ -11,7 +11,7 @@ use serde_json::Value;
 
 /// The part of a NodeConfig that shapes the Node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NodeConfig {
+pub(super) struct NodeConfig {
     /// Labels that the kubelet registers with.
     pub labels: BTreeMap<String, String>,
     /// Taints that the kubelet registers with.

@@ -53,7 +53,7 @@ enum Form {
 const SPOT_FIRST: [Market; 2] = [Market::Spot, Market::OnDemand];
 const ON_DEMAND_FIRST: [Market; 2] = [Market::OnDemand, Market::Spot];
 
-/// Each has an instance type of its own; see [`play::Play::start`].
+/// What runs out in one of them no later one asks for; see [`play::Play::start`].
 const SCENARIOS: [(&str, Form, Act); 40] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()

@@ -99,8 +99,9 @@ fn wanting_each_processor() -> Option<f64> {
 }
 
 impl<'a> Play<'a> {
-    /// A world of this id, with Setu running, in which GPU machines are of this type. Each scenario has a type of its own:
-    /// Karpenter remembers for minutes what another one found sold out.
+    /// A world of this id, with Setu running, in which GPU machines are of this type. Karpenter remembers for
+    /// minutes what a scenario found sold out: those after it ask for another type or on other terms, or start Karpenter
+    /// anew.
     pub async fn start(
         stage: &'a Stage,
         id: &str,
