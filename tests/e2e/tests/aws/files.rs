@@ -14,6 +14,7 @@ const FOLDERS: [&str; 2] = ["../../examples/scenarios", "scenarios"];
 
 /// The files that are played.
 pub const PLAYED: &[&str] = &[
+    "budget",
     "budget-by-list-price",
     "capacity-types",
     "do-not-repair",
@@ -25,6 +26,7 @@ pub const PLAYED: &[&str] = &[
     "leader-worker-set",
     "limit-by-devices",
     "limit-taken-meanwhile",
+    "limits",
     "maximum-execution-time",
     "mended",
     "mixed-pool",
@@ -32,6 +34,7 @@ pub const PLAYED: &[&str] = &[
     "multikueue-worker",
     "next-pool",
     "node-lost",
+    "node-lost-reject",
     "node-lost-yield",
     "not-admitted",
     "one-zone",
@@ -51,6 +54,7 @@ pub const PLAYED: &[&str] = &[
     "two-checks",
     "two-gangs",
     "volume-class",
+    "warm",
     "warm-other-queue",
     "zone-affinity",
 ];
@@ -84,7 +88,6 @@ enum Why {
 const NOT_PLAYED: &[(&str, Why)] = &[
     ("apart-by-host", Why::NoPart),
     ("apart-by-zone", Why::Remembered),
-    ("budget", Why::NoPart),
     ("buffer-time", Why::NoPart),
     ("check-added", Why::NoPart),
     ("checks-by-flavor", Why::NoPart),
@@ -108,7 +111,6 @@ const NOT_PLAYED: &[(&str, Why)] = &[
     ("launch-timeout", Why::Weather),
     ("limit-taken-meanwhile-ofthenexttier", Why::Weather),
     ("limit-too-small", Why::NoPart),
-    ("limits", Why::NoPart),
     ("limits-of-others", Why::NotCounted),
     ("long-name", Why::NoPart),
     ("managed-resources", Why::NoPart),
@@ -117,7 +119,6 @@ const NOT_PLAYED: &[(&str, Why)] = &[
     ("mended-nodeclassnotready", Why::NamesKwok),
     ("never-comes", Why::Weather),
     ("node-lost-ignore", Why::NoPart),
-    ("node-lost-reject", Why::NoPart),
     ("not-handed-back", Why::NoPart),
     ("one-rack", Why::NoPart),
     ("other-check", Why::NoPart),
@@ -145,7 +146,6 @@ const NOT_PLAYED: &[(&str, Why)] = &[
     ("volume-elsewhere", Why::NoPart),
     ("volume-of-one-node", Why::NoPart),
     ("volume-zone", Why::NoPart),
-    ("warm", Why::NoPart),
     ("zone-spread", Why::NoPart),
 ];
 
