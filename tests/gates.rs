@@ -890,7 +890,8 @@ fn has_quota(stage: &Stage, job: &str) -> bool {
 
 #[test]
 fn a_gang_behind_one_that_is_refused_starts_within_a_second_of_its_turn() {
-    played("defaults: {gates: {budget: {maxNodes: 2}}}", async |stage| {
+    let mut evictions = 0;
+    let text = played("defaults: {gates: {budget: {maxNodes: 2}}}", async |stage| {
         let _setu = stage.start();
         tokio::time::sleep(Duration::from_secs(5)).await;
         // Quota for 100: either of them, not both.
@@ -909,7 +910,11 @@ fn a_gang_behind_one_that_is_refused_starts_within_a_second_of_its_turn() {
         let text = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
         stage.cluster.change_policy(&format!("{text}defaults: {{gates: {{budget: {{maxNodes: 100}}}}}}"));
         stage.until("it runs, too", |s| s.is_admitted("hopeless")).await;
+        let stats = &stage.workload("hopeless").unwrap()["status"]["schedulingStats"];
+        evictions = stats["evictions"][0]["count"].as_u64().unwrap();
     });
+    // What its check says again after an eviction gives nothing back.
+    assert_eq!(series(&text, "setu_admission_check_latency_seconds_count")["result=\"yielded\""], evictions);
 }
 
 #[test]

@@ -167,6 +167,8 @@ async fn tell(
         let result = match entry.state {
             Verdict::Ready => "approved",
             Verdict::Rejected => "rejected",
+            // Kueue has evicted it for that already.
+            Verdict::Retry if workload.is("Evicted") => continue,
             Verdict::Retry => "yielded",
             Verdict::Pending => continue,
         };
