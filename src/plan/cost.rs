@@ -507,6 +507,34 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
         ] {
             let requirements = Requirements::default();
             let price = |multiplier: &Value| {
+    #[test]
+    fn reserved_capacity_costs_as_much_as_on_demand_whatever_karpenters_metrics_say_of_it() {
+        let offer = |metric: &str, kind: &str, value: &str| {
+            format!(
+                "karpenter_cloudprovider_instance_type_offering_{metric}{{instance_type=\"p5.48xlarge\",\
+                 capacity_type=\"{kind}\",zone=\"us-east-1a\"}} {value}\n"
+            )
+        };
+        let page = offer("available", "reserved", "1")
+            + &offer("price_estimate", "reserved", "0.000005504")
+            + &offer("price_estimate", "on-demand", "54");
+        let market = Market::read(&page, jiff::Timestamp::UNIX_EPOCH).unwrap();
+        let claim: NodeClaim = serde_json::from_value(json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
+            "spec": {"nodeClassRef": {"group": "karpenter.k8s.aws"}, "requirements": [
+                {"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p5.48xlarge"]},
+                {"key": names::CAPACITY_TYPE, "operator": "In", "values": ["reserved"]},
+            ]},
+        }))
+        .unwrap();
+        let stated = json!({"prices": {"p5.48xlarge": {"on-demand": "60"}}});
+        for (budget, price) in [(json!({}), "54"), (stated, "60")] {
+            let budget: Budget = serde_json::from_value(budget).unwrap();
+            let prices = Prices { budget: &budget, market: Some(&market) };
+            assert_eq!(prices.spread(&claim).dearest().unwrap().to_string(), price);
+        }
+    }
+
                 let budget = serde_json::from_value(json!({"multiplier": multiplier})).unwrap();
                 let prices = Prices { budget: &budget, market: None };
                 prices.cheapest(name, &requirements, group).unwrap().to_string()

@@ -23,6 +23,9 @@ const BELIEVED_BYTES: RangeInclusive<f64> = 268_435_456.0..=70_368_744_177_664.0
 /// Dearest price an hour that is believed.
 const DEAREST: f64 = 100_000.0;
 const MICROS: f64 = 1_000_000.0;
+/// The capacity type of reservations, which are paid for whether they are used or not: the provider tells a ten-millionth of the
+/// price on demand for them, so that they are taken first.
+const RESERVED: &str = "reserved";
 
 /// All offerings on one page.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -49,7 +52,8 @@ struct Offer {
 pub struct NoOffers;
 
 impl Market {
-    /// Reads a page in Prometheus' text format. Lines that cannot be read are left out, as are absurd prices.
+    /// Reads a page in Prometheus' text format. Lines that cannot be read are left out, as are absurd prices and those of
+    /// reserved capacity.
     ///
     /// # Errors
     /// The page names no offering.
@@ -67,7 +71,9 @@ impl Market {
                     }
                 }
                 PRICE => {
-                    if let (Some(place), Some(price)) = (place(), price(value)) {
+                    if let (Some(place), Some(price)) = (place(), price(value))
+                        && place.2 != RESERVED
+                    {
                         offers.entry(place).or_default().price = Some(price);
                     }
                 }
@@ -251,6 +257,20 @@ go_goroutines 12
         for (cores, bytes, believed) in [
             ("2", "8e9", true),
             ("1e6", "8e9", false),
+    #[test]
+    fn what_is_told_of_reserved_capacity_is_no_price() {
+        let page = PAGE.to_owned()
+            + &format!(
+                "{AVAILABLE}{{capacity_type=\"reserved\",instance_type=\"p5.48xlarge\",zone=\"b\"}} 1\n"
+            )
+            + &format!(
+                "{PRICE}{{capacity_type=\"reserved\",instance_type=\"p5.48xlarge\",zone=\"b\"}} 9.8e-06\n"
+            );
+        let market = Market::read(&page, Timestamp::UNIX_EPOCH).unwrap();
+        let of = |kind| market.prices("p5.48xlarge", kind, |_| true).collect::<Vec<_>>();
+        assert_eq!((of("reserved"), of("on-demand").len()), (vec![None], 1));
+    }
+
             ("2", "1e15", false),
             ("2", "1", false),
             ("0.5", "8e9", false),
