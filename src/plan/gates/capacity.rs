@@ -205,7 +205,7 @@ fn from<'a>(cluster: &Cluster<'a>, policy: &'a Policy, claim: &'a NodeClaimSpec)
 }
 
 /// What a claim has; before launch, that of the largest type that it may come to be of.
-fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy) -> ResourceList {
+pub(super) fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy) -> ResourceList {
     let counted = claim.counts_with().clone();
     if claim.status.as_ref().is_some_and(|status| !status.capacity.is_empty()) {
         return counted;

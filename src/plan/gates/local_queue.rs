@@ -3,6 +3,7 @@
 //! Rule: what is about to be created counts as what is there, and nodes that the gang takes over from
 //! those kept for its LocalQueue count once, as its own.
 
+use super::capacity::most_of;
 use super::guards::Created;
 use super::unknown::Unknown;
 use super::{Answer, Gate, Report};
@@ -35,6 +36,12 @@ impl Held {
         Self { nodes: 1, resources, claim }
     }
 
+    /// The same with what the largest type has that a node which has not launched may come to be of.
+    fn with_most(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> Self {
+        let most = resources::times(&most_of(&self.claim, cluster, request.policy), self.nodes);
+        Self { resources: resources::max(&self.resources, &most), ..self.clone() }
+    }
+
     /// All nodes of a plan.
     pub fn of_plan(plan: &Plan) -> Vec<Self> {
         let held = |(slot, nodes): (&crate::plan::Slot, u32)| Self {
@@ -49,7 +56,7 @@ impl Held {
 /// What a gang is compared with.
 struct Asked<'a> {
     queue: &'a str,
-    others: Vec<&'a Held>,
+    others: Vec<Held>,
     own: Vec<Held>,
     look_again: Option<Timestamp>,
 }
@@ -63,9 +70,14 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
     let kept = warm::of_plan(plan, cluster.warm);
     let taken_over =
         |held: &&Held| kept.values().any(|claim| claim.metadata.name == held.claim.metadata.name);
+    // What is still to be created counts with the most already, and what money needs is in its claim.
+    let with_most = |held: &Held| match &bounds.max_resources {
+        Some(_) if held.claim.metadata.name.is_some() => held.with_most(cluster, request),
+        _ => held.clone(),
+    };
     let asked = Asked {
         queue: &request.workload.spec.queue_name,
-        others: traffic.queue.iter().filter(|held| !taken_over(held)).collect(),
+        others: traffic.queue.iter().filter(|held| !taken_over(held)).map(with_most).collect(),
         own: Held::of_plan(plan),
         look_again: traffic.look_again,
     };
@@ -153,7 +165,7 @@ impl Asked<'_> {
         let mut own = total(&mut self.own.iter());
         // Of what the gang takes none, it need not wait for others to have less.
         own.retain(|key, quantity| most.contains_key(key) && resources::is_positive(quantity));
-        let mut used = total(&mut self.others.iter().copied());
+        let mut used = total(&mut self.others.iter());
         used.retain(|key, _| own.contains_key(key));
         let both = sum(&used, &own);
         let short = resources::first_short(&both, most);
@@ -178,7 +190,7 @@ impl Asked<'_> {
         let cost = |all: &mut dyn Iterator<Item = &Held>| {
             prices.of_nodes(all.map(|held| (&*held.claim, held.nodes)))
         };
-        let (own, used) = (cost(&mut self.own.iter()), cost(&mut self.others.iter().copied()));
+        let (own, used) = (cost(&mut self.own.iter()), cost(&mut self.others.iter()));
         for (cost, whose, answer, reason) in [
             (&own, "the gang's", Answer::Refuse, ObstacleReason::BudgetExceeded),
             (&used, "its other gangs'", Answer::Wait, ObstacleReason::Guarded),
@@ -278,6 +290,24 @@ mod tests {
         assert_eq!((obstacle.reason, obstacle.until), (ObstacleReason::Guarded, Some(Timestamp::UNIX_EPOCH)));
         let whole = vec![held("a", &json!({"status": {"allocatable": {"nvidia.com/gpu": "8"}}}))];
         assert!(waits(outcome(&world(), &gpus("9"), whole)).message.contains("8 so far"));
+    }
+
+    #[test]
+    fn a_claim_that_has_not_launched_counts_with_the_largest_type_that_it_lists() {
+        let mut world = world();
+        let shape = |name: &str, gpus: u32| json!({"instanceType": name, "allocatable": {"cpu": "64", "nvidia.com/gpu": gpus}});
+        world.policy.shapes = serde_json::from_value(json!([shape("p5", 1), shape("p6", 8)])).unwrap();
+        let listing = |types: &[&str], change: &Value| {
+            let asked = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": types}]);
+            let labels = json!({(names::INSTANCE_TYPE): null, (names::CAPACITY_TYPE): null});
+            let claim = json!({"metadata": {"labels": labels}, "spec": {"requirements": asked}});
+            vec![held("a", &patched(claim, change))]
+        };
+        let one = json!({"status": {"capacity": {"nvidia.com/gpu": "1"}}});
+        assert!(matches!(outcome(&world, &gpus("9"), listing(&["p5"], &json!({}))), Outcome::Provision(_)));
+        let obstacle = waits(outcome(&world, &gpus("9"), listing(&["p5", "p6"], &json!({}))));
+        assert!(obstacle.message.contains("8 so far, and 2 more"), "{}", obstacle.message);
+        assert!(matches!(outcome(&world, &gpus("9"), listing(&["p5", "p6"], &one)), Outcome::Provision(_)));
     }
 
     #[test]
