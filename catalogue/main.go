@@ -137,13 +137,13 @@ func usable(info ec2types.InstanceTypeInfo) bool {
 	})
 }
 
-// The labels that come with the machine and have one value.
+// The labels that come with the machine and have one value. The operating system comes with the AMI family of the EC2NodeClass.
 func labels(it *cloudprovider.InstanceType) map[string]string {
 	found := map[string]string{}
 	for key, requirement := range it.Requirements {
-		place := key == corev1.LabelTopologyZone || key == corev1.LabelTopologyRegion || key == karpv1.CapacityTypeLabelKey ||
-			key == corev1.LabelInstanceTypeStable
-		if !place && requirement.Operator() == corev1.NodeSelectorOpIn && requirement.Len() == 1 && requirement.Any() != "" {
+		other := key == corev1.LabelTopologyZone || key == corev1.LabelTopologyRegion || key == karpv1.CapacityTypeLabelKey ||
+			key == corev1.LabelInstanceTypeStable || key == corev1.LabelOSStable
+		if !other && requirement.Operator() == corev1.NodeSelectorOpIn && requirement.Len() == 1 && requirement.Any() != "" {
 			found[key] = requirement.Any()
 		}
 	}

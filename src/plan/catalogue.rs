@@ -571,6 +571,11 @@ mod tests {
                 vec!["p5.48xlarge", "p5.4xlarge"],
             ),
             (json!([is(names::INSTANCE_TYPE, "In", &["m5.large", "none"])]), vec!["m5.large"]),
+            // The operating system is the EC2NodeClass's.
+            (
+                json!([is(names::INSTANCE_TYPE, "In", &["m5.2xlarge"]), is(names::OS, "In", &["windows"])]),
+                vec!["m5.2xlarge"],
+            ),
             (
                 json!([is(names::INSTANCE_TYPE, "NotIn", &["p5.4xlarge"]), is("family", "In", &["p5"])]),
                 vec!["p5.48xlarge"],

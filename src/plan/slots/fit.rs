@@ -281,6 +281,14 @@ mod tests {
     }
 
     #[test]
+    fn a_node_pool_of_windows_nodes_on_ec2_is_planned() {
+        let on = |key: &str, value: &str| json!({"key": key, "operator": "In", "values": [value]});
+        let asked = json!([on(names::OS, "windows"), on(names::INSTANCE_TYPE, "m5.2xlarge")]);
+        let plan = world(3, &json!({"cpu": "2"}), vec![ec2("gpu", 1, &asked)]).provisioned();
+        assert_eq!((plan.slots.len(), types(&plan)), (1, vec!["m5.2xlarge".to_owned()]));
+    }
+
+    #[test]
     fn a_type_whose_gpu_nobody_tells_holds_no_device_and_is_left_to_those_who_ask_for_it_alone() {
         let (hidden, plain) = ("Standard_NG16ads_V620_v1", "Standard_D64s_v5");
         let on = |types: &[&str], limits: &Value| {
