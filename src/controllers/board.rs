@@ -43,6 +43,9 @@ pub struct BoardEntry {
     /// The same for people.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost: Option<String>,
+    /// What no price is known for, for people, where there is such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_price: Option<String>,
     /// Its last transitions, newest last.
     pub history: Vec<Step>,
     /// Id of the trace of this admission.
@@ -78,6 +81,7 @@ impl BoardEntry {
             cost_per_hour: None,
             currency: Currency::default(),
             cost: None,
+            no_price: None,
             history: journal.history.clone(),
             trace_id: journal.trace_id().unwrap_or_default().to_owned(),
             object: ObjectRef::from_obj(workload),
@@ -91,7 +95,8 @@ impl BoardEntry {
     #[must_use]
     pub fn costing(self, cost: &Cost) -> Self {
         let shown = cost.shown().map(|money| money.to_string());
-        Self { cost_per_hour: cost.known(), currency: cost.currency, cost: shown, ..self }
+        let no_price = cost.unpaid();
+        Self { cost_per_hour: cost.known(), currency: cost.currency, cost: shown, no_price, ..self }
     }
 
     /// The same with the last check of the gang's pods, and when its nodes were last searched for pods of others.

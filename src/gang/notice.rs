@@ -186,6 +186,7 @@ mod tests {
     use crate::gang::facts::{Outlook, Sight};
     use crate::gang::failure::{Failure, FailureClass};
     use crate::gang::reservation::{Ending, Epoch, Reservation};
+    use crate::plan::cost::Unpriced;
     use crate::policy::Policy;
     use jiff::Timestamp;
     use std::collections::BTreeMap;
@@ -229,6 +230,34 @@ mod tests {
             Event::ClaimsGone,
         ]);
         assert_eq!(ended[3..], [("GangReady", false), ("GangRollingBack", false), ("GangReleased", false)]);
+    }
+
+    #[test]
+    fn what_has_no_price_is_named_where_the_nodes_are_told_of() {
+        let now = Timestamp::UNIX_EPOCH;
+        let cost = Cost {
+            unpriced: 2,
+            missing: [Unpriced::Type("p5.48xlarge".into(), "spot".into(), None)].into(),
+            ..Cost::default()
+        };
+        let planned = Event::Planned {
+            slots: 2,
+            plan: "p".into(),
+            pinning: crate::api::parameters::Pinning::Selector,
+            way: crate::gang::Way::default(),
+        };
+        let mut journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
+        let mut told = BTreeMap::new();
+        for event in [planned, Event::ClaimsExist, Event::NodesReady] {
+            journal = decide(&journal, &event, &Rules::new(&Policy::default(), now, 0.0)).journal;
+            let notices = of_step(&journal, "where it is", &cost, &[]);
+            told.extend(notices.into_iter().map(|notice| (notice.reason, notice.text)));
+        }
+        let lack = ", no price for p5.48xlarge, spot (2 nodes)";
+        assert!(told["GangValidated"].starts_with(&format!("2 nodes needed{lack}, and nothing")), "{told:?}");
+        assert_eq!(told["GangReady"], format!("where it is{lack}"));
+        let free = Cost { simulated: 2, ..cost };
+        assert!(of_step(&journal, "where it is", &free, &[])[0].text == "where it is", "nodes of kwok");
     }
 
     #[test]

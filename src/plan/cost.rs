@@ -50,6 +50,8 @@ pub struct Cost {
     pub partly_priced: u32,
     /// Nodes of which nothing has one.
     pub unpriced: u32,
+    /// Nodes of kwok among these, which nobody pays for.
+    pub simulated: u32,
     /// What no price is known for.
     pub missing: BTreeSet<Unpriced>,
     /// The region that some prices are of, as nobody says in which one the nodes would be.
@@ -74,14 +76,13 @@ impl Cost {
         self.known().map(|price| Money { price, currency: self.currency })
     }
 
-    /// What the nodes cost an hour, for people, behind a comma: nothing where no price is known, and what is missing where some
-    /// are.
+    /// What the nodes cost an hour, for people, behind a comma, and what no price is known for.
     pub fn clause(&self) -> String {
         let Self { at_least, at_most: price, currency, .. } = *self;
         let most = Money { price, currency };
         let by = self.usual.map_or_else(String::new, |region| format!(" by {region}'s prices"));
         match (self.priced, self.partly_priced, self.unpriced) {
-            (0, 0, _) => String::new(),
+            (0, 0, _) => self.unpaid().map_or_else(String::new, |lack| format!(", {lack}")),
             (_, 0, 0) => format!(", at most {most} an hour{by}"),
             (_, 0, _) => format!(", at most {most} an hour{by} and {}", self.lack()),
             _ if at_least < price => format!(", {at_least} to {most} an hour{by} and {}", self.lack()),
@@ -106,6 +107,11 @@ impl Cost {
         let (what, mut common) = unpriced::told(&self.missing);
         common.push(counted(self.not_known(), "node"));
         format!("no price for {what} ({})", common.join(", "))
+    }
+
+    /// The same, where somebody is to pay for such nodes.
+    pub fn unpaid(&self) -> Option<String> {
+        (self.not_known() > self.simulated).then(|| self.lack())
     }
 
     /// What is to be done about it.
@@ -279,6 +285,9 @@ impl Prices<'_> {
                 (None, _) => &mut cost.unpriced,
             };
             *nodes = nodes.saturating_add(count);
+            if known.is_none() && claim.spec.node_class_ref.is_kwok() {
+                cost.simulated = cost.simulated.saturating_add(count);
+            }
             let (lowest, highest) = known.unwrap_or_default();
             cost.at_least = cost.at_least.plus(times(lowest, count));
             cost.at_most = cost.at_most.plus(times(highest, count));
@@ -499,15 +508,6 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
     }
 
     #[test]
-    fn a_factor_of_a_family_counts_for_the_types_of_each_provider() {
-        for (group, family, name, full, half) in [
-            ("karpenter.k8s.aws", "p5", "p5.48xlarge", "55.04", "27.52"),
-            ("karpenter.k8s.gcp", "a2", "a2-highgpu-1g", "3.68", "1.84"),
-            ("karpenter.azure.com", "N", "Standard_NC24ads_A100_v4", "3.68", "1.84"),
-        ] {
-            let requirements = Requirements::default();
-            let price = |multiplier: &Value| {
-    #[test]
     fn reserved_capacity_costs_as_much_as_on_demand_whatever_karpenters_metrics_say_of_it() {
         let offer = |metric: &str, kind: &str, value: &str| {
             format!(
@@ -535,6 +535,15 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
         }
     }
 
+    #[test]
+    fn a_factor_of_a_family_counts_for_the_types_of_each_provider() {
+        for (group, family, name, full, half) in [
+            ("karpenter.k8s.aws", "p5", "p5.48xlarge", "55.04", "27.52"),
+            ("karpenter.k8s.gcp", "a2", "a2-highgpu-1g", "3.68", "1.84"),
+            ("karpenter.azure.com", "N", "Standard_NC24ads_A100_v4", "3.68", "1.84"),
+        ] {
+            let requirements = Requirements::default();
+            let price = |multiplier: &Value| {
                 let budget = serde_json::from_value(json!({"multiplier": multiplier})).unwrap();
                 let prices = Prices { budget: &budget, market: None };
                 prices.cheapest(name, &requirements, group).unwrap().to_string()
@@ -569,7 +578,7 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
                 ", 26.72 to 196.64 USD an hour and no price for c, d (on-demand, 2 nodes)",
             ),
             (vec!["a", "c"], ", 26.72 USD an hour and no price for c, on-demand (2 nodes)"),
-            (vec!["c"], ""),
+            (vec!["c"], ", no price for c, on-demand (2 nodes)"),
         ] {
             let cost = cost(&types, 2);
             assert_eq!(cost.clause(), clause);
