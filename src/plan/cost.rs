@@ -422,7 +422,7 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
             (&none, "on-demand", "us-east-1b", of_catalogue),
             (&none, "spot", "us-east-1a", "20".parse().unwrap()),
             (&none, "spot", "us-east-1b", of_catalogue),
-            (&half, "spot", "us-east-1a", "10".parse().unwrap()),
+            (&half, "spot", "us-east-1a", "20".parse().unwrap()),
             (&half, "on-demand", "us-east-1a", scaled(of_catalogue, Some("0.5".parse().unwrap()))),
         ] {
             let prices = Prices { budget, market: Some(&market) };

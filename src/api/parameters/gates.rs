@@ -83,16 +83,19 @@ pub struct Budget {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prices: Option<Prices>,
     /// Factor on prices that are not stated, such as "0.7" for a savings plan: by instance type, by its family, or by capacity
-    /// type. The first of these that is stated counts.
+    /// type. The first of these that is stated counts; a family's not for spot, which savings plans do not cover.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multiplier: Option<BTreeMap<String, Price>>,
 }
 
 impl Budget {
-    /// The factor on the price of an instance type of this family with this capacity type, if one is stated.
+    /// The factor on the price of an instance type of this family with this capacity type, if one is stated. A family's is none
+    /// on spot.
     pub fn multiplier(&self, instance_type: &str, family: &str, capacity_type: &str) -> Option<Price> {
         let all = self.multiplier.as_ref()?;
-        [instance_type, family, capacity_type].into_iter().find_map(|key| all.get(key)).copied()
+        let family = Some(family).filter(|_| capacity_type != "spot");
+        let keys = [Some(instance_type), family, Some(capacity_type)];
+        keys.into_iter().flatten().find_map(|key| all.get(key)).copied()
     }
 }
 
