@@ -66,6 +66,33 @@ fn changed(name: &str, from: &str, to: &str) -> Scratch {
 }
 
 #[test]
+fn a_page_of_metrics_that_cannot_be_read_is_remarked_and_the_plan_is_printed() {
+    let closed = {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}/metrics", listener.local_addr().unwrap())
+    };
+    let job = example("job.yaml");
+    let output = plan(&["-f", &job, "--config", &example("policy.yaml"), "--karpenter-metrics", &closed]);
+    assert!(printed(&output).contains("Outcome   1 node: 1 from NodePool gpu-nodepool"));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains(&format!("reading Karpenter's metrics at {closed}: ")), "{said}");
+    let wrong = plan(&["-f", &job, "--karpenter-metrics", "nonsense"]);
+    assert_eq!(wrong.status.code(), Some(2), "{}", String::from_utf8_lossy(&wrong.stderr));
+}
+
+#[test]
+fn a_refusal_for_the_budget_says_which_packing_would_be_within_it() {
+    let head = "apiVersion: setu.kueue.x-k8s.io/v1alpha1\nkind: Policy\n";
+    let cheap = "{p4d.24xlarge: {on-demand: '5', spot: '5'}, p4de.24xlarge: {on-demand: '5', spot: '5'}}";
+    let policy = format!(
+        "{head}defaults: {{packing: {{mode: PerPod}}, gates: {{budget: {{maxHourlyCost: '10', prices: {cheap}}}}}}}\n"
+    );
+    let policy = Scratch::new("dear", &policy);
+    let said = refused(&plan(&["-f", &example("job.yaml"), "--config", policy.path()]));
+    assert!(said.contains("packing.mode Fill would take 1 node, at most 5 USD an hour"), "{said}");
+}
+
+#[test]
 fn four_gpu_pods_take_one_node_of_eight_filled_and_four_with_one_pod_each() {
     let filled = json("policy.yaml");
     assert_eq!((filled["slots"].as_array().unwrap().len(), &filled["slots"][0]["nodes"]), (1, &1.into()));

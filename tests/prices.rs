@@ -9,6 +9,8 @@ use serde_json::{Value, json};
 use setu::sim::api::kinds;
 use setu::sim::cluster::Start;
 use setu::sim::{http, scenario};
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -39,6 +41,22 @@ async fn costs(kubeconfig: &str, more: &[&str], money: &str, by: &str) {
     assert!(said.contains(&format!("PER HOUR is by {by}")), "{said}");
     let (summed, _) = setu(kubeconfig, &[&["top"], more].concat()).await;
     assert!(summed.contains(&format!("   {money}\n\nPER HOUR is by {by}.\n")), "{summed}");
+}
+
+/// Where a page is served to whoever asks, until the process ends.
+fn served(page: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let head =
+                format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", page.len());
+            let _ = stream.write_all((head + &page).as_bytes());
+        }
+    });
+    format!("http://{address}/metrics")
 }
 
 fn scratch(name: &str, text: &str) -> PathBuf {
@@ -82,6 +100,20 @@ async fn nodes_cost_what_the_policy_of_their_check_says_and_it_is_said_how_much_
     assert_eq!((&entry[0]["costPerHour"], &entry[0]["currency"]), (&json!("6"), &json!("EUR")));
     admin.merge(&kinds::PROVISIONING_PARAMETERS, "", ID, &json!({"spec": {"gates": null}})).unwrap();
     costs(at, &[], "3.25 USD", "list prices").await;
+    let offer = |metric: &str, value: &str| {
+        let line = |zone: &str| {
+            let labels =
+                format!("{{instance_type=\"g5.4xlarge\",capacity_type=\"on-demand\",zone=\"{zone}\"}}");
+            format!("karpenter_cloudprovider_instance_type_offering_{metric}{labels} {value}\n")
+        };
+        ["us-east-1a", "us-east-1b"].map(line).concat()
+    };
+    let live = served(offer("available", "1") + &offer("price_estimate", "2"));
+    costs(at, &["--karpenter-metrics", &live], "4 USD", "Karpenter's metrics").await;
+    let broken = served("<html>".to_owned());
+    costs(at, &["--karpenter-metrics", &broken], "3.25 USD", "list prices").await;
+    let (_, said) = setu(at, &["top", "--karpenter-metrics", &broken]).await;
+    assert!(said.contains("prices and availability come from elsewhere"), "{said}");
     for path in [kubeconfig, config] {
         std::fs::remove_file(path).unwrap();
     }

@@ -14,6 +14,7 @@ use crate::cluster::watch::provider_of;
 use crate::error::root_of;
 use crate::gang::notice::VALIDATED;
 use crate::names;
+use crate::plan::market::Market;
 use crate::policy::Settings;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
@@ -23,6 +24,7 @@ use kube::{Api, Client, Config, Resource};
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The role that has what readers need.
@@ -103,6 +105,8 @@ pub struct Snapshot {
     pub parameters: Vec<ProvisioningParameters>,
     /// The controller's policy file, where it was named.
     pub settings: Option<Settings>,
+    /// What Karpenter's metrics say, where they were named and could be read.
+    pub market: Option<Arc<Market>>,
     /// What is missing here, for the user.
     pub notes: Vec<String>,
 }

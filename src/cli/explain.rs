@@ -28,7 +28,8 @@ impl Args {
     pub async fn run(self) -> Result<(), Failure> {
         let settings = self.policy.settings()?;
         let cluster = self.connection.connect(false).await?;
-        let snapshot = Snapshot { settings, ..find::read(&cluster, &self.workload).await? };
+        let market = self.policy.market().await?;
+        let snapshot = Snapshot { settings, market, ..find::read(&cluster, &self.workload).await? };
         snapshot.notes.iter().for_each(|note| render::remark(note));
         let gangs = find::gangs(&cluster, &snapshot, &self.workload).await?;
         let text = if self.output == Format::Json {

@@ -72,6 +72,7 @@ impl Args {
             None => cluster.read().await?,
         };
         snapshot.settings = settings;
+        snapshot.market = self.policy.market().await?;
         snapshot.notes.iter().for_each(|note| render::remark(note));
         let gangs = self.select(&cluster, &snapshot).await?;
         let text = self.text(&gangs, &snapshot)?;

@@ -1,6 +1,6 @@
-//! `--karpenter-metrics`, of every command that plans.
+//! `--karpenter-metrics`, of every command that plans or tells what nodes cost.
 
-use super::Failure;
+use super::{Failure, render};
 use crate::app::market;
 use crate::cluster::page::Page;
 use crate::plan::market::Market;
@@ -28,11 +28,16 @@ impl KarpenterMetrics {
         self.url.as_ref().filter(|url| !url.is_empty()).map(page).transpose()
     }
 
-    /// What the page says now, if one is named.
+    /// What the page says now, if one is named and can be read; it is remarked where it cannot.
     pub async fn market(&self) -> Result<Option<Market>, Failure> {
         let Some(page) = self.page()? else { return Ok(None) };
         let url = self.url.as_deref().unwrap_or_default();
         let market = market::read(&page, Timestamp::now()).await;
-        market.map(Some).map_err(|e| Failure::Failed(format!("reading Karpenter's metrics at {url}: {e}")))
+        let unread = |e: &String| {
+            render::remark(&format!(
+                "reading Karpenter's metrics at {url}: {e}; prices and availability come from elsewhere"
+            ));
+        };
+        Ok(market.inspect_err(unread).ok())
     }
 }

@@ -1,34 +1,44 @@
 //! What can be known here of a check's policy, and what nodes cost by it.
 //!
-//! Rule: its ProvisioningParameters are in the cluster; the controller's policy file counts where the user names it. What the
-//! controller was told in flags, and Karpenter's metrics, are not known here.
+//! Rule: its ProvisioningParameters are in the cluster; the controller's policy file and Karpenter's metrics count where the user
+//! names them. What the controller was told in flags is not known here.
 
 use super::Failure;
 use super::cluster::Snapshot;
+use super::karpenter_metrics::KarpenterMetrics;
 use crate::api::NodeClaim;
 use crate::api::amount::{Currency, Money, Price};
 use crate::api::duration::Span;
 use crate::api::parameters::{Budget, ProvisioningParametersSpec};
-use crate::plan::cost::Prices;
+use crate::plan::cost::{Cost, PriceSource, Prices};
+use crate::plan::market::Market;
 use crate::policy::{Limits, Policy, PolicyFile, Settings};
 use kube::ResourceExt;
 use serde::Serialize;
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 /// Stands for a deadline that only the controller knows, since its policy file cannot be read here.
 const NOT_KNOWN: Span = Span::minutes(100 * 365 * 24 * 60);
 
-/// The policy file of the controller.
+/// What the controller goes by.
 #[derive(clap::Args, Debug)]
 pub struct ControllersPolicy {
     /// The controller's policy file: its prices and deadlines count. Without it, those of ProvisioningParameters alone.
     #[arg(long, env = "SETU_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
+    #[command(flatten)]
+    karpenter: KarpenterMetrics,
 }
 
 impl ControllersPolicy {
-    /// Reads it, if it was named.
+    /// What Karpenter's metrics say now, if their page is named and can be read.
+    pub async fn market(&self) -> Result<Option<Arc<Market>>, Failure> {
+        Ok(self.karpenter.market().await?.map(Arc::new))
+    }
+
+    /// Reads the policy file, if it was named.
     pub fn settings(&self) -> Result<Option<Settings>, Failure> {
         let read = |path: &PathBuf| PolicyFile::read(path).map_err(|e| Failure::Invalid(e.to_string()));
         Ok(self.config.as_ref().map(read).transpose()?.map(Settings::from))
@@ -40,6 +50,8 @@ impl ControllersPolicy {
 pub enum PricedBy {
     /// The catalogue's, as no policy that is known here says otherwise.
     ListPrices,
+    /// Those of Karpenter's metrics, and the catalogue's where these tell none.
+    KarpenterMetrics,
     /// What the check's ProvisioningParameters make of them; the controller's policy file is not known.
     Parameters,
     /// What the policy file and ProvisioningParameters make of them.
@@ -50,6 +62,7 @@ impl fmt::Display for PricedBy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::ListPrices => "list prices",
+            Self::KarpenterMetrics => "Karpenter's metrics",
             Self::Parameters => "the check's ProvisioningParameters",
             Self::Policy => "the check's policy",
         })
@@ -79,15 +92,23 @@ impl HourlyCost {
 #[derive(Clone, Debug)]
 pub struct PricesOfCheck {
     budget: Budget,
+    market: Option<Arc<Market>>,
     by: PricedBy,
 }
 
 impl PricesOfCheck {
-    /// What these nodes cost, if there are any and all their prices are known.
-    pub fn cost<'c>(&self, claims: impl IntoIterator<Item = &'c NodeClaim>) -> Option<HourlyCost> {
+    /// What these nodes cost.
+    pub fn cost<'c>(&self, claims: impl IntoIterator<Item = &'c NodeClaim>) -> Cost {
         let nodes = claims.into_iter().map(|claim| (claim, 1));
-        let cost = Prices { budget: &self.budget, market: None }.of_nodes(nodes);
-        let (currency, priced_by) = (cost.currency, self.by);
+        Prices { budget: &self.budget, market: self.market.as_deref() }.of_nodes(nodes)
+    }
+
+    /// The same with whose prices they are, if there are nodes and all their prices are known.
+    pub fn hourly(&self, cost: &Cost) -> Option<HourlyCost> {
+        let is_live = cost.sources.iter().any(|source| matches!(source, PriceSource::Metrics(_)));
+        let by =
+            if self.by == PricedBy::ListPrices && is_live { PricedBy::KarpenterMetrics } else { self.by };
+        let (currency, priced_by) = (cost.currency, by);
         cost.known().map(|cost_per_hour| HourlyCost { cost_per_hour, currency, priced_by })
     }
 }
@@ -119,7 +140,7 @@ impl Snapshot {
             None => PricedBy::Parameters,
             Some(_) => PricedBy::Policy,
         };
-        PricesOfCheck { budget, by }
+        PricesOfCheck { budget, market: self.market.clone(), by }
     }
 
     fn parameters_of(&self, check: &str) -> Option<&ProvisioningParametersSpec> {

@@ -74,6 +74,9 @@ pub struct GangReport {
     /// What its nodes cost an hour, where all prices are known.
     #[serde(flatten)]
     pub cost: Option<HourlyCost>,
+    /// What no price is known for, in words, where there is such.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub no_price: Option<String>,
     /// What the controller told of its plan: nodes, cost, NodePools that were passed over; while the Event is kept.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub planned: Option<String>,
@@ -158,6 +161,9 @@ pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangRepo
     let reserved = workload.is("QuotaReserved");
     let cluster_queue = queued::cluster_queue(snapshot, workload);
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();
+    let prices = snapshot.prices_of(check);
+    let of_gang = |claim: &&NodeClaim| claim.label(names::WORKLOAD_UID) == uid;
+    let cost = prices.cost(snapshot.claims.iter().flatten().filter(of_gang));
     let mut report = GangReport {
         namespace: workload.namespace().unwrap_or_default(),
         workload: workload.name_any(),
@@ -179,9 +185,8 @@ pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangRepo
         other_checks: workload.checks().iter().filter(|c| is_foreign(snapshot, c)).map(other).collect(),
         told: entry.map(|c| c.message.clone()).unwrap_or_default(),
         gang,
-        cost: snapshot
-            .prices_of(check)
-            .cost(snapshot.claims.iter().flatten().filter(|c| c.label(names::WORKLOAD_UID) == uid)),
+        cost: prices.hourly(&cost),
+        no_price: cost.unpaid(),
         planned: journal.as_ref().and_then(|journal| planned(snapshot, workload, journal)),
         trace_id: journal.as_ref().and_then(|j| j.trace_id()).map(str::to_owned),
         history: journal.map_or_else(Vec::new, |j| j.history),

@@ -32,7 +32,8 @@ impl Args {
     pub async fn run(self) -> Result<(), Failure> {
         let settings = self.policy.settings()?;
         let cluster = self.connection.connect_widely().await?;
-        let mut snapshot = Snapshot { settings, ..cluster.read().await? };
+        let market = self.policy.market().await?;
+        let mut snapshot = Snapshot { settings, market, ..cluster.read().await? };
         if let Scope::Namespace(namespace) = &cluster.scope {
             snapshot.keep_claims_of(namespace);
         }

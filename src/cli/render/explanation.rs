@@ -53,9 +53,11 @@ pub fn explain(report: &GangReport, now: Timestamp) -> String {
                 } else {
                     String::new()
                 };
-                let cost = report.cost.map_or_else(String::new, |cost| {
-                    format!(", {} an hour by {}", cost.money(), cost.priced_by)
-                });
+                let cost = match (report.cost, &report.no_price) {
+                    (Some(cost), _) => format!(", {} an hour by {}", cost.money(), cost.priced_by),
+                    (None, Some(lack)) => format!(", {}", clean(lack)),
+                    (None, None) => String::new(),
+                };
                 line("Nodes", &format!("{}/{} ready{created}{cost}", gang.ready, gang.slots));
             }
         }

@@ -115,7 +115,7 @@ fn count(held: &mut Held, claim: &NodeClaim, slot: Option<(&GangReport, &SlotVie
 }
 
 fn price(held: &mut Held, claim: &NodeClaim, prices: &PricesOfCheck) {
-    match prices.cost([claim]) {
+    match prices.hourly(&prices.cost([claim])) {
         Some(cost) => {
             held.cost_per_hour.add(cost.money());
             held.priced_by.insert(cost.priced_by);

@@ -59,7 +59,10 @@ fn row(report: &GangReport, now: Timestamp, layout: Layout) -> Vec<String> {
     if layout.wide {
         row.extend([
             gang.map_or_else(dash, |g| span(now.duration_since(g.since))),
-            report.cost.map_or_else(dash, |cost| cost.money().to_string()),
+            match (report.cost, &report.no_price) {
+                (Some(cost), _) => cost.money().to_string(),
+                (None, lack) => lack.as_deref().map_or_else(dash, clean),
+            },
             clean(&report.owner),
             clean(&report.queue),
             clean(&report.check),
