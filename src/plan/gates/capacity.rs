@@ -47,8 +47,14 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
                     };
                     report.answer(answer, format!("{figures}{alone}; {remedy}")).because(reason)
                 }
-                Some(Over { figures, whose: Whose::Others }) => {
-                    let message = format!("{figures}; raise spec.limits or wait until nodes go");
+                Some(Over { figures, whose: Whose::Others { smaller_fit } }) => {
+                    let remedy = if smaller_fit {
+                        "raise spec.limits, list smaller types in NodePool or tier, which would fit beside the others, or wait until \
+                         nodes go"
+                    } else {
+                        "raise spec.limits or wait until nodes go"
+                    };
+                    let message = format!("{figures}; {remedy}");
                     report.answer(Answer::Wait, message).because(ObstacleReason::LimitExceeded)
                 }
                 None => allowed(report, pool, wanted, request.policy),
@@ -73,7 +79,10 @@ enum Whose {
     /// By the gang alone, if its nodes are of the largest of their types.
     Types,
     /// By the gang together with others.
-    Others,
+    Others {
+        /// Whether it would not be if its nodes are of the smallest of their types.
+        smaller_fit: bool,
+    },
 }
 
 fn allowed(report: Report, pool: &NodePool, wanted: &Reservation, policy: &Policy) -> Report {
@@ -105,12 +114,17 @@ fn over_limit(
     }
     let more = with_nodes(&wanted.most, wanted.nodes);
     let over = |list: &ResourceList| limits.keys().find(|key| amount(list, key) > amount(limits, key));
+    let least = |key: &String| least(key, wanted, plan, (cluster, request.policy));
     let alone = over(&more).map(|key| {
-        let is_over =
-            |key: &&String| least(key, wanted, plan, (cluster, request.policy)) > amount(limits, key);
+        let is_over = |key: &&String| least(key) > amount(limits, key);
         limits.keys().find(is_over).map_or((key, Whose::Types), |key| (key, Whose::Gang))
     });
-    let (key, whose) = alone.or_else(|| over(&sum(&used, &more)).map(|key| (key, Whose::Others)))?;
+    let with_others = || {
+        let key = over(&sum(&used, &more))?;
+        let smaller_fit = limits.keys().all(|key| amount(&used, key).plus(least(key)) <= amount(limits, key));
+        Some((key, Whose::Others { smaller_fit }))
+    };
+    let (key, whose) = alone.or_else(with_others)?;
     let figures = format!(
         "NodePool {} has a limit of {} {key}: {} in use and {} more for the gang are over it",
         wanted.node_pool,
@@ -472,6 +486,23 @@ mod tests {
         assert_eq!(world.provisioned().slots.len(), 2);
         world.claims = vec![listing(&["g5", "p5"])];
         assert!(world.obstacle().1.contains("8 in use and 2 more"), "{}", world.obstacle().1);
+    }
+
+    #[test]
+    fn where_smaller_types_would_fit_beside_the_others_that_is_said() {
+        let mut world = world(&json!({}));
+        world.policy.packing = parameters::PackingMode::PerPod;
+        world.policy.shapes = shapes(&["g5", "p5"]);
+        world.pools = vec![typed("16")];
+        let others =
+            |gpus: &str| vec![claim("g2", &json!({"status": {"capacity": {"nvidia.com/gpu": gpus}}}))];
+        let remedy = "list smaller types in NodePool or tier, which would fit beside the others";
+        for (gpus, fits) in [("14", true), ("15", false)] {
+            world.claims = others(gpus);
+            let (reason, message) = world.obstacle();
+            assert_eq!(reason, ObstacleReason::LimitExceeded);
+            assert_eq!(message.contains(remedy), fits, "{message}");
+        }
     }
 
     #[test]
