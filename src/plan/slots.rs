@@ -4,8 +4,10 @@
 
 mod apart;
 mod batches;
+mod bounds;
 mod choice;
 pub mod fit;
+mod made;
 mod types;
 
 use super::claim::Draft;
@@ -21,6 +23,7 @@ use crate::words::few;
 use fit::Lack;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use made::Made;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -37,19 +40,10 @@ pub fn plan(
     let older = deadlines.gang.0.saturating_add(deadlines.admit.0);
     notes.extend(lifetime::notes(request.workload, demand, drafts, older));
     let pinning = pinning(cluster, request, drafts, &mut notes);
-    let (mut slots, mut facts) = (Vec::new(), Vec::new());
-    for family in families(cluster, request, demand, drafts) {
-        let taints = family.draft.taints(request.gang, pinning);
-        // Where pods share nodes a DaemonSet that may come takes the room of one; a node for each has room to spare,
-        // or shows that it has not.
-        let daemons = daemons::overhead(family.draft, &taints, cluster, family.fills)?;
-        notes.extend(fit::note(request, &family));
-        let site = Site { cluster, request, family: &family, taints, daemons };
-        let made = if family.fills { site.filled(&mut notes)? } else { site.one_each(&mut notes)? };
-        facts.extend(fit::shared(request, &family, &made));
-        facts.extend(site.packed(&made));
-        slots.extend(made);
-    }
+    let mut families = families(cluster, request, demand, drafts);
+    notes.extend(families.iter().filter_map(|family| fit::note(request, family)));
+    let Made { mut slots, facts, notes: more } = Made::of(cluster, request, &mut families, pinning)?;
+    notes.extend(more);
     let place_keys: Arc<[String]> = offering::place_keys(request.policy).into();
     for (index, slot) in (0..).zip(&mut slots) {
         (slot.index, slot.place_keys) = (index, Arc::clone(&place_keys));
@@ -180,11 +174,14 @@ impl Site<'_> {
         notes.extend(self.by_disk());
         let kinds: Vec<Kind> = shapes.iter().map(|shape| self.kind(shape)).collect();
         let usable = self.usable(&kinds);
-        let with_choice = self.with_choice(&usable);
+        let affordable = self.affordable(&usable);
+        let affordable = affordable.as_deref().unwrap_or(&usable);
+        let with_choice = self.with_choice(affordable);
         let mut alone = Vec::new();
         let (filled, kinds) = loop {
             let spread = |into: &[Kind]| apart::spread(&batches, into);
-            let of_usable = spread(&with_choice).or_else(|_| spread(&usable)).map(|filled| (filled, &usable));
+            let of_usable = spread(&with_choice).or_else(|_| spread(affordable)).or_else(|_| spread(&usable));
+            let of_usable = of_usable.map(|filled| (filled, &usable));
             match of_usable.or_else(|_| spread(&kinds).map(|filled| (filled, &kinds))) {
                 Ok(found) => break found,
                 Err(Misfit { batch }) => {

@@ -146,21 +146,27 @@ impl Args {
     }
 }
 
-/// What the same way would take with the other ways of packing, where that makes a difference.
+/// What the same way would take with the other ways of packing, where that makes a difference. Where a budget or limit is in the
+/// way, what a way takes that is within it.
 fn otherwise(cluster: &Cluster<'_>, request: &Request<'_>, outcome: &Outcome) -> Vec<String> {
-    let Outcome::Provision(plan) = outcome else { return Vec::new() };
     let with = |(packing, name): (PackingMode, &str)| {
         let policy = Policy { packing, ..request.policy.clone() };
-        let ways = plan::survey(cluster, &Request { policy: &policy, ..*request }).ok()?;
-        let other = ways.into_iter().nth(usize::try_from(plan.choice).ok()?)?.plan.ok()?;
-        let differs = (other.nodes(), other.cost.at_most) != (plan.nodes(), plan.cost.at_most);
-        differs.then(|| {
-            format!(
-                "packing.mode {name} would take {}{}",
-                counted(other.nodes(), "node"),
-                other.cost.clause()
-            )
-        })
+        let request = Request { policy: &policy, ..*request };
+        let other = match outcome {
+            Outcome::Provision(plan) => {
+                let ways = plan::survey(cluster, &request).ok()?;
+                let other = ways.into_iter().nth(usize::try_from(plan.choice).ok()?)?.plan.ok()?;
+                let same = (other.nodes(), other.cost.at_most) == (plan.nodes(), plan.cost.at_most);
+                Some(other).filter(|_| !same)?
+            }
+            Outcome::Refuse(_) | Outcome::Wait(_) => match plan::plan(cluster, &request) {
+                Outcome::Provision(other) => other,
+                _ => return None,
+            },
+            Outcome::NothingNeeded(_) | Outcome::Never(_) => return None,
+        };
+        let nodes = counted(other.nodes(), "node");
+        Some(format!("packing.mode {name} would take {nodes}{}", other.cost.clause()))
     };
     let modes = [(PackingMode::PerPod, "PerPod"), (PackingMode::Fill, "Fill")];
     modes.into_iter().filter(|(mode, _)| *mode != request.policy.packing).filter_map(with).collect()

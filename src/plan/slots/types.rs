@@ -8,12 +8,18 @@ use crate::names;
 use crate::plan::cost::{Prices, times};
 use crate::plan::packing::Kind;
 use crate::plan::shapes::{Shape, devices_per_node};
-use crate::plan::{Most, resources};
+use crate::plan::{Cluster, Most, Request, resources};
 use crate::policy::file::QueueGuards;
 use crate::words::{counted, few};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// The lowest bound in money on what a gang may take an hour, if there is any.
+pub(super) fn most_money(cluster: &Cluster<'_>, request: &Request<'_>) -> Option<Price> {
+    let of_queue = cluster.guards.and_then(|guards| guards.per_local_queue.max_hourly_cost);
+    request.policy.budget.max_hourly_cost.into_iter().chain(of_queue).min()
+}
 
 impl Site<'_> {
     /// The lowest price by which types are compared.
@@ -22,13 +28,29 @@ impl Site<'_> {
         self.prices().cheapest(instance_type, requirements, self.family.draft.node_class_group())
     }
 
+    /// The highest price that a node of this type may have; none where it may be bought as something that has no price.
+    pub(super) fn dearest(&self, instance_type: &str) -> Option<Price> {
+        let draft = self.family.draft;
+        self.prices().dearest_of(instance_type, &draft.requirements, draft.node_class_group())
+    }
+
     /// These kinds of nodes, one for each known shape, without room on those that no node can be of now: one alone would be
     /// over the limits, or Karpenter holds the type for out of capacity.
     pub(super) fn usable(&self, kinds: &[Kind]) -> Vec<Kind> {
         let is_usable =
             |shape: &Shape| self.why_not(shape, 1, &ResourceList::new()).is_none() && !self.is_out(shape);
+        self.with_room(kinds, is_usable)
+    }
+
+    /// The same without room on those of which one alone would be over the bounds in money; `None` where there are none.
+    pub(super) fn affordable(&self, kinds: &[Kind]) -> Option<Vec<Kind>> {
+        most_money(self.cluster, self.request)?;
+        Some(self.with_room(kinds, |shape| self.too_dear(&shape.instance_type, 1).is_none()))
+    }
+
+    fn with_room(&self, kinds: &[Kind], has_room: impl Fn(&Shape) -> bool) -> Vec<Kind> {
         let with_room = |(kind, shape): (&Kind, &Arc<Shape>)| {
-            let room = if is_usable(shape) { kind.room.clone() } else { ResourceList::new() };
+            let room = if has_room(shape) { kind.room.clone() } else { ResourceList::new() };
             Kind { room, ..*kind }
         };
         kinds.iter().zip(&self.family.known.shapes).map(with_room).collect()
@@ -108,13 +130,8 @@ impl Site<'_> {
 
     /// Why so many nodes of a type are not within the bounds in money, if there are any.
     fn too_dear(&self, instance_type: &str, nodes: u32) -> Option<String> {
-        let policy = self.request.policy;
-        let of_queue = self.of_queue().and_then(|queue| queue.max_hourly_cost);
-        let most = policy.budget.max_hourly_cost.into_iter().chain(of_queue).min()?;
-        let draft = self.family.draft;
-        let prices = self.prices();
-        let price = prices.dearest_of(instance_type, &draft.requirements, draft.node_class_group());
-        let Some(price) = price else {
+        let most = most_money(self.cluster, self.request)?;
+        let Some(price) = self.dearest(instance_type) else {
             return Some("no price is known, and a budget is to be kept".to_owned());
         };
         (times(price, nodes) > most).then(|| {

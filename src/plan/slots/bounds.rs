@@ -1,0 +1,212 @@
+//! Bounds on all nodes of a gang together: the dearest and the largest of their types are left out until the rest is within.
+//!
+//! Rule: the bounds on a gang alone count, and not what is left of them beside others: that changes while the claims are created.
+//! Where leaving out types does not help, none is left out, so that the gates tell what the gang would take.
+
+use super::Site;
+use super::types::most_money;
+use crate::api::amount::Money;
+use crate::api::parameters::Gate;
+use crate::api::pod::ResourceList;
+use crate::names;
+use crate::plan::Slot;
+use crate::plan::resources::{amount, shown};
+use crate::words::few;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Like nodes, and the types that they may be of.
+struct Group<'s> {
+    site: &'s Site<'s>,
+    slot: Slot,
+    nodes: i128,
+    types: Vec<String>,
+}
+
+/// A bound on all nodes together.
+struct Bound {
+    most: i128,
+    /// What it is called.
+    name: String,
+    /// What a node counts with, for each group by its types.
+    counts: Vec<Vec<i128>>,
+}
+
+/// Indices of the types that are left, for each group.
+type Left = Vec<Vec<usize>>;
+
+/// Leaves out types until the nodes are within each bound on all of them together, where that can be.
+pub(super) fn hold(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<String>) {
+    let groups: Vec<Group<'_>> =
+        sites.iter().zip(made.iter()).flat_map(|(site, slots)| groups(site, slots)).collect();
+    let bounds = bounds(&groups);
+    let all: Left = groups.iter().map(|group| (0..group.types.len()).collect()).collect();
+    let mut left = all.clone();
+    let mut kept = BTreeSet::new();
+    while let Some(bound) = bounds.iter().find(|bound| bound.sum(&groups, &left) > bound.most) {
+        kept.insert(bound.name.as_str());
+        if !bound.lower(&groups, &mut left) {
+            return;
+        }
+    }
+    if left == all {
+        return;
+    }
+    let narrower: Option<Vec<Slot>> =
+        groups.iter().zip(&left).map(|(group, left)| group.narrowed(left)).collect();
+    let Some(narrower) = narrower else { return };
+    let mut narrower = narrower.into_iter();
+    for slots in made.iter_mut() {
+        for alike in slots.chunk_by_mut(|a, b| Arc::ptr_eq(&a.template, &b.template)) {
+            if let Some(slot) = narrower.next() {
+                alike.fill(slot);
+            }
+        }
+    }
+    let out = groups.iter().zip(&left).flat_map(|(group, left)| group.without(left));
+    let out: BTreeSet<&str> = out.collect();
+    let (types, are) = if out.len() == 1 { ("type", "is") } else { ("types", "are") };
+    notes.push(format!(
+        "{types} {} {are} left out of some nodes: with them all nodes together may be over {}",
+        few(out.into_iter()),
+        few(kept.into_iter())
+    ));
+}
+
+fn groups<'s>(site: &'s Site<'s>, slots: &[Slot]) -> Vec<Group<'s>> {
+    let alike = slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template));
+    let group = |alike: &[Slot]| {
+        let slot = alike.first()?.clone();
+        let types = slot.instance_types().cloned().collect();
+        Some(Group { site, slot, nodes: i128::try_from(alike.len()).ok()?, types })
+    };
+    alike.filter_map(group).collect()
+}
+
+impl Group<'_> {
+    /// What its node counts with of a resource, by type.
+    fn amounts(&self, key: &str) -> Vec<i128> {
+        let requests = &self.slot.template.spec.resources.requests;
+        let of_type = |name: &String| self.site.most(requests, std::slice::from_ref(name)).resources;
+        let each = |list: ResourceList| amount(&list, key).nanos();
+        if self.types.is_empty() {
+            return vec![each(self.slot.most.resources.clone())];
+        }
+        self.types.iter().map(|name| each(of_type(name))).collect()
+    }
+
+    /// The highest price of its node, by type; what has none is dearer than all that have one.
+    fn prices(&self) -> Vec<i128> {
+        let price =
+            |name: &String| self.site.dearest(name).map_or(i128::from(u64::MAX), |p| i128::from(p.micros));
+        if self.types.is_empty() {
+            vec![i128::from(u64::MAX)]
+        } else {
+            self.types.iter().map(price).collect()
+        }
+    }
+
+    /// The slot with these of its types alone; `None` where they are too few to choose from.
+    fn narrowed(&self, left: &[usize]) -> Option<Slot> {
+        if left.len() == self.types.len() {
+            return Some(self.slot.clone());
+        }
+        let types: Vec<String> = left.iter().filter_map(|nth| self.types.get(*nth)).cloned().collect();
+        let types = self.site.cheapest(types, &mut Vec::new()).ok()?;
+        let mut template = (*self.slot.template).clone();
+        for asked in &mut template.spec.requirements {
+            if asked.key == names::INSTANCE_TYPE && asked.operator == "In" {
+                asked.values.retain(|name| types.contains(name));
+            }
+        }
+        let most = Arc::new(self.site.most(&template.spec.resources.requests, &types));
+        let known = &self.site.family.known.shapes;
+        let shape = self.slot.shape.as_ref().and_then(|packed| {
+            let mut may_be =
+                std::iter::once(&packed.instance_type).chain(&types).filter(|name| types.contains(name));
+            known.iter().find(|shape| Some(&shape.instance_type) == may_be.next()).cloned()
+        });
+        Some(Slot { template: Arc::new(template), most, shape, ..self.slot.clone() })
+    }
+
+    /// Its types that are not left.
+    fn without(&self, left: &[usize]) -> impl Iterator<Item = &str> {
+        let is_out = |(nth, _): &(usize, &String)| !left.contains(nth);
+        self.types.iter().enumerate().filter(is_out).map(|(_, name)| name.as_str())
+    }
+}
+
+/// Every bound on what these nodes have and cost together.
+fn bounds(groups: &[Group<'_>]) -> Vec<Bound> {
+    let Some(Site { cluster, request, .. }) = groups.first().map(|group| group.site) else {
+        return Vec::new();
+    };
+    let policy = request.policy;
+    let mut all = Vec::new();
+    if let Some(price) = most_money(cluster, request) {
+        let money = Money { price, currency: policy.budget.currency.unwrap_or_default() };
+        let is_own = policy.budget.max_hourly_cost == Some(price);
+        let key = if is_own { "gates.budget.maxHourlyCost" } else { "guards.perLocalQueue.maxHourlyCost" };
+        let counts = groups.iter().map(Group::prices).collect();
+        all.push(Bound { most: i128::from(price.micros), name: format!("{key} of {money}"), counts });
+    }
+    let bound = |bounds: &ResourceList, key: &str, name: String, pool: Option<&str>| {
+        let counts = |group: &Group<'_>| {
+            let counts = pool.is_none_or(|pool| group.slot.node_pool == pool);
+            if counts { group.amounts(key) } else { vec![0; group.types.len()] }
+        };
+        Bound { most: amount(bounds, key).nanos(), name, counts: groups.iter().map(counts).collect() }
+    };
+    let of_queue = cluster.guards.and_then(|guards| guards.per_local_queue.max_resources.as_ref());
+    for (what, bounds) in
+        [("gates.budget", policy.budget.max_resources.as_ref()), ("guards.perLocalQueue", of_queue)]
+    {
+        for (bounds, key) in bounds.into_iter().flat_map(|bounds| bounds.keys().map(move |key| (bounds, key)))
+        {
+            let name = format!("{what}.maxResources of {} {key}", shown(bounds, key));
+            all.push(bound(bounds, key, name, None));
+        }
+    }
+    let mut pools = BTreeSet::new();
+    for group in groups.iter().filter(|_| policy.capacity_gate == Gate::Enforce) {
+        let pool = group.slot.node_pool.as_str();
+        let limits = group.site.family.draft.limits().filter(|_| pools.insert(pool));
+        for (limits, key) in limits.into_iter().flat_map(|limits| limits.keys().map(move |key| (limits, key)))
+        {
+            let name = format!("the limit of {} {key} of NodePool {pool}", shown(limits, key));
+            all.push(bound(limits, key, name, Some(pool)));
+        }
+    }
+    all
+}
+
+impl Bound {
+    /// What all nodes count with at most.
+    fn sum(&self, groups: &[Group<'_>], left: &Left) -> i128 {
+        let most = |counts: &Vec<i128>, left: &Vec<usize>| {
+            let of_left = left.iter().filter_map(|nth| counts.get(*nth)).max();
+            of_left.or(counts.first()).copied().unwrap_or_default()
+        };
+        let each = self.counts.iter().zip(left).zip(groups);
+        each.map(|((counts, left), group)| most(counts, left).saturating_mul(group.nodes))
+            .fold(0, i128::saturating_add)
+    }
+
+    /// Leaves out the types that count with most where that saves most. Returns whether there are such.
+    fn lower(&self, groups: &[Group<'_>], left: &mut Left) -> bool {
+        let saving = |counts: &Vec<i128>, left: &Vec<usize>, nodes: i128| {
+            let levels: BTreeSet<i128> = left.iter().filter_map(|nth| counts.get(*nth)).copied().collect();
+            let mut levels = levels.into_iter().rev();
+            let (most, next) = (levels.next()?, levels.next()?);
+            Some((most.saturating_sub(next).saturating_mul(nodes), most))
+        };
+        let each = self.counts.iter().zip(left.iter()).zip(groups).enumerate();
+        let savings = each.filter_map(|(place, ((counts, left), group))| {
+            saving(counts, left, group.nodes).map(|(saved, most)| (saved, place, most))
+        });
+        let Some((_, place, most)) = savings.max() else { return false };
+        let Some((counts, left)) = self.counts.get(place).zip(left.get_mut(place)) else { return false };
+        left.retain(|nth| counts.get(*nth).is_some_and(|count| *count < most));
+        true
+    }
+}
