@@ -4,6 +4,7 @@
 //! be lost at any time; then a gang starts again from its first tier, and gangs that create claims already are entered
 //! again before others are planned.
 
+use super::basis::Basis;
 use super::board::{Shortage, ShortageSource};
 use super::given_back::GivenBack;
 use super::memory::lock;
@@ -53,10 +54,10 @@ pub struct LedgerPages {
     /// What Karpenter's own metrics said last.
     market: Option<Arc<Market>>,
     ways: BTreeMap<String, Way>,
-    /// The shapes that each gang's plan was made from, until it is over: what is mended is planned by them again.
-    frozen: BTreeMap<String, Arc<[Shape]>>,
-    /// The shapes as of the last plan, which most of `frozen` share.
-    latest: Arc<[Shape]>,
+    /// What each gang's plan was made from, until it is over: what is mended is planned by it again.
+    frozen: BTreeMap<String, Basis>,
+    /// The same of the last plan, which most of `frozen` share.
+    latest: Basis,
     sightings: Sightings,
     /// When the first plan was entered: what is older was created in an earlier life.
     since: Option<Timestamp>,
@@ -88,7 +89,7 @@ struct Entry {
     held: Vec<Held>,
     offerings: BTreeSet<Offering>,
     choice: u32,
-    shapes: Arc<[Shape]>,
+    basis: Basis,
     settled: Option<String>,
     queue: String,
 }
@@ -98,8 +99,8 @@ struct Entry {
 pub struct Accepted {
     /// The way that was taken.
     pub choice: u32,
-    /// The shapes that were known.
-    pub shapes: Arc<[Shape]>,
+    /// What was known of nodes and offerings.
+    pub basis: Basis,
     /// Where the nodes of the gang's line were, by the label that they share.
     pub settled: Option<String>,
 }
@@ -140,17 +141,14 @@ impl LedgerPages {
         if self.is_entered(gang) {
             return;
         }
-        let shapes = self.shapes(now);
-        if self.latest != shapes {
-            self.latest = shapes;
-        }
-        self.frozen.insert(gang.to_owned(), Arc::clone(&self.latest));
+        self.latest = self.basis(now).sharing(&self.latest);
+        self.frozen.insert(gang.to_owned(), self.latest.clone());
         let entry = Entry {
             reservations: plan.reservations(gang),
             held: Held::of_plan(plan),
             offerings: plan.offerings(),
             choice: plan.choice,
-            shapes: Arc::clone(&self.latest),
+            basis: self.latest.clone(),
             settled,
             queue: queue.to_owned(),
         };
@@ -226,14 +224,14 @@ impl LedgerPages {
     pub fn accepted(&self, gang: &str) -> Option<Accepted> {
         let accepted = |entry: &Entry| Accepted {
             choice: entry.choice,
-            shapes: Arc::clone(&entry.shapes),
+            basis: entry.basis.clone(),
             settled: entry.settled.clone(),
         };
         self.entries.get(gang).map(accepted)
     }
 
-    /// The shapes that the last plan which was entered for a gang was made from.
-    pub fn frozen(&self, gang: &str) -> Option<Arc<[Shape]>> {
+    /// What the last plan which was entered for a gang was made from.
+    pub fn frozen(&self, gang: &str) -> Option<Basis> {
         self.frozen.get(gang).cloned()
     }
 
@@ -364,6 +362,11 @@ impl LedgerPages {
     /// A node that was seen is gone.
     pub fn unlearn(&mut self, node: &str, now: Timestamp) {
         self.sightings.forget_node(node, now);
+    }
+
+    /// What is known of nodes and offerings now.
+    pub fn basis(&self, now: Timestamp) -> Basis {
+        Basis { shapes: self.shapes(now), market: self.market(now) }
     }
 
     /// The shape of every type that was seen.
@@ -517,15 +520,37 @@ mod tests {
         let mut pages = LedgerPages::default();
         pages.enter("a", "ns/lq", Some("r1".into()), &plan("p5"), now);
         pages.enter("b", "ns/lq", None, &plan("p5"), now);
-        assert!(Arc::ptr_eq(&pages.frozen("a").unwrap(), &pages.frozen("b").unwrap()));
+        let shapes = |pages: &LedgerPages, gang| pages.frozen(gang).unwrap().shapes;
+        assert!(Arc::ptr_eq(&shapes(&pages, "a"), &shapes(&pages, "b")));
         pages.learn(shape("p5"));
         pages.enter("c", "ns/lq", None, &plan("p5"), now);
         assert_eq!(pages.accepted("a").unwrap().settled.as_deref(), Some("r1"));
         pages.strike("a");
         assert!(pages.accepted("a").is_none());
-        assert_eq!(["a", "c"].map(|gang| pages.frozen(gang).unwrap().len()), [0, 1]);
+        assert_eq!(["a", "c"].map(|gang| shapes(&pages, gang).len()), [0, 1]);
         pages.went_on("a", None);
         assert_eq!(pages.frozen("a"), None);
+    }
+
+    #[test]
+    fn prices_by_which_a_gang_was_planned_are_kept_for_it_and_shared_while_none_changes() {
+        let page = |price: &str, seen: Timestamp| {
+            let labels = "{instance_type=\"p5\",capacity_type=\"spot\",zone=\"a\"}";
+            let name = "karpenter_cloudprovider_instance_type_offering";
+            let page = format!("{name}_available{labels} 1\n{name}_price_estimate{labels} {price}\n");
+            Market::read(&page, seen).unwrap()
+        };
+        let now = Timestamp::UNIX_EPOCH;
+        let mut pages = LedgerPages::default();
+        for (gang, price, seconds) in [("a", "4", 0), ("b", "4", 60), ("c", "5", 120)] {
+            let now = now + SignedDuration::from_secs(seconds);
+            pages.take_market(page(price, now));
+            pages.enter(gang, "ns/lq", None, &plan("p5"), now);
+        }
+        let market = |gang| pages.accepted(gang).unwrap().basis.market.unwrap();
+        assert!(Arc::ptr_eq(&market("a"), &market("b")) && *market("a") == page("4", now));
+        assert_eq!(pages.frozen("c").unwrap().market, pages.market(now));
+        assert_ne!(pages.frozen("a").unwrap().market, pages.market(now));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! are shown of it. `forget` drops what is remembered of a gang. `ledger` is what gangs are about to take, and `given_back` what they have let go.
 
 pub mod admission_check;
+mod basis;
 pub mod board;
 pub mod claims;
 pub mod context;

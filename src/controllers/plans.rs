@@ -1,5 +1,6 @@
 //! Makes the plan of a gang from the stores, under the ledger's lock.
 
+use super::basis::Basis;
 use super::context::Context;
 use super::grounds::Grounds;
 use super::ledger::LedgerPages;
@@ -137,13 +138,14 @@ pub fn outcome(
             context.count_better_offer(pages.learn(shape));
         }
     }
-    // While its claims are created, and while it is mended, what is learnt meanwhile must not change the plan of a
-    // gang.
+    // While its claims are created, and while it is mended, what is learnt meanwhile and what prices have become must not
+    // change the plan of a gang.
     let accepted = pages.accepted(gang);
     let began = || pages.frozen(gang).filter(|_| matches!(request.ways, Ways::Like(_)));
-    let frozen = accepted.as_ref().map(|a| Arc::clone(&a.shapes)).or_else(began);
-    let shapes = known.shapes.map(Arc::from).or(frozen).unwrap_or_else(|| pages.shapes(now));
-    let (short, market) = (pages.short(now), pages.market(now));
+    let frozen = accepted.as_ref().map(|accepted| accepted.basis.clone()).or_else(began);
+    let Basis { shapes, market } = frozen.unwrap_or_else(|| pages.basis(now));
+    let shapes = known.shapes.map_or(shapes, Arc::from);
+    let short = pages.short(now);
     let reserved = pages.others(gang);
     let counted = not_reserved(known.claims, &reserved);
     let stores = &context.stores;

@@ -17,6 +17,7 @@ pub mod demand;
 pub mod devices;
 pub mod gates;
 pub mod lifetime;
+mod like;
 pub mod market;
 pub mod merge;
 mod misspelt;
@@ -251,23 +252,18 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
                     _ => !plan.is_short(cluster.short),
                 };
                 if taken {
-                    return Outcome::Provision(passed::told(
-                        cluster,
-                        request.policy,
-                        plan,
-                        &choices,
-                        &closed,
-                        &out,
-                    ));
+                    let told = passed::told(cluster, request.policy, plan, &choices, &closed, &out);
+                    return Outcome::Provision(told);
                 }
                 let shortage = passed::shortage(cluster, &plan);
-                let is_next = match request.ways {
-                    Ways::Like(claim) => needs.narrows() && plan.has_narrower(claim),
+                let next = match request.ways {
+                    Ways::Like(claim) if needs.narrows() && plan.has_narrower(claim) => Some(plan),
+                    Ways::Like(claim) => plan.with_types_of(claim),
                     // What was seen to run out is tried again, and what Karpenter holds for out is not.
-                    _ => shortage.as_ref().is_none_or(|shortage| shortage.told_until.is_none()),
+                    _ => Some(plan).filter(|_| shortage.as_ref().is_none_or(|s| s.told_until.is_none())),
                 };
                 out.extend(shortage.map(|shortage| (choice, shortage)));
-                short = short.or(Some(plan).filter(|_| is_next));
+                short = short.or(next);
             }
             // Another way would be taken only because this one was looked at too early.
             Err(obstacle) if is_awaited(cluster, &obstacle) => {

@@ -4,10 +4,8 @@ use super::cost::Cost;
 use super::gates::{Gate, Report};
 use super::offering::{Offering, is_short};
 use super::passed::PassedOver;
-use super::resources;
 use super::shapes::Shape;
 use crate::api::NodeClaim;
-use crate::api::node_claim::Requirement;
 use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
 use crate::digest::hex_digest;
@@ -347,39 +345,6 @@ impl Plan {
             }
         }
         names
-    }
-
-    /// Whether it has nodes that are asked for as this claim is.
-    pub fn has_like(&self, claim: &NodeClaim) -> bool {
-        let like = |slot: &Slot| {
-            let spec = &slot.template.spec;
-            slot.node_pool == claim.label(names::NODEPOOL)
-                && spec.requirements == claim.spec.requirements
-                && resources::first_short(&spec.resources.requests, &claim.spec.resources.requests).is_none()
-        };
-        self.groups().iter().any(|(slot, _)| like(slot))
-    }
-
-    /// Whether it has nodes that are asked for as this claim is, but in fewer zones: volumes were bound meanwhile.
-    pub fn has_narrower(&self, claim: &NodeClaim) -> bool {
-        let split = |list: &[Requirement]| -> (Vec<Requirement>, Vec<Requirement>) {
-            list.iter().cloned().partition(|requirement| requirement.key == names::ZONE)
-        };
-        let (asked, asked_rest) = split(&claim.spec.requirements);
-        let is_within = |(zones, rest): (Vec<Requirement>, Vec<Requirement>)| {
-            let was_asked = |zone: &String| {
-                asked.iter().all(|asked| asked.operator == "In" && asked.values.contains(zone))
-            };
-            rest == asked_rest
-                && zones.iter().all(|now| now.operator == "In" && now.values.iter().all(was_asked))
-        };
-        let narrower = |slot: &Slot| {
-            let spec = &slot.template.spec;
-            slot.node_pool == claim.label(names::NODEPOOL)
-                && is_within(split(&spec.requirements))
-                && resources::first_short(&spec.resources.requests, &claim.spec.resources.requests).is_none()
-        };
-        self.groups().iter().any(|(slot, _)| narrower(slot))
     }
 
     /// Every combination of machine, zone, capacity type and place that one of its nodes may become.
