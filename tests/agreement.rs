@@ -25,6 +25,8 @@ use std::time::Duration;
 
 /// Name of everything.
 const ID: &str = "agreement";
+/// Name of the NodeClaim of somebody else's.
+const NEIGHBOUR: &str = "neighbour";
 
 /// One gang, and what stands in the cluster and in the policy when it comes.
 #[derive(Clone, Debug)]
@@ -44,6 +46,10 @@ struct Case {
     other: Option<(u32, Value)>,
     /// Capacity type and zone in which two types are sold out by Karpenter's metrics; none where these are not read.
     sold_out: Option<(&'static str, &'static str)>,
+    /// Requirements of a NodeClaim of somebody else's in the NodePool, if there is one; it asks for one GPU.
+    neighbour: Option<Value>,
+    /// CPU that a DaemonSet takes of each node, if there is one.
+    daemons: Option<&'static str>,
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -69,7 +75,10 @@ fn case() -> impl Strategy<Value = Case> {
         "defaults: {gates: {unknown: Warn}}",
         "defaults: {gates: {budget: {maxHourlyCost: '20'}}}",
         "defaults: {packing: {mode: Auto, shapes: [{instanceType: g5.4xlarge, allocatable: {cpu: '15', memory: 60Gi, nvidia.com/gpu: '1', pods: '100'}}]}}",
+        "defaults: {gates: {budget: {maxResources: {nvidia.com/gpu: 4, cpu: 200}}}}",
         "guards: {gangNodes: 4}",
+        "guards: {perLocalQueue: {maxResources: {nvidia.com/gpu: 6}}}",
+        "guards: {perLocalQueue: {maxHourlyCost: '9'}}",
         "defaults: {capacityTypes: [spot, on-demand]}",
         "defaults: {tiers: [{name: spot, requirements: [{key: karpenter.sh/capacity-type, operator: In, values: [spot]}]}, {name: any}]}",
         "defaults: {tiers: [{name: a, zones: [us-east-1a]}, {name: b, zones: [us-east-1b]}], colocation: {}}",
@@ -85,12 +94,28 @@ fn case() -> impl Strategy<Value = Case> {
     ];
     let zones = select(vec!["us-east-1a", "us-east-1b"]);
     let sold_out = proptest::option::of((select(vec!["spot", "on-demand"]), zones));
+    let neighbours = vec![None, Some(requirements[0].clone()), Some(requirements[1].clone())];
+    let others = (select(others), sold_out, select(neighbours), select(vec![None, Some("500m"), Some("6")]));
     let of = (1..9_usize, select(vec!["500m", "4", "40"]), 0..3_u32);
     let world = (select(requirements), select(limits), select(classes), select(policies));
-    let more = (select(taints), select(tolerations), select(others), sold_out);
-    (of, world, more).prop_map(|(of, world, (taints, tolerations, other, sold_out))| {
+    let more = (select(taints), select(tolerations), others);
+    (of, world, more).prop_map(|(of, world, (taints, tolerations, (other, sold_out, neighbour, daemons)))| {
         let ((pods, cpu, gpus), (requirements, limits, class, policy)) = (of, world);
-        Case { pods, cpu, gpus, requirements, limits, class, policy, taints, tolerations, other, sold_out }
+        Case {
+            pods,
+            cpu,
+            gpus,
+            requirements,
+            limits,
+            class,
+            policy,
+            taints,
+            tolerations,
+            other,
+            sold_out,
+            neighbour,
+            daemons,
+        }
     })
 }
 
@@ -162,6 +187,8 @@ fn served(page: String) -> String {
 fn planned(admin: &User, policy: &str, metrics: Option<&str>) -> Found {
     let kinds = [
         &kinds::NODE_POOL,
+        &kinds::NODE_CLAIM,
+        &kinds::DAEMON_SET,
         &kinds::RESOURCE_FLAVOR,
         &kinds::ADMISSION_CHECK,
         &kinds::CLUSTER_QUEUE,
@@ -211,6 +238,26 @@ async fn both(case: &Case) -> (Found, Found) {
         });
         admin.create(&kinds::NODE_POOL, other).unwrap();
     }
+    if let Some(requirements) = &case.neighbour {
+        let claim = json!({
+            "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
+            "metadata": {"name": NEIGHBOUR, "labels": {"karpenter.sh/nodepool": ID}},
+            "spec": {
+                "nodeClassRef": case.class, "requirements": requirements,
+                "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}},
+            },
+        });
+        admin.create(&kinds::NODE_CLAIM, claim).unwrap();
+    }
+    if let Some(cpu) = case.daemons {
+        let containers = json!([{"name": "agent", "resources": {"requests": {"cpu": cpu}}}]);
+        let template = json!({"spec": {"containers": containers, "tolerations": [{"operator": "Exists"}]}});
+        let set = json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"namespace": ID, "name": "agent"},
+            "spec": {"selector": {"matchLabels": {"app": "agent"}}, "template": template},
+        });
+        admin.create(&kinds::DAEMON_SET, set).unwrap();
+    }
     let mut job = world::job(ID, "train", case.pods, None);
     let resources = json!({"cpu": case.cpu, "nvidia.com/gpu": case.gpus.to_string()});
     job["spec"]["template"]["spec"]["containers"][0]["resources"] =
@@ -228,7 +275,8 @@ async fn both(case: &Case) -> (Found, Found) {
         setu.context.take_market(Market::read(&page, setu.context.now()).unwrap());
     }
     tokio::time::sleep(Duration::from_secs(5)).await;
-    let claims = admin.list(&kinds::NODE_CLAIM);
+    let mut claims = admin.list(&kinds::NODE_CLAIM);
+    claims.retain(|claim| claim["metadata"]["name"] != NEIGHBOUR);
     let provided = if claims.is_empty() {
         let told = admin.list(&kinds::WORKLOAD)[0]["status"]["admissionChecks"][0]["message"].clone();
         Found::Obstacle(told.as_str().unwrap_or_default().to_owned())
