@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 /// From the answer that there is no more until the last instance is told to end: so long, and so long for each machine. It
 /// is Karpenter's time, so nothing lengthens it where Setu is slow.
-const TAKEN_BACK: [Duration; 2] = [Duration::from_secs(2), Duration::from_millis(500)];
+const TAKEN_BACK: [Duration; 2] = [Duration::from_secs(10), Duration::from_millis(500)];
 
 /// The most machines with which Karpenter's Event that tells why comes in time: it writes them one after the other, those
 /// of the machines that it got first, and Setu waits ten seconds for it.
