@@ -15,7 +15,7 @@ use crate::words::few;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Like nodes, and the types that they may be of.
+/// Like nodes, and the types that they may be of: those that hold their pods.
 struct Group<'s> {
     site: &'s Site<'s>,
     slot: Slot,
@@ -77,7 +77,8 @@ fn groups<'s>(site: &'s Site<'s>, slots: &[Slot]) -> Vec<Group<'s>> {
     let alike = slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template));
     let group = |alike: &[Slot]| {
         let slot = alike.first()?.clone();
-        let types = slot.instance_types().cloned().collect();
+        let requests = &slot.template.spec.resources.requests;
+        let types = slot.instance_types().filter(|name| site.holds(name, requests)).cloned().collect();
         Some(Group { site, slot, nodes: i128::try_from(alike.len()).ok()?, types })
     };
     alike.filter_map(group).collect()

@@ -109,7 +109,7 @@ impl Made {
 mod tests {
     use crate::api::parameters::PackingMode;
     use crate::names;
-    use crate::plan::fixtures::{World, pod_set, pool};
+    use crate::plan::fixtures::{World, patched, pod_set, pool};
     use crate::plan::{ObstacleReason, Plan};
     use serde_json::{Value, json};
 
@@ -147,6 +147,25 @@ mod tests {
         assert_eq!(world.obstacle().0, ObstacleReason::BudgetExceeded);
         let no_more_nodes = family(8, &json!({"maxHourlyCost": "10", "maxNodes": 7}), &json!({}));
         assert!(no_more_nodes.obstacle().1.contains("an hour, and gates.budget allows 10 USD"));
+    }
+
+    #[test]
+    fn a_node_for_each_pod_is_of_no_type_that_does_not_hold_it_though_only_such_types_are_within_the_budget()
+    {
+        let mut world = family(8, &json!({"maxHourlyCost": "10"}), &json!({}));
+        let listed = json!([
+            {"key": names::INSTANCE_TYPE, "operator": "In", "values": ["g5.xlarge", "g5.12xlarge", "g5.48xlarge"]},
+            {"key": names::ZONE, "operator": "In", "values": ["us-east-1a"]},
+        ]);
+        let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+        let spec = json!({"nodeClassRef": class, "requirements": listed});
+        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
+        assert_eq!(world.provisioned().slots.len(), 8, "each on a g5.xlarge");
+        let requests = json!({"cpu": "8", "nvidia.com/gpu": "1"});
+        let spec = json!({"template": {"spec": {"containers": [{"resources": {"requests": requests}}]}}});
+        let set = patched(pod_set("main", 8), &spec);
+        world = world.workload(&json!({"spec": {"podSets": [set]}}));
+        assert_eq!(world.obstacle().0, ObstacleReason::BudgetExceeded);
     }
 
     #[test]

@@ -67,8 +67,15 @@ impl Site<'_> {
         })
     }
 
+    /// Whether a node of this type holds what it is to have, as far as is known.
+    pub(super) fn holds(&self, instance_type: &str, requests: &ResourceList) -> bool {
+        let shape = self.family.known.shapes.iter().find(|shape| shape.instance_type == instance_type);
+        shape
+            .is_none_or(|shape| resources::first_short(requests, &shape.room(&ResourceList::new())).is_none())
+    }
+
     /// Of these types, or else of those that are listed, the ones that so many nodes may be of. As given where none
-    /// would be left, or all are.
+    /// that holds the pods would be left, or all are.
     pub(super) fn possible(
         &self,
         types: &[String],
@@ -85,7 +92,7 @@ impl Site<'_> {
             of_size.or_else(|| self.too_dear(name, count))
         };
         let (left, out): (Vec<&String>, Vec<&String>) = all.into_iter().partition(|t| why_not(t).is_none());
-        if left.is_empty() || out.is_empty() {
+        if out.is_empty() || !left.iter().any(|name| self.holds(name, requests)) {
             return types.to_vec();
         }
         let mut reasons: BTreeMap<String, Vec<&str>> = BTreeMap::new();
