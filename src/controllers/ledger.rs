@@ -4,7 +4,7 @@
 //! be lost at any time; then a gang starts again from its first tier, and gangs that create claims already are entered
 //! again before others are planned.
 
-use super::basis::Basis;
+use super::basis::{Basis, keep_latest_markets};
 use super::board::{Shortage, ShortageSource};
 use super::given_back::GivenBack;
 use super::memory::lock;
@@ -143,6 +143,7 @@ impl LedgerPages {
         }
         self.latest = self.basis(now).sharing(&self.latest);
         self.frozen.insert(gang.to_owned(), self.latest.clone());
+        keep_latest_markets(self.frozen.values_mut());
         let entry = Entry {
             reservations: plan.reservations(gang),
             held: Held::of_plan(plan),
@@ -551,6 +552,13 @@ mod tests {
         assert!(Arc::ptr_eq(&market("a"), &market("b")) && *market("a") == page("4", now));
         assert_eq!(pages.frozen("c").unwrap().market, pages.market(now));
         assert_ne!(pages.frozen("a").unwrap().market, pages.market(now));
+        for price in 10..17 {
+            let now = now + SignedDuration::from_secs(price * 60);
+            pages.take_market(page(&price.to_string(), now));
+            pages.enter(&price.to_string(), "ns/lq", None, &plan("p5"), now);
+        }
+        let kept = |gang| pages.frozen(gang).unwrap().market.is_some();
+        assert_eq!((kept("a"), kept("b"), kept("c"), kept("16")), (false, false, true, true));
     }
 
     #[test]

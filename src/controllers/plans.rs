@@ -141,7 +141,10 @@ pub fn outcome(
     // While its claims are created, and while it is mended, what is learnt meanwhile and what prices have become must not
     // change the plan of a gang.
     let accepted = pages.accepted(gang);
-    let began = || pages.frozen(gang).filter(|_| matches!(request.ways, Ways::Like(_)));
+    let began = || {
+        let began = pages.frozen(gang).filter(|_| matches!(request.ways, Ways::Like(_)))?;
+        Some(began.or_market(pages.market(now)))
+    };
     let frozen = accepted.as_ref().map(|accepted| accepted.basis.clone()).or_else(began);
     let Basis { shapes, market } = frozen.unwrap_or_else(|| pages.basis(now));
     let shapes = known.shapes.map_or(shapes, Arc::from);
