@@ -10,8 +10,9 @@ use crate::api::NodeClaim;
 use crate::api::amount::{Currency, Money, Price};
 use crate::api::duration::Span;
 use crate::api::parameters::{Budget, ProvisioningParametersSpec};
-use crate::plan::cost::{Cost, PriceSource, Prices};
+use crate::plan::cost::{Cost, Prices};
 use crate::plan::market::Market;
+use crate::plan::source::Source;
 use crate::policy::{Limits, Policy, PolicyFile, Settings};
 use kube::ResourceExt;
 use serde::Serialize;
@@ -105,7 +106,7 @@ impl PricesOfCheck {
 
     /// The same with whose prices they are, if there are nodes and all their prices are known.
     pub fn hourly(&self, cost: &Cost) -> Option<HourlyCost> {
-        let is_live = cost.sources.iter().any(|source| matches!(source, PriceSource::Metrics(_)));
+        let is_live = cost.sources.iter().any(|source| matches!(source, Source::Metrics { .. }));
         let by =
             if self.by == PricedBy::ListPrices && is_live { PricedBy::KarpenterMetrics } else { self.by };
         let (currency, priced_by) = (cost.currency, by);

@@ -304,7 +304,9 @@ impl Context {
     /// those that are refused if anything costs less.
     pub fn take_market(&self, market: Market) {
         let news = self.of_gangs.ledger.open().take_market(market);
-        self.count_better_offer(news.is_cheaper);
+        if news.is_cheaper {
+            self.count_better_offer();
+        }
         if news.eased {
             self.next_turn();
         } else if news.is_cheaper {
@@ -312,10 +314,9 @@ impl Context {
         }
     }
 
-    /// Counts, where that is so, that a price has fallen or that the size of a type has become known: a gang that was refused
-    /// may have a plan now.
-    pub(super) fn count_better_offer(&self, is_better: bool) {
-        self.better_offers.fetch_add(u64::from(is_better), Ordering::SeqCst);
+    /// A price has fallen, or the size of a type has become known: a gang that was refused may have a plan now.
+    pub(super) fn count_better_offer(&self) {
+        self.better_offers.fetch_add(1, Ordering::SeqCst);
     }
 
     /// How often that was so.

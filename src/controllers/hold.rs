@@ -2,8 +2,8 @@
 //! stays until they are gone and its last transition is recorded.
 //!
 //! Rule: it never outlasts what it is for. Whoever finds it where nothing is held takes it off, with the
-//! flag or without, but for what may be another Setu's; and a Workload that is being deleted is let go after [`PATIENCE`] whatever is left,
-//! because the nodes are swept without it.
+//! flag or without, but for what may be another Setu's; and a Workload that is being deleted is let go after [`PATIENCE`]
+//! whatever is left, because the nodes are swept without it.
 
 use super::context::Context;
 use super::gang::Looked;

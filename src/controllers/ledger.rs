@@ -4,7 +4,7 @@
 //! be lost at any time; then a gang starts again from its first tier, and gangs that create claims already are entered
 //! again before others are planned.
 
-use super::basis::{Basis, keep_latest_markets};
+use super::basis::{Bases, Basis};
 use super::board::{Shortage, ShortageSource};
 use super::given_back::GivenBack;
 use super::memory::lock;
@@ -54,10 +54,8 @@ pub struct LedgerPages {
     /// What Karpenter's own metrics said last.
     market: Option<Arc<Market>>,
     ways: BTreeMap<String, Way>,
-    /// What each gang's plan was made from, until it is over: what is mended is planned by it again.
-    frozen: BTreeMap<String, Basis>,
-    /// The same of the last plan, which most of `frozen` share.
-    latest: Basis,
+    /// What each gang was planned by.
+    bases: Bases,
     sightings: Sightings,
     /// When the first plan was entered: what is older was created in an earlier life.
     since: Option<Timestamp>,
@@ -124,9 +122,11 @@ impl Ledger {
 impl LedgerPages {
     /// Forgets everything but what nodes have shown, which is true whoever leads.
     pub fn forget_gangs(&mut self) {
+        self.bases.forget_gangs();
         *self = Self {
             sightings: std::mem::take(&mut self.sightings),
             market: self.market.take(),
+            bases: std::mem::take(&mut self.bases),
             ..Self::default()
         };
     }
@@ -141,15 +141,14 @@ impl LedgerPages {
         if self.is_entered(gang) {
             return;
         }
-        self.latest = self.basis(now).sharing(&self.latest);
-        self.frozen.insert(gang.to_owned(), self.latest.clone());
-        keep_latest_markets(self.frozen.values_mut());
+        let Basis { shapes, market } = self.basis(now);
+        let basis = self.bases.keep(gang, shapes, market.is_some());
         let entry = Entry {
             reservations: plan.reservations(gang),
             held: Held::of_plan(plan),
             offerings: plan.offerings(),
             choice: plan.choice,
-            basis: self.latest.clone(),
+            basis,
             settled,
             queue: queue.to_owned(),
         };
@@ -233,7 +232,7 @@ impl LedgerPages {
 
     /// What the last plan which was entered for a gang was made from.
     pub fn frozen(&self, gang: &str) -> Option<Basis> {
-        self.frozen.get(gang).cloned()
+        self.bases.of(gang).cloned()
     }
 
     /// Forgets all that is noted of a gang. Returns whether others may now have their turn.
@@ -249,7 +248,7 @@ impl LedgerPages {
         let Self {
             entries,
             ways,
-            frozen,
+            bases,
             given_back,
             refused,
             answers,
@@ -257,7 +256,6 @@ impl LedgerPages {
             // Of nodes, of what was created, and of when: none of it is a gang's.
             short: _,
             market: _,
-            latest: _,
             sightings: _,
             since: _,
             created: _,
@@ -266,7 +264,7 @@ impl LedgerPages {
         [
             ("entries", entries.len()),
             ("ways", ways.len()),
-            ("frozen", frozen.len()),
+            ("bases", bases.count()),
             ("answers", answers.len()),
             ("awaited", awaited.len()),
             ("given back", given_back.count()),
@@ -287,7 +285,7 @@ impl LedgerPages {
             self.ways.insert(gang.to_owned(), way);
         } else {
             self.ways.remove(gang);
-            self.frozen.remove(gang);
+            self.bases.forget(gang);
         }
     }
 
@@ -318,7 +316,9 @@ impl LedgerPages {
                 *short = new;
             }
         }
-        self.market = Some(Arc::new(market));
+        let market = Arc::new(market);
+        self.bases.take_market(&market);
+        self.market = Some(market);
         News { eased, is_cheaper }
     }
 
@@ -404,6 +404,7 @@ mod tests {
     use crate::api::NodeClaim;
     use crate::api::parameters::Pinning;
     use crate::plan::Slot;
+    use crate::plan::fixtures::offer;
     use serde_json::json;
 
     /// A plan of one node of this type.
@@ -459,11 +460,8 @@ mod tests {
     #[test]
     fn what_karpenter_says_is_short_until_it_says_otherwise() {
         let now = Timestamp::UNIX_EPOCH;
-        let page = |available: u8| {
-            let key = r#"{capacity_type="spot",instance_type="p5",zone="a"}"#;
-            let line = format!("karpenter_cloudprovider_instance_type_offering_available{key} {available}");
-            Market::read(&line, now).unwrap()
-        };
+        let page =
+            |available: u8| Market::read(&offer("available", ["p5", "spot", "a"], available), now).unwrap();
         let mut pages = LedgerPages::default();
         assert!(!pages.take_market(page(0)).eased, "nothing was short before");
         assert!(plan("p5").is_short(Some(&pages.short(now))));
@@ -515,7 +513,7 @@ mod tests {
             node_pool: "gpu".into(),
             nodes: 1,
             hides_accelerator: false,
-            source: crate::plan::shapes::Source::Policy,
+            source: crate::plan::source::Source::Policy,
         };
         let now = Timestamp::UNIX_EPOCH;
         let mut pages = LedgerPages::default();
@@ -536,9 +534,8 @@ mod tests {
     #[test]
     fn prices_by_which_a_gang_was_planned_are_kept_for_it_and_shared_while_none_changes() {
         let page = |price: &str, seen: Timestamp| {
-            let labels = "{instance_type=\"p5\",capacity_type=\"spot\",zone=\"a\"}";
-            let name = "karpenter_cloudprovider_instance_type_offering";
-            let page = format!("{name}_available{labels} 1\n{name}_price_estimate{labels} {price}\n");
+            let of = ["p5", "spot", "a"];
+            let page = offer("available", of, 1) + &offer("price_estimate", of, price);
             Market::read(&page, seen).unwrap()
         };
         let now = Timestamp::UNIX_EPOCH;

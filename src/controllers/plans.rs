@@ -134,8 +134,10 @@ pub fn outcome(
     let workload = request.workload;
     let now = context.now();
     for claim in known.claims {
-        if let Some(shape) = Shape::of_claim(claim, now) {
-            context.count_better_offer(pages.learn(shape));
+        if let Some(shape) = Shape::of_claim(claim, now)
+            && pages.learn(shape)
+        {
+            context.count_better_offer();
         }
     }
     // While its claims are created, and while it is mended, what is learnt meanwhile and what prices have become must not

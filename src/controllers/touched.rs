@@ -50,8 +50,8 @@ impl Context {
     /// Notes a shape. A gang may wait for the amounts of a type of which nothing was known.
     fn learn(&self, shape: Shape) {
         let is_new = self.of_gangs.ledger.open().learn(shape);
-        self.count_better_offer(is_new);
         if is_new {
+            self.count_better_offer();
             self.next_turn();
         }
     }

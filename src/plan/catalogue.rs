@@ -14,7 +14,8 @@
 mod capacity;
 
 use super::requirements::{Requirements, Values};
-use super::shapes::{ACCELERATOR_NAMES, Shape, Source, is_of_machine};
+use super::shapes::{ACCELERATOR_NAMES, Shape, is_of_machine};
+use super::source::Source;
 use crate::api::amount::Price;
 use crate::api::pod::ResourceList;
 use crate::names;
@@ -130,6 +131,11 @@ impl Catalogue {
     /// Day of the prices, such as `2026-07-06`.
     pub fn date(&self) -> &str {
         &self.date
+    }
+
+    /// Where its figures are known from.
+    pub fn source(&self) -> Source {
+        Source::Catalogue { date: Arc::clone(&self.date) }
     }
 
     /// That it is older than a year, and what to do about it, for people; nothing while it is not.

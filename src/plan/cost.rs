@@ -4,16 +4,15 @@
 //! counts the dearest and a choice the cheapest. Nothing is dearer than on demand, so that stands for the price of spot and
 //! reserved capacity of which nothing else is known. A price of another region is no bound: types are compared by it alone.
 
-mod source;
 mod unpriced;
 
-pub use source::PriceSource;
 pub use unpriced::Unpriced;
 
 use super::Plan;
 use super::catalogue::{self, Listed, region_of};
 use super::market::Market;
 use super::requirements::{Requirements, Values};
+use super::source::Source;
 use crate::api::NodeClaim;
 use crate::api::amount::{Currency, Money, Price};
 use crate::api::parameters::Budget;
@@ -57,7 +56,7 @@ pub struct Cost {
     /// The region that some prices are of, as nobody says in which one the nodes would be.
     pub usual: Option<&'static str>,
     /// Where the prices are known from.
-    pub sources: BTreeSet<PriceSource>,
+    pub sources: BTreeSet<Source>,
 }
 
 impl Cost {
@@ -146,12 +145,12 @@ impl Wanted<'_> {
 }
 
 /// What a node may cost.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Range {
     least: Price,
     most: Price,
     of: Region,
-    source: PriceSource,
+    source: Source,
 }
 
 /// Of which region a price is.
@@ -182,7 +181,7 @@ pub struct Spread {
     /// What no price is known for.
     pub missing: BTreeSet<Unpriced>,
     /// Where the prices are known from.
-    pub sources: BTreeSet<PriceSource>,
+    pub sources: BTreeSet<Source>,
 }
 
 impl Spread {
@@ -318,7 +317,7 @@ impl Prices<'_> {
         let right = |least: Price, most: Price, source| Range { least, most, of: Region::Right, source };
         let stated = |kind: &str| self.budget.prices.as_ref()?.get(instance_type)?.get(kind).copied();
         if let Some(price) = stated(kind) {
-            return Some(right(price, price, PriceSource::Policy));
+            return Some(right(price, price, Source::Policy));
         }
         let zones = wanted.requirements.get(names::ZONE);
         let allowed = |zone: &str| zones.is_none_or(|zones| zones.allows(zone));
@@ -327,7 +326,7 @@ impl Prices<'_> {
             let market = self.market?;
             let prices: Option<Vec<Price>> = market.prices(instance_type, kind, allowed).collect();
             let prices = prices?;
-            let source = PriceSource::Metrics(market.seen);
+            let source = Source::Metrics { read: market.seen };
             Some(right(prices.iter().copied().min()?, prices.iter().copied().max()?, source))
         };
         let of_catalogue = || {
@@ -337,10 +336,10 @@ impl Prices<'_> {
                 Listed::Usual(price) => (price, Region::Usual(catalogue.usual_region())),
                 Listed::Elsewhere(price) => (price, Region::Wrong),
             };
-            Some(Range { least: price, most: price, of, source: PriceSource::Catalogue(catalogue.date()) })
+            Some(Range { least: price, most: price, of, source: catalogue.source() })
         };
         if let Some(bound) = stated(ON_DEMAND).filter(|_| told(kind).is_none()) {
-            return Some(right(bound, bound, PriceSource::Policy));
+            return Some(right(bound, bound, Source::Policy));
         }
         let range = told(kind).or_else(|| told(ON_DEMAND)).or_else(of_catalogue)?;
         let family = catalogue::of(wanted.group).and_then(|catalogue| catalogue.family(instance_type));
@@ -379,6 +378,7 @@ fn scaled(price: Price, factor: Option<Price>) -> Price {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::fixtures::{market, offer};
     use serde_json::{Value, json};
 
     fn price_of(capacity_types: &Value, prices: &Value) -> Option<Price> {
@@ -492,16 +492,9 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
         };
         assert_eq!(dearest(&budget(&json!({"multiplier": {"p5": "0.5"}})), None), "60");
         let page = |of_b: &str| {
-            let line = |metric: &str, zone: &str, value: &str| {
-                format!(
-                    "karpenter_cloudprovider_instance_type_offering_{metric}{{instance_type=\"p5.48xlarge\",\
-                     capacity_type=\"spot\",zone=\"{zone}\"}} {value}\n"
-                )
-            };
-            let page = line("available", "a", "1")
-                + &line("price_estimate", "a", "5")
-                + &line("available", "b", of_b);
-            Market::read(&page, jiff::Timestamp::UNIX_EPOCH).unwrap()
+            let spot = |zone| ["p5.48xlarge", "spot", zone];
+            let of_a = offer("available", spot("a"), 1) + &offer("price_estimate", spot("a"), 5);
+            market(&(of_a + &offer("available", spot("b"), of_b)))
         };
         assert_eq!(dearest(&budget(&json!({})), Some(&page("0"))), "5", "b is out");
         assert_eq!(dearest(&budget(&json!({})), Some(&page("1"))), "60", "b may cost as much as on demand");
@@ -509,16 +502,10 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
 
     #[test]
     fn reserved_capacity_costs_as_much_as_on_demand_whatever_karpenters_metrics_say_of_it() {
-        let offer = |metric: &str, kind: &str, value: &str| {
-            format!(
-                "karpenter_cloudprovider_instance_type_offering_{metric}{{instance_type=\"p5.48xlarge\",\
-                 capacity_type=\"{kind}\",zone=\"us-east-1a\"}} {value}\n"
-            )
-        };
-        let page = offer("available", "reserved", "1")
-            + &offer("price_estimate", "reserved", "0.000005504")
-            + &offer("price_estimate", "on-demand", "54");
-        let market = Market::read(&page, jiff::Timestamp::UNIX_EPOCH).unwrap();
+        let of = |kind| ["p5.48xlarge", kind, "us-east-1a"];
+        let reserved =
+            offer("available", of("reserved"), 1) + &offer("price_estimate", of("reserved"), "0.000005504");
+        let market = market(&(reserved + &offer("price_estimate", of("on-demand"), 54)));
         let claim: NodeClaim = serde_json::from_value(json!({
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim", "metadata": {},
             "spec": {"nodeClassRef": {"group": "karpenter.k8s.aws"}, "requirements": [

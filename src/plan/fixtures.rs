@@ -3,6 +3,7 @@
 //! Rule: everything fits as it stands, so that a test states only what it is about.
 
 use super::demand::{self, PodSetDemand};
+use super::market::Market;
 use super::offering::Offering;
 use super::shapes::Shape;
 use super::volumes::Storage;
@@ -18,11 +19,25 @@ use k8s_openapi::api::node::v1::RuntimeClass;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
 use std::sync::Arc;
 
 /// Reads an object from JSON.
 pub fn object<T: DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).unwrap()
+}
+
+/// A line of Karpenter's metrics on an offering: `available` or `price_estimate` of an instance type, capacity type and zone.
+pub fn offer(metric: &str, [instance_type, kind, zone]: [&str; 3], value: impl Display) -> String {
+    format!(
+        "karpenter_cloudprovider_instance_type_offering_{metric}{{instance_type=\"{instance_type}\",\
+         capacity_type=\"{kind}\",zone=\"{zone}\"}} {value}\n"
+    )
+}
+
+/// What a page of such lines says, read at the beginning of time.
+pub fn market(page: &str) -> Market {
+    Market::read(page, Timestamp::UNIX_EPOCH).unwrap()
 }
 
 /// Puts `change` over `base`, key by key; `null` takes a key away.

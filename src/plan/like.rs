@@ -10,32 +10,22 @@ use std::sync::Arc;
 impl Plan {
     /// Whether it has nodes that are asked for as this claim is.
     pub fn has_like(&self, claim: &NodeClaim) -> bool {
-        let like = |slot: &Slot| {
-            let spec = &slot.template.spec;
-            slot.node_pool == claim.label(names::NODEPOOL)
-                && spec.requirements == claim.spec.requirements
-                && resources::first_short(&spec.resources.requests, &claim.spec.resources.requests).is_none()
-        };
-        self.groups().iter().any(|(slot, _)| like(slot))
+        let like = |slot: &Slot| slot.template.spec.requirements == claim.spec.requirements;
+        self.groups().iter().any(|(slot, _)| is_within(slot, claim) && like(slot))
     }
 
     /// Whether it has nodes that are asked for as this claim is, but in fewer zones: volumes were bound meanwhile.
     pub fn has_narrower(&self, claim: &NodeClaim) -> bool {
         let (asked, asked_rest) = split(&claim.spec.requirements, names::ZONE);
-        let is_within = |(zones, rest): (Vec<Requirement>, Vec<Requirement>)| {
+        let is_narrower = |(zones, rest): (Vec<Requirement>, Vec<Requirement>)| {
             let was_asked = |zone: &String| {
                 asked.iter().all(|asked| asked.operator == "In" && asked.values.contains(zone))
             };
             rest == asked_rest
                 && zones.iter().all(|now| now.operator == "In" && now.values.iter().all(was_asked))
         };
-        let narrower = |slot: &Slot| {
-            let spec = &slot.template.spec;
-            slot.node_pool == claim.label(names::NODEPOOL)
-                && is_within(split(&spec.requirements, names::ZONE))
-                && resources::first_short(&spec.resources.requests, &claim.spec.resources.requests).is_none()
-        };
-        self.groups().iter().any(|(slot, _)| narrower(slot))
+        let narrower = |slot: &Slot| is_narrower(split(&slot.template.spec.requirements, names::ZONE));
+        self.groups().iter().any(|(slot, _)| is_within(slot, claim) && narrower(slot))
     }
 
     /// The same with the instance types of this claim, where it has nodes that differ from it in these alone: prices have
@@ -48,10 +38,8 @@ impl Plan {
         let requests = &claim.spec.resources.requests;
         let is_like = |slot: &Slot| {
             let spec = &slot.template.spec;
-            let takes_as_much = resources::first_short(&spec.resources.requests, requests).is_none()
-                && resources::first_short(requests, &spec.resources.requests).is_none();
-            slot.node_pool == claim.label(names::NODEPOOL)
-                && takes_as_much
+            is_within(slot, claim)
+                && resources::first_short(requests, &spec.resources.requests).is_none()
                 && split(&spec.requirements, names::INSTANCE_TYPE).1 == rest
                 && slot.instance_types().any(is_asked)
         };
@@ -71,6 +59,13 @@ impl Plan {
     }
 }
 
+/// Whether a node is of the NodePool of this claim and asks for no more than it.
+fn is_within(slot: &Slot, claim: &NodeClaim) -> bool {
+    let requests = &slot.template.spec.resources.requests;
+    slot.node_pool == claim.label(names::NODEPOOL)
+        && resources::first_short(requests, &claim.spec.resources.requests).is_none()
+}
+
 /// The requirements of this label, and the others.
 fn split(list: &[Requirement], key: &str) -> (Vec<Requirement>, Vec<Requirement>) {
     list.iter().cloned().partition(|requirement| requirement.key == key)
@@ -79,7 +74,7 @@ fn split(list: &[Requirement], key: &str) -> (Vec<Requirement>, Vec<Requirement>
 #[cfg(test)]
 mod tests {
     use crate::api::NodeClaim;
-    use crate::plan::fixtures::{World, pod_set, pool};
+    use crate::plan::fixtures::{self, World, offer, pod_set, pool};
     use crate::plan::market::Market;
     use crate::plan::{Cluster, Outcome, Plan, Request, Ways, catalogue};
     use serde_json::json;
@@ -87,16 +82,11 @@ mod tests {
     /// What Karpenter's metrics say of all types of EC2 if `dear` ones cost a hundred times as much as the others.
     fn market(dear: impl Fn(usize) -> bool) -> Market {
         let line = |(nth, name): (usize, &str)| {
-            let labels = format!("{{instance_type=\"{name}\",capacity_type=\"on-demand\",zone=\"a\"}}");
-            let price = if dear(nth) { 100 } else { 1 };
-            format!(
-                "karpenter_cloudprovider_instance_type_offering_available{labels} 1\n\
-                 karpenter_cloudprovider_instance_type_offering_price_estimate{labels} {price}\n"
-            )
+            let of = [name, "on-demand", "a"];
+            offer("available", of, 1) + &offer("price_estimate", of, if dear(nth) { 100 } else { 1 })
         };
         let names = catalogue::of("karpenter.k8s.aws").unwrap().names();
-        let page: String = names.enumerate().map(line).collect();
-        Market::read(&page, jiff::Timestamp::UNIX_EPOCH).unwrap()
+        fixtures::market(&names.enumerate().map(line).collect::<String>())
     }
 
     fn planned(world: &World, market: &Market, ways: Ways<'_>) -> Option<Plan> {

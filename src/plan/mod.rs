@@ -35,6 +35,7 @@ pub mod runtime;
 pub mod shapes;
 pub mod sightings;
 pub mod slots;
+pub mod source;
 pub mod strategy;
 pub mod taints;
 pub mod tiers;
@@ -394,7 +395,7 @@ fn bad_quantity(who: &str, error: &resources::BadQuantity) -> Obstacle {
 }
 
 #[cfg(test)]
-mod fixtures;
+pub(crate) mod fixtures;
 
 #[cfg(test)]
 mod tests {

@@ -260,6 +260,11 @@ impl Slot {
 }
 
 impl Plan {
+    /// Whether all its nodes are kwok's, which are made of nothing.
+    pub fn is_of_kwok(&self) -> bool {
+        self.slots.iter().all(|slot| slot.template.spec.node_class_ref.is_kwok())
+    }
+
     /// Nodes by NodePool and shape, with the tier and what they cost, in one line.
     pub fn summary(&self) -> String {
         let mut groups: Vec<(String, u32)> = Vec::new();

@@ -6,14 +6,12 @@
 //! is alone in lacking devices is not believed.
 
 mod measured;
-mod source;
-
-pub use source::Source;
 
 use super::catalogue::{self, Catalogue};
 use super::market::Market;
 use super::requirements::{Requirements, is_well_known};
 use super::resources;
+use super::source::Source;
 use crate::api::parameters;
 use crate::api::pod::ResourceList;
 use crate::api::{Node, NodeClaim};

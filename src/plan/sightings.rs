@@ -4,7 +4,8 @@
 //! anew by `setu plan`. Rule: a node speaks for its type while it is there and for an hour from when the first one
 //! went, so that an attempt that failed for it is not repeated as it was, and one that was ill is forgotten.
 
-use super::shapes::{Shape, Source};
+use super::shapes::Shape;
+use super::source::Source;
 use jiff::{SignedDuration, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -393,7 +393,7 @@ fn content(batches: &[Batch], pods: &[u32]) -> ResourceList {
 #[cfg(test)]
 mod tests {
     use super::super::fixtures::{World, daemon_set, object, pod_set, pool};
-    use super::super::shapes::Source;
+    use super::super::source::Source;
     use super::*;
     use crate::api::parameters::{self, PackingMode};
     use serde_json::{Value, json};

@@ -230,7 +230,7 @@ fn places(
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, condition, pool};
+    use super::super::fixtures::{World, condition, market, offer, pool};
     use super::super::market::Market;
     use super::super::offering::Offering;
     use super::super::{Outcome, Plan, Ways};
@@ -280,14 +280,8 @@ mod tests {
         world.policy.tiers[1].zones = vec!["a".into()];
         world.policy.tiers[0].node_pool_name = Some("gpu".into());
         let page = |on_demand: u8| {
-            let line = |(kind, value): (&str, u8)| {
-                format!(
-                    "karpenter_cloudprovider_instance_type_offering_available{{instance_type=\"p5\",capacity_type=\"{kind}\",\
-                     zone=\"a\"}} {value}\n"
-                )
-            };
-            let lines: String = [("spot", 0), ("on-demand", on_demand)].map(line).concat();
-            Market::read(&lines, jiff::Timestamp::UNIX_EPOCH).unwrap()
+            let spot = offer("available", ["p5", "spot", "a"], 0);
+            market(&(spot + &offer("available", ["p5", "on-demand", "a"], on_demand)))
         };
         let planned = |world: &World, market: &Market| {
             let cluster = crate::plan::Cluster { market: Some(market), ..world.cluster() };
@@ -314,14 +308,8 @@ mod tests {
         let zones = json!([{"key": names::ZONE, "operator": "In", "values": ["a"]}]);
         let spec = json!({"requirements": [types[0], zones[0]]});
         world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))];
-        let line = |kind: &str, value: u8| {
-            format!(
-                "karpenter_cloudprovider_instance_type_offering_available{{instance_type=\"p5\",capacity_type=\"{kind}\",\
-                 zone=\"a\"}} {value}\n"
-            )
-        };
-        let page = line("spot", 0) + &line("on-demand", 1);
-        let market = Market::read(&page, jiff::Timestamp::UNIX_EPOCH).unwrap();
+        let spot = offer("available", ["p5", "spot", "a"], 0);
+        let market = market(&(spot + &offer("available", ["p5", "on-demand", "a"], 1)));
         world.short = market.short();
         let words = "out of capacity by Karpenter's metrics: p5 (spot capacity in a zone)";
         let cluster = crate::plan::Cluster { market: Some(&market), ..world.cluster() };

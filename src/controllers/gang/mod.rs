@@ -257,9 +257,10 @@ impl<'a> Gang<'a> {
             self.searched = Some(self.context.now());
         }
         for _ in 0..TURNS {
+            let refused_by = self.refused_by(workload);
             self.fetch_pool_claims(workload).await?;
-            self.fetch_storage(workload).await?;
-            match self.turn(workload) {
+            self.fetch_storage(workload, refused_by).await?;
+            match self.turn(workload, refused_by) {
                 Turn::Still => break,
                 Turn::LookAgain => self.look_again(workload).await?,
                 Turn::Moved(effects) => self.commit_and_act(workload, effects).await?,
@@ -274,7 +275,7 @@ impl<'a> Gang<'a> {
     }
 
     /// One pure turn: observe, decide, and keep the ledger, all under its lock.
-    fn turn(&mut self, workload: &Workload) -> Turn {
+    fn turn(&mut self, workload: &Workload, refused_by: Option<Causes>) -> Turn {
         let context = self.context;
         let now = context.now();
         self.settle_policy(workload);
@@ -295,7 +296,7 @@ impl<'a> Gang<'a> {
         if matches!(self.plan, Some(Outcome::Provision(_))) {
             pages.refused.forget(&self.id);
         }
-        self.refusal = self.refusal(workload, &mut pages);
+        self.refusal = refused_by.and_then(|causes| self.refusal(workload, causes, &mut pages));
         let mut glance = self.glance(workload);
         glance.capacity_back = pages.given_back.is_enough(&self.id);
         let seen = match observe(&self.journal, &self.facts(&glance)) {

@@ -5,6 +5,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::controllers::board::{Shortage, ShortageSource};
 use crate::controllers::grounds::Grounds;
 use crate::controllers::ledger::LedgerPages;
+use crate::controllers::refused::Causes;
 use crate::controllers::{plans, storage, traffic};
 use crate::effects::claims;
 use crate::error::Error;
@@ -110,12 +111,19 @@ impl Gang<'_> {
         before.find(|plan| self.is_begun_with(plan)).unwrap_or(found)
     }
 
+    /// What the refusal of a gang that is refused may be due to now.
+    pub(super) fn refused_by(&self, workload: &Workload) -> Option<Causes> {
+        let is_refused = self.context.of_gangs.ledger.open().refused.has(&self.id);
+        is_refused.then(|| self.context.causes_of_refusal(workload))
+    }
+
     /// The refusal that stands. It ends if the gang has a plan by what has changed since.
-    pub(super) fn refusal(&self, workload: &Workload, pages: &mut LedgerPages) -> Option<Refusal> {
-        if !pages.refused.has(&self.id) {
-            return None;
-        }
-        let causes = self.context.causes_of_refusal(workload);
+    pub(super) fn refusal(
+        &self,
+        workload: &Workload,
+        causes: Causes,
+        pages: &mut LedgerPages,
+    ) -> Option<Refusal> {
         if let Some(refused) = pages.refused.changed(&self.id, causes) {
             match self.make_plan(&refused, pages) {
                 Outcome::Refuse(_) => pages.refused.stays(&self.id, causes),
@@ -186,18 +194,18 @@ impl Gang<'_> {
     }
 
     /// Reads what the volumes of the pods depend on, once for each reconcile that plans.
-    pub(super) async fn fetch_storage(&mut self, workload: &Workload) -> Result<(), Error> {
-        let is_refused = self.context.of_gangs.ledger.open().refused.has(&self.id);
-        if self.storage.is_none() && (self.needs_plan() || is_refused && self.plans_anew(workload)) {
+    pub(super) async fn fetch_storage(
+        &mut self,
+        workload: &Workload,
+        refused_by: Option<Causes>,
+    ) -> Result<(), Error> {
+        // A refused gang is planned anew where something has changed.
+        let has_changed =
+            |causes| self.context.of_gangs.ledger.open().refused.changed(&self.id, causes).is_some();
+        if self.storage.is_none() && (self.needs_plan() || refused_by.is_some_and(has_changed)) {
             self.storage = Some(storage::read(self.client, workload).await?);
         }
         Ok(())
-    }
-
-    /// Whether a refused gang is planned anew, since something has changed.
-    fn plans_anew(&self, workload: &Workload) -> bool {
-        let causes = self.context.causes_of_refusal(workload);
-        self.context.of_gangs.ledger.open().refused.changed(&self.id, causes).is_some()
     }
 
     /// Whether what keeps the gang from a plan was read past the caches, so that it can be given up or refused for that. What

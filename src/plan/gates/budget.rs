@@ -64,14 +64,13 @@ fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> Report {
     let total = all.iter().fold(ResourceList::new(), |t, r| sum(&t, &r.most));
     let bounded: ResourceList = total.into_iter().filter(|(key, _)| most.contains_key(key)).collect();
     let short = first_short(&bounded, most);
-    let is_kwok = plan.slots.iter().all(|slot| slot.template.spec.node_class_ref.is_kwok());
     let Some(key) = short.or_else(|| bounded.keys().next().map(String::as_str)) else {
         let words = "the gang takes nothing that gates.budget.maxResources bounds";
         let report = Report::of(Gate::Budget, "").allow(words);
-        return Unknown::of(&all, most, |_| false).qualify(report, is_kwok, policy.unknown);
+        return Unknown::of(&all, most, |_| false).qualify(report, plan.is_of_kwok(), policy.unknown);
     };
     let report = within(short.is_none(), &format!("{} {key}", shown(&bounded, key)), &shown(most, key));
-    Unknown::of(&all, most, |_| true).qualify(report, is_kwok, policy.unknown)
+    Unknown::of(&all, most, |_| true).qualify(report, plan.is_of_kwok(), policy.unknown)
 }
 
 fn of_money(plan: &Plan, most: Price) -> Report {

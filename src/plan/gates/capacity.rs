@@ -248,7 +248,7 @@ mod tests {
     use super::*;
     use crate::api::parameters;
     use crate::plan::Outcome;
-    use crate::plan::fixtures::{World, object, patched, pool};
+    use crate::plan::fixtures::{World, market, object, offer, patched, pool};
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
 
@@ -583,14 +583,8 @@ mod tests {
     fn nodes_are_of_no_type_that_karpenter_holds_for_out_of_capacity_where_others_hold_the_pods() {
         let world = family(8, "64");
         let page = |types: &[(&str, u8)]| {
-            let line = |(name, value): &(&str, u8)| {
-                format!(
-                    "karpenter_cloudprovider_instance_type_offering_available{{instance_type=\"{name}\",\
-                     capacity_type=\"on-demand\",zone=\"a\"}} {value}\n"
-                )
-            };
-            let lines: String = types.iter().map(line).collect();
-            crate::plan::market::Market::read(&lines, jiff::Timestamp::UNIX_EPOCH).unwrap()
+            let line = |(name, value): &(&str, u8)| offer("available", [name, "on-demand", "a"], value);
+            market(&types.iter().map(line).collect::<String>())
         };
         let nodes = |types: &[(&str, u8)]| {
             let market = page(types);

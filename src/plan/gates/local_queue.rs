@@ -84,13 +84,12 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
     let nodes = bounds.nodes.map(|most| asked.nodes(most));
     let creates =
         bounds.creates_per_hour.map(|most| asked.creates(traffic.queue_last_hour, plan.to_create(), most));
-    let is_kwok = plan.slots.iter().all(|slot| slot.template.spec.node_class_ref.is_kwok());
     let resources = bounds.max_resources.as_ref().map(|most| {
         let takes = |key: &str| {
             asked.own.iter().any(|held| held.resources.get(key).is_some_and(resources::is_positive))
         };
         let unknown = Unknown::of(&plan.reservations(""), most, takes);
-        unknown.qualify(asked.resources(most), is_kwok, request.policy.unknown)
+        unknown.qualify(asked.resources(most), plan.is_of_kwok(), request.policy.unknown)
     });
     let money = bounds.max_hourly_cost.map(|most| asked.money(cluster.prices(request.policy), most));
     nodes.into_iter().chain(creates).chain(resources).chain(money).collect()

@@ -1,9 +1,10 @@
 //! Shapes by the size of a machine that Karpenter's metrics tell.
 
-use super::{Shape, Source, Sources};
+use super::{Shape, Sources};
 use crate::api::pod::ResourceList;
 use crate::plan::catalogue::Catalogue;
 use crate::plan::resources;
+use crate::plan::source::Source;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -87,11 +87,7 @@ impl Site<'_> {
                 })
             })
         };
-        let with_room = |kind: &Kind| {
-            let room = if has_choice(kind) { kind.room.clone() } else { ResourceList::new() };
-            Kind { room, ..*kind }
-        };
-        kinds.iter().map(with_room).collect()
+        self.with_room(kinds, |kind, _| has_choice(kind))
     }
 
     /// The most of each resource that pods in so much room may take together.

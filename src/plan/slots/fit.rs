@@ -221,7 +221,7 @@ pub(super) fn several_gpus(slots: &[Slot]) -> Option<String> {
 mod tests {
     use crate::api::parameters::PackingMode;
     use crate::names;
-    use crate::plan::fixtures::{World, pod_set, pool};
+    use crate::plan::fixtures::{World, market, offer, pod_set, pool};
     use crate::plan::passed::PassedOver;
     use crate::plan::{Cluster, ObstacleReason, Outcome, Plan};
     use crate::policy::file::Guards;
@@ -402,9 +402,8 @@ mod tests {
         };
         let page = of_type("cpu_cores", "64")
             + &of_type("memory_bytes", "274877906944")
-            + "karpenter_cloudprovider_instance_type_offering_available{instance_type=\"m99.huge\",capacity_type=\"on-demand\",\
-               zone=\"us-east-1a\"} 1\n";
-        let market = crate::plan::market::Market::read(&page, jiff::Timestamp::UNIX_EPOCH).unwrap();
+            + &offer("available", ["m99.huge", "on-demand", "us-east-1a"], 1);
+        let market = market(&page);
         let listed = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["m99.huge"]}]);
         let planned = |limits: &Value, market| {
             let world = world(4, limits, vec![ec2("cpu", 0, &listed)]);

@@ -37,20 +37,21 @@ impl Site<'_> {
     /// These kinds of nodes, one for each known shape, without room on those that no node can be of now: one alone would be
     /// over the limits, or Karpenter holds the type for out of capacity.
     pub(super) fn usable(&self, kinds: &[Kind]) -> Vec<Kind> {
-        let is_usable =
-            |shape: &Shape| self.why_not(shape, 1, &ResourceList::new()).is_none() && !self.is_out(shape);
-        self.with_room(kinds, is_usable)
+        self.with_room(kinds, |_, shape| {
+            self.why_not(shape, 1, &ResourceList::new()).is_none() && !self.is_out(shape)
+        })
     }
 
     /// The same without room on those of which one alone would be over the bounds in money; `None` where there are none.
     pub(super) fn affordable(&self, kinds: &[Kind]) -> Option<Vec<Kind>> {
         most_money(self.cluster, self.request)?;
-        Some(self.with_room(kinds, |shape| self.too_dear(&shape.instance_type, 1).is_none()))
+        Some(self.with_room(kinds, |_, shape| self.too_dear(&shape.instance_type, 1).is_none()))
     }
 
-    fn with_room(&self, kinds: &[Kind], has_room: impl Fn(&Shape) -> bool) -> Vec<Kind> {
+    /// The same without room on those that are not to have any.
+    pub(super) fn with_room(&self, kinds: &[Kind], has_room: impl Fn(&Kind, &Shape) -> bool) -> Vec<Kind> {
         let with_room = |(kind, shape): (&Kind, &Arc<Shape>)| {
-            let room = if has_room(shape) { kind.room.clone() } else { ResourceList::new() };
+            let room = if has_room(kind, shape) { kind.room.clone() } else { ResourceList::new() };
             Kind { room, ..*kind }
         };
         kinds.iter().zip(&self.family.known.shapes).map(with_room).collect()
@@ -67,10 +68,14 @@ impl Site<'_> {
         })
     }
 
+    /// What is known of a type.
+    pub(super) fn shape(&self, instance_type: &str) -> Option<&Arc<Shape>> {
+        self.family.known.shapes.iter().find(|shape| shape.instance_type == instance_type)
+    }
+
     /// Whether a node of this type holds what it is to have, as far as is known.
     pub(super) fn holds(&self, instance_type: &str, requests: &ResourceList) -> bool {
-        let shape = self.family.known.shapes.iter().find(|shape| shape.instance_type == instance_type);
-        shape
+        self.shape(instance_type)
             .is_none_or(|shape| resources::first_short(requests, &shape.room(&ResourceList::new())).is_none())
     }
 
@@ -87,8 +92,7 @@ impl Site<'_> {
         let all: Vec<&String> =
             if types.is_empty() { listed.into_iter().flatten().collect() } else { types.iter().collect() };
         let why_not = |name: &String| {
-            let shape = self.family.known.shapes.iter().find(|shape| shape.instance_type == *name);
-            let of_size = shape.and_then(|shape| self.why_not(shape, count, requests));
+            let of_size = self.shape(name).and_then(|shape| self.why_not(shape, count, requests));
             of_size.or_else(|| self.too_dear(name, count))
         };
         let (left, out): (Vec<&String>, Vec<&String>) = all.into_iter().partition(|t| why_not(t).is_none());

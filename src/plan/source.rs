@@ -1,12 +1,12 @@
-//! Where a shape is known from.
+//! Where a figure of a node is known from: a shape, or a price.
 
 use jiff::Timestamp;
 use serde::Serialize;
 use std::fmt;
 use std::sync::Arc;
 
-/// Where a shape is known from.
-#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+/// Where a shape or a price is known from.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[serde(rename_all = "camelCase", tag = "kind")]
 pub enum Source {
     /// The administrator states it.
