@@ -8,9 +8,12 @@
     reason = "a test may panic"
 )]
 
+#[path = "gangs/page.rs"]
+mod page;
 #[path = "gangs/world.rs"]
 mod world;
 
+use page::served;
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
@@ -18,8 +21,7 @@ use setu::plan::market::Market;
 use setu::sim::api::{User, kinds};
 use setu::sim::cluster::Start;
 use setu::sim::scenario;
-use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
+use std::io::Write as _;
 use std::process::Command;
 use std::time::Duration;
 
@@ -165,22 +167,6 @@ fn page((kind, zone): (&str, &str)) -> String {
         }
     }
     lines.concat()
-}
-
-/// Where a page is served to whoever asks, until the process ends.
-fn served(page: String) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let _ = stream.read(&mut [0; 4096]);
-            let head =
-                format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", page.len());
-            let _ = stream.write_all((head + &page).as_bytes());
-        }
-    });
-    format!("http://{address}/metrics")
 }
 
 /// What the command says of the cluster as it stands.

@@ -188,26 +188,41 @@ fn limits_of_node_pools_are_counted_by_what_they_say_and_once_each_time_that_is_
     counted(&text, CAPACITY, [("nodepool=\"gates\",result=\"warned\"", 1)]);
 }
 
-/// Counts how often the claims of NodePools are listed.
-#[derive(Clone, Default)]
-struct PoolLists(Arc<AtomicU64>);
+/// Counts how often something is listed, by path and query.
+#[derive(Clone)]
+struct Lists {
+    is_meant: fn(&str, &str) -> bool,
+    seen: Arc<AtomicU64>,
+}
 
-impl Observer for PoolLists {
+impl Lists {
+    /// Those from now on.
+    fn observe(stage: &Stage, is_meant: fn(&str, &str) -> bool) -> Self {
+        let lists = Self { is_meant, seen: Arc::default() };
+        stage.cluster.server.observe(Box::new(lists.clone()));
+        lists
+    }
+
+    fn of_node_pools(stage: &Stage) -> Self {
+        Self::observe(stage, |path, query| path.ends_with("/nodepools") && !query.contains("watch=true"))
+    }
+}
+
+impl Observer for Lists {
     fn committed(&mut self, _: &Change) {}
 
     fn asked(&mut self, _: &Caller, request: &Request<Bytes>, _: Timestamp) {
-        let query = request.uri().query().unwrap_or_default();
-        if request.uri().path().ends_with("/nodeclaims") && query.contains("nodepool+in+") {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
+        let (path, query) = (request.uri().path(), request.uri().query().unwrap_or_default());
+        self.seen.fetch_add(u64::from((self.is_meant)(path, query)), Ordering::Relaxed);
     }
 }
 
 #[test]
 fn gangs_that_are_woken_together_by_a_limit_read_the_claims_of_its_node_pool_together() {
     played("defaults: {gates: {capacity: Enforce}}", async |stage| {
-        let lists = PoolLists::default();
-        stage.cluster.server.observe(Box::new(lists.clone()));
+        let lists = Lists::observe(stage, |path, query| {
+            path.ends_with("/nodeclaims") && query.contains("nodepool+in+")
+        });
         stage.occupy(ID);
         stage.limit("2");
         let _setu = stage.start();
@@ -218,13 +233,13 @@ fn gangs_that_are_woken_together_by_a_limit_read_the_claims_of_its_node_pool_tog
             stage.until_told(&format!("train-{gang}"), "has a limit of 2 nodes").await;
         }
         tokio::time::sleep(Duration::from_mins(1)).await;
-        lists.0.store(0, Ordering::Relaxed);
+        lists.seen.store(0, Ordering::Relaxed);
         // Room for three of them.
         stage.limit("8");
         stage.until_woken().await;
         tokio::time::sleep(Duration::from_millis(100)).await;
         let claims = stage.claims();
-        let lists = lists.0.load(Ordering::Relaxed);
+        let lists = lists.seen.load(Ordering::Relaxed);
         assert_eq!(claims, 6);
         // One after the other, as many as fit into that time, and each for several gangs.
         assert!((1..=20).contains(&lists), "{lists} lists for 50 gangs");
@@ -942,18 +957,6 @@ fn a_gang_is_not_given_up_at_its_deadline_for_a_node_pool_that_is_ready_behind_a
     });
 }
 
-/// Counts how often NodePools are listed from now on.
-fn lists_of_node_pools(setu: &Setu) -> Arc<AtomicU64> {
-    let lists = Arc::new(AtomicU64::new(0));
-    let counted = Arc::clone(&lists);
-    setu.wire.tell_of_requests(Arc::new(move |asked| {
-        let asks = asked.method() == "GET" && asked.uri().path().ends_with("/nodepools");
-        let watches = asked.uri().query().is_some_and(|query| query.contains("watch=true"));
-        counted.fetch_add(u64::from(asks && !watches), Ordering::Relaxed);
-    }));
-    lists
-}
-
 #[test]
 fn what_the_last_tiers_refuse_a_gang_for_is_read_past_the_caches() {
     let tiers = "defaults: {tiers: [{name: a, nodePoolName: gates}, {name: b, nodePoolName: second}]}";
@@ -963,21 +966,21 @@ fn what_the_last_tiers_refuse_a_gang_for_is_read_past_the_caches() {
         pool["spec"]["limits"] = json!({"nodes": "1"});
         stage.admin.create(&kinds::NODE_POOL, pool).unwrap();
         stage.weather(&json!([{"nodePool": ID, "capacity": 0}]));
-        let setu = stage.start();
+        let _setu = stage.start();
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let lists = lists_of_node_pools(&setu);
+        let lists = Lists::of_node_pools(stage);
         stage.submit("train", 2, "1h");
         stage.until_told("train", "LimitTooSmall").await;
-        assert_eq!(lists.load(Ordering::Relaxed), 1);
+        assert_eq!(lists.seen.load(Ordering::Relaxed), 1);
     });
 }
 
 #[test]
 fn gangs_that_are_refused_together_read_what_for_together() {
     played("defaults: {gates: {budget: {maxNodes: 1}}}", async |stage| {
-        let setu = stage.start();
+        let _setu = stage.start();
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let lists = lists_of_node_pools(&setu);
+        let lists = Lists::of_node_pools(stage);
         for gang in 0..40 {
             stage.submit(&format!("gang-{gang}"), 2, "1h");
         }
@@ -986,7 +989,7 @@ fn gangs_that_are_refused_together_read_what_for_together() {
                 (0..40).all(|gang| s.message(&format!("gang-{gang}")).contains("2 nodes"))
             })
             .await;
-        let lists = lists.load(Ordering::Relaxed);
+        let lists = lists.seen.load(Ordering::Relaxed);
         assert!(lists <= 10, "{lists} lists for 40 gangs");
     });
 }

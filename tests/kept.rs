@@ -211,13 +211,7 @@ async fn a_held_workload_stays_until_its_nodes_are_gone_and_its_end_is_recorded(
 #[tokio::test(start_paused = true)]
 async fn a_workload_that_one_setu_holds_is_not_let_go_by_another_that_holds_none() {
     let mut stage = Stage::new(HOLDS, "{}");
-    let check = json!({
-        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "second"},
-        "spec": {"controllerName": "example.com/second"},
-    });
-    stage.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
-    let controller_name = Some("example.com/second".to_owned());
-    let _second = stage.cluster.start_setu(&Start { controller_name, ..Start::default() });
+    let _another = world::another_setu(&mut stage.cluster, &stage.admin);
     tokio::time::sleep(Duration::from_secs(5)).await;
     stage.job("gang", &queued());
     stage.until("it is held", 60, |s| s.is_held("gang")).await;
@@ -362,28 +356,11 @@ async fn a_finalizer_that_nobody_asks_for_any_more_is_taken_off() {
     stage.until("it is let go", 60, |s| !s.is_held("gang")).await;
 }
 
-/// A Workload as Kueue makes it for an elastic Job of so many pods.
-fn slice(job: &Value, name: &str, pods: u32, replaces: Option<&str>) -> Value {
-    let template = &job["spec"]["template"];
-    let mut annotations = json!({"kueue.x-k8s.io/elastic-job": "true"});
-    if let Some(before) = replaces {
-        annotations["kueue.x-k8s.io/workload-slice-replacement-for"] = json!(format!("{ID}/{before}"));
-    }
-    json!({
-        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
-        "metadata": {
-            "namespace": ID, "name": name, "annotations": annotations,
-            "finalizers": ["kueue.x-k8s.io/resource-in-use"],
-            "ownerReferences": [{
-                "apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"],
-                "uid": job["metadata"]["uid"], "controller": true,
-            }],
-        },
-        "spec": {
-            "queueName": "queue", "active": true, "priority": 0,
-            "podSets": [{"name": "main", "count": pods, "template": template}],
-        },
-    })
+/// A slice that Kueue holds.
+fn slice(job: &Value, name: &str, pods: usize, replaces: Option<&str>) -> Value {
+    let mut slice = world::slice(ID, job, name, pods, replaces);
+    slice["metadata"]["finalizers"] = json!(["kueue.x-k8s.io/resource-in-use"]);
+    slice
 }
 
 impl Stage {

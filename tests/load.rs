@@ -72,38 +72,15 @@ fn workloads(admin: &User, condition: &str) -> usize {
     admin.list(&kinds::WORKLOAD).iter().filter(|workload| world::is(workload, condition)).count()
 }
 
-/// A Workload as Kueue makes it for an elastic Job of so many pods.
-fn slice(job: &Value, name: &str, pods: usize, replaces: Option<&str>) -> Value {
-    let mut annotations = json!({"kueue.x-k8s.io/elastic-job": "true"});
-    if let Some(before) = replaces {
-        annotations["kueue.x-k8s.io/workload-slice-replacement-for"] = json!(format!("{ID}/{before}"));
-    }
-    let template = &job["spec"]["template"];
-    json!({
-        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
-        "metadata": {
-            "namespace": ID, "name": name, "annotations": annotations,
-            "ownerReferences": [{
-                "apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"],
-                "uid": job["metadata"]["uid"], "controller": true,
-            }],
-        },
-        "spec": {
-            "queueName": "queue", "active": true, "priority": 0,
-            "podSets": [{"name": "main", "count": pods, "template": template}],
-        },
-    })
-}
-
 /// An elastic Job with so many nodes of a slice that is gone, and one of the slice that has taken its place.
 async fn elastic(admin: &User, nodes: usize) {
     let mut job = world::job(ID, "elastic", nodes, None);
     // Kueue does not look after this Job: its Workloads are made here.
     job["metadata"]["labels"] = json!({});
     let job = admin.create(&kinds::JOB, job).unwrap();
-    admin.create(&kinds::WORKLOAD, slice(&job, "first", nodes, None)).unwrap();
+    admin.create(&kinds::WORKLOAD, world::slice(ID, &job, "first", nodes, None)).unwrap();
     until("the first slice is admitted", || workloads(admin, "Admitted") == 1).await;
-    admin.create(&kinds::WORKLOAD, slice(&job, "second", nodes + 1, Some("first"))).unwrap();
+    admin.create(&kinds::WORKLOAD, world::slice(ID, &job, "second", nodes + 1, Some("first"))).unwrap();
     until("the second has its quota", || workloads(admin, "QuotaReserved") == 2).await;
     let first = admin.get(&kinds::WORKLOAD, ID, "first").unwrap();
     let mut conditions = first["status"]["conditions"].as_array().unwrap().clone();

@@ -2,15 +2,16 @@
 
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
+#[path = "gangs/page.rs"]
+mod page;
 #[path = "gangs/world.rs"]
 mod world;
 
+use page::served;
 use serde_json::{Value, json};
 use setu::sim::api::kinds;
 use setu::sim::cluster::Start;
 use setu::sim::{http, scenario};
-use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -41,22 +42,6 @@ async fn costs(kubeconfig: &str, more: &[&str], money: &str, by: &str) {
     assert!(said.contains(&format!("PER HOUR is by {by}")), "{said}");
     let (summed, _) = setu(kubeconfig, &[&["top"], more].concat()).await;
     assert!(summed.contains(&format!("   {money}\n\nPER HOUR is by {by}.\n")), "{summed}");
-}
-
-/// Where a page is served to whoever asks, until the process ends.
-fn served(page: String) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            let _ = stream.read(&mut [0; 4096]);
-            let head =
-                format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", page.len());
-            let _ = stream.write_all((head + &page).as_bytes());
-        }
-    });
-    format!("http://{address}/metrics")
 }
 
 fn scratch(name: &str, text: &str) -> PathBuf {

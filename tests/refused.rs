@@ -71,6 +71,15 @@ impl Stage {
         stage
     }
 
+    /// Starts Setu again, and allows the gang: it has its nodes then.
+    async fn comes_back_with_another_life(&mut self, strategy: &str) {
+        self.setu = self.cluster.start_setu(&Start::default());
+        self.sleep(60).await;
+        self.set_parameters(&json!({"gates": {"budget": {"maxNodes": 3}}}));
+        self.sleep(30).await;
+        assert_eq!(self.claims(), 3, "{strategy}: {:#}", self.workload());
+    }
+
     async fn sleep(&self, seconds: u64) {
         tokio::time::sleep(Duration::from_secs(seconds)).await;
     }
@@ -269,11 +278,7 @@ async fn a_refused_gang_comes_back_after_setu_was_killed_before_it_had_kept_it_o
         stage.setu.kill();
         stage.sleep(20).await;
         assert!(is_evicted_with_retry(&stage.workload()));
-        stage.setu = stage.cluster.start_setu(&Start::default());
-        stage.sleep(60).await;
-        stage.set_parameters(&json!({"gates": {"budget": {"maxNodes": 3}}}));
-        stage.sleep(30).await;
-        assert_eq!(stage.claims(), 3, "{strategy}: {:#}", stage.workload());
+        stage.comes_back_with_another_life(strategy).await;
     }
 }
 
@@ -296,11 +301,7 @@ async fn a_refused_gang_comes_back_after_its_journal_was_erased_while_no_setu_ra
         let name = stage.workload()["metadata"]["name"].as_str().unwrap().to_owned();
         let erased = json!({"metadata": {"annotations": null}});
         stage.admin.merge(&kinds::WORKLOAD, ID, &name, &erased).unwrap();
-        stage.setu = stage.cluster.start_setu(&Start::default());
-        stage.sleep(60).await;
-        stage.set_parameters(&json!({"gates": {"budget": {"maxNodes": 3}}}));
-        stage.sleep(30).await;
-        assert_eq!(stage.claims(), 3, "{strategy}: {:#}", stage.workload());
+        stage.comes_back_with_another_life(strategy).await;
     }
 }
 
@@ -335,13 +336,7 @@ async fn a_gang_that_is_refused_for_a_device_class_has_its_nodes_once_a_machine_
 async fn a_gang_that_one_setu_refuses_is_not_queued_by_another() {
     let policy = "defaults: {retry: {yield: {base: 1h, max: 1h}}}";
     let mut stage = Stage::new("StrictFIFO", &Refusal { policy, ..Refusal::new("", |_| ()) }).await;
-    let check = json!({
-        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "second"},
-        "spec": {"controllerName": "example.com/second"},
-    });
-    stage.admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
-    let controller_name = Some("example.com/second".to_owned());
-    let _second = stage.cluster.start_setu(&Start { controller_name, ..Start::default() });
+    let _another = world::another_setu(&mut stage.cluster, &stage.admin);
     stage.sleep(5).await;
     let before = stage.workload()["metadata"]["resourceVersion"].clone();
     stage.sleep(300).await;

@@ -8,7 +8,7 @@ use setu::clock::Clock;
 use setu::policy::PolicyFile;
 use setu::sim::actors::machines::RUN_FOR;
 use setu::sim::api::{User, kinds};
-use setu::sim::cluster::Cluster;
+use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::scenario;
 
 /// When it begins.
@@ -61,6 +61,40 @@ pub fn job(id: &str, name: &str, pods: usize, run_for: Option<&str>) -> Value {
             ]},
         }},
     })
+}
+
+/// A Workload as Kueue makes it for an elastic Job of so many pods, in the place of another slice where that is named.
+pub fn slice(id: &str, job: &Value, name: &str, pods: usize, replaces: Option<&str>) -> Value {
+    let mut annotations = json!({"kueue.x-k8s.io/elastic-job": "true"});
+    if let Some(before) = replaces {
+        annotations["kueue.x-k8s.io/workload-slice-replacement-for"] = json!(format!("{id}/{before}"));
+    }
+    let template = &job["spec"]["template"];
+    json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
+        "metadata": {
+            "namespace": id, "name": name, "annotations": annotations,
+            "ownerReferences": [{
+                "apiVersion": "batch/v1", "kind": "Job", "name": job["metadata"]["name"],
+                "uid": job["metadata"]["uid"], "controller": true,
+            }],
+        },
+        "spec": {
+            "queueName": "queue", "active": true, "priority": 0,
+            "podSets": [{"name": "main", "count": pods, "template": template}],
+        },
+    })
+}
+
+/// Another installation of Setu, with a controller name and a check of its own.
+pub fn another_setu(cluster: &mut Cluster, admin: &User) -> Setu {
+    let controller_name = "example.com/another";
+    let check = json!({
+        "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": "another"},
+        "spec": {"controllerName": controller_name},
+    });
+    admin.create(&kinds::ADMISSION_CHECK, check).unwrap();
+    cluster.start_setu(&Start { controller_name: Some(controller_name.to_owned()), ..Start::default() })
 }
 
 /// Whether a condition of this object is True.
