@@ -12,6 +12,7 @@ use crate::names;
 use crate::plan::Slot;
 use crate::plan::resources::{amount, shown};
 use crate::words::few;
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -21,6 +22,8 @@ struct Group<'s> {
     slot: Slot,
     nodes: i128,
     types: Vec<String>,
+    /// What its node counts with, by type, once a bound asks.
+    each: OnceCell<Vec<ResourceList>>,
 }
 
 /// A bound on all nodes together.
@@ -79,7 +82,7 @@ fn groups<'s>(site: &'s Site<'s>, slots: &[Slot]) -> Vec<Group<'s>> {
         let slot = alike.first()?.clone();
         let requests = &slot.template.spec.resources.requests;
         let types = slot.instance_types().filter(|name| site.holds(name, requests)).cloned().collect();
-        Some(Group { site, slot, nodes: i128::try_from(alike.len()).ok()?, types })
+        Some(Group { site, slot, nodes: i128::try_from(alike.len()).ok()?, types, each: OnceCell::new() })
     };
     alike.filter_map(group).collect()
 }
@@ -89,11 +92,11 @@ impl Group<'_> {
     fn amounts(&self, key: &str) -> Vec<i128> {
         let requests = &self.slot.template.spec.resources.requests;
         let of_type = |name: &String| self.site.most(requests, std::slice::from_ref(name)).resources;
-        let each = |list: ResourceList| amount(&list, key).nanos();
-        if self.types.is_empty() {
-            return vec![each(self.slot.most.resources.clone())];
-        }
-        self.types.iter().map(|name| each(of_type(name))).collect()
+        let each = self.each.get_or_init(|| match self.types.as_slice() {
+            [] => vec![self.slot.most.resources.clone()],
+            types => types.iter().map(of_type).collect(),
+        });
+        each.iter().map(|list| amount(list, key).nanos()).collect()
     }
 
     /// The highest price of its node, by type; what has none is dearer than all that have one.
@@ -121,11 +124,9 @@ impl Group<'_> {
             }
         }
         let most = Arc::new(self.site.most(&template.spec.resources.requests, &types));
-        let known = &self.site.family.known.shapes;
         let shape = self.slot.shape.as_ref().and_then(|packed| {
-            let mut may_be =
-                std::iter::once(&packed.instance_type).chain(&types).filter(|name| types.contains(name));
-            known.iter().find(|shape| Some(&shape.instance_type) == may_be.next()).cloned()
+            let is_left = types.contains(&packed.instance_type);
+            self.site.shape(if is_left { &packed.instance_type } else { types.first()? }).cloned()
         });
         Some(Slot { template: Arc::new(template), most, shape, ..self.slot.clone() })
     }

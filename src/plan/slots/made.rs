@@ -110,7 +110,7 @@ mod tests {
     use crate::api::parameters::PackingMode;
     use crate::names;
     use crate::plan::fixtures::{World, patched, pod_set, pool};
-    use crate::plan::{ObstacleReason, Plan};
+    use crate::plan::{ObstacleReason, Plan, Slot};
     use serde_json::{Value, json};
 
     /// So many pods of one GPU on EC2's family g5, with this budget and these limits.
@@ -178,6 +178,11 @@ mod tests {
         ] {
             let plan = family(9, &budget, &limits).provisioned();
             assert_eq!(plan.slots.len(), 2, "{bound}");
+            let of_a_type_left = |slot: &Slot| {
+                let shape = slot.shape.as_ref().map(|shape| &shape.instance_type);
+                shape.is_some_and(|shape| slot.instance_types().any(|name| name == shape))
+            };
+            assert!(plan.slots.iter().all(of_a_type_left), "{bound}: {:?}", plan.slots);
             let noted = plan.notes.iter().any(|note| note.contains("left out") && note.contains(bound));
             assert!(noted, "{bound}: {:?}", plan.notes);
         }
