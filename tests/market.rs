@@ -1,16 +1,24 @@
-//! How Karpenter's metrics page is followed, from a page that is served over HTTP.
+//! How Karpenter's metrics page is followed, from a page that is served over HTTP, and what becomes of a gang when it changes.
 
-#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test may panic")]
 
 #[path = "gangs/page.rs"]
 mod page;
+#[path = "gangs/world.rs"]
+mod world;
 
 use page::Served;
+use serde_json::{Value, json};
 use setu::app::market::follow;
 use setu::clock::Clock;
 use setu::cluster::page::Page;
+use setu::plan::catalogue;
+use setu::plan::market::Market;
 use setu::policy::PolicyFile;
-use setu::sim::cluster::{Cluster, Start};
+use setu::sim::api::kinds;
+use setu::sim::cluster::{Cluster, Setu, Start};
+use setu::sim::denials::Denial;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -66,4 +74,65 @@ async fn what_the_page_said_counts_on_while_it_cannot_be_read_and_until_it_says_
     }
     stop.cancel();
     following.await.unwrap();
+}
+
+/// Has Karpenter's metrics say that half of EC2's types of families m cost a hundred times as much as the others, all but m5.
+fn dear(setu: &Setu, nth: usize) {
+    let mut page = String::new();
+    let names = catalogue::of("karpenter.k8s.aws").unwrap().names();
+    for (place, name) in names.filter(|name| name.starts_with('m')).enumerate() {
+        let price = if name.starts_with("m5.") || place % 2 == nth { 1 } else { 100 };
+        let labels = format!("{{capacity_type=\"on-demand\",instance_type=\"{name}\",zone=\"us-east-1a\"}}");
+        let metric = "karpenter_cloudprovider_instance_type_offering";
+        writeln!(page, "{metric}_available{labels} 1\n{metric}_price_estimate{labels} {price}").unwrap();
+    }
+    setu.context.take_market(Market::read(&page, setu.context.now()).unwrap());
+}
+
+/// A Job of two pods without devices that share no node.
+fn apart(id: &str) -> Value {
+    let mut job = world::job(id, "gang", 2, None);
+    let template = &mut job["spec"]["template"];
+    let requests = json!({"cpu": "1"});
+    template["spec"]["containers"][0]["resources"] = json!({"requests": requests, "limits": requests});
+    template["metadata"]["labels"] = json!({"app": "gang"});
+    template["spec"]["affinity"] = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "gang"}}},
+    ]}});
+    job
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_leader_completes_a_gang_as_it_was_begun_after_prices_have_changed() {
+    const ID: &str = "half";
+    let (mut cluster, admin) = world::cluster(ID, PolicyFile::default());
+    let spec = json!({"spec": {"template": {"spec": {
+        "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": ID},
+        "requirements": [{"key": "karpenter.k8s.aws/instance-category", "operator": "In", "values": ["m"]}],
+    }}}});
+    for pool in admin.list(&kinds::NODE_POOL) {
+        admin.merge(&kinds::NODE_POOL, "", pool["metadata"]["name"].as_str().unwrap(), &spec).unwrap();
+    }
+    let setu = cluster.start_setu(&Start::default());
+    dear(&setu, 0);
+    // The second claim is not created, and is tried again and again.
+    cluster.denials.begin(Denial::Webhook);
+    admin.create(&kinds::JOB, apart(ID)).unwrap();
+    let claims = || admin.list(&kinds::NODE_CLAIM);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(claims().len(), 1, "{:#}", admin.list(&kinds::WORKLOAD)[0]);
+    setu.kill();
+    let setu = cluster.start_setu(&Start::default());
+    dear(&setu, 1);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    cluster.denials.end();
+    tokio::time::sleep(Duration::from_mins(3)).await;
+    assert!(world::is(&admin.list(&kinds::WORKLOAD)[0], "Admitted"), "{:#}", admin.list(&kinds::WORKLOAD)[0]);
+    let asked = claims().into_iter().map(|claim| {
+        let attempt = claim["metadata"]["labels"]["setu.kueue.x-k8s.io/attempt"].clone();
+        (attempt, claim["spec"]["requirements"].clone())
+    });
+    let asked: Vec<(Value, Value)> = asked.collect();
+    assert_eq!((asked.len(), &asked[0].0), (2, &json!("1")));
+    assert_eq!(asked[0], asked[1]);
 }

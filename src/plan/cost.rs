@@ -417,12 +417,15 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
         let of_catalogue = "55.04".parse().unwrap();
         let budget = |value: Value| -> Budget { serde_json::from_value(value).unwrap() };
         let half = budget(json!({"multiplier": {"p5": "0.5", "on-demand": "0.1"}}));
+        let of_type = budget(json!({"multiplier": {"p5.48xlarge": "0.5"}}));
         let none = Budget::default();
         for (budget, kind, zone, expected) in [
             (&none, "on-demand", "us-east-1b", of_catalogue),
             (&none, "spot", "us-east-1a", "20".parse().unwrap()),
             (&none, "spot", "us-east-1b", of_catalogue),
             (&half, "spot", "us-east-1a", "20".parse().unwrap()),
+            (&of_type, "spot", "us-east-1a", "20".parse().unwrap()),
+            (&of_type, "on-demand", "us-east-1a", scaled(of_catalogue, Some("0.5".parse().unwrap()))),
             (&half, "on-demand", "us-east-1a", scaled(of_catalogue, Some("0.5".parse().unwrap()))),
         ] {
             let prices = Prices { budget, market: Some(&market) };

@@ -8,55 +8,70 @@ use crate::names;
 use std::sync::Arc;
 
 impl Plan {
-    /// Whether it has nodes that are asked for as this claim is.
-    pub fn has_like(&self, claim: &NodeClaim) -> bool {
-        let like = |slot: &Slot| slot.template.spec.requirements == claim.spec.requirements;
-        self.groups().iter().any(|(slot, _)| is_within(slot, claim) && like(slot))
+    /// Whether it has nodes that are asked for as each of these claims is.
+    pub fn has_like(&self, claims: &[NodeClaim]) -> bool {
+        let groups = self.groups();
+        claims.iter().all(|claim| groups.iter().any(|(slot, _)| is_like(slot, claim)))
     }
 
-    /// Whether it has nodes that are asked for as this claim is, but in fewer zones: volumes were bound meanwhile.
-    pub fn has_narrower(&self, claim: &NodeClaim) -> bool {
-        let (asked, asked_rest) = split(&claim.spec.requirements, names::ZONE);
-        let is_narrower = |(zones, rest): (Vec<Requirement>, Vec<Requirement>)| {
-            let was_asked = |zone: &String| {
-                asked.iter().all(|asked| asked.operator == "In" && asked.values.contains(zone))
-            };
-            rest == asked_rest
-                && zones.iter().all(|now| now.operator == "In" && now.values.iter().all(was_asked))
-        };
-        let narrower = |slot: &Slot| is_narrower(split(&slot.template.spec.requirements, names::ZONE));
-        self.groups().iter().any(|(slot, _)| is_within(slot, claim) && narrower(slot))
-    }
-
-    /// The same with the instance types of this claim, where it has nodes that differ from it in these alone: prices have
-    /// changed since, and so which types are among the cheapest. `None` where it has no such nodes, or none of its types is
-    /// one of the claim's.
+    /// The same with the instance types of these claims, where it has nodes that differ from one of them in these alone: prices
+    /// have changed since, and so which types are among the cheapest. Where volumes may have been bound meanwhile (`narrows`),
+    /// nodes may also be in fewer zones. `None` where it has nodes like none of these claims.
     #[must_use]
-    pub fn with_types_of(mut self, claim: &NodeClaim) -> Option<Self> {
-        let (types, rest) = split(&claim.spec.requirements, names::INSTANCE_TYPE);
-        let is_asked = |name: &String| types.iter().any(|asked| asked.values.contains(name));
-        let requests = &claim.spec.resources.requests;
-        let is_like = |slot: &Slot| {
-            let spec = &slot.template.spec;
-            is_within(slot, claim)
-                && resources::first_short(requests, &spec.resources.requests).is_none()
-                && split(&spec.requirements, names::INSTANCE_TYPE).1 == rest
-                && slot.instance_types().any(is_asked)
-        };
+    pub fn with_types_of(mut self, claims: &[NodeClaim], narrows: bool) -> Option<Self> {
         let mut is_found = false;
         for alike in self.slots.chunk_by_mut(|a, b| Arc::ptr_eq(&a.template, &b.template)) {
-            let Some(first) = alike.first().filter(|slot| is_like(slot)) else { continue };
+            let Some(first) = alike.first() else { continue };
+            let is_kept = |claim| is_like(first, claim) || (narrows && is_narrower(first, claim));
+            if claims.iter().any(is_kept) {
+                is_found = true;
+                continue;
+            }
+            let requests = &first.template.spec.resources.requests;
+            let of_other_types = || claims.iter().filter(|claim| is_of_other_types(first, claim));
+            let same_size = of_other_types().find(|claim| claim.spec.resources.requests == *requests);
+            let Some(claim) = same_size.or_else(|| of_other_types().next()) else { continue };
             is_found = true;
             let mut template = (*first.template).clone();
             template.spec.requirements.clone_from(&claim.spec.requirements);
             let template = Arc::new(template);
             for slot in alike {
                 slot.template = Arc::clone(&template);
-                slot.shape = slot.shape.take().filter(|shape| is_asked(&shape.instance_type));
+                slot.shape = slot.shape.take().filter(|shape| is_asked(&shape.instance_type, claim));
             }
         }
         is_found.then_some(self)
     }
+}
+
+/// Whether a node is asked for as this claim is.
+fn is_like(slot: &Slot, claim: &NodeClaim) -> bool {
+    is_within(slot, claim) && slot.template.spec.requirements == claim.spec.requirements
+}
+
+/// Whether a node is asked for as this claim is, but in fewer zones.
+fn is_narrower(slot: &Slot, claim: &NodeClaim) -> bool {
+    let (zones, rest) = split(&slot.template.spec.requirements, names::ZONE);
+    let (asked, asked_rest) = split(&claim.spec.requirements, names::ZONE);
+    let was_asked =
+        |zone: &String| asked.iter().all(|asked| asked.operator == "In" && asked.values.contains(zone));
+    is_within(slot, claim)
+        && rest == asked_rest
+        && zones.iter().all(|now| now.operator == "In" && now.values.iter().all(was_asked))
+}
+
+/// Whether a node is asked for as this claim is, but of other instance types, some of which are the claim's too.
+fn is_of_other_types(slot: &Slot, claim: &NodeClaim) -> bool {
+    let rest = |list: &[Requirement]| split(list, names::INSTANCE_TYPE).1;
+    is_within(slot, claim)
+        && rest(&slot.template.spec.requirements) == rest(&claim.spec.requirements)
+        && slot.instance_types().any(|name| is_asked(name, claim))
+}
+
+/// Whether a claim asks for this instance type.
+fn is_asked(name: &String, claim: &NodeClaim) -> bool {
+    let mut requirements = claim.spec.requirements.iter();
+    requirements.any(|asked| asked.key == names::INSTANCE_TYPE && asked.values.contains(name))
 }
 
 /// Whether a node is of the NodePool of this claim and asks for no more than it.
@@ -73,11 +88,13 @@ fn split(list: &[Requirement], key: &str) -> (Vec<Requirement>, Vec<Requirement>
 
 #[cfg(test)]
 mod tests {
-    use crate::api::NodeClaim;
+    use crate::api::{NodeClaim, NodePool};
+    use crate::names;
     use crate::plan::fixtures::{self, World, offer, pod_set, pool};
     use crate::plan::market::Market;
-    use crate::plan::{Cluster, Outcome, Plan, Request, Ways, catalogue};
-    use serde_json::json;
+    use crate::plan::{Cluster, Outcome, Plan, Request, Slot, Ways, catalogue};
+    use serde_json::{Value, json};
+    use std::sync::Arc;
 
     /// What Karpenter's metrics say of all types of EC2 if `dear` ones cost a hundred times as much as the others.
     fn market(dear: impl Fn(usize) -> bool) -> Market {
@@ -97,33 +114,58 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_gang_that_has_nodes_is_planned_as_before_though_prices_now_have_other_types_listed() {
-        let spec = json!({"template": {"spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}}]}}});
-        let set = crate::plan::fixtures::patched(pod_set("main", 2), &spec);
-        let mut world = World::new().workload(&json!({"spec": {"podSets": [set]}}));
-        let of = |category: &str| {
-            let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
-            let label = "karpenter.k8s.aws/instance-category";
-            let asked = json!([{"key": label, "operator": "In", "values": [category]}]);
-            let spec = json!({"requirements": asked, "nodeClassRef": class});
-            vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))]
+    /// Pods of a CPU each, in these zones, on nodes of this category of EC2.
+    fn world(zones: &[&str], category: &str) -> World {
+        let set = |zone: &&str| {
+            let spec = json!({
+                "nodeSelector": {(names::ZONE): zone},
+                "containers": [{"resources": {"requests": {"cpu": "1"}}}],
+            });
+            fixtures::patched(pod_set(zone, 2), &json!({"template": {"spec": spec}}))
         };
-        world.pools = of("m");
+        let sets: Vec<Value> = zones.iter().map(set).collect();
+        let assigned: Vec<Value> =
+            zones.iter().map(|zone| json!({"name": zone, "flavors": {"cpu": "gpu"}})).collect();
+        let mut world = World::new().workload(&json!({
+            "spec": {"podSets": sets}, "status": {"admission": {"podSetAssignments": assigned}},
+        }));
+        world.pools = pools(category);
+        world
+    }
+
+    fn pools(category: &str) -> Vec<Arc<NodePool>> {
+        let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+        let label = "karpenter.k8s.aws/instance-category";
+        let asked = json!([{"key": label, "operator": "In", "values": [category]}]);
+        let spec = json!({"requirements": asked, "nodeClassRef": class});
+        vec![pool("gpu", &json!({"spec": {"template": {"spec": spec}}}))]
+    }
+
+    /// A claim of each kind of nodes of a plan, as it is created.
+    fn begun(plan: &Plan) -> Vec<NodeClaim> {
+        let claim = |(slot, _): (&Slot, u32)| {
+            let mut claim = (*slot.template).clone();
+            let labels = claim.metadata.labels.get_or_insert_default();
+            labels.insert(names::NODEPOOL.to_owned(), "gpu".to_owned());
+            claim
+        };
+        plan.groups().into_iter().map(claim).collect()
+    }
+
+    #[test]
+    fn gang_that_has_nodes_is_planned_as_before_when_prices_reorder_its_types() {
         let (before, after) = (market(|nth| nth % 2 == 0), market(|nth| nth % 3 == 0));
-        let first = planned(&world, &before, Ways::From(0)).unwrap();
-        assert_ne!(
-            planned(&world, &after, Ways::From(0)).unwrap().hash(),
-            first.hash(),
-            "the list is another"
-        );
-        let begun: NodeClaim = (*first.slots[0].template).clone();
-        let mut begun = begun;
-        let labels = begun.metadata.labels.get_or_insert_default();
-        labels.insert(crate::names::NODEPOOL.to_owned(), "gpu".to_owned());
-        let again = planned(&world, &after, Ways::Like(&begun)).unwrap();
-        assert_eq!(again.hash(), first.hash());
-        world.pools = of("c");
-        assert_eq!(planned(&world, &after, Ways::Like(&begun)), None, "those are other nodes");
+        for zones in [&["a"][..], &["a", "b"]] {
+            let mut world = world(zones, "m");
+            let first = planned(&world, &before, Ways::From(0)).unwrap();
+            assert_eq!(first.groups().len(), zones.len());
+            let now = planned(&world, &after, Ways::From(0)).unwrap();
+            assert_ne!(now.hash(), first.hash(), "the list is another");
+            let begun = begun(&first);
+            let again = planned(&world, &after, Ways::Like(&begun)).unwrap();
+            assert_eq!(again.hash(), first.hash(), "{zones:?}");
+            world.pools = pools("c");
+            assert_eq!(planned(&world, &after, Ways::Like(&begun)), None, "those are other nodes");
+        }
     }
 }

@@ -174,8 +174,8 @@ pub enum Ways<'a> {
         /// of use have moved it. `None` where the nodes are of no one plan: the index alone counts.
         plan: Option<&'a str>,
     },
-    /// The one that gives nodes like this, of which the gang has some already: as one that was accepted.
-    Like(&'a NodeClaim),
+    /// The one that gives nodes like these, which the gang has already: as one that was accepted. One claim of each kind does.
+    Like(&'a [NodeClaim]),
 }
 
 /// What Kueue is to add to the pods, so that they find their nodes and nobody else does.
@@ -249,7 +249,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
         match look(index, choice) {
             Ok(plan) => {
                 let taken = match request.ways {
-                    Ways::Like(claim) => plan.has_like(claim),
+                    Ways::Like(claims) => plan.has_like(claims),
                     _ => !plan.is_short(cluster.short),
                 };
                 if taken {
@@ -258,8 +258,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
                 }
                 let shortage = passed::shortage(cluster, &plan);
                 let next = match request.ways {
-                    Ways::Like(claim) if needs.narrows() && plan.has_narrower(claim) => Some(plan),
-                    Ways::Like(claim) => plan.with_types_of(claim),
+                    Ways::Like(claims) => plan.with_types_of(claims, needs.narrows()),
                     // What was seen to run out is tried again, and what Karpenter holds for out is not.
                     _ => Some(plan).filter(|_| shortage.as_ref().is_none_or(|s| s.told_until.is_none())),
                 };

@@ -361,7 +361,8 @@ mod tests {
         assert_eq!(world.provisioned().tier, 0);
         let world = two_tiers();
         let begun = (*on_demand.slots[0].template).clone();
-        let request = crate::plan::Request { ways: Ways::Like(&begun), ..world.request() };
+        let request =
+            crate::plan::Request { ways: Ways::Like(std::slice::from_ref(&begun)), ..world.request() };
         let Outcome::Provision(plan) = crate::plan::plan(&world.cluster(), &request) else {
             panic!("no plan")
         };

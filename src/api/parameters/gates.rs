@@ -83,19 +83,18 @@ pub struct Budget {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prices: Option<Prices>,
     /// Factor on prices that are not stated, such as "0.7" for a savings plan: by instance type, by its family, or by capacity
-    /// type. The first of these that is stated counts; a family's not for spot, which savings plans do not cover.
+    /// type. The first of these that is stated counts. A spot price has the factor of `spot` alone: savings plans do not
+    /// cover it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multiplier: Option<BTreeMap<String, Price>>,
 }
 
 impl Budget {
-    /// The factor on the price of an instance type of this family with this capacity type, if one is stated. A family's is none
-    /// on spot.
+    /// The factor on the price of an instance type of this family with this capacity type, if one is stated.
     pub fn multiplier(&self, instance_type: &str, family: &str, capacity_type: &str) -> Option<Price> {
         let all = self.multiplier.as_ref()?;
-        let family = Some(family).filter(|_| capacity_type != "spot");
-        let keys = [Some(instance_type), family, Some(capacity_type)];
-        keys.into_iter().flatten().find_map(|key| all.get(key)).copied()
+        let of_type = [instance_type, family].into_iter().filter(|_| capacity_type != "spot");
+        of_type.chain([capacity_type]).find_map(|key| all.get(key)).copied()
     }
 }
 

@@ -43,16 +43,13 @@ impl Gang<'_> {
         }
         let mixed = is_mixed(&self.journal, &self.policy);
         let kept: Vec<NodeClaim> = if mixed { self.staying().cloned().collect() } else { Vec::new() };
-        let begun =
-            self.claims.iter().find(|c| c.label(names::ATTEMPT) == self.journal.memory.attempt.to_string());
-        let ways = match (&self.journal.state, pages.accepted(&self.id), begun) {
-            (State::Provisioning, Some(accepted), _) => {
+        let begun = self.begun();
+        let ways = match (&self.journal.state, pages.accepted(&self.id)) {
+            (State::Provisioning, Some(accepted)) => {
                 Ways::Accepted { choice: accepted.choice, plan: self.journal.memory.plan.as_deref() }
             }
-            (State::Provisioning, None, _) if mixed => Ways::From(self.journal.memory.way.choice),
-            (State::Provisioning, None, Some(claim)) => Ways::Like(claim),
             // What is mended stays what it was, on whatever tier.
-            (State::Approved, _, Some(claim)) if !mixed => Ways::Like(claim),
+            (State::Provisioning | State::Approved, _) if !mixed && !begun.is_empty() => Ways::Like(&begun),
             _ => Ways::From(self.journal.memory.way.choice),
         };
         let goes_on = mixed && self.journal.state == State::Provisioning && matches!(ways, Ways::From(_));
@@ -72,10 +69,20 @@ impl Gang<'_> {
         };
         let awaited = pages.awaits_others(self.context.now());
         let short = goes_on.then(|| pages.short(self.context.now()));
-        let mut plan = |workload, known| {
-            plans::outcome(self.context, &Request { workload, ..request }, &self.id, pages, known)
+        let mut plan_by = |ways, workload, known| {
+            plans::outcome(self.context, &Request { workload, ways, ..request }, &self.id, pages, known)
         };
-        let mut now = plan(workload, known);
+        let mut now = plan_by(ways, workload, known);
+        if matches!(ways, Ways::Accepted { plan: Some(_), .. })
+            && !begun.is_empty()
+            && !self.is_begun_with(&now)
+        {
+            // Another replica accepted it, by prices that are not known here.
+            now = Some(plan_by(Ways::Like(&begun), workload, known))
+                .filter(|like| self.is_begun_with(like))
+                .unwrap_or(now);
+        }
+        let mut plan = |workload, known| plan_by(ways, workload, known);
         if let Outcome::Wait(obstacle) = &mut now
             && (obstacle.reason, edited) == (ObstacleReason::NodePoolEdited, Edited::Awaited)
         {
@@ -139,6 +146,21 @@ impl Gang<'_> {
     fn patience(&self) -> Option<Timestamp> {
         let begins = self.journal.state == State::Validating;
         self.journal.entered_at.checked_add(EDITED).ok().filter(|_| begins)
+    }
+
+    /// A claim of the current attempt for each kind of nodes that it has.
+    fn begun(&self) -> Vec<NodeClaim> {
+        let attempt = self.journal.memory.attempt.to_string();
+        let mut kinds: Vec<NodeClaim> = Vec::new();
+        for claim in self.claims.iter().filter(|claim| claim.label(names::ATTEMPT) == attempt) {
+            let is_known = |kind: &NodeClaim| {
+                kind.spec == claim.spec && kind.label(names::NODEPOOL) == claim.label(names::NODEPOOL)
+            };
+            if !kinds.iter().any(is_known) {
+                kinds.push(claim.clone());
+            }
+        }
+        kinds
     }
 
     /// Whether this is the plan that the attempt was begun with.
