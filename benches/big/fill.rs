@@ -56,8 +56,7 @@ impl Filler {
             }
         }
         if waiting > 0 {
-            let limits =
-                json!({"spec": {"limits": {"nvidia.com/gpu": (gangs * model.claims.len()).to_string()}}});
+            let limits = json!({"spec": {"limits": {"nvidia.com/gpu": model.held_by(gangs).to_string()}}});
             self.change(&kinds::NODE_POOL, self.id, &limits).await?;
         }
         let all = stream::iter(0..gangs).map(|index| self.gang(model, index, index < waiting));

@@ -91,7 +91,7 @@ async fn main() -> Result<()> {
     println!("filled {which} API server in {:.0?}", started.elapsed());
     let process = measure(&server, &filler, &model).await?;
     if waiting > 0 {
-        wave::measure(&filler, &process, gangs * model.claims.len()).await?;
+        wave::measure(&filler, &process, model.held_by(gangs)).await?;
     }
     server.end();
     Ok(())

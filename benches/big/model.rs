@@ -41,6 +41,11 @@ impl Model {
         Self::of(&admin)
     }
 
+    /// GPUs that so many gangs hold once the first has finished.
+    pub fn held_by(&self, gangs: usize) -> usize {
+        gangs.saturating_sub(1) * self.claims.len()
+    }
+
     fn of(admin: &User) -> Self {
         let all = |kind| admin.list(kind).iter().map(|o| (**o).clone()).collect::<Vec<Value>>();
         let others = [&kinds::NODE_POOL, &kinds::ADMISSION_CHECK, &kinds::CLUSTER_QUEUE, &kinds::LOCAL_QUEUE];

@@ -63,6 +63,7 @@ pub fn no_such_weather(stage: &Stage) -> Result<()> {
 
 /// Instances whose answer never arrived are in the end nobody's, and gone.
 pub async fn answers_lost(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    stage.restart_karpenter().await?;
     let mut play = Play::start(stage, "lost", instance_type, json!({})).await?;
     // One that is asked for again with its token, and then one that the provider gives up.
     play.cloud

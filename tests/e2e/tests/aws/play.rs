@@ -15,8 +15,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the cloud may take to have what Karpenter wants: it collects instances that nobody owns after half a
-/// minute, in rounds of ten seconds.
+/// How long the cloud may take to have what Karpenter wants. Instances that nobody owns are collected once they are half
+/// a minute old, in rounds of ten seconds by a Karpenter that has just started, and of two minutes by one that has run for
+/// some four: scenarios that depend on it start Karpenter anew.
 pub const SETTLED: Duration = Duration::from_secs(90);
 
 /// The most that a busy machine lengthens a time that is asserted.

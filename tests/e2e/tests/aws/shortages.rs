@@ -53,6 +53,7 @@ pub async fn one_short(stage: &Stage, machines: usize, instance_type: &'static s
 
 /// Instances that are taken back before DescribeInstances knows them, so that Karpenter believes them gone, end too.
 pub async fn taken_back_unseen(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    stage.restart_karpenter().await?;
     let policy = json!({"retry": {"inCheck": {"limit": 4, "base": "10m", "max": "10m"}}});
     let mut play = Play::start(stage, "unseen", instance_type, policy).await?;
     let lag = Rule::Lag(Duration::from_secs(20));
@@ -60,6 +61,8 @@ pub async fn taken_back_unseen(stage: &Stage, instance_type: &'static str) -> Re
     play.submit("train", 4, None).await?;
     let back = ["Provisioning", "WaitingReady", "RollingBack", "BackingOff"];
     play.steps(json!([{"until": {"job": "train", "wentThrough": back, "claims": 0}}])).await?;
+    let left = play.instances().await?.len();
+    ensure!(left == 3, "{left} instances ran once their NodeClaims were gone");
     play.audit(0).await?;
     play.end().await
 }
