@@ -299,7 +299,8 @@ proptest! {
     #[test]
     fn claims_are_made_in_provisioning_or_to_mend_and_only_what_nobody_wants_is_deleted(seen in observations()) {
         walk(&seen, |_, one, look, _| {
-            let late = matches!(one.reservation, Reservation::Held { standing: Standing::AdmittedPods, .. });
+            let let_go = |standing| matches!(standing, Standing::Admitted | Standing::AdmittedPods);
+            let late = matches!(one.reservation, Reservation::Held { standing, .. } if let_go(standing));
             for (journal, effect) in &look.effects {
                 match effect {
                     Effect::CreateClaims(slots) => {
