@@ -1,7 +1,9 @@
-//! Whether a plan gives nodes as a gang has them already: what is mended, and what another replica began, is planned again.
+//! Plans that give nodes as a gang has them already, or as were accepted: what is mended, and what another replica began,
+//! is planned again.
 
-use super::outcome::{Plan, Slot};
+use super::outcome::{self, Obstacle, ObstacleReason, Outcome, Plan, Slot};
 use super::resources;
+use super::tiers::Choice;
 use crate::api::NodeClaim;
 use crate::api::node_claim::Requirement;
 use crate::names;
@@ -41,6 +43,46 @@ impl Plan {
             }
         }
         is_found.then_some(self)
+    }
+}
+
+/// The way of the plan with this hash, which was at this place when it was accepted. Where none is left, what its place
+/// comes to now: that tells what changed. Nothing is told while it may be that of a NodePool that was just edited. `like`
+/// gives a plan the instance types of the nodes that there are already.
+pub(super) fn accepted(
+    choices: &[Choice],
+    place: u32,
+    hash: Option<&str>,
+    look: impl Fn(u32, &Choice) -> Result<Plan, Obstacle>,
+    like: impl Fn(Plan) -> Option<Plan>,
+) -> Outcome {
+    let is_it = |plan: &Plan| hash.is_none_or(|hash| plan.hash() == hash);
+    let mut ways: Vec<(u32, &Choice)> = (0..).zip(choices).collect();
+    ways.sort_by_key(|(index, _)| *index != place);
+    let (mut in_place, mut unseen) = (None, None);
+    for (index, choice) in ways {
+        match look(index, choice) {
+            Ok(plan) if is_it(&plan) => return Outcome::Provision(plan),
+            Err(obstacle) if obstacle.reason == ObstacleReason::NodePoolEdited => unseen = Some(obstacle),
+            found => {
+                let as_begun = found.as_ref().ok().and_then(|plan| like(plan.clone())).filter(is_it);
+                if let Some(plan) = as_begun {
+                    return Outcome::Provision(plan);
+                }
+                in_place = in_place.or(Some((choice.name.as_str(), found)));
+            }
+        }
+        if hash.is_none() {
+            break;
+        }
+    }
+    if let Some(obstacle) = unseen {
+        return Outcome::Wait(obstacle);
+    }
+    match in_place {
+        Some((_, Ok(plan))) => Outcome::Provision(plan),
+        Some((name, Err(obstacle))) => outcome::closed(&[(name, obstacle)]),
+        None => outcome::closed(&[]),
     }
 }
 

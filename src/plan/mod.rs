@@ -173,6 +173,8 @@ pub enum Ways<'a> {
         /// Hash of the plan that was accepted, by which it is found where NodePools that became ready or fell out
         /// of use have moved it. `None` where the nodes are of no one plan: the index alone counts.
         plan: Option<&'a str>,
+        /// A claim of each kind of nodes that the gang has already, by which it is found where prices have changed since.
+        begun: &'a [NodeClaim],
     },
     /// The one that gives nodes like these, which the gang has already: as one that was accepted. One claim of each kind does.
     Like(&'a [NodeClaim]),
@@ -237,8 +239,14 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
         let plan = way(cluster, request, &needs, choice)?;
         Ok(Plan { choice: index, choices: last.saturating_add(1), ..plan })
     };
+    let like = |plan: Plan, claims: &[NodeClaim]| {
+        let plan = plan.with_types_of(claims, needs.narrows())?;
+        Some(priced(cluster, request, plan))
+    };
     let first = match request.ways {
-        Ways::Accepted { choice, plan } => return accepted(&choices, choice.min(last), plan, look),
+        Ways::Accepted { choice, plan, begun } => {
+            return like::accepted(&choices, choice.min(last), plan, look, |plan| like(plan, begun));
+        }
         Ways::From(first) => first,
         Ways::Like(_) => 0,
     };
@@ -258,7 +266,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
                 }
                 let shortage = passed::shortage(cluster, &plan);
                 let next = match request.ways {
-                    Ways::Like(claims) => plan.with_types_of(claims, needs.narrows()),
+                    Ways::Like(claims) => like(plan, claims),
                     // What was seen to run out is tried again, and what Karpenter holds for out is not.
                     _ => Some(plan).filter(|_| shortage.as_ref().is_none_or(|s| s.told_until.is_none())),
                 };
@@ -281,38 +289,6 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
 /// Whether a moment is waited for what stands in the way, rather than another way looked for.
 fn is_awaited(cluster: &Cluster<'_>, obstacle: &Obstacle) -> bool {
     obstacle.reason == ObstacleReason::NodePoolEdited && cluster.edited == Edited::Awaited
-}
-
-/// The way of the plan with this hash, which was at this place when it was accepted. Where none is left, what its place
-/// comes to now: that tells what changed. Nothing is told while it may be that of a NodePool that was just edited.
-fn accepted(
-    choices: &[Choice],
-    place: u32,
-    hash: Option<&str>,
-    look: impl Fn(u32, &Choice) -> Result<Plan, Obstacle>,
-) -> Outcome {
-    let is_it = |plan: &Plan| hash.is_none_or(|hash| plan.hash() == hash);
-    let mut ways: Vec<(u32, &Choice)> = (0..).zip(choices).collect();
-    ways.sort_by_key(|(index, _)| *index != place);
-    let (mut in_place, mut unseen) = (None, None);
-    for (index, choice) in ways {
-        match look(index, choice) {
-            Ok(plan) if is_it(&plan) => return Outcome::Provision(plan),
-            Err(obstacle) if obstacle.reason == ObstacleReason::NodePoolEdited => unseen = Some(obstacle),
-            found => in_place = in_place.or(Some((choice.name.as_str(), found))),
-        }
-        if hash.is_none() {
-            break;
-        }
-    }
-    if let Some(obstacle) = unseen {
-        return Outcome::Wait(obstacle);
-    }
-    match in_place {
-        Some((_, Ok(plan))) => Outcome::Provision(plan),
-        Some((name, Err(obstacle))) => outcome::closed(&[(name, obstacle)]),
-        None => outcome::closed(&[]),
-    }
 }
 
 /// One way to get the nodes of a gang, looked at whatever the gates say.

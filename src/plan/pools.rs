@@ -354,7 +354,7 @@ mod tests {
         let mut world = world(&[("light", json!({})), ("heavy", json!({"spec": {"weight": 9}}))]);
         let hash = world.provisioned().hash();
         let again = |world: &World| {
-            let ways = crate::plan::Ways::Accepted { choice: 0, plan: Some(&hash) };
+            let ways = crate::plan::Ways::Accepted { choice: 0, plan: Some(&hash), begun: &[] };
             crate::plan::plan(&world.cluster(), &Request { ways, ..world.request() })
         };
         let unseen = edited(&[("Ready", "True", 1)]);

@@ -357,12 +357,11 @@ mod tests {
         let mut world = two_tiers();
         world.short = short(&world.provisioned());
         let on_demand = world.provisioned();
-        world.ways = Ways::Accepted { choice: 0, plan: None };
+        world.ways = Ways::Accepted { choice: 0, plan: None, begun: &[] };
         assert_eq!(world.provisioned().tier, 0);
         let world = two_tiers();
-        let begun = (*on_demand.slots[0].template).clone();
-        let request =
-            crate::plan::Request { ways: Ways::Like(std::slice::from_ref(&begun)), ..world.request() };
+        let begun = [(*on_demand.slots[0].template).clone()];
+        let request = crate::plan::Request { ways: Ways::Like(&begun), ..world.request() };
         let Outcome::Provision(plan) = crate::plan::plan(&world.cluster(), &request) else {
             panic!("no plan")
         };
@@ -419,7 +418,7 @@ mod tests {
             assert_eq!(shown(&light), ("light".to_owned(), was));
             let hash = light.hash();
             let found = |world: &World| {
-                let ways = Ways::Accepted { choice: was.0, plan: Some(&hash) };
+                let ways = Ways::Accepted { choice: was.0, plan: Some(&hash), begun: &[] };
                 let request = crate::plan::Request { ways, ..world.request() };
                 match crate::plan::plan(&world.cluster(), &request) {
                     Outcome::Provision(plan) => plan,

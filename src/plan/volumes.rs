@@ -423,12 +423,9 @@ mod tests {
     #[test]
     fn node_of_a_begun_gang_is_replaced_in_the_zone_its_volume_was_bound_to() {
         let anywhere = json!({"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer"});
-        let begun = (*unbound(anywhere).provisioned().slots[0].template).clone();
+        let begun = [(*unbound(anywhere).provisioned().slots[0].template).clone()];
         let now = bound(&json!([term(EBS, &["b"])]));
-        let request = super::super::Request {
-            ways: super::super::Ways::Like(std::slice::from_ref(&begun)),
-            ..now.request()
-        };
+        let request = super::super::Request { ways: super::super::Ways::Like(&begun), ..now.request() };
         let Outcome::Provision(plan) = super::super::plan(&now.cluster(), &request) else {
             panic!("no plan")
         };

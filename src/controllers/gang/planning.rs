@@ -46,7 +46,8 @@ impl Gang<'_> {
         let begun = self.begun();
         let ways = match (&self.journal.state, pages.accepted(&self.id)) {
             (State::Provisioning, Some(accepted)) => {
-                Ways::Accepted { choice: accepted.choice, plan: self.journal.memory.plan.as_deref() }
+                let plan = self.journal.memory.plan.as_deref();
+                Ways::Accepted { choice: accepted.choice, plan, begun: &begun }
             }
             // What is mended stays what it was, on whatever tier.
             (State::Provisioning | State::Approved, _) if !mixed && !begun.is_empty() => Ways::Like(&begun),
@@ -69,20 +70,10 @@ impl Gang<'_> {
         };
         let awaited = pages.awaits_others(self.context.now());
         let short = goes_on.then(|| pages.short(self.context.now()));
-        let mut plan_by = |ways, workload, known| {
-            plans::outcome(self.context, &Request { workload, ways, ..request }, &self.id, pages, known)
+        let mut plan = |workload, known| {
+            plans::outcome(self.context, &Request { workload, ..request }, &self.id, pages, known)
         };
-        let mut now = plan_by(ways, workload, known);
-        if matches!(ways, Ways::Accepted { plan: Some(_), .. })
-            && !begun.is_empty()
-            && !self.is_begun_with(&now)
-        {
-            // Another replica accepted it, by prices that are not known here.
-            now = Some(plan_by(Ways::Like(&begun), workload, known))
-                .filter(|like| self.is_begun_with(like))
-                .unwrap_or(now);
-        }
-        let mut plan = |workload, known| plan_by(ways, workload, known);
+        let mut now = plan(workload, known);
         if let Outcome::Wait(obstacle) = &mut now
             && (obstacle.reason, edited) == (ObstacleReason::NodePoolEdited, Edited::Awaited)
         {

@@ -102,7 +102,7 @@ mod tests {
     fn a_node_pool_that_fell_out_of_use_takes_no_more_nodes_although_it_was_accepted() {
         let mut world = world(&[("Ready", "False")]);
         world.policy.node_class_gate = parameters::Gate::Off;
-        world.ways = crate::plan::Ways::Accepted { choice: 0, plan: None };
+        world.ways = crate::plan::Ways::Accepted { choice: 0, plan: None, begun: &[] };
         assert_eq!(world.obstacle().0, ObstacleReason::NodePoolNotReady);
     }
 }

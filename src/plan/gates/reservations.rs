@@ -404,7 +404,7 @@ mod tests {
         let first = world.provisioned();
         world.now = "2026-12-01T03:59:00Z".parse().unwrap();
         world.claims = vec![launched("cr-1")];
-        world.ways = Ways::Accepted { choice: 0, plan: None };
+        world.ways = Ways::Accepted { choice: 0, plan: None, begun: &[] };
         assert_eq!(world.provisioned().hash(), first.hash());
     }
 
