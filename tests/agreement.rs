@@ -13,7 +13,7 @@ mod page;
 #[path = "gangs/world.rs"]
 mod world;
 
-use page::served;
+use page::{offer, served};
 use proptest::prelude::*;
 use proptest::sample::select;
 use serde_json::{Value, json};
@@ -154,19 +154,16 @@ fn file(text: &str) -> tempfile::NamedTempFile {
 
 /// What Karpenter's metrics say where this capacity type is sold out in this zone.
 fn page((kind, zone): (&str, &str)) -> String {
-    let mut lines = Vec::new();
+    let mut page = String::new();
     for name in ["g5.4xlarge", "p4d.24xlarge"] {
         for (k, z) in
             ["spot", "on-demand"].into_iter().flat_map(|k| ["us-east-1a", "us-east-1b"].map(|z| (k, z)))
         {
             let available = u8::from((k, z) != (kind, zone));
-            let labels = format!("{{instance_type=\"{name}\",capacity_type=\"{k}\",zone=\"{z}\"}}");
-            lines.push(format!(
-                "karpenter_cloudprovider_instance_type_offering_available{labels} {available}\n"
-            ));
+            page += &offer("available", [name, k, z], available);
         }
     }
-    lines.concat()
+    page
 }
 
 /// What the command says of the cluster as it stands.

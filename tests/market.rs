@@ -7,18 +7,18 @@ mod page;
 #[path = "gangs/world.rs"]
 mod world;
 
-use page::Served;
+use page::{Served, offer, priced};
 use serde_json::{Value, json};
 use setu::app::market::follow;
 use setu::clock::Clock;
 use setu::cluster::page::Page;
+use setu::names;
 use setu::plan::catalogue;
 use setu::plan::market::Market;
 use setu::policy::PolicyFile;
 use setu::sim::api::kinds;
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::denials::Denial;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -29,13 +29,9 @@ const PERIOD: Duration = Duration::from_mins(1);
 
 /// The page where this much is told of one offering; an empty one where nothing is.
 fn page_of(available: Option<u8>) -> String {
-    let line = |value| {
-        format!(
-            "karpenter_cloudprovider_instance_type_offering_available{{instance_type=\"p5.48xlarge\",zone=\"us-east-1a\",\
-             capacity_type=\"spot\"}} {value}\n"
-        )
-    };
-    available.map(line).unwrap_or_default()
+    available
+        .map(|value| offer("available", ["p5.48xlarge", "spot", "us-east-1a"], value))
+        .unwrap_or_default()
 }
 
 /// The next read, or later ones, come at once.
@@ -78,14 +74,12 @@ async fn what_the_page_said_counts_on_while_it_cannot_be_read_and_until_it_says_
 
 /// Has Karpenter's metrics say that half of EC2's types of families m cost a hundred times as much as the others, all but m5.
 fn dear(setu: &Setu, nth: usize) {
-    let mut page = String::new();
-    let names = catalogue::of("karpenter.k8s.aws").unwrap().names();
-    for (place, name) in names.filter(|name| name.starts_with('m')).enumerate() {
+    let names = catalogue::of("karpenter.k8s.aws").unwrap().names().filter(|name| name.starts_with('m'));
+    let of_type = |(place, name): (usize, &str)| {
         let price = if name.starts_with("m5.") || place % 2 == nth { 1 } else { 100 };
-        let labels = format!("{{capacity_type=\"on-demand\",instance_type=\"{name}\",zone=\"us-east-1a\"}}");
-        let metric = "karpenter_cloudprovider_instance_type_offering";
-        writeln!(page, "{metric}_available{labels} 1\n{metric}_price_estimate{labels} {price}").unwrap();
-    }
+        priced([name, "on-demand", "us-east-1a"], price)
+    };
+    let page: String = names.enumerate().map(of_type).collect();
     setu.context.take_market(Market::read(&page, setu.context.now()).unwrap());
 }
 
@@ -129,7 +123,7 @@ async fn new_leader_completes_a_gang_as_it_was_begun_after_prices_have_changed()
     tokio::time::sleep(Duration::from_mins(3)).await;
     assert!(world::is(&admin.list(&kinds::WORKLOAD)[0], "Admitted"), "{:#}", admin.list(&kinds::WORKLOAD)[0]);
     let asked = claims().into_iter().map(|claim| {
-        let attempt = claim["metadata"]["labels"]["setu.kueue.x-k8s.io/attempt"].clone();
+        let attempt = claim["metadata"]["labels"][names::ATTEMPT].clone();
         (attempt, claim["spec"]["requirements"].clone())
     });
     let asked: Vec<(Value, Value)> = asked.collect();

@@ -7,7 +7,7 @@ mod page;
 #[path = "gangs/world.rs"]
 mod world;
 
-use page::served;
+use page::{priced, served};
 use serde_json::{Value, json};
 use setu::sim::api::kinds;
 use setu::sim::cluster::Start;
@@ -85,15 +85,8 @@ async fn nodes_cost_what_the_policy_of_their_check_says_and_it_is_said_how_much_
     assert_eq!((&entry[0]["costPerHour"], &entry[0]["currency"]), (&json!("6"), &json!("EUR")));
     admin.merge(&kinds::PROVISIONING_PARAMETERS, "", ID, &json!({"spec": {"gates": null}})).unwrap();
     costs(at, &[], "3.25 USD", "list prices").await;
-    let offer = |metric: &str, value: &str| {
-        let line = |zone: &str| {
-            let labels =
-                format!("{{instance_type=\"g5.4xlarge\",capacity_type=\"on-demand\",zone=\"{zone}\"}}");
-            format!("karpenter_cloudprovider_instance_type_offering_{metric}{labels} {value}\n")
-        };
-        ["us-east-1a", "us-east-1b"].map(line).concat()
-    };
-    let live = served(offer("available", "1") + &offer("price_estimate", "2"));
+    let in_zone = |zone: &str| priced(["g5.4xlarge", "on-demand", zone], 2);
+    let live = served(["us-east-1a", "us-east-1b"].map(in_zone).concat());
     costs(at, &["--karpenter-metrics", &live], "4 USD", "Karpenter's metrics").await;
     let broken = served("<html>".to_owned());
     costs(at, &["--karpenter-metrics", &broken], "3.25 USD", "list prices").await;

@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, clippy::indexing_slicing, reason = "a test may panic")]
 
+#[path = "gangs/page.rs"]
+mod page;
 #[path = "gangs/world.rs"]
 mod world;
 
+use page::priced;
 use serde_json::{Value, json};
 use setu::plan::market::Market;
 use setu::sim::api::{User, kinds};
@@ -102,13 +105,7 @@ impl Stage {
 
     /// Has Karpenter's metrics say that a node costs this an hour.
     fn price(&self, price: &str) {
-        let of = |metric: &str, value: &str| {
-            format!(
-                "karpenter_cloudprovider_instance_type_offering_{metric}{{capacity_type=\"on-demand\",\
-                 instance_type=\"g5.4xlarge\",zone=\"test-zone-a\"}} {value}\n"
-            )
-        };
-        let page = of("available", "1") + &of("price_estimate", price);
+        let page = priced(["g5.4xlarge", "on-demand", "test-zone-a"], price);
         self.setu.context.take_market(Market::read(&page, self.cluster.clock.now()).unwrap());
     }
 

@@ -1,11 +1,25 @@
-//! A page over HTTP, in the place of Karpenter's metrics.
+//! A page in the place of Karpenter's metrics: what it says, and where it is served.
 
 #![allow(dead_code, reason = "each test takes what it needs")]
 
+use std::fmt::Display;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+
+/// A line on an offering: `available` or `price_estimate` of an instance type, capacity type and zone.
+pub fn offer(metric: &str, [instance_type, kind, zone]: [&str; 3], value: impl Display) -> String {
+    format!(
+        "karpenter_cloudprovider_instance_type_offering_{metric}{{instance_type=\"{instance_type}\",\
+         capacity_type=\"{kind}\",zone=\"{zone}\"}} {value}\n"
+    )
+}
+
+/// The lines on an offering that is there at this price.
+pub fn priced(of: [&str; 3], price: impl Display) -> String {
+    offer("available", of, 1) + &offer("price_estimate", of, price)
+}
 
 /// A page that says what stands in it, and how often it was asked for.
 #[derive(Clone, Default)]
