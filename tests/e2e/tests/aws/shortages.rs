@@ -56,13 +56,15 @@ pub async fn taken_back_unseen(stage: &Stage, instance_type: &'static str) -> Re
     stage.restart_karpenter().await?;
     let policy = json!({"retry": {"inCheck": {"limit": 4, "base": "10m", "max": "10m"}}});
     let mut play = Play::start(stage, "unseen", instance_type, policy).await?;
-    let lag = Rule::Lag(Duration::from_secs(20));
+    // Until the rules end, and never before Karpenter asks.
+    let lag = Rule::Lag(Duration::from_mins(10));
     play.cloud.rules(vec![Rule::Room(Offerings::of(instance_type), 3), lag]);
     play.submit("train", 4, None).await?;
     let back = ["Provisioning", "WaitingReady", "RollingBack", "BackingOff"];
     play.steps(json!([{"until": {"job": "train", "wentThrough": back, "claims": 0}}])).await?;
     let left = play.instances().await?.len();
     ensure!(left == 3, "{left} instances ran once their NodeClaims were gone");
+    play.cloud.rules(Vec::new());
     play.audit(0).await?;
     play.end().await
 }
