@@ -355,9 +355,14 @@ impl LedgerPages {
         })
     }
 
-    /// Notes the shape of a node that was seen. Returns whether nothing was known of its type in its NodePool.
-    pub fn learn(&mut self, shape: Shape) -> bool {
-        self.sightings.note(shape)
+    /// Notes the shape of a node that was seen, or of one that is expected. Returns whether more is known of its type than before.
+    pub fn learn(&mut self, shape: Shape, now: Timestamp) -> bool {
+        self.sightings.note(shape, now)
+    }
+
+    /// A claim that was seen is gone.
+    pub fn unlearn_claim(&mut self, claim: &str, now: Timestamp) {
+        self.sightings.forget_claim(claim, now);
     }
 
     /// A node that was seen is gone.
@@ -512,8 +517,11 @@ mod tests {
             labels: BTreeMap::new(),
             node_pool: "gpu".into(),
             nodes: 1,
-            hides_accelerator: false,
-            source: crate::plan::source::Source::Policy,
+            accelerators: crate::plan::shapes::Accelerators::Told,
+            source: crate::plan::source::Source::Node {
+                name: instance_type.into(),
+                seen: Timestamp::UNIX_EPOCH,
+            },
         };
         let now = Timestamp::UNIX_EPOCH;
         let mut pages = LedgerPages::default();
@@ -521,7 +529,7 @@ mod tests {
         pages.enter("b", "ns/lq", None, &plan("p5"), now);
         let shapes = |pages: &LedgerPages, gang| pages.frozen(gang).unwrap().shapes;
         assert!(Arc::ptr_eq(&shapes(&pages, "a"), &shapes(&pages, "b")));
-        pages.learn(shape("p5"));
+        pages.learn(shape("p5"), now);
         pages.enter("c", "ns/lq", None, &plan("p5"), now);
         assert_eq!(pages.accepted("a").unwrap().settled.as_deref(), Some("r1"));
         pages.strike("a");

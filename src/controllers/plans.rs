@@ -134,8 +134,8 @@ pub fn outcome(
     let workload = request.workload;
     let now = context.now();
     for claim in known.claims {
-        if let Some(shape) = Shape::of_claim(claim, now)
-            && pages.learn(shape)
+        if let Some(shape) = Shape::of_claim(claim)
+            && pages.learn(shape, now)
         {
             context.count_better_offer();
         }

@@ -15,13 +15,20 @@ impl Context {
     /// A NodeClaim was touched: note it, and look at its Workload and at the claim itself.
     pub fn claim_touched(&self, claim: &NodeClaim) {
         let known = self.stores.claims.glimpse(&ObjectRef::from_obj(claim));
-        if known.is_some_and(|k| claim.uid().is_some_and(|uid| k.uid == uid) && k.phase != Phase::Deleting) {
+        if known
+            .as_ref()
+            .is_some_and(|k| claim.uid().is_some_and(|uid| k.uid == uid) && k.phase != Phase::Deleting)
+        {
             self.necrology.lives(claim, self.now());
         } else {
             self.necrology.saw(claim, self.now());
         }
         self.measure(claim);
-        self.learn_shape(claim);
+        if known.is_none() {
+            self.of_gangs.ledger.open().unlearn_claim(&claim.name_any(), self.now());
+        } else if let Some(shape) = Shape::of_claim(claim) {
+            self.learn(shape);
+        }
         if let Some(workload) = workload_of(claim) {
             self.wake_workload(workload);
         }
@@ -41,16 +48,10 @@ impl Context {
         }
     }
 
-    fn learn_shape(&self, claim: &NodeClaim) {
-        if let Some(shape) = Shape::of_claim(claim, self.now()) {
-            self.learn(shape);
-        }
-    }
-
-    /// Notes a shape. A gang may wait for the amounts of a type of which nothing was known.
+    /// Notes a shape. A gang may wait for a type of which more is known now.
     fn learn(&self, shape: Shape) {
-        let is_new = self.of_gangs.ledger.open().learn(shape);
-        if is_new {
+        let is_more = self.of_gangs.ledger.open().learn(shape, self.now());
+        if is_more {
             self.count_better_offer();
             self.next_turn();
         }

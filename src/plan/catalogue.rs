@@ -14,7 +14,7 @@
 mod capacity;
 
 use super::requirements::{Requirements, Values};
-use super::shapes::{ACCELERATOR_NAMES, Shape, is_of_machine};
+use super::shapes::{ACCELERATOR_NAMES, Accelerators, Shape, is_of_machine};
 use super::source::Source;
 use crate::api::amount::Price;
 use crate::api::pod::ResourceList;
@@ -312,7 +312,7 @@ impl From<Raw<'_>> for Catalogue {
                 labels: of_accelerators(&t.labels),
                 node_pool: String::new(),
                 nodes: 0,
-                hides_accelerator: t.accelerator,
+                accelerators: if t.accelerator { Accelerators::Some } else { Accelerators::Told },
                 source: Source::Catalogue { date: Arc::clone(&date) },
             }),
             labels: t.labels.into_iter().map(&mut shared).collect(),

@@ -131,10 +131,16 @@ struct Wanted<'r> {
 }
 
 impl Wanted<'_> {
-    /// The capacity types that are possible.
-    fn kinds(&self) -> BTreeSet<String> {
-        let listed = self.requirements.get(names::CAPACITY_TYPE).and_then(|v| v.listed()).cloned();
-        listed.unwrap_or_else(|| BTreeSet::from([ON_DEMAND.to_owned()]))
+    /// The capacity types that are possible, and whether that is on-demand among others as none is named.
+    fn kinds(&self) -> (BTreeSet<String>, bool) {
+        let asked = self.requirements.get(names::CAPACITY_TYPE);
+        if let Some(listed) = asked.and_then(Values::listed) {
+            return (listed.clone(), false);
+        }
+        let allowed = |kind: &&str| asked.is_none_or(|asked| asked.allows(kind));
+        let kinds: BTreeSet<String> = KINDS.into_iter().filter(allowed).map(str::to_owned).collect();
+        let is_open = kinds.contains(ON_DEMAND);
+        (kinds, is_open)
     }
 
     /// The region, or that of a zone.
@@ -303,12 +309,20 @@ impl Prices<'_> {
         instance_type: &str,
         wanted: &Wanted<'_>,
     ) -> impl Iterator<Item = Result<Range, Unpriced>> {
-        wanted.kinds().into_iter().map(move |kind| {
+        let (kinds, is_open) = wanted.kinds();
+        // What is bought on demand bounds the others, so only that is missed where nobody says what is bought.
+        let is_missed = move |kind: &str| !is_open || kind == ON_DEMAND;
+        kinds.into_iter().filter_map(move |kind| {
             let range = self.range(instance_type, &kind, wanted).filter(|range| range.of != Region::Wrong);
-            range.ok_or_else(|| {
-                let region = catalogue::of(wanted.group).and_then(|_| wanted.region());
-                Unpriced::Type(instance_type.to_owned(), kind, region.map(str::to_owned))
-            })
+            match range {
+                Some(range) => Some(Ok(range)),
+                None if is_missed(&kind) => {
+                    let region = catalogue::of(wanted.group).and_then(|_| wanted.region());
+                    let region = region.map(str::to_owned);
+                    Some(Err(Unpriced::Type(instance_type.to_owned(), kind, region)))
+                }
+                None => None,
+            }
         })
     }
 
@@ -324,10 +338,8 @@ impl Prices<'_> {
         // Where one of the offerings has no price, the others' say nothing of it.
         let told = |kind: &str| -> Option<Range> {
             let market = self.market?;
-            let prices: Option<Vec<Price>> = market.prices(instance_type, kind, allowed).collect();
-            let prices = prices?;
-            let source = Source::Metrics { read: market.seen };
-            Some(right(prices.iter().copied().min()?, prices.iter().copied().max()?, source))
+            let (least, most) = market.prices(instance_type, kind, allowed)?;
+            Some(right(least, most, Source::Metrics { read: market.seen }))
         };
         let of_catalogue = || {
             let catalogue = catalogue::of(wanted.group)?;
@@ -523,6 +535,20 @@ karpenter_cloudprovider_instance_type_offering_price_estimate{instance_type="p5.
             let prices = Prices { budget: &budget, market: Some(&market) };
             assert_eq!(prices.spread(&claim).dearest().unwrap().to_string(), price);
         }
+    }
+
+    #[test]
+    fn a_node_that_may_be_spot_as_nobody_names_a_capacity_type_is_reckoned_without_the_factor_on_its_type() {
+        let budget = json!({"multiplier": {"p5.48xlarge": "0.5"}});
+        let budget: Budget = serde_json::from_value(budget).unwrap();
+        let prices = Prices { budget: &budget, market: None };
+        let dearest = |requirements: &Requirements| {
+            prices.dearest_of("p5.48xlarge", requirements, "karpenter.k8s.aws").unwrap().to_string()
+        };
+        let mut requirements = Requirements::default();
+        assert_eq!(dearest(&requirements), "55.04");
+        requirements.add(names::CAPACITY_TYPE, &Values::one(ON_DEMAND)).unwrap();
+        assert_eq!(dearest(&requirements), "27.52");
     }
 
     #[test]

@@ -150,18 +150,24 @@ impl Market {
         self.offers == other.offers && self.sizes == other.sizes
     }
 
-    /// Prices an hour of an instance type of this capacity type, in the zones that are allowed; none for an offering that may
-    /// be had and of which no price is told.
-    pub fn prices<'m>(
-        &'m self,
-        instance_type: &'m str,
-        capacity_type: &'m str,
-        allowed: impl Fn(&str) -> bool + 'm,
-    ) -> impl Iterator<Item = Option<Price>> + 'm {
-        self.of_type(instance_type)
-            .filter(move |((_, zone, kind), _)| kind == capacity_type && allowed(zone))
+    /// The lowest and the highest price an hour of an instance type of this capacity type, in the zones that are allowed. What is
+    /// out of capacity is not the cheapest as long as others may be had, but may be the dearest, as it comes back. None where
+    /// an offering that may be had has no price.
+    pub fn prices(
+        &self,
+        instance_type: &str,
+        capacity_type: &str,
+        allowed: impl Fn(&str) -> bool,
+    ) -> Option<(Price, Price)> {
+        let offers = self
+            .of_type(instance_type)
+            .filter(|((_, zone, kind), _)| kind == capacity_type && allowed(zone))
             .filter(|(_, offer)| offer.price.is_some() || offer.available != Some(false))
-            .map(|(_, offer)| offer.price)
+            .map(|(_, offer)| Some((offer.available != Some(false), offer.price?)));
+        let offers: Vec<(bool, Price)> = offers.collect::<Option<_>>()?;
+        let to_be_had = offers.iter().filter(|(available, _)| *available).map(|(_, price)| *price).min();
+        let all = || offers.iter().map(|(_, price)| *price);
+        Some((to_be_had.or_else(|| all().min())?, all().max()?))
     }
 }
 
@@ -216,6 +222,7 @@ fn quoted(text: &str) -> Option<(String, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::fixtures::{market as market_of, offer};
 
     const PAGE: &str = r#"# HELP karpenter_cloudprovider_instance_type_offering_available whether
 # TYPE karpenter_cloudprovider_instance_type_offering_available gauge
@@ -248,13 +255,28 @@ go_goroutines 12
 
     #[test]
     fn prices_are_read_and_absurd_ones_left_out() {
-        let prices = |kind: &str| -> Vec<String> {
-            market().prices("p5.48xlarge", kind, |_| true).flatten().map(|p| p.to_string()).collect()
+        let most =
+            |kind: &str| market().prices("p5.48xlarge", kind, |_| true).map(|(_, most)| most.to_string());
+        assert_eq!(most("on-demand").as_deref(), Some("98.32"));
+        assert_eq!(most("spot"), None);
+        assert_eq!(market().prices("p5.48xlarge", "on-demand", |zone| zone == "a"), None);
+        assert_eq!(market().prices("p5", "on-demand", |_| true), None);
+    }
+
+    #[test]
+    fn what_is_out_of_capacity_is_not_the_cheapest_but_may_be_the_dearest() {
+        let prices = |out: [&str; 2]| {
+            let of = |(zone, price): (&'static str, u8)| {
+                let place = ["m5.large", "spot", zone];
+                offer("available", place, u8::from(!out.contains(&zone)))
+                    + &offer("price_estimate", place, price)
+            };
+            let page: String = [("a", 1), ("b", 2), ("c", 3)].map(of).concat();
+            let (least, most) = market_of(&page).prices("m5.large", "spot", |zone| zone != "d").unwrap();
+            [least, most].map(|price| price.to_string())
         };
-        assert_eq!(prices("on-demand"), ["98.32"]);
-        assert!(prices("spot").is_empty());
-        assert_eq!(market().prices("p5.48xlarge", "on-demand", |zone| zone == "a").count(), 0);
-        assert_eq!(market().prices("p5", "on-demand", |_| true).count(), 0);
+        assert_eq!(prices(["a", "c"]), ["2", "3"]);
+        assert_eq!(prices(["", ""]), ["1", "3"]);
     }
 
     #[test]
@@ -267,8 +289,8 @@ go_goroutines 12
                 "{PRICE}{{capacity_type=\"reserved\",instance_type=\"p5.48xlarge\",zone=\"b\"}} 9.8e-06\n"
             );
         let market = Market::read(&page, Timestamp::UNIX_EPOCH).unwrap();
-        let of = |kind| market.prices("p5.48xlarge", kind, |_| true).collect::<Vec<_>>();
-        assert_eq!((of("reserved"), of("on-demand").len()), (vec![None], 1));
+        let of = |kind| market.prices("p5.48xlarge", kind, |_| true);
+        assert_eq!((of("reserved"), of("on-demand").is_some()), (None, true));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::cost::Cost;
 use super::gates::{Gate, Report};
 use super::offering::{Offering, is_short};
 use super::passed::PassedOver;
-use super::shapes::Shape;
+use super::shapes::{Shape, Untold};
 use crate::api::NodeClaim;
 use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
@@ -233,8 +233,8 @@ pub struct Most {
     pub or_more: bool,
     /// The device of which it cannot have more even so: its requirements say how many there are.
     pub counted: Option<String>,
-    /// Resources of every node of which a type that it may be of does not tell how much it has.
-    pub untold: BTreeSet<String>,
+    /// What a type that it may be of does not tell how much it has of.
+    pub untold: BTreeSet<Untold>,
 }
 
 /// Pods of one pod set on one node.

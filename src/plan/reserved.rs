@@ -1,6 +1,7 @@
 //! What a gang that was planned is about to take from each NodePool, which counts for others before its nodes exist.
 
 use super::outcome::Plan;
+use super::shapes::Untold;
 use super::{reservations, resources};
 use crate::api::pod::ResourceList;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,8 +21,8 @@ pub struct Reservation {
     pub or_more: u32,
     /// The devices of which these cannot have more even so.
     pub counted: BTreeSet<String>,
-    /// Resources of every node of which nobody tells how much some of these have.
-    pub untold: BTreeSet<String>,
+    /// What nobody tells how much some of these have of.
+    pub untold: BTreeSet<Untold>,
     /// Nodes by the ids of the capacity reservations that they may be launched into, without those that need none.
     pub drawn: BTreeMap<BTreeSet<String>, u32>,
 }

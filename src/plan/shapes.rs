@@ -54,11 +54,42 @@ pub struct Shape {
     /// How many Nodes have shown it.
     #[serde(skip)]
     pub nodes: u32,
-    /// Whether it has accelerators of which neither its labels nor its resources tell.
+    /// What is known of its accelerators.
     #[serde(skip)]
-    pub hides_accelerator: bool,
+    pub accelerators: Accelerators,
     /// Where this is known from.
     pub source: Source,
+}
+
+/// What is known of the accelerators of an instance type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accelerators {
+    /// Its labels and resources tell what it has.
+    #[default]
+    Told,
+    /// It has some, and nobody says how many.
+    Some,
+    /// Nobody says whether it has any.
+    Unknown,
+}
+
+/// What is not known of the resources of an instance type.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Untold {
+    /// How much it has of a resource that every node has.
+    Resource(&'static str),
+    /// How many accelerators it has, of any kind.
+    Accelerators,
+}
+
+impl Untold {
+    /// Whether it is not known how much there is of a resource.
+    pub fn covers(&self, resource: &str) -> bool {
+        match self {
+            Self::Resource(key) => *key == resource,
+            Self::Accelerators => resources::is_accelerator(resource),
+        }
+    }
 }
 
 impl Shape {
@@ -73,17 +104,25 @@ impl Shape {
         shown.then(seen).flatten()
     }
 
-    /// What the provider expects of a NodeClaim's instance type, with a margin for what it cannot know.
-    pub fn of_claim(claim: &NodeClaim, seen: Timestamp) -> Option<Self> {
+    /// What the provider expects of a NodeClaim's instance type.
+    pub fn of_claim(claim: &NodeClaim) -> Option<Self> {
         let labels = claim.metadata.labels.as_ref()?;
-        let source = Source::NodeClaim { name: claim.metadata.name.clone()?, seen };
-        let mut allocatable = claim.status.as_ref()?.allocatable.clone();
+        let created = claim.metadata.creation_timestamp.as_ref().map_or(Timestamp::UNIX_EPOCH, |at| at.0);
+        let source = Source::NodeClaim { name: claim.metadata.name.clone()?, seen: created };
+        let status = claim.status.as_ref()?;
+        let shape = Self::seen(labels, &status.allocatable, source);
+        shape.map(|shape| Self { capacity: status.capacity.clone(), ..shape })
+    }
+
+    /// What is expected, with a margin for what the provider cannot know.
+    #[must_use]
+    pub fn with_margin(&self) -> Self {
+        let mut allocatable = self.allocatable.clone();
         let memory = resources::amount(&allocatable, "memory");
         if allocatable.contains_key("memory") {
             allocatable.insert("memory".to_owned(), memory.minus(memory.part(ESTIMATE_MARGIN)).into());
         }
-        let capacity = claim.status.as_ref()?.capacity.clone();
-        Self::seen(labels, &allocatable, source).map(|shape| Self { capacity, ..shape })
+        Self { allocatable, ..self.clone() }
     }
 
     /// What a node counts with in the limits of its NodePool, as Karpenter counts.
@@ -91,11 +130,13 @@ impl Shape {
         resources::max(&self.allocatable, &self.capacity)
     }
 
-    /// What every node has and of which this does not say how much: limits that name it cannot be kept by it.
-    pub fn untold(&self) -> impl Iterator<Item = &'static str> {
-        OF_EVERY_NODE
-            .into_iter()
-            .filter(|key| !self.allocatable.contains_key(*key) && !self.capacity.contains_key(*key))
+    /// What it does not say how much it has of: limits that name it cannot be kept by it.
+    pub fn untold(&self) -> impl Iterator<Item = Untold> {
+        let told = || self.allocatable.keys().chain(self.capacity.keys());
+        let missing = OF_EVERY_NODE.into_iter().filter(move |key| !told().any(|told| told == key));
+        let hides =
+            self.accelerators != Accelerators::Told && !told().any(|key| resources::is_accelerator(key));
+        missing.map(Untold::Resource).chain(hides.then_some(Untold::Accelerators))
     }
 
     fn seen(labels: &BTreeMap<String, String>, allocatable: &ResourceList, source: Source) -> Option<Self> {
@@ -114,7 +155,7 @@ impl Shape {
             labels,
             node_pool,
             nodes: 0,
-            hides_accelerator: false,
+            accelerators: Accelerators::Told,
             source,
         })
     }
@@ -128,13 +169,18 @@ impl Shape {
         Self { allocatable, capacity, ..other.clone() }
     }
 
-    /// The same with no less of a device that it has than `expected` has.
+    /// What nodes have shown, with no more than `expected` has. What one node alone lacks of its devices may be out of order, or
+    /// not there yet.
     #[must_use]
-    pub fn with_devices_of(mut self, expected: &Self) -> Self {
-        let expected = devices(&expected.allocatable);
-        let known = expected.into_iter().filter(|(key, _)| self.allocatable.contains_key(key)).collect();
-        self.allocatable = resources::max(&self.allocatable, &known);
-        self
+    pub fn within(mut self, expected: &Self) -> Self {
+        let devices = devices(&expected.allocatable);
+        if self.nodes < 2 {
+            self.allocatable = resources::max(&self.allocatable, &devices);
+        }
+        let capacity = expected.capacity.clone();
+        let expected = expected.allocatable.iter().filter(|(key, _)| self.allocatable.contains_key(*key));
+        let expected: ResourceList = expected.map(|(key, amount)| (key.clone(), amount.clone())).collect();
+        Self { allocatable: resources::min(&self.allocatable, &expected), capacity, ..self }
     }
 
     /// Whether Nodes have shown it, rather than somebody said so.
@@ -145,8 +191,9 @@ impl Shape {
     /// Whether it has accelerators, or a part of one.
     pub fn has_accelerator(&self) -> bool {
         let is_one = |key: &String| ACCELERATOR_NAMES.contains(&key.as_str());
-        self.hides_accelerator
+        self.accelerators == Accelerators::Some
             || resources::has_accelerator(&self.allocatable)
+            || resources::has_accelerator(&self.capacity)
             || self.labels.keys().any(is_one)
     }
 
@@ -180,6 +227,15 @@ impl Shape {
                 }
             })
     }
+}
+
+/// What nodes of a NodePool have of a type of which only those of others have shown something: the least of that and what the
+/// catalogue lists, but the devices that it lists, as each NodePool shares them in its own way.
+fn by_others(shown: &ResourceList, listed: &ResourceList) -> ResourceList {
+    let mut least = resources::min(shown, listed);
+    least.retain(|key, _| !resources::is_device(key));
+    least.extend(devices(listed));
+    least
 }
 
 fn devices(list: &ResourceList) -> ResourceList {
@@ -252,8 +308,8 @@ pub struct Sources<'a> {
 }
 
 /// One shape for each type, as nodes of a NodePool have it: what its own have shown, or else the least that is
-/// known of those of the others and expected of its own.
-fn of_pool(learnt: &[Shape], node_pool: &str) -> Vec<Shape> {
+/// known of those of the others, listed in the catalogue and expected of its own.
+fn of_pool(learnt: &[Shape], node_pool: &str, catalogue: Option<&Catalogue>) -> Vec<Shape> {
     let types: BTreeSet<&str> = learnt.iter().map(|shape| shape.instance_type.as_str()).collect();
     let least = |a: Shape, b: &Shape| Shape {
         allocatable: resources::min(&a.allocatable, &b.allocatable),
@@ -272,7 +328,11 @@ fn of_pool(learnt: &[Shape], node_pool: &str) -> Vec<Shape> {
         let counts = |shape: &&Shape| !any_shown || is_own(shape);
         let mut counted = shown.into_iter().chain(expected.into_iter().filter(counts));
         let first = counted.next()?.clone();
-        Some(counted.fold(first, least))
+        let mut known = counted.fold(first, least);
+        if let Some(listed) = catalogue.and_then(|c| c.get(instance_type)).filter(|_| any_shown) {
+            known.allocatable = by_others(&known.allocatable, &listed.shape.allocatable);
+        }
+        Some(known)
     };
     types.into_iter().filter_map(of_type).collect()
 }
@@ -286,7 +346,7 @@ fn told(stated: &[parameters::Shape], learnt: Vec<Shape>) -> Vec<Shape> {
         labels: BTreeMap::new(),
         node_pool: String::new(),
         nodes: 0,
-        hides_accelerator: false,
+        accelerators: Accelerators::Told,
         source: Source::Policy,
     });
     let mut all: Vec<Shape> = stated.collect();
@@ -318,7 +378,7 @@ pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) ->
     let catalogue = catalogue::of(from.group);
     let matching = catalogue.map(|c| c.matching(requirements)).unwrap_or_default();
     let matches: BTreeSet<&str> = matching.iter().map(|t| t.shape.instance_type.as_str()).collect();
-    let mut all = told(from.stated, of_pool(from.learnt, node_pool));
+    let mut all = told(from.stated, of_pool(from.learnt, node_pool, catalogue));
     let listed = requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
     let is_in_catalogue = |name: &str| catalogue.is_some_and(|c| c.get(name).is_some());
     for name in listed.into_iter().flatten().filter(|name| !is_in_catalogue(name)) {
@@ -333,8 +393,8 @@ pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) ->
     });
     for shape in &mut all {
         if let Some(listed) = catalogue.and_then(|c| c.get(&shape.instance_type)) {
-            shape.capacity = resources::max(&shape.capacity, &listed.shape.capacity);
-            shape.hides_accelerator = listed.shape.hides_accelerator;
+            shape.capacity = resources::max(&shape.capacity, &listed.shape.counts_with());
+            shape.accelerators = listed.shape.accelerators;
         }
     }
     let is_known =
@@ -424,7 +484,7 @@ mod tests {
             "status": {"allocatable": {"cpu": "6", "memory": "100"}},
         }))
         .unwrap();
-        let estimate = Shape::of_claim(&claim, Timestamp::UNIX_EPOCH).unwrap();
+        let estimate = Shape::of_claim(&claim).unwrap().with_margin();
         assert_eq!(estimate.allocatable["memory"].0, "95");
     }
 
@@ -478,6 +538,33 @@ mod tests {
             let found = known(from(&[], &learnt), &requirements(&json!([])), pool).shapes;
             assert_eq!((found.len(), found[0].allocatable["cpu"].0.as_str()), (1, cpu), "{pool}");
         }
+    }
+
+    #[test]
+    fn nodes_of_another_node_pool_neither_share_its_devices_nor_hide_them() {
+        let shown = |pool: &str, allocatable: Value| Shape {
+            instance_type: "p5.48xlarge".into(),
+            node_pool: pool.into(),
+            allocatable: serde_json::from_value(allocatable).unwrap(),
+            nodes: 2,
+            ..node("n", "7", 1)
+        };
+        let gpu = "nvidia.com/gpu";
+        let learnt = [
+            shown("sliced", json!({"cpu": "190", "pods": "20", gpu: "32"})),
+            shown("bare", json!({"cpu": "190", "pods": "800"})),
+        ];
+        let asked = requirements(&json!([is(names::INSTANCE_TYPE, "p5.48xlarge")]));
+        let of = |learnt: &[Shape], pool: &str| {
+            let from = Sources { group: "karpenter.k8s.aws", ..from(&[], learnt) };
+            let shape = known(from, &asked, pool).shapes.remove(0);
+            [gpu, "pods"]
+                .map(|key| shape.allocatable.get(key).map(|amount| amount.0.clone()).unwrap_or_default())
+        };
+        assert_eq!(of(&learnt, "sliced"), ["32", "20"]);
+        assert_eq!(of(&learnt, "third"), ["8", "20"]);
+        let listed = of(&[], "third");
+        assert_eq!(of(&learnt[1..], "third"), listed, "no more pods than the catalogue lists");
     }
 
     #[test]

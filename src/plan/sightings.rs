@@ -4,6 +4,7 @@
 //! anew by `setu plan`. Rule: a node speaks for its type while it is there and for an hour from when the first one
 //! went, so that an attempt that failed for it is not repeated as it was, and one that was ill is forgotten.
 
+use super::resources;
 use super::shapes::Shape;
 use super::source::Source;
 use jiff::{SignedDuration, Timestamp};
@@ -23,8 +24,8 @@ struct Seen {
     present: Vec<(Shape, BTreeSet<String>)>,
     /// What nodes have shown that are gone.
     past: Option<Past>,
-    /// What the provider expects, which counts where no node was seen.
-    estimate: Option<Shape>,
+    /// What the provider expects.
+    estimate: Option<Estimate>,
 }
 
 #[derive(Debug)]
@@ -35,23 +36,37 @@ struct Past {
     until: Timestamp,
 }
 
+/// What the provider expects of a node. It counts where no node was seen, and bounds what nodes show: the provider launches
+/// nothing for a claim that asks for more.
+#[derive(Debug)]
+struct Estimate {
+    /// That of the youngest claim.
+    shape: Shape,
+    /// When this claim was created.
+    created: Timestamp,
+    /// Claims that are there.
+    claims: BTreeSet<String>,
+    /// Until when it counts, once there are none.
+    until: Option<Timestamp>,
+}
+
 impl Sightings {
-    /// Notes what a node shows, or what is expected of one. Returns whether nothing was known of its type in its NodePool.
-    pub fn note(&mut self, shape: Shape) -> bool {
+    /// Notes what a node shows, or what is expected of one. Returns whether more is known of its type in its NodePool than
+    /// before, or a node of it is known to have more.
+    pub fn note(&mut self, shape: Shape, now: Timestamp) -> bool {
         let key = (shape.instance_type.clone(), shape.node_pool.clone());
-        let is_new = !self.0.contains_key(&key);
         let seen = self.0.entry(key).or_default();
-        match &shape.source {
-            Source::Node { name, .. } => {
-                let name = name.clone();
-                seen.note_node(&name, shape);
-            }
-            Source::NodeClaim { .. } | Source::Policy | Source::Metrics { .. } | Source::Catalogue { .. } => {
-                seen.estimate =
-                    Some(seen.estimate.as_ref().map_or_else(|| shape.clone(), |e| e.with(&shape)));
-            }
-        }
-        is_new
+        let before = seen.shape(now);
+        let has_changed = match shape.source.clone() {
+            Source::Node { name, .. } => seen.note_node(&name, shape),
+            Source::NodeClaim { name, seen: created } => seen.note_claim(name, created, shape),
+            Source::Policy | Source::Metrics { .. } | Source::Catalogue { .. } => false,
+        };
+        let grew = |after: &Shape| {
+            let has_more = |before: &Shape| resources::first_short(&after.allocatable, &before.allocatable);
+            before.as_ref().is_none_or(|before| has_more(before).is_some())
+        };
+        has_changed && seen.shape(now).is_some_and(|after| grew(&after))
     }
 
     /// A node is gone.
@@ -69,6 +84,15 @@ impl Sightings {
         }
     }
 
+    /// A claim is gone.
+    pub fn forget_claim(&mut self, name: &str, now: Timestamp) {
+        for estimate in self.0.values_mut().filter_map(|seen| seen.estimate.as_mut()) {
+            if estimate.claims.remove(name) && estimate.claims.is_empty() {
+                estimate.until = now.checked_add(PAST).ok();
+            }
+        }
+    }
+
     /// One shape for each type in each NodePool.
     pub fn shapes(&self, now: Timestamp) -> impl Iterator<Item = Shape> {
         self.0.values().filter_map(move |seen| seen.shape(now))
@@ -76,13 +100,17 @@ impl Sightings {
 }
 
 impl Seen {
-    fn note_node(&mut self, name: &str, shape: Shape) {
+    /// Returns whether the node shows something else than before.
+    fn note_node(&mut self, name: &str, shape: Shape) -> bool {
         let alike = |known: &Shape| known.allocatable == shape.allocatable && known.labels == shape.labels;
         if self.present.iter().any(|(known, nodes)| alike(known) && nodes.contains(name)) {
-            return;
+            return false;
         }
         // What it showed before was true of it then, and is not true of any node now.
         self.take(name);
+        if let Some(past) = &mut self.past {
+            past.nodes.remove(name);
+        }
         match self.present.iter_mut().find(|(known, _)| alike(known)) {
             Some((known, nodes)) => {
                 known.source = shape.source;
@@ -90,6 +118,22 @@ impl Seen {
             }
             None => self.present.push((shape, BTreeSet::from([name.to_owned()]))),
         }
+        true
+    }
+
+    /// Returns whether something else is expected than before.
+    fn note_claim(&mut self, name: String, created: Timestamp, shape: Shape) -> bool {
+        let Some(estimate) = &mut self.estimate else {
+            self.estimate = Some(Estimate { shape, created, claims: BTreeSet::from([name]), until: None });
+            return true;
+        };
+        estimate.claims.insert(name);
+        let was_over = estimate.until.take().is_some();
+        let is_younger = created >= estimate.created && estimate.shape.allocatable != shape.allocatable;
+        if is_younger {
+            (estimate.shape, estimate.created) = (shape, created);
+        }
+        is_younger || was_over
     }
 
     fn take(&mut self, name: &str) -> Option<Shape> {
@@ -105,16 +149,16 @@ impl Seen {
         let shapes = past().map(|past| &past.shape).chain(self.present.iter().map(|(shape, _)| shape));
         let all =
             |all: Option<Shape>, one: &Shape| Some(all.map_or_else(|| one.clone(), |all| all.with(one)));
-        let Some(shown) = shapes.fold(None, all) else { return self.estimate.clone() };
+        let estimate = self.estimate.as_ref().filter(|e| e.until.is_none_or(|until| until > now));
+        let estimate = estimate.map(|estimate| &estimate.shape);
+        let Some(shown) = shapes.fold(None, all) else { return estimate.map(Shape::with_margin) };
         let names = past().map(|past| &past.nodes).chain(self.present.iter().map(|(_, nodes)| nodes));
-        let nodes = u32::try_from(names.flatten().collect::<BTreeSet<_>>().len()).unwrap_or(u32::MAX);
-        let capacity = self.estimate.as_ref().map(|estimate| estimate.capacity.clone()).unwrap_or_default();
-        let shape = Shape { capacity, nodes, ..shown };
-        match &self.estimate {
-            // What one node alone lacks of its devices may be out of order.
-            Some(estimate) if nodes < 2 => Some(shape.with_devices_of(estimate)),
-            _ => Some(shape),
-        }
+        let nodes = names.map(BTreeSet::len).fold(0, usize::saturating_add);
+        let shape = Shape { nodes: u32::try_from(nodes).unwrap_or(u32::MAX), ..shown };
+        Some(match estimate {
+            Some(estimate) => shape.within(estimate),
+            None => shape,
+        })
     }
 }
 
@@ -123,6 +167,8 @@ mod tests {
     use super::*;
     use crate::api::{Node, NodeClaim};
     use crate::names;
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
     use serde_json::json;
 
     fn at(seconds: i64) -> Timestamp {
@@ -154,10 +200,10 @@ mod tests {
     fn one_node_with_a_broken_device_does_not_speak_for_its_type() {
         let mut all = Sightings::default();
         for shape in [node("n1", "190", "8", 1), node("n2", "190", "7", 2), node("n3", "190", "8", 3)] {
-            all.note(shape);
+            all.note(shape, at(0));
         }
         is(&all, 4, "190", "8");
-        all.note(node("n1", "190", "6", 5));
+        all.note(node("n1", "190", "6", 5), at(0));
         // Another node has them all.
         is(&all, 6, "190", "8");
     }
@@ -165,8 +211,8 @@ mod tests {
     #[test]
     fn the_least_of_what_nodes_show_counts_while_they_are_there_and_an_hour_longer() {
         let mut all = Sightings::default();
-        all.note(node("n1", "190", "8", 1));
-        all.note(node("n2", "188", "8", 2));
+        all.note(node("n1", "190", "8", 1), at(0));
+        all.note(node("n2", "188", "8", 2), at(0));
         is(&all, 3, "188", "8");
         all.forget_node("n2", at(10));
         all.forget_node("n2", at(3_000));
@@ -180,8 +226,8 @@ mod tests {
     #[test]
     fn a_node_that_shows_more_than_before_is_believed() {
         let mut all = Sightings::default();
-        all.note(node("n1", "100", "8", 1));
-        all.note(node("n1", "190", "8", 2));
+        all.note(node("n1", "100", "8", 1), at(0));
+        all.note(node("n1", "190", "8", 2), at(0));
         is(&all, 3, "190", "8");
     }
 
@@ -190,7 +236,7 @@ mod tests {
             "apiVersion": "karpenter.sh/v1", "kind": "NodeClaim",
             "metadata": {"name": "c", "labels": {(names::INSTANCE_TYPE): "p5"}},
             "spec": {"nodeClassRef": {"group": "g", "kind": "k", "name": "n"}},
-            "status": {"allocatable": {"cpu": "6", "nvidia.com/gpu": "8"}},
+            "status": {"allocatable": {"cpu": "190", "nvidia.com/gpu": "8"}},
         }))
         .unwrap()
     }
@@ -198,13 +244,13 @@ mod tests {
     #[test]
     fn that_a_type_has_fewer_devices_than_expected_is_believed_of_two_nodes() {
         let mut all = Sightings::default();
-        all.note(Shape::of_claim(&expected(), at(1)).unwrap());
-        all.note(node("n1", "190", "8", 2));
-        all.note(node("n1", "190", "7", 3));
+        all.note(Shape::of_claim(&expected()).unwrap(), at(0));
+        all.note(node("n1", "190", "8", 2), at(0));
+        all.note(node("n1", "190", "7", 3), at(0));
         is(&all, 4, "190", "8");
         all.forget_node("n1", at(5));
         is(&all, 6, "190", "8");
-        all.note(node("n2", "190", "7", 7));
+        all.note(node("n2", "190", "7", 7), at(0));
         is(&all, 8, "190", "7");
     }
 
@@ -215,21 +261,70 @@ mod tests {
             ..node(name, "190", gpus, 1)
         };
         let mut all = Sightings::default();
-        all.note(of("plain", "n1", "8"));
-        all.note(of("sliced", "n2", "32"));
+        all.note(of("plain", "n1", "8"), at(0));
+        all.note(of("sliced", "n2", "32"), at(0));
         let shapes: Vec<(String, String)> =
             all.shapes(at(2)).map(|s| (s.node_pool, s.allocatable["nvidia.com/gpu"].0.clone())).collect();
         assert_eq!(shapes, [("plain".into(), "8".into()), ("sliced".into(), "32".into())]);
     }
 
+    /// A claim that was created so many seconds ago, of which so much is expected.
+    fn claim(name: &str, created: i64, cpu: &str, memory: &str) -> Shape {
+        let mut claim = expected();
+        claim.metadata.name = Some(name.to_owned());
+        claim.metadata.creation_timestamp = Some(Time(at(created)));
+        let status = claim.status.as_mut().unwrap();
+        for (key, amount) in [("cpu", cpu), ("memory", memory)] {
+            status.allocatable.insert(key.to_owned(), Quantity(amount.to_owned()));
+        }
+        Shape::of_claim(&claim).unwrap()
+    }
+
     #[test]
-    fn an_estimate_counts_only_where_no_node_was_seen() {
-        let claim = expected();
+    fn what_the_provider_expects_bounds_what_nodes_show() {
         let mut all = Sightings::default();
-        all.note(Shape::of_claim(&claim, at(1)).unwrap());
+        all.note(claim("c", 1, "6", "1000"), at(1));
+        let shape = all.shapes(at(1)).next().unwrap();
+        assert_eq!(shape.allocatable["memory"].0, "950", "with a margin");
+        all.note(node("n1", "190", "8", 2), at(2));
+        all.note(node("n2", "190", "8", 2), at(2));
         is(&all, 2, "6", "8");
-        all.note(node("n1", "190", "8", 2));
-        all.note(Shape::of_claim(&claim, at(3)).unwrap());
-        is(&all, 4, "190", "8");
+        all.note(node("n1", "5", "8", 3), at(3));
+        is(&all, 3, "5", "8");
+        all.note(claim("older", 0, "4", "1000"), at(4));
+        is(&all, 4, "5", "8");
+        all.note(claim("younger", 5, "4", "1000"), at(5));
+        is(&all, 5, "4", "8");
+    }
+
+    #[test]
+    fn an_estimate_counts_for_an_hour_after_the_last_claim() {
+        let mut all = Sightings::default();
+        assert!(all.note(claim("a", 1, "6", "1000"), at(1)));
+        all.note(claim("b", 2, "6", "1000"), at(2));
+        all.forget_claim("b", at(10));
+        is(&all, 9_000, "6", "8");
+        all.forget_claim("a", at(9_000));
+        is(&all, 12_599, "6", "8");
+        assert_eq!(figures(&all, 12_600), None);
+        assert!(all.note(claim("c", 3, "6", "1000"), at(12_600)), "it was forgotten");
+    }
+
+    #[test]
+    fn a_device_that_comes_late_is_one_that_the_type_has_and_is_told_of() {
+        let without = |name: &str| {
+            let mut shape = node(name, "190", "8", 1);
+            shape.allocatable.remove("nvidia.com/gpu");
+            shape
+        };
+        let mut all = Sightings::default();
+        all.note(claim("c", 1, "190", "1000"), at(1));
+        all.note(without("n1"), at(2));
+        is(&all, 2, "190", "8");
+        assert!(!all.note(node("n1", "190", "8", 3), at(3)), "no more than expected");
+        let mut all = Sightings::default();
+        assert!(all.note(without("n1"), at(1)));
+        assert!(all.note(node("n1", "190", "8", 2), at(2)));
+        assert!(!all.note(node("n1", "190", "8", 3), at(3)));
     }
 }

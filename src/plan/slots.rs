@@ -153,8 +153,9 @@ impl Site<'_> {
             }
             let pods = self.shares(|n| u32::from(n == index));
             let shape = holding.first().filter(|_| shapes.len() == 1 && !others).copied();
-            let is_open = *others || (listed && !self.asks_choice());
-            let types = if is_open { Vec::new() } else { apart::fitting(&set.each, holding) };
+            let types = if *others { Vec::new() } else { apart::fitting(&set.each, self.to_be_had(holding)) };
+            let all_listed = listed && types.len() == shapes.len() && !self.asks_choice();
+            let types = if all_listed { Vec::new() } else { types };
             slots.extend(self.alike((pods, set.pods), &types, shape, notes)?);
         }
         Ok(slots)
@@ -332,7 +333,7 @@ impl Site<'_> {
             }
         }
         let types = self.possible(types, count, &requests, notes);
-        let types = self.cheapest(types, notes)?;
+        let types = self.cheapest(types, &requests, notes)?;
         let template = Arc::new(self.family.draft.claim(requests, self.taints.clone(), &types)?);
         let most = Arc::new(self.most(&template.spec.resources.requests, &types));
         let pods: Arc<[Share]> = pods.into();
@@ -517,7 +518,7 @@ mod tests {
             labels: std::collections::BTreeMap::new(),
             node_pool: "gpu".into(),
             nodes: 2,
-            hides_accelerator: false,
+            accelerators: super::super::shapes::Accelerators::Told,
             source: Source::Node { name: "n1".into(), seen: jiff::Timestamp::UNIX_EPOCH },
         }
     }

@@ -246,10 +246,10 @@ impl Objects {
         let now = Timestamp::now();
         let since = |metadata: &ObjectMeta| metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
         let nodes = self.nodes.iter().filter_map(|n| Shape::of_node(n, since(&n.metadata)));
-        let claims = self.node_claims.iter().filter_map(|c| Shape::of_claim(c, since(&c.metadata)));
+        let claims = self.node_claims.iter().filter_map(|c| Shape::of_claim(c));
         let mut sightings = Sightings::default();
         for shape in nodes.chain(claims) {
-            sightings.note(shape);
+            sightings.note(shape, now);
         }
         sightings.shapes(now).collect()
     }

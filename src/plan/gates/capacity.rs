@@ -617,6 +617,45 @@ mod tests {
         assert_eq!(world.provisioned().slots.len(), 2);
     }
 
+    /// Two pods without devices, each on a node of its own of this type of EC2, of whose GPUs eight are allowed.
+    fn plain(instance_type: &str) -> World {
+        let mut world = World::new().pods(
+            &json!({"containers": [{"resources": {"requests": {"cpu": "1500m"}, "limits": {"cpu": "1500m"}}}]}),
+        );
+        let listed = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": [instance_type]}]);
+        world.pools = vec![ec2(&listed, &json!({"nvidia.com/gpu": "8"}))];
+        world.policy.packing = parameters::PackingMode::PerPod;
+        world
+    }
+
+    #[test]
+    fn a_stated_shape_without_devices_counts_with_those_of_the_catalogue() {
+        let mut world = plain("p5.48xlarge");
+        let shape = json!([{"instanceType": "p5.48xlarge", "allocatable": {"cpu": "190"}}]);
+        world.policy.shapes = serde_json::from_value(shape).unwrap();
+        let (reason, message) = world.obstacle();
+        assert_eq!(reason, ObstacleReason::LimitTooSmall, "{message}");
+        assert!(message.contains("0 in use and 16 more"), "{message}");
+    }
+
+    #[test]
+    fn devices_of_a_type_that_only_the_metrics_know_are_not_taken_for_none() {
+        let world = plain("m99.huge");
+        let size = |what: &str, value: &str| {
+            format!("karpenter_cloudprovider_instance_type_{what}{{instance_type=\"m99.huge\"}} {value}\n")
+        };
+        let offered = offer("available", ["m99.huge", "on-demand", "a"], 1);
+        let market =
+            market(&[offered, size("cpu_cores", "64"), size("memory_bytes", "274877906944")].concat());
+        let cluster = Cluster { market: Some(&market), ..world.cluster() };
+        match crate::plan::plan(&cluster, &world.request()) {
+            Outcome::Wait(obstacle) | Outcome::Refuse(obstacle) => {
+                assert_eq!(obstacle.reason, ObstacleReason::AmountUnknown, "{obstacle:?}");
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn devices_that_a_node_is_said_to_have_count_where_its_type_is_not_known() {
         let counted = json!({"spec": {"limits": {"nvidia.com/gpu": "8"}, "template": {"spec": {"requirements":

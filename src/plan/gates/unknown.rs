@@ -23,7 +23,9 @@ impl<'b> Unknown<'b> {
     /// that `asked` names: a gang may leave alone what it takes none of.
     pub fn of(taken: &[Reservation], bounds: &'b ResourceList, asked: impl Fn(&str) -> bool) -> Self {
         let is_open = |r: &Reservation, key: &String| r.or_more > 0 && !r.counted.contains(key) && asked(key);
-        let unknown = |key: &&String| taken.iter().any(|r| r.untold.contains(*key) || is_open(r, key));
+        let unknown = |key: &&String| {
+            taken.iter().any(|r| r.untold.iter().any(|untold| untold.covers(key)) || is_open(r, key))
+        };
         let sum = |of: fn(&Reservation) -> u32| taken.iter().map(of).fold(0, u32::saturating_add);
         Self {
             amounts: bounds.keys().filter(unknown).map(String::as_str).collect(),

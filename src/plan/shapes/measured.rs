@@ -1,6 +1,6 @@
 //! Shapes by the size of a machine that Karpenter's metrics tell.
 
-use super::{Shape, Sources};
+use super::{Accelerators, Shape, Sources};
 use crate::api::pod::ResourceList;
 use crate::plan::catalogue::Catalogue;
 use crate::plan::resources;
@@ -21,7 +21,7 @@ impl Sources<'_> {
             labels: BTreeMap::new(),
             node_pool: String::new(),
             nodes: 0,
-            hides_accelerator: false,
+            accelerators: Accelerators::Unknown,
             source: Source::Metrics { read: market.seen },
         })
     }

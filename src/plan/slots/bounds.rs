@@ -116,14 +116,15 @@ impl Group<'_> {
             return Some(self.slot.clone());
         }
         let types: Vec<String> = left.iter().filter_map(|nth| self.types.get(*nth)).cloned().collect();
-        let types = self.site.cheapest(types, &mut Vec::new()).ok()?;
+        let requests = &self.slot.template.spec.resources.requests;
+        let types = self.site.cheapest(types, requests, &mut Vec::new()).ok()?;
         let mut template = (*self.slot.template).clone();
         for asked in &mut template.spec.requirements {
             if asked.key == names::INSTANCE_TYPE && asked.operator == "In" {
                 asked.values.retain(|name| types.contains(name));
             }
         }
-        let most = Arc::new(self.site.most(&template.spec.resources.requests, &types));
+        let most = Arc::new(self.site.most(requests, &types));
         let shape = self.slot.shape.as_ref().and_then(|packed| {
             let is_left = types.contains(&packed.instance_type);
             self.site.shape(if is_left { &packed.instance_type } else { types.first()? }).cloned()

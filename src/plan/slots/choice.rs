@@ -8,23 +8,28 @@ use super::Site;
 use crate::api::pod::ResourceList;
 use crate::names;
 use crate::plan::demand::PodSetDemand;
+use crate::plan::offering::REMEMBERED;
 use crate::plan::packing::Kind;
 use crate::plan::resources::{amount, first_short};
+use crate::plan::shapes::Shape;
 use crate::plan::{Obstacle, ObstacleReason, resources};
+use crate::words::few;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Most types that a claim lists, as many as Karpenter asks the provider for.
 const MOST: usize = 60;
 
 impl Site<'_> {
-    /// The cheapest of these types, as many as a claim may list, with as many distinct values of each label as asked for. None
-    /// are given where the claim is to list those of its requirements, or none.
+    /// The cheapest of these types for nodes that are to have so much, as many as a claim may list, with as many distinct values
+    /// of each label as asked for. None are given where the claim is to list those of its requirements, or none.
     ///
     /// # Errors
     /// Where they have too few values of a label.
     pub(super) fn cheapest(
         &self,
         mut types: Vec<String>,
+        requests: &ResourceList,
         notes: &mut Vec<String>,
     ) -> Result<Vec<String>, Obstacle> {
         let price = |name: &String| self.price(name).map_or(u64::MAX, |price| price.micros);
@@ -46,7 +51,7 @@ impl Site<'_> {
                 // What the provider makes of others, nobody knows.
                 let others = possible.iter().filter(|name| !self.tells(name, key)).count();
                 if first.len().saturating_add(others) < least {
-                    return Err(self.too_few(key, least, first.len()));
+                    return Err(self.too_few(key, least, &first, requests));
                 }
                 chosen.extend(first.into_values());
             }
@@ -131,11 +136,31 @@ impl Site<'_> {
         key == names::INSTANCE_TYPE || self.family.known.catalogue.is_some_and(|c| c.get(name).is_some())
     }
 
-    fn too_few(&self, key: &str, least: usize, found: usize) -> Obstacle {
+    /// That too few values of a label are left: for a while, where types that are out of capacity have the others.
+    fn too_few(
+        &self,
+        key: &str,
+        least: usize,
+        found: &BTreeMap<&str, &String>,
+        requests: &ResourceList,
+    ) -> Obstacle {
+        let pool = &self.family.draft.node_pool;
+        let asks = format!("NodePool {pool} asks for {least} values of {key} to choose from");
+        let holds = |shape: &&Arc<Shape>| self.holds(&shape.instance_type, requests);
+        let out: Vec<&str> = self.out().filter(holds).map(|shape| shape.instance_type.as_str()).collect();
+        let values: BTreeSet<&str> = out.iter().filter_map(|name| self.value(name, key)).collect();
+        let more = values.iter().filter(|value| !found.contains_key(*value)).count();
+        if found.len().saturating_add(more) >= least {
+            let message = format!(
+                "{asks}, and Karpenter's metrics hold {} for out of capacity; nothing is asked for until they show some",
+                few(out.into_iter())
+            );
+            let until = self.cluster.market.map(|market| market.seen + REMEMBERED);
+            return Obstacle { until, ..Obstacle::new(ObstacleReason::CapacityShort, message) };
+        }
         let message = format!(
-            "NodePool {} asks for {least} values of {key} to choose from, and the types that hold the pods have {found}; lower \
-             minValues or request less per pod",
-            self.family.draft.node_pool,
+            "{asks}, and the types that hold the pods have {}; lower minValues or request less per pod",
+            found.len(),
         );
         Obstacle::new(ObstacleReason::RequirementsClash, message)
     }

@@ -564,6 +564,25 @@ mod tests {
             assert!(types(&plan).len() >= 3, "{:?}", types(&plan));
             assert_eq!(asked_at_least(&plan, names::INSTANCE_TYPE), [Some(3), Some(3)]);
         }
+        let told = market(
+            &four
+                .map(|name| offer("available", [name, "on-demand", "a"], u8::from(name.ends_with(".xlarge"))))
+                .concat(),
+        );
+        for mode in [PackingMode::Auto, PackingMode::PerPod] {
+            let mut world = of(&four, 3);
+            world.policy.packing = mode;
+            let cluster = Cluster { market: Some(&told), ..world.cluster() };
+            match crate::plan::plan(&cluster, &world.request()) {
+                Outcome::Wait(obstacle) => {
+                    let said = (obstacle.reason, obstacle.until.is_some());
+                    assert_eq!(said, (ObstacleReason::CapacityShort, true), "{mode:?} {obstacle:?}");
+                }
+                other => {
+                    panic!("two of the four are out of capacity, so it is waited for: {mode:?} {other:?}")
+                }
+            }
+        }
         // Two of them hold no pod of two GPUs.
         let mut large = of(&["g6.xlarge", "g6.2xlarge", "g6.12xlarge"], 2);
         let two = json!({"cpu": "2", "nvidia.com/gpu": "2"});
@@ -583,6 +602,28 @@ mod tests {
             {"key": names::INSTANCE_TYPE, "operator": "In", "values": four[..2]}]))
         .unwrap();
         assert!(narrowed.obstacle().1.contains("asks for 3 values"), "a policy that leaves two");
+    }
+
+    #[test]
+    fn a_node_for_each_pod_is_of_a_listed_type_that_holds_it_may_be_had_and_has_no_spare_accelerators() {
+        let listed = ["m5.large", "m5.xlarge", "m5.2xlarge", "g6.xlarge"];
+        let of = |pods: &Value, out: &str| {
+            let asked = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": listed}]);
+            let mut world = world(2, pods, vec![ec2("gpu", 0, &asked)]);
+            world.policy.packing = PackingMode::PerPod;
+            let offered =
+                listed.map(|name| offer("available", [name, "on-demand", "a"], u8::from(name != out)));
+            let market = market(&offered.concat());
+            match crate::plan::plan(&Cluster { market: Some(&market), ..world.cluster() }, &world.request()) {
+                Outcome::Provision(plan) => types(&plan),
+                other => panic!("{other:?}"),
+            }
+        };
+        let (small, large) = (json!({"cpu": "1"}), json!({"cpu": "3"}));
+        assert_eq!(of(&small, ""), ["m5.2xlarge", "m5.large", "m5.xlarge"]);
+        assert_eq!(of(&small, "m5.2xlarge"), ["m5.large", "m5.xlarge"]);
+        assert_eq!(of(&large, ""), ["m5.2xlarge", "m5.xlarge"]);
+        assert_eq!(of(&gpu(), ""), ["g6.xlarge"]);
     }
 
     #[test]

@@ -57,6 +57,17 @@ impl Site<'_> {
         kinds.iter().zip(&self.family.known.shapes).map(with_room).collect()
     }
 
+    /// These types without those that are out of capacity, or all where all are.
+    pub(super) fn to_be_had<'s>(&self, types: Vec<&'s Arc<Shape>>) -> Vec<&'s Arc<Shape>> {
+        let left: Vec<_> = types.iter().copied().filter(|shape| !self.is_out(shape)).collect();
+        if left.is_empty() { types } else { left }
+    }
+
+    /// The types that Karpenter holds for out of capacity wherever the nodes may be.
+    pub(super) fn out(&self) -> impl Iterator<Item = &Arc<Shape>> {
+        self.family.known.shapes.iter().filter(|shape| self.is_out(shape))
+    }
+
     /// Whether Karpenter holds a type for out of capacity wherever the nodes may be.
     fn is_out(&self, shape: &Shape) -> bool {
         let requirements = &self.family.draft.requirements;
@@ -162,7 +173,7 @@ impl Site<'_> {
         let holding = || shapes().filter(|_| listed).filter(may_be);
         let mut most =
             holding().fold(requests.clone(), |most, shape| resources::max(&most, &shape.counts_with()));
-        let untold = holding().flat_map(|shape| shape.untold()).map(str::to_owned).collect();
+        let untold = holding().flat_map(|shape| shape.untold()).collect();
         let is_known = |name: &String| shapes().any(|shape| shape.instance_type == *name);
         let or_more = if types.is_empty() { self.family.known.others } else { !types.iter().all(is_known) };
         let mut counted = None;
