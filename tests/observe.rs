@@ -708,7 +708,7 @@ fn a_timeout_is_decided_in_a_quorum_read_alone() {
     let seen = |state, claims: &[ClaimView], sight| {
         read(&journal(state), &reserved, claims, sight, &BTreeMap::new())
     };
-    for reason in FailureClass::ALL.into_iter().filter(|reason| reason.is_caused_by_time()) {
+    for reason in FailureClass::ALL.into_iter().filter(|reason| reason.needs_quorum()) {
         for state in [State::Provisioning, State::WaitingReady] {
             let claims = [ready(0), late(reason)];
             assert_eq!(seen(state.clone(), &claims, Sight::Cached), Reading::LookAgain, "{reason}");
@@ -725,6 +725,44 @@ fn a_timeout_is_decided_in_a_quorum_read_alone() {
     assert!(
         matches!(seen(Sight::Quorum), Reading::Events(events) if matches!(events[..], [Event::Failed(_)]))
     );
+}
+
+#[test]
+fn an_attempt_ends_for_its_plan_and_a_gang_is_let_through_without_nodes_in_a_quorum_read_alone() {
+    let (policy, losses, reserved) = (Policy::default(), BTreeMap::new(), held(Standing::Reserved));
+    let not_ready = || Obstacle::new(ObstacleReason::NodePoolNotReady, "NodePool gpu is not ready");
+    let nothing = || Outcome::NothingNeeded("no pod set requests a managed resource".into());
+    for (state, plan) in [
+        (State::Provisioning, Outcome::Wait(not_ready())),
+        (State::Provisioning, Outcome::Refuse(not_ready())),
+        (State::Provisioning, nothing()),
+        (State::Validating, nothing()),
+    ] {
+        let seen = |sight| {
+            let facts = Facts {
+                now: at(10),
+                fresh: false,
+                reservation: &reserved,
+                told: Verdict::Pending,
+                plan: Some(&plan),
+                claims: &[],
+                losses: &losses,
+                sight,
+                capacity_back: false,
+                refusal: None,
+                policy: &policy,
+                outlook: Outlook::default(),
+            };
+            observe(&journal(state.clone()), &facts)
+        };
+        assert_eq!(seen(Sight::Cached), Reading::LookAgain, "{state:?} {plan:?}");
+        let Reading::Events(events) = seen(Sight::Quorum) else { panic!("{state:?} {plan:?}") };
+        let ends = |event: &Event| match event {
+            Event::Failed(failure) => failure.reason == FailureClass::PlanChanged,
+            event => *event == Event::NothingNeeded,
+        };
+        assert!(events.len() == 1 && ends(&events[0]), "{events:?}");
+    }
 }
 
 #[test]

@@ -58,6 +58,9 @@ impl Stage {
         let mut job = world::job(ID, "gang", 3, Some("1h"));
         let pod = &mut job["spec"]["template"]["spec"];
         pod["nodeSelector"] = refusal.selector.clone();
+        if let Some(class) = refusal.runtime_class {
+            pod["runtimeClassName"] = json!(class);
+        }
         if refusal.has_volume {
             let zones = json!([
                 {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-east-1a"]},
@@ -128,6 +131,8 @@ struct Refusal {
     limit: &'static str,
     /// Whether the pods have a volume in a zone that no node is in.
     has_volume: bool,
+    /// RuntimeClass of the pods.
+    runtime_class: Option<&'static str>,
     told: &'static str,
     /// What changes, and how.
     change: (&'static str, fn(&mut Stage)),
@@ -137,7 +142,16 @@ impl Refusal {
     fn new(what: &'static str, change: fn(&mut Stage)) -> Self {
         let parameters = json!({"gates": {"budget": {"maxNodes": 2}}});
         let (policy, selector, limit, told) = ("", json!({}), "3", "takes 3 nodes");
-        Self { policy, parameters, selector, limit, has_volume: false, told, change: (what, change) }
+        Self {
+            policy,
+            parameters,
+            selector,
+            limit,
+            has_volume: false,
+            runtime_class: None,
+            told,
+            change: (what, change),
+        }
     }
 }
 
@@ -199,6 +213,25 @@ fn refusals() -> Vec<Refusal> {
             limit: "2",
             told: "0 in use and 3 more for the gang are over it, and so is the gang alone",
             ..Refusal::new("the NodePool's limits", |stage| stage.limit("3"))
+        },
+        Refusal {
+            parameters: json!({"nodePoolName": "later"}),
+            told: "NodePool later does not exist",
+            ..Refusal::new("that there is a NodePool", |stage| {
+                let pool = stage.admin.get(&kinds::NODE_POOL, "", ID).unwrap();
+                let metadata = json!({"name": "later"});
+                let pool = json!({"apiVersion": pool["apiVersion"], "kind": pool["kind"], "metadata": metadata, "spec": pool["spec"]});
+                stage.admin.create(&kinds::NODE_POOL, pool).unwrap();
+            })
+        },
+        Refusal {
+            parameters: json!({}),
+            runtime_class: Some("kata"),
+            told: "names RuntimeClass kata, which does not exist",
+            ..Refusal::new("that there is a RuntimeClass", |stage| {
+                let class = json!({"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "kata"}, "handler": "kata"});
+                stage.admin.create(&kinds::RUNTIME_CLASS, class).unwrap();
+            })
         },
         of_money("the budget", |stage| {
             stage.set_parameters(&json!({"gates": {"budget": {"maxHourlyCost": "6"}}}));

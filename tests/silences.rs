@@ -41,6 +41,17 @@ impl Stage {
         Self { cluster, setu, admin }
     }
 
+    /// Has the check name parameters that read like this.
+    fn parameters(&self, spec: &Value) {
+        let object = json!({
+            "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters",
+            "metadata": {"name": ID}, "spec": spec,
+        });
+        self.admin.create(&kinds::PROVISIONING_PARAMETERS, object).unwrap();
+        let named = json!({"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": ID});
+        self.admin.merge(&kinds::ADMISSION_CHECK, "", ID, &json!({"spec": {"parameters": named}})).unwrap();
+    }
+
     fn workload(&self) -> Value {
         self.admin.list(&kinds::WORKLOAD).first().map_or(Value::Null, |workload| (**workload).clone())
     }
@@ -142,4 +153,59 @@ async fn nodes_of_a_gang_that_loses_its_quota_behind_a_silent_watch_go_within_th
     stage.admin.merge(&kinds::WORKLOAD, ID, &name, &json!({"spec": {"active": false}})).unwrap();
     let gone = |s: &Stage| s.admin.list(&kinds::NODE_CLAIM).is_empty();
     stage.until("its nodes go", NOTICED + Duration::from_secs(10), gone).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_gang_is_let_through_without_nodes_or_refused_for_parameters_that_a_silent_watch_showed_last() {
+    // By the one none of the pods' resources is managed, and by the other there is no NodePool for them.
+    for spec in [json!({"managedResources": ["example.com/none"]}), json!({"nodePoolName": "later"})] {
+        let stage = Stage::new("{}");
+        stage.parameters(&spec);
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        stage.silence("/provisioningparameters");
+        let cleared = json!({"spec": {"managedResources": null, "nodePoolName": null}});
+        stage.admin.merge(&kinds::PROVISIONING_PARAMETERS, "", ID, &cleared).unwrap();
+        stage.admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
+        stage.until("it is admitted", Duration::from_secs(30), |s| s.is("Admitted")).await;
+        assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2, "{spec}: {}", stage.says());
+        assert!(!stage.says().contains("lastFailure"), "{spec}: {}", stage.says());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_pool_that_was_edited_is_not_passed_over_for_what_a_silent_watch_showed_last() {
+    let stage = Stage::new("{tiers: [{name: a, nodePoolName: silences}, {name: b, nodePoolName: second}]}");
+    let mut second = stage.admin.get(&kinds::NODE_POOL, "", ID).unwrap().as_ref().clone();
+    second["metadata"] = json!({"name": "second"});
+    stage.admin.create(&kinds::NODE_POOL, second).unwrap();
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    let seen = |generation: &Value| {
+        let pool = stage.admin.get(&kinds::NODE_POOL, "", ID).unwrap();
+        let conditions = pool["status"]["conditions"].as_array().unwrap().clone();
+        let conditions: Vec<Value> = conditions
+            .into_iter()
+            .map(|mut condition| {
+                condition["observedGeneration"] = generation.clone();
+                condition
+            })
+            .collect();
+        stage
+            .admin
+            .merge_status(&kinds::NODE_POOL, "", ID, &json!({"status": {"conditions": conditions}}))
+            .unwrap();
+    };
+    let generation = stage.admin.get(&kinds::NODE_POOL, "", ID).unwrap()["metadata"]["generation"].clone();
+    seen(&json!(0));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    stage.silence("/nodepools");
+    seen(&generation);
+    stage.admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
+    stage.until("it is admitted", Duration::from_secs(60), |s| s.is("Admitted")).await;
+    let pools: Vec<Value> = stage
+        .admin
+        .list(&kinds::NODE_CLAIM)
+        .iter()
+        .map(|claim| claim["metadata"]["labels"]["karpenter.sh/nodepool"].clone())
+        .collect();
+    assert_eq!(pools, [ID, ID], "{}", stage.says());
 }

@@ -201,8 +201,8 @@ async fn a_gang_of_version_1_comes_to_its_end_from_every_state() {
         (StateName::Yielded, json!([{"capacity": 1}])),
     ];
     for (state, weather) in states {
-        let pool = if state == StateName::Validating { "nowhere" } else { ID };
-        let retry = json!({"nodePoolName": pool, "retry": {"inCheck": {"limit": 1, "base": "5s"}}});
+        let strategy = if state == StateName::Validating { "DryRun" } else { "Proactive" };
+        let retry = json!({"strategy": {"type": strategy}, "retry": {"inCheck": {"limit": 1, "base": "5s"}}});
         let mut stage = Stage::new(&weather, &retry).await;
         let held = Arc::new(AtomicBool::new(state == StateName::Provisioning));
         let rule = Arc::clone(&held);
@@ -214,7 +214,7 @@ async fn a_gang_of_version_1_comes_to_its_end_from_every_state() {
         stage.stop();
         stage.downgrade();
         held.store(false, Ordering::Relaxed);
-        let mended = json!({"spec": {"nodePoolName": ID}});
+        let mended = json!({"spec": {"strategy": {"type": "Proactive"}}});
         stage.admin.merge(&kinds::PROVISIONING_PARAMETERS, "", ID, &mended).unwrap();
         world::calm(&stage.admin);
         stage.restart();

@@ -26,11 +26,7 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
     if !context.answers(&check) {
         return Ok(Action::await_change());
     }
-    let name = check.name_any();
-    let found = match &check.spec.parameters {
-        None => Ok(None),
-        Some(reference) => read(&context, &name, reference).await?,
-    };
+    let found = refresh(&context, &check).await?;
     let active = match &found {
         Ok(_) => Active {
             works: true,
@@ -39,15 +35,28 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
         },
         Err(why) => Active { works: false, reason: "BadParametersRef", message: why.clone() },
     };
-    // While there was no check of this name, nobody looked after its Workloads.
-    if context.policies.set_parameters(&name, &check.uid().unwrap_or_default(), found) {
-        context.wake_all_of(&name);
-    }
     if !context.shards.first().leads() {
         return Ok(Action::await_change());
     }
     active::report(&context.client, &check, &active, context.now()).await?;
     Ok(Action::requeue(SAFETY_NET))
+}
+
+/// Reads the parameters of a check and judges its Workloads by them from now on. What is wrong with them is the inner error.
+///
+/// # Errors
+/// They could not be read.
+pub async fn refresh(context: &Context, check: &AdmissionCheck) -> Result<Parameters, Error> {
+    let name = check.name_any();
+    let found = match &check.spec.parameters {
+        None => Ok(None),
+        Some(reference) => read(context, &name, reference).await?,
+    };
+    // While there was no check of this name, nobody looked after its Workloads.
+    if context.policies.set_parameters(&name, &check.uid().unwrap_or_default(), found.clone()) {
+        context.wake_all_of(&name);
+    }
+    Ok(found)
 }
 
 /// Reads a parameters object; what is wrong with it is the inner error, in words for the administrator.

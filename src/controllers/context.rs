@@ -166,7 +166,7 @@ pub struct Context {
     /// The live claims of NodePools, by their names: gangs that are woken together need the same.
     pub(super) pool_claims: Joined<Vec<String>, [NodeClaim], Error>,
     /// What keeps gangs from their plans: those that were woken together need the same.
-    pub(super) grounds: Joined<(), Grounds, Error>,
+    pub(super) grounds: Joined<(String, String), Grounds, Error>,
     /// The Workloads of namespaces, where claims of slices are orphaned.
     pub(super) slices: Joined<String, [Workload], Error>,
     /// What gangs read past the caches, by the UIDs of their Workloads.

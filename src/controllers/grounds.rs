@@ -1,12 +1,18 @@
 //! Reads what keeps a gang from its plan past the caches, before it is given up or refused for that.
 
-use crate::api::{ClusterQueue, NodePool, ResourceFlavor};
+use super::admission_check;
+use super::context::Context;
+use crate::api::{
+    AdmissionCheck, ClusterQueue, DaemonSet, DeviceClass, Namespace, NodePool, ResourceFlavor, Workload,
+};
 use crate::cluster::guard::Guarded;
 use crate::effects::call;
 use crate::error::Error;
+use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::api::ListParams;
-use kube::{Api, Client, Resource};
+use kube::runtime::reflector::ObjectRef;
+use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -22,30 +28,102 @@ pub struct Grounds {
     pub flavors: Vec<Arc<ResourceFlavor>>,
     /// All RuntimeClasses.
     pub runtime_classes: Vec<Arc<RuntimeClass>>,
+    /// All DeviceClasses.
+    pub device_classes: Vec<Arc<DeviceClass>>,
+    /// All DaemonSets.
+    pub daemon_sets: Vec<Arc<DaemonSet>>,
+    /// The LimitRanges of the Workload's namespace.
+    pub limit_ranges: Vec<Arc<LimitRange>>,
+    /// This namespace, where namespaces can be read.
+    pub namespace: Option<Arc<Namespace>>,
 }
 
 impl Grounds {
-    /// Lists all of it.
+    /// What the caches show for a Workload.
+    pub fn cached(context: &Context, workload: &Workload) -> Self {
+        let stores = &context.stores;
+        let namespace = workload.namespace();
+        let is_its = |range: &Arc<LimitRange>| range.metadata.namespace == namespace;
+        let named = |name: &String| stores.namespaces.store.get(&ObjectRef::new(name));
+        Self {
+            pools: stores.pools.state(),
+            queues: stores.queues.state(),
+            flavors: stores.flavors.state(),
+            runtime_classes: stores.runtime_classes.state(),
+            device_classes: stores.device_classes.state(),
+            daemon_sets: stores.daemon_sets.state(),
+            limit_ranges: stores.limit_ranges.state().into_iter().filter(is_its).collect(),
+            namespace: namespace.as_ref().and_then(named),
+        }
+    }
+
+    /// Lists all of it for the Workloads of a namespace, and reads the parameters of their check anew.
     ///
     /// # Errors
-    /// The first list that failed.
-    pub async fn read(client: &Client) -> Result<Self, Error> {
-        let (pools, queues, flavors, runtime_classes) = tokio::try_join!(
-            all("listing NodePools", client),
-            all("listing ClusterQueues", client),
-            all("listing ResourceFlavors", client),
-            all("listing RuntimeClasses", client),
+    /// The first read that failed.
+    pub async fn read(context: &Context, check: &str, namespace: &str) -> Result<Self, Error> {
+        let client = &context.client;
+        let (
+            pools,
+            queues,
+            flavors,
+            runtime_classes,
+            device_classes,
+            daemon_sets,
+            limit_ranges,
+            namespace,
+            (),
+        ) = tokio::try_join!(
+            all("listing NodePools", Api::all(client.clone())),
+            all("listing ClusterQueues", Api::all(client.clone())),
+            all("listing ResourceFlavors", Api::all(client.clone())),
+            all("listing RuntimeClasses", Api::all(client.clone())),
+            all("listing DeviceClasses", Api::all(client.clone())),
+            all("listing DaemonSets", Api::all(client.clone())),
+            all("listing LimitRanges", Api::namespaced(client.clone(), namespace)),
+            named(context, namespace),
+            parameters(context, check),
         )?;
-        Ok(Self { pools, queues, flavors, runtime_classes })
+        Ok(Self {
+            pools,
+            queues,
+            flavors,
+            runtime_classes,
+            device_classes,
+            daemon_sets,
+            limit_ranges,
+            namespace,
+        })
     }
 }
 
-/// All objects of a kind that can be read.
-async fn all<K>(what: &'static str, client: &Client) -> Result<Vec<Arc<K>>, Error>
+/// All objects of a kind that can be read; none where the API server does not serve the kind.
+async fn all<K>(what: &'static str, api: Api<Guarded<K>>) -> Result<Vec<Arc<K>>, Error>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
-    let api: Api<Guarded<K>> = Api::all(client.clone());
-    let list = call(what, "", api.list(&ListParams::default())).await?;
+    let list = match call(what, "", api.list(&ListParams::default())).await {
+        Err(error) if error.code() == Some(404) => return Ok(Vec::new()),
+        list => list?,
+    };
     Ok(list.items.into_iter().filter_map(|guard| guard.0.ok()).map(Arc::new).collect())
+}
+
+/// A namespace, where namespaces can be read.
+async fn named(context: &Context, name: &str) -> Result<Option<Arc<Namespace>>, Error> {
+    if !context.stores.namespaces.listed.is_done() {
+        return Ok(None);
+    }
+    let api: Api<Namespace> = Api::all(context.client.clone());
+    Ok(call("reading a Namespace", name, api.get_opt(name)).await?.map(Arc::new))
+}
+
+/// Reads a check and its parameters, by which its gangs are judged from now on.
+async fn parameters(context: &Context, check: &str) -> Result<(), Error> {
+    let api: Api<AdmissionCheck> = Api::all(context.client.clone());
+    if let Some(check) = call("reading an AdmissionCheck", check, api.get_opt(check)).await? {
+        // What is wrong with them is told of by the policy.
+        let _ = admission_check::refresh(context, &check).await?;
+    }
+    Ok(())
 }

@@ -8,7 +8,7 @@ use super::traffic;
 use crate::api::parameters::{PackingMode, Pinning};
 use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
-use crate::api::{ClusterQueue, Namespace, NodeClaim, NodePool, Workload};
+use crate::api::{ClusterQueue, NodeClaim, NodePool, Workload};
 use crate::effects::events::Moment;
 use crate::gang::identity::gang_of;
 use crate::gang::notice::Notice;
@@ -153,31 +153,25 @@ pub fn outcome(
     let short = pages.short(now);
     let reserved = pages.others(gang);
     let counted = not_reserved(known.claims, &reserved);
-    let stores = &context.stores;
-    let Grounds { pools, queues, flavors, runtime_classes } =
-        known.grounds.cloned().unwrap_or_else(|| Grounds {
-            pools: stores.pools.state(),
-            queues: stores.queues.state(),
-            flavors: stores.flavors.state(),
-            runtime_classes: stores.runtime_classes.state(),
-        });
+    let grounds = known.grounds.cloned().unwrap_or_else(|| Grounds::cached(context, workload));
     let granted = workload.admission().map(|admission| admission.cluster_queue.as_str());
-    let queue = queues.iter().find(|queue| queue.metadata.name.as_deref() == granted && granted.is_some());
+    let queue =
+        grounds.queues.iter().find(|queue| queue.metadata.name.as_deref() == granted && granted.is_some());
     let settings = context.policies.settings();
     let traffic = traffic::of(context, workload, gang, pages, now);
     let local_queues = context.stores.local_queues.all();
-    let namespace = namespace(context, workload);
+    let namespace = grounds.namespace.as_deref();
     let predecessors = predecessors(context, workload);
     let settled = accepted.map_or_else(|| settled(context, request), |accepted| accepted.settled);
     let cluster = Cluster {
         cluster_queue: queue.map(|queue| &**queue),
         checks: &context.stores.checks.state(),
-        flavors: &flavors,
-        node_pools: &pools,
-        daemon_sets: &context.stores.daemon_sets.state(),
-        limit_ranges: &limit_ranges(context, workload),
-        runtime_classes: &runtime_classes,
-        device_classes: &context.stores.device_classes.state(),
+        flavors: &grounds.flavors,
+        node_pools: &grounds.pools,
+        daemon_sets: &grounds.daemon_sets,
+        limit_ranges: &grounds.limit_ranges,
+        runtime_classes: &grounds.runtime_classes,
+        device_classes: &grounds.device_classes,
         storage: known.storage,
         pool_claims: &counted,
         warm: known.warm,
@@ -186,10 +180,10 @@ pub fn outcome(
         shapes: &shapes,
         market: market.as_deref(),
         short: Some(&short),
-        cluster_queues: &queues,
+        cluster_queues: &grounds.queues,
         cohorts: &context.stores.cohorts.all().unwrap_or_default(),
         local_queues: local_queues.as_deref(),
-        namespace_labels: namespace.as_deref().map(|n| n.metadata.labels.as_ref().unwrap_or(&NO_LABELS)),
+        namespace_labels: namespace.map(|n| n.metadata.labels.as_ref().unwrap_or(&NO_LABELS)),
         guards: Some(&settings.file.guards),
         traffic: Some(&traffic),
         predecessors: &predecessors,
@@ -198,7 +192,7 @@ pub fn outcome(
         now,
     };
     let outcome = plan::plan(&cluster, request);
-    warn_if_outdated(&pools, now);
+    warn_if_outdated(&grounds.pools, now);
     match outcome {
         Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, now) {
             Some((_, offering)) if matches!(request.ways, Ways::From(_)) => Outcome::Wait(Obstacle::new(
@@ -301,12 +295,6 @@ pub fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
     claims.retain(|c| c.pin == request.gang && c.workload_uid != own && !c.node_name.is_empty());
     let nodes = claims.iter().filter_map(|claim| context.stores.nodes.get(&ObjectRef::new(&claim.node_name)));
     nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
-}
-
-/// The Workload's namespace, where namespaces can be read.
-fn namespace(context: &Context, workload: &Workload) -> Option<Arc<Namespace>> {
-    let name = workload.namespace()?;
-    context.stores.namespaces.store.get(&ObjectRef::new(&name))
 }
 
 fn limit_ranges(context: &Context, workload: &Workload) -> Vec<Arc<LimitRange>> {

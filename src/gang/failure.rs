@@ -91,8 +91,9 @@ impl FailureClass {
         )
     }
 
-    /// Whether time alone makes it: what a watch showed last proves nothing then, since the watch may be silent.
-    pub fn is_caused_by_time(self) -> bool {
+    /// Whether it is decided in a quorum read alone: time makes it, or a plan or a node that a watch showed last. The watch may be
+    /// silent.
+    pub fn needs_quorum(self) -> bool {
         matches!(
             self,
             Self::LaunchFailed
@@ -100,6 +101,8 @@ impl FailureClass {
                 | Self::RegistrationTimeout
                 | Self::InitializationTimeout
                 | Self::GangTimeout
+                | Self::NodeTooSmall
+                | Self::PlanChanged
                 | Self::NotPlannable
                 | Self::NotAdmitted
                 | Self::Unknown

@@ -114,7 +114,7 @@ pub(super) fn regretted(journal: &Journal, facts: &Facts<'_>) -> Option<Failure>
 }
 
 /// Whether a plan gives the nodes that the attempt was started with.
-pub(super) fn is_same(journal: &Journal, plan: &Plan) -> bool {
+pub fn is_same(journal: &Journal, plan: &Plan) -> bool {
     let memory = &journal.memory;
     // What Kueue is to add to the pods is one for all nodes.
     let pinned_alike = memory.pinning == Pinning::Auto || memory.pinning == plan.pinning;

@@ -164,7 +164,7 @@ fn provisioning(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
             format!("{} of {} NodeClaims could not be created in time", missing.len(), journal.memory.slots);
         return Some(failed(facts, Failure::new(FailureClass::GangTimeout, message)));
     }
-    let changed = |message: &str| event(Event::Failed(Failure::new(FailureClass::PlanChanged, message)));
+    let changed = |message: &str| Some(failed(facts, Failure::new(FailureClass::PlanChanged, message)));
     match facts.plan? {
         Outcome::Provision(plan) => match (losses::is_same(journal, plan), missing.is_empty()) {
             (false, _) => {
@@ -230,10 +230,9 @@ fn waiting_ready(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     })
 }
 
-/// A failure that ends the attempt. One that time alone makes is decided in a quorum read: a watch that is silent
-/// shows for ever what it showed last.
+/// A failure that ends the attempt, where the read is one that it may be decided in.
 pub(super) fn failed(facts: &Facts<'_>, failure: Failure) -> Reading {
-    let unsure = failure.reason.is_caused_by_time() && facts.sight == Sight::Cached;
+    let unsure = failure.reason.needs_quorum() && facts.sight == Sight::Cached;
     if unsure && !planted!(DeadlineOnCache) {
         return Reading::LookAgain;
     }

@@ -13,6 +13,7 @@ use crate::planted::planted;
 /// What its plan makes of a gang that has nothing yet.
 pub(super) fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     let event = match facts.plan? {
+        Outcome::NothingNeeded(_) if facts.sight == Sight::Cached => return Some(Reading::LookAgain),
         Outcome::NothingNeeded(_) => Event::NothingNeeded,
         // What is left of an earlier attempt goes first.
         _ if facts.claims.iter().any(|c| !c.stuck) => return None,

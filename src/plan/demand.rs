@@ -89,7 +89,7 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
             let by_class = matches!(spec, Cow::Owned(_));
             return Err(if by_class { Outcome::Refuse(obstacle) } else { Outcome::Never(obstacle) });
         }
-        let flavors = flavors(cluster.flavors, request.workload, &pod_set.name).map_err(Outcome::Wait)?;
+        let flavors = flavors(cluster.flavors, request.workload, &pod_set.name).map_err(Outcome::Refuse)?;
         let each = each(cluster, pod_set).map_err(Outcome::Wait)?;
         if let Some(obstacle) = devices::obstacle(cluster, request, &pod_set.name, &each) {
             return Err(Outcome::Refuse(obstacle));

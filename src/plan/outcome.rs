@@ -128,7 +128,7 @@ impl ObstacleReason {
         matches!(self, Self::NoPolicy | Self::NodePoolEdited)
     }
 
-    /// Whether only another policy or another Workload helps, so that quota need not be held for it.
+    /// Whether only something that people have to do helps, so that quota need not be held for it.
     fn is_refusal(self) -> bool {
         matches!(
             self,
@@ -137,6 +137,11 @@ impl ObstacleReason {
                 | Self::BudgetExceeded
                 | Self::PlacementForbidden
                 | Self::LimitTooSmall
+                | Self::AmountUnknown
+                | Self::NodePoolMissing
+                | Self::FlavorMissing
+                | Self::RuntimeClassMissing
+                | Self::UpdatesClash
                 | Self::ReservationTooSmall
                 | Self::ReservationOpensLater
                 | Self::ReservationClosesFirst
@@ -147,6 +152,7 @@ impl ObstacleReason {
                 | Self::TaintNotTolerated
                 | Self::TopologyUnmet
                 | Self::DeviceClass
+                | Self::VolumeNotReady
                 | Self::VolumeUnusable
                 | Self::VolumeUnreadable
         )

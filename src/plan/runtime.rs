@@ -23,7 +23,7 @@ pub fn completed<'a>(
         return Ok(Cow::Borrowed(spec));
     };
     let class = classes.iter().find(|class| class.metadata.name.as_ref() == Some(name)).ok_or_else(|| {
-        Outcome::Wait(Obstacle::new(
+        Outcome::Refuse(Obstacle::new(
             ObstacleReason::RuntimeClassMissing,
             format!("pod set {pod_set} names RuntimeClass {name}, which does not exist; create it"),
         ))

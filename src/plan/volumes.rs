@@ -206,7 +206,7 @@ impl Reader<'_> {
 
     fn not_ready(&self, why: &str) -> Outcome {
         let message = format!("pod set {}: {why}", self.pod_set);
-        Outcome::Wait(Obstacle::new(ObstacleReason::VolumeNotReady, message))
+        Outcome::Refuse(Obstacle::new(ObstacleReason::VolumeNotReady, message))
     }
 
     fn unusable(&self, why: &str) -> Outcome {

@@ -289,9 +289,9 @@ impl<'a> Gang<'a> {
             self.count_gates(workload, &mut pages);
             // What has begun is carried through, whatever the other checks say by then.
             self.plan = self.plan.take().map(|plan| strategy::timed(plan, &self.request(workload)));
-            if !self.rests_on_grounds() {
-                self.sight = Sight::Cached;
-            }
+        }
+        if !self.rests_on_grounds() {
+            self.sight = Sight::Cached;
         }
         if matches!(self.plan, Some(Outcome::Provision(_))) {
             pages.refused.forget(&self.id);

@@ -10,7 +10,7 @@ use crate::controllers::{plans, storage, traffic};
 use crate::effects::claims;
 use crate::error::Error;
 use crate::gang::claims::Loss;
-use crate::gang::losses::is_mixed;
+use crate::gang::losses::{is_mixed, is_same};
 use crate::gang::{Failure, FailureClass, Refusal, State};
 use crate::names;
 use crate::plan::demand::as_granted;
@@ -24,6 +24,9 @@ use std::sync::Arc;
 
 /// How long a NodePool that was edited is waited for before another one is taken.
 const EDITED: SignedDuration = SignedDuration::from_secs(30);
+
+/// How often a gang that is refused for volumes that are not there yet is tried again: nothing says that they have come.
+const VOLUMES: SignedDuration = SignedDuration::from_mins(1);
 
 /// Most combinations that are named to people.
 const TOLD: usize = 2;
@@ -73,12 +76,7 @@ impl Gang<'_> {
         let mut plan = |workload, known| {
             plans::outcome(self.context, &Request { workload, ..request }, &self.id, pages, known)
         };
-        let mut now = plan(workload, known);
-        if let Outcome::Wait(obstacle) = &mut now
-            && (obstacle.reason, edited) == (ObstacleReason::NodePoolEdited, Edited::Awaited)
-        {
-            obstacle.until = patience;
-        }
+        let now = self.with_patience(plan(workload, known), patience);
         if let Outcome::Provision(plan) = &now
             && plan.is_short(short.as_ref())
         {
@@ -133,7 +131,23 @@ impl Gang<'_> {
         pages.refused.refusal(&self.id, workload, causes, self.context.now())
     }
 
-    /// Until when a gang that has nothing yet waits for NodePools that were edited; for ever once it has.
+    /// The outcome with what is about to come waited for until this time, if there is any.
+    fn with_patience(&self, outcome: Outcome, patience: Option<Timestamp>) -> Outcome {
+        let until = patience.filter(|until| *until > self.context.now());
+        match outcome {
+            Outcome::Wait(obstacle) if obstacle.reason == ObstacleReason::NodePoolEdited => {
+                Outcome::Wait(Obstacle { until: until.or(obstacle.until), ..obstacle })
+            }
+            // Jobs are often submitted together with their volumes.
+            Outcome::Refuse(obstacle) if obstacle.reason == ObstacleReason::VolumeNotReady => match until {
+                Some(_) => Outcome::Wait(Obstacle { until, ..obstacle }),
+                None => Outcome::Refuse(Obstacle { until: Some(self.context.now() + VOLUMES), ..obstacle }),
+            },
+            other => other,
+        }
+    }
+
+    /// Until when a gang that has nothing yet waits for NodePools that were edited, and for volumes; for ever once it has.
     fn patience(&self) -> Option<Timestamp> {
         let begins = self.journal.state == State::Validating;
         self.journal.entered_at.checked_add(EDITED).ok().filter(|_| begins)
@@ -221,30 +235,49 @@ impl Gang<'_> {
         Ok(())
     }
 
-    /// Whether what keeps the gang from a plan was read past the caches, so that it can be given up or refused for that. What
-    /// was read of its claims says nothing of it.
+    /// Whether what the gang is given up, ended or refused for was read past the caches, or it is not. What was read of its claims
+    /// says nothing of it.
     pub(super) fn rests_on_grounds(&self) -> bool {
-        match &self.plan {
-            Some(Outcome::Wait(_) | Outcome::Never(_)) => self.read_grounds.is_some(),
-            Some(Outcome::Refuse(_)) => self.read_grounds.is_some() && self.causes.is_some(),
-            Some(Outcome::Provision(_) | Outcome::NothingNeeded(_)) | None => true,
+        let refuses =
+            self.journal.state == State::Validating && matches!(self.plan, Some(Outcome::Refuse(_)));
+        !self.ends_by_plan() || (self.read_grounds.is_some() && (self.causes.is_some() || !refuses))
+    }
+
+    /// Reads past the caches what the gang is to be given up, ended or refused for.
+    pub(super) async fn fetch_grounds(&mut self, workload: &Workload) -> Result<(), Error> {
+        if !self.ends_by_plan() {
+            return Ok(());
+        }
+        if self.journal.state == State::Validating {
+            // What changes from now on may allow the gang.
+            self.causes = Some(self.context.causes_of_refusal(workload));
+        }
+        let (check, namespace) = (&self.identity.check, &self.identity.namespace);
+        let read = async { Box::pin(Grounds::read(self.context, check, namespace)).await.map(Arc::new) };
+        let read = self.context.grounds.read((check.clone(), namespace.clone()), read).await?;
+        self.read_grounds = Some(read);
+        self.settle_policy(workload);
+        Ok(())
+    }
+
+    /// Whether its plan gives the gang up, ends its attempt, or passes over a NodePool for having been edited too long ago.
+    fn ends_by_plan(&self) -> bool {
+        let Some(plan) = &self.plan else { return false };
+        match (&self.journal.state, plan) {
+            (State::Validating, Outcome::Provision(_)) => self.passes_over_edited(),
+            (State::Validating, _) => true,
+            (State::Provisioning, Outcome::Provision(plan)) => !is_same(&self.journal, plan),
+            (State::Provisioning, _) => true,
+            (State::Approved, Outcome::NothingNeeded(_)) => false,
+            (State::Approved, _) => self.journal.memory.slots == 0,
+            _ => false,
         }
     }
 
-    /// Reads what keeps the gang from a plan past the caches, before it is given up or refused for that.
-    pub(super) async fn fetch_grounds(&mut self, workload: &Workload) -> Result<(), Error> {
-        match (&self.journal.state, &self.plan) {
-            (State::Validating, Some(Outcome::Wait(_) | Outcome::Never(_))) => {}
-            (State::Validating, Some(Outcome::Refuse(_))) => {
-                // What changes from now on may allow the gang.
-                self.causes = Some(self.context.causes_of_refusal(workload));
-                self.settle_policy(workload);
-            }
-            _ => return Ok(()),
-        }
-        let read = async { Box::pin(Grounds::read(self.client)).await.map(Arc::new) };
-        self.read_grounds = Some(self.context.grounds.read((), read).await?);
-        Ok(())
+    /// Whether NodePools that were edited, and not looked at by Karpenter since, are not waited for any more.
+    fn passes_over_edited(&self) -> bool {
+        let is_over = self.patience().is_some_and(|until| until <= self.context.now());
+        is_over && self.context.stores.pools.state().iter().any(|pool| pool.is_unseen())
     }
 
     pub(super) async fn fetch_pool_claims(&mut self, workload: &Workload) -> Result<(), Error> {
