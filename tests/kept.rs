@@ -10,13 +10,13 @@ use serde_json::{Value, json};
 use setu::controllers::context::Options;
 use setu::names;
 use setu::sim::api::kinds::{self, Kind};
-use setu::sim::api::{Preconditions, User};
+use setu::sim::api::{Preconditions, Status, User};
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::denials::Denial;
 use setu::telemetry::metrics;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use world::is;
 
@@ -227,7 +227,7 @@ async fn a_workload_that_one_setu_holds_is_not_let_go_by_another_that_holds_none
 #[tokio::test(start_paused = true)]
 async fn a_namespace_ends_whatever_state_its_gangs_are_in() {
     for (defaults, state) in [
-        ("{nodePoolName: nowhere}", "Validating"),
+        ("{strategy: {type: DryRun}}", "Validating"),
         ("{deadlines: {launch: 1s}, retry: {inCheck: {limit: 9, base: 1h, max: 1h}}}", "BackingOff"),
         ("{}", "WaitingReady"),
         ("{}", "Approved"),
@@ -345,7 +345,7 @@ async fn nodes_without_a_taint_are_searched_each_minute_for_others_until_their_g
 
 #[tokio::test(start_paused = true)]
 async fn a_finalizer_that_nobody_asks_for_any_more_is_taken_off() {
-    let mut stage = Stage::new(HOLDS, "{nodePoolName: nowhere}");
+    let mut stage = Stage::new(HOLDS, "{strategy: {type: DryRun}}");
     stage.job("gang", &queued());
     stage.until("it is held", 60, |s| s.is_held("gang")).await;
     stage.restart(Options::default());
@@ -806,24 +806,42 @@ async fn a_claim_that_cannot_be_deleted_holds_the_quota_for_ten_minutes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_that_setu_may_not_delete_hold_the_quota_for_ten_minutes() {
-    let policy = "{retry: {inCheck: {limit: 0}}, deadlines: {register: 5s}}";
-    let stage = Stage::new(Options::default(), policy);
-    world::weather(&stage.admin, &json!([{"nodePool": ID, "registrationDelay": "1h"}]));
-    tokio::time::sleep(Duration::from_secs(1)).await;
-    stage.cluster.denials.begin(Denial::Deletes);
-    stage.job("gang", &queued());
-    stage.until("it takes its nodes back", 60, |s| s.is_in("gang", "RollingBack")).await;
-    tokio::time::sleep(Duration::from_mins(8)).await;
-    assert!(stage.is("gang", "QuotaReserved"), "{}", stage.says("gang"));
-    stage.until("the quota is given back", 300, |s| s.says("gang").contains("\"to\":\"Yielded\"")).await;
-    let told = |s: &Stage| s.entry("gang")["message"].to_string().contains("and Setu's rights");
-    stage.until("it is told of", 60, told).await;
-    world::calm(&stage.admin);
-    stage.cluster.denials.end();
-    stage
-        .until("they go", 120, |s| s.claims().iter().all(|c| !c["metadata"]["deletionTimestamp"].is_null()))
-        .await;
+async fn claims_that_cannot_be_deleted_hold_the_quota_for_ten_minutes_and_are_counted() {
+    for is_forbidden in [true, false] {
+        let recorder = metrics::recorder().unwrap();
+        let _guard = ::metrics::set_default_local_recorder(&recorder);
+        let policy = "{retry: {inCheck: {limit: 0}}, deadlines: {register: 5s}}";
+        let stage = Stage::new(Options::default(), policy);
+        world::weather(&stage.admin, &json!([{"nodePool": ID, "registrationDelay": "1h"}]));
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let fails = Arc::new(AtomicBool::new(!is_forbidden));
+        let rule = Arc::clone(&fails);
+        stage.cluster.server.deny(Box::new(move |attempt| {
+            let deletes = attempt.kind.kind == "NodeClaim" && attempt.verb == "DELETE";
+            (deletes && rule.load(Ordering::Relaxed)).then(|| Status::webhook("nodeclaims"))
+        }));
+        if is_forbidden {
+            stage.cluster.denials.begin(Denial::Deletes);
+        }
+        stage.job("gang", &queued());
+        stage.until("it takes its nodes back", 60, |s| s.is_in("gang", "RollingBack")).await;
+        tokio::time::sleep(Duration::from_mins(8)).await;
+        assert!(stage.is("gang", "QuotaReserved"), "{}", stage.says("gang"));
+        stage.until("the quota is given back", 300, |s| s.says("gang").contains("\"to\":\"Yielded\"")).await;
+        let told = |s: &Stage| s.entry("gang")["message"].to_string().contains("and Setu's rights");
+        stage.until("it is told of", 60, told).await;
+        stage.setu.context.set_gauges();
+        let page = recorder.handle().render();
+        assert!(page.contains("state=\"stuck\"} 2"), "{page}");
+        world::calm(&stage.admin);
+        stage.cluster.denials.end();
+        fails.store(false, Ordering::Relaxed);
+        stage
+            .until("they go", 120, |s| {
+                s.claims().iter().all(|c| !c["metadata"]["deletionTimestamp"].is_null())
+            })
+            .await;
+    }
 }
 
 /// What a gang goes through before it runs.

@@ -89,13 +89,13 @@ impl Stage {
     }
 }
 
-/// A policy under which nothing can be planned.
-const NO_POOL: &str = "{nodePoolName: nowhere}";
+/// A policy under which nothing is created.
+const DRY_RUN: &str = "{strategy: {type: DryRun}}";
 const AMD64: &str = "{nodeSelectorRequirements: [{key: kubernetes.io/arch, operator: In, values: [amd64]}]}";
 
 #[tokio::test(start_paused = true)]
 async fn a_gang_that_waits_for_a_plan_takes_the_new_policy() {
-    let stage = Stage::new(NO_POOL, &json!([]));
+    let stage = Stage::new(DRY_RUN, &json!([]));
     stage.submit();
     stage.until(StateName::Validating).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
@@ -206,7 +206,7 @@ async fn a_gang_that_runs_is_left_alone() {
     let stage = Stage::new("{}", &json!([]));
     stage.submit();
     stage.until(StateName::Approved).await;
-    stage.swap(NO_POOL);
+    stage.swap(DRY_RUN);
     let journal = stage.until(StateName::Released).await;
     assert_eq!(journal.memory.attempt, 1, "{:?}", stage.path());
     let jobs = stage.admin.list(&kinds::JOB);

@@ -5,6 +5,7 @@ use super::{Failure, find, report};
 use crate::api::Workload;
 use crate::effects::journal::{Entry, Guard, commit};
 use crate::gang::journal::JournalError;
+use crate::gang::message;
 use crate::gang::repair::rebuilt;
 use crate::gang::{ClaimView, GangIdentity, Journal};
 use crate::names;
@@ -121,7 +122,7 @@ fn told(workload: &Workload, repairs: &[Repair], doing: bool) -> String {
 async fn write(client: &Client, workload: &Workload, repairs: Vec<Repair>) -> Result<(), Failure> {
     for Repair { check, old, new, .. } in repairs {
         let Ok(journal) = new else { continue };
-        let headline = format!("{}: the journal was made anew", journal.state.name());
+        let headline = message::headline(&journal, "the journal was made anew");
         let text = journal.encode();
         let entry = Entry {
             check: &check,

@@ -12,7 +12,6 @@ use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Pod, Workload, condition};
 use crate::gang::explain::WHEN_THAT_CHANGES;
 use crate::gang::journal::{JournalError, Step};
-use crate::gang::notice::NEXT;
 use crate::gang::terms::vouched;
 use crate::gang::verdict::is_kept_out;
 use crate::gang::{
@@ -60,6 +59,9 @@ pub struct GangReport {
     pub reserved: Option<Timestamp>,
     /// Why it does not run, or that it does: one line.
     pub why: String,
+    /// Whether that quotes what Kueue says.
+    #[serde(skip)]
+    pub why_quotes_kueue: bool,
     /// What Kueue itself says, while it holds the Workload back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kueue_says: Option<String>,
@@ -181,6 +183,7 @@ pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangRepo
         created: workload.metadata.creation_timestamp.as_ref().map_or(snapshot.now, |t| t.0),
         reserved: condition::since(workload.conditions(), "QuotaReserved").filter(|_| reserved),
         why: String::new(),
+        why_quotes_kueue: false,
         kueue_says: standing.in_kueues_words(workload),
         other_checks: workload.checks().iter().filter(|c| is_foreign(snapshot, c)).map(other).collect(),
         told: entry.map(|c| c.message.clone()).unwrap_or_default(),
@@ -191,6 +194,7 @@ pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangRepo
         trace_id: journal.as_ref().and_then(|j| j.trace_id()).map(str::to_owned),
         history: journal.map_or_else(Vec::new, |j| j.history),
     };
+    report.why_quotes_kueue = journal_fault.is_none() && quotes_kueue(&report);
     report.why = journal_fault.unwrap_or_else(|| why(snapshot, &report));
     report
 }
@@ -203,8 +207,7 @@ fn planned(snapshot: &Snapshot, workload: &Workload, journal: &Journal) -> Optio
         let at = event.event_time.as_ref().map(|time| time.0.as_millisecond());
         event.involved_object.uid == workload.metadata.uid && at == Some(step.at.as_millisecond())
     })?;
-    let text = event.message.as_deref()?;
-    Some(text.split_once(NEXT).map_or(text, |(plan, _)| plan).to_owned())
+    event.message.clone()
 }
 
 fn is_foreign(snapshot: &Snapshot, check: &CheckState) -> bool {
@@ -298,10 +301,7 @@ fn unbound_pods(snapshot: &Snapshot, workload: &Workload, check: &str) -> Option
 /// What the controller last said: the check's message, or the line it left for people.
 fn word_of_controller<'w>(workload: &'w Workload, check: &str) -> Option<&'w str> {
     let entry = workload.check(check).map(|c| c.message.as_str());
-    let note = || {
-        let line = workload.annotations().get(&names::state_key(check))?;
-        line.split_once(": ").map(|(_, words)| words)
-    };
+    let note = || workload.annotations().get(&names::state_key(check)).map(String::as_str);
     entry.filter(|m| !m.is_empty()).or_else(note)
 }
 
@@ -310,12 +310,26 @@ fn node_of<'s>(snapshot: &'s Snapshot, claim: &NodeClaim) -> Option<&'s Node> {
     snapshot.nodes.iter().flatten().find(|node| node.metadata.name.as_deref() == Some(name))
 }
 
+/// What its nodes are held for, or about to be.
+fn holding(report: &GangReport) -> Option<&Explanation> {
+    report.gang.as_ref().filter(|gang| gang.state != StateName::Released)
+}
+
+/// Whether nothing but Kueue's own words says why a gang does not run.
+fn quotes_kueue(report: &GangReport) -> bool {
+    let says = matches!(
+        report.standing,
+        Standing::Finished | Standing::Deactivated | Standing::Queued | Standing::Evicted
+    );
+    says && holding(report).is_none()
+}
+
 fn why(snapshot: &Snapshot, report: &GangReport) -> String {
     let said = |what: &str| match &report.kueue_says {
         Some(words) => format!("{what}: {words}"),
         None => what.to_owned(),
     };
-    let holds = report.gang.as_ref().filter(|gang| gang.state != StateName::Released);
+    let holds = holding(report);
     match (report.standing, holds) {
         (Standing::Finished, None) => said("finished"),
         (Standing::Deactivated, None) => said("deactivated, spec.active is false"),

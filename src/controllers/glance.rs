@@ -123,9 +123,9 @@ impl ClaimGlance {
         }
     }
 
-    /// How far it has come, for metrics. One that cannot be deleted is counted on its own.
-    pub fn state(&self, now: Timestamp) -> &'static str {
-        let stuck = self.deleting_since.is_some_and(|since| is_stuck(since, now));
+    /// How far it has come, for metrics. One that does not go, or cannot be deleted since then, is counted on its own.
+    pub fn state(&self, undeletable: Option<Timestamp>, now: Timestamp) -> &'static str {
+        let stuck = self.deleting_since.or(undeletable).is_some_and(|since| is_stuck(since, now));
         if stuck { "stuck" } else { self.phase.name() }
     }
 

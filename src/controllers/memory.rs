@@ -141,6 +141,8 @@ struct Record {
     place: Option<Place>,
     /// UID under which we have deleted it.
     deleted: Option<String>,
+    /// UID under which it could not be deleted, and since when it is to go.
+    undeletable: Option<(String, Timestamp)>,
     /// When an error of its launch was first seen; absent while there is none.
     launch_error: Option<Timestamp>,
     /// When it was last seen, alive or dying.
@@ -152,7 +154,10 @@ struct Record {
 impl Record {
     /// Whether it says anything that the claim itself does not.
     fn tells(&self) -> bool {
-        self.obituary.event.is_some() || self.deleted.is_some() || self.launch_error.is_some()
+        self.obituary.event.is_some()
+            || self.deleted.is_some()
+            || self.undeletable.is_some()
+            || self.launch_error.is_some()
     }
 }
 
@@ -212,7 +217,22 @@ impl Necrology {
 
     /// Notes that we have deleted a claim, which caches may still show for a while.
     pub fn deleted(&self, claim: &str, uid: &str) {
-        self.with(claim, |record| record.deleted = Some(uid.to_owned()));
+        self.with(claim, |record| (record.deleted, record.undeletable) = (Some(uid.to_owned()), None));
+    }
+
+    /// Notes that claims which the gang is to be rid of since then could not be deleted, but for those that were.
+    pub fn could_not_delete(&self, claims: &[(String, String)], since: Timestamp) {
+        for (claim, uid) in claims {
+            self.with(claim, |record| {
+                let is_left = record.deleted.as_ref() != Some(uid);
+                record.undeletable = is_left.then(|| (uid.clone(), since));
+            });
+        }
+    }
+
+    /// UIDs of the claims that could not be deleted, and since when they are to go.
+    pub fn undeletable(&self) -> BTreeMap<String, Timestamp> {
+        lock(&self.0).records.values().filter_map(|record| record.undeletable.clone()).collect()
     }
 
     /// Whether we have deleted this very claim.

@@ -212,6 +212,7 @@ impl Context {
         let gangs = self.of_gangs.seen.standings();
         let (mut claims, mut held, mut launched) = (BTreeMap::new(), BTreeMap::new(), Launched::default());
         let known = self.stores.claims.glimpses();
+        let undeletable = self.necrology.undeletable();
         for claim in known.iter().filter(|c| self.acts_for(&c.workload_uid)) {
             let state = match (gangs.get(&claim.gang), claim.phase) {
                 (_, Phase::Deleting) => "leaving",
@@ -225,7 +226,8 @@ impl Context {
             if !claim.waits_for_provider {
                 launched.add(claim, state);
             }
-            *claims.entry((claim.node_pool.clone(), claim.state(now))).or_default() += 1;
+            let since = undeletable.get(&claim.uid).copied();
+            *claims.entry((claim.node_pool.clone(), claim.state(since, now))).or_default() += 1;
         }
         let named: BTreeSet<&str> = known.iter().map(|c| c.node_name.as_str()).collect();
         for pool in self.stray_nodes(&named) {

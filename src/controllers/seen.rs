@@ -69,8 +69,8 @@ pub struct Unanswered {
     pub journal: String,
     /// Number of the last transition in it.
     pub seq: u64,
-    /// Its line for people.
-    pub headline: String,
+    /// Where the gang was then, for people.
+    pub sentence: String,
     /// Its transitions: the journal before each, and after it.
     pub steps: Vec<(Journal, Journal)>,
     /// The gang's claims as they were then.

@@ -123,8 +123,7 @@ fn yielded(journal: &Journal, facts: &Facts<'_>) -> String {
 /// Which NodeClaim of an earlier attempt does not go, for an administrator to look into.
 fn stuck(journal: &Journal, facts: &Facts<'_>) -> String {
     let all = || facts.claims.iter().filter(|c| c.stuck);
-    let Some(first) = all().next().filter(|_| !matches!(journal.state, State::Rejected | State::Released))
-    else {
+    let Some(first) = all().next().filter(|_| journal.state != State::Released) else {
         return String::new();
     };
     let more = all().count().saturating_sub(1);
@@ -141,9 +140,9 @@ fn claims(facts: &Facts<'_>) -> String {
     counted(u32::try_from(facts.claims.len()).unwrap_or(u32::MAX), "NodeClaim")
 }
 
-/// One line for the state annotation.
-pub fn headline(journal: &Journal, facts: &Facts<'_>) -> String {
-    format!("{}: {}", journal.state.name(), explain(journal, facts))
+/// One line for the state annotation, of the sentence for the check's message.
+pub fn headline(journal: &Journal, sentence: &str) -> String {
+    format!("{}: {sentence}", journal.state.name())
 }
 
 /// Which attempt it is, and what it is made of: the policy's own name for it, or the capacity type.

@@ -21,7 +21,7 @@ use crate::words::{counted, to_the_second};
 const TOLD_BY_QUARTERS: u32 = 16;
 
 /// Stands between where a gang is and what comes next.
-pub const NEXT: &str = ". Next: ";
+const NEXT: &str = ". Next: ";
 /// The reason of the Event that tells of an accepted plan.
 pub const VALIDATED: &str = "GangValidated";
 
@@ -50,7 +50,7 @@ impl Notice {
 
 /// What is to be told where the gang of a journal is, with what comes next. `text` says where that is; of a gang that
 /// waits for something to be mended, is rolled back or waits out its time it says the rest as well.
-pub fn with_next(text: &str, journal: &Journal) -> String {
+fn with_next(text: &str, journal: &Journal) -> String {
     match journal.state.name() {
         StateName::Validating | StateName::RollingBack | StateName::BackingOff => text.to_owned(),
         _ => format!("{text}{NEXT}{}", next_after(journal)),
@@ -72,12 +72,13 @@ fn failed(failure: &Failure, journal: &Journal) -> String {
     format!("{failure}. Next: {next}")
 }
 
-/// What to tell of the last transition of a journal; `text` says where the gang is after it and what comes next, as
-/// [`with_next`] makes it, `cost` is that of its nodes, and the NodePools are those that give it none.
-pub fn of_step(journal: &Journal, text: &str, cost: &Cost, passed_over: &[PassedOver]) -> Vec<Notice> {
+/// What to tell of the last transition of a journal; `words` say where the gang is after it, `cost` is that of its nodes, and
+/// the NodePools are those that give it none.
+pub fn of_step(journal: &Journal, words: &str, cost: &Cost, passed_over: &[PassedOver]) -> Vec<Notice> {
     let Some(step) = journal.history.last() else {
         return Vec::new();
     };
+    let text = with_next(words, journal);
     let memory = &journal.memory;
     let failure = memory.last_failure.as_ref().filter(|f| step.reason == Reason::Failed(f.reason));
     match (step.from, step.to) {
@@ -111,9 +112,7 @@ pub fn of_step(journal: &Journal, text: &str, cost: &Cost, passed_over: &[Passed
         (_, StateName::Provisioning) => vec![Notice::new("GangProvisioning", text)],
         (_, StateName::WaitingReady) => vec![Notice::new("GangWaiting", text)],
         (_, StateName::Approved) => {
-            let (at, next) = text.split_once(NEXT).unwrap_or((text, ""));
-            let next = if next.is_empty() { String::new() } else { format!("{NEXT}{next}") };
-            vec![Notice::new("GangReady", format!("{at}{}{next}", cost.clause()))]
+            vec![Notice::new("GangReady", with_next(&format!("{words}{}", cost.clause()), journal))]
         }
         (_, StateName::RollingBack) => match failure {
             Some(failure) => vec![
@@ -255,9 +254,10 @@ mod tests {
         }
         let lack = ", no price for p5.48xlarge, spot (2 nodes)";
         assert!(told["GangValidated"].starts_with(&format!("2 nodes needed{lack}, and nothing")), "{told:?}");
-        assert_eq!(told["GangReady"], format!("where it is{lack}"));
+        assert!(told["GangReady"].starts_with(&format!("where it is{lack}. Next: ")), "{told:?}");
         let free = Cost { simulated: 2, ..cost };
-        assert!(of_step(&journal, "where it is", &free, &[])[0].text == "where it is", "nodes of kwok");
+        let of_kwok = &of_step(&journal, "where it is", &free, &[])[0].text;
+        assert!(of_kwok.starts_with("where it is. Next: "), "{of_kwok}");
     }
 
     #[test]
@@ -310,7 +310,7 @@ mod tests {
                 journal = decide(&journal, &event, &Rules::new(&Policy::default(), now, 0.0)).journal;
                 let state = journal.state.name();
                 let says_itself = matches!(state, StateName::RollingBack | StateName::BackingOff);
-                for notice in of_step(&journal, &with_next("where it is", &journal), &Cost::default(), &[]) {
+                for notice in of_step(&journal, "where it is", &Cost::default(), &[]) {
                     let says =
                         notice.text.contains(". Next: ") || (says_itself && notice.text == "where it is");
                     assert!(says, "{}: {}", notice.reason, notice.text);

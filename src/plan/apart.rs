@@ -55,6 +55,32 @@ pub(super) fn may_select(selector: &LabelSelector, labels: &BTreeMap<String, Str
         })
 }
 
+/// Whether pods that start with these labels match for sure, or by labels that their controller adds.
+pub(super) fn surely_selects(selector: &LabelSelector, labels: &BTreeMap<String, String>) -> bool {
+    let is_there = |key: &String| labels.contains_key(key) || is_of_controller(key);
+    let expressions = selector.match_expressions.iter().flatten();
+    let mut wanted = expressions.filter(|e| !["NotIn", "DoesNotExist"].contains(&e.operator.as_str()));
+    may_select(selector, labels)
+        && selector.match_labels.iter().flatten().all(|(key, _)| is_there(key))
+        && wanted.all(|expression| is_there(&expression.key))
+}
+
+/// Whether controllers of jobs add a label of this key to their pods.
+fn is_of_controller(key: &str) -> bool {
+    const NAMES: [&str; 3] = ["controller-uid", "job-name", "pod-template-hash"];
+    const GROUPS: [&str; 8] = [
+        "apps.kubernetes.io",
+        "batch.kubernetes.io",
+        "jobset.sigs.k8s.io",
+        "kueue.x-k8s.io",
+        "leaderworkerset.sigs.k8s.io",
+        "ray.io",
+        "statefulset.kubernetes.io",
+        "training.kubeflow.org",
+    ];
+    NAMES.contains(&key) || key.split_once('/').is_some_and(|(group, _)| GROUPS.contains(&group))
+}
+
 /// Ports of the host that the pods listen on, with the protocol.
 fn ports(spec: &PodSpec) -> BTreeSet<(i32, &str)> {
     let sidecars = spec.init_containers.iter().filter(|c| c.restart_policy.as_deref() == Some("Always"));

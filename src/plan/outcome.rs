@@ -64,6 +64,8 @@ pub struct Obstacle {
     pub until: Option<Timestamp>,
     /// The gate that is closed, and for what, if it is one.
     pub gate: Option<(Gate, String)>,
+    /// Whether it says what is in each of several ways.
+    pub is_of_several: bool,
 }
 
 /// Kinds of obstacles.
@@ -162,7 +164,7 @@ impl ObstacleReason {
 impl Obstacle {
     /// An obstacle of this kind.
     pub fn new(reason: ObstacleReason, message: impl Into<String>) -> Self {
-        Self { reason, message: message.into(), until: None, gate: None }
+        Self { reason, message: message.into(), until: None, gate: None, is_of_several: false }
     }
 }
 
@@ -179,6 +181,7 @@ pub fn closed(ways: &[(&str, Obstacle)]) -> Outcome {
             ways.iter().take(TOLD).map(|(name, o)| format!("{name}: {}", o.message)).collect();
         let more = ways.len().saturating_sub(TOLD);
         let more = if more == 0 { String::new() } else { format!("; and {more} more") };
+        obstacle.is_of_several = true;
         obstacle.message = format!("{NO_TIER}: {}{more}", told.join("; "));
     }
     if refused { Outcome::Refuse(obstacle) } else { Outcome::Wait(obstacle) }

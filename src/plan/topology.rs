@@ -498,6 +498,28 @@ mod tests {
     }
 
     #[test]
+    fn affinity_by_a_label_that_the_gangs_pods_do_not_have_is_refused() {
+        let other = json!({"matchLabels": {"app": "redis"}});
+        let of_job = json!({"matchLabels": {"batch.kubernetes.io/job-name": "train"}});
+        for key in [names::ZONE, names::HOSTNAME] {
+            for pods in [1, 2] {
+                let without_labels = |term: &Value| {
+                    let mut world = world(pods, &affinity("podAffinity", key, term), &["a", "b"]);
+                    world.workload.spec.pod_sets[0].template.metadata.labels.clear();
+                    world
+                };
+                assert!(
+                    refusal(&without_labels(&other)).contains("not known where they run"),
+                    "{key} {pods}"
+                );
+                let is_one_host = key == names::HOSTNAME && pods > 1;
+                let own = without_labels(&of_job).plan();
+                assert_eq!(matches!(own, Outcome::Provision(_)), !is_one_host, "{key} {pods} {own:?}");
+            }
+        }
+    }
+
+    #[test]
     fn zones_that_the_node_pool_does_not_list_are_asked_for() {
         let mut world = world(2, &spread(&json!({})), &["a"]);
         world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": []}}}}))];

@@ -155,11 +155,13 @@ impl Reader<'_> {
         let what = format!("PersistentVolume {name}");
         let volume = self.found(self.storage.volumes.get(name), &what, "persistentvolumes")?;
         let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
+        let labelled = places(volume);
         let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else {
-            return Ok(None);
+            let terms = if labelled.is_empty() { Vec::new() } else { vec![labelled] };
+            return Ok(Some(Reach { text: self.of(&what), terms }));
         };
-        let all = &required.node_selector_terms;
-        let terms: Vec<_> = all.iter().filter(|term| !is_of_one_node(term)).map(expressions).collect();
+        let all = required.node_selector_terms.iter().filter(|term| !is_of_one_node(term));
+        let terms: Vec<_> = all.map(|term| [expressions(term), labelled.clone()].concat()).collect();
         if terms.is_empty() {
             return Err(self.unusable(&format!(
                 "{what}, to which {claim} is bound, can be used on the node only where it is; a new node cannot have it"
@@ -213,6 +215,26 @@ impl Reader<'_> {
         let message = format!("pod set {}: {why}", self.pod_set);
         Outcome::Refuse(Obstacle::new(ObstacleReason::VolumeUnusable, message))
     }
+}
+
+/// Zones and regions of a volume by its labels, which the scheduler heeds beside its node affinity.
+fn places(volume: &PersistentVolume) -> Vec<NodeSelectorRequirement> {
+    const KEYS: [&str; 4] = [
+        names::ZONE,
+        names::REGION,
+        "failure-domain.beta.kubernetes.io/zone",
+        "failure-domain.beta.kubernetes.io/region",
+    ];
+    let labels = volume.metadata.labels.iter().flatten();
+    let labels = labels.filter(|(key, _)| KEYS.contains(&key.as_str()));
+    // Several values are written as one label.
+    let values = |value: &String| value.split("__").map(str::to_owned).collect();
+    let asked = |(key, value): (&String, &String)| NodeSelectorRequirement {
+        key: key.clone(),
+        operator: "In".to_owned(),
+        values: Some(values(value)),
+    };
+    labels.map(asked).collect()
 }
 
 /// Whether the term is about one node that exists.
@@ -304,13 +326,6 @@ mod tests {
         }
     }
 
-    fn waits(world: &World) -> String {
-        match world.plan() {
-            Outcome::Wait(obstacle) => format!("{}: {}", obstacle.reason, obstacle.message),
-            other => panic!("{other:?}"),
-        }
-    }
-
     #[test]
     fn nodes_are_in_the_zone_of_the_bound_volume() {
         for key in [
@@ -323,6 +338,21 @@ mod tests {
             assert_eq!(zones(&bound(&json!([term(key, &["b"])]))), ["b"], "{key}");
         }
         assert_eq!(zones(&bound(&json!([term(EBS, &["b"]), term(names::ZONE, &["a"])]))), ["a", "b"]);
+    }
+
+    #[test]
+    fn nodes_are_in_the_zone_that_the_label_of_a_volume_names() {
+        let labelled = |zones: &str, spec: Value| {
+            let mut world = bound(&json!([]));
+            let labels = json!({(names::ZONE): zones, "other": "x"});
+            world.storage.volumes = there("pv", json!({"metadata": {"labels": labels}, "spec": spec}));
+            world
+        };
+        assert_eq!(zones(&labelled("b", json!({}))), ["b"]);
+        assert_eq!(zones(&labelled("a__b", json!({}))), ["a", "b"]);
+        let affinity = json!({"nodeAffinity": {"required": {"nodeSelectorTerms": [term(EBS, &["b", "c"])]}}});
+        assert_eq!(zones(&labelled("a__b", affinity)), ["b"], "both are to be met");
+        assert!(refused(&labelled("z", json!({}))).contains("PersistentVolume pv"));
     }
 
     #[test]
@@ -344,11 +374,11 @@ mod tests {
     #[test]
     fn claim_that_is_missing_or_not_bound_is_waited_for() {
         assert_eq!(
-            waits(&uses("data")),
+            refused(&uses("data")),
             "VolumeNotReady: pod set main: PersistentVolumeClaim data does not exist; create it"
         );
         let immediate = unbound(json!({"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "Immediate"}));
-        assert!(waits(&immediate).contains("PersistentVolumeClaim data is not bound to a volume yet"));
+        assert!(refused(&immediate).contains("PersistentVolumeClaim data is not bound to a volume yet"));
     }
 
     #[test]

@@ -29,6 +29,12 @@ pub struct View {
     flavors_are_guessed: bool,
     /// What it comes to, in a sentence.
     outcome: String,
+    /// The same without what the table of ways says of each of them.
+    #[serde(skip)]
+    short_outcome: String,
+    /// What is in the way, where there is something.
+    #[serde(skip)]
+    obstacle: Option<String>,
     /// Whether nodes would be created now.
     provisions: bool,
     slots: Vec<Group>,
@@ -102,7 +108,22 @@ impl View {
             .collect();
         flavors.sort();
         flavors.dedup();
-        let told = |o: &Obstacle| format!("{}: {}", o.reason, o.message);
+        // What is in each of several ways is told in their table.
+        let told = |o: &Obstacle, is_short: bool| {
+            let message = if is_short && o.is_of_several { NO_TIER } else { &o.message };
+            format!("{}: {message}", o.reason)
+        };
+        let comes_to = |is_short: bool| match outcome {
+            Outcome::Provision(plan) => plan.summary(),
+            Outcome::NothingNeeded(why) => format!("no node is needed: {why}"),
+            Outcome::Wait(o) => format!("would wait, {}", told(o, is_short)),
+            Outcome::Refuse(o) => format!("would be refused, {}", told(o, is_short)),
+            Outcome::Never(o) => format!("would be rejected, {}", told(o, is_short)),
+        };
+        let obstacle = match outcome {
+            Outcome::Wait(o) | Outcome::Refuse(o) | Outcome::Never(o) => Some(o.message.clone()),
+            Outcome::Provision(_) | Outcome::NothingNeeded(_) => None,
+        };
         let nearest = || ways.iter().find(|w| w.plan.is_ok()).map_or(&[][..], |w| &w.reports);
         Self {
             workload: format!(
@@ -114,13 +135,9 @@ impl View {
             cluster_queue: admitted.queue.metadata.name.clone().unwrap_or_default(),
             flavors,
             flavors_are_guessed: admitted.is_guess,
-            outcome: match outcome {
-                Outcome::Provision(plan) => plan.summary(),
-                Outcome::NothingNeeded(why) => format!("no node is needed: {why}"),
-                Outcome::Wait(o) => format!("would wait, {}", told(o)),
-                Outcome::Refuse(o) => format!("would be refused, {}", told(o)),
-                Outcome::Never(o) => format!("would be rejected, {}", told(o)),
-            },
+            outcome: comes_to(false),
+            short_outcome: comes_to(ways.len() > 1),
+            obstacle,
             provisions: plan.is_some(),
             slots: plan
                 .map_or_else(Vec::new, |plan| plan.groups().iter().map(|g| Group::of(g, prices)).collect()),
@@ -133,9 +150,9 @@ impl View {
                 let lack = (plan.cost.not_known() > 0).then(|| plan.cost.lack());
                 let mut notes: Vec<String> =
                     plan.facts.iter().chain(&plan.notes).cloned().chain(lack).collect();
-                // Where a gate has compared with these prices, its note ends with that.
-                let unplaced = plan.cost.unplaced();
-                notes.extend(unplaced.filter(|why| !notes.iter().any(|note| note.ends_with(why))));
+                // Where a gate has compared with these prices, it says so.
+                let is_told = plan.reports.iter().any(|report| report.tells_of_place);
+                notes.extend(plan.cost.unplaced().filter(|_| !is_told));
                 let from = sources(plan).join(" and ");
                 notes.extend((!from.is_empty()).then(|| format!("prices as known from {from}")));
                 notes
@@ -153,15 +170,6 @@ impl View {
         self.notes.extend(notes);
     }
 
-    /// What it comes to, without what the table of tiers says of each of them.
-    fn short_outcome(&self) -> &str {
-        let told_below = self.outcome.split_once(NO_TIER).filter(|_| self.ways.len() > 1 && !self.provisions);
-        match told_below {
-            Some((before, _)) => self.outcome.get(..before.len() + NO_TIER.len()).unwrap_or(&self.outcome),
-            None => &self.outcome,
-        }
-    }
-
     /// As tables.
     pub fn table(&self) -> String {
         let guessed = if self.flavors_are_guessed { ", as Kueue would likely choose" } else { "" };
@@ -171,7 +179,7 @@ impl View {
             self.check,
             self.cluster_queue,
             self.flavors.join(" "),
-            self.short_outcome()
+            self.short_outcome
         );
         if !self.slots.is_empty() {
             let rows = self.slots.iter().map(|group| group.row(self.currency)).collect();
@@ -189,8 +197,7 @@ impl View {
             text += &section(&["PASSED OVER", "WHY"], self.passed_over.iter().map(row).collect());
         }
         if self.ways.len() > 1 {
-            let told = if self.provisions { "" } else { self.short_outcome() };
-            let rows = self.ways.iter().map(|way| way.row(told)).collect();
+            let rows = self.ways.iter().map(|way| way.row(self.obstacle.as_ref())).collect();
             text += &section(&["", "TIER", "NODES", "IN THE WAY"], rows);
         }
         for note in &self.notes {
@@ -331,12 +338,12 @@ impl Way {
     }
 
     /// Its row in the table, without what was told already.
-    fn row(&self, told: &str) -> Vec<String> {
+    fn row(&self, told: Option<&String>) -> Vec<String> {
         let mark = if self.chosen { "*" } else { "" };
         let nodes = if self.nodes.is_some() { self.summary.clone() } else { "none".to_owned() };
         let closed = match self.closed.as_slice() {
             [] => "nothing".to_owned(),
-            [why] if told.ends_with(why) => "as above".to_owned(),
+            [why] if told == Some(why) => "as above".to_owned(),
             several => several.join("; "),
         };
         vec![mark.to_owned(), self.name.clone(), nodes, closed]

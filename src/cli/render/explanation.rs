@@ -1,6 +1,6 @@
 //! `setu explain`: what a gang waits for, what comes next and when, and what went wrong before.
 
-use super::{BOLD, DIM, clean, moment, paint, span, style_of};
+use super::{BOLD, DIM, clean, moment, paint, painted_state, span};
 use crate::cli::report::GangReport;
 use crate::cli::standing::Standing;
 use crate::gang::StateName;
@@ -32,7 +32,6 @@ pub fn explain(report: &GangReport, now: Timestamp) -> String {
     if !report.check.is_empty() {
         line("Check", &format!("{}: {verdict}", clean(&report.check)));
     }
-    let state = report.state();
     match &report.gang {
         Some(gang) => {
             let since = span(now.duration_since(gang.since));
@@ -46,7 +45,7 @@ pub fn explain(report: &GangReport, now: Timestamp) -> String {
                 (StateName::Validating, last) => format!(", after attempt {last}"),
                 (_, current) => format!(", attempt {current}{tier}"),
             };
-            line("State", &format!("{} for {since}{attempt}", paint(style_of(&state), &state)));
+            line("State", &format!("{} for {since}{attempt}", painted_state(report)));
             if gang.wants_nodes() {
                 let created = if gang.created < gang.slots {
                     format!(", {} created", gang.created)
@@ -61,7 +60,7 @@ pub fn explain(report: &GangReport, now: Timestamp) -> String {
                 line("Nodes", &format!("{}/{} ready{created}{cost}", gang.ready, gang.slots));
             }
         }
-        None => line("State", &paint(style_of(&state), &state)),
+        None => line("State", &painted_state(report)),
     }
     if let Some(plan) = &report.planned {
         line("Plan", &clean(plan));
@@ -90,12 +89,12 @@ fn waits(text: &mut String, report: &GangReport) {
     };
     heading(text, question);
     let _ = writeln!(text, "  {}", clean(&report.why));
-    if let Some(words) = report.kueue_says.as_ref().filter(|words| !report.why.contains(*words)) {
+    if let Some(words) = report.kueue_says.as_ref().filter(|_| !report.why_quotes_kueue) {
         let _ = writeln!(text, "  Kueue: {}", clean(words));
     }
     // How long it usually takes is known to the controller alone.
     if report.gang.as_ref().is_some_and(|gang| gang.state == StateName::WaitingReady)
-        && report.told.contains(", usually ")
+        && !report.told.is_empty()
     {
         let _ = writeln!(text, "  Kueue was told: {}", clean(&report.told));
     }

@@ -8,6 +8,7 @@ pub mod summary;
 pub mod table;
 pub mod waterfall;
 
+use crate::cli::report::GangReport;
 use crate::gang::StateName;
 use anstyle::{AnsiColor, Style};
 use jiff::{SignedDuration, Timestamp};
@@ -39,11 +40,15 @@ pub fn paint(style: Style, text: &str) -> String {
     format!("{style}{text}{style:#}")
 }
 
+/// The state of a gang in the style of that state.
+pub fn painted_state(report: &GangReport) -> String {
+    paint(style_of(report.gang.as_ref().map(|gang| gang.state)), &report.state())
+}
+
 /// Style of a state, by what it means for whoever waits.
-pub fn style_of(state: &str) -> Style {
-    let known = StateName::ALL.into_iter().find(|name| name.to_string() == state);
+pub fn style_of(state: Option<StateName>) -> Style {
     let color = |color: AnsiColor| Style::new().fg_color(Some(color.into()));
-    match known {
+    match state {
         Some(StateName::Approved) => color(AnsiColor::Green),
         Some(StateName::Validating | StateName::Provisioning | StateName::WaitingReady) => {
             color(AnsiColor::Cyan)

@@ -1,7 +1,7 @@
 //! `setu top`: what the gangs hold and waste, by NodePool, and who waits longest.
 
 use super::table::{nodes, priced_by, table};
-use super::{BOLD, clean, paint, span, style_of};
+use super::{BOLD, clean, paint, painted_state, span};
 use crate::api::NodeClaim;
 use crate::api::amount::Sums;
 use crate::cli::cluster::Snapshot;
@@ -166,11 +166,10 @@ fn slowest(summary: &Summary, now: Timestamp, width: Option<usize>) -> String {
     let _ = writeln!(text, "\n{}", paint(BOLD, "Waiting longest"));
     let head = ["WORKLOAD", "STATE", "NODES", "ATTEMPT", "WAITING", "WHY"];
     let rows = summary.slowest.iter().map(|report| {
-        let state = report.state();
         let gang = report.gang.as_ref();
         vec![
             format!("{}/{}", clean(&report.namespace), clean(&report.workload)),
-            paint(style_of(&state), &state),
+            painted_state(report),
             nodes(report),
             gang.map_or_else(|| "-".to_owned(), |g| g.attempt.to_string()),
             report.waiting(now).map(span).unwrap_or_default(),

@@ -1,6 +1,6 @@
 //! `setu inspect`: one line for each gang.
 
-use super::{clean, paint, span, style_of};
+use super::{clean, painted_state, span};
 use crate::cli::known::PricedBy;
 use crate::cli::report::GangReport;
 use jiff::Timestamp;
@@ -39,11 +39,10 @@ pub fn gangs(gangs: &[GangReport], now: Timestamp, layout: Layout) -> String {
 
 fn row(report: &GangReport, now: Timestamp, layout: Layout) -> Vec<String> {
     let dash = || "-".to_owned();
-    let state = report.state();
     let gang = report.gang.as_ref();
     let mut row = vec![
         clean(&report.workload),
-        paint(style_of(&state), &state),
+        painted_state(report),
         nodes(report),
         gang.map_or_else(dash, |g| g.attempt.to_string()),
         gang.map_or_else(dash, |g| match (&g.tier_name, g.tier) {

@@ -4,7 +4,7 @@
 //! NodeClaims' conditions, which Kubernetes keeps in whole seconds. A node's length is that of its
 //! coming up, until it is initialized.
 
-use super::{BOLD, DIM, clean, paint, span, style_of};
+use super::{BOLD, DIM, clean, paint, painted_state, span, style_of};
 use crate::cli::report::GangReport;
 use crate::gang::explain::{Phase, SlotView};
 use crate::gang::{StateName, journal::Step};
@@ -90,8 +90,7 @@ pub fn waterfall(report: &GangReport, now: Timestamp, layout: Layout<'_>) -> Str
 
 fn head(report: &GangReport, now: Timestamp, trace_url: Option<&str>) -> String {
     let title = format!("{}/{}", clean(&report.namespace), clean(&report.workload));
-    let state = report.state();
-    let mut text = format!("{}  {}", paint(BOLD, &title), paint(style_of(&state), &state));
+    let mut text = format!("{}  {}", paint(BOLD, &title), painted_state(report));
     if let Some(gang) = &report.gang {
         let since = span(now.duration_since(gang.since));
         let _ = write!(text, " for {since}, attempt {}", gang.attempt);
@@ -149,7 +148,14 @@ fn states(report: &GangReport, steps: &[Step], now: Timestamp) -> Vec<Row> {
 
 fn stay(name: StateName, from: Timestamp, to: Timestamp, open: bool, note: String) -> Row {
     let label = name.to_string();
-    Row { style: style_of(&label), label, marks: vec![from, to], took: to.duration_since(from), open, note }
+    Row {
+        style: style_of(Some(name)),
+        label,
+        marks: vec![from, to],
+        took: to.duration_since(from),
+        open,
+        note,
+    }
 }
 
 /// One row for each node, with a part for each phase of its life.

@@ -7,6 +7,7 @@ use crate::effects::events::Moment;
 use crate::effects::journal::Guard;
 use crate::effects::{claims, handover, journal as journal_write};
 use crate::error::{Class, Error};
+use crate::gang::claims::is_stuck;
 use crate::gang::custody::{Parting, parting};
 use crate::gang::late::is_late;
 use crate::gang::losses::is_mixed;
@@ -163,18 +164,24 @@ impl Gang<'_> {
     /// Deletes claims. Returns whether it may.
     async fn delete(&mut self, names: &[String], targets: Vec<(String, String)>) -> Result<bool, Error> {
         let noted = |name: &str, uid: &str| self.context.necrology.deleted(name, uid);
-        let (gone, error) = claims::delete_all(self.client, targets, noted).await;
+        let (gone, error) = claims::delete_all(self.client, targets.clone(), noted).await;
         // Whoever may not delete them now may not at the next look either: they are like claims that cannot go, since the gang
         // began to take them back.
         let (since, may) = match error {
             None => (self.context.now(), true),
-            Some(error) if error.class() == Class::Refused => {
-                tracing::warn!(workload = self.identity.workload_ref(), error = %error, "may not delete a NodeClaim");
+            Some(error) => {
                 let rolled_back =
                     self.journal.history.iter().rev().find(|step| step.to == StateName::RollingBack);
-                (rolled_back.map_or(self.journal.entered_at, |step| step.at), false)
+                let since = rolled_back.map_or(self.journal.entered_at, |step| step.at);
+                self.context.necrology.could_not_delete(&targets, since);
+                // What the API server cannot do now it may do soon, but not for ever.
+                let is_given_up = error.code().is_some() && is_stuck(since, self.context.now());
+                if error.class() != Class::Refused && !is_given_up {
+                    return Err(error);
+                }
+                tracing::warn!(workload = self.identity.workload_ref(), error = %error, "cannot delete a NodeClaim");
+                (since, false)
             }
-            Some(error) => return Err(error),
         };
         self.claims.retain(|c| !gone.contains(&c.name_any()));
         let since = Time(since);
@@ -222,20 +229,21 @@ impl Gang<'_> {
         if !unsaved || self.is_stored(&text) {
             return Ok(());
         }
-        let headline = message::headline(&self.journal, &self.facts(&self.glance(workload)));
+        let sentence = message::explain(&self.journal, &self.facts(&self.glance(workload)));
+        let headline = message::headline(&self.journal, &sentence);
         let entry = self.entry(&text, &headline);
         let answer = journal_write::commit(self.client, workload, &entry).await;
         match answer {
             Ok(written) => *workload = written,
             Err(error) => {
-                self.keep_untold(workload, text, headline);
+                self.keep_untold(workload, text, sentence);
                 return Err(error);
             }
         }
         self.context.of_gangs.own_writes.note(workload);
         self.stored = Some(text);
         self.fresh = false;
-        self.tell(workload, &headline);
+        self.tell(workload, &sentence);
         Ok(())
     }
 
@@ -253,13 +261,19 @@ impl Gang<'_> {
             || (told != gone && way.choice == gone && self.stored == Some(same_way()))
     }
 
+    /// Whether the journal is written over the Workload as it was seen alone: what was approved is taken back, or the gang is given
+    /// up, and the Workload may have been admitted or changed meanwhile.
+    fn needs_workload_as_seen(&self) -> bool {
+        self.journal.revokes() || matches!(self.journal.state, State::Yielded | State::Rejected)
+    }
+
     fn entry<'e>(&'e self, journal: &'e str, headline: &'e str) -> journal_write::Entry<'e> {
         journal_write::Entry {
             check: &self.identity.check,
             old: self.stored.as_deref(),
             journal,
             headline,
-            guard: if self.journal.revokes() { Guard::Workload } else { Guard::Journal },
+            guard: if self.needs_workload_as_seen() { Guard::Workload } else { Guard::Journal },
         }
     }
 }

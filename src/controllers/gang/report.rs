@@ -43,8 +43,7 @@ pub(super) struct Accepted {
 
 impl Gang<'_> {
     /// Logs, counts, traces and publishes what was committed.
-    pub(super) fn tell(&mut self, workload: &Workload, headline: &str) {
-        let text = notice::with_next(in_words(headline), &self.journal);
+    pub(super) fn tell(&mut self, workload: &Workload, sentence: &str) {
         // From then on whoever sees the Workload go says where the gang was.
         let is_there = self.note(workload);
         for (before, after) in std::mem::take(&mut self.untold) {
@@ -57,7 +56,8 @@ impl Gang<'_> {
             self.log(step, &after);
             self.count(step, &before, &after);
             let moment = Moment { check: &self.identity.check, seq: after.seq, at: step.at };
-            let told = notice::of_step(&after, &text, &self.cost(), &self.accepted.passed_over).into_iter();
+            let told =
+                notice::of_step(&after, sentence, &self.cost(), &self.accepted.passed_over).into_iter();
             for notice in told.chain(self.told_drawbacks(step)) {
                 self.context.events.publish(workload, moment, &notice);
             }
@@ -281,11 +281,6 @@ impl Gang<'_> {
             }
         }
     }
-}
-
-/// A headline without the state's name before it.
-pub(super) fn in_words(headline: &str) -> &str {
-    headline.split_once(": ").map_or(headline, |(_, text)| text)
 }
 
 fn created(claim: &NodeClaim, otherwise: Timestamp) -> Timestamp {

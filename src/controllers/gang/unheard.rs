@@ -4,7 +4,6 @@
 //! Rule: what is told again is told as before, so that whoever heard it hears nothing new.
 
 use super::Gang;
-use super::report::in_words;
 use crate::api::Workload;
 use crate::controllers::seen::Unanswered;
 use crate::effects::events::Moment;
@@ -18,14 +17,14 @@ const TOLD_AGAIN: SignedDuration = SignedDuration::from_mins(2);
 
 impl Gang<'_> {
     /// Keeps what is to be told of a journal write that failed: it may have happened all the same.
-    pub(super) fn keep_untold(&mut self, workload: &Workload, journal: String, headline: String) {
+    pub(super) fn keep_untold(&mut self, workload: &Workload, journal: String, sentence: String) {
         if self.untold.is_empty() {
             return;
         }
         let write = Unanswered {
             journal,
             seq: self.journal.seq,
-            headline,
+            sentence,
             steps: std::mem::take(&mut self.untold),
             claims: self.claims.clone(),
             plan: self.plan.clone(),
@@ -48,7 +47,7 @@ impl Gang<'_> {
         let claims = std::mem::replace(&mut self.claims, write.claims);
         let plan = std::mem::replace(&mut self.plan, write.plan);
         self.untold = write.steps;
-        self.tell(workload, &write.headline);
+        self.tell(workload, &write.sentence);
         (self.claims, self.plan) = (claims, plan);
         before
     }
@@ -80,10 +79,9 @@ impl Gang<'_> {
     fn publish_again(&self, workload: &Workload) {
         let recent = self.untold_since();
         let Some(step) = self.journal.history.last().filter(|step| step.at >= recent) else { return };
-        let headline = message::headline(&self.journal, &self.facts(&self.glance(workload)));
+        let sentence = message::explain(&self.journal, &self.facts(&self.glance(workload)));
         let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: step.at };
-        let text = notice::with_next(in_words(&headline), &self.journal);
-        for notice in notice::of_step(&self.journal, &text, &self.cost(), &self.accepted.passed_over) {
+        for notice in notice::of_step(&self.journal, &sentence, &self.cost(), &self.accepted.passed_over) {
             self.context.events.publish(workload, moment, &notice);
         }
     }

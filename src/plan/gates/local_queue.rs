@@ -267,6 +267,13 @@ mod tests {
         }
     }
 
+    fn refused(outcome: Outcome) -> Obstacle {
+        match outcome {
+            Outcome::Refuse(obstacle) => obstacle,
+            other => panic!("{other:?}"),
+        }
+    }
+
     fn gpus(most: &str) -> QueueGuards {
         let bounds = json!({"maxResources": {"nvidia.com/gpu": most, "cpu": "1000"}});
         serde_json::from_value(bounds).unwrap()
@@ -330,7 +337,7 @@ mod tests {
         let disk: QueueGuards =
             serde_json::from_value(json!({"maxResources": {"ephemeral-storage": "9Ti"}})).unwrap();
         let mut world = on("g6.xlarge");
-        let obstacle = waits(outcome(&world, &disk, Vec::new()));
+        let obstacle = refused(outcome(&world, &disk, Vec::new()));
         assert_eq!(obstacle.reason, ObstacleReason::AmountUnknown);
         let words = "nobody says how much ephemeral-storage 2 nodes may have";
         assert!(obstacle.message.contains(words), "{}", obstacle.message);
@@ -341,7 +348,7 @@ mod tests {
             "gpu",
             &json!({"spec": {"template": {"spec": {"nodeClassRef": {"group": "karpenter.gcp.io"}}}}}),
         )];
-        assert_eq!(waits(outcome(&open, &gpus("4"), Vec::new())).reason, ObstacleReason::AmountUnknown);
+        assert_eq!(refused(outcome(&open, &gpus("4"), Vec::new())).reason, ObstacleReason::AmountUnknown);
     }
 
     #[test]

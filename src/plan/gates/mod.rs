@@ -105,6 +105,9 @@ pub struct Report {
     /// Whether it is waited for what is not known.
     #[serde(skip)]
     is_awaited: bool,
+    /// Whether it says that prices are those of a region that nobody has named.
+    #[serde(skip)]
+    pub tells_of_place: bool,
 }
 
 impl Report {
@@ -117,6 +120,7 @@ impl Report {
             reason: ObstacleReason::NotAllowed,
             until: None,
             is_awaited: false,
+            tells_of_place: false,
         }
     }
 
@@ -135,7 +139,7 @@ impl Report {
         match cost.unplaced() {
             Some(why) if self.answer == Answer::Allow => {
                 let message = format!("{}, {why}", self.message);
-                self.answer(Answer::Warn, message)
+                Self { tells_of_place: true, ..self }.answer(Answer::Warn, message)
             }
             _ => self,
         }

@@ -8,7 +8,7 @@ use crate::api::parameters::Pinning;
 use crate::api::pod::PodSpec;
 use crate::api::workload::PodSet;
 use crate::names;
-use crate::plan::apart::may_select;
+use crate::plan::apart::{may_select, surely_selects};
 use crate::plan::demand::PodSetDemand;
 use crate::plan::requirements::normalized;
 use crate::plan::volumes::claims_of_set;
@@ -92,7 +92,11 @@ impl Reader<'_> {
         let text = format!("pod set {} {asks} {key} as the pods selected by its {field}", self.name(own));
         let is_near = self.is_in_namespace(term) && !self.excludes_own(own, term);
         let selector = term.label_selector.as_ref().filter(|_| is_near);
-        let selected = self.selected(selector);
+        // Pods without the label that is asked for may be others than those that are meant.
+        let is_sure =
+            |set: &PodSet| selector.is_some_and(|s| surely_selects(s, &set.template.metadata.labels));
+        let sets = self.demand.iter().enumerate().filter(|(_, set)| is_sure(set.pod_set));
+        let selected: BTreeSet<usize> = sets.map(|(index, _)| index).collect();
         if term.label_selector.is_none() && rule == Rule::Apart {
             return Ok(None);
         }
