@@ -236,6 +236,19 @@ fn the_nodes_that_a_gang_has_do_not_count_as_anothers() {
 }
 
 #[test]
+fn limit_ranges_of_other_namespaces_do_not_count() {
+    for (of, fits) in [("another", true), ("default", false)] {
+        let range = format!(
+            "apiVersion: v1\nkind: LimitRange\nmetadata: {{name: large, namespace: {of}}}\nspec:\n  \
+             limits: [{{type: Container, defaultRequest: {{hugepages-2Mi: 9Ti}}}}]\n"
+        );
+        let range = Scratch::new("ranges", &range);
+        let output = plan(&["-f", &example("job.yaml"), "-f", range.path()]);
+        assert_eq!(output.status.success(), fits, "{of}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}
+
+#[test]
 fn wrong_input_is_named_with_its_file_and_ends_with_two() {
     let broken = Scratch::new("broken", "kind: NodePool\nmetadata: {name: x}\nspec: 7\n");
     let torn = Scratch::new("yaml", "kind: [\n");

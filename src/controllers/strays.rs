@@ -75,11 +75,21 @@ async fn sweep_once(context: &Context) -> Result<(), Error> {
             Ok(()) => metrics::swept(Orphaned::StrayNode),
             Err(error) if error.is_forbidden() => return Err(error),
             Err(error) => {
-                tracing::warn!(node = node.name_any(), error = %error, "a stray Node stays for now");
+                tell_of_one_that_stays(context, &node, &error);
             }
         }
     }
     Ok(())
+}
+
+/// Logs why a stray Node stays for now, where no outage says that already.
+fn tell_of_one_that_stays(context: &Context, node: &Node, error: &Error) {
+    let node = node.name_any();
+    if context.is_quiet_about(error) {
+        tracing::debug!(node, error = %error, "a stray Node stays for now");
+    } else {
+        tracing::warn!(node, error = %error, "a stray Node stays for now");
+    }
 }
 
 /// Nodes that may be strays as far as is known, and whose gangs this replica acts for.
@@ -116,7 +126,7 @@ async fn strays(context: &Context, suspects: Vec<Node>) -> Result<Vec<Node>, Err
             Ok(true) => {}
             Ok(false) => strays.push(node),
             Err(error) => {
-                tracing::warn!(node = node.name_any(), error = %error, "a stray Node stays for now");
+                tell_of_one_that_stays(context, &node, &error);
             }
         }
     }

@@ -110,7 +110,7 @@ impl Args {
             flavors: &admitted.flavors,
             node_pools: &objects.node_pools,
             daemon_sets: &objects.daemon_sets,
-            limit_ranges: &objects.limit_ranges,
+            limit_ranges: &objects.limit_ranges_of(&namespace),
             runtime_classes: &objects.runtime_classes,
             device_classes: &objects.device_classes,
             storage: Some(&objects.storage),

@@ -187,6 +187,13 @@ impl Objects {
         read.map(Some).map_err(|fault| refused(format!("which cannot be used: {fault}")))
     }
 
+    /// The LimitRanges of a namespace; what names none is of any.
+    pub fn limit_ranges_of(&self, namespace: &str) -> Vec<Arc<LimitRange>> {
+        let is_its =
+            |range: &&Arc<LimitRange>| range.metadata.namespace.as_deref().is_none_or(|of| of == namespace);
+        self.limit_ranges.iter().filter(is_its).cloned().collect()
+    }
+
     /// Labels of a namespace. One that is in no file has the label that every namespace has.
     pub fn labels_of(&self, namespace: &str) -> BTreeMap<String, String> {
         let found = self.namespaces.iter().find(|n| n.metadata.name.as_deref() == Some(namespace));
