@@ -11,8 +11,11 @@ use std::time::{Duration, Instant};
 /// merges calls.
 const CREATED: Duration = Duration::from_millis(300);
 
-/// As few machines as this may be bought one by one, by a Karpenter that is busy.
-const SMALL: usize = 4;
+/// The longest window in which the provider merges calls, however slow the machine.
+const WINDOW: Duration = Duration::from_secs(1);
+
+/// How long the provider waits for another launch before it asks EC2 for those that it has.
+const IDLE: Duration = Duration::from_millis(35);
 
 /// Where CreateFleet names its launch template.
 pub const TEMPLATE: &str = "LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName";
@@ -99,7 +102,7 @@ impl Attempt {
     /// of them with one launch template and one call. It did not buy each for itself.
     pub fn is_cheap(&self, play: &Play<'_>) -> Result<()> {
         let [created, _] = self.created()?;
-        ensure!(created <= play.limit(CREATED), "Setu created its NodeClaims within {created:?}");
+        ensure!(created <= play.limit(CREATED).min(WINDOW), "Setu created its NodeClaims within {created:?}");
         let sizes = self.sizes();
         ensure!(sizes.iter().sum::<usize>() == self.machines, "fleets of {sizes:?}");
         ensure!(self.templates.len() <= 1, "{} launch templates, not 1", self.templates.len());
@@ -108,9 +111,18 @@ impl Attempt {
         ensure!(named.len() == 1, "the fleets name {named:?}");
         let asked: BTreeSet<_> = self.fleets.iter().map(|call| but_for_size(&call.form)).collect();
         ensure!(asked.len() == 1, "the fleets differ: {asked:?}");
-        let most = self.machines.div_ceil(2).max(SMALL);
-        ensure!(sizes.len() <= most, "fleets of {sizes:?}, more than {most}");
+        // What the provider merges it asks for once it has heard of nothing else for a while.
+        let span = self.asked_within();
+        let most = usize::try_from(span.as_millis() / IDLE.as_millis())?.saturating_add(2);
+        ensure!(sizes.len() <= most, "fleets of {sizes:?} within {span:?}, more than {most}");
         Ok(())
+    }
+
+    /// From the first call that bought to the last.
+    fn asked_within(&self) -> Duration {
+        let [first, last] =
+            [self.fleets.iter().map(|call| call.at).min(), self.fleets.iter().map(|call| call.at).max()];
+        first.zip(last).map_or(Duration::ZERO, |(first, last)| last.saturating_duration_since(first))
     }
 }
 

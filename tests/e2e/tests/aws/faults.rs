@@ -5,6 +5,7 @@ use crate::real::weather;
 use anyhow::{Context as _, Result, ensure};
 use serde_json::json;
 use setu_e2e::aws::{Comes, Instance, Machines, Market, Offerings, Refusal, Rule};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// How often the provider asks EC2 before it gives a call up.
@@ -22,6 +23,22 @@ pub async fn throttled(stage: &Stage, machines: usize, instance_type: &'static s
     let refused = play.calls("CreateFleet").iter().filter(|call| call.throttled).count();
     ensure!(refused == 4 * TRIES, "{refused} calls were throttled");
     play.audit(machines).await?;
+    play.end().await
+}
+
+/// Nor does a launch end it that is throttled for longer than the provider tries: Karpenter asks for it anew.
+pub async fn throttled_out(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let mut play = Play::start(stage, "throttled-out", instance_type, json!({})).await?;
+    play.cloud.rules(vec![Rule::Throttle("CreateFleet", TRIES + 1)]);
+    play.submit("train", 1, None).await?;
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 1, "attempt": 1, "within": 120}}]))
+        .await?;
+    let mut refused = BTreeMap::<Option<String>, usize>::new();
+    for call in play.calls("CreateFleet").iter().filter(|call| call.throttled) {
+        *refused.entry(call.form.get("ClientToken").cloned()).or_default() += 1;
+    }
+    ensure!(refused.values().any(|times| *times == TRIES), "no launch was given up: {refused:?}");
+    play.audit(1).await?;
     play.end().await
 }
 
@@ -65,18 +82,18 @@ pub fn no_such_weather(stage: &Stage) -> Result<()> {
 pub async fn answers_lost(stage: &Stage, instance_type: &'static str) -> Result<()> {
     stage.restart_karpenter().await?;
     let mut play = Play::start(stage, "lost", instance_type, json!({})).await?;
-    // One that is asked for again with its token, and then one that the provider gives up.
+    // A launch that the provider gives up, and then one that it asks for again with its token.
     play.cloud
-        .rules(vec![Rule::LoseAnswer("CreateFleet", 1 + TRIES), Rule::LoseAnswer("TerminateInstances", 1)]);
-    play.submit("train", 4, None).await?;
-    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 4, "attempt": 1}}]))
+        .rules(vec![Rule::LoseAnswer("CreateFleet", TRIES + 1), Rule::LoseAnswer("TerminateInstances", 1)]);
+    play.submit("train", 1, None).await?;
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 1, "attempt": 1}}]))
         .await?;
-    play.audit(4).await?;
+    play.audit(1).await?;
     let lost = |action| play.calls(action).iter().filter(|call| call.lost).count();
     // The gang has given no NodeClaim back, so whatever was ended was nobody's.
     let (fleets, ends) = (lost("CreateFleet"), lost("TerminateInstances"));
     ensure!(
-        (fleets, ends) == (1 + TRIES, 1),
+        (fleets, ends) == (TRIES + 1, 1),
         "{fleets} answers to CreateFleet were lost, and {ends} to an end"
     );
     play.end().await
@@ -96,6 +113,7 @@ pub async fn machines_die(stage: &Stage, instance_type: &'static str) -> Result<
     })
     .await?;
     end_one(&play).await?;
+    ensure!(play.nodes().await?.is_empty(), "its Nodes were there already");
     play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 3, "claims": 3, "within": 180}}])).await?;
     play.audit(3).await?;
     end_one(&play).await?;

@@ -4,6 +4,7 @@ use crate::attempts::Attempt;
 use crate::play::{Play, Stage};
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// From the reservation of quota, or the first NodeClaim of a later attempt, until EC2 has answered that the last instance is
@@ -27,9 +28,20 @@ pub async fn few_calls(stage: &Stage, machines: usize, instance_type: &'static s
     attempt.is_cheap(&play)?;
     let took = attempt.launched().context("nothing was launched")?.saturating_duration_since(reserved);
     ensure!(took <= play.limit(LAUNCHED), "all launched only after {took:?}");
+    are_alike(&play).await?;
     play.audit(machines).await?;
     play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
     play.end().await
+}
+
+/// The NodeClaims are of one EC2NodeClass and one NodePool as both were at one time, so that none drifts before the others.
+async fn are_alike(play: &Play<'_>) -> Result<()> {
+    let claims = play.world.claims().await?;
+    for key in ["karpenter.k8s.aws/ec2nodeclass-hash", "karpenter.sh/nodepool-hash"] {
+        let hashes: BTreeSet<&str> = claims.iter().map(|claim| claim.annotation(key)).collect();
+        ensure!(hashes.len() == 1 && !hashes.contains(""), "{key} of the NodeClaims: {hashes:?}");
+    }
+    Ok(())
 }
 
 /// A gang so large that it is played alone costs one launch template; nothing is asserted of how fast it goes.

@@ -54,7 +54,7 @@ const SPOT_FIRST: [Market; 2] = [Market::Spot, Market::OnDemand];
 const ON_DEMAND_FIRST: [Market; 2] = [Market::OnDemand, Market::Spot];
 
 /// What runs out in one of them no later one asks for; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 40] = [
+const SCENARIOS: [(&str, Form, Act); 41] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -126,6 +126,9 @@ const SCENARIOS: [(&str, Form, Act); 40] = [
         reservations::block_too_short(s, "g6e.16xlarge").boxed_local()
     }),
     ("throttled launches", Form::Long, |s| faults::throttled(s, 64, "g6.2xlarge").boxed_local()),
+    ("a launch that is throttled for longer than the provider tries", Form::Long, |s| {
+        faults::throttled_out(s, "g6.2xlarge").boxed_local()
+    }),
     ("a fleet whose launches are throttled", Form::Long, |s| {
         faults::launches_throttled(s, "g6.2xlarge").boxed_local()
     }),
@@ -176,6 +179,10 @@ fn main() -> Result<()> {
         played.map(|(title, form, act)| trial(title.to_owned(), form, act, &stage, runtime.handle()));
     let files = files::PLAYED.iter().map(|name| file(name, &stage, runtime.handle()));
     let conclusion = libtest_mimic::run(&arguments, trials.chain(files).collect());
+    if !conclusion.has_failed() {
+        let left = runtime.block_on(stage.stack.cloud()?.instances())?;
+        anyhow::ensure!(left.is_empty(), "instances of no scenario's type are left: {left:?}");
+    }
     // A stack that is dropped instead of stopped keeps its logs.
     let _runtime = runtime.enter();
     if let (false, Some(stage)) = (conclusion.has_failed(), Arc::into_inner(stage))

@@ -89,7 +89,7 @@ pub struct Play<'a> {
 /// beyond [`SLOWEST`] a scenario fails.
 fn slowness() -> f64 {
     let slow = std::env::var("SETU_SLOW").ok().and_then(|slow| slow.parse().ok()).unwrap_or(1.0);
-    wanting_each_processor().map_or(slow, |wanting| wanting.min(SLOWEST).max(slow))
+    wanting_each_processor().map_or(slow, |wanting| wanting.max(slow)).min(SLOWEST)
 }
 
 /// How many programs wanted each processor in the last minute.

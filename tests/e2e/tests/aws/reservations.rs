@@ -155,7 +155,7 @@ async fn is_in_block(play: &Play<'_>, id: &str, machines: usize) -> Result<()> {
     let used: BTreeSet<Option<String>> = fleets.iter().map(|call| name(call, TEMPLATE)).collect();
     templates.retain(|made| used.contains(&name(made, "LaunchTemplateName")));
     ensure!(
-        of_block(&fleets, TERMS) && of_block(&templates, MARKET),
+        !templates.is_empty() && of_block(&fleets, TERMS) && of_block(&templates, MARKET),
         "not as a block: {fleets:?} {templates:?}"
     );
     let inside = are_in(play, id).await?;
