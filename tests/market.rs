@@ -16,7 +16,7 @@ use setu::names;
 use setu::plan::catalogue;
 use setu::plan::market::Market;
 use setu::policy::PolicyFile;
-use setu::sim::api::kinds;
+use setu::sim::api::{Preconditions, User, kinds};
 use setu::sim::cluster::{Cluster, Setu, Start};
 use setu::sim::denials::Denial;
 use std::sync::Arc;
@@ -96,17 +96,23 @@ fn apart(id: &str) -> Value {
     job
 }
 
-#[tokio::test(start_paused = true)]
-async fn new_leader_completes_a_gang_as_it_was_begun_after_prices_have_changed() {
-    const ID: &str = "half";
-    let (mut cluster, admin) = world::cluster(ID, PolicyFile::default());
+/// A cluster whose NodePools give machines of EC2's category m, under this policy.
+fn of_ec2(id: &str, policy: PolicyFile) -> (Cluster, User) {
+    let (cluster, admin) = world::cluster(id, policy);
     let spec = json!({"spec": {"template": {"spec": {
-        "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": ID},
+        "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": id},
         "requirements": [{"key": "karpenter.k8s.aws/instance-category", "operator": "In", "values": ["m"]}],
     }}}});
     for pool in admin.list(&kinds::NODE_POOL) {
         admin.merge(&kinds::NODE_POOL, "", pool["metadata"]["name"].as_str().unwrap(), &spec).unwrap();
     }
+    (cluster, admin)
+}
+
+#[tokio::test(start_paused = true)]
+async fn new_leader_completes_a_gang_as_it_was_begun_after_prices_have_changed() {
+    const ID: &str = "half";
+    let (mut cluster, admin) = of_ec2(ID, PolicyFile::default());
     let setu = cluster.start_setu(&Start::default());
     dear(&setu, 0);
     // The second claim is not created, and is tried again and again.
@@ -129,4 +135,35 @@ async fn new_leader_completes_a_gang_as_it_was_begun_after_prices_have_changed()
     let asked: Vec<(Value, Value)> = asked.collect();
     assert_eq!((asked.len(), &asked[0].0), (2, &json!("1")));
     assert_eq!(asked[0], asked[1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gang_that_lost_all_its_nodes_is_mended_after_another_leader_and_other_prices() {
+    const ID: &str = "lost";
+    let (mut cluster, admin) = of_ec2(ID, world::policy("defaults: {custody: {onNodeLost: Replace}}"));
+    let setu = cluster.start_setu(&Start::default());
+    dear(&setu, 0);
+    admin.create(&kinds::JOB, apart(ID)).unwrap();
+    let is_admitted = || world::is(&admin.list(&kinds::WORKLOAD)[0], "Admitted");
+    tokio::time::sleep(Duration::from_mins(2)).await;
+    assert!(is_admitted(), "{:#}", admin.list(&kinds::WORKLOAD)[0]);
+    let types = || {
+        let asked = |claim: &Arc<Value>| claim["spec"]["requirements"].clone();
+        admin.list(&kinds::NODE_CLAIM).iter().map(asked).collect::<Vec<_>>()
+    };
+    let before = types();
+    setu.kill();
+    for claim in admin.list(&kinds::NODE_CLAIM) {
+        let name = claim["metadata"]["name"].as_str().unwrap();
+        admin.delete(&kinds::NODE_CLAIM, "", name, Preconditions::default()).unwrap();
+    }
+    tokio::time::sleep(Duration::from_mins(1)).await;
+    assert!(types().is_empty());
+    let setu = cluster.start_setu(&Start::default());
+    dear(&setu, 1);
+    tokio::time::sleep(Duration::from_mins(5)).await;
+    assert!(is_admitted(), "{:#}", admin.list(&kinds::WORKLOAD)[0]);
+    let after = types();
+    assert_eq!(after.len(), 2, "{:#}", admin.list(&kinds::WORKLOAD)[0]);
+    assert_ne!(before, after, "other types are the cheapest");
 }

@@ -119,10 +119,16 @@ pub fn is_same(journal: &Journal, plan: &Plan) -> bool {
     // What Kueue is to add to the pods is one for all nodes.
     let pinned_alike = memory.pinning == Pinning::Auto || memory.pinning == plan.pinning;
     let alike = match &memory.plan {
-        Some(hash) => *hash == plan.hash(),
+        Some(hash) => plan.is_hashed(hash),
         None => pinned_alike,
     };
     alike && is_as_many(journal, plan)
+}
+
+/// The same whichever of the instance types are the cheapest now: a node that is lost is mended by one of these.
+fn is_same_but_for_types(journal: &Journal, plan: &Plan) -> bool {
+    let hash = journal.memory.plan.as_ref().filter(|hash| plan.is_hashed_but_for_types(hash));
+    is_same(journal, plan) || (hash.is_some() && is_as_many(journal, plan))
 }
 
 /// Whether a plan gives as many nodes as the attempt was started with.
@@ -202,7 +208,7 @@ pub(super) fn mend(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
     let missing = missing(journal, facts);
     match facts.plan {
         _ if !memory.mending || missing.is_empty() => {}
-        Some(Outcome::Provision(plan)) if is_same(journal, plan) => {
+        Some(Outcome::Provision(plan)) if is_same_but_for_types(journal, plan) => {
             return event(Event::ClaimsMissing(missing));
         }
         // What it was given is no longer to be had like that; its pods decide what comes of it.

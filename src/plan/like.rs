@@ -56,7 +56,7 @@ pub(super) fn accepted(
     look: impl Fn(u32, &Choice) -> Result<Plan, Obstacle>,
     like: impl Fn(Plan) -> Option<Plan>,
 ) -> Outcome {
-    let is_it = |plan: &Plan| hash.is_none_or(|hash| plan.hash() == hash);
+    let is_it = |plan: &Plan| hash.is_none_or(|hash| plan.is_hashed(hash));
     let mut ways: Vec<(u32, &Choice)> = (0..).zip(choices).collect();
     ways.sort_by_key(|(index, _)| *index != place);
     let (mut in_place, mut unseen) = (None, None);
@@ -206,6 +206,11 @@ mod tests {
             let begun = begun(&first);
             let again = planned(&world, &after, Ways::Like(&begun)).unwrap();
             assert_eq!(again.hash(), first.hash(), "{zones:?}");
+            assert!(!now.is_hashed(&first.hash()) && now.is_hashed_but_for_types(&first.hash()), "{zones:?}");
+            let of_earlier_release = first.hash().split('.').next().unwrap().to_owned();
+            assert!(
+                again.is_hashed(&of_earlier_release) && !now.is_hashed_but_for_types(&of_earlier_release)
+            );
             world.pools = pools("c");
             assert_eq!(planned(&world, &after, Ways::Like(&begun)), None, "those are other nodes");
         }

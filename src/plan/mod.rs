@@ -402,7 +402,7 @@ mod tests {
         let hash = |world: &World| world.provisioned().hash();
         let mut world = World::new();
         let first = hash(&world);
-        assert_eq!((first.len(), hash(&world)), (16, first.clone()));
+        assert_eq!((first.len(), hash(&world)), (33, first.clone()));
         let rehashed = json!({"metadata": {"annotations": {(names::NODEPOOL_HASH): "9"}}});
         world.pools = vec![pool("gpu", &rehashed)];
         assert_eq!(hash(&world), first);

@@ -168,9 +168,10 @@ impl Gang<'_> {
         kinds
     }
 
-    /// Whether this is the plan that the attempt was begun with.
+    /// Whether this is the plan that the attempt was begun with, whichever instance types are listed now.
     fn is_begun_with(&self, plan: &Outcome) -> bool {
-        matches!(plan, Outcome::Provision(plan) if self.journal.memory.plan.as_ref() == Some(&plan.hash()))
+        let hash = self.journal.memory.plan.as_ref();
+        matches!(plan, Outcome::Provision(plan) if hash.is_some_and(|hash| plan.is_hashed_but_for_types(hash)))
     }
 
     /// Whether a gang whose pods need these nodes now has fewer, and the plan is not the one it began with.
