@@ -61,16 +61,18 @@ impl Stage {
         if let Some(class) = refusal.runtime_class {
             pod["runtimeClassName"] = json!(class);
         }
-        if refusal.has_volume {
+        if refusal.volume == Volume::Elsewhere {
             let zones = json!([
                 {"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["us-east-1a"]},
                 {"key": "node.kubernetes.io/instance-type", "operator": "In", "values": ["g5.4xlarge"]},
             ]);
             let template = json!({"spec": {"template": {"spec": {"requirements": zones}}}});
             stage.admin.merge(&kinds::NODE_POOL, "", ID, &template).unwrap();
-            for (kind, object) in volume_elsewhere() {
+            for (kind, object) in volume_in("elsewhere") {
                 stage.admin.create(kind, object).unwrap();
             }
+        }
+        if refusal.volume != Volume::None {
             pod["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
         }
         stage.admin.create(&kinds::JOB, job).unwrap();
@@ -123,14 +125,23 @@ impl Stage {
     }
 }
 
+#[derive(PartialEq)]
+enum Volume {
+    None,
+    /// In a zone that no node is in.
+    Elsewhere,
+    /// Its claim does not exist.
+    Missing,
+}
+
 struct Refusal {
     policy: &'static str,
     parameters: Value,
     selector: Value,
     /// Most nodes of the NodePool.
     limit: &'static str,
-    /// Whether the pods have a volume in a zone that no node is in.
-    has_volume: bool,
+    /// What volume the pods have.
+    volume: Volume,
     /// RuntimeClass of the pods.
     runtime_class: Option<&'static str>,
     told: &'static str,
@@ -147,7 +158,7 @@ impl Refusal {
             parameters,
             selector,
             limit,
-            has_volume: false,
+            volume: Volume::None,
             runtime_class: None,
             told,
             change: (what, change),
@@ -155,8 +166,9 @@ impl Refusal {
     }
 }
 
-fn volume_elsewhere() -> [(&'static kinds::Kind, Value); 2] {
-    let zone = json!({"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["elsewhere"]});
+/// A claim and its volume in a zone.
+fn volume_in(zone: &str) -> [(&'static kinds::Kind, Value); 2] {
+    let zone = json!({"key": "topology.kubernetes.io/zone", "operator": "In", "values": [zone]});
     let volume = json!({
         "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": ID},
         "spec": {"claimRef": {"namespace": ID, "name": "data"},
@@ -315,7 +327,8 @@ async fn a_refused_gang_comes_back_after_setu_was_killed_before_it_had_kept_it_o
 #[tokio::test(start_paused = true)]
 async fn a_gang_that_is_refused_for_its_volume_stays_so_whatever_else_changes() {
     let told = "[elsewhere]";
-    let refusal = Refusal { parameters: json!({}), has_volume: true, told, ..Refusal::new("", |_| ()) };
+    let refusal =
+        Refusal { parameters: json!({}), volume: Volume::Elsewhere, told, ..Refusal::new("", |_| ()) };
     let stage = Stage::new("StrictFIFO", &refusal).await;
     let before = stage.evictions();
     stage.limit("90");
@@ -374,4 +387,37 @@ async fn a_gang_that_one_setu_refuses_is_not_queued_by_another() {
     stage.set_parameters(&json!({"gates": {"budget": {"maxNodes": 3}}}));
     stage.sleep(3).await;
     assert_eq!(stage.claims(), 3, "{:#}", stage.workload());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_that_is_missing_is_waited_for_once_then_refused_and_never_rejects_a_workload() {
+    let reject = json!({"retry": {"onExhausted": "Reject", "yield": {"limit": 0}}});
+    let (volume, told) = (Volume::Missing, "PersistentVolumeClaim data does not exist");
+    let refusal = Refusal { parameters: reject, volume, told, ..Refusal::new("", |_| ()) };
+    let stage = Stage::begin("StrictFIFO", &refusal).await;
+    stage.sleep(20).await;
+    assert!(world::is(&stage.workload(), "QuotaReserved"), "{}", stage.message());
+    let mut held = 0;
+    stage.sleep(20).await;
+    for _ in 0..300 {
+        held += usize::from(world::is(&stage.workload(), "QuotaReserved"));
+        stage.sleep(1).await;
+    }
+    assert!(held <= 10, "it held quota in {held} of 300 seconds");
+    assert!(stage.message().contains(told), "{}", stage.message());
+    for (kind, object) in volume_in("test-zone-a") {
+        stage.admin.create(kind, object).unwrap();
+    }
+    stage.sleep(75).await;
+    assert!(stage.claims() > 0, "{:#}", stage.workload());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_come_rejects_no_workload() {
+    let reject = json!({"retry": {"onExhausted": "Reject", "yield": {"limit": 0}}, "nodePoolName": "later"});
+    let told = "NodePool later does not exist";
+    let stage =
+        Stage::new("StrictFIFO", &Refusal { parameters: reject, told, ..Refusal::new("", |_| ()) }).await;
+    stage.sleep(1_000).await;
+    assert_eq!(stage.workload()["status"]["admissionChecks"][0]["state"], "Retry");
 }

@@ -166,7 +166,7 @@ async fn no_gang_is_let_through_without_nodes_or_refused_for_parameters_that_a_s
         let cleared = json!({"spec": {"managedResources": null, "nodePoolName": null}});
         stage.admin.merge(&kinds::PROVISIONING_PARAMETERS, "", ID, &cleared).unwrap();
         stage.admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
-        stage.until("it is admitted", Duration::from_secs(30), |s| s.is("Admitted")).await;
+        stage.until("it is admitted", Duration::from_secs(50), |s| s.is("Admitted")).await;
         assert_eq!(stage.admin.list(&kinds::NODE_CLAIM).len(), 2, "{spec}: {}", stage.says());
         assert!(!stage.says().contains("lastFailure"), "{spec}: {}", stage.says());
     }

@@ -276,7 +276,7 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
         StateName::Yielded => facts.refusal.is_some(),
         _ => snapshot.claims.is_none(),
     };
-    let word = word_of_controller(workload, check);
+    let word = word_of_controller(workload, check, journal);
     if explanation.state == StateName::Validating {
         // Whether the wait for a plan ends depends on what is in the way, which the controller tells in its own words.
         explanation.otherwise = None;
@@ -299,9 +299,10 @@ fn unbound_pods(snapshot: &Snapshot, workload: &Workload, check: &str) -> Option
 }
 
 /// What the controller last said: the check's message, or the line it left for people.
-fn word_of_controller<'w>(workload: &'w Workload, check: &str) -> Option<&'w str> {
+fn word_of_controller<'w>(workload: &'w Workload, check: &str, journal: &Journal) -> Option<&'w str> {
     let entry = workload.check(check).map(|c| c.message.as_str());
-    let note = || workload.annotations().get(&names::state_key(check)).map(String::as_str);
+    let state = format!("{}: ", journal.state.name());
+    let note = || workload.annotations().get(&names::state_key(check))?.strip_prefix(&state);
     entry.filter(|m| !m.is_empty()).or_else(note)
 }
 

@@ -48,15 +48,18 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
 /// They could not be read.
 pub async fn refresh(context: &Context, check: &AdmissionCheck) -> Result<Parameters, Error> {
     let name = check.name_any();
-    let found = match &check.spec.parameters {
-        None => Ok(None),
-        Some(reference) => read(context, &name, reference).await?,
+    let read = async {
+        let found = match &check.spec.parameters {
+            None => Ok(None),
+            Some(reference) => read(context, &name, reference).await?,
+        };
+        // While there was no check of this name, nobody looked after its Workloads.
+        if context.policies.set_parameters(&name, &check.uid().unwrap_or_default(), found.clone()) {
+            context.wake_all_of(&name);
+        }
+        Ok(Arc::new(found))
     };
-    // While there was no check of this name, nobody looked after its Workloads.
-    if context.policies.set_parameters(&name, &check.uid().unwrap_or_default(), found.clone()) {
-        context.wake_all_of(&name);
-    }
-    Ok(found)
+    context.parameters.read(name.clone(), read).await.map(Arc::unwrap_or_clone)
 }
 
 /// Reads a parameters object; what is wrong with it is the inner error, in words for the administrator.

@@ -3,10 +3,11 @@
 use super::board::{Acting, Around, Board, BoardSnapshot, Queued};
 use super::forget::OfGangs;
 use super::glance::{ClaimGlance, WorkloadGlance};
-use super::grounds::Grounds;
+use super::grounds;
 use super::ledger::Remembered;
 use super::memory::Necrology;
 use super::meters::Stall;
+use super::policies::Parameters;
 use super::policies::Policies;
 use super::queue::Key;
 use super::terms;
@@ -165,8 +166,10 @@ pub struct Context {
     pub telemetry: Telemetry,
     /// The live claims of NodePools, by their names: gangs that are woken together need the same.
     pub(super) pool_claims: Joined<Vec<String>, [NodeClaim], Error>,
-    /// What keeps gangs from their plans: those that were woken together need the same.
-    pub(super) grounds: Joined<(String, String), Grounds, Error>,
+    /// What plans are made from: gangs that were woken together need the same.
+    pub(super) grounds: grounds::Reads,
+    /// Parameters by their checks. One read after the other, so that none undoes what a later one found.
+    pub(super) parameters: Joined<String, Parameters, Error>,
     /// The Workloads of namespaces, where claims of slices are orphaned.
     pub(super) slices: Joined<String, [Workload], Error>,
     /// What gangs read past the caches, by the UIDs of their Workloads.
@@ -206,7 +209,8 @@ impl Context {
             gates,
             wake,
             pool_claims: Joined::default(),
-            grounds: Joined::default(),
+            grounds: grounds::Reads::default(),
+            parameters: Joined::default(),
             slices: Joined::default(),
             reads: Batched::default(),
             of_gangs: OfGangs::default(),
@@ -304,12 +308,12 @@ impl Context {
     /// those that are refused if anything costs less.
     pub fn take_market(&self, market: Market) {
         let news = self.of_gangs.ledger.open().take_market(market);
-        if news.is_cheaper {
+        if news.is_better {
             self.count_better_offer();
         }
         if news.eased {
             self.next_turn();
-        } else if news.is_cheaper {
+        } else if news.is_better {
             self.wake_refused();
         }
     }

@@ -1,4 +1,5 @@
-//! Reads what keeps a gang from its plan past the caches, before it is given up or refused for that.
+//! What plans are made from, as the caches show it or as the API server has it: a gang is given up, refused, ended or let through
+//! without nodes by the latter alone.
 
 use super::admission_check;
 use super::context::Context;
@@ -6,18 +7,19 @@ use crate::api::{
     AdmissionCheck, ClusterQueue, DaemonSet, DeviceClass, Namespace, NodePool, ResourceFlavor, Workload,
 };
 use crate::cluster::guard::Guarded;
+use crate::cluster::joined::Joined;
 use crate::effects::call;
 use crate::error::Error;
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::api::ListParams;
 use kube::runtime::reflector::ObjectRef;
-use kube::{Api, Resource, ResourceExt};
+use kube::{Api, Client, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-/// What mostly keeps a gang from its plan, as the API server has it.
+/// What mostly decides whether a gang has a plan.
 #[derive(Clone, Debug)]
 pub struct Grounds {
     /// All NodePools.
@@ -57,33 +59,20 @@ impl Grounds {
         }
     }
 
-    /// Lists all of it for the Workloads of a namespace, and reads the parameters of their check anew.
+    /// Reads all of it for the Workloads of a namespace, and the parameters of their check anew.
     ///
     /// # Errors
     /// The first read that failed.
     pub async fn read(context: &Context, check: &str, namespace: &str) -> Result<Self, Error> {
-        let client = &context.client;
-        let (
-            pools,
-            queues,
-            flavors,
-            runtime_classes,
-            device_classes,
-            daemon_sets,
-            limit_ranges,
-            namespace,
-            (),
-        ) = tokio::try_join!(
-            all("listing NodePools", Api::all(client.clone())),
-            all("listing ClusterQueues", Api::all(client.clone())),
-            all("listing ResourceFlavors", Api::all(client.clone())),
-            all("listing RuntimeClasses", Api::all(client.clone())),
-            all("listing DeviceClasses", Api::all(client.clone())),
-            all("listing DaemonSets", Api::all(client.clone())),
-            all("listing LimitRanges", Api::namespaced(client.clone(), namespace)),
-            named(context, namespace),
-            parameters(context, check),
+        let grounds = &context.grounds;
+        let (all, of_namespace, _) = tokio::try_join!(
+            grounds.of_cluster.read((), OfCluster::read(&context.client)),
+            grounds.of_namespaces.read(namespace.to_owned(), OfNamespace::read(context, namespace)),
+            read_check(context, check),
         )?;
+        let OfCluster { pools, queues, flavors, runtime_classes, device_classes, daemon_sets } =
+            (*all).clone();
+        let OfNamespace { limit_ranges, namespace } = (*of_namespace).clone();
         Ok(Self {
             pools,
             queues,
@@ -94,6 +83,55 @@ impl Grounds {
             limit_ranges,
             namespace,
         })
+    }
+}
+
+/// Reads of it that are under way: what is asked for together is read once.
+#[derive(Debug, Default)]
+pub struct Reads {
+    of_cluster: Joined<(), OfCluster, Error>,
+    of_namespaces: Joined<String, OfNamespace, Error>,
+}
+
+/// What is the same for all Workloads.
+#[derive(Clone, Debug)]
+struct OfCluster {
+    pools: Vec<Arc<NodePool>>,
+    queues: Vec<Arc<ClusterQueue>>,
+    flavors: Vec<Arc<ResourceFlavor>>,
+    runtime_classes: Vec<Arc<RuntimeClass>>,
+    device_classes: Vec<Arc<DeviceClass>>,
+    daemon_sets: Vec<Arc<DaemonSet>>,
+}
+
+/// What is the same for those of a namespace.
+#[derive(Clone, Debug)]
+struct OfNamespace {
+    limit_ranges: Vec<Arc<LimitRange>>,
+    namespace: Option<Arc<Namespace>>,
+}
+
+impl OfCluster {
+    async fn read(client: &Client) -> Result<Arc<Self>, Error> {
+        let (pools, queues, flavors, runtime_classes, device_classes, daemon_sets) = tokio::try_join!(
+            all("listing NodePools", Api::all(client.clone())),
+            all("listing ClusterQueues", Api::all(client.clone())),
+            all("listing ResourceFlavors", Api::all(client.clone())),
+            all("listing RuntimeClasses", Api::all(client.clone())),
+            all("listing DeviceClasses", Api::all(client.clone())),
+            all("listing DaemonSets", Api::all(client.clone())),
+        )?;
+        Ok(Arc::new(Self { pools, queues, flavors, runtime_classes, device_classes, daemon_sets }))
+    }
+}
+
+impl OfNamespace {
+    async fn read(context: &Context, name: &str) -> Result<Arc<Self>, Error> {
+        let (limit_ranges, namespace) = tokio::try_join!(
+            all("listing LimitRanges", Api::namespaced(context.client.clone(), name)),
+            named(context, name),
+        )?;
+        Ok(Arc::new(Self { limit_ranges, namespace }))
     }
 }
 
@@ -119,9 +157,9 @@ async fn named(context: &Context, name: &str) -> Result<Option<Arc<Namespace>>, 
 }
 
 /// Reads a check and its parameters, by which its gangs are judged from now on.
-async fn parameters(context: &Context, check: &str) -> Result<(), Error> {
+async fn read_check(context: &Context, name: &str) -> Result<(), Error> {
     let api: Api<AdmissionCheck> = Api::all(context.client.clone());
-    if let Some(check) = call("reading an AdmissionCheck", check, api.get_opt(check)).await? {
+    if let Some(check) = call("reading an AdmissionCheck", name, api.get_opt(name)).await? {
         // What is wrong with them is told of by the policy.
         let _ = admission_check::refresh(context, &check).await?;
     }

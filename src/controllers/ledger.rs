@@ -43,7 +43,7 @@ pub struct News {
     /// Something has capacity again.
     pub eased: bool,
     /// Something costs less, or has a price that had none.
-    pub is_cheaper: bool,
+    pub is_better: bool,
 }
 
 /// The inside of [`Ledger`].
@@ -303,7 +303,8 @@ impl LedgerPages {
 
     /// Takes over what Karpenter's metrics say.
     pub fn take_market(&mut self, market: Market) -> News {
-        let is_cheaper = market.is_cheaper_than(self.market.as_deref());
+        // What was known once, and is too old to count, is news again.
+        let is_better = market.is_better_than(self.market(market.seen).as_deref());
         let told = market.short();
         let before = self.short.len();
         self.short
@@ -319,7 +320,7 @@ impl LedgerPages {
         let market = Arc::new(market);
         self.bases.take_market(&market);
         self.market = Some(market);
-        News { eased, is_cheaper }
+        News { eased, is_better }
     }
 
     /// What Karpenter's metrics said lately, if they were read.
@@ -355,19 +356,9 @@ impl LedgerPages {
         })
     }
 
-    /// Notes the shape of a node that was seen, or of one that is expected. Returns whether more is known of its type than before.
-    pub fn learn(&mut self, shape: Shape, now: Timestamp) -> bool {
-        self.sightings.note(shape, now)
-    }
-
-    /// A claim that was seen is gone.
-    pub fn unlearn_claim(&mut self, claim: &str, now: Timestamp) {
-        self.sightings.forget_claim(claim, now);
-    }
-
-    /// A node that was seen is gone.
-    pub fn unlearn(&mut self, node: &str, now: Timestamp) {
-        self.sightings.forget_node(node, now);
+    /// What was seen of the nodes of each type.
+    pub fn sightings(&mut self) -> &mut Sightings {
+        &mut self.sightings
     }
 
     /// What is known of nodes and offerings now.
@@ -529,7 +520,7 @@ mod tests {
         pages.enter("b", "ns/lq", None, &plan("p5"), now);
         let shapes = |pages: &LedgerPages, gang| pages.frozen(gang).unwrap().shapes;
         assert!(Arc::ptr_eq(&shapes(&pages, "a"), &shapes(&pages, "b")));
-        pages.learn(shape("p5"), now);
+        pages.sightings().note(shape("p5"), now);
         pages.enter("c", "ns/lq", None, &plan("p5"), now);
         assert_eq!(pages.accepted("a").unwrap().settled.as_deref(), Some("r1"));
         pages.strike("a");

@@ -220,14 +220,21 @@ impl Necrology {
         self.with(claim, |record| (record.deleted, record.undeletable) = (Some(uid.to_owned()), None));
     }
 
-    /// Notes that claims which the gang is to be rid of since then could not be deleted, but for those that were.
-    pub fn could_not_delete(&self, claims: &[(String, String)], since: Timestamp) {
-        for (claim, uid) in claims {
+    /// Notes that claims which the gang is to be rid of since then could not be deleted, but for those that were. Returns since
+    /// when that has been so of the first of them.
+    pub fn could_not_delete(&self, claims: &[(String, String)], since: Timestamp) -> Timestamp {
+        let note = |(claim, uid): &(String, String)| {
             self.with(claim, |record| {
-                let is_left = record.deleted.as_ref() != Some(uid);
-                record.undeletable = is_left.then(|| (uid.clone(), since));
-            });
-        }
+                let first = record
+                    .undeletable
+                    .take()
+                    .filter(|(of, _)| of == uid)
+                    .map_or(since, |(_, at)| at.min(since));
+                record.undeletable = (record.deleted.as_ref() != Some(uid)).then(|| (uid.clone(), first));
+                record.undeletable.as_ref().map(|(_, at)| *at)
+            })
+        };
+        claims.iter().filter_map(note).min().unwrap_or(since)
     }
 
     /// UIDs of the claims that could not be deleted, and since when they are to go.

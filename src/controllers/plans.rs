@@ -133,9 +133,11 @@ pub fn outcome(
 ) -> Outcome {
     let workload = request.workload;
     let now = context.now();
-    for claim in known.claims {
+    // One that was read before it went would be remembered for good.
+    let is_there = |claim: &&NodeClaim| context.stores.claims.glimpse(&ObjectRef::from_obj(*claim)).is_some();
+    for claim in known.claims.iter().filter(is_there) {
         if let Some(shape) = Shape::of_claim(claim)
-            && pages.learn(shape, now)
+            && pages.sightings().note(shape, now)
         {
             context.count_better_offer();
         }

@@ -25,7 +25,7 @@ impl Context {
         }
         self.measure(claim);
         if known.is_none() {
-            self.of_gangs.ledger.open().unlearn_claim(&claim.name_any(), self.now());
+            self.of_gangs.ledger.open().sightings().forget_claim(&claim.name_any(), self.now());
         } else if let Some(shape) = Shape::of_claim(claim) {
             self.learn(shape);
         }
@@ -38,7 +38,7 @@ impl Context {
     /// A Node was touched: note its shape, or that it is gone, and look at its gang.
     pub fn node_touched(&self, node: &Node) {
         if self.stores.nodes.glimpse(&ObjectRef::from_obj(node)).is_none() {
-            self.of_gangs.ledger.open().unlearn(&node.name_any(), self.now());
+            self.of_gangs.ledger.open().sightings().forget_node(&node.name_any(), self.now());
         } else if let Some(shape) = Shape::of_node(node, self.now()) {
             self.learn(shape);
         }
@@ -50,7 +50,7 @@ impl Context {
 
     /// Notes a shape. A gang may wait for a type of which more is known now.
     fn learn(&self, shape: Shape) {
-        let is_more = self.of_gangs.ledger.open().learn(shape, self.now());
+        let is_more = self.of_gangs.ledger.open().sightings().note(shape, self.now());
         if is_more {
             self.count_better_offer();
             self.next_turn();

@@ -105,7 +105,7 @@ fn validating(turn: &mut Turn, event: &Event) -> Outcome<State> {
         }
         Event::Refused(failure) => {
             turn.fail_for_good(failure);
-            Transition(turn.refuse())
+            Transition(turn.refuse(failure))
         }
         Event::Failed(failure) if turn.memory.way.choice > 0 => {
             // The tiers are through; the next round starts with the first.

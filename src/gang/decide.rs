@@ -12,6 +12,7 @@ use super::state::{State, Then};
 use super::way::Way;
 use crate::api::Workload;
 use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Pinning};
+use crate::plan::ObstacleReason;
 use crate::policy::{Pace, Policy};
 use jiff::{SignedDuration, Timestamp};
 use statig::Outcome;
@@ -324,9 +325,14 @@ impl Turn {
     }
 
     /// Where a gang goes that is refused. It does not wait before it is looked into again: the wait would hold the
-    /// quota of the next reservation.
-    pub(super) fn refuse(&mut self) -> State {
-        let state = self.give_up().state(self);
+    /// quota of the next reservation. What may come rejects nothing for good.
+    pub(super) fn refuse(&mut self, failure: &Failure) -> State {
+        let may_come = failure.obstacle.is_some_and(ObstacleReason::may_come);
+        let then = match self.give_up() {
+            Then::Rejected if may_come => Then::Yielded,
+            then => then,
+        };
+        let state = then.state(self);
         if state == State::Yielded {
             self.memory.not_before = None;
         }

@@ -67,16 +67,19 @@ pub(super) fn surely_selects(selector: &LabelSelector, labels: &BTreeMap<String,
 
 /// Whether controllers of jobs add a label of this key to their pods.
 fn is_of_controller(key: &str) -> bool {
-    const NAMES: [&str; 3] = ["controller-uid", "job-name", "pod-template-hash"];
-    const GROUPS: [&str; 8] = [
+    const NAMES: [&str; 4] = ["controller-revision-hash", "controller-uid", "job-name", "pod-template-hash"];
+    const GROUPS: [&str; 11] = [
         "apps.kubernetes.io",
         "batch.kubernetes.io",
         "jobset.sigs.k8s.io",
         "kueue.x-k8s.io",
         "leaderworkerset.sigs.k8s.io",
         "ray.io",
+        "sparkoperator.k8s.io",
         "statefulset.kubernetes.io",
+        "trainer.kubeflow.org",
         "training.kubeflow.org",
+        "workload.codeflare.dev",
     ];
     NAMES.contains(&key) || key.split_once('/').is_some_and(|(group, _)| GROUPS.contains(&group))
 }

@@ -131,7 +131,7 @@ struct Wanted<'r> {
 }
 
 impl Wanted<'_> {
-    /// The capacity types that are possible, and whether that is on-demand among others as none is named.
+    /// The capacity types that are possible, and whether nobody names them and on-demand is among them.
     fn kinds(&self) -> (BTreeSet<String>, bool) {
         let asked = self.requirements.get(names::CAPACITY_TYPE);
         if let Some(listed) = asked.and_then(Values::listed) {

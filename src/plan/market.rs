@@ -5,6 +5,7 @@
 //! `…_memory_bytes` of karpenter-provider-aws, which sets them anew each minute for the instance types of all NodePools.
 
 use super::offering::{ANY, Offering, What};
+use super::resources;
 use crate::api::amount::Price;
 use crate::api::pod::ResourceList;
 use jiff::Timestamp;
@@ -136,13 +137,18 @@ impl Market {
             .collect()
     }
 
-    /// Whether anything costs less by it than by this one, or has a price that had none.
-    pub fn is_cheaper_than(&self, before: Option<&Self>) -> bool {
+    /// Whether anything costs less by it than by this one, has a price that had none, or is larger, or of a size that was not
+    /// known.
+    pub fn is_better_than(&self, before: Option<&Self>) -> bool {
+        let size_before = |name: &String| before.and_then(|market| market.sizes.get(name));
+        let grew = |(name, size): (&String, &ResourceList)| {
+            size_before(name).is_none_or(|before| resources::first_short(size, before).is_some())
+        };
         let price_before = |place: &Place| before.and_then(|market| market.offers.get(place)?.price);
         let fell = |(place, offer): (&Place, &Offer)| {
             offer.price.is_some_and(|now| price_before(place).is_none_or(|before| now < before))
         };
-        self.offers.iter().any(fell)
+        self.offers.iter().any(fell) || self.sizes.iter().any(grew)
     }
 
     /// Whether another page said the same of all offerings and sizes, whenever it was read.
@@ -264,6 +270,31 @@ go_goroutines 12
     }
 
     #[test]
+    fn a_page_is_better_where_a_price_has_fallen_or_a_size_is_larger_or_was_not_known() {
+        let page = |price: u8, cores: Option<u8>| {
+            let place = ["m99.huge", "spot", "a"];
+            let size = |cores| {
+                let of = "{instance_type=\"m99.huge\"}";
+                format!("{CORES}{of} {cores}\n{MEMORY}{of} 8589934592\n")
+            };
+            let offers = offer("available", place, 1) + &offer("price_estimate", place, price);
+            market_of(&(offers + &cores.map(size).unwrap_or_default()))
+        };
+        let before = page(2, Some(8));
+        for (after, is_better) in [
+            (page(2, Some(8)), false),
+            (page(3, Some(8)), false),
+            (page(1, Some(8)), true),
+            (page(2, Some(16)), true),
+            (page(2, Some(4)), false),
+            (page(2, None), false),
+        ] {
+            assert_eq!(after.is_better_than(Some(&before)), is_better, "{after:?}");
+        }
+        assert!(before.is_better_than(Some(&page(2, None))) && before.is_better_than(None));
+    }
+
+    #[test]
     fn what_is_out_of_capacity_is_not_the_cheapest_but_may_be_the_dearest() {
         let prices = |out: [&str; 2]| {
             let of = |(zone, price): (&'static str, u8)| {
@@ -337,9 +368,9 @@ go_goroutines 12
             ("2", "2 3", true),
             ("2 3", "2", false),
         ] {
-            assert_eq!(page(now).is_cheaper_than(Some(&page(before))), cheaper, "{before} then {now}");
+            assert_eq!(page(now).is_better_than(Some(&page(before))), cheaper, "{before} then {now}");
         }
-        assert!(page("2").is_cheaper_than(None));
+        assert!(page("2").is_better_than(None));
     }
 
     #[test]

@@ -131,7 +131,19 @@ impl ObstacleReason {
         matches!(self, Self::NoPolicy | Self::NodePoolEdited)
     }
 
-    /// Whether only something that people have to do helps, so that quota need not be held for it.
+    /// Whether something is not there, or not known yet, that may come: the Workload itself may be right.
+    pub fn may_come(self) -> bool {
+        matches!(
+            self,
+            Self::NodePoolMissing
+                | Self::FlavorMissing
+                | Self::RuntimeClassMissing
+                | Self::AmountUnknown
+                | Self::VolumeNotReady
+        )
+    }
+
+    /// Whether it lasts until something is changed or made, so that quota need not be held for it.
     fn is_refusal(self) -> bool {
         matches!(
             self,

@@ -6,6 +6,9 @@
 //! is alone in lacking devices is not believed.
 
 mod measured;
+mod untold;
+
+pub use untold::{Accelerators, Untold};
 
 use super::catalogue::{self, Catalogue};
 use super::market::Market;
@@ -59,37 +62,6 @@ pub struct Shape {
     pub accelerators: Accelerators,
     /// Where this is known from.
     pub source: Source,
-}
-
-/// What is known of the accelerators of an instance type.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Accelerators {
-    /// Its labels and resources tell what it has.
-    #[default]
-    Told,
-    /// It has some, and nobody says how many.
-    Some,
-    /// Nobody says whether it has any.
-    Unknown,
-}
-
-/// What is not known of the resources of an instance type.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Untold {
-    /// How much it has of a resource that every node has.
-    Resource(&'static str),
-    /// How many accelerators it has, of any kind.
-    Accelerators,
-}
-
-impl Untold {
-    /// Whether it is not known how much there is of a resource.
-    pub fn covers(&self, resource: &str) -> bool {
-        match self {
-            Self::Resource(key) => *key == resource,
-            Self::Accelerators => resources::is_accelerator(resource),
-        }
-    }
 }
 
 impl Shape {

@@ -42,8 +42,8 @@ struct Past {
 struct Estimate {
     /// That of the youngest claim.
     shape: Shape,
-    /// When this claim was created.
-    created: Timestamp,
+    /// When this claim was created, and its name.
+    youngest: (Timestamp, String),
     /// Claims that are there.
     claims: BTreeSet<String>,
     /// Until when it counts, once there are none.
@@ -56,17 +56,20 @@ impl Sightings {
     pub fn note(&mut self, shape: Shape, now: Timestamp) -> bool {
         let key = (shape.instance_type.clone(), shape.node_pool.clone());
         let seen = self.0.entry(key).or_default();
+        if seen.has(&shape) {
+            return false;
+        }
         let before = seen.shape(now);
-        let has_changed = match shape.source.clone() {
+        match shape.source.clone() {
             Source::Node { name, .. } => seen.note_node(&name, shape),
             Source::NodeClaim { name, seen: created } => seen.note_claim(name, created, shape),
-            Source::Policy | Source::Metrics { .. } | Source::Catalogue { .. } => false,
-        };
+            Source::Policy | Source::Metrics { .. } | Source::Catalogue { .. } => {}
+        }
         let grew = |after: &Shape| {
             let has_more = |before: &Shape| resources::first_short(&after.allocatable, &before.allocatable);
             before.as_ref().is_none_or(|before| has_more(before).is_some())
         };
-        has_changed && seen.shape(now).is_some_and(|after| grew(&after))
+        seen.shape(now).is_some_and(|after| grew(&after))
     }
 
     /// A node is gone.
@@ -100,40 +103,48 @@ impl Sightings {
 }
 
 impl Seen {
-    /// Returns whether the node shows something else than before.
-    fn note_node(&mut self, name: &str, shape: Shape) -> bool {
-        let alike = |known: &Shape| known.allocatable == shape.allocatable && known.labels == shape.labels;
-        if self.present.iter().any(|(known, nodes)| alike(known) && nodes.contains(name)) {
-            return false;
+    /// Whether this is nothing new: mostly what is touched shows what it showed before.
+    fn has(&self, shape: &Shape) -> bool {
+        match &shape.source {
+            Source::Node { name, .. } => {
+                self.present.iter().any(|(known, nodes)| is_alike(known, shape) && nodes.contains(name))
+            }
+            Source::NodeClaim { name, .. } => {
+                let known = self.estimate.as_ref().filter(|known| known.claims.contains(name));
+                known.is_some_and(|known| {
+                    known.youngest.1 != *name || known.shape.allocatable == shape.allocatable
+                })
+            }
+            Source::Policy | Source::Metrics { .. } | Source::Catalogue { .. } => true,
         }
+    }
+
+    fn note_node(&mut self, name: &str, shape: Shape) {
         // What it showed before was true of it then, and is not true of any node now.
         self.take(name);
         if let Some(past) = &mut self.past {
             past.nodes.remove(name);
         }
-        match self.present.iter_mut().find(|(known, _)| alike(known)) {
+        match self.present.iter_mut().find(|(known, _)| is_alike(known, &shape)) {
             Some((known, nodes)) => {
                 known.source = shape.source;
                 nodes.insert(name.to_owned());
             }
             None => self.present.push((shape, BTreeSet::from([name.to_owned()]))),
         }
-        true
     }
 
-    /// Returns whether something else is expected than before.
-    fn note_claim(&mut self, name: String, created: Timestamp, shape: Shape) -> bool {
+    fn note_claim(&mut self, name: String, created: Timestamp, shape: Shape) {
+        let youngest = (created, name.clone());
         let Some(estimate) = &mut self.estimate else {
-            self.estimate = Some(Estimate { shape, created, claims: BTreeSet::from([name]), until: None });
-            return true;
+            self.estimate = Some(Estimate { shape, youngest, claims: BTreeSet::from([name]), until: None });
+            return;
         };
         estimate.claims.insert(name);
-        let was_over = estimate.until.take().is_some();
-        let is_younger = created >= estimate.created && estimate.shape.allocatable != shape.allocatable;
-        if is_younger {
-            (estimate.shape, estimate.created) = (shape, created);
+        estimate.until = None;
+        if youngest >= estimate.youngest {
+            (estimate.shape, estimate.youngest) = (shape, youngest);
         }
-        is_younger || was_over
     }
 
     fn take(&mut self, name: &str) -> Option<Shape> {
@@ -160,6 +171,11 @@ impl Seen {
             None => shape,
         })
     }
+}
+
+/// Whether two nodes show the same.
+fn is_alike(one: &Shape, other: &Shape) -> bool {
+    one.allocatable == other.allocatable && one.labels == other.labels
 }
 
 #[cfg(test)]
@@ -295,6 +311,10 @@ mod tests {
         is(&all, 4, "5", "8");
         all.note(claim("younger", 5, "4", "1000"), at(5));
         is(&all, 5, "4", "8");
+        // Two of one second do not take turns.
+        assert!(!all.note(claim("same-second", 5, "3", "1000"), at(5)));
+        assert!(!all.note(claim("younger", 5, "4", "1000"), at(6)));
+        is(&all, 6, "4", "8");
     }
 
     #[test]

@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn claim_that_is_missing_or_not_bound_is_waited_for() {
+    fn claim_that_is_missing_or_not_bound_is_named() {
         assert_eq!(
             refused(&uses("data")),
             "VolumeNotReady: pod set main: PersistentVolumeClaim data does not exist; create it"

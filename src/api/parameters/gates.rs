@@ -52,7 +52,7 @@ pub enum Gate {
 /// What is done where an amount is not known.
 #[derive(JsonSchema, Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Unknown {
-    /// Wait until it is.
+    /// Buy nothing until it is.
     #[default]
     Wait,
     /// Say so and go on, with no more counted than the nodes are asked for.

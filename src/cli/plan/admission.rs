@@ -12,6 +12,7 @@ use crate::cli::Failure;
 use crate::names;
 use crate::plan::quantity::Amount;
 use crate::plan::resources::{self, Defaults};
+use k8s_openapi::api::core::v1::LimitRange;
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -54,13 +55,16 @@ pub fn admit(
     }
     let queue = found.cloned().unwrap_or_else(|| made_up(check.unwrap_or(names::DEFAULT_CHECK)));
     let is_guess = workload.admission().is_none();
+    let namespace = workload.metadata.namespace.clone().unwrap_or_default();
+    let limit_ranges = objects.limit_ranges_of(&namespace);
     if is_guess {
         let assignments: Result<Vec<PodSetAssignment>, Failure> = workload
             .spec
             .pod_sets
             .iter()
             .map(|set| {
-                let assigned = assign(objects, &queue.spec.resource_groups, &flavors, flavor, set)?;
+                let assigned =
+                    assign((objects, &limit_ranges), &queue.spec.resource_groups, &flavors, flavor, set)?;
                 Ok(PodSetAssignment {
                     name: set.name.clone(),
                     flavors: assigned,
@@ -147,14 +151,13 @@ fn made_up(check: &str) -> ClusterQueue {
 
 /// A flavor for each resource that the pods request.
 fn assign(
-    objects: &Objects,
+    (objects, limit_ranges): (&Objects, &[Arc<LimitRange>]),
     groups: &[ResourceGroup],
     flavors: &[Arc<ResourceFlavor>],
     named: Option<&str>,
     set: &PodSet,
 ) -> Result<BTreeMap<String, String>, Failure> {
-    let defaults =
-        Defaults { limit_ranges: &objects.limit_ranges, runtime_classes: &objects.runtime_classes };
+    let defaults = Defaults { limit_ranges, runtime_classes: &objects.runtime_classes };
     let each = resources::of_pod(&set.template.spec, defaults)
         .map_err(|e| Failure::Invalid(format!("pod set {}: {e}", set.name)))?;
     let total = resources::times(&each, u32::try_from(set.count).unwrap_or(0));

@@ -92,7 +92,7 @@ fn waits(text: &mut String, report: &GangReport) {
     if let Some(words) = report.kueue_says.as_ref().filter(|_| !report.why_quotes_kueue) {
         let _ = writeln!(text, "  Kueue: {}", clean(words));
     }
-    // How long it usually takes is known to the controller alone.
+    // It knows how long that usually takes.
     if report.gang.as_ref().is_some_and(|gang| gang.state == StateName::WaitingReady)
         && !report.told.is_empty()
     {

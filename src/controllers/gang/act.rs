@@ -170,10 +170,9 @@ impl Gang<'_> {
         let (since, may) = match error {
             None => (self.context.now(), true),
             Some(error) => {
-                let rolled_back =
-                    self.journal.history.iter().rev().find(|step| step.to == StateName::RollingBack);
-                let since = rolled_back.map_or(self.journal.entered_at, |step| step.at);
-                self.context.necrology.could_not_delete(&targets, since);
+                let rolls_back = self.journal.state.name() == StateName::RollingBack;
+                let since = if rolls_back { self.journal.entered_at } else { self.context.now() };
+                let since = self.context.necrology.could_not_delete(&targets, since);
                 // What the API server cannot do now it may do soon, but not for ever.
                 let is_given_up = error.code().is_some() && is_stuck(since, self.context.now());
                 if error.class() != Class::Refused && !is_given_up {
@@ -261,8 +260,8 @@ impl Gang<'_> {
             || (told != gone && way.choice == gone && self.stored == Some(same_way()))
     }
 
-    /// Whether the journal is written over the Workload as it was seen alone: what was approved is taken back, or the gang is given
-    /// up, and the Workload may have been admitted or changed meanwhile.
+    /// Whether the journal may be written only if the Workload is as it was seen: what was approved is taken back, or the gang is
+    /// given up, and the Workload may have been admitted or changed meanwhile.
     fn needs_workload_as_seen(&self) -> bool {
         self.journal.revokes() || matches!(self.journal.state, State::Yielded | State::Rejected)
     }

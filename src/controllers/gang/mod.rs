@@ -82,7 +82,7 @@ pub struct Gang<'a> {
     /// What the volumes of its pods depend on, once it was read.
     storage: Option<Storage>,
     /// What its plan waits for, once it was read past the caches.
-    read_grounds: Option<Arc<super::grounds::Grounds>>,
+    read_grounds: Option<super::grounds::Grounds>,
     /// Kept nodes that it may take over, once they were read.
     warm: Option<Vec<NodeClaim>>,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.

@@ -1,7 +1,7 @@
 //! How a gang comes to its plan: the way that it may take, what it has already, and what it must read for it.
 
 use super::Gang;
-use crate::api::{NodeClaim, Workload};
+use crate::api::{NodeClaim, NodePool, Workload};
 use crate::controllers::board::{Shortage, ShortageSource};
 use crate::controllers::grounds::Grounds;
 use crate::controllers::ledger::LedgerPages;
@@ -19,11 +19,12 @@ use crate::plan::outcome::{Obstacle, ObstacleReason};
 use crate::plan::{Edited, Outcome, Request, Ways};
 use crate::words::to_the_second;
 use jiff::{SignedDuration, Timestamp};
+use kube::ResourceExt;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// How long a NodePool that was edited is waited for before another one is taken.
-const EDITED: SignedDuration = SignedDuration::from_secs(30);
+/// How long a NodePool that was edited is waited for before another one is taken, and what may come before the gang is refused.
+const PATIENCE: SignedDuration = SignedDuration::from_secs(30);
 
 /// How often a gang that is refused for volumes that are not there yet is tried again: nothing says that they have come.
 const VOLUMES: SignedDuration = SignedDuration::from_mins(1);
@@ -69,7 +70,7 @@ impl Gang<'_> {
             shapes: None,
             storage: self.storage.as_ref(),
             edited,
-            grounds: self.read_grounds.as_deref(),
+            grounds: self.read_grounds.as_ref(),
         };
         let awaited = pages.awaits_others(self.context.now());
         let short = goes_on.then(|| pages.short(self.context.now()));
@@ -138,19 +139,29 @@ impl Gang<'_> {
             Outcome::Wait(obstacle) if obstacle.reason == ObstacleReason::NodePoolEdited => {
                 Outcome::Wait(Obstacle { until: until.or(obstacle.until), ..obstacle })
             }
-            // Jobs are often submitted together with their volumes.
-            Outcome::Refuse(obstacle) if obstacle.reason == ObstacleReason::VolumeNotReady => match until {
-                Some(_) => Outcome::Wait(Obstacle { until, ..obstacle }),
-                None => Outcome::Refuse(Obstacle { until: Some(self.context.now() + VOLUMES), ..obstacle }),
-            },
+            // What a Job needs is often made together with it. That is waited for once.
+            Outcome::Refuse(obstacle)
+                if obstacle.reason.may_come() && !self.was_refused_for(&obstacle) && until.is_some() =>
+            {
+                Outcome::Wait(Obstacle { until, ..obstacle })
+            }
+            Outcome::Refuse(obstacle) if obstacle.reason == ObstacleReason::VolumeNotReady => {
+                Outcome::Refuse(Obstacle { until: Some(self.context.now() + VOLUMES), ..obstacle })
+            }
             other => other,
         }
     }
 
-    /// Until when a gang that has nothing yet waits for NodePools that were edited, and for volumes; for ever once it has.
+    /// Whether the gang was refused for the same before.
+    fn was_refused_for(&self, obstacle: &Obstacle) -> bool {
+        let last = self.journal.memory.last_failure.as_ref();
+        last.is_some_and(|last| last.obstacle == Some(obstacle.reason))
+    }
+
+    /// Until when a gang that has nothing yet waits for NodePools that were edited, and for what may come; for ever once it has.
     fn patience(&self) -> Option<Timestamp> {
         let begins = self.journal.state == State::Validating;
-        self.journal.entered_at.checked_add(EDITED).ok().filter(|_| begins)
+        self.journal.entered_at.checked_add(PATIENCE).ok().filter(|_| begins)
     }
 
     /// A claim of the current attempt for each kind of nodes that it has.
@@ -236,33 +247,39 @@ impl Gang<'_> {
         Ok(())
     }
 
-    /// Whether what the gang is given up, ended or refused for was read past the caches, or it is not. What was read of its claims
+    /// Whether nothing ends by the gang's plan, or what the plan rests on was read past the caches. What was read of its claims
     /// says nothing of it.
     pub(super) fn rests_on_grounds(&self) -> bool {
         let refuses =
             self.journal.state == State::Validating && matches!(self.plan, Some(Outcome::Refuse(_)));
-        !self.ends_by_plan() || (self.read_grounds.is_some() && (self.causes.is_some() || !refuses))
+        !self.needs_grounds() || (self.read_grounds.is_some() && (self.causes.is_some() || !refuses))
     }
 
     /// Reads past the caches what the gang is to be given up, ended or refused for.
     pub(super) async fn fetch_grounds(&mut self, workload: &Workload) -> Result<(), Error> {
-        if !self.ends_by_plan() {
+        if !self.needs_grounds() {
             return Ok(());
         }
         if self.journal.state == State::Validating {
             // What changes from now on may allow the gang.
             self.causes = Some(self.context.causes_of_refusal(workload));
         }
-        let (check, namespace) = (&self.identity.check, &self.identity.namespace);
-        let read = async { Box::pin(Grounds::read(self.context, check, namespace)).await.map(Arc::new) };
-        let read = self.context.grounds.read((check.clone(), namespace.clone()), read).await?;
-        self.read_grounds = Some(read);
+        let read =
+            Box::pin(Grounds::read(self.context, &self.identity.check, &self.identity.namespace)).await;
+        self.read_grounds = Some(match read {
+            // Nodes are not held for what cannot be read.
+            Err(error) if self.journal.state == State::Provisioning && self.is_overdue() => {
+                tracing::warn!(workload = self.identity.workload_ref(), error = %error, "ended by what the caches show");
+                Grounds::cached(self.context, workload)
+            }
+            read => read?,
+        });
         self.settle_policy(workload);
         Ok(())
     }
 
     /// Whether its plan gives the gang up, ends its attempt, or passes over a NodePool for having been edited too long ago.
-    fn ends_by_plan(&self) -> bool {
+    fn needs_grounds(&self) -> bool {
         let Some(plan) = &self.plan else { return false };
         match (&self.journal.state, plan) {
             (State::Validating, Outcome::Provision(_)) => self.passes_over_edited(),
@@ -275,10 +292,24 @@ impl Gang<'_> {
         }
     }
 
+    /// Whether the attempt's time is over.
+    fn is_overdue(&self) -> bool {
+        self.journal.memory.deadline.is_some_and(|deadline| deadline <= self.context.now())
+    }
+
     /// Whether NodePools that were edited, and not looked at by Karpenter since, are not waited for any more.
     fn passes_over_edited(&self) -> bool {
         let is_over = self.patience().is_some_and(|until| until <= self.context.now());
-        is_over && self.context.stores.pools.state().iter().any(|pool| pool.is_unseen())
+        let names: Option<Vec<&String>> =
+            self.policy.tiers.iter().map(|tier| tier.node_pool_name.as_ref()).collect();
+        let comes_into_question = |pool: &NodePool| {
+            names
+                .as_ref()
+                .filter(|names| !names.is_empty())
+                .is_none_or(|names| names.contains(&&pool.name_any()))
+        };
+        let pools = self.context.stores.pools.state();
+        is_over && pools.iter().any(|pool| pool.is_unseen() && comes_into_question(pool))
     }
 
     pub(super) async fn fetch_pool_claims(&mut self, workload: &Workload) -> Result<(), Error> {

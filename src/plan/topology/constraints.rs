@@ -92,11 +92,14 @@ impl Reader<'_> {
         let text = format!("pod set {} {asks} {key} as the pods selected by its {field}", self.name(own));
         let is_near = self.is_in_namespace(term) && !self.excludes_own(own, term);
         let selector = term.label_selector.as_ref().filter(|_| is_near);
-        // Pods without the label that is asked for may be others than those that are meant.
-        let is_sure =
-            |set: &PodSet| selector.is_some_and(|s| surely_selects(s, &set.template.metadata.labels));
-        let sets = self.demand.iter().enumerate().filter(|(_, set)| is_sure(set.pod_set));
-        let selected: BTreeSet<usize> = sets.map(|(index, _)| index).collect();
+        let mut selected = self.selected(selector);
+        if rule == Rule::Together {
+            // Pods without the label that is asked for may be others than those that are meant.
+            selected.retain(|index| {
+                let labels = self.demand.get(*index).map(|set| &set.pod_set.template.metadata.labels);
+                selector.zip(labels).is_some_and(|(selector, labels)| surely_selects(selector, labels))
+            });
+        }
         if term.label_selector.is_none() && rule == Rule::Apart {
             return Ok(None);
         }

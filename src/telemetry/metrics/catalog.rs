@@ -84,7 +84,7 @@ catalog! {
     PROVISIONED = histogram("setu_nodeclaim_provisioning_duration_seconds", &["nodepool", "result"], NODES,
         "Time from creating a NodeClaim until its node was ready or its attempt was given up");
     CLAIMS = gauge("setu_active_nodeclaims", &["nodepool", "state"],
-        "NodeClaims of Setu that exist, by how far they have come; stuck are those that have been going for ten minutes");
+        "NodeClaims of Setu that exist, by how far they have come; stuck are those that have been going, or could not be deleted, for ten minutes");
     HELD = gauge("setu_held_nodes", &["nodepool", "state"],
         "Nodes by what they are held for: gathering for the rest of the gang, idle although the gang is ready, used, leaving, warm for a next gang, stray without a NodeClaim, or unknown");
     COST = gauge("setu_node_cost_per_hour", &["nodepool", "capacity_type", "state"],

@@ -17,6 +17,9 @@ const WINDOW: Duration = Duration::from_secs(1);
 /// How long the provider waits for another launch before it asks EC2 for those that it has.
 const IDLE: Duration = Duration::from_millis(35);
 
+/// From so many machines on some are bought together even by a Karpenter that is busy.
+const MANY: usize = 8;
+
 /// Where CreateFleet names its launch template.
 pub const TEMPLATE: &str = "LaunchTemplateConfigs.1.LaunchTemplateSpecification.LaunchTemplateName";
 const CAPACITY: &str = "TargetCapacitySpecification.TotalTargetCapacity";
@@ -112,14 +115,15 @@ impl Attempt {
         let asked: BTreeSet<_> = self.fleets.iter().map(|call| but_for_size(&call.form)).collect();
         ensure!(asked.len() == 1, "the fleets differ: {asked:?}");
         // What the provider merges it asks for once it has heard of nothing else for a while.
-        let span = self.asked_within();
+        let span = self.span_of_fleets();
         let most = usize::try_from(span.as_millis() / IDLE.as_millis())?.saturating_add(2);
+        let most = if self.machines < MANY { most } else { most.min(self.machines / 2) };
         ensure!(sizes.len() <= most, "fleets of {sizes:?} within {span:?}, more than {most}");
         Ok(())
     }
 
     /// From the first call that bought to the last.
-    fn asked_within(&self) -> Duration {
+    fn span_of_fleets(&self) -> Duration {
         let [first, last] =
             [self.fleets.iter().map(|call| call.at).min(), self.fleets.iter().map(|call| call.at).max()];
         first.zip(last).map_or(Duration::ZERO, |(first, last)| last.saturating_duration_since(first))

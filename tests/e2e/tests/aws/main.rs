@@ -181,7 +181,7 @@ fn main() -> Result<()> {
     let conclusion = libtest_mimic::run(&arguments, trials.chain(files).collect());
     if !conclusion.has_failed() {
         let left = runtime.block_on(stage.stack.cloud()?.instances())?;
-        anyhow::ensure!(left.is_empty(), "instances of no scenario's type are left: {left:?}");
+        anyhow::ensure!(left.is_empty(), "instances are left: {left:?}");
     }
     // A stack that is dropped instead of stopped keeps its logs.
     let _runtime = runtime.enter();
