@@ -5,11 +5,40 @@ use super::outcome::{self, Obstacle, ObstacleReason, Outcome, Plan, Slot};
 use super::resources;
 use super::tiers::Choice;
 use crate::api::NodeClaim;
-use crate::api::node_claim::Requirement;
+use crate::api::node_claim::{NodeClaimSpec, Requirement};
+use crate::digest::hex_digest;
 use crate::names;
 use std::sync::Arc;
 
 impl Plan {
+    /// 16 hexadecimal digits that change when what would be created changes, a dot, and 16 that stay as they are where only
+    /// the instance types change that are listed.
+    pub fn hash(&self) -> String {
+        format!("{}.{}", self.hash_of(NodeClaimSpec::clone), self.hash_of(without_types))
+    }
+
+    /// Whether this is the hash of what would be created now. Those of earlier releases have the first part alone.
+    pub fn is_hashed(&self, hash: &str) -> bool {
+        hash.split('.').next() == Some(&self.hash_of(NodeClaimSpec::clone))
+    }
+
+    /// The same whichever instance types are listed, where the hash tells.
+    pub fn is_hashed_but_for_types(&self, hash: &str) -> bool {
+        let kinds = hash.split_once('.').map(|(_, kinds)| kinds);
+        kinds.map_or_else(|| self.is_hashed(hash), |kinds| kinds == self.hash_of(without_types))
+    }
+
+    fn hash_of(&self, hashed: impl Fn(&NodeClaimSpec) -> NodeClaimSpec) -> String {
+        let shape = |(slot, count): &(&Slot, u32)| {
+            let pods: Vec<_> = slot.pods.iter().map(|share| (&share.pod_set, share.pods)).collect();
+            let labels = &slot.template.metadata.labels;
+            let shape = (pods, &slot.node_pool, hashed(&slot.template.spec), labels, count);
+            serde_json::to_string(&shape).unwrap_or_default()
+        };
+        let shapes: Vec<String> = self.groups().iter().map(shape).collect();
+        hex_digest(&shapes.iter().map(String::as_str).collect::<Vec<_>>(), 8)
+    }
+
     /// Whether it has nodes that are asked for as each of these claims is.
     pub fn has_like(&self, claims: &[NodeClaim]) -> bool {
         let groups = self.groups();
@@ -84,6 +113,15 @@ pub(super) fn accepted(
         Some((name, Err(obstacle))) => outcome::closed(&[(name, obstacle)]),
         None => outcome::closed(&[]),
     }
+}
+
+/// A spec without the instance types that it lists.
+fn without_types(spec: &NodeClaimSpec) -> NodeClaimSpec {
+    let mut spec = spec.clone();
+    for asked in spec.requirements.iter_mut().filter(|asked| asked.key == names::INSTANCE_TYPE) {
+        asked.values.clear();
+    }
+    spec
 }
 
 /// Whether a node is asked for as this claim is.

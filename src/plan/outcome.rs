@@ -6,10 +6,8 @@ use super::offering::{Offering, is_short};
 use super::passed::PassedOver;
 use super::shapes::{Shape, Untold};
 use crate::api::NodeClaim;
-use crate::api::node_claim::NodeClaimSpec;
 use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
-use crate::digest::hex_digest;
 use crate::names;
 use crate::words::counted;
 use jiff::Timestamp;
@@ -200,15 +198,6 @@ pub fn closed(ways: &[(&str, Obstacle)]) -> Outcome {
     if refused { Outcome::Refuse(obstacle) } else { Outcome::Wait(obstacle) }
 }
 
-/// A spec without the instance types that it lists.
-fn without_types(spec: &NodeClaimSpec) -> NodeClaimSpec {
-    let mut spec = spec.clone();
-    for asked in spec.requirements.iter_mut().filter(|asked| asked.key == names::INSTANCE_TYPE) {
-        asked.values.clear();
-    }
-    spec
-}
-
 /// Nodes of a gang, one slot each.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
@@ -358,34 +347,6 @@ impl Plan {
             }
         }
         groups
-    }
-
-    /// 16 hexadecimal digits that change when what would be created changes, a dot, and 16 that stay as they are where only
-    /// the instance types change that are listed.
-    pub fn hash(&self) -> String {
-        format!("{}.{}", self.hash_of(NodeClaimSpec::clone), self.hash_of(without_types))
-    }
-
-    /// Whether this is the hash of what would be created now. Those of earlier releases have the first part alone.
-    pub fn is_hashed(&self, hash: &str) -> bool {
-        hash.split('.').next() == Some(&self.hash_of(NodeClaimSpec::clone))
-    }
-
-    /// The same whichever instance types are listed, where the hash tells.
-    pub fn is_hashed_but_for_types(&self, hash: &str) -> bool {
-        let kinds = hash.split_once('.').map(|(_, kinds)| kinds);
-        kinds.map_or_else(|| self.is_hashed(hash), |kinds| kinds == self.hash_of(without_types))
-    }
-
-    fn hash_of(&self, hashed: impl Fn(&NodeClaimSpec) -> NodeClaimSpec) -> String {
-        let shape = |(slot, count): &(&Slot, u32)| {
-            let pods: Vec<_> = slot.pods.iter().map(|share| (&share.pod_set, share.pods)).collect();
-            let labels = &slot.template.metadata.labels;
-            let shape = (pods, &slot.node_pool, hashed(&slot.template.spec), labels, count);
-            serde_json::to_string(&shape).unwrap_or_default()
-        };
-        let shapes: Vec<String> = self.groups().iter().map(shape).collect();
-        hex_digest(&shapes.iter().map(String::as_str).collect::<Vec<_>>(), 8)
     }
 
     /// Names of the pod sets that get nodes.
