@@ -22,7 +22,7 @@ e2e title='':
 
 # The scenarios on Karpenter's own AWS provider before a mock of EC2; needs Go and Python. A part of a title selects
 e2e-aws title='':
-    cargo build --features fail-points --target-dir target/e2e/setu
+    bash tests/e2e/setu.sh
     SETU_SLOW="${SETU_SLOW:-3}" cargo test -p setu-e2e --test aws -- --include-ignored {{ quote(title) }}
 
 # The real control plane to play with, until Ctrl-C; needs Go. `just cluster --provider aws` has the AWS provider, and needs Python too

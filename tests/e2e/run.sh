@@ -11,7 +11,7 @@ if ! command -v go >/dev/null; then
 fi
 # What is timed is not optimized here, and shares the cores with the control plane.
 export SETU_SLOW="${SETU_SLOW:-3}"
-cargo build --features fail-points --target-dir target/e2e/setu
+bash tests/e2e/setu.sh
 if [ -z "${1:-}" ]; then
   cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test silent --test shards --test examples --test documents --test cluster --test registries --test tenant --test chart --test aws
 fi
