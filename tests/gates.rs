@@ -270,7 +270,7 @@ fn a_gang_that_waits_for_a_limit_on_a_later_tier_is_woken_when_it_is_raised() {
 }
 
 #[test]
-fn a_gang_that_waits_for_the_amounts_of_an_unknown_type_is_woken_when_a_node_of_it_shows_them() {
+fn a_gang_that_is_refused_for_the_unknown_amounts_of_a_type_is_woken_when_a_node_of_it_shows_them() {
     played("", async |stage| {
         let unknown = json!({"spec": {
             "limits": {"nvidia.com/gpu": "64"},

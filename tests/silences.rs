@@ -200,7 +200,7 @@ async fn a_node_pool_that_was_edited_is_not_passed_over_for_what_a_silent_watch_
     stage.silence("/nodepools");
     seen(&generation);
     stage.admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
-    stage.until("it is admitted", Duration::from_secs(60), |s| s.is("Admitted")).await;
+    stage.until("it is admitted", Duration::from_mins(1), |s| s.is("Admitted")).await;
     let pools: Vec<Value> = stage
         .admin
         .list(&kinds::NODE_CLAIM)

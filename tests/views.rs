@@ -311,13 +311,13 @@ fn snapshot(gangs: &[Gang]) -> Snapshot {
         })
     };
     let plans = [
-        plan("uid-other", 2, "1 node needed"),
-        plan("uid-waiting", 1, "9 nodes needed"),
+        plan("uid-other", 2, "1 node needed. Next: all NodeClaims are created at once"),
+        plan("uid-waiting", 1, "9 nodes needed. Next: all NodeClaims are created at once"),
         plan(
             "uid-waiting",
             2,
             "4 nodes needed, at most 393.28 USD an hour, and nothing is in the way; passed over: cpu (no type with \
-             nvidia.com/gpu)",
+             nvidia.com/gpu). Next: all NodeClaims are created at once",
         ),
     ];
     Snapshot {

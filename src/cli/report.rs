@@ -12,6 +12,7 @@ use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Pod, Workload, condition};
 use crate::gang::explain::WHEN_THAT_CHANGES;
 use crate::gang::journal::{JournalError, Step};
+use crate::gang::notice::NEXT;
 use crate::gang::terms::vouched;
 use crate::gang::verdict::is_kept_out;
 use crate::gang::{
@@ -207,7 +208,9 @@ fn planned(snapshot: &Snapshot, workload: &Workload, journal: &Journal) -> Optio
         let at = event.event_time.as_ref().map(|time| time.0.as_millisecond());
         event.involved_object.uid == workload.metadata.uid && at == Some(step.at.as_millisecond())
     })?;
-    event.message.clone()
+    // What came next is over mostly, and is not shown.
+    let text = event.message.as_deref()?;
+    Some(text.split(NEXT).next().unwrap_or(text).to_owned())
 }
 
 fn is_foreign(snapshot: &Snapshot, check: &CheckState) -> bool {

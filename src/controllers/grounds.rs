@@ -65,7 +65,7 @@ impl Grounds {
     /// The first read that failed.
     pub async fn read(context: &Context, check: &str, namespace: &str) -> Result<Self, Error> {
         let grounds = &context.grounds;
-        let (all, of_namespace, _) = tokio::try_join!(
+        let (all, of_namespace, ()) = tokio::try_join!(
             grounds.of_cluster.read((), OfCluster::read(&context.client)),
             grounds.of_namespaces.read(namespace.to_owned(), OfNamespace::read(context, namespace)),
             read_check(context, check),

@@ -21,7 +21,7 @@ use crate::words::{counted, to_the_second};
 const TOLD_BY_QUARTERS: u32 = 16;
 
 /// Stands between where a gang is and what comes next.
-const NEXT: &str = ". Next: ";
+pub const NEXT: &str = ". Next: ";
 /// The reason of the Event that tells of an accepted plan.
 pub const VALIDATED: &str = "GangValidated";
 
@@ -87,7 +87,7 @@ pub fn of_step(journal: &Journal, words: &str, cost: &Cost, passed_over: &[Passe
             Notice::new(
                 VALIDATED,
                 format!(
-                    "{} needed{}, and nothing is in the way{}",
+                    "{} needed{}, and nothing is in the way{}{NEXT}all NodeClaims are created at once",
                     counted(memory.slots, "node"),
                     cost.clause(),
                     passed::clause(passed_over)
@@ -311,11 +311,9 @@ mod tests {
                 let state = journal.state.name();
                 let says_itself = matches!(state, StateName::RollingBack | StateName::BackingOff);
                 for notice in of_step(&journal, "where it is", &Cost::default(), &[]) {
-                    // Another notice of the same step says what comes next.
-                    let is_first = notice.reason == VALIDATED;
                     let says =
                         notice.text.contains(". Next: ") || (says_itself && notice.text == "where it is");
-                    assert!(says || is_first, "{}: {}", notice.reason, notice.text);
+                    assert!(says, "{}: {}", notice.reason, notice.text);
                     told.insert(notice.reason, notice.text);
                 }
             }

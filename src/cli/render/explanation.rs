@@ -95,6 +95,7 @@ fn waits(text: &mut String, report: &GangReport) {
     // It knows how long that usually takes.
     if report.gang.as_ref().is_some_and(|gang| gang.state == StateName::WaitingReady)
         && !report.told.is_empty()
+        && report.told != report.why
     {
         let _ = writeln!(text, "  Kueue was told: {}", clean(&report.told));
     }

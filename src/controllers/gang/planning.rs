@@ -283,9 +283,8 @@ impl Gang<'_> {
         let Some(plan) = &self.plan else { return false };
         match (&self.journal.state, plan) {
             (State::Validating, Outcome::Provision(_)) => self.passes_over_edited(),
-            (State::Validating, _) => true,
             (State::Provisioning, Outcome::Provision(plan)) => !is_same(&self.journal, plan),
-            (State::Provisioning, _) => true,
+            (State::Validating | State::Provisioning, _) => true,
             (State::Approved, Outcome::NothingNeeded(_)) => false,
             (State::Approved, _) => self.journal.memory.slots == 0,
             _ => false,

@@ -1,4 +1,4 @@
-//! Bounds on amounts that nobody knows of the nodes: what is waited for, or warned of, instead of being taken for small.
+//! Bounds on amounts that nobody knows of the nodes: such nodes are not bought, or are warned of, instead of being taken for small.
 //!
 //! Called by the gates that compare amounts of resources, with what they would allow.
 
