@@ -141,7 +141,7 @@ struct Record {
     place: Option<Place>,
     /// UID under which we have deleted it.
     deleted: Option<String>,
-    /// UID under which it could not be deleted, and since when it is to go.
+    /// UID under which it could not be deleted, and since when.
     undeletable: Option<(String, Timestamp)>,
     /// When an error of its launch was first seen; absent while there is none.
     launch_error: Option<Timestamp>,
@@ -220,24 +220,18 @@ impl Necrology {
         self.with(claim, |record| (record.deleted, record.undeletable) = (Some(uid.to_owned()), None));
     }
 
-    /// Notes that claims which the gang is to be rid of since then could not be deleted, but for those that were. Returns since
-    /// when that has been so of the first of them.
-    pub fn could_not_delete(&self, claims: &[(String, String)], since: Timestamp) -> Timestamp {
-        let note = |(claim, uid): &(String, String)| {
+    /// Notes that these claims could not be deleted now, but for those that were.
+    pub fn could_not_delete(&self, claims: &[(String, String)], now: Timestamp) {
+        for (claim, uid) in claims {
             self.with(claim, |record| {
-                let first = record
-                    .undeletable
-                    .take()
-                    .filter(|(of, _)| of == uid)
-                    .map_or(since, |(_, at)| at.min(since));
-                record.undeletable = (record.deleted.as_ref() != Some(uid)).then(|| (uid.clone(), first));
-                record.undeletable.as_ref().map(|(_, at)| *at)
-            })
-        };
-        claims.iter().filter_map(note).min().unwrap_or(since)
+                let before = record.undeletable.take().filter(|(of, _)| of == uid);
+                let is_left = record.deleted.as_ref() != Some(uid);
+                record.undeletable = before.or_else(|| Some((uid.clone(), now))).filter(|_| is_left);
+            });
+        }
     }
 
-    /// UIDs of the claims that could not be deleted, and since when they are to go.
+    /// UIDs of the claims that could not be deleted, and since when.
     pub fn undeletable(&self) -> BTreeMap<String, Timestamp> {
         lock(&self.0).records.values().filter_map(|record| record.undeletable.clone()).collect()
     }

@@ -170,11 +170,13 @@ impl Gang<'_> {
         let (since, may) = match error {
             None => (self.context.now(), true),
             Some(error) => {
+                self.context.necrology.could_not_delete(&targets, self.context.now());
+                let rolled_back =
+                    self.journal.history.iter().rev().find(|step| step.to == StateName::RollingBack);
+                let since = rolled_back.map_or(self.journal.entered_at, |step| step.at);
                 let rolls_back = self.journal.state.name() == StateName::RollingBack;
-                let since = if rolls_back { self.journal.entered_at } else { self.context.now() };
-                let since = self.context.necrology.could_not_delete(&targets, since);
                 // What the API server cannot do now it may do soon, but not for ever.
-                let is_given_up = error.code().is_some() && is_stuck(since, self.context.now());
+                let is_given_up = rolls_back && error.code().is_some() && is_stuck(since, self.context.now());
                 if error.class() != Class::Refused && !is_given_up {
                     return Err(error);
                 }
