@@ -26,7 +26,7 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
     if !context.answers(&check) {
         return Ok(Action::await_change());
     }
-    let found = refresh(&context, &check).await?;
+    let found = refresh(&context, &check.name_any()).await?;
     let active = match &found {
         Ok(_) => Active {
             works: true,
@@ -42,24 +42,28 @@ pub async fn reconcile(check: Arc<AdmissionCheck>, context: Arc<Context>) -> Res
     Ok(Action::requeue(SAFETY_NET))
 }
 
-/// Reads the parameters of a check and judges its Workloads by them from now on. What is wrong with them is the inner error.
+/// Reads a check and its parameters, and judges its Workloads by them from now on. What is wrong with them is the inner error; a
+/// check that is not there has none.
 ///
 /// # Errors
 /// They could not be read.
-pub async fn refresh(context: &Context, check: &AdmissionCheck) -> Result<Parameters, Error> {
-    let name = check.name_any();
+pub async fn refresh(context: &Context, name: &str) -> Result<Parameters, Error> {
     let read = async {
+        let api: Api<AdmissionCheck> = Api::all(context.client.clone());
+        let Some(check) = call("reading an AdmissionCheck", name, api.get_opt(name)).await? else {
+            return Ok(Arc::new(Ok(None)));
+        };
         let found = match &check.spec.parameters {
             None => Ok(None),
-            Some(reference) => read(context, &name, reference).await?,
+            Some(reference) => read(context, name, reference).await?,
         };
         // While there was no check of this name, nobody looked after its Workloads.
-        if context.policies.set_parameters(&name, &check.uid().unwrap_or_default(), found.clone()) {
-            context.wake_all_of(&name);
+        if context.policies.set_parameters(name, &check.uid().unwrap_or_default(), found.clone()) {
+            context.wake_all_of(name);
         }
         Ok(Arc::new(found))
     };
-    context.parameters.read(name.clone(), read).await.map(Arc::unwrap_or_clone)
+    context.parameters.read(name.to_owned(), read).await.map(Arc::unwrap_or_clone)
 }
 
 /// Reads a parameters object; what is wrong with it is the inner error, in words for the administrator.

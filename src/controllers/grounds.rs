@@ -1,11 +1,9 @@
 //! What plans are made from, as the caches show it or as the API server has it: a gang is given up, refused, ended or let through
-//! without nodes by the latter alone.
+//! without nodes by the latter alone, but for an attempt whose time is over.
 
 use super::admission_check;
 use super::context::Context;
-use crate::api::{
-    AdmissionCheck, ClusterQueue, DaemonSet, DeviceClass, Namespace, NodePool, ResourceFlavor, Workload,
-};
+use crate::api::{ClusterQueue, DaemonSet, DeviceClass, Namespace, NodePool, ResourceFlavor, Workload};
 use crate::cluster::guard::Guarded;
 use crate::cluster::joined::Joined;
 use crate::effects::call;
@@ -65,10 +63,11 @@ impl Grounds {
     /// The first read that failed.
     pub async fn read(context: &Context, check: &str, namespace: &str) -> Result<Self, Error> {
         let grounds = &context.grounds;
-        let (all, of_namespace, ()) = tokio::try_join!(
+        // What is wrong with the parameters is told of by the policy.
+        let (all, of_namespace, _) = tokio::try_join!(
             grounds.of_cluster.read((), OfCluster::read(&context.client)),
             grounds.of_namespaces.read(namespace.to_owned(), OfNamespace::read(context, namespace)),
-            read_check(context, check),
+            admission_check::refresh(context, check),
         )?;
         let OfCluster { pools, queues, flavors, runtime_classes, device_classes, daemon_sets } =
             (*all).clone();
@@ -154,14 +153,4 @@ async fn named(context: &Context, name: &str) -> Result<Option<Arc<Namespace>>, 
     }
     let api: Api<Namespace> = Api::all(context.client.clone());
     Ok(call("reading a Namespace", name, api.get_opt(name)).await?.map(Arc::new))
-}
-
-/// Reads a check and its parameters, by which its gangs are judged from now on.
-async fn read_check(context: &Context, name: &str) -> Result<(), Error> {
-    let api: Api<AdmissionCheck> = Api::all(context.client.clone());
-    if let Some(check) = call("reading an AdmissionCheck", name, api.get_opt(name)).await? {
-        // What is wrong with them is told of by the policy.
-        let _ = admission_check::refresh(context, &check).await?;
-    }
-    Ok(())
 }

@@ -348,7 +348,8 @@ pub fn existing(journal: &Journal, facts: &Facts<'_>) -> usize {
     live(journal, facts).count()
 }
 
-pub(super) fn expired(journal: &Journal, facts: &Facts<'_>) -> bool {
+/// Whether the time of the gang is over, and nothing extends it.
+pub fn expired(journal: &Journal, facts: &Facts<'_>) -> bool {
     let over = journal.memory.deadline.is_some_and(|deadline| deadline <= facts.now);
     over && !late::is_late(journal, facts) && !reboot::reboots(journal, facts)
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 impl Plan {
     /// 16 hexadecimal digits that change when what would be created changes, a dot, and 16 that stay as they are where only
-    /// the instance types change that are listed.
+    /// the listed instance types change.
     pub fn hash(&self) -> String {
         format!("{}.{}", self.hash_of(NodeClaimSpec::clone), self.hash_of(without_types))
     }
@@ -60,6 +60,10 @@ impl Plan {
             }
             let requests = &first.template.spec.resources.requests;
             let of_other_types = || claims.iter().filter(|claim| is_of_other_types(first, claim));
+            let is_disjoint = |claim: &NodeClaim| is_of_disjoint_types(first, claim);
+            if claims.iter().any(is_disjoint) {
+                return None;
+            }
             let same_size = of_other_types().find(|claim| claim.spec.resources.requests == *requests);
             let Some(claim) = same_size.or_else(|| of_other_types().next()) else { continue };
             is_found = true;
@@ -118,7 +122,8 @@ pub(super) fn accepted(
 /// A spec without the instance types that it lists.
 fn without_types(spec: &NodeClaimSpec) -> NodeClaimSpec {
     let mut spec = spec.clone();
-    for asked in spec.requirements.iter_mut().filter(|asked| asked.key == names::INSTANCE_TYPE) {
+    let is_list = |asked: &&mut Requirement| asked.key == names::INSTANCE_TYPE && asked.operator == "In";
+    for asked in spec.requirements.iter_mut().filter(is_list) {
         asked.values.clear();
     }
     spec
@@ -146,6 +151,16 @@ fn is_of_other_types(slot: &Slot, claim: &NodeClaim) -> bool {
     is_within(slot, claim)
         && rest(&slot.template.spec.requirements) == rest(&claim.spec.requirements)
         && slot.instance_types().any(|name| is_asked(name, claim))
+}
+
+/// Whether a node of the same size is asked for as this claim is, but of none of its instance types.
+fn is_of_disjoint_types(slot: &Slot, claim: &NodeClaim) -> bool {
+    let (spec, asked) = (&slot.template.spec, &claim.spec);
+    let rest = |list: &[Requirement]| split(list, names::INSTANCE_TYPE).1;
+    slot.node_pool == claim.label(names::NODEPOOL)
+        && spec.resources.requests == asked.resources.requests
+        && rest(&spec.requirements) == rest(&asked.requirements)
+        && !slot.instance_types().any(|name| is_asked(name, claim))
 }
 
 /// Whether a claim asks for this instance type.

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Builds the Setu that the scenarios run, which can kill itself after a write, and puts it beside the one that cannot. What it
-# depends on is compiled once for both.
+# Builds the Setu that the scenarios run, which can kill itself after a write, and puts it where they find it. What it depends on
+# is compiled once for it and for the tests. The next plain build replaces target/debug/setu, which is the same program until then.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 cargo build --features fail-points
-install -D target/debug/setu target/e2e/setu/debug/setu
+install -D "${CARGO_TARGET_DIR:-target}/debug/setu" target/e2e/setu/debug/setu

@@ -92,7 +92,7 @@ fn waits(text: &mut String, report: &GangReport) {
     if let Some(words) = report.kueue_says.as_ref().filter(|_| !report.why_quotes_kueue) {
         let _ = writeln!(text, "  Kueue: {}", clean(words));
     }
-    // It knows how long that usually takes.
+    // The controller knows how long it usually takes.
     if report.gang.as_ref().is_some_and(|gang| gang.state == StateName::WaitingReady)
         && !report.told.is_empty()
         && report.told != report.why

