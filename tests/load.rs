@@ -147,6 +147,7 @@ async fn the_sweeps_list_no_more_the_more_gangs_claims_and_nodes_there_are() {
             ("GET workloads", claims + nodes),
             ("LIST nodeclaims", 1),
             ("LIST workloads", 8),
+            ("GET admissionchecks", 1),
             // The unbound pods of the gang that is admitted.
             ("LIST pods", 1),
         ];
