@@ -834,13 +834,7 @@ fn a_gang_that_waits_for_what_its_local_queue_may_spend_goes_on_as_soon_as_nodes
 
 /// A gang of 99 nodes that is refused, with the check's parameters as they are then.
 async fn refused(stage: &Stage) {
-    let parameters = json!({
-        "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters", "metadata": {"name": ID},
-        "spec": {"gates": {"budget": {"maxNodes": 2}}},
-    });
-    stage.admin.create(&kinds::PROVISIONING_PARAMETERS, parameters).unwrap();
-    let reference = json!({"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": ID});
-    stage.admin.merge(&kinds::ADMISSION_CHECK, "", ID, &json!({"spec": {"parameters": reference}})).unwrap();
+    world::parameters(&stage.admin, ID, &json!({"gates": {"budget": {"maxNodes": 2}}}));
     tokio::time::sleep(Duration::from_secs(5)).await;
     stage.submit("hopeless", 3, "2s");
     stage.until_told("hopeless", "3 nodes").await;

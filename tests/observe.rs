@@ -309,6 +309,21 @@ fn read_told(
     told: Verdict,
     journal: &Journal,
     reservation: &Reservation,
+    seen: (&[ClaimView], Sight, &BTreeMap<u32, Loss>),
+) -> Reading {
+    read_all((told, None), journal, reservation, seen)
+}
+
+/// What becomes of a gang that has no claims and whose plan comes to this.
+fn read_planned(journal: &Journal, plan: &Outcome, sight: Sight) -> Reading {
+    let seen = (&[][..], sight, &BTreeMap::new());
+    read_all((Verdict::Pending, Some(plan)), journal, &held(Standing::Reserved), seen)
+}
+
+fn read_all(
+    (told, plan): (Verdict, Option<&Outcome>),
+    journal: &Journal,
+    reservation: &Reservation,
     (claims, sight, losses): (&[ClaimView], Sight, &BTreeMap<u32, Loss>),
 ) -> Reading {
     let policy = Policy::default();
@@ -317,7 +332,7 @@ fn read_told(
         fresh: false,
         reservation,
         told,
-        plan: None,
+        plan,
         claims,
         losses,
         sight,
@@ -729,7 +744,6 @@ fn a_timeout_is_decided_in_a_quorum_read_alone() {
 
 #[test]
 fn an_attempt_ends_for_its_plan_and_a_gang_is_let_through_without_nodes_in_a_quorum_read_alone() {
-    let (policy, losses, reserved) = (Policy::default(), BTreeMap::new(), held(Standing::Reserved));
     let not_ready = || Obstacle::new(ObstacleReason::NodePoolNotReady, "NodePool gpu is not ready");
     let nothing = || Outcome::NothingNeeded("no pod set requests a managed resource".into());
     for (state, plan) in [
@@ -738,23 +752,7 @@ fn an_attempt_ends_for_its_plan_and_a_gang_is_let_through_without_nodes_in_a_quo
         (State::Provisioning, nothing()),
         (State::Validating, nothing()),
     ] {
-        let seen = |sight| {
-            let facts = Facts {
-                now: at(10),
-                fresh: false,
-                reservation: &reserved,
-                told: Verdict::Pending,
-                plan: Some(&plan),
-                claims: &[],
-                losses: &losses,
-                sight,
-                capacity_back: false,
-                refusal: None,
-                policy: &policy,
-                outlook: Outlook::default(),
-            };
-            observe(&journal(state.clone()), &facts)
-        };
+        let seen = |sight| read_planned(&journal(state.clone()), &plan, sight);
         assert_eq!(seen(Sight::Cached), Reading::LookAgain, "{state:?} {plan:?}");
         let Reading::Events(events) = seen(Sight::Quorum) else { panic!("{state:?} {plan:?}") };
         let ends = |event: &Event| match event {
@@ -767,28 +765,11 @@ fn an_attempt_ends_for_its_plan_and_a_gang_is_let_through_without_nodes_in_a_quo
 
 #[test]
 fn a_gang_is_given_up_for_what_it_waits_for_in_a_quorum_read_alone() {
-    let (policy, losses, reserved) = (Policy::default(), BTreeMap::new(), held(Standing::Reserved));
     let mut over = journal(State::Validating);
     over.memory.deadline = Some(at(10));
     let obstacle = Obstacle::new(ObstacleReason::NodePoolNotReady, "NodePool gpu is not ready");
     let waits = Outcome::Wait(obstacle);
-    let seen = |sight| {
-        let facts = Facts {
-            now: at(10),
-            fresh: false,
-            reservation: &reserved,
-            told: Verdict::Pending,
-            plan: Some(&waits),
-            claims: &[],
-            losses: &losses,
-            sight,
-            capacity_back: false,
-            refusal: None,
-            policy: &policy,
-            outlook: Outlook::default(),
-        };
-        observe(&over, &facts)
-    };
+    let seen = |sight| read_planned(&over, &waits, sight);
     assert_eq!(seen(Sight::Cached), Reading::LookAgain);
     let failed =
         Failure::of_obstacle(&Obstacle::new(ObstacleReason::NodePoolNotReady, "NodePool gpu is not ready"));

@@ -57,13 +57,8 @@ async fn nodes_cost_what_the_policy_of_their_check_says_and_it_is_said_how_much_
         "nodeClassRef": {"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": ID},
     }}}});
     admin.merge(&kinds::NODE_POOL, "", ID, &class).unwrap();
-    let parameters = json!({
-        "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters", "metadata": {"name": ID},
-        "spec": {"gates": {"budget": {"currency": "EUR", "multiplier": {"g5": "0.5"}}}},
-    });
-    admin.create(&kinds::PROVISIONING_PARAMETERS, parameters).unwrap();
-    let named = json!({"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": ID});
-    admin.merge(&kinds::ADMISSION_CHECK, "", ID, &json!({"spec": {"parameters": named}})).unwrap();
+    let euros = json!({"gates": {"budget": {"currency": "EUR", "multiplier": {"g5": "0.5"}}}});
+    world::parameters(&admin, ID, &euros);
     let _setu = cluster.start_setu(&Start::default());
     admin.create(&kinds::JOB, world::job(ID, "train", 2, None)).unwrap();
     while !admin.list(&kinds::WORKLOAD).iter().any(|workload| world::is(workload, "Admitted")) {

@@ -42,14 +42,7 @@ impl Stage {
         let (mut cluster, admin) = world::cluster(ID, world::policy(refusal.policy));
         let queue = json!({"spec": {"queueingStrategy": strategy}});
         admin.merge(&kinds::CLUSTER_QUEUE, "", ID, &queue).unwrap();
-        let object = json!({
-            "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters",
-            "metadata": {"name": ID}, "spec": refusal.parameters,
-        });
-        admin.create(&kinds::PROVISIONING_PARAMETERS, object).unwrap();
-        let reference =
-            json!({"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": ID});
-        admin.merge(&kinds::ADMISSION_CHECK, "", ID, &json!({"spec": {"parameters": reference}})).unwrap();
+        world::parameters(&admin, ID, &refusal.parameters);
         let setu = cluster.start_setu(&Start::default());
         let stage = Self { cluster, setu, admin };
         stage.sleep(5).await;

@@ -41,17 +41,6 @@ impl Stage {
         Self { cluster, setu, admin }
     }
 
-    /// Has the check name parameters that read like this.
-    fn parameters(&self, spec: &Value) {
-        let object = json!({
-            "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters",
-            "metadata": {"name": ID}, "spec": spec,
-        });
-        self.admin.create(&kinds::PROVISIONING_PARAMETERS, object).unwrap();
-        let named = json!({"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": ID});
-        self.admin.merge(&kinds::ADMISSION_CHECK, "", ID, &json!({"spec": {"parameters": named}})).unwrap();
-    }
-
     fn workload(&self) -> Value {
         self.admin.list(&kinds::WORKLOAD).first().map_or(Value::Null, |workload| (**workload).clone())
     }
@@ -160,7 +149,7 @@ async fn no_gang_is_let_through_without_nodes_or_refused_for_parameters_that_a_s
     // By the one none of the pods' resources is managed, and by the other there is no NodePool for them.
     for spec in [json!({"managedResources": ["example.com/none"]}), json!({"nodePoolName": "later"})] {
         let stage = Stage::new("{}");
-        stage.parameters(&spec);
+        world::parameters(&stage.admin, ID, &spec);
         tokio::time::sleep(Duration::from_secs(5)).await;
         stage.silence("/provisioningparameters");
         let cleared = json!({"spec": {"managedResources": null, "nodePoolName": null}});

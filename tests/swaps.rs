@@ -309,15 +309,7 @@ async fn a_broken_file_keeps_the_last_good_one_and_every_check_of_ours_says_so()
 #[tokio::test(start_paused = true)]
 async fn parameters_that_cannot_work_over_the_file_leave_the_check_inactive_with_the_reason() {
     let stage = Stage::new("{deadlines: {gang: 5m}}", &json!([]));
-    let parameters = json!({
-        "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters", "metadata": {"name": ID},
-        "spec": {"strategy": {"bufferTime": "10m"}},
-    });
-    stage.admin.create(&kinds::PROVISIONING_PARAMETERS, parameters).unwrap();
-    let named = json!({"spec": {"parameters": {
-        "apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": ID,
-    }}});
-    stage.admin.merge(&kinds::ADMISSION_CHECK, "", ID, &named).unwrap();
+    world::parameters(&stage.admin, ID, &json!({"strategy": {"bufferTime": "10m"}}));
     tokio::time::sleep(Duration::from_secs(5)).await;
     let check = stage.admin.get(&kinds::ADMISSION_CHECK, "", ID).unwrap();
     let active = &check["status"]["conditions"][0];

@@ -31,14 +31,7 @@ impl Stage {
     async fn new(rules: &Value, parameters: &Value) -> Self {
         let (mut cluster, admin) = world::cluster(ID, PolicyFile::default());
         world::weather(&admin, rules);
-        let object = json!({
-            "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters",
-            "metadata": {"name": ID}, "spec": parameters,
-        });
-        admin.create(&kinds::PROVISIONING_PARAMETERS, object).unwrap();
-        let reference =
-            json!({"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": ID});
-        admin.merge(&kinds::ADMISSION_CHECK, "", ID, &json!({"spec": {"parameters": reference}})).unwrap();
+        world::parameters(&admin, ID, parameters);
         let setu = Some(cluster.start_setu(&Start::default()));
         let stage = Self { cluster, setu, admin };
         stage.sleep(5).await;

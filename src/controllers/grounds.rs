@@ -3,6 +3,7 @@
 
 use super::admission_check;
 use super::context::Context;
+use super::plans;
 use crate::api::{ClusterQueue, DaemonSet, DeviceClass, Namespace, NodePool, ResourceFlavor, Workload};
 use crate::cluster::guard::Guarded;
 use crate::cluster::joined::Joined;
@@ -43,7 +44,6 @@ impl Grounds {
     pub fn cached(context: &Context, workload: &Workload) -> Self {
         let stores = &context.stores;
         let namespace = workload.namespace();
-        let is_its = |range: &Arc<LimitRange>| range.metadata.namespace == namespace;
         let named = |name: &String| stores.namespaces.store.get(&ObjectRef::new(name));
         Self {
             pools: stores.pools.state(),
@@ -52,7 +52,7 @@ impl Grounds {
             runtime_classes: stores.runtime_classes.state(),
             device_classes: stores.device_classes.state(),
             daemon_sets: stores.daemon_sets.state(),
-            limit_ranges: stores.limit_ranges.state().into_iter().filter(is_its).collect(),
+            limit_ranges: plans::limit_ranges(context, workload),
             namespace: namespace.as_ref().and_then(named),
         }
     }

@@ -119,7 +119,7 @@ pub struct Known<'a> {
     pub storage: Option<&'a Storage>,
     /// What is done about NodePools that were just edited.
     pub edited: Edited,
-    /// What mostly keeps a gang from its plan, where it was read past the caches.
+    /// What plans are made from, where it was read for this gang alone.
     pub grounds: Option<&'a Grounds>,
 }
 
@@ -299,7 +299,8 @@ pub fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
     nodes.filter_map(|node| node.metadata.labels.as_ref()?.get(key).cloned()).min()
 }
 
-fn limit_ranges(context: &Context, workload: &Workload) -> Vec<Arc<LimitRange>> {
+/// The LimitRanges of a Workload's namespace, as the caches show them.
+pub fn limit_ranges(context: &Context, workload: &Workload) -> Vec<Arc<LimitRange>> {
     let namespace = workload.namespace();
     context.stores.limit_ranges.state().into_iter().filter(|r| r.metadata.namespace == namespace).collect()
 }

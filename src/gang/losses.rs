@@ -115,20 +115,23 @@ pub(super) fn regretted(journal: &Journal, facts: &Facts<'_>) -> Option<Failure>
 
 /// Whether a plan gives the nodes that the attempt was started with.
 pub fn is_same(journal: &Journal, plan: &Plan) -> bool {
-    let memory = &journal.memory;
-    // What Kueue is to add to the pods is one for all nodes.
-    let pinned_alike = memory.pinning == Pinning::Auto || memory.pinning == plan.pinning;
-    let alike = match &memory.plan {
-        Some(hash) => plan.is_hashed(hash),
-        None => pinned_alike,
-    };
-    alike && is_as_many(journal, plan)
+    is_begun(journal, plan, Plan::is_hashed)
 }
 
 /// The same whichever of the instance types are the cheapest now: a node that is lost is mended by one of these.
 fn is_same_but_for_types(journal: &Journal, plan: &Plan) -> bool {
-    let hash = journal.memory.plan.as_ref().filter(|hash| plan.is_hashed_but_for_types(hash));
-    is_same(journal, plan) || (hash.is_some() && is_as_many(journal, plan))
+    is_begun(journal, plan, Plan::is_hashed_but_for_types)
+}
+
+fn is_begun(journal: &Journal, plan: &Plan, has_hash: impl Fn(&Plan, &str) -> bool) -> bool {
+    let memory = &journal.memory;
+    // What Kueue is to add to the pods is one for all nodes.
+    let pinned_alike = memory.pinning == Pinning::Auto || memory.pinning == plan.pinning;
+    let alike = match &memory.plan {
+        Some(hash) => has_hash(plan, hash),
+        None => pinned_alike,
+    };
+    alike && is_as_many(journal, plan)
 }
 
 /// Whether a plan gives as many nodes as the attempt was started with.

@@ -59,13 +59,16 @@ impl Plan {
                 continue;
             }
             let requests = &first.template.spec.resources.requests;
-            let of_other_types = || claims.iter().filter(|claim| is_of_other_types(first, claim));
-            let is_disjoint = |claim: &NodeClaim| is_of_disjoint_types(first, claim);
-            if claims.iter().any(is_disjoint) {
+            let is_as_large = |claim: &&NodeClaim| claim.spec.resources.requests == *requests;
+            let differ = claims.iter().filter(|claim| is_like_but_for_types(first, claim));
+            let (others, disjoint): (Vec<&NodeClaim>, Vec<&NodeClaim>) =
+                differ.partition(|claim| shares_types(first, claim));
+            if disjoint.iter().any(is_as_large) {
                 return None;
             }
-            let same_size = of_other_types().find(|claim| claim.spec.resources.requests == *requests);
-            let Some(claim) = same_size.or_else(|| of_other_types().next()) else { continue };
+            let Some(claim) = others.iter().find(|claim| is_as_large(claim)).or(others.first()) else {
+                continue;
+            };
             is_found = true;
             let mut template = (*first.template).clone();
             template.spec.requirements.clone_from(&claim.spec.requirements);
@@ -145,22 +148,15 @@ fn is_narrower(slot: &Slot, claim: &NodeClaim) -> bool {
         && zones.iter().all(|now| now.operator == "In" && now.values.iter().all(was_asked))
 }
 
-/// Whether a node is asked for as this claim is, but of other instance types, some of which are the claim's too.
-fn is_of_other_types(slot: &Slot, claim: &NodeClaim) -> bool {
+/// Whether a node is asked for as this claim is, but for the instance types.
+fn is_like_but_for_types(slot: &Slot, claim: &NodeClaim) -> bool {
     let rest = |list: &[Requirement]| split(list, names::INSTANCE_TYPE).1;
-    is_within(slot, claim)
-        && rest(&slot.template.spec.requirements) == rest(&claim.spec.requirements)
-        && slot.instance_types().any(|name| is_asked(name, claim))
+    is_within(slot, claim) && rest(&slot.template.spec.requirements) == rest(&claim.spec.requirements)
 }
 
-/// Whether a node of the same size is asked for as this claim is, but of none of its instance types.
-fn is_of_disjoint_types(slot: &Slot, claim: &NodeClaim) -> bool {
-    let (spec, asked) = (&slot.template.spec, &claim.spec);
-    let rest = |list: &[Requirement]| split(list, names::INSTANCE_TYPE).1;
-    slot.node_pool == claim.label(names::NODEPOOL)
-        && spec.resources.requests == asked.resources.requests
-        && rest(&spec.requirements) == rest(&asked.requirements)
-        && !slot.instance_types().any(|name| is_asked(name, claim))
+/// Whether some of the instance types of a node are among those of this claim.
+fn shares_types(slot: &Slot, claim: &NodeClaim) -> bool {
+    slot.instance_types().any(|name| is_asked(name, claim))
 }
 
 /// Whether a claim asks for this instance type.

@@ -143,17 +143,13 @@ impl ObstacleReason {
 
     /// Whether it lasts until something is changed or made, so that quota need not be held for it.
     fn is_refusal(self) -> bool {
-        matches!(
+        let lasts = matches!(
             self,
             Self::TooManyNodes
                 | Self::TooLarge
                 | Self::BudgetExceeded
                 | Self::PlacementForbidden
                 | Self::LimitTooSmall
-                | Self::AmountUnknown
-                | Self::NodePoolMissing
-                | Self::FlavorMissing
-                | Self::RuntimeClassMissing
                 | Self::UpdatesClash
                 | Self::ReservationTooSmall
                 | Self::ReservationOpensLater
@@ -165,10 +161,10 @@ impl ObstacleReason {
                 | Self::TaintNotTolerated
                 | Self::TopologyUnmet
                 | Self::DeviceClass
-                | Self::VolumeNotReady
                 | Self::VolumeUnusable
                 | Self::VolumeUnreadable
-        )
+        );
+        lasts || self.may_come()
     }
 }
 

@@ -64,11 +64,12 @@ A Node that is initialized and misses something else, such as a label, a conditi
 ends the wait. A deadline of a phase or tier that is longer than the gang's never comes into play; `setu policy check` warns of it. Where the
 provider says why it cannot launch a machine, and says so for 20 seconds, that ends the wait for it. While Karpenter reboots a
 node, and for `deadlines.initialize` and `bufferTime` after that, neither `deadlines.gang` nor `deadlines.admit` ends the attempt; the
-time of `deadlines.admit` begins anew then.
+time of `deadlines.admit` begins anew then. `custody.holdLimit` runs on: it bounds what held nodes cost.
 
 ## Rejected is a one-way door
 
-With `retry.onExhausted: Reject`, and with `retry.compat: Setu`, a gang ends Rejected once its retries are used up.
+With `retry.onExhausted: Reject`, and with `retry.compat: Setu`, a gang ends Rejected once its retries are used up. With any
+policy a gang does whose pods can never run: they use `resourceClaims`, or contradict themselves.
 Kueue then deactivates the Workload, and setting it active again does not queue it; only a new Workload is tried
 again. `Yield` gives the quota back and keeps trying.
 

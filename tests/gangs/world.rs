@@ -32,6 +32,17 @@ pub fn cluster(id: &str, policy: PolicyFile) -> (Cluster, User) {
     (cluster, admin)
 }
 
+/// Has the check name parameters that read like this.
+pub fn parameters(admin: &User, id: &str, spec: &Value) {
+    let object = json!({
+        "apiVersion": "setu.kueue.x-k8s.io/v1alpha1", "kind": "ProvisioningParameters",
+        "metadata": {"name": id}, "spec": spec,
+    });
+    admin.create(&kinds::PROVISIONING_PARAMETERS, object).unwrap();
+    let named = json!({"apiGroup": "setu.kueue.x-k8s.io", "kind": "ProvisioningParameters", "name": id});
+    admin.merge(&kinds::ADMISSION_CHECK, "", id, &json!({"spec": {"parameters": named}})).unwrap();
+}
+
 /// Begins the cloud's weather.
 pub fn weather(admin: &User, rules: &Value) {
     let weather = json!({

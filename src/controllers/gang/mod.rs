@@ -81,7 +81,7 @@ pub struct Gang<'a> {
     pool_claims: Arc<[NodeClaim]>,
     /// What the volumes of its pods depend on, once it was read.
     storage: Option<Storage>,
-    /// What its plan waits for, once it was read past the caches.
+    /// What its plan is made from, once it was read past the caches.
     read_grounds: Option<super::grounds::Grounds>,
     /// Kept nodes that it may take over, once they were read.
     warm: Option<Vec<NodeClaim>>,

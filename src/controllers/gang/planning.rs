@@ -251,9 +251,7 @@ impl Gang<'_> {
     /// Whether nothing ends by the gang's plan, or what that plan rests on was read past the caches. What was read of its claims
     /// says nothing of it.
     pub(super) fn rests_on_grounds(&self) -> bool {
-        let refuses =
-            self.journal.state == State::Validating && matches!(self.plan, Some(Outcome::Refuse(_)));
-        !self.needs_grounds() || (self.read_grounds.is_some() && (self.causes.is_some() || !refuses))
+        !self.needs_grounds() || self.read_grounds.is_some()
     }
 
     /// Reads past the caches what the gang is to be given up, ended or refused for.
@@ -261,10 +259,8 @@ impl Gang<'_> {
         if !self.needs_grounds() {
             return Ok(());
         }
-        if self.journal.state == State::Validating {
-            // What changes from now on may allow the gang.
-            self.causes = Some(self.context.causes_of_refusal(workload));
-        }
+        // What changes from now on may allow a gang that is refused.
+        self.causes = Some(self.context.causes_of_refusal(workload));
         let read =
             Box::pin(Grounds::read(self.context, &self.identity.check, &self.identity.namespace)).await;
         self.read_grounds = Some(match read {
@@ -299,17 +295,19 @@ impl Gang<'_> {
 
     /// Whether NodePools that were edited, and not looked at by Karpenter since, are not waited for any more.
     fn passes_over_edited(&self) -> bool {
-        let is_over = self.patience().is_some_and(|until| until <= self.context.now());
-        let names: Option<Vec<&String>> =
-            self.policy.tiers.iter().map(|tier| tier.node_pool_name.as_ref()).collect();
+        if self.patience().is_none_or(|until| until > self.context.now()) {
+            return false;
+        }
+        let tiers = &self.policy.tiers;
+        // A tier that names no NodePool takes any.
         let comes_into_question = |pool: &NodePool| {
-            names
-                .as_ref()
-                .filter(|names| !names.is_empty())
-                .is_none_or(|names| names.contains(&&pool.name_any()))
+            tiers.is_empty()
+                || tiers
+                    .iter()
+                    .any(|tier| tier.node_pool_name.as_ref().is_none_or(|name| *name == pool.name_any()))
         };
         let pools = self.context.stores.pools.state();
-        is_over && pools.iter().any(|pool| pool.is_unseen() && comes_into_question(pool))
+        pools.iter().any(|pool| pool.is_unseen() && comes_into_question(pool))
     }
 
     pub(super) async fn fetch_pool_claims(&mut self, workload: &Workload) -> Result<(), Error> {

@@ -121,9 +121,8 @@ impl Attempt {
 
     /// From the first call that bought to the last.
     fn span_of_fleets(&self) -> Duration {
-        let [first, last] =
-            [self.fleets.iter().map(|call| call.at).min(), self.fleets.iter().map(|call| call.at).max()];
-        first.zip(last).map_or(Duration::ZERO, |(first, last)| last.saturating_duration_since(first))
+        let times = || self.fleets.iter().map(|call| call.at);
+        times().min().zip(times().max()).map_or(Duration::ZERO, |(first, last)| last - first)
     }
 }
 
