@@ -9,6 +9,7 @@ use setu::gang::event::{Effect, Event, Standing};
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::state::Then;
 use setu::gang::{Failure, FailureClass, Journal, Rules, State, StateName, Way, decide, diagram};
+use setu::plan::{Obstacle, ObstacleReason};
 use setu::policy::Policy;
 
 fn start() -> Timestamp {
@@ -222,4 +223,26 @@ fn tiers_that_are_closed_end_the_round_and_not_the_admission() {
     let next = decide(&journal, &closed, &rules(1)).journal;
     assert_eq!((next.state.name(), next.memory.tries), (StateName::BackingOff, 1));
     assert_eq!(decide(&new_journal(), &closed, &rules(1)).journal.state.name(), StateName::Yielded);
+}
+
+#[test]
+fn what_may_come_uses_up_no_retry_and_rejects_no_gang() {
+    let mut policy = Policy { on_exhausted: OnExhausted::Reject, ..Policy::default() };
+    policy.yielding.limit = 1;
+    let rules = Rules::new(&policy, start(), 0.0);
+    for (reason, end, left) in [
+        (ObstacleReason::NodePoolMissing, StateName::Yielded, 0),
+        (ObstacleReason::TooManyNodes, StateName::Rejected, 1),
+    ] {
+        let failure = Failure::of_obstacle(&Obstacle::new(reason, "no plan"));
+        let mut journal = new_journal();
+        journal.memory.tries = policy.in_check.limit;
+        journal.memory.yields = 1;
+        let refused = decide(&journal, &Event::Refused(failure), &rules).journal;
+        assert_eq!(refused.state.name(), end);
+        let validating = Journal { state: State::Validating, ..refused };
+        let way = Way::default();
+        let planned = Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, way };
+        assert_eq!(decide(&validating, &planned, &rules).journal.memory.yields, left, "{reason}");
+    }
 }

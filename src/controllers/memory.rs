@@ -141,8 +141,8 @@ struct Record {
     place: Option<Place>,
     /// UID under which we have deleted it.
     deleted: Option<String>,
-    /// UID under which it could not be deleted, and since when.
-    undeletable: Option<(String, Timestamp)>,
+    /// UID under which it could not be deleted, and since when, on a clock that nobody can set.
+    undeletable: Option<(String, Instant)>,
     /// When an error of its launch was first seen; absent while there is none.
     launch_error: Option<Timestamp>,
     /// When it was last seen, alive or dying.
@@ -221,19 +221,23 @@ impl Necrology {
     }
 
     /// Notes that these claims could not be deleted now, but for those that were.
-    pub fn could_not_delete(&self, claims: &[(String, String)], now: Timestamp) {
+    pub fn could_not_delete(&self, claims: &[(String, String)]) {
+        let now = Instant::now();
         for (claim, uid) in claims {
             self.with(claim, |record| {
                 let before = record.undeletable.take().filter(|(of, _)| of == uid);
                 let is_left = record.deleted.as_ref() != Some(uid);
-                record.undeletable = before.or_else(|| Some((uid.clone(), now))).filter(|_| is_left);
+                record.undeletable = before.or(Some((uid.clone(), now))).filter(|_| is_left);
             });
         }
     }
 
-    /// UIDs of the claims that could not be deleted, and since when.
-    pub fn undeletable(&self) -> BTreeMap<String, Timestamp> {
-        lock(&self.0).records.values().filter_map(|record| record.undeletable.clone()).collect()
+    /// UIDs of the claims that could not be deleted, and since when by a clock that shows `now`.
+    pub fn undeletable(&self, now: Timestamp) -> BTreeMap<String, Timestamp> {
+        let since = |at: &Instant| now.checked_sub(at.elapsed()).unwrap_or(now);
+        let book = lock(&self.0);
+        let all = book.records.values().filter_map(|record| record.undeletable.as_ref());
+        all.map(|(uid, at)| (uid.clone(), since(at))).collect()
     }
 
     /// Whether we have deleted this very claim.

@@ -212,7 +212,7 @@ impl Context {
         let gangs = self.of_gangs.seen.standings();
         let (mut claims, mut held, mut launched) = (BTreeMap::new(), BTreeMap::new(), Launched::default());
         let known = self.stores.claims.glimpses();
-        let undeletable = self.necrology.undeletable();
+        let undeletable = self.necrology.undeletable(now);
         for claim in known.iter().filter(|c| self.acts_for(&c.workload_uid)) {
             let state = match (gangs.get(&claim.gang), claim.phase) {
                 (_, Phase::Deleting) => "leaving",

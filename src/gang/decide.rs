@@ -12,7 +12,6 @@ use super::state::{State, Then};
 use super::way::Way;
 use crate::api::Workload;
 use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Pinning};
-use crate::plan::ObstacleReason;
 use crate::policy::{Pace, Policy};
 use jiff::{SignedDuration, Timestamp};
 use statig::Outcome;
@@ -127,6 +126,10 @@ impl Turn {
     /// Starts a new attempt under a number that was never used.
     pub(super) fn begin_attempt(&mut self, slots: u32, plan: &str, pinning: Pinning, way: Way) {
         self.memory.attempt = self.memory.attempt.saturating_add(1);
+        if self.memory.last_failure.as_ref().is_some_and(Failure::may_pass) {
+            // What was missing has come. The wait for it was no retry.
+            self.memory.yields = 0;
+        }
         self.memory.fit = Fit::Same;
         (self.memory.generation, self.memory.mending) = (0, false);
         self.memory.slots = slots;
@@ -327,9 +330,8 @@ impl Turn {
     /// Where a gang goes that is refused. It does not wait before it is looked into again: the wait would hold the
     /// quota of the next reservation. What may come rejects nothing for good.
     pub(super) fn refuse(&mut self, failure: &Failure) -> State {
-        let may_come = failure.obstacle.is_some_and(ObstacleReason::may_come);
         let then = match self.give_up() {
-            Then::Rejected if may_come => Then::Yielded,
+            Then::Rejected if failure.may_pass() => Then::Yielded,
             then => then,
         };
         let state = then.state(self);

@@ -149,6 +149,11 @@ impl Failure {
         let failure = Self::new(FailureClass::NotPlannable, &obstacle.message);
         Self { obstacle: Some(obstacle.reason), ..failure }
     }
+
+    /// Whether something was missing that may come.
+    pub fn may_pass(&self) -> bool {
+        self.obstacle.is_some_and(ObstacleReason::may_come)
+    }
 }
 
 impl fmt::Display for Failure {

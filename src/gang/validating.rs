@@ -52,9 +52,10 @@ pub(super) fn planned(plan: &Plan) -> Event {
 }
 
 /// Why a gang fails that the tiers which are left refuse. Those before them ran out of capacity, which passes, so the gang
-/// itself is not refused.
+/// itself is not refused, nor does it wait for what these lack.
 fn of_last_tiers(journal: &Journal, obstacle: &Obstacle) -> Failure {
     let before = journal.memory.last_failure.as_ref().map(|last| format!("; the tiers before: {last}"));
     let message = format!("{}{}", obstacle.message, before.unwrap_or_default());
-    Failure::of_obstacle(&Obstacle { message, ..obstacle.clone() })
+    let failure = Failure::of_obstacle(&Obstacle { message, ..obstacle.clone() });
+    Failure { obstacle: failure.obstacle.filter(|reason| !reason.may_come()), ..failure }
 }

@@ -175,9 +175,11 @@ impl Obstacle {
     }
 }
 
-/// The outcome where every way is closed: what is said of each, and refused only if all are.
+/// The outcome where every way is closed: what is said of each, and refused only if all are. Its reason is that of the way
+/// that may open soonest.
 pub fn closed(ways: &[(&str, Obstacle)]) -> Outcome {
-    let Some((_, first)) = ways.iter().find(|(_, o)| !o.reason.is_refusal()).or(ways.first()) else {
+    let openness = |reason: ObstacleReason| (reason.is_refusal(), !reason.may_come());
+    let Some((_, first)) = ways.iter().min_by_key(|(_, o)| openness(o.reason)) else {
         return Outcome::Wait(Obstacle::new(ObstacleReason::CapacityShort, "no tier is left to try"));
     };
     let refused = first.reason.is_refusal();
@@ -369,5 +371,28 @@ impl Plan {
     /// One slot of each group that is still to be asked for.
     pub fn wanted(&self) -> impl Iterator<Item = &Slot> {
         self.groups().into_iter().map(|(slot, _)| slot).filter(|slot| !slot.is_kept())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gang_without_a_way_has_the_reason_of_the_way_that_may_open_soonest() {
+        use ObstacleReason::{CapacityShort, NodePoolMissing, TooManyNodes};
+        let of = |reasons: &[ObstacleReason]| {
+            let ways = reasons.iter().map(|reason| ("", Obstacle::new(*reason, reason.to_string())));
+            closed(&ways.collect::<Vec<_>>())
+        };
+        for (reasons, expected, is_refused) in [
+            (&[TooManyNodes, NodePoolMissing][..], NodePoolMissing, true),
+            (&[NodePoolMissing, TooManyNodes][..], NodePoolMissing, true),
+            (&[TooManyNodes, NodePoolMissing, CapacityShort][..], CapacityShort, false),
+        ] {
+            let (Outcome::Refuse(obstacle) | Outcome::Wait(obstacle)) = of(reasons) else { panic!() };
+            assert_eq!(obstacle.reason, expected);
+            assert_eq!(matches!(of(reasons), Outcome::Refuse(_)), is_refused, "{reasons:?}");
+        }
     }
 }

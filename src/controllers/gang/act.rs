@@ -11,9 +11,7 @@ use crate::gang::claims::is_stuck;
 use crate::gang::custody::{Parting, parting};
 use crate::gang::late::is_late;
 use crate::gang::losses::is_mixed;
-use crate::gang::{
-    Effect, Event, Failure, FailureClass, Reservation, Sight, State, StateName, decide, message, notice,
-};
+use crate::gang::{Effect, Event, Failure, FailureClass, Reservation, Sight, State, decide, message, notice};
 use crate::names;
 use crate::plan::{Outcome, Plan};
 use crate::planted::planted;
@@ -21,6 +19,7 @@ use crate::words::to_the_second;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
+use std::collections::BTreeMap;
 
 impl Gang<'_> {
     pub(super) async fn commit_and_act(
@@ -165,29 +164,24 @@ impl Gang<'_> {
     async fn delete(&mut self, names: &[String], targets: Vec<(String, String)>) -> Result<bool, Error> {
         let noted = |name: &str, uid: &str| self.context.necrology.deleted(name, uid);
         let (gone, error) = claims::delete_all(self.client, targets.clone(), noted).await;
-        // Whoever may not delete them now may not at the next look either: they are like claims that cannot go, since the gang
-        // began to take them back.
-        let (since, may) = match error {
-            None => (self.context.now(), true),
-            Some(error) => {
-                self.context.necrology.could_not_delete(&targets, self.context.now());
-                let rolled_back =
-                    self.journal.history.iter().rev().find(|step| step.to == StateName::RollingBack);
-                let since = rolled_back.map_or(self.journal.entered_at, |step| step.at);
-                let rolls_back = self.journal.state.name() == StateName::RollingBack;
-                // What the API server cannot do now it may do soon, but not for ever.
-                let is_given_up = rolls_back && error.code().is_some() && is_stuck(since, self.context.now());
-                if error.class() != Class::Refused && !is_given_up {
-                    return Err(error);
-                }
-                tracing::warn!(workload = self.identity.workload_ref(), error = %error, "cannot delete a NodeClaim");
-                (since, false)
+        let (now, may) = (self.context.now(), error.is_none());
+        let mut since = BTreeMap::new();
+        if let Some(error) = error {
+            self.context.necrology.could_not_delete(&targets);
+            since = self.context.necrology.undeletable(now);
+            let is_left = |(_, uid): &(String, String)| since.get(uid).is_some_and(|at| !is_stuck(*at, now));
+            // What the API server cannot do now it may do soon, but not for ever.
+            let is_given_up = error.code().is_some() && !targets.iter().any(is_left);
+            if error.class() != Class::Refused && !is_given_up {
+                return Err(error);
             }
-        };
+            tracing::warn!(workload = self.identity.workload_ref(), error = %error, "cannot delete a NodeClaim");
+        }
         self.claims.retain(|c| !gone.contains(&c.name_any()));
-        let since = Time(since);
         for claim in self.claims.iter_mut().filter(|c| names.contains(&c.name_any())) {
-            claim.metadata.deletion_timestamp.get_or_insert(since.clone());
+            // Whoever may not delete it now may not at the next look either: it is like a claim that cannot go.
+            let since = since.get(claim.metadata.uid.as_deref().unwrap_or_default()).copied().unwrap_or(now);
+            claim.metadata.deletion_timestamp.get_or_insert(Time(since));
         }
         Ok(may)
     }
