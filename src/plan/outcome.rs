@@ -265,6 +265,11 @@ pub struct Share {
 }
 
 impl Slot {
+    /// Whether it has more than one pod.
+    pub fn is_shared(&self) -> bool {
+        self.pods.iter().map(|pods| pods.pods).sum::<u32>() > 1
+    }
+
     /// The instance types that its claim lists.
     pub fn instance_types(&self) -> impl Iterator<Item = &String> {
         let asked = self.template.spec.requirements.iter();

@@ -20,6 +20,7 @@ use crate::api::parameters::Pinning;
 use crate::api::pod::ResourceList;
 use crate::names;
 use crate::words::few;
+use bounds::Ceiling;
 use fit::Lack;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -101,6 +102,8 @@ struct Family<'a> {
     known: Known,
     /// Whether pods share nodes.
     fills: bool,
+    /// How small the nodes are to be that pods share, where larger ones are over a bound.
+    ceilings: Vec<Ceiling>,
 }
 
 fn families<'a>(
@@ -117,7 +120,7 @@ fn families<'a>(
         }
         let known = of_draft(cluster, request, draft, demand.iter().any(PodSetDemand::asks_devices));
         let fills = fit::fills(request.policy, draft, &known);
-        families.push(Family { draft, sets: vec![wanted], known, fills });
+        families.push(Family { draft, sets: vec![wanted], known, fills, ceilings: Vec::new() });
     }
     families
 }
@@ -174,6 +177,7 @@ impl Site<'_> {
         let mut batches = self.batches();
         notes.extend(self.by_disk());
         let kinds: Vec<Kind> = shapes.iter().map(|shape| self.kind(shape)).collect();
+        let kinds = self.small(&kinds);
         let usable = self.usable(&kinds);
         let affordable = self.affordable(&usable);
         let affordable = affordable.as_deref().unwrap_or(&usable);

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The key under which a NodePool limits the number of its nodes.
-const NODES: &str = "nodes";
+pub const NODES: &str = "nodes";
 
 /// One report for each NodePool of the plan.
 pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {

@@ -1,7 +1,8 @@
 //! Bounds on all nodes of a gang together: the dearest and the largest of their types are left out until the rest is within.
 //!
 //! Rule: the bounds on a gang alone count, and not what is left of them beside others: that changes while the claims are created.
-//! Where leaving out types does not help, none is left out, so that the gates tell what the gang would take.
+//! Where leaving out types does not help, none is left out: the pods are packed again into smaller nodes (`made`), and where that
+//! does not help either the gates tell what the gang would take.
 
 use super::Site;
 use super::types::most_money;
@@ -16,8 +17,34 @@ use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// A bound that nodes are over together, of whichever of their types they are.
+pub(super) struct Passed {
+    /// What it is called.
+    pub bound: String,
+    /// Index of the site whose nodes count with most, and what smaller ones would be.
+    pub smaller: Option<(usize, Ceiling)>,
+}
+
+/// What a node counts with for a bound.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) enum Measure {
+    /// Its price, in millionths.
+    Price,
+    /// So much of this resource, in billionths.
+    Resource(String),
+}
+
+/// Nodes that pods may share count with less than this.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct Ceiling {
+    pub of: Measure,
+    pub below: i128,
+}
+
 /// Like nodes, and the types that they may be of: those that hold their pods.
 struct Group<'s> {
+    /// Index of its site.
+    place: usize,
     site: &'s Site<'s>,
     slot: Slot,
     nodes: i128,
@@ -28,6 +55,7 @@ struct Group<'s> {
 
 /// A bound on all nodes together.
 struct Bound {
+    of: Measure,
     most: i128,
     /// What it is called.
     name: String,
@@ -38,10 +66,12 @@ struct Bound {
 /// Indices of the types that are left, for each group.
 type Left = Vec<Vec<usize>>;
 
-/// Leaves out types until the nodes are within each bound on all of them together, where that can be.
-pub(super) fn hold(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<String>) {
+/// Leaves out types until the nodes are within each bound on all of them together. Returns a bound that they are over all the
+/// same, if there is one.
+pub(super) fn hold(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<String>) -> Option<Passed> {
+    let of_site = |(place, (site, slots))| groups(place, site, slots);
     let groups: Vec<Group<'_>> =
-        sites.iter().zip(made.iter()).flat_map(|(site, slots)| groups(site, slots)).collect();
+        sites.iter().zip(made.iter().map(Vec::as_slice)).enumerate().flat_map(of_site).collect();
     let bounds = bounds(&groups);
     let all: Left = groups.iter().map(|group| (0..group.types.len()).collect()).collect();
     let mut left = all.clone();
@@ -49,15 +79,18 @@ pub(super) fn hold(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<S
     while let Some(bound) = bounds.iter().find(|bound| bound.sum(&groups, &left) > bound.most) {
         kept.insert(bound.name.as_str());
         if !bound.lower(&groups, &mut left) {
-            return;
+            return Some(Passed { bound: bound.name.clone(), smaller: bound.smaller(&groups) });
         }
     }
     if left == all {
-        return;
+        return None;
     }
     let narrower: Option<Vec<Slot>> =
         groups.iter().zip(&left).map(|(group, left)| group.narrowed(left)).collect();
-    let Some(narrower) = narrower else { return };
+    let Some(narrower) = narrower else {
+        let bound = bounds.iter().find(|bound| bound.sum(&groups, &all) > bound.most)?;
+        return Some(Passed { bound: bound.name.clone(), smaller: bound.smaller(&groups) });
+    };
     let mut narrower = narrower.into_iter();
     for slots in made.iter_mut() {
         for alike in slots.chunk_by_mut(|a, b| Arc::ptr_eq(&a.template, &b.template)) {
@@ -74,15 +107,17 @@ pub(super) fn hold(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<S
         few(out.into_iter()),
         few(kept.into_iter())
     ));
+    None
 }
 
-fn groups<'s>(site: &'s Site<'s>, slots: &[Slot]) -> Vec<Group<'s>> {
+fn groups<'s>(place: usize, site: &'s Site<'s>, slots: &[Slot]) -> Vec<Group<'s>> {
     let alike = slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template));
     let group = |alike: &[Slot]| {
         let slot = alike.first()?.clone();
         let requests = &slot.template.spec.resources.requests;
         let types = slot.instance_types().filter(|name| site.holds(name, requests)).cloned().collect();
-        Some(Group { site, slot, nodes: i128::try_from(alike.len()).ok()?, types, each: OnceCell::new() })
+        let nodes = i128::try_from(alike.len()).ok()?;
+        Some(Group { place, site, slot, nodes, types, each: OnceCell::new() })
     };
     alike.filter_map(group).collect()
 }
@@ -151,14 +186,16 @@ fn bounds(groups: &[Group<'_>]) -> Vec<Bound> {
         let is_own = policy.budget.max_hourly_cost == Some(price);
         let key = if is_own { "gates.budget.maxHourlyCost" } else { "guards.perLocalQueue.maxHourlyCost" };
         let counts = groups.iter().map(Group::prices).collect();
-        all.push(Bound { most: i128::from(price.micros), name: format!("{key} of {money}"), counts });
+        let (of, most) = (Measure::Price, i128::from(price.micros));
+        all.push(Bound { of, most, name: format!("{key} of {money}"), counts });
     }
     let bound = |bounds: &ResourceList, key: &str, name: String, pool: Option<&str>| {
         let counts = |group: &Group<'_>| {
             let counts = pool.is_none_or(|pool| group.slot.node_pool == pool);
             if counts { group.amounts(key) } else { vec![0; group.types.len()] }
         };
-        Bound { most: amount(bounds, key).nanos(), name, counts: groups.iter().map(counts).collect() }
+        let (of, most) = (Measure::Resource(key.to_owned()), amount(bounds, key).nanos());
+        Bound { of, most, name, counts: groups.iter().map(counts).collect() }
     };
     let of_queue = cluster.guards.and_then(|guards| guards.per_local_queue.max_resources.as_ref());
     for (what, bounds) in
@@ -193,6 +230,18 @@ impl Bound {
         let each = self.counts.iter().zip(left).zip(groups);
         each.map(|((counts, left), group)| most(counts, left).saturating_mul(group.nodes))
             .fold(0, i128::saturating_add)
+    }
+
+    /// The site whose pods are to share smaller nodes, and how small these are to be: smaller than the smallest node of now,
+    /// and at least a quarter cheaper, so that few packings are tried.
+    fn smaller(&self, groups: &[Group<'_>]) -> Option<(usize, Ceiling)> {
+        let least = |(counts, group): (&Vec<i128>, &Group<'_>)| {
+            let least = counts.iter().min().copied().filter(|least| *least > 0)?;
+            (group.site.family.fills && !group.types.is_empty()).then_some((least, group.place))
+        };
+        let (most, place) = self.counts.iter().zip(groups).filter_map(least).max()?;
+        let below = if self.of == Measure::Price { most.saturating_mul(3) / 4 } else { most };
+        Some((place, Ceiling { of: self.of.clone(), below }))
     }
 
     /// Leaves out the types that count with most where that saves most. Returns whether there are such.

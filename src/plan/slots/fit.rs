@@ -183,7 +183,7 @@ fn is_open(request: &Request<'_>, family: &Family<'_>) -> bool {
 /// That pods share nodes, where some do and the policy leaves it open.
 pub(super) fn shared(request: &Request<'_>, family: &Family<'_>, made: &[Slot]) -> Option<String> {
     let pool = &family.draft.node_pool;
-    let share = made.iter().any(|slot| slot.pods.iter().map(|pods| pods.pods).sum::<u32>() > 1);
+    let share = made.iter().any(Slot::is_shared);
     (share && is_open(request, family) && family.fills)
         .then(|| format!("pods share nodes, as every instance type of NodePool {pool} is known"))
 }

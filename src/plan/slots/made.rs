@@ -1,10 +1,11 @@
 //! The nodes of all families of a gang, which are within a budget together where any packing is.
 
-use super::types::most_money;
-use super::{Family, Site, bounds, daemons, fit};
-use crate::api::amount::Money;
-use crate::api::parameters::{PackingMode, Pinning};
+use super::bounds::{self, Passed};
+use super::{Family, Site, daemons, fit};
+use crate::api::parameters::{Gate, PackingMode, Pinning};
 use crate::plan::cost::Cost;
+use crate::plan::gates::capacity::NODES;
+use crate::plan::resources::amount;
 use crate::plan::{Cluster, Obstacle, Request, Slot};
 use crate::words::counted;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ pub(super) struct Made {
 }
 
 impl Made {
-    /// Nodes for all pods. Where the policy leaves packing open and only a node for each pod is within the budget, each pod gets
-    /// one.
+    /// Nodes for all pods. Where the nodes that pods share are over a bound together, smaller ones are tried; where the policy
+    /// leaves packing open, a node for each pod at last. Where nothing is within the bounds it is as if there were none.
     ///
     /// # Errors
     /// What no node holds.
@@ -32,47 +33,54 @@ impl Made {
         families: &mut [Family<'_>],
         pinning: Pinning,
     ) -> Result<Self, Obstacle> {
-        let shared = Self::packed(cluster, request, families, pinning)?;
-        let is_open =
-            request.policy.packing == PackingMode::Auto && families.iter().any(|family| family.fills);
-        let Some(price) = most_money(cluster, request).filter(|_| is_open) else { return Ok(shared) };
-        let within = |cost: &Cost| cost.known().is_some_and(|known| known <= price);
-        let takes = shared.cost(cluster, request);
-        if within(&takes) {
+        let (shared, passed) = Self::packed(cluster, request, families, pinning)?;
+        let Some(passed) = passed.filter(|_| families.iter().any(|family| family.fills)) else {
+            return Ok(shared);
+        };
+        let takes = shared.words(cluster, request);
+        let why = format!("where they share the largest they take {takes}, which is over {}", passed.bound);
+        let mut again = |families: &[Family<'_>]| {
+            let (made, passed) = Self::packed(cluster, request, families, pinning).ok()?;
+            (!made.are_too_many(cluster, request, families)).then_some((made, passed))
+        };
+        let mut next = passed.smaller;
+        while let Some((place, ceiling)) = next.take() {
+            let Some(family) = families.get_mut(place) else { break };
+            family.ceilings.push(ceiling);
+            match again(families) {
+                Some((made, None)) => return Ok(made.because(&why, cluster, request)),
+                Some((_, Some(passed))) => next = passed.smaller,
+                None => {}
+            }
+        }
+        if request.policy.packing != PackingMode::Auto {
             return Ok(shared);
         }
         for family in families.iter_mut() {
             family.fills = false;
         }
-        let Ok(mut each) = Self::packed(cluster, request, families, pinning) else { return Ok(shared) };
-        let cost = each.cost(cluster, request);
-        let policy = request.policy;
-        let nodes = u32::try_from(each.slots.len()).unwrap_or(u32::MAX);
-        let too_many = nodes > policy.gang_nodes || policy.budget.max_nodes.is_some_and(|most| nodes > most);
-        if too_many || !within(&cost) {
-            return Ok(shared);
+        match again(families) {
+            Some((each, None)) => Ok(each.because(&why, cluster, request)),
+            _ => Ok(shared),
         }
-        let takes = match takes.known() {
-            Some(most) if takes.at_least < most => {
-                format!(", {} to {most} {} an hour", takes.at_least, takes.currency)
-            }
-            _ => takes.clause(),
-        };
-        each.notes.push(format!(
-            "each pod gets a node of its own{}: where they share nodes the gang takes {}{takes}, and the budget allows {}",
-            cost.clause(),
-            counted(u32::try_from(shared.slots.len()).unwrap_or(u32::MAX), "node"),
-            Money { price, currency: cost.currency },
-        ));
-        Ok(each)
     }
 
+    /// The same with the reason why its nodes are not as large as they could be.
+    fn because(mut self, why: &str, cluster: &Cluster<'_>, request: &Request<'_>) -> Self {
+        let share = self.slots.iter().any(Slot::is_shared);
+        let have = if share { "the pods share smaller nodes" } else { "each pod gets a node of its own" };
+        let cost = self.cost(cluster, request).clause();
+        self.notes.push(format!("{have}{cost}: {why}"));
+        self
+    }
+
+    /// The nodes of all families, and a bound that they are over together, if there is one.
     fn packed(
         cluster: &Cluster<'_>,
         request: &Request<'_>,
         families: &[Family<'_>],
         pinning: Pinning,
-    ) -> Result<Self, Obstacle> {
+    ) -> Result<(Self, Option<Passed>), Obstacle> {
         let mut sites = Vec::new();
         for family in families {
             let taints = family.draft.taints(request.gang, pinning);
@@ -87,13 +95,45 @@ impl Made {
             let notes = &mut made.notes;
             all.push(if site.family.fills { site.filled(notes)? } else { site.one_each(notes)? });
         }
-        bounds::hold(&sites, &mut all, &mut made.notes);
+        let passed = bounds::hold(&sites, &mut all, &mut made.notes);
         for (site, slots) in sites.iter().zip(all) {
             made.facts.extend(fit::shared(request, site.family, &slots));
             made.facts.extend(site.packed(&slots));
             made.slots.extend(slots);
         }
-        Ok(made)
+        Ok((made, passed))
+    }
+
+    /// Whether they are over a bound on the number of nodes.
+    fn are_too_many(&self, cluster: &Cluster<'_>, request: &Request<'_>, families: &[Family<'_>]) -> bool {
+        let policy = request.policy;
+        let of_queue = cluster.guards.and_then(|guards| guards.per_local_queue.nodes);
+        let most = policy.budget.max_nodes.into_iter().chain(of_queue).fold(policy.gang_nodes, u32::min);
+        let is_over = |family: &Family<'_>| {
+            let limits = family.draft.limits().filter(|_| policy.capacity_gate == Gate::Enforce);
+            let of_pool = self.slots.iter().filter(|slot| slot.node_pool == family.draft.node_pool).count();
+            let limit =
+                limits.filter(|limits| limits.contains_key(NODES)).map(|limits| amount(limits, NODES));
+            limit
+                .is_some_and(|limit| i128::try_from(of_pool).is_ok_and(|n| n * 1_000_000_000 > limit.nanos()))
+        };
+        self.nodes() > most || families.iter().any(is_over)
+    }
+
+    fn nodes(&self) -> u32 {
+        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many nodes, and what they cost, in words.
+    fn words(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> String {
+        let cost = self.cost(cluster, request);
+        let cost = match cost.known() {
+            Some(most) if cost.at_least < most => {
+                format!(", {} to {most} {} an hour", cost.at_least, cost.currency)
+            }
+            _ => cost.clause(),
+        };
+        format!("{}{cost}", counted(self.nodes(), "node"))
     }
 
     fn cost(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> Cost {
@@ -141,10 +181,10 @@ mod tests {
         let plan = world.provisioned();
         assert_eq!(plan.slots.len(), 8);
         assert!(plan.cost.known().unwrap() <= "10".parse().unwrap(), "{:?}", plan.cost);
-        let words = "where they share nodes the gang takes 2 nodes, 11.35 to 32.58 USD an hour, and the budget allows 10 USD";
+        let words = "they take 2 nodes, 11.35 to 32.58 USD an hour, which is over gates.budget.maxHourlyCost of 10 USD";
         assert!(plan.notes.iter().any(|note| note.ends_with(words)), "{:?}", plan.notes);
         world.policy.packing = PackingMode::Fill;
-        assert_eq!(world.obstacle().0, ObstacleReason::BudgetExceeded);
+        assert_eq!(world.provisioned().slots.len(), 8, "one pod fills the node that the budget allows");
         let no_more_nodes = family(8, &json!({"maxHourlyCost": "10", "maxNodes": 7}), &json!({}));
         assert!(no_more_nodes.obstacle().1.contains("an hour, and gates.budget allows 10 USD"));
     }
@@ -186,6 +226,23 @@ mod tests {
             let noted = plan.notes.iter().any(|note| note.contains("left out") && note.contains(bound));
             assert!(noted, "{bound}: {:?}", plan.notes);
         }
+        let (cpu, gpus) = (json!({"cpu": "200", "nvidia.com/gpu": "16"}), json!({"maxHourlyCost": "25"}));
+        for (budget, limits) in
+            [(json!({}), cpu.clone()), (json!({"maxResources": cpu}), json!({})), (gpus, json!({}))]
+        {
+            let mut world = family(16, &budget, &limits);
+            for mode in [PackingMode::Auto, PackingMode::Fill] {
+                world.policy.packing = mode;
+                let plan = world.provisioned();
+                assert_eq!(plan.slots.len(), 4, "four g5.12xlarge: {:?}", plan.notes);
+                let noted = |note: &String| note.starts_with("the pods share smaller nodes, ");
+                assert!(plan.notes.iter().any(noted), "{:?}", plan.notes);
+            }
+        }
+        let mut few_nodes = family(16, &json!({}), &json!({"cpu": "200", "nodes": "3"}));
+        assert_eq!(few_nodes.obstacle().0, ObstacleReason::LimitTooSmall);
+        few_nodes = family(16, &json!({}), &json!({"cpu": "70"}));
+        assert_eq!(few_nodes.provisioned().slots.len(), 16, "a g5.xlarge for each");
         let refused = family(9, &json!({"maxResources": {"nvidia.com/gpu": "8"}}), &json!({}));
         assert_eq!(refused.obstacle().0, ObstacleReason::BudgetExceeded);
         let free = family(9, &json!({}), &json!({})).provisioned();

@@ -1,6 +1,7 @@
 //! Of which instance types the nodes of a slot may be, and what the largest of them has.
 
 use super::Site;
+use super::bounds::Measure;
 use crate::api::amount::Price;
 use crate::api::parameters::Gate;
 use crate::api::pod::ResourceList;
@@ -46,6 +47,16 @@ impl Site<'_> {
     pub(super) fn affordable(&self, kinds: &[Kind]) -> Option<Vec<Kind>> {
         most_money(self.cluster, self.request)?;
         Some(self.with_room(kinds, |_, shape| self.too_dear(&shape.instance_type, 1).is_none()))
+    }
+
+    /// The same without room on those that are not smaller than the nodes which are to be shared.
+    pub(super) fn small(&self, kinds: &[Kind]) -> Vec<Kind> {
+        let counts = |shape: &Shape, of: &Measure| match of {
+            Measure::Price => self.dearest(&shape.instance_type).map_or(i128::MAX, |p| i128::from(p.micros)),
+            Measure::Resource(key) => resources::amount(&shape.counts_with(), key).nanos(),
+        };
+        let ceilings = &self.family.ceilings;
+        self.with_room(kinds, |_, shape| ceilings.iter().all(|most| counts(shape, &most.of) < most.below))
     }
 
     /// The same without room on those that are not to have any.
