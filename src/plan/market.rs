@@ -67,7 +67,7 @@ impl Market {
             let place = || Some((of("instance_type")?, of("zone")?, of("capacity_type")?));
             match name {
                 AVAILABLE => {
-                    if let Some(place) = place() {
+                    if let Some(place) = place().filter(|_| value.is_finite()) {
                         offers.entry(place).or_default().available = Some(value > 0.0);
                     }
                 }
@@ -100,11 +100,11 @@ impl Market {
         self.sizes.get(instance_type).filter(|size| size.len() == 2)
     }
 
-    /// Whether all offerings of an instance type that are allowed, by zone and capacity type, are out of capacity.
-    pub fn is_out(&self, instance_type: &str, allowed: impl Fn(&str, &str) -> bool) -> bool {
+    /// Whether any offering of an instance type that is allowed, by zone and capacity type, is to be had; none where the page has
+    /// no such offering.
+    pub fn has(&self, instance_type: &str, allowed: impl Fn(&str, &str) -> bool) -> Option<bool> {
         let allowed = self.of_type(instance_type).filter(|((_, zone, kind), _)| allowed(zone, kind));
-        let mut available = allowed.filter_map(|(_, offer)| offer.available).peekable();
-        available.peek().is_some() && available.all(|available| !available)
+        allowed.filter_map(|(_, offer)| offer.available).reduce(|any, available| any || available)
     }
 
     /// All offerings of an instance type.

@@ -25,6 +25,7 @@ use fit::Lack;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use made::Made;
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -139,6 +140,8 @@ struct Site<'a> {
     family: &'a Family<'a>,
     taints: Vec<Taint>,
     daemons: ResourceList,
+    /// Whether Karpenter's metrics name any offering that the nodes may be, once that was asked.
+    tells_offers: OnceCell<bool>,
 }
 
 impl Site<'_> {

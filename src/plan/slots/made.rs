@@ -8,6 +8,7 @@ use crate::plan::gates::capacity::NODES;
 use crate::plan::resources::amount;
 use crate::plan::{Cluster, Obstacle, Request, Slot};
 use crate::words::counted;
+use std::cell::OnceCell;
 use std::sync::Arc;
 
 /// The nodes of a gang.
@@ -39,7 +40,7 @@ impl Made {
         };
         let takes = shared.words(cluster, request);
         let why = format!("where they share the largest they take {takes}, which is over {}", passed.bound);
-        let mut again = |families: &[Family<'_>]| {
+        let again = |families: &[Family<'_>]| {
             let (made, passed) = Self::packed(cluster, request, families, pinning).ok()?;
             (!made.are_too_many(cluster, request, families)).then_some((made, passed))
         };
@@ -87,7 +88,7 @@ impl Made {
             // Where pods share nodes a DaemonSet that may come takes the room of one; a node for each has room to spare,
             // or shows that it has not.
             let daemons = daemons::overhead(family.draft, &taints, cluster, family.fills)?;
-            sites.push(Site { cluster, request, family, taints, daemons });
+            sites.push(Site { cluster, request, family, taints, daemons, tells_offers: OnceCell::new() });
         }
         let mut made = Self::default();
         let mut all: Vec<Vec<Slot>> = Vec::new();
@@ -149,9 +150,10 @@ impl Made {
 mod tests {
     use crate::api::parameters::PackingMode;
     use crate::names;
-    use crate::plan::fixtures::{World, patched, pod_set, pool};
+    use crate::plan::fixtures::{World, market, offer, patched, pod_set, pool};
     use crate::plan::{ObstacleReason, Plan, Slot};
     use serde_json::{Value, json};
+    use std::collections::BTreeSet;
 
     /// So many pods of one GPU on EC2's family g5, with this budget and these limits.
     fn family(pods: i32, budget: &Value, limits: &Value) -> World {
@@ -206,6 +208,30 @@ mod tests {
         let set = patched(pod_set("main", 8), &spec);
         world = world.workload(&json!({"spec": {"podSets": [set]}}));
         assert_eq!(world.obstacle().0, ObstacleReason::BudgetExceeded);
+    }
+
+    #[test]
+    fn pods_are_packed_into_no_type_that_is_not_sold_where_the_nodes_may_be() {
+        let mut world = family(8, &json!({}), &json!({}));
+        let line = |name: &str, zone: &str, value: &str| offer("available", [name, "on-demand", zone], value);
+        let of_types =
+            |plan: &Plan| plan.slots.iter().flat_map(Slot::instance_types).cloned().collect::<BTreeSet<_>>();
+        for elsewhere in [String::new(), line("g5.48xlarge", "us-east-1b", "1")] {
+            let page =
+                line("g5.xlarge", "us-east-1a", "1") + &line("g5.12xlarge", "us-east-1a", "1") + &elsewhere;
+            world.market = Some(market(&page));
+            let plan = world.provisioned();
+            assert_eq!(plan.slots.len(), 2);
+            assert_eq!(of_types(&plan), BTreeSet::from(["g5.12xlarge".to_owned()]));
+        }
+        // A page that has nothing for these nodes says nothing of them, nor does a line that cannot be read.
+        for page in [
+            line("m5.large", "us-east-1a", "1"),
+            line("m5.large", "us-east-1a", "1") + &line("g5.48xlarge", "us-east-1a", "NaN"),
+        ] {
+            world.market = Some(market(&page));
+            assert_eq!(world.provisioned().slots.len(), 1, "a g5.48xlarge");
+        }
     }
 
     #[test]

@@ -74,19 +74,28 @@ impl Site<'_> {
         if left.is_empty() { types } else { left }
     }
 
-    /// The types that Karpenter holds for out of capacity wherever the nodes may be.
+    /// The types of which Karpenter has no capacity wherever the nodes may be.
     pub(super) fn out(&self) -> impl Iterator<Item = &Arc<Shape>> {
         self.family.known.shapes.iter().filter(|shape| self.is_out(shape))
     }
 
-    /// Whether Karpenter holds a type for out of capacity wherever the nodes may be.
+    /// Whether Karpenter holds a type for out of capacity wherever the nodes may be, or has others for them and not this one: it
+    /// is not sold there.
     fn is_out(&self, shape: &Shape) -> bool {
+        match self.has(shape) {
+            Some(has) => !has,
+            None => *self
+                .tells_offers
+                .get_or_init(|| self.family.known.shapes.iter().any(|other| self.has(other).is_some())),
+        }
+    }
+
+    /// Whether Karpenter has capacity of a type wherever the nodes may be, as far as its metrics tell.
+    fn has(&self, shape: &Shape) -> Option<bool> {
         let requirements = &self.family.draft.requirements;
         let allows = |key: &str, value: &str| requirements.get(key).is_none_or(|values| values.allows(value));
-        self.cluster.market.is_some_and(|market| {
-            market.is_out(&shape.instance_type, |zone, kind| {
-                allows(names::ZONE, zone) && allows(names::CAPACITY_TYPE, kind)
-            })
+        self.cluster.market?.has(&shape.instance_type, |zone, kind| {
+            allows(names::ZONE, zone) && allows(names::CAPACITY_TYPE, kind)
         })
     }
 
