@@ -43,7 +43,7 @@ pub fn plan(
     notes.extend(lifetime::notes(request.workload, demand, drafts, older));
     let pinning = pinning(cluster, request, drafts, &mut notes);
     let mut families = families(cluster, request, demand, drafts);
-    notes.extend(families.iter().filter_map(|family| fit::note(request, family)));
+    notes.extend(families.iter().filter_map(|family| fit::note(request, family, demand)));
     let Made { mut slots, facts, notes: more } = Made::of(cluster, request, &mut families, pinning)?;
     notes.extend(more);
     let place_keys: Arc<[String]> = offering::place_keys(request.policy).into();
@@ -120,7 +120,7 @@ fn families<'a>(
             continue;
         }
         let known = of_draft(cluster, request, draft, demand.iter().any(PodSetDemand::asks_devices));
-        let fills = fit::fills(request.policy, draft, &known);
+        let fills = fit::fills(request.policy, draft, &known, demand);
         families.push(Family { draft, sets: vec![wanted], known, fills, ceilings: Vec::new() });
     }
     families

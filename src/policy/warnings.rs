@@ -1,5 +1,5 @@
 //! What works in a valid file, and is hardly meant: deadlines of phases and tiers that end after the gang's, shapes larger than their
-//! instance type, and absurd prices.
+//! instance type or of none, and absurd prices.
 
 mod money;
 
@@ -19,11 +19,13 @@ pub fn warnings(file: &PolicyFile) -> Vec<Finding> {
     let at = Path::default().key("defaults");
     let mut found = unreachable(&at, &file.defaults, &defaults);
     found.extend(oversized_of(&at, &file.defaults));
+    found.extend(misspelt_of(&at, &file.defaults));
     found.extend(money::absurd(&at, &file.defaults));
     for (name, spec) in &file.checks {
         let at = Path::default().key("checks").key(name);
         found.extend(unreachable(&at, spec, &defaults.clone().overlaid(spec)));
         found.extend(oversized_of(&at, spec));
+        found.extend(misspelt_of(&at, spec));
         found.extend(money::absurd(&at, spec));
     }
     found
@@ -70,6 +72,17 @@ fn oversized_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     let at = at.key("packing").key("shapes");
     let found = oversized(spec.packing.iter().flat_map(|packing| packing.shapes.iter().flatten()));
     found.into_iter().map(|f| (at.index(f.index).key("allocatable").key(f.resource), f.why)).collect()
+}
+
+/// Shapes of an instance type that the catalogue does not know, though it knows others of the family.
+fn misspelt_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
+    let at = at.key("packing").key("shapes");
+    let shapes = spec.packing.iter().flat_map(|packing| packing.shapes.iter().flatten());
+    let why = |(index, shape): (usize, &Shape)| {
+        let why = money::misspelt(&shape.instance_type, "shape")?;
+        Some((at.index(index).key("instanceType"), why))
+    };
+    shapes.enumerate().filter_map(why).collect()
 }
 
 /// Deadlines of phases and tiers, stated or made so by this layer, that are longer than the gang's in `policy`.

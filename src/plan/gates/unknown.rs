@@ -46,20 +46,21 @@ impl<'b> Unknown<'b> {
     /// That nobody can tell whether the amounts are within the bound.
     fn not_known(&self, mut report: Report, unknown: parameters::Unknown) -> Report {
         let amounts = few(self.amounts.iter().copied());
+        report.is_awaited = unknown == parameters::Unknown::Wait;
+        let or_warn = if report.is_awaited { ", or set gates.unknown: Warn" } else { "" };
         let message = if self.or_more > 0 {
             format!(
                 "{} may be of instance types that are not known, so how much {amounts} they have cannot be compared; name instance \
-                 types in NodePool or tier, and state what they have under packing.shapes, or set gates.unknown: Warn",
+                 types in NodePool or tier, and state what they have under packing.shapes{or_warn}",
                 counted(self.or_more, "node"),
             )
         } else {
             format!(
                 "nobody says how much {amounts} {} may have, so it cannot be compared; state it of their instance types under \
-                 packing.shapes, or set gates.unknown: Warn",
+                 packing.shapes{or_warn}",
                 counted(self.nodes, "node"),
             )
         };
-        report.is_awaited = unknown == parameters::Unknown::Wait;
         let answer = if report.is_awaited { Answer::Unknown } else { Answer::Warn };
         report.because(ObstacleReason::AmountUnknown).answer(answer, message)
     }

@@ -139,8 +139,16 @@ pub fn no_type(draft: &Draft, known: &Known) -> Obstacle {
         .map_or_else(String::new, |c| format!(", as far as the catalogue of {} knows", c.date()));
     let meant = found.iter().find_map(|(key, values)| otherwise_written(key, values, known));
     let meant = meant.map_or_else(String::new, |meant| format!("; did you mean {meant}?"));
+    let newer = if known.catalogue.is_some() && meant.is_empty() {
+        format!(
+            ", or list types that are newer under {} and state what they have under packing.shapes",
+            names::INSTANCE_TYPE
+        )
+    } else {
+        String::new()
+    };
     let message =
-        format!("no instance type of NodePool {pool} {what}{date}; correct the requirements{meant}");
+        format!("no instance type of NodePool {pool} {what}{date}; correct the requirements{newer}{meant}");
     Obstacle::new(ObstacleReason::RequirementsClash, message)
 }
 
@@ -154,25 +162,30 @@ fn otherwise_written<'k>(key: &str, asked: &Values, known: &'k Known) -> Option<
 
 /// Whether pods share nodes of this draft: by the policy, or by itself where every type is known. Nodes of kwok cost nothing:
 /// of them only stated shapes count.
-pub fn fills(policy: &Policy, draft: &Draft, known: &Known) -> bool {
+pub(super) fn fills(policy: &Policy, draft: &Draft, known: &Known, demand: &[PodSetDemand<'_>]) -> bool {
     match policy.packing {
         PackingMode::PerPod => false,
         PackingMode::Fill => true,
         PackingMode::Auto => {
             let stated = !draft.node_class().is_kwok() || !policy.shapes.is_empty();
-            why_not(policy).is_none() && stated && !known.others
+            why_not(policy, draft, demand).is_none() && stated && !known.others
         }
     }
 }
 
-/// What of the policy keeps pods from sharing nodes where it does not say that they do.
-fn why_not(policy: &Policy) -> Option<&'static str> {
+/// What keeps pods from sharing nodes where the policy does not say that they do.
+fn why_not(policy: &Policy, draft: &Draft, demand: &[PodSetDemand<'_>]) -> Option<&'static str> {
     if policy.mixed_tiers {
         return Some("mixedTiers lets a node come from another tier, which may hold other pods");
     }
-    (policy.readiness.allocatable != Allocatable::Exact).then_some(
-        "readiness.allocatable is not Exact, so that a node that is too small would count as ready",
-    )
+    if policy.readiness.allocatable != Allocatable::Exact {
+        return Some(
+            "readiness.allocatable is not Exact, so that a node that is too small would count as ready",
+        );
+    }
+    let asks_gpus = || demand.iter().any(|set| set.each.get(GPU).is_some_and(resources::is_positive));
+    (draft.node_class_group() == ONE_GPU_EACH && asks_gpus())
+        .then_some("Karpenter's provider for Google Cloud counts one GPU for each machine")
 }
 
 /// Whether the policy leaves open if pods share nodes, and it matters: nodes of kwok cost nothing.
@@ -189,9 +202,13 @@ pub(super) fn shared(request: &Request<'_>, family: &Family<'_>, made: &[Slot]) 
 }
 
 /// Why each pod gets a node of its own, where the policy leaves it open.
-pub(super) fn note(request: &Request<'_>, family: &Family<'_>) -> Option<String> {
+pub(super) fn note(
+    request: &Request<'_>,
+    family: &Family<'_>,
+    demand: &[PodSetDemand<'_>],
+) -> Option<String> {
     let pool = &family.draft.node_pool;
-    (is_open(request, family) && !family.fills).then(|| match why_not(request.policy) {
+    (is_open(request, family) && !family.fills).then(|| match why_not(request.policy, family.draft, demand) {
         Some(why) => format!("each pod gets a node of its own: {why}"),
         None => format!(
             "each pod gets a node of its own, as not every instance type of NodePool {pool} is known: packing.mode Fill would \
@@ -202,18 +219,19 @@ pub(super) fn note(request: &Request<'_>, family: &Family<'_>) -> Option<String>
 
 /// API group of the NodeClasses of the provider that counts one GPU for each machine.
 const ONE_GPU_EACH: &str = "karpenter.k8s.gcp";
+const GPU: &str = "nvidia.com/gpu";
 /// One, in billionths.
 const ONE: i128 = 1_000_000_000;
 
 /// That a provider launches nothing for NodeClaims of several GPUs, where slots ask it for such.
 pub(super) fn several_gpus(slots: &[Slot]) -> Option<String> {
-    let gpus = |slot: &Slot| resources::amount(&slot.template.spec.resources.requests, "nvidia.com/gpu");
+    let gpus = |slot: &Slot| resources::amount(&slot.template.spec.resources.requests, GPU);
     let is_such =
         |slot: &&Slot| slot.template.spec.node_class_ref.group == ONE_GPU_EACH && gpus(slot).nanos() > ONE;
     let pool = &slots.iter().find(is_such)?.node_pool;
     Some(format!(
         "nodes of NodePool {pool} are asked for with several GPUs each, and Karpenter's provider for Google Cloud counts one for each \
-         machine, by its source of 2026-08-06: it may launch nothing; packing.mode PerPod gives pods of one GPU a node each"
+         machine, by its source of 2026-08-06: it may launch nothing"
     ))
 }
 
@@ -273,9 +291,14 @@ mod tests {
         };
         let google = "karpenter.k8s.gcp";
         let mut shared = on(google, 12, &["a3-highgpu-8g"], &gpu());
+        let plan = shared.provisioned();
+        assert_eq!((plan.slots.len(), told(&shared)), (12, 0), "each node is asked for with one");
+        let why = "each pod gets a node of its own: Karpenter's provider for Google Cloud counts one GPU for each machine";
+        assert!(plan.notes.iter().any(|note| note == why), "{:?}", plan.notes);
+        let without = on(google, 12, &["n2-standard-64"], &json!({"cpu": "4"})).provisioned();
+        assert_eq!(without.slots.len(), 1, "{:?}", without.notes);
+        shared.policy.packing = PackingMode::Fill;
         assert_eq!((shared.provisioned().slots.len(), told(&shared)), (2, 1));
-        shared.policy.packing = PackingMode::PerPod;
-        assert_eq!(told(&shared), 0, "each node is asked for with one");
         assert_eq!(told(&on(google, 1, &["a3-highgpu-8g"], &json!({"nvidia.com/gpu": "8"}))), 1);
         assert_eq!(told(&on("karpenter.k8s.aws", 12, &["p5.48xlarge"], &gpu())), 0);
     }
@@ -381,7 +404,9 @@ mod tests {
         assert!(message.ends_with("; correct the requirements; did you mean h100?"), "{message}");
         let other = json!([is("gpu-name", "In", &["h1000"])]);
         let message = world(2, &gpu(), vec![ec2("gpu", 0, &other)]).obstacle().1;
-        assert!(message.ends_with("; correct the requirements"), "{message}");
+        let newer = "; correct the requirements, or list types that are newer under node.kubernetes.io/instance-type and state \
+                     what they have under packing.shapes";
+        assert!(message.ends_with(newer), "{message}");
     }
 
     #[test]
@@ -798,8 +823,12 @@ mod tests {
             (GOOGLE, &a3, &a3s),
             (GOOGLE, &json!([]), &vec![]),
         ] {
-            let plan = world(16, &gpu(), vec![elsewhere(group, asked, "16")]).provisioned();
-            assert_eq!(plan.facts[0], "pods share nodes, as every instance type of NodePool gpu is known");
+            let on = |limit| {
+                let mut world = world(16, &gpu(), vec![elsewhere(group, asked, limit)]);
+                world.policy.packing = PackingMode::Fill;
+                world
+            };
+            let plan = on("16").provisioned();
             let catalogue = crate::plan::catalogue::of(group).unwrap();
             let listed = types(&plan);
             let gpus =
@@ -812,7 +841,7 @@ mod tests {
                     (2, expected.clone())
                 );
             }
-            let (reason, message) = world(16, &gpu(), vec![elsewhere(group, asked, "15")]).obstacle();
+            let (reason, message) = on("15").obstacle();
             assert_eq!(reason, ObstacleReason::LimitTooSmall, "{message}");
         }
     }
