@@ -16,7 +16,7 @@ use setu::api::amount::Price;
 use setu::app::board;
 use setu::clock::Clock;
 use setu::controllers::board::{
-    Acting, Around, BoardEntry, BoardSnapshot, Noted, Queued, Shortage, ShortageSource,
+    Acting, Around, BoardEntry, BoardSnapshot, Holder, Noted, Queued, Shortage, ShortageSource,
 };
 use setu::gang::explain::{Explanation, Otherwise, Phase, SlotView};
 use setu::gang::reservation::Epoch;
@@ -282,6 +282,10 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
             "vision/main",
             "gpu",
             (1..=7).map(|n| (world - SignedDuration::from_mins(n), format!("job-sweep-{n}"))).collect(),
+            Holder::largest_first([
+                ("vision/job-train-1".to_owned(), 1),
+                ("vision/job-train-8".to_owned(), 8),
+            ]),
         )];
         let around = Around { shortages, queued, acting };
         BoardSnapshot { at: now, revision: *revision, gangs, around }

@@ -401,6 +401,9 @@ fn the_board_names_the_gangs_that_wait_for_quota() {
             queued.iter().map(|q| (q.local_queue.as_str(), q.cluster_queue.as_str(), q.workloads)).collect();
         assert_eq!(told, [("gates/queue", "gates", 1)], "{queued:?}");
         assert!(queued[0].oldest[0].1.contains("later"), "{queued:?}");
+        let held: Vec<(bool, u32)> =
+            queued[0].quota_held_by.iter().map(|h| (h.workload.contains("large"), h.pods)).collect();
+        assert_eq!((held, queued[0].holders), (vec![(true, 100)], 1), "{queued:?}");
     });
 }
 
@@ -495,7 +498,10 @@ fn an_attempt_in_vain_and_one_that_succeeds_are_measured_as_they_were() {
     between("setu_wasted_node_seconds_total{reason=\"InsufficientCapacity\"}", 1.0, 120.0);
     is("setu_node_cost_per_hour{nodepool=\"gates\",capacity_type=\"on-demand\",state=\"used\"}", 14_400.0);
     let seconds = shown(&text, "setu_wasted_node_seconds_total{reason=\"InsufficientCapacity\"}");
-    is("setu_wasted_cost_cents_total{reason=\"InsufficientCapacity\"}", 200.0 * seconds);
+    is(
+        "setu_wasted_cost_cents_total{nodepool=\"gates\",capacity_type=\"on-demand\",reason=\"InsufficientCapacity\"}",
+        200.0 * seconds,
+    );
 }
 
 #[test]

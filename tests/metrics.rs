@@ -52,7 +52,7 @@ fn record_all(gangs: u32) {
         }
         metrics::claim_failed(&pool, second * 300);
         metrics::wasted("InsufficientCapacity", 12);
-        metrics::wasted_cost("InsufficientCapacity", "98.32".parse().unwrap());
+        metrics::wasted_cost(["gpu", "spot", "InsufficientCapacity"], "98.32".parse().unwrap());
         metrics::kept_warm(&kept(&pool), Kept::Reused, Timestamp::UNIX_EPOCH);
         metrics::gate(Gate::Capacity, &pool, Checked::Passed);
         metrics::gate(Gate::Quota, "research", Checked::Warned);
@@ -143,10 +143,12 @@ fn cents_add_up_from_nodes_that_each_cost_less() {
     let handle = recorder.handle();
     ::metrics::with_local_recorder(&recorder, || {
         // A third of a cent each.
-        (0..9).for_each(|_| metrics::wasted_cost("Cents", "12.000001".parse().unwrap()));
+        (0..9).for_each(|_| metrics::wasted_cost(["gpu", "spot", "Cents"], "12.000001".parse().unwrap()));
     });
     assert!(
-        handle.render().contains("setu_wasted_cost_cents_total{reason=\"Cents\"} 2\n"),
+        handle.render().contains(
+            "setu_wasted_cost_cents_total{nodepool=\"gpu\",capacity_type=\"spot\",reason=\"Cents\"} 2\n"
+        ),
         "{}",
         handle.render()
     );

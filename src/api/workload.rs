@@ -197,6 +197,12 @@ impl Workload {
         format!("{}/{}", of(&self.metadata.namespace), of(&self.metadata.name))
     }
 
+    /// How many pods it asks for.
+    pub fn pods(&self) -> u32 {
+        let counts = self.spec.pod_sets.iter().map(|set| u32::try_from(set.count).unwrap_or_default());
+        counts.fold(0, u32::saturating_add)
+    }
+
     /// `namespace/name` of its LocalQueue.
     pub fn local_queue(&self) -> String {
         format!("{}/{}", self.metadata.namespace.as_deref().unwrap_or_default(), self.spec.queue_name)

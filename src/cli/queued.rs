@@ -4,19 +4,9 @@
 
 use super::cluster::Snapshot;
 use crate::api::Workload;
+use crate::controllers::board::Holder;
 use kube::ResourceExt;
-use serde::Serialize;
 use std::collections::BTreeMap;
-
-/// A Workload that has quota reserved.
-#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
-#[serde(rename_all = "camelCase")]
-pub struct Holder {
-    /// Namespace and name.
-    pub workload: String,
-    /// Pods it was admitted for.
-    pub pods: u32,
-}
 
 /// Name of a Workload's ClusterQueue: that of its admission, or else that of its LocalQueue; empty if neither is known.
 pub fn cluster_queue<'s>(snapshot: &'s Snapshot, workload: &'s Workload) -> &'s str {
@@ -48,15 +38,9 @@ pub fn holders(snapshot: &Snapshot, cluster_queue: &str) -> Vec<Holder> {
             && workload.admission().is_some_and(|admission| admission.cluster_queue == cluster_queue)
     };
     let all = snapshot.workloads.iter().chain(&snapshot.elsewhere).filter(holds);
-    let pods = |workload: &Workload| -> u32 {
-        let sets = workload.spec.pod_sets.iter();
-        sets.map(|set| u32::try_from(set.count).unwrap_or_default()).fold(0, u32::saturating_add)
-    };
-    let by_name: BTreeMap<String, u32> = all.map(|workload| (workload.full_name(), pods(workload))).collect();
-    let mut holders: Vec<Holder> =
-        by_name.into_iter().map(|(workload, pods)| Holder { workload, pods }).collect();
-    holders.sort_by_key(|holder| std::cmp::Reverse(holder.pods));
-    holders
+    let by_name: BTreeMap<String, u32> =
+        all.map(|workload| (workload.full_name(), workload.pods())).collect();
+    Holder::largest_first(by_name)
 }
 
 /// The holders in a clause; `None` if there are none.

@@ -5,11 +5,12 @@
 
 use super::cluster::Snapshot;
 use super::known::HourlyCost;
-use super::queued::{self, Holder};
+use super::queued;
 use super::render::span;
 use super::standing::Standing;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Node, NodeClaim, Pod, Workload, condition};
+use crate::controllers::board::Holder;
 use crate::gang::explain::WHEN_THAT_CHANGES;
 use crate::gang::journal::{JournalError, Step};
 use crate::gang::notice::NEXT;

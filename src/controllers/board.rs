@@ -155,15 +155,47 @@ pub struct Queued {
     pub workloads: usize,
     /// The oldest of them: since when each exists, and its name.
     pub oldest: Vec<(Timestamp, String)>,
+    /// How many Workloads hold quota of that ClusterQueue.
+    pub holders: usize,
+    /// Those of them with the most pods.
+    pub quota_held_by: Vec<Holder>,
+}
+
+/// A Workload that has quota reserved.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Holder {
+    /// Namespace and name.
+    pub workload: String,
+    /// Pods it asks for.
+    pub pods: u32,
+}
+
+impl Holder {
+    /// These Workloads with their pods, with the most pods first.
+    pub fn largest_first(workloads: impl IntoIterator<Item = (String, u32)>) -> Vec<Self> {
+        let mut holders: Vec<Self> =
+            workloads.into_iter().map(|(workload, pods)| Self { workload, pods }).collect();
+        holders.sort_by_key(|holder| std::cmp::Reverse(holder.pods));
+        holders
+    }
 }
 
 impl Queued {
-    /// These Workloads of a LocalQueue.
-    pub fn new(local_queue: &str, cluster_queue: &str, mut workloads: Vec<(Timestamp, String)>) -> Self {
+    /// These Workloads of a LocalQueue, while these hold quota of its ClusterQueue.
+    pub fn new(
+        local_queue: &str,
+        cluster_queue: &str,
+        mut workloads: Vec<(Timestamp, String)>,
+        mut quota_held_by: Vec<Holder>,
+    ) -> Self {
         workloads.sort();
-        let count = workloads.len();
+        let (count, holders) = (workloads.len(), quota_held_by.len());
         workloads.truncate(NAMED);
+        quota_held_by.truncate(NAMED);
         Self {
+            holders,
+            quota_held_by,
             local_queue: local_queue.to_owned(),
             cluster_queue: cluster_queue.to_owned(),
             workloads: count,

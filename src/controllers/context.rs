@@ -1,6 +1,6 @@
 //! What the controllers share: the client, the stores, the policy and the replica's memory.
 
-use super::board::{Acting, Around, Board, BoardSnapshot, Queued};
+use super::board::{Acting, Around, Board, BoardSnapshot, Holder, Queued};
 use super::forget::OfGangs;
 use super::glance::{ClaimGlance, WorkloadGlance};
 use super::grounds;
@@ -265,9 +265,20 @@ impl Context {
             let behind = self.stores.queues.get(&ObjectRef::new(cluster_queue))?;
             let strategy = behind.spec.admission_checks_strategy.as_ref()?;
             let is_ours = strategy.admission_checks.iter().any(|rule| self.is_ours(&rule.name));
-            is_ours.then(|| Queued::new(&local_queue, cluster_queue, workloads))
+            is_ours.then(|| Queued::new(&local_queue, cluster_queue, workloads, self.holders(cluster_queue)))
         };
         waiting.into_iter().filter_map(of_queue).collect()
+    }
+
+    /// Workloads that hold quota of a ClusterQueue.
+    fn holders(&self, cluster_queue: &str) -> Vec<Holder> {
+        let holds =
+            |known: &WorkloadGlance| known.holds.as_ref().is_some_and(|(queue, _)| **queue == *cluster_queue);
+        let with_pods = |object: ObjectRef<Workload>| {
+            let pods = self.stores.workloads.glimpse(&object)?.holds.as_ref()?.1;
+            Some((format!("{}/{}", object.namespace.unwrap_or_default(), object.name), pods))
+        };
+        Holder::largest_first(self.stores.workloads.those(holds).into_iter().filter_map(with_pods))
     }
 
     /// Whether a check is answered by this controller.

@@ -26,6 +26,8 @@ pub struct WorkloadGlance {
     pub is_finished: bool,
     /// Since when it exists, where it waits for quota.
     pub queued_since: Option<Timestamp>,
+    /// The ClusterQueue of which it holds quota, and for how many pods.
+    pub holds: Option<(Box<str>, u32)>,
 }
 
 impl WorkloadGlance {
@@ -41,6 +43,10 @@ impl WorkloadGlance {
                 let may_run = workload.spec.active != Some(false) && !workload.is("Finished");
                 may_run && !workload.is("QuotaReserved")
             }),
+            holds: workload
+                .admission()
+                .filter(|_| workload.is("QuotaReserved") && !workload.is("Finished"))
+                .map(|admission| (admission.cluster_queue.as_str().into(), workload.pods())),
             uid,
         }
     }

@@ -73,6 +73,7 @@ impl Context {
     pub(super) fn count_wasted_cost(&self, claim: &NodeClaim, reason: &str, lived: Duration) {
         let seconds = u32::try_from(lived.as_secs()).unwrap_or(u32::MAX);
         let cost = self.cost(&self.budget_of(claim), [(claim, 1)]);
-        metrics::wasted_cost(reason, times(cost.known().unwrap_or_default(), seconds));
+        let of = [claim.label(names::NODEPOOL), super::meters::capacity_type(claim), reason];
+        metrics::wasted_cost(of, times(cost.known().unwrap_or_default(), seconds));
     }
 }

@@ -95,7 +95,7 @@ catalog! {
         "Seconds in which some NodeClaim of Setu had no provider ID; Karpenter's own provisioning stands still then");
     WASTED = counter("setu_wasted_node_seconds_total", &["reason"],
         "Seconds that launched nodes lived in attempts that were taken back before a pod could run");
-    WASTED_COST = counter("setu_wasted_cost_cents_total", &["reason"],
+    WASTED_COST = counter("setu_wasted_cost_cents_total", &["nodepool", "capacity_type", "reason"],
         "What the seconds of setu_wasted_node_seconds_total cost at most, in hundredths of the currency, of nodes with a known price");
     KEPT_WARM = counter("setu_warm_node_seconds_total", &["nodepool", "result"],
         "Seconds that nodes were kept for a next gang, until one took them over (reused) or they went without (unused)");

@@ -125,14 +125,16 @@ pub fn wasted(reason: &str, seconds: u64) {
 }
 
 /// A node of an attempt that was taken back had cost so much, as if each of its seconds cost what an hour does. Only whole cents
-/// are counted; what is left over counts with the next one. The reason is of a closed set.
-pub fn wasted_cost(reason: &str, cost: Price) {
-    static LEFT: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+/// are counted; what is left over counts with the next one. By NodePool, capacity type and reason, which is of a closed set.
+pub fn wasted_cost(of: [&str; 3], cost: Price) {
+    static LEFT: Mutex<BTreeMap<[String; 3], u64>> = Mutex::new(BTreeMap::new());
+    let of = of.map(str::to_owned);
     let mut left = LEFT.lock().unwrap_or_else(PoisonError::into_inner);
-    let left = left.entry(reason.to_owned()).or_default();
+    let left = left.entry(of.clone()).or_default();
     let all = left.saturating_add(cost.micros / 3_600);
     *left = all % MICROS_OF_A_CENT;
-    counter!(catalog::WASTED_COST.name, "reason" => reason.to_owned()).increment(all / MICROS_OF_A_CENT);
+    let labels = catalog::WASTED_COST.labels.iter().zip(of).map(|(name, value)| Label::new(*name, value));
+    counter!(catalog::WASTED_COST.name, labels.collect::<Vec<Label>>()).increment(all / MICROS_OF_A_CENT);
 }
 
 /// What a node that was kept for a next gang came to.

@@ -79,23 +79,62 @@ pub fn no_such_weather(stage: &Stage) -> Result<()> {
 }
 
 /// Instances whose answer never arrived are in the end nobody's, and gone.
-pub async fn answers_lost(stage: &Stage, instance_type: &'static str) -> Result<()> {
+pub async fn answers_lost(stage: &Stage, machines: usize, instance_type: &'static str) -> Result<()> {
     stage.restart_karpenter().await?;
-    let mut play = Play::start(stage, "lost", instance_type, json!({})).await?;
-    // A launch that the provider gives up, and then one that it asks for again with its token.
+    let mut play = Play::start(stage, &format!("lost-{machines}"), instance_type, json!({})).await?;
+    // At least one launch that the provider gives up, and then one that it asks for again with its token.
+    let fleets = TRIES * machines + 1;
     play.cloud
-        .rules(vec![Rule::LoseAnswer("CreateFleet", TRIES + 1), Rule::LoseAnswer("TerminateInstances", 1)]);
-    play.submit("train", 1, None).await?;
-    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": 1, "attempt": 1}}]))
+        .rules(vec![Rule::LoseAnswer("CreateFleet", fleets), Rule::LoseAnswer("TerminateInstances", 1)]);
+    play.submit("train", machines, None).await?;
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": machines, "attempt": 1, "within": 180}}]))
         .await?;
-    play.audit(1).await?;
+    play.audit(machines).await?;
     let lost = |action| play.calls(action).iter().filter(|call| call.lost).count();
     // The gang has given no NodeClaim back, so whatever was ended was nobody's.
-    let (fleets, ends) = (lost("CreateFleet"), lost("TerminateInstances"));
-    ensure!(
-        (fleets, ends) == (TRIES + 1, 1),
-        "{fleets} answers to CreateFleet were lost, and {ends} to an end"
-    );
+    let found = (lost("CreateFleet"), lost("TerminateInstances"));
+    ensure!(found == (fleets, 1), "{found:?} answers were lost, to CreateFleet and to an end");
+    play.end().await
+}
+
+/// EC2 answers after Setu has given the launch up: the instances that come of it are ended.
+pub async fn answered_late(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let policy = json!({
+        "deadlines": {"launch": "5s"},
+        "retry": {"inCheck": {"limit": 4, "base": "10m", "max": "10m"}},
+    });
+    let mut play = Play::start(stage, "late", instance_type, policy).await?;
+    play.cloud.rules(vec![Rule::Delay("CreateFleet", Duration::from_secs(20))]);
+    play.submit("train", 3, None).await?;
+    play.steps(json!([{"until": {"job": "train", "state": "RollingBack", "failure": "LaunchTimeout"}}]))
+        .await?;
+    let answered =
+        |play: &Play<'_>| play.calls("CreateFleet").iter().filter(|call| call.done.is_some()).count();
+    ensure!(answered(&play) == 0, "EC2 had answered before the launch was given up");
+    let back = ["Provisioning", "WaitingReady", "RollingBack", "BackingOff"];
+    play.steps(json!([{"until": {"job": "train", "wentThrough": back, "claims": 0, "within": 120}}])).await?;
+    play.audit(0).await?;
+    ensure!(answered(&play) > 0, "EC2 was asked for nothing");
+    ensure!(!play.calls("TerminateInstances").is_empty(), "nothing came of the late answers");
+    play.end().await
+}
+
+/// A machine that runs and never registers ends the attempt at its own deadline with its own reason, and nothing is kept.
+pub async fn no_node(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let policy = json!({
+        "deadlines": {"launch": "10s", "register": "15s", "initialize": "20s", "gang": "2m"},
+        "retry": {"inCheck": {"limit": 5, "base": "1s", "max": "1s"}},
+    });
+    let mut play = Play::start(stage, "no-node", instance_type, policy).await?;
+    play.cloud.machines(Machines { node: Comes::Never, ..Machines::default() });
+    play.submit("train", 2, Some("3s")).await?;
+    play.until("both machines run", Duration::from_secs(30), async |play| {
+        Ok(play.instances().await?.len() == 2)
+    })
+    .await?;
+    play.steps(json!([{"until": {"job": "train", "failure": "RegistrationTimeout"}}])).await?;
+    play.cloud.machines(Machines::default());
+    play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
     play.end().await
 }
 

@@ -215,6 +215,7 @@ pub async fn karpenter_after_each_fleet(stage: &Stage) -> Result<()> {
         }
     }
     println!("it was killed in {} lives", 2 * whole.fleets - shorter);
+    ensure!(shorter <= whole.fleets, "most lives had fewer fleets: {shorter} of {}", 2 * whole.fleets);
     Ok(())
 }
 

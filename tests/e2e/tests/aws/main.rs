@@ -54,7 +54,7 @@ const SPOT_FIRST: [Market; 2] = [Market::Spot, Market::OnDemand];
 const ON_DEMAND_FIRST: [Market; 2] = [Market::OnDemand, Market::Spot];
 
 /// What runs out in one of them no later one asks for; see [`play::Play::start`].
-const SCENARIOS: [(&str, Form, Act); 41] = [
+const SCENARIOS: [(&str, Form, Act); 44] = [
     ("8 machines: one launch template, few fleets", Form::Short, |s| {
         launches::few_calls(s, 8, "g5.xlarge").boxed_local()
     }),
@@ -135,7 +135,12 @@ const SCENARIOS: [(&str, Form, Act); 41] = [
     ("weather that EC2 does not have", Form::Short, |s| {
         future::ready(faults::no_such_weather(s)).boxed_local()
     }),
-    ("lost answers", Form::Long, |s| faults::answers_lost(s, "g6.4xlarge").boxed_local()),
+    ("lost answers", Form::Long, |s| faults::answers_lost(s, 1, "g6.4xlarge").boxed_local()),
+    ("lost answers, of a gang", Form::Long, |s| faults::answers_lost(s, 4, "g6.4xlarge").boxed_local()),
+    ("an answer that comes after the launch was given up", Form::Long, |s| {
+        faults::answered_late(s, "g6.16xlarge").boxed_local()
+    }),
+    ("a machine that never registers", Form::Long, |s| faults::no_node(s, "g6e.2xlarge").boxed_local()),
     ("Setu killed amid a launch", Form::Long, |s| kills::killed(s, Victim::Setu, "g6.8xlarge").boxed_local()),
     ("the leader killed amid a launch", Form::Long, |s| kills::leader_killed(s, "g6.8xlarge").boxed_local()),
     ("Setu killed after each of its writes", Form::Long, |s| kills::setu_after_each_write(s).boxed_local()),

@@ -8,7 +8,8 @@ use k8s_openapi::api::core::v1::Event;
 use kube::Api;
 use kube::api::ListParams;
 use serde_json::{Value, json};
-use setu_e2e::aws::{Instance, Market, Offerings, Refusal, Rule};
+use setu_e2e::aws::{Call, Instance, Market, Offerings, Refusal, Rule};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// From the answer that there is no more until the last instance is told to end: so long, and so long for each machine. It
@@ -38,6 +39,11 @@ pub async fn one_short(stage: &Stage, machines: usize, instance_type: &'static s
     }
     play.steps(json!([{"until": expected}])).await?;
     play.audit(0).await?;
+    let ids = |call: Call| {
+        call.form.into_iter().filter(|(key, _)| key.starts_with("InstanceId.")).map(|(_, id)| id)
+    };
+    let given_back: BTreeSet<String> = play.calls("TerminateInstances").into_iter().flat_map(ids).collect();
+    ensure!(given_back.len() == machines - 1, "{} instances were told to end", given_back.len());
     let answered = play.calls("CreateFleet").iter().filter_map(|call| call.done).max();
     let ended = play.calls("TerminateInstances").iter().filter_map(|call| call.done).max();
     let took = ended.zip(answered).map(|(ended, answered)| ended.saturating_duration_since(answered));
