@@ -833,6 +833,8 @@ async fn claims_that_cannot_be_deleted_hold_the_quota_for_ten_minutes_and_are_co
         stage.setu.context.set_gauges();
         let page = recorder.handle().render();
         assert!(page.contains("state=\"stuck\"} 2"), "{page}");
+        // What cannot go keeps the gang from no next reservation.
+        stage.until("the next attempt has its own", 300, |s| s.claims().len() == 4).await;
         world::calm(&stage.admin);
         stage.cluster.denials.end();
         fails.store(false, Ordering::Relaxed);

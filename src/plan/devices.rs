@@ -35,8 +35,19 @@ fn class_of(cluster: &Cluster<'_>, request: &Request<'_>, resource: &str) -> Opt
     // A device plugin may serve the same resource on other nodes.
     let has = |list: &ResourceList| list.get(resource).is_some_and(resources::is_positive);
     let stated = request.policy.shapes.iter().any(|shape| has(&shape.allocatable));
-    let shown = cluster.shapes.iter().any(|shape| shape.is_shown() && has(&shape.allocatable));
+    let mut shown =
+        cluster.shapes.iter().filter(|shape| shape.is_shown() && may_be_of(request, &shape.node_pool));
+    let shown = shown.any(|shape| has(&shape.allocatable));
     (!stated && !shown).then(|| serves.metadata.name.clone().unwrap_or_default())
+}
+
+/// Whether the policy lets nodes come from this NodePool.
+fn may_be_of(request: &Request<'_>, node_pool: &str) -> bool {
+    let policy = request.policy;
+    let of_tiers =
+        policy.tiers.iter().map(|tier| tier.node_pool_name.as_deref().or(policy.node_pool.as_deref()));
+    let mut named = of_tiers.chain(policy.tiers.is_empty().then_some(policy.node_pool.as_deref()));
+    named.any(|name| name.is_none_or(|name| name == node_pool))
 }
 
 #[cfg(test)]
@@ -44,6 +55,9 @@ mod tests {
     use super::super::Outcome;
     use super::super::fixtures::{World, object};
     use super::*;
+    use crate::api::Node;
+    use crate::plan::shapes::Shape;
+    use jiff::Timestamp;
     use serde_json::json;
     use std::sync::Arc;
 
@@ -71,6 +85,26 @@ mod tests {
         let limits = json!({"deviceclass.resource.kubernetes.io/tpu": "1"});
         let world = World::new().pods(&json!({"containers": [{"resources": {"limits": limits}}]}));
         assert!(world.obstacle().1.contains("DeviceClass tpu serves"));
+    }
+
+    /// What a Node of this NodePool with GPUs shows.
+    fn shown(node_pool: &str) -> Shape {
+        let labels =
+            json!({(names::INSTANCE_TYPE): "p5", (names::INITIALIZED): "true", (names::NODEPOOL): node_pool});
+        let status = json!({"allocatable": {"cpu": "8", "nvidia.com/gpu": "8"}, "conditions": [{"type": "Ready", "status": "True"}]});
+        let node: Node = object(json!({"metadata": {"name": "n", "labels": labels}, "status": status}));
+        Shape::of_node(&node, Timestamp::UNIX_EPOCH).unwrap()
+    }
+
+    #[test]
+    fn resource_that_nodes_of_a_node_pool_show_is_planned_where_the_policy_leads_there() {
+        let mut world = world();
+        world.shapes = vec![shown("old")];
+        assert_eq!(world.provisioned().slots.len(), 2, "on whichever NodePool");
+        world.policy.node_pool = Some("gpu".to_owned());
+        assert_eq!(world.obstacle().0, ObstacleReason::DeviceClass);
+        world.shapes = vec![shown("gpu")];
+        assert_eq!(world.provisioned().slots.len(), 2);
     }
 
     #[test]

@@ -5,7 +5,6 @@
 //! `…_memory_bytes` of karpenter-provider-aws, which sets them anew each minute for the instance types of all NodePools.
 
 use super::offering::{ANY, Offering, What};
-use super::resources;
 use crate::api::amount::Price;
 use crate::api::pod::ResourceList;
 use jiff::Timestamp;
@@ -28,23 +27,41 @@ const MICROS: f64 = 1_000_000.0;
 /// price on demand for them, so that they are taken first.
 const RESERVED: &str = "reserved";
 
-/// All offerings on one page.
+/// All offerings on one page. A large region has ten thousand, so a place is written once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Market {
-    offers: BTreeMap<Place, Offer>,
-    /// Cores and memory of machines, before anything is taken off.
-    sizes: BTreeMap<String, ResourceList>,
+    /// Every zone and capacity type of an offering, in order.
+    places: Vec<Place>,
+    types: BTreeMap<Box<str>, Machine>,
     /// When the page was read.
     pub seen: Timestamp,
 }
 
-/// Instance type, zone and capacity type.
-type Place = (String, String, String);
+/// Zone and capacity type.
+type Place = (Box<str>, Box<str>);
+
+/// What the page says of an instance type.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Machine {
+    /// Its offerings, by the indices of their places.
+    offers: Vec<(usize, Offer)>,
+    /// Cores and bytes of memory, before anything is taken off.
+    cores: Option<u64>,
+    memory: Option<u64>,
+}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Offer {
     available: Option<bool>,
     price: Option<Price>,
+}
+
+impl Machine {
+    /// Whether it is larger than this one, or of a size that was not known.
+    fn is_larger_than(&self, before: Option<&Self>) -> bool {
+        let (cores, memory) = before.map_or((None, None), |before| (before.cores, before.memory));
+        self.cores > cores || self.memory > memory
+    }
 }
 
 /// A page that says nothing of offerings.
@@ -59,79 +76,117 @@ impl Market {
     /// # Errors
     /// The page names no offering.
     pub fn read(page: &str, seen: Timestamp) -> Result<Self, NoOffers> {
-        let mut offers = BTreeMap::<Place, Offer>::new();
-        let mut sizes = BTreeMap::<String, ResourceList>::new();
+        let mut market = Self { seen, ..Self::default() };
         for line in page.lines() {
             let Some((name, labels, value)) = sample(line) else { continue };
-            let of = |key: &str| labels.iter().find(|(k, _)| *k == key).map(|(_, v)| v.clone());
+            let of = |key: &str| labels.iter().find(|(k, _)| *k == key).map(|(_, v)| v.as_str());
             let place = || Some((of("instance_type")?, of("zone")?, of("capacity_type")?));
             match name {
-                AVAILABLE => {
-                    if let Some(place) = place().filter(|_| value.is_finite()) {
-                        offers.entry(place).or_default().available = Some(value > 0.0);
+                AVAILABLE if value.is_finite() => {
+                    if let Some(offer) = place().and_then(|place| market.offer(place)) {
+                        offer.available = Some(value > 0.0);
                     }
                 }
                 PRICE => {
                     if let (Some(place), Some(price)) = (place(), price(value))
                         && place.2 != RESERVED
+                        && let Some(offer) = market.offer(place)
                     {
-                        offers.entry(place).or_default().price = Some(price);
+                        offer.price = Some(price);
                     }
                 }
                 CORES | MEMORY => {
-                    let (resource, believed) =
-                        if name == CORES { ("cpu", BELIEVED_CORES) } else { ("memory", BELIEVED_BYTES) };
-                    let whole = believed.contains(&value).then(|| whole(value));
-                    if let (Some(instance_type), Some(whole)) = (of("instance_type"), whole) {
-                        sizes.entry(instance_type).or_default().insert(resource.to_owned(), whole);
+                    let believed = if name == CORES { BELIEVED_CORES } else { BELIEVED_BYTES };
+                    if let Some(instance_type) = of("instance_type").filter(|_| believed.contains(&value)) {
+                        let machine = market.types.entry(instance_type.into()).or_default();
+                        *(if name == CORES { &mut machine.cores } else { &mut machine.memory }) =
+                            Some(whole(value));
                     }
                 }
                 _ => {}
             }
         }
-        if offers.values().all(|offer| offer.available.is_none()) {
+        if market.offers().all(|(_, _, offer)| offer.available.is_none()) {
             return Err(NoOffers);
         }
-        Ok(Self { offers, sizes, seen })
+        market.arrange();
+        Ok(market)
+    }
+
+    /// The offering of an instance type in a zone on the terms of a capacity type.
+    fn offer(&mut self, (instance_type, zone, capacity_type): (&str, &str, &str)) -> Option<&mut Offer> {
+        let is_it = |place: &Place| *place.0 == *zone && *place.1 == *capacity_type;
+        let place = self.places.iter().position(is_it).unwrap_or_else(|| {
+            self.places.push((zone.into(), capacity_type.into()));
+            self.places.len().saturating_sub(1)
+        });
+        let offers = &mut self.types.entry(instance_type.into()).or_default().offers;
+        let nth = offers.iter().position(|(at, _)| *at == place).unwrap_or_else(|| {
+            offers.push((place, Offer::default()));
+            offers.len().saturating_sub(1)
+        });
+        offers.get_mut(nth).map(|(_, offer)| offer)
+    }
+
+    /// Puts places and offerings in order, so that pages that say the same are equal.
+    fn arrange(&mut self) {
+        let before = std::mem::take(&mut self.places);
+        self.places.clone_from(&before);
+        self.places.sort();
+        let now = |at: usize| {
+            before.get(at).and_then(|place| self.places.binary_search(place).ok()).unwrap_or_default()
+        };
+        for machine in self.types.values_mut() {
+            machine.offers.iter_mut().for_each(|(place, _)| *place = now(*place));
+            machine.offers.sort_by_key(|(place, _)| *place);
+            machine.offers.shrink_to_fit();
+        }
     }
 
     /// Cores and memory of a machine of this type, before anything is taken off, where both are told.
-    pub fn size(&self, instance_type: &str) -> Option<&ResourceList> {
-        self.sizes.get(instance_type).filter(|size| size.len() == 2)
+    pub fn size(&self, instance_type: &str) -> Option<ResourceList> {
+        let machine = self.types.get(instance_type)?;
+        let size = [("cpu", machine.cores?), ("memory", machine.memory?)];
+        Some(size.map(|(key, amount)| (key.to_owned(), Quantity(amount.to_string()))).into())
     }
 
     /// Whether any offering of an instance type that is allowed, by zone and capacity type, is to be had; none where the page has
     /// no such offering.
     pub fn has(&self, instance_type: &str, allowed: impl Fn(&str, &str) -> bool) -> Option<bool> {
-        let allowed = self.of_type(instance_type).filter(|((_, zone, kind), _)| allowed(zone, kind));
+        let allowed = self.of_type(instance_type).filter(|((zone, kind), _)| allowed(zone, kind));
         allowed.filter_map(|(_, offer)| offer.available).reduce(|any, available| any || available)
     }
 
     /// All offerings of an instance type.
-    fn of_type<'m>(&'m self, instance_type: &'m str) -> impl Iterator<Item = (&'m Place, &'m Offer)> {
-        let from = (instance_type.to_owned(), String::new(), String::new());
-        self.offers.range(from..).take_while(move |((name, ..), _)| name == instance_type)
+    fn of_type(&self, instance_type: &str) -> impl Iterator<Item = (&Place, &Offer)> {
+        let offers = self.types.get(instance_type).into_iter().flat_map(|machine| &machine.offers);
+        offers.filter_map(|(place, offer)| Some((self.places.get(*place)?, offer)))
+    }
+
+    /// All offerings, each with its instance type and place.
+    fn offers(&self) -> impl Iterator<Item = (&str, &Place, &Offer)> {
+        let of_type = |name| self.of_type(name).map(move |(place, offer)| (name, place, offer));
+        self.types.keys().flat_map(move |name| of_type(&**name))
     }
 
     /// What is out of capacity, also for any zone or any capacity type where nothing of it is left.
     pub fn short(&self) -> BTreeSet<Offering> {
-        let mut left = BTreeMap::<Place, bool>::new();
-        for ((instance_type, zone, capacity_type), offer) in &self.offers {
+        let mut left = BTreeMap::<(&str, &str, &str), bool>::new();
+        for (instance_type, (zone, capacity_type), offer) in self.offers() {
             let Some(available) = offer.available else { continue };
-            for zone in [zone.as_str(), ANY] {
-                for capacity_type in [capacity_type.as_str(), ANY] {
-                    let place = (instance_type.clone(), zone.to_owned(), capacity_type.to_owned());
-                    *left.entry(place).or_default() |= available;
+            for zone in [zone, ANY] {
+                for capacity_type in [capacity_type, ANY] {
+                    *left.entry((instance_type, zone, capacity_type)).or_default() |= available;
                 }
             }
         }
         let short = left.into_iter().filter(|(_, available)| !available);
         short
             .map(|((instance_type, zone, capacity_type), _)| Offering {
-                what: What::InstanceType(instance_type),
+                what: What::InstanceType(instance_type.to_owned()),
                 machine: String::new(),
-                zone,
-                capacity_type,
+                zone: zone.to_owned(),
+                capacity_type: capacity_type.to_owned(),
                 place: String::new(),
             })
             .collect()
@@ -140,20 +195,20 @@ impl Market {
     /// Whether anything costs less by it than by this one, has a price that had none, or is larger, or of a size that was not
     /// known.
     pub fn is_better_than(&self, before: Option<&Self>) -> bool {
-        let size_before = |name: &String| before.and_then(|market| market.sizes.get(name));
-        let grew = |(name, size): (&String, &ResourceList)| {
-            size_before(name).is_none_or(|before| resources::first_short(size, before).is_some())
+        let fell = |(instance_type, place, offer): (&str, &Place, &Offer)| {
+            let mut before = before.into_iter().flat_map(|market| market.of_type(instance_type));
+            let before = before.find(|(other, _)| *other == place).and_then(|(_, offer)| offer.price);
+            offer.price.is_some_and(|now| before.is_none_or(|before| now < before))
         };
-        let price_before = |place: &Place| before.and_then(|market| market.offers.get(place)?.price);
-        let fell = |(place, offer): (&Place, &Offer)| {
-            offer.price.is_some_and(|now| price_before(place).is_none_or(|before| now < before))
+        let grew = |(name, machine): (&Box<str>, &Machine)| {
+            machine.is_larger_than(before.and_then(|market| market.types.get(name)))
         };
-        self.offers.iter().any(fell) || self.sizes.iter().any(grew)
+        self.offers().any(fell) || self.types.iter().any(grew)
     }
 
     /// Whether another page said the same of all offerings and sizes, whenever it was read.
     pub fn says_the_same_as(&self, other: &Self) -> bool {
-        self.offers == other.offers && self.sizes == other.sizes
+        self.places == other.places && self.types == other.types
     }
 
     /// The lowest and the highest price an hour of an instance type of this capacity type, in the zones that are allowed. What is
@@ -167,7 +222,7 @@ impl Market {
     ) -> Option<(Price, Price)> {
         let offers = self
             .of_type(instance_type)
-            .filter(|((_, zone, kind), _)| kind == capacity_type && allowed(zone))
+            .filter(|((zone, kind), _)| **kind == *capacity_type && allowed(zone))
             .filter(|(_, offer)| offer.price.is_some() || offer.available != Some(false))
             .map(|(_, offer)| Some((offer.available != Some(false), offer.price?)));
         let offers: Vec<(bool, Price)> = offers.collect::<Option<_>>()?;
@@ -179,8 +234,8 @@ impl Market {
 
 /// A number of cores or bytes.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is within bounds")]
-fn whole(value: f64) -> Quantity {
-    Quantity((value.round() as u64).to_string())
+fn whole(value: f64) -> u64 {
+    value.round() as u64
 }
 
 fn price(value: f64) -> Option<Price> {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds Setu with fail points and runs the scenarios on the real control plane; before them, kubectl on
-# the embedded cluster, with Setu and without, that server compared with the real one, and the short form of the
-# scenarios on Karpenter's AWS provider, which needs Python too.
+# the embedded cluster, with Setu and without, and that server compared with the real one; after them, the short form of
+# the scenarios on Karpenter's AWS provider, which needs Python too.
 # An argument selects scenarios by a part of their title.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -12,7 +12,14 @@ fi
 # What is timed is not optimized here, and shares the cores with the control plane.
 export SETU_SLOW="${SETU_SLOW:-3}"
 bash tests/e2e/setu.sh
-if [ -z "${1:-}" ]; then
-  cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test silent --test shards --test examples --test documents --test cluster --test registries --test tenant --test chart --test aws
+if [ -n "${1:-}" ]; then
+  exec cargo test -p setu-e2e --test scenarios -- "$1"
 fi
-exec cargo test -p setu-e2e --test scenarios -- "${1:-}"
+cargo test -p setu-e2e --no-run
+target/debug/setu-e2e build
+# It takes long to build, and the scenarios leave much of the processors' time.
+nice -n 19 target/debug/setu-e2e build --provider aws &
+cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test silent --test shards --test examples --test documents --test tenant --test chart
+cargo test -p setu-e2e --test scenarios
+wait $!
+cargo test -p setu-e2e --test cluster --test registries --test aws

@@ -13,7 +13,7 @@ impl Sources<'_> {
     /// The shape of a type of which nothing is known but the size that Karpenter's metrics tell.
     pub(super) fn by_metrics(&self, instance_type: &str) -> Option<Shape> {
         let market = self.market.filter(|_| !self.asks_devices)?;
-        let size = market.size(instance_type)?;
+        let size = &market.size(instance_type)?;
         Some(Shape {
             instance_type: instance_type.to_owned(),
             allocatable: resources::minus(size, &kept(size)),
@@ -29,7 +29,7 @@ impl Sources<'_> {
     /// The shape of a type of the catalogue with the size that Karpenter's metrics tell, where that is another one.
     pub(super) fn resized(&self, listed: &Arc<Shape>, catalogue: &Catalogue) -> Option<Shape> {
         let market = self.market?;
-        let size = market.size(&listed.instance_type)?;
+        let size = &market.size(&listed.instance_type)?;
         let before = catalogue.whole(&listed.instance_type);
         let differs = |key: &&str| resources::amount(size, key) != resources::amount(&before, key);
         ["cpu", "memory"].iter().find(|key| differs(key))?;

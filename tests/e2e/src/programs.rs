@@ -66,7 +66,7 @@ const fn karpenter(provider: Provider) -> Module {
 }
 
 /// Builds what is missing or out of date; blocks, and waits for another build of the same
-/// workspace. Progress goes to standard error.
+/// programs. Progress goes to standard error.
 pub fn build(layout: &Layout, provider: Provider) -> Result<()> {
     build_all(layout, MODULES.iter().chain([&karpenter(provider)]))
 }
@@ -87,8 +87,6 @@ fn build_all<'m>(layout: &Layout, modules: impl IntoIterator<Item = &'m Module>)
     for folder in [layout.bin(), layout.upstream()] {
         fs::create_dir_all(&folder).with_context(|| format!("creating {}", folder.display()))?;
     }
-    let lock = File::create(layout.bin().join(".lock")).context("creating the build lock")?;
-    lock.lock().context("waiting for another build")?;
     for module in modules {
         build_module(layout, module).with_context(|| format!("building programs/{}", module.name))?;
     }
@@ -115,6 +113,9 @@ pub fn kubectl(layout: &Layout) -> Result<PathBuf> {
 }
 
 fn build_module(layout: &Layout, module: &Module) -> Result<()> {
+    let lock = File::create(layout.bin().join(format!(".{}.lock", module.name)))
+        .context("creating the build lock")?;
+    lock.lock().context("waiting for another build")?;
     let folder = layout.module(module.name);
     let fingerprint = fingerprint(&folder, module)?;
     let stamp = layout.bin().join(format!("{}.sha256", module.name));

@@ -24,10 +24,9 @@ pub async fn few_calls(stage: &Stage, machines: usize, instance_type: &'static s
     play.steps(json!([{"until": {"job": "train", "admitted": true, "claims": machines}}])).await?;
     let attempts = told(&play, machines, reserved)?;
     let [attempt] = &attempts[..] else { bail!("there were {} attempts", attempts.len()) };
-    ensure!(attempt.templates.len() == 1, "{} launch templates, not 1", attempt.templates.len());
     attempt.is_cheap(&play)?;
     let took = attempt.launched().context("nothing was launched")?.saturating_duration_since(reserved);
-    ensure!(took <= play.limit(LAUNCHED), "all launched only after {took:?}");
+    play.within(took, LAUNCHED, "launching all");
     are_alike(&play).await?;
     play.audit(machines).await?;
     play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
@@ -53,7 +52,7 @@ pub async fn measured(stage: &Stage, machines: usize, instance_type: &'static st
     println!("admitted {:?} after the reservation", reserved.elapsed());
     let attempts = told(&play, machines, reserved)?;
     let [attempt] = &attempts[..] else { bail!("there were {} attempts", attempts.len()) };
-    ensure!(attempt.templates.len() == 1, "{} launch templates, not 1", attempt.templates.len());
+    attempt.has_one_template()?;
     play.end().await
 }
 

@@ -12,7 +12,10 @@ use serde_json::{Value, json};
 use setu_e2e::aws::{Call, Cloud, Instance, Machines};
 use setu_e2e::{Program, Stack};
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::fmt;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long the cloud may take to have what Karpenter wants. Instances that nobody owns are collected once they are half
@@ -64,7 +67,21 @@ const POLICY: [&str; 30] = [
 pub struct Stage {
     pub stack: Arc<Stack>,
     pub shared: Shared,
+    /// How often the scenario of now was played before.
+    pub played: AtomicUsize,
 }
+
+/// All of a scenario came true, but some of it took longer than is asserted.
+#[derive(Debug)]
+pub struct TooSlow(String);
+
+impl fmt::Display for TooSlow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "all came true, but {}", self.0)
+    }
+}
+
+impl std::error::Error for TooSlow {}
 
 impl Stage {
     /// A Karpenter that remembers nothing of what was sold out before.
@@ -82,6 +99,8 @@ pub struct Play<'a> {
     /// How many calls there were before it.
     since: usize,
     slowness: f64,
+    /// What took too long.
+    late: Mutex<Vec<String>>,
 }
 
 /// How many times longer work may take than it is asserted to: `SETU_SLOW` where Setu is not optimized and shares its cores,
@@ -121,6 +140,10 @@ impl<'a> Play<'a> {
         kill_after: Option<&str>,
     ) -> Result<Self> {
         let (cloud, slowness) = (stage.stack.cloud()?, slowness());
+        let id = match stage.played.load(Relaxed) {
+            0 => id.to_owned(),
+            before => format!("{id}-{before}"),
+        };
         // A scenario that failed may have left it dead.
         if !stage.stack.processes().await.iter().any(|(program, _)| *program == Program::Karpenter) {
             stage.stack.start_program(Program::Karpenter).await?;
@@ -130,7 +153,7 @@ impl<'a> Play<'a> {
         cloud.machines(Machines::default());
         let scenario: Scenario =
             serde_json::from_value(json!({"title": id, "policy": policy, "gpus": GPUS}))?;
-        let run = Run { title: id.to_owned(), id: id.to_owned(), scenario };
+        let run = Run { title: id.clone(), id, scenario };
         let mut real = Real::new(&stage.stack, &stage.shared, &run)?;
         real.aws_type = Some(instance_type);
         let mut world = World::new(real, &run).await?;
@@ -139,14 +162,29 @@ impl<'a> Play<'a> {
         world.theatre.setu.environment.extend(end);
         world.theatre.start_setu(None)?;
         world.theatre.setu.environment.clear();
-        let play = Self { world, cloud, instance_type, since: cloud.calls().len(), slowness };
+        let play = Self {
+            world,
+            cloud,
+            instance_type,
+            since: cloud.calls().len(),
+            slowness,
+            late: Mutex::default(),
+        };
         play.until_ready().await?;
         Ok(play)
     }
 
-    /// A time as it is asserted.
-    pub fn limit(&self, time: Duration) -> Duration {
-        time.mul_f64(self.slowness)
+    /// Holds what took so long to a time, or as many times longer as the machine is slow. The scenario goes on, and fails in the
+    /// end.
+    pub fn within(&self, took: Duration, limit: Duration, what: &str) {
+        if took > limit.mul_f64(self.slowness) {
+            self.is_late(format!("{what} took {took:?}"));
+        }
+    }
+
+    /// Notes what shows that something took too long.
+    pub fn is_late(&self, what: String) {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 
     /// Waits until Karpenter takes the NodePool for ready.
@@ -274,13 +312,15 @@ impl<'a> Play<'a> {
         Ok(self.world.claims().await?.into_iter().map(of).collect())
     }
 
-    /// Ends everything, after which the cloud has nothing of it.
+    /// Ends everything, after which the cloud has nothing of it. An error of kind [`TooSlow`] where all but times came true.
     pub async fn end(mut self) -> Result<()> {
         scenario::nothing_is_left(&mut self.world).await?;
         scenario::paths_are_lawful(&self.world)?;
         rights_suffice(self.cloud)?;
         self.audit(0).await?;
-        nodes_are_given_up(&self.world, self.cloud, self.since).await
+        nodes_are_given_up(&self.world, self.cloud, self.since).await?;
+        let late = self.late.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if late.is_empty() { Ok(()) } else { Err(TooSlow(late.join("; ")).into()) }
     }
 }
 

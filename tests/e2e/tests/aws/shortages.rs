@@ -112,7 +112,7 @@ fn two_cheap_attempts(play: &Play<'_>, machines: usize, reserved: Instant) -> Re
     ensure!(attempts.len() == 2, "there were {} attempts", attempts.len());
     attempts.iter().try_for_each(|attempt| attempt.is_cheap(play))?;
     let took = attempts.last().context("an attempt is there")?.took()?;
-    ensure!(took <= play.limit(LAUNCHED), "the second attempt took {took:?} to launch all");
+    play.within(took, LAUNCHED, "launching all in the second attempt");
     Ok(())
 }
 
