@@ -230,19 +230,21 @@ fn what_may_come_uses_up_no_retry_and_rejects_no_gang() {
     let mut policy = Policy { on_exhausted: OnExhausted::Reject, ..Policy::default() };
     policy.yielding.limit = 1;
     let rules = Rules::new(&policy, start(), 0.0);
-    for (reason, end, left) in [
-        (ObstacleReason::NodePoolMissing, StateName::Yielded, 0),
-        (ObstacleReason::TooManyNodes, StateName::Rejected, 1),
-    ] {
+    let refused = |journal: &Journal, reason| {
         let failure = Failure::of_obstacle(&Obstacle::new(reason, "no plan"));
-        let mut journal = new_journal();
-        journal.memory.tries = policy.in_check.limit;
-        journal.memory.yields = 1;
-        let refused = decide(&journal, &Event::Refused(failure), &rules).journal;
-        assert_eq!(refused.state.name(), end);
-        let validating = Journal { state: State::Validating, ..refused };
-        let way = Way::default();
-        let planned = Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, way };
-        assert_eq!(decide(&validating, &planned, &rules).journal.memory.yields, left, "{reason}");
-    }
+        let journal = Journal { state: State::Validating, ..journal.clone() };
+        decide(&journal, &Event::Refused(failure), &rules).journal
+    };
+    let told = |journal: &Journal| (journal.state.name(), journal.memory.yields, journal.memory.waits);
+    let (missing, too_many) = (ObstacleReason::NodePoolMissing, ObstacleReason::TooManyNodes);
+    let twice = refused(&refused(&new_journal(), missing), missing);
+    assert_eq!(told(&twice), (StateName::Yielded, 0, 2));
+    let once = refused(&twice, too_many);
+    assert_eq!(told(&once), (StateName::Yielded, 1, 2));
+    assert_eq!(told(&refused(&once, missing)), (StateName::Yielded, 1, 3));
+    assert_eq!(told(&refused(&once, too_many)), (StateName::Rejected, 1, 2));
+    let way = Way::default();
+    let planned = Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, way };
+    let validating = Journal { state: State::Validating, ..once };
+    assert_eq!(told(&decide(&validating, &planned, &rules).journal), (StateName::Provisioning, 1, 0));
 }

@@ -9,7 +9,7 @@ mod world;
 
 use page::{Served, offer, priced};
 use serde_json::{Value, json};
-use setu::app::market::follow;
+use setu::app::market::Follower;
 use setu::clock::Clock;
 use setu::cluster::page::Page;
 use setu::names;
@@ -49,7 +49,12 @@ async fn what_the_page_said_counts_on_while_it_cannot_be_read_and_until_it_says_
     let served = Served::default();
     let page = Page::at(&served.start()).unwrap();
     let stop = CancellationToken::new();
-    let following = tokio::spawn(follow(page, Arc::clone(&setu.context), stop.clone()));
+    let mut follower = Follower::new(page, Arc::clone(&setu.context));
+    let until = stop.clone();
+    let following = tokio::spawn(async move {
+        follower.read().await;
+        follower.follow(until).await;
+    });
     let short = || !setu.context.capacity().shortages.is_empty();
     for (read, available, expected) in
         [(1, None, false), (2, Some(0), true), (3, None, true), (4, Some(1), false)]

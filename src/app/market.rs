@@ -10,6 +10,7 @@ use crate::telemetry::metrics;
 use jiff::Timestamp;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// As often as Karpenter sets these metrics anew.
@@ -21,23 +22,42 @@ pub async fn read(page: &Page, now: Timestamp) -> Result<Market, String> {
     Market::read(&text, now).map_err(|e| e.to_string())
 }
 
-/// Reads the page until the process ends.
-pub async fn follow(page: Page, context: Arc<Context>, stop: CancellationToken) {
-    let mut readable = None;
-    let mut ticks = tokio::time::interval(PERIOD);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-        let market = read(&page, context.now()).await;
+/// Reads the page for a controller.
+pub struct Follower {
+    page: Page,
+    context: Arc<Context>,
+    /// Whether the page could be read last.
+    readable: Option<bool>,
+}
+
+impl Follower {
+    /// Nothing is read yet.
+    pub fn new(page: Page, context: Arc<Context>) -> Self {
+        Self { page, context, readable: None }
+    }
+
+    /// Reads the page each minute until the process ends.
+    pub async fn follow(mut self, stop: CancellationToken) {
+        let mut ticks = tokio::time::interval_at(Instant::now() + PERIOD, PERIOD);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            self.read().await;
+        }
+    }
+
+    /// Reads the page once.
+    pub async fn read(&mut self) {
+        let market = read(&self.page, self.context.now()).await;
         metrics::karpenter_page(market.is_ok());
         match market {
             Ok(market) => {
-                if readable.replace(true) != Some(true) {
+                if self.readable.replace(true) != Some(true) {
                     tracing::info!("Karpenter's metrics are read");
                 }
-                context.take_market(market);
+                self.context.take_market(market);
             }
             Err(error) => {
-                if readable.replace(false) != Some(false) {
+                if self.readable.replace(false) != Some(false) {
                     tracing::warn!(
                         error,
                         "cannot read Karpenter's metrics; prices and availability come from elsewhere"

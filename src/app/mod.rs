@@ -115,7 +115,10 @@ pub async fn run(config: Config) -> Result<(), AppError> {
         tokio::spawn(reload::follow(watched, Arc::clone(&context), stop.clone()));
     }
     if let Some(page) = config.karpenter_metrics {
-        tokio::spawn(market::follow(page, Arc::clone(&context), stop.clone()));
+        let mut follower = market::Follower::new(page, Arc::clone(&context));
+        // Gangs that another replica began are planned again as soon as this one leads, and are to come out alike.
+        follower.read().await;
+        tokio::spawn(follower.follow(stop.clone()));
     }
     tokio::spawn(gauges(context, handle));
     tracing::info!(controller_name = config.controller_name, version = env!("CARGO_PKG_VERSION"), "started");

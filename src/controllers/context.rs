@@ -258,6 +258,10 @@ impl Context {
             let Some(since) = known.queued_since else { continue };
             waiting.entry(known.local_queue.clone()).or_default().push((since, object.name.clone()));
         }
+        if waiting.is_empty() {
+            return Vec::new();
+        }
+        let holders = self.holders();
         let of_queue = |(local_queue, workloads): (String, Vec<(Timestamp, String)>)| {
             let (namespace, name) = local_queue.split_once('/')?;
             let found = self.stores.local_queues.store.get(&ObjectRef::new(name).within(namespace))?;
@@ -265,20 +269,28 @@ impl Context {
             let behind = self.stores.queues.get(&ObjectRef::new(cluster_queue))?;
             let strategy = behind.spec.admission_checks_strategy.as_ref()?;
             let is_ours = strategy.admission_checks.iter().any(|rule| self.is_ours(&rule.name));
-            is_ours.then(|| Queued::new(&local_queue, cluster_queue, workloads, self.holders(cluster_queue)))
+            is_ours.then(|| {
+                Queued::new(
+                    &local_queue,
+                    cluster_queue,
+                    workloads,
+                    Holder::largest_first(holders.get(cluster_queue.as_str()).cloned().unwrap_or_default()),
+                )
+            })
         };
         waiting.into_iter().filter_map(of_queue).collect()
     }
 
-    /// Workloads that hold quota of a ClusterQueue.
-    fn holders(&self, cluster_queue: &str) -> Vec<Holder> {
-        let holds =
-            |known: &WorkloadGlance| known.holds.as_ref().is_some_and(|(queue, _)| **queue == *cluster_queue);
-        let with_pods = |object: ObjectRef<Workload>| {
-            let pods = self.stores.workloads.glimpse(&object)?.holds.as_ref()?.1;
-            Some((format!("{}/{}", object.namespace.unwrap_or_default(), object.name), pods))
-        };
-        Holder::largest_first(self.stores.workloads.those(holds).into_iter().filter_map(with_pods))
+    /// Workloads that hold quota, by ClusterQueue.
+    fn holders(&self) -> BTreeMap<Box<str>, Vec<(String, u32)>> {
+        let mut all: BTreeMap<Box<str>, Vec<(String, u32)>> = BTreeMap::new();
+        for object in self.stores.workloads.those(|known| known.holds.is_some()) {
+            let Some(known) = self.stores.workloads.glimpse(&object) else { continue };
+            let Some((queue, pods)) = &known.holds else { continue };
+            let name = format!("{}/{}", object.namespace.unwrap_or_default(), object.name);
+            all.entry(queue.clone()).or_default().push((name, *pods));
+        }
+        all
     }
 
     /// Whether a check is answered by this controller.

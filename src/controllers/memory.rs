@@ -21,6 +21,8 @@ use tokio::time::Instant;
 
 /// How long what is known of a vanished claim is kept.
 const OBITUARY_LIFE: Duration = Duration::from_mins(30);
+/// A delete that was not tried again for so long says nothing of the next one.
+const RETRIED: Duration = Duration::from_mins(5);
 /// How often it is looked for what was kept for longer.
 const WEEDING: Duration = Duration::from_mins(1);
 
@@ -141,14 +143,23 @@ struct Record {
     place: Option<Place>,
     /// UID under which we have deleted it.
     deleted: Option<String>,
-    /// UID under which it could not be deleted, and since when, on a clock that nobody can set.
-    undeletable: Option<(String, Instant)>,
+    /// Under which UID it could not be deleted.
+    undeletable: Option<Undeletable>,
     /// When an error of its launch was first seen; absent while there is none.
     launch_error: Option<Timestamp>,
     /// When it was last seen, alive or dying.
     seen: Option<Timestamp>,
     /// When something was last noted of it, on that clock.
     touched: Option<Instant>,
+}
+
+/// A claim that the API server did not delete, on a clock that nobody can set.
+#[derive(Clone, Debug)]
+struct Undeletable {
+    uid: String,
+    since: Instant,
+    /// When that was tried last.
+    last: Instant,
 }
 
 impl Record {
@@ -220,24 +231,25 @@ impl Necrology {
         self.with(claim, |record| (record.deleted, record.undeletable) = (Some(uid.to_owned()), None));
     }
 
-    /// Notes that these claims could not be deleted now, but for those that were.
+    /// Notes that the API server did not delete these claims now, but for those that it did.
     pub fn could_not_delete(&self, claims: &[(String, String)]) {
-        let now = Instant::now();
+        let last = Instant::now();
         for (claim, uid) in claims {
             self.with(claim, |record| {
-                let before = record.undeletable.take().filter(|(of, _)| of == uid);
+                let goes_on =
+                    |before: &Undeletable| before.uid == *uid && last.duration_since(before.last) < RETRIED;
+                let since = record.undeletable.take().filter(goes_on).map_or(last, |before| before.since);
                 let is_left = record.deleted.as_ref() != Some(uid);
-                record.undeletable = before.or(Some((uid.clone(), now))).filter(|_| is_left);
+                record.undeletable = is_left.then(|| Undeletable { uid: uid.clone(), since, last });
             });
         }
     }
 
     /// UIDs of the claims that could not be deleted, and since when by a clock that shows `now`.
     pub fn undeletable(&self, now: Timestamp) -> BTreeMap<String, Timestamp> {
-        let since = |at: &Instant| now.checked_sub(at.elapsed()).unwrap_or(now);
         let book = lock(&self.0);
         let all = book.records.values().filter_map(|record| record.undeletable.as_ref());
-        all.map(|(uid, at)| (uid.clone(), since(at))).collect()
+        all.map(|one| (one.uid.clone(), now.checked_sub(one.since.elapsed()).unwrap_or(now))).collect()
     }
 
     /// Whether we have deleted this very claim.

@@ -126,10 +126,7 @@ impl Turn {
     /// Starts a new attempt under a number that was never used.
     pub(super) fn begin_attempt(&mut self, slots: u32, plan: &str, pinning: Pinning, way: Way) {
         self.memory.attempt = self.memory.attempt.saturating_add(1);
-        if self.memory.last_failure.as_ref().is_some_and(Failure::may_pass) {
-            // What was missing has come. The wait for it was no retry.
-            self.memory.yields = 0;
-        }
+        self.memory.waits = 0;
         self.memory.fit = Fit::Same;
         (self.memory.generation, self.memory.mending) = (0, false);
         self.memory.slots = slots;
@@ -328,13 +325,14 @@ impl Turn {
     }
 
     /// Where a gang goes that is refused. It does not wait before it is looked into again: the wait would hold the
-    /// quota of the next reservation. What may come rejects nothing for good.
+    /// quota of the next reservation. What may come rejects nothing for good, and the wait for it is no retry.
     pub(super) fn refuse(&mut self, failure: &Failure) -> State {
-        let then = match self.give_up() {
-            Then::Rejected if failure.may_pass() => Then::Yielded,
-            then => then,
-        };
-        let state = then.state(self);
+        if failure.may_pass() && self.rules.eviction == Eviction::Harmless {
+            self.memory.waits = self.memory.waits.saturating_add(1);
+            self.memory.not_before = None;
+            return State::Yielded;
+        }
+        let state = self.give_up().state(self);
         if state == State::Yielded {
             self.memory.not_before = None;
         }

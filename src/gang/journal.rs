@@ -101,6 +101,9 @@ pub struct Memory {
     /// Times the quota was given back.
     #[serde(default)]
     pub yields: u32,
+    /// Times the quota was given back, since the last attempt, for something that may come.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub waits: u32,
     /// After giving quota back: when the next attempt may start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_before: Option<Timestamp>,

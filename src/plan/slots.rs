@@ -43,7 +43,7 @@ pub fn plan(
     notes.extend(lifetime::notes(request.workload, demand, drafts, older));
     let pinning = pinning(cluster, request, drafts, &mut notes);
     let mut families = families(cluster, request, demand, drafts);
-    notes.extend(families.iter().filter_map(|family| fit::note(request, family, demand)));
+    notes.extend(families.iter().filter_map(|family| fit::note(request, family)));
     let Made { mut slots, facts, notes: more } = Made::of(cluster, request, &mut families, pinning)?;
     notes.extend(more);
     let place_keys: Arc<[String]> = offering::place_keys(request.policy).into();
@@ -114,13 +114,15 @@ fn families<'a>(
     drafts: &'a [Draft],
 ) -> Vec<Family<'a>> {
     let mut families: Vec<Family<'a>> = Vec::new();
-    for (wanted, draft) in demand.iter().zip(drafts) {
+    let each = || demand.iter().zip(drafts);
+    for (wanted, draft) in each() {
         if let Some(family) = families.iter_mut().find(|f| f.fills && f.draft.is_like(draft)) {
             family.sets.push(wanted);
             continue;
         }
         let known = of_draft(cluster, request, draft, demand.iter().any(PodSetDemand::asks_devices));
-        let fills = fit::fills(request.policy, draft, &known, demand);
+        let alike = each().filter(|(_, other)| other.is_like(draft)).map(|(set, _)| set);
+        let fills = fit::fills(request.policy, draft, &known, alike);
         families.push(Family { draft, sets: vec![wanted], known, fills, ceilings: Vec::new() });
     }
     families
@@ -180,14 +182,13 @@ impl Site<'_> {
         let mut batches = self.batches();
         notes.extend(self.by_disk());
         let kinds: Vec<Kind> = shapes.iter().map(|shape| self.kind(shape)).collect();
-        let kinds = self.small(&kinds);
         let usable = self.usable(&kinds);
         let affordable = self.affordable(&usable);
         let affordable = affordable.as_deref().unwrap_or(&usable);
         let with_choice = self.with_choice(affordable);
         let mut alone = Vec::new();
         let (filled, kinds) = loop {
-            let spread = |into: &[Kind]| apart::spread(&batches, into);
+            let spread = |into: &[Kind]| self.spread(&batches, into);
             let of_usable = spread(&with_choice).or_else(|_| spread(affordable)).or_else(|_| spread(&usable));
             let of_usable = of_usable.map(|filled| (filled, &usable));
             match of_usable.or_else(|_| spread(&kinds).map(|filled| (filled, &kinds))) {
@@ -213,6 +214,20 @@ impl Site<'_> {
             slots.extend(self.alike((shares, pods), &[], None, notes)?);
         }
         Ok(slots)
+    }
+
+    /// Packs all pods, those that nodes below the ceilings hold into such.
+    fn spread(&self, batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
+        if self.family.ceilings.is_empty() {
+            return apart::spread(batches, kinds);
+        }
+        let small = self.small(kinds);
+        let goes_there = |batch: &Batch| {
+            small.iter().any(|kind| resources::first_short(&batch.needs, &kind.room).is_none())
+        };
+        let mut filled = apart::spread(&apart::these(batches, |batch| !goes_there(batch)), kinds)?;
+        filled.extend(apart::spread(&apart::these(batches, goes_there), &small)?);
+        Ok(filled)
     }
 
     /// The shapes that slots were packed into.
@@ -340,6 +355,7 @@ impl Site<'_> {
             }
         }
         let types = self.possible(types, count, &requests, notes);
+        notes.extend(self.not_sold(&types));
         let types = self.cheapest(types, &requests, notes)?;
         let template = Arc::new(self.family.draft.claim(requests, self.taints.clone(), &types)?);
         let most = Arc::new(self.most(&template.spec.resources.requests, &types));

@@ -17,9 +17,11 @@ if [ -n "${1:-}" ]; then
 fi
 cargo test -p setu-e2e --no-run
 target/debug/setu-e2e build
+cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test silent --test shards --test examples --test documents --test tenant --test chart
 # It takes long to build, and the scenarios leave much of the processors' time.
 nice -n 19 target/debug/setu-e2e build --provider aws &
-cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test silent --test shards --test examples --test documents --test tenant --test chart
+aws=$!
+trap 'kill "$aws" 2>/dev/null || true' EXIT
 cargo test -p setu-e2e --test scenarios
-wait $!
+wait "$aws"
 cargo test -p setu-e2e --test cluster --test registries --test aws

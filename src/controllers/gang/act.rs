@@ -167,7 +167,9 @@ impl Gang<'_> {
         let (now, may) = (self.context.now(), error.is_none());
         let mut since = BTreeMap::new();
         if let Some(error) = error {
-            self.context.necrology.could_not_delete(&targets);
+            if error.code().is_some() {
+                self.context.necrology.could_not_delete(&targets);
+            }
             since = self.context.necrology.undeletable(now);
             let is_left = |(_, uid): &(String, String)| since.get(uid).is_some_and(|at| !is_stuck(*at, now));
             // What the API server cannot do now it may do soon, but not for ever.

@@ -328,7 +328,9 @@ impl<'a> Gang<'a> {
             }
             if stepped {
                 if let (Event::Refused(_), Some(causes)) = (&event, self.causes) {
-                    let again = now + rules.yielding.wait(self.journal.memory.yields).signed();
+                    let memory = &self.journal.memory;
+                    let times = memory.yields.saturating_add(memory.waits);
+                    let again = now + rules.yielding.wait(times).signed();
                     let until = self.plan.as_ref().map_or(again, |plan| plan.refused_until(again));
                     pages.refused.refuse(&self.id, workload, causes, (now, until));
                 }

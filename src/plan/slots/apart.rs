@@ -17,14 +17,16 @@ pub fn spread(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> 
         !resources::has_accelerator(&batch.needs)
             && plain.iter().any(|kind| resources::first_short(&batch.needs, &kind.room).is_none())
     };
-    let these = |plain: bool| -> Vec<Batch> {
-        let pods = |batch: &Batch| if goes_there(batch) == plain { batch.pods } else { 0 };
-        batches.iter().map(|batch| Batch { pods: pods(batch), ..batch.clone() }).collect()
-    };
-    let mut filled = pack(&these(false), kinds)?;
-    let more = pack(&these(true), &plain)?;
+    let mut filled = pack(&these(batches, |batch| !goes_there(batch)), kinds)?;
+    let more = pack(&these(batches, goes_there), &plain)?;
     filled.extend(more.into_iter().filter_map(|node| Some(Filled { kind: *places.get(node.kind)?, ..node })));
     Ok(filled)
+}
+
+/// The same batches, without pods of those that are not meant.
+pub fn these(batches: &[Batch], is_meant: impl Fn(&Batch) -> bool) -> Vec<Batch> {
+    let pods = |batch: &Batch| if is_meant(batch) { batch.pods } else { 0 };
+    batches.iter().map(|batch| Batch { pods: pods(batch), ..batch.clone() }).collect()
 }
 
 /// Of the types that hold this, those without accelerators if it takes none and there are such, by name.

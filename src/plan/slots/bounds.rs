@@ -21,8 +21,17 @@ use std::sync::Arc;
 pub(super) struct Passed {
     /// What it is called.
     pub bound: String,
-    /// Index of the site whose nodes count with most, and what smaller ones would be.
-    pub smaller: Option<(usize, Ceiling)>,
+    /// What may be smaller, the largest first.
+    pub smaller: Vec<Large>,
+}
+
+/// Nodes that pods share and that count with something for a bound.
+pub(super) struct Large {
+    /// Index of their site.
+    pub place: usize,
+    pub of: Measure,
+    /// What the smallest of them counts with.
+    pub counts: i128,
 }
 
 /// What a node counts with for a bound.
@@ -232,16 +241,27 @@ impl Bound {
             .fold(0, i128::saturating_add)
     }
 
-    /// The site whose pods are to share smaller nodes, and how small these are to be: smaller than the smallest node of now,
-    /// and at least a quarter cheaper, so that few packings are tried.
-    fn smaller(&self, groups: &[Group<'_>]) -> Option<(usize, Ceiling)> {
-        let least = |(counts, group): (&Vec<i128>, &Group<'_>)| {
-            let least = counts.iter().min().copied().filter(|least| *least > 0)?;
-            (group.site.family.fills && !group.types.is_empty()).then_some((least, group.place))
+    /// The nodes that pods share and that may be smaller, the largest first; none where all pods together ask for more than the
+    /// bound.
+    fn smaller(&self, groups: &[Group<'_>]) -> Vec<Large> {
+        if let Measure::Resource(key) = &self.of {
+            let asked = |(counts, group): (&Vec<i128>, &Group<'_>)| {
+                let counts = counts.iter().any(|count| *count > 0);
+                let requests = &group.slot.template.spec.resources.requests;
+                if counts { amount(requests, key).nanos().saturating_mul(group.nodes) } else { 0 }
+            };
+            if self.counts.iter().zip(groups).map(asked).fold(0, i128::saturating_add) > self.most {
+                return Vec::new();
+            }
+        }
+        let large = |(counts, group): (&Vec<i128>, &Group<'_>)| {
+            let counts = counts.iter().min().copied().filter(|least| *least > 0)?;
+            let may_share = group.site.family.fills && !group.types.is_empty();
+            may_share.then(|| Large { place: group.place, of: self.of.clone(), counts })
         };
-        let (most, place) = self.counts.iter().zip(groups).filter_map(least).max()?;
-        let below = if self.of == Measure::Price { most.saturating_mul(3) / 4 } else { most };
-        Some((place, Ceiling { of: self.of.clone(), below }))
+        let mut all: Vec<Large> = self.counts.iter().zip(groups).filter_map(large).collect();
+        all.sort_by_key(|large| std::cmp::Reverse(large.counts));
+        all
     }
 
     /// Leaves out the types that count with most where that saves most. Returns whether there are such.

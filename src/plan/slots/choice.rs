@@ -158,8 +158,19 @@ impl Site<'_> {
             let until = self.cluster.market.map(|market| market.seen + REMEMBERED);
             return Obstacle { until, ..Obstacle::new(ObstacleReason::CapacityShort, message) };
         }
+        let absent: Vec<&str> =
+            self.absent().filter(holds).map(|shape| shape.instance_type.as_str()).collect();
+        let (but, remedy) = if absent.is_empty() {
+            (String::new(), "request less per pod")
+        } else {
+            let absent = few(absent.into_iter());
+            (
+                format!(" without {absent}, which Karpenter's metrics do not have where the nodes may be"),
+                "allow more zones",
+            )
+        };
         let message = format!(
-            "{asks}, and the types that hold the pods have {}; lower minValues or request less per pod",
+            "{asks}, and the types that hold the pods have {}{but}; lower minValues or {remedy}",
             found.len(),
         );
         Obstacle::new(ObstacleReason::RequirementsClash, message)

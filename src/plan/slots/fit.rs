@@ -162,19 +162,28 @@ fn otherwise_written<'k>(key: &str, asked: &Values, known: &'k Known) -> Option<
 
 /// Whether pods share nodes of this draft: by the policy, or by itself where every type is known. Nodes of kwok cost nothing:
 /// of them only stated shapes count.
-pub(super) fn fills(policy: &Policy, draft: &Draft, known: &Known, demand: &[PodSetDemand<'_>]) -> bool {
+pub(super) fn fills<'s>(
+    policy: &Policy,
+    draft: &Draft,
+    known: &Known,
+    sets: impl Iterator<Item = &'s PodSetDemand<'s>>,
+) -> bool {
     match policy.packing {
         PackingMode::PerPod => false,
         PackingMode::Fill => true,
         PackingMode::Auto => {
             let stated = !draft.node_class().is_kwok() || !policy.shapes.is_empty();
-            why_not(policy, draft, demand).is_none() && stated && !known.others
+            why_not(policy, draft, sets).is_none() && stated && !known.others
         }
     }
 }
 
 /// What keeps pods from sharing nodes where the policy does not say that they do.
-fn why_not(policy: &Policy, draft: &Draft, demand: &[PodSetDemand<'_>]) -> Option<&'static str> {
+fn why_not<'s>(
+    policy: &Policy,
+    draft: &Draft,
+    mut sets: impl Iterator<Item = &'s PodSetDemand<'s>>,
+) -> Option<&'static str> {
     if policy.mixed_tiers {
         return Some("mixedTiers lets a node come from another tier, which may hold other pods");
     }
@@ -183,7 +192,7 @@ fn why_not(policy: &Policy, draft: &Draft, demand: &[PodSetDemand<'_>]) -> Optio
             "readiness.allocatable is not Exact, so that a node that is too small would count as ready",
         );
     }
-    let asks_gpus = || demand.iter().any(|set| set.each.get(GPU).is_some_and(resources::is_positive));
+    let mut asks_gpus = || sets.any(|set| set.each.get(GPU).is_some_and(resources::is_positive));
     (draft.node_class_group() == ONE_GPU_EACH && asks_gpus())
         .then_some("Karpenter's provider for Google Cloud counts one GPU for each machine")
 }
@@ -202,13 +211,9 @@ pub(super) fn shared(request: &Request<'_>, family: &Family<'_>, made: &[Slot]) 
 }
 
 /// Why each pod gets a node of its own, where the policy leaves it open.
-pub(super) fn note(
-    request: &Request<'_>,
-    family: &Family<'_>,
-    demand: &[PodSetDemand<'_>],
-) -> Option<String> {
+pub(super) fn note(request: &Request<'_>, family: &Family<'_>) -> Option<String> {
     let pool = &family.draft.node_pool;
-    (is_open(request, family) && !family.fills).then(|| match why_not(request.policy, family.draft, demand) {
+    (is_open(request, family) && !family.fills).then(|| match why_not(request.policy, family.draft, family.sets.iter().copied()) {
         Some(why) => format!("each pod gets a node of its own: {why}"),
         None => format!(
             "each pod gets a node of its own, as not every instance type of NodePool {pool} is known: packing.mode Fill would \

@@ -1,6 +1,6 @@
 //! The nodes of all families of a gang, which are within a budget together where any packing is.
 
-use super::bounds::{self, Passed};
+use super::bounds::{self, Ceiling, Measure, Passed};
 use super::{Family, Site, daemons, fit};
 use crate::api::parameters::{Gate, PackingMode, Pinning};
 use crate::plan::cost::Cost;
@@ -22,6 +22,20 @@ pub(super) struct Made {
     pub notes: Vec<String>,
 }
 
+/// Most packings that are tried for a gang that is over a bound.
+const PACKINGS: usize = 16;
+
+/// How the pods of a gang are packed, and what each family came to last.
+struct Packer<'p> {
+    cluster: &'p Cluster<'p>,
+    request: &'p Request<'p>,
+    pinning: Pinning,
+    /// Slots and notes of each family, until something of it changes.
+    last: Vec<Option<(Vec<Slot>, Vec<String>)>>,
+    /// Packings that may still be tried.
+    left: usize,
+}
+
 impl Made {
     /// Nodes for all pods. Where the nodes that pods share are over a bound together, smaller ones are tried; where the policy
     /// leaves packing open, a node for each pod at last. Where nothing is within the bounds it is as if there were none.
@@ -34,36 +48,23 @@ impl Made {
         families: &mut [Family<'_>],
         pinning: Pinning,
     ) -> Result<Self, Obstacle> {
-        let (shared, passed) = Self::packed(cluster, request, families, pinning)?;
+        let last = families.iter().map(|_| None).collect();
+        let mut packer = Packer { cluster, request, pinning, last, left: PACKINGS };
+        let (shared, passed) = packer.pack(families)?;
         let Some(passed) = passed.filter(|_| families.iter().any(|family| family.fills)) else {
             return Ok(shared);
         };
         let takes = shared.words(cluster, request);
         let why = format!("where they share the largest they take {takes}, which is over {}", passed.bound);
-        let again = |families: &[Family<'_>]| {
-            let (made, passed) = Self::packed(cluster, request, families, pinning).ok()?;
-            (!made.are_too_many(cluster, request, families)).then_some((made, passed))
-        };
-        let mut next = passed.smaller;
-        while let Some((place, ceiling)) = next.take() {
-            let Some(family) = families.get_mut(place) else { break };
-            family.ceilings.push(ceiling);
-            match again(families) {
-                Some((made, None)) => return Ok(made.because(&why, cluster, request)),
-                Some((_, Some(passed))) => next = passed.smaller,
-                None => {}
+        let mut found = packer.smaller(families, passed);
+        if found.is_none() && request.policy.packing == PackingMode::Auto {
+            for family in families.iter_mut() {
+                family.fills = false;
             }
+            packer.last.fill_with(|| None);
+            found = packer.within(families).and_then(|(made, passed)| passed.is_none().then_some(made));
         }
-        if request.policy.packing != PackingMode::Auto {
-            return Ok(shared);
-        }
-        for family in families.iter_mut() {
-            family.fills = false;
-        }
-        match again(families) {
-            Some((each, None)) => Ok(each.because(&why, cluster, request)),
-            _ => Ok(shared),
-        }
+        Ok(found.map_or(shared, |made| made.because(&why, cluster, request)))
     }
 
     /// The same with the reason why its nodes are not as large as they could be.
@@ -73,36 +74,6 @@ impl Made {
         let cost = self.cost(cluster, request).clause();
         self.notes.push(format!("{have}{cost}: {why}"));
         self
-    }
-
-    /// The nodes of all families, and a bound that they are over together, if there is one.
-    fn packed(
-        cluster: &Cluster<'_>,
-        request: &Request<'_>,
-        families: &[Family<'_>],
-        pinning: Pinning,
-    ) -> Result<(Self, Option<Passed>), Obstacle> {
-        let mut sites = Vec::new();
-        for family in families {
-            let taints = family.draft.taints(request.gang, pinning);
-            // Where pods share nodes a DaemonSet that may come takes the room of one; a node for each has room to spare,
-            // or shows that it has not.
-            let daemons = daemons::overhead(family.draft, &taints, cluster, family.fills)?;
-            sites.push(Site { cluster, request, family, taints, daemons, tells_offers: OnceCell::new() });
-        }
-        let mut made = Self::default();
-        let mut all: Vec<Vec<Slot>> = Vec::new();
-        for site in &sites {
-            let notes = &mut made.notes;
-            all.push(if site.family.fills { site.filled(notes)? } else { site.one_each(notes)? });
-        }
-        let passed = bounds::hold(&sites, &mut all, &mut made.notes);
-        for (site, slots) in sites.iter().zip(all) {
-            made.facts.extend(fit::shared(request, site.family, &slots));
-            made.facts.extend(site.packed(&slots));
-            made.slots.extend(slots);
-        }
-        Ok((made, passed))
     }
 
     /// Whether they are over a bound on the number of nodes.
@@ -143,6 +114,88 @@ impl Made {
             Some((&*group.first()?.template, u32::try_from(group.len()).unwrap_or(u32::MAX)))
         });
         cluster.prices(request.policy).of_nodes(nodes)
+    }
+}
+
+impl Packer<'_> {
+    /// Nodes within all bounds, of which those that are over one are made smaller step by step, family by family.
+    fn smaller(&mut self, families: &mut [Family<'_>], first: Passed) -> Option<Made> {
+        let mut passed = first;
+        // Families that no step made smaller for a bound.
+        let mut settled: Vec<(usize, Measure)> = Vec::new();
+        loop {
+            let wanted = passed.smaller.iter().find(|s| !settled.contains(&(s.place, s.of.clone())))?;
+            let (place, of) = (wanted.place, wanted.of.clone());
+            let mut next = None;
+            // A long step first, so that few are made.
+            for below in [wanted.counts.saturating_mul(3) / 4, wanted.counts] {
+                families.get_mut(place)?.ceilings.push(Ceiling { of: of.clone(), below });
+                let before = self.last.get_mut(place)?.take();
+                match self.within(families) {
+                    Some((made, None)) => return Some(made),
+                    Some((_, Some(over))) if self.has_changed(place, before.as_ref()) => {
+                        next = Some(over);
+                        break;
+                    }
+                    _ => {
+                        families.get_mut(place)?.ceilings.pop();
+                        *self.last.get_mut(place)? = before;
+                    }
+                }
+            }
+            match next {
+                Some(over) => passed = over,
+                None => settled.push((place, of)),
+            }
+        }
+    }
+
+    /// Whether a family has other nodes than these.
+    fn has_changed(&self, place: usize, before: Option<&(Vec<Slot>, Vec<String>)>) -> bool {
+        let now = self.last.get(place).and_then(Option::as_ref);
+        now.map(|(slots, _)| slots) != before.map(|(slots, _)| slots)
+    }
+
+    /// The nodes of all families, if there are not too many, and a bound that they are over together, if there is one.
+    fn within(&mut self, families: &[Family<'_>]) -> Option<(Made, Option<Passed>)> {
+        self.left = self.left.checked_sub(1)?;
+        let (made, passed) = self.pack(families).ok()?;
+        (!made.are_too_many(self.cluster, self.request, families)).then_some((made, passed))
+    }
+
+    /// The nodes of all families, and a bound that they are over together, if there is one.
+    fn pack(&mut self, families: &[Family<'_>]) -> Result<(Made, Option<Passed>), Obstacle> {
+        let (cluster, request) = (self.cluster, self.request);
+        let mut sites = Vec::new();
+        for family in families {
+            let taints = family.draft.taints(request.gang, self.pinning);
+            // Where pods share nodes a DaemonSet that may come takes the room of one; a node for each has room to spare,
+            // or shows that it has not.
+            let daemons = daemons::overhead(family.draft, &taints, cluster, family.fills)?;
+            sites.push(Site { cluster, request, family, taints, daemons, tells_offers: OnceCell::new() });
+        }
+        let mut made = Made::default();
+        let mut all: Vec<Vec<Slot>> = Vec::new();
+        for (site, last) in sites.iter().zip(&mut self.last) {
+            let (slots, notes) = match last {
+                Some(known) => known,
+                None => {
+                    let mut notes = Vec::new();
+                    let slots =
+                        if site.family.fills { site.filled(&mut notes)? } else { site.one_each(&mut notes)? };
+                    last.insert((slots, notes))
+                }
+            };
+            all.push(slots.clone());
+            made.notes.extend_from_slice(notes);
+        }
+        let passed = bounds::hold(&sites, &mut all, &mut made.notes);
+        for (site, slots) in sites.iter().zip(all) {
+            made.facts.extend(fit::shared(request, site.family, &slots));
+            made.facts.extend(site.packed(&slots));
+            made.slots.extend(slots);
+        }
+        Ok((made, passed))
     }
 }
 
@@ -208,6 +261,56 @@ mod tests {
         let set = patched(pod_set("main", 8), &spec);
         world = world.workload(&json!({"spec": {"podSets": [set]}}));
         assert_eq!(world.obstacle().0, ObstacleReason::BudgetExceeded);
+    }
+
+    #[test]
+    fn a_large_pod_keeps_its_node_while_those_of_the_others_are_made_smaller() {
+        let gpus = |name: &str, pods, gpus: &str| {
+            let requests = json!({"cpu": "3", "memory": "6Gi", "nvidia.com/gpu": gpus});
+            let spec = json!({"containers": [{"resources": {"requests": requests, "limits": {"nvidia.com/gpu": gpus}}}]});
+            patched(pod_set(name, pods), &json!({"template": {"spec": spec}}))
+        };
+        let sets = [gpus("leader", 1, "8"), gpus("worker", 8, "1")];
+        let assigned: Vec<Value> =
+            sets.iter().map(|set| json!({"name": set["name"], "flavors": {"cpu": "gpu"}})).collect();
+        let change =
+            json!({"spec": {"podSets": sets}, "status": {"admission": {"podSetAssignments": assigned}}});
+        for budget in [json!({"maxResources": {"cpu": "300"}}), json!({"maxHourlyCost": "29"})] {
+            let mut world = family(1, &budget, &json!({})).workload(&change);
+            world.policy.packing = PackingMode::Fill;
+            let plan = world.provisioned();
+            assert_eq!(plan.slots.len(), 3, "a g5.48xlarge and two g5.12xlarge: {:?}", plan.notes);
+        }
+    }
+
+    #[test]
+    fn the_search_for_smaller_nodes_ends_where_no_type_tells_what_is_bounded() {
+        let requests = json!({"cpu": "1", "ephemeral-storage": "10Gi"});
+        let spec = json!({"template": {"spec": {"containers": [{"resources": {"requests": requests}}]}}});
+        let mut world = family(8, &json!({"maxResources": {"ephemeral-storage": "50Gi"}}), &json!({}));
+        world = world.workload(&json!({"spec": {"podSets": [patched(pod_set("main", 8), &spec)]}}));
+        for mode in [PackingMode::Auto, PackingMode::Fill] {
+            world.policy.packing = mode;
+            assert_eq!(world.obstacle().0, ObstacleReason::BudgetExceeded);
+        }
+    }
+
+    #[test]
+    fn the_next_smaller_type_is_taken_though_it_is_hardly_cheaper() {
+        let types = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["a", "b"]}]);
+        let requests = json!({"cpu": "10"});
+        let spec = json!({"template": {"spec": {"containers": [{"resources": {"requests": requests}}]}}});
+        let mut world =
+            World::new().workload(&json!({"spec": {"podSets": [patched(pod_set("main", 20), &spec)]}}));
+        world.pools = vec![pool("gpu", &json!({"spec": {"template": {"spec": {"requirements": types}}}}))];
+        world.policy.packing = PackingMode::Fill;
+        let shape =
+            |name: &str, cpu: u8| json!({"instanceType": name, "allocatable": {"cpu": cpu, "memory": "1Ti"}});
+        world.policy.shapes = serde_json::from_value(json!([shape("a", 50), shape("b", 40)])).unwrap();
+        let prices = json!({"a": {"on-demand": "10"}, "b": {"on-demand": "7.6"}});
+        world.policy.budget =
+            serde_json::from_value(json!({"maxHourlyCost": "39", "prices": prices})).unwrap();
+        assert_eq!(world.provisioned().slots.len(), 5);
     }
 
     #[test]

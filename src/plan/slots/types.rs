@@ -74,9 +74,29 @@ impl Site<'_> {
         if left.is_empty() { types } else { left }
     }
 
-    /// The types of which Karpenter has no capacity wherever the nodes may be.
+    /// The types that Karpenter holds for out of capacity wherever the nodes may be.
     pub(super) fn out(&self) -> impl Iterator<Item = &Arc<Shape>> {
-        self.family.known.shapes.iter().filter(|shape| self.is_out(shape))
+        self.family.known.shapes.iter().filter(|shape| self.has(shape) == Some(false))
+    }
+
+    /// The types that Karpenter's metrics do not have where the nodes may be, though they have others.
+    pub(super) fn absent(&self) -> impl Iterator<Item = &Arc<Shape>> {
+        self.family.known.shapes.iter().filter(|shape| self.is_absent(shape))
+    }
+
+    fn is_absent(&self, shape: &Shape) -> bool {
+        self.has(shape).is_none() && self.is_out(shape)
+    }
+
+    /// That nodes are asked for that none of these types will be launched as, where that is so.
+    pub(super) fn not_sold(&self, types: &[String]) -> Option<String> {
+        let is_absent = |name: &String| self.shape(name).is_some_and(|shape| self.is_absent(shape));
+        (!types.is_empty() && types.iter().all(is_absent)).then(|| {
+            format!(
+                "Karpenter's metrics do not have {} where the nodes may be, and no other type holds the pods: it may launch nothing",
+                few(types.iter().map(String::as_str))
+            )
+        })
     }
 
     /// Whether Karpenter holds a type for out of capacity wherever the nodes may be, or has others for them and not this one: it
