@@ -244,7 +244,7 @@ pub(super) fn several_gpus(slots: &[Slot]) -> Option<String> {
 mod tests {
     use crate::api::parameters::PackingMode;
     use crate::names;
-    use crate::plan::fixtures::{World, market, offer, pod_set, pool};
+    use crate::plan::fixtures::{World, market, offer, patched, pod_set, pool};
     use crate::plan::passed::PassedOver;
     use crate::plan::{Cluster, ObstacleReason, Outcome, Plan};
     use crate::policy::file::Guards;
@@ -280,6 +280,29 @@ mod tests {
     fn types(plan: &Plan) -> Vec<String> {
         let asked = &plan.slots[0].template.spec.requirements;
         asked.iter().find(|r| r.key == names::INSTANCE_TYPE).map(|r| r.values.clone()).unwrap_or_default()
+    }
+
+    #[test]
+    fn pods_without_gpus_share_nodes_of_google_cloud_whatever_other_pods_of_the_gang_ask_for() {
+        let on = |name: &str, types: &[&str]| {
+            let class = json!({"group": GOOGLE, "kind": "any", "name": "default"});
+            let is = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": types}]);
+            pool(name, &json!({"spec": {"template": {"spec": {"requirements": is, "nodeClassRef": class}}}}))
+        };
+        let set = |name: &str, pods, pool: &str, requests: Value| {
+            let containers = json!([{"resources": {"requests": requests.clone(), "limits": requests}}]);
+            let spec = json!({"containers": containers, "nodeSelector": {(names::NODEPOOL): pool}});
+            patched(pod_set(name, pods), &json!({"template": {"spec": spec}}))
+        };
+        let sets =
+            [set("learner", 1, "gpu", gpu()), set("actor", 20, "cpu", json!({"cpu": "1", "memory": "2Gi"}))];
+        let assigned: Vec<Value> =
+            sets.iter().map(|set| json!({"name": set["name"], "flavors": {"cpu": "gpu"}})).collect();
+        let change =
+            json!({"spec": {"podSets": sets}, "status": {"admission": {"podSetAssignments": assigned}}});
+        let mut world = World::new().workload(&change);
+        world.pools = vec![on("gpu", &["a3-highgpu-8g"]), on("cpu", &["n2-standard-64"])];
+        assert_eq!(world.provisioned().slots.len(), 2);
     }
 
     #[test]

@@ -338,6 +338,43 @@ mod tests {
     }
 
     #[test]
+    fn a_type_that_karpenter_does_not_have_is_no_choice_and_is_said_to_be_none() {
+        let line = |name: &str| offer("available", [name, "on-demand", "us-east-1a"], 1);
+        let types = |least: u8| {
+            let values = ["g5.xlarge", "g5.12xlarge", "g5.48xlarge"];
+            let listed =
+                json!({"key": names::INSTANCE_TYPE, "operator": "In", "values": values, "minValues": least});
+            let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+            let zone = json!({"key": names::ZONE, "operator": "In", "values": ["us-east-1a"]});
+            vec![pool(
+                "gpu",
+                &json!({"spec": {"template": {"spec": {"nodeClassRef": class, "requirements": [listed, zone]}}}}),
+            )]
+        };
+        let pods = |gpus: &str| {
+            let requests = json!({"cpu": "1", "nvidia.com/gpu": gpus});
+            let spec = json!({"containers": [{"resources": {"requests": requests, "limits": {"nvidia.com/gpu": gpus}}}]});
+            let set = patched(pod_set("main", 2), &json!({"template": {"spec": spec}}));
+            let mut world = family(2, &json!({}), &json!({})).workload(&json!({"spec": {"podSets": [set]}}));
+            world.market = Some(market(&(line("g5.xlarge") + &line("g5.12xlarge"))));
+            world
+        };
+        let mut world = pods("4");
+        world.pools = types(2);
+        let (reason, message) = world.obstacle();
+        assert_eq!(reason, ObstacleReason::RequirementsClash, "{message}");
+        assert!(
+            message.contains("without g5.48xlarge, which Karpenter's metrics do not have where"),
+            "{message}"
+        );
+        let mut world = pods("8");
+        world.pools = types(1);
+        let note = "Karpenter's metrics do not have g5.48xlarge where the nodes may be";
+        let notes = world.provisioned().notes;
+        assert!(notes.iter().any(|told| told.starts_with(note)), "{notes:?}");
+    }
+
+    #[test]
     fn all_nodes_together_are_held_to_each_bound_by_leaving_out_the_dearest_and_largest_types() {
         let gpus = json!({"nvidia.com/gpu": "12"});
         for (budget, limits, bound) in [
