@@ -839,9 +839,7 @@ async fn claims_that_cannot_be_deleted_hold_the_quota_for_ten_minutes_and_are_co
         stage.cluster.denials.end();
         fails.store(false, Ordering::Relaxed);
         stage
-            .until("they go", 120, |s| {
-                s.claims().iter().all(|c| !c["metadata"]["deletionTimestamp"].is_null())
-            })
+            .until("they go, and the gang runs", 120, |s| s.claims().len() == 2 && s.is("gang", "Admitted"))
             .await;
     }
 }

@@ -216,20 +216,6 @@ impl Site<'_> {
         Ok(slots)
     }
 
-    /// Packs all pods, those that nodes below the ceilings hold into such.
-    fn spread(&self, batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
-        if self.family.ceilings.is_empty() {
-            return apart::spread(batches, kinds);
-        }
-        let small = self.small(kinds);
-        let goes_there = |batch: &Batch| {
-            small.iter().any(|kind| resources::first_short(&batch.needs, &kind.room).is_none())
-        };
-        let mut filled = apart::spread(&apart::these(batches, |batch| !goes_there(batch)), kinds)?;
-        filled.extend(apart::spread(&apart::these(batches, goes_there), &small)?);
-        Ok(filled)
-    }
-
     /// The shapes that slots were packed into.
     fn packed(&self, slots: &[Slot]) -> BTreeSet<String> {
         let shapes = slots.iter().filter(|_| self.family.fills).filter_map(|slot| slot.shape.as_ref());
@@ -331,13 +317,6 @@ impl Site<'_> {
     fn kind(&self, shape: &Shape) -> Kind {
         let price = self.price(&shape.instance_type);
         Kind { room: shape.room(&self.daemons), price, has_accelerator: shape.has_accelerator() }
-    }
-
-    fn shares(&self, pods: impl Fn(usize) -> u32) -> Vec<Share> {
-        let sets = self.family.sets.iter().enumerate();
-        sets.map(|(n, set)| Share { pod_set: set.pod_set.name.clone(), pods: pods(n) })
-            .filter(|s| s.pods > 0)
-            .collect()
     }
 
     /// So many nodes with these pods on each, of one of these types if any are given.

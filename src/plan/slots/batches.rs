@@ -1,9 +1,10 @@
-//! The pods of a family as they are packed: which of them may share a node.
+//! The pods of a family as they are packed: which of them may share a node, and what node.
 
-use super::Site;
+use super::{Site, apart};
+use crate::plan::Share;
 use crate::plan::apart::shun;
 use crate::plan::demand::PodSetDemand;
-use crate::plan::packing::Batch;
+use crate::plan::packing::{Batch, Filled, Kind, Misfit};
 use crate::plan::resources;
 use crate::plan::shapes::DISK;
 
@@ -26,6 +27,28 @@ impl Site<'_> {
             apart: apart(n, set),
         };
         sets.iter().enumerate().map(batch).collect()
+    }
+
+    /// Packs all pods, those that nodes below the ceilings hold into such.
+    pub(super) fn spread(&self, batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> {
+        if self.family.ceilings.is_empty() {
+            return apart::spread(batches, kinds);
+        }
+        let small = self.small(kinds);
+        let goes_there = |batch: &Batch| {
+            small.iter().any(|kind| resources::first_short(&batch.needs, &kind.room).is_none())
+        };
+        let mut filled = apart::spread(&apart::these(batches, |batch| !goes_there(batch)), kinds)?;
+        filled.extend(apart::spread(&apart::these(batches, goes_there), &small)?);
+        Ok(filled)
+    }
+
+    /// How many pods of each set a node has, those that have any.
+    pub(super) fn shares(&self, pods: impl Fn(usize) -> u32) -> Vec<Share> {
+        let sets = self.family.sets.iter().enumerate();
+        sets.map(|(n, set)| Share { pod_set: set.pod_set.name.clone(), pods: pods(n) })
+            .filter(|s| s.pods > 0)
+            .collect()
     }
 
     /// Whether a type is possible of whose disk nobody knows how many pods it holds.

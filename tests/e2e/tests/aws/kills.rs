@@ -176,7 +176,7 @@ async fn live(mut play: Play<'_>) -> Result<Life> {
 
 /// The gang runs in the second zone, and no instance but its own does.
 async fn admitted(play: &mut Play<'_>) -> Result<()> {
-    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": MACHINES, "claims": MACHINES, "within": 120}}]))
+    play.steps(json!([{"until": {"job": "train", "admitted": true, "runningOnOwnNodes": MACHINES, "claims": MACHINES, "within": 300}}]))
         .await?;
     play.audit(MACHINES).await?;
     let instances = play.instances().await?;
