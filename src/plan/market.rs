@@ -200,10 +200,9 @@ impl Market {
             let before = before.find(|(other, _)| *other == place).and_then(|(_, offer)| offer.price);
             offer.price.is_some_and(|now| before.is_none_or(|before| now < before))
         };
-        let grew = |(name, machine): (&Box<str>, &Machine)| {
-            machine.is_larger_than(before.and_then(|market| market.types.get(name)))
-        };
-        self.offers().any(fell) || self.types.iter().any(grew)
+        let known = |name: &str| before.and_then(|market| market.types.get(name));
+        self.offers().any(fell)
+            || self.types.iter().any(|(name, machine)| machine.is_larger_than(known(name)))
     }
 
     /// Whether another page said the same of all offerings and sizes, whenever it was read.

@@ -177,15 +177,13 @@ impl Packer<'_> {
         let mut made = Made::default();
         let mut all: Vec<Vec<Slot>> = Vec::new();
         for (site, last) in sites.iter().zip(&mut self.last) {
-            let (slots, notes) = match last {
-                Some(known) => known,
-                None => {
-                    let mut notes = Vec::new();
-                    let slots =
-                        if site.family.fills { site.filled(&mut notes)? } else { site.one_each(&mut notes)? };
-                    last.insert((slots, notes))
-                }
-            };
+            if last.is_none() {
+                let mut notes = Vec::new();
+                let slots =
+                    if site.family.fills { site.filled(&mut notes)? } else { site.one_each(&mut notes)? };
+                *last = Some((slots, notes));
+            }
+            let Some((slots, notes)) = last else { continue };
             all.push(slots.clone());
             made.notes.extend_from_slice(notes);
         }
