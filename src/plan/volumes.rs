@@ -182,8 +182,17 @@ impl Reader<'_> {
                  to a volume that new nodes can use"
             )));
         }
-        let terms = class.allowed_topologies.iter().flatten().map(allowed).collect();
-        Ok(Some(Reach { text: self.of(&what), terms: joined(terms) }))
+        let terms = joined(class.allowed_topologies.iter().flatten().map(allowed).collect());
+        let values = |term: &Vec<NodeSelectorRequirement>| {
+            term.iter().flat_map(|asked| asked.values.iter().flatten()).count()
+        };
+        if !waits_for_pod(class) && (terms.len() > 1 || terms.iter().any(|term| values(term) > 1)) {
+            return Err(self.unusable(&format!(
+                "{whose} has {what}, which makes each volume before its pod has a node, and may do so where the node is not; set its \
+                 volumeBindingMode to WaitForFirstConsumer"
+            )));
+        }
+        Ok(Some(Reach { text: self.of(&what), terms }))
     }
 
     fn found<'f, T>(
@@ -395,6 +404,18 @@ mod tests {
             {"volumeClaimTemplate": {"spec": {"storageClassName": "fast"}}}}]}));
         ephemeral.storage.classes = there("fast", allowed(&["a"]));
         assert_eq!(zones(&ephemeral), ["a"]);
+        let immediate = |zones: &[&str]| {
+            let mut class = allowed(zones);
+            class["volumeBindingMode"] = json!("Immediate");
+            class
+        };
+        ephemeral.storage.classes = there("fast", immediate(&["b"]));
+        assert_eq!(zones(&ephemeral), ["b"]);
+        ephemeral.storage.classes = there("fast", immediate(&["a", "b"]));
+        assert!(
+            refused(&ephemeral)
+                .contains("StorageClass fast, which makes each volume before its pod has a node")
+        );
         let anywhere = json!({"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer"});
         assert_eq!(zones(&unbound(anywhere)), ["a", "b"]);
     }
