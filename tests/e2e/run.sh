@@ -16,10 +16,11 @@ if [ -n "${1:-}" ]; then
   exec cargo test -p setu-e2e --test scenarios -- "$1"
 fi
 cargo test -p setu-e2e --no-run
-target/debug/setu-e2e build
+programs="${CARGO_TARGET_DIR:-target}/debug/setu-e2e"
+"$programs" build
 cargo test -p setu-e2e --lib --bins --test bare --test cli --test kubectl --test conformance --test traces --test leaders --test silent --test shards --test examples --test documents --test tenant --test chart
 # It takes long to build, and the scenarios leave much of the processors' time.
-nice -n 19 target/debug/setu-e2e build --provider aws &
+nice -n 19 "$programs" build --provider aws &
 aws=$!
 trap 'kill "$aws" 2>/dev/null || true' EXIT
 cargo test -p setu-e2e --test scenarios
