@@ -282,7 +282,7 @@ fn source() -> impl Fn() -> BoardSnapshot + Clone + Send + Sync + 'static {
             "vision/main",
             "gpu",
             (1..=7).map(|n| (world - SignedDuration::from_mins(n), format!("job-sweep-{n}"))).collect(),
-            Holder::largest_first([
+            &Holder::largest_first([
                 ("vision/job-train-1".to_owned(), 1),
                 ("vision/job-train-8".to_owned(), 8),
             ]),

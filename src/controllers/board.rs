@@ -187,15 +187,14 @@ impl Queued {
         local_queue: &str,
         cluster_queue: &str,
         mut workloads: Vec<(Timestamp, String)>,
-        mut quota_held_by: Vec<Holder>,
+        holders: &[Holder],
     ) -> Self {
         workloads.sort();
-        let (count, holders) = (workloads.len(), quota_held_by.len());
+        let count = workloads.len();
         workloads.truncate(NAMED);
-        quota_held_by.truncate(NAMED);
         Self {
-            holders,
-            quota_held_by,
+            holders: holders.len(),
+            quota_held_by: holders.iter().take(NAMED).cloned().collect(),
             local_queue: local_queue.to_owned(),
             cluster_queue: cluster_queue.to_owned(),
             workloads: count,

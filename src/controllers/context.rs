@@ -269,20 +269,14 @@ impl Context {
             let behind = self.stores.queues.get(&ObjectRef::new(cluster_queue))?;
             let strategy = behind.spec.admission_checks_strategy.as_ref()?;
             let is_ours = strategy.admission_checks.iter().any(|rule| self.is_ours(&rule.name));
-            is_ours.then(|| {
-                Queued::new(
-                    &local_queue,
-                    cluster_queue,
-                    workloads,
-                    Holder::largest_first(holders.get(cluster_queue.as_str()).cloned().unwrap_or_default()),
-                )
-            })
+            let holders = holders.get(cluster_queue.as_str()).map(Vec::as_slice).unwrap_or_default();
+            is_ours.then(|| Queued::new(&local_queue, cluster_queue, workloads, holders))
         };
         waiting.into_iter().filter_map(of_queue).collect()
     }
 
-    /// Workloads that hold quota, by ClusterQueue.
-    fn holders(&self) -> BTreeMap<Box<str>, Vec<(String, u32)>> {
+    /// Workloads that hold quota, by ClusterQueue, with the most pods first.
+    fn holders(&self) -> BTreeMap<Box<str>, Vec<Holder>> {
         let mut all: BTreeMap<Box<str>, Vec<(String, u32)>> = BTreeMap::new();
         for object in self.stores.workloads.those(|known| known.holds.is_some()) {
             let Some(known) = self.stores.workloads.glimpse(&object) else { continue };
@@ -290,7 +284,7 @@ impl Context {
             let name = format!("{}/{}", object.namespace.unwrap_or_default(), object.name);
             all.entry(queue.clone()).or_default().push((name, *pods));
         }
-        all
+        all.into_iter().map(|(queue, workloads)| (queue, Holder::largest_first(workloads))).collect()
     }
 
     /// Whether a check is answered by this controller.

@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// The key under which a NodePool limits the number of its nodes.
-pub const NODES: &str = "nodes";
+const NODES: &str = "nodes";
 
 /// One report for each NodePool of the plan.
 pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Report> {
@@ -235,6 +235,12 @@ fn counts(claim: &NodeClaim, wanted: &Reservation, uid: &str) -> bool {
     claim.metadata.deletion_timestamp.is_none()
         && claim.label(names::NODEPOOL) == wanted.node_pool
         && (claim.label(names::GANG) != wanted.gang || claim.label(names::WORKLOAD_UID) != uid)
+}
+
+/// Whether so many nodes alone are more than limits allow.
+pub fn are_too_many(nodes: u32, limits: &ResourceList) -> bool {
+    limits.contains_key(NODES)
+        && amount(&with_nodes(&ResourceList::new(), nodes), NODES) > amount(limits, NODES)
 }
 
 fn with_nodes(list: &ResourceList, nodes: u32) -> ResourceList {

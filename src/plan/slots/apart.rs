@@ -13,14 +13,16 @@ pub fn spread(batches: &[Batch], kinds: &[Kind]) -> Result<Vec<Filled>, Misfit> 
     let all = || kinds.iter().enumerate();
     let (places, plain): (Vec<usize>, Vec<Kind>) =
         all().filter(|(_, kind)| !kind.has_accelerator).map(|(place, kind)| (place, kind.clone())).unzip();
-    let goes_there = |batch: &Batch| {
-        !resources::has_accelerator(&batch.needs)
-            && plain.iter().any(|kind| resources::first_short(&batch.needs, &kind.room).is_none())
-    };
+    let goes_there = |batch: &Batch| !resources::has_accelerator(&batch.needs) && any_holds(&plain, batch);
     let mut filled = pack(&these(batches, |batch| !goes_there(batch)), kinds)?;
     let more = pack(&these(batches, goes_there), &plain)?;
     filled.extend(more.into_iter().filter_map(|node| Some(Filled { kind: *places.get(node.kind)?, ..node })));
     Ok(filled)
+}
+
+/// Whether a node of one of these kinds holds a pod of this batch.
+pub fn any_holds(kinds: &[Kind], batch: &Batch) -> bool {
+    kinds.iter().any(|kind| resources::first_short(&batch.needs, &kind.room).is_none())
 }
 
 /// The same batches, without pods of those that are not meant.

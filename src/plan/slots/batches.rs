@@ -35,9 +35,7 @@ impl Site<'_> {
             return apart::spread(batches, kinds);
         }
         let small = self.small(kinds);
-        let goes_there = |batch: &Batch| {
-            small.iter().any(|kind| resources::first_short(&batch.needs, &kind.room).is_none())
-        };
+        let goes_there = |batch: &Batch| apart::any_holds(&small, batch);
         let mut filled = apart::spread(&apart::these(batches, |batch| !goes_there(batch)), kinds)?;
         filled.extend(apart::spread(&apart::these(batches, goes_there), &small)?);
         Ok(filled)

@@ -88,7 +88,7 @@ pub(super) fn hold(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<S
     while let Some(bound) = bounds.iter().find(|bound| bound.sum(&groups, &left) > bound.most) {
         kept.insert(bound.name.as_str());
         if !bound.lower(&groups, &mut left) {
-            return Some(Passed { bound: bound.name.clone(), smaller: bound.smaller(&groups) });
+            return Some(bound.passed(&groups));
         }
     }
     if left == all {
@@ -97,8 +97,7 @@ pub(super) fn hold(sites: &[Site<'_>], made: &mut [Vec<Slot>], notes: &mut Vec<S
     let narrower: Option<Vec<Slot>> =
         groups.iter().zip(&left).map(|(group, left)| group.narrowed(left)).collect();
     let Some(narrower) = narrower else {
-        let bound = bounds.iter().find(|bound| bound.sum(&groups, &all) > bound.most)?;
-        return Some(Passed { bound: bound.name.clone(), smaller: bound.smaller(&groups) });
+        return bounds.iter().find(|bound| bound.sum(&groups, &all) > bound.most).map(|b| b.passed(&groups));
     };
     let mut narrower = narrower.into_iter();
     for slots in made.iter_mut() {
@@ -239,6 +238,11 @@ impl Bound {
         let each = self.counts.iter().zip(left).zip(groups);
         each.map(|((counts, left), group)| most(counts, left).saturating_mul(group.nodes))
             .fold(0, i128::saturating_add)
+    }
+
+    /// That these nodes are over it, of whichever of their types they are.
+    fn passed(&self, groups: &[Group<'_>]) -> Passed {
+        Passed { bound: self.name.clone(), smaller: self.smaller(groups) }
     }
 
     /// The nodes that pods share and that may be smaller, the largest first; none where all pods together ask for more than the

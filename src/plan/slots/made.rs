@@ -4,8 +4,7 @@ use super::bounds::{self, Ceiling, Measure, Passed};
 use super::{Family, Site, daemons, fit};
 use crate::api::parameters::{Gate, PackingMode, Pinning};
 use crate::plan::cost::Cost;
-use crate::plan::gates::capacity::NODES;
-use crate::plan::resources::amount;
+use crate::plan::gates::capacity;
 use crate::plan::{Cluster, Obstacle, Request, Slot};
 use crate::words::counted;
 use std::cell::OnceCell;
@@ -84,16 +83,13 @@ impl Made {
         let is_over = |family: &Family<'_>| {
             let limits = family.draft.limits().filter(|_| policy.capacity_gate == Gate::Enforce);
             let of_pool = self.slots.iter().filter(|slot| slot.node_pool == family.draft.node_pool).count();
-            let limit =
-                limits.filter(|limits| limits.contains_key(NODES)).map(|limits| amount(limits, NODES));
-            limit
-                .is_some_and(|limit| i128::try_from(of_pool).is_ok_and(|n| n * 1_000_000_000 > limit.nanos()))
+            limits.is_some_and(|limits| capacity::are_too_many(saturated(of_pool), limits))
         };
         self.nodes() > most || families.iter().any(is_over)
     }
 
     fn nodes(&self) -> u32 {
-        u32::try_from(self.slots.len()).unwrap_or(u32::MAX)
+        saturated(self.slots.len())
     }
 
     /// How many nodes, and what they cost, in words.
@@ -110,11 +106,13 @@ impl Made {
 
     fn cost(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> Cost {
         let groups = self.slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template));
-        let nodes = groups.filter_map(|group| {
-            Some((&*group.first()?.template, u32::try_from(group.len()).unwrap_or(u32::MAX)))
-        });
+        let nodes = groups.filter_map(|group| Some((&*group.first()?.template, saturated(group.len()))));
         cluster.prices(request.policy).of_nodes(nodes)
     }
+}
+
+fn saturated(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 impl Packer<'_> {

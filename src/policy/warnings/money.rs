@@ -30,9 +30,7 @@ pub fn absurd(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     }
     for (name, prices) in budget.prices.iter().flatten() {
         let at = at.key("prices").key(name);
-        if is_of_ec2(name) && catalogue.get(name).is_none() {
-            found.push((at.clone(), unknown(name, catalogue, "price")));
-        }
+        found.extend(unknown(name, catalogue, "price").map(|why| (at.clone(), why)));
         for (kind, price) in prices {
             let why = of_price(*price, name).filter(|_| in_dollars || price.micros == 0);
             found.extend(why.map(|why| (at.key(kind), why)));
@@ -50,21 +48,21 @@ fn is_of_ec2(name: &str) -> bool {
     name.split('.').count() == 2
 }
 
-fn unknown(name: &str, catalogue: &Catalogue, what: &str) -> String {
-    format!(
-        "the catalogue of {} knows no instance type {name}, so the {what} may never count",
-        catalogue.date()
-    )
+/// That the catalogue of EC2 knows no such instance type, if it is one of EC2's by its name.
+fn unknown(name: &str, catalogue: &Catalogue, what: &str) -> Option<String> {
+    (is_of_ec2(name) && catalogue.get(name).is_none()).then(|| {
+        format!(
+            "the catalogue of {} knows no instance type {name}, so the {what} may never count",
+            catalogue.date()
+        )
+    })
 }
 
-/// That the catalogue of EC2 knows no such instance type, where it knows others of the family.
+/// The same where the catalogue knows others of the family.
 pub fn misspelt(name: &str, what: &str) -> Option<String> {
-    let catalogue = catalogue::of(EC2)?;
-    let family = name.split_once('.')?.0;
-    let knows_family =
-        || catalogue.names().any(|known| known.split_once('.').is_some_and(|(of, _)| of == family));
-    (is_of_ec2(name) && catalogue.get(name).is_none() && knows_family())
-        .then(|| unknown(name, catalogue, what))
+    let (catalogue, family) = (catalogue::of(EC2)?, name.split_once('.')?.0);
+    let is_of_family = |known: &str| known.split_once('.').is_some_and(|(of, _)| of == family);
+    unknown(name, catalogue, what).filter(|_| catalogue.names().any(is_of_family))
 }
 
 /// What is odd of a price, by the list price of whichever provider has the type.

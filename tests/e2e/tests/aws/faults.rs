@@ -119,25 +119,6 @@ pub async fn answered_late(stage: &Stage, instance_type: &'static str) -> Result
     play.end().await
 }
 
-/// A machine that runs and never registers ends the attempt at its own deadline with its own reason, and nothing is kept.
-pub async fn no_node(stage: &Stage, instance_type: &'static str) -> Result<()> {
-    let policy = json!({
-        "deadlines": {"launch": "10s", "register": "15s", "initialize": "20s", "gang": "2m"},
-        "retry": {"inCheck": {"limit": 5, "base": "1s", "max": "1s"}},
-    });
-    let mut play = Play::start(stage, "no-node", instance_type, policy).await?;
-    play.cloud.machines(Machines { node: Comes::Never, ..Machines::default() });
-    play.submit("train", 2, Some("3s")).await?;
-    play.until("both machines run", Duration::from_secs(30), async |play| {
-        Ok(play.instances().await?.len() == 2)
-    })
-    .await?;
-    play.steps(json!([{"until": {"job": "train", "failure": "RegistrationTimeout"}}])).await?;
-    play.cloud.machines(Machines::default());
-    play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
-    play.end().await
-}
-
 /// A machine that dies before its Node is there is replaced, and so is one that dies after.
 pub async fn machines_die(stage: &Stage, instance_type: &'static str) -> Result<()> {
     let policy = json!({
@@ -227,17 +208,41 @@ async fn interrupt_one(play: &Play<'_>) -> Result<Instance> {
     Ok(first)
 }
 
-/// A machine whose GPU never comes ends the attempt at its own deadline with its own reason, and nothing is kept.
+/// A machine that runs and never registers.
+pub async fn no_node(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let without = Machines { node: Comes::Never, ..Machines::default() };
+    never_whole(stage, "no-node", instance_type, [without, Machines::default()], "RegistrationTimeout").await
+}
+
+/// A machine whose GPU never comes.
 pub async fn no_gpu(stage: &Stage, instance_type: &'static str) -> Result<()> {
+    let [without, with] = [Comes::Never, Comes::After(Duration::from_secs(2))]
+        .map(|devices| Machines { devices, ..Machines::default() });
+    never_whole(stage, "no-gpu", instance_type, [without, with], "InitializationTimeout").await
+}
+
+/// Machines that run and never become whole end the attempt at its own deadline with its own reason, and nothing is kept. The
+/// gang runs on those that come after them.
+async fn never_whole(
+    stage: &Stage,
+    id: &str,
+    instance_type: &'static str,
+    [without, with]: [Machines; 2],
+    failure: &str,
+) -> Result<()> {
     let policy = json!({
         "deadlines": {"launch": "10s", "register": "15s", "initialize": "20s", "gang": "2m"},
         "retry": {"inCheck": {"limit": 5, "base": "1s", "max": "1s"}},
     });
-    let mut play = Play::start(stage, "no-gpu", instance_type, policy).await?;
-    play.cloud.machines(Machines { devices: Comes::Never, ..Machines::default() });
+    let mut play = Play::start(stage, id, instance_type, policy).await?;
+    play.cloud.machines(without);
     play.submit("train", 2, Some("3s")).await?;
-    play.steps(json!([{"until": {"job": "train", "failure": "InitializationTimeout"}}])).await?;
-    play.cloud.machines(Machines { devices: Comes::After(Duration::from_secs(2)), ..Machines::default() });
+    play.until("both machines run", Duration::from_secs(30), async |play| {
+        Ok(play.instances().await?.len() == 2)
+    })
+    .await?;
+    play.steps(json!([{"until": {"job": "train", "failure": failure}}])).await?;
+    play.cloud.machines(with);
     play.steps(json!([{"until": {"job": "train", "finished": true, "claims": 0}}])).await?;
     play.end().await
 }
