@@ -33,21 +33,23 @@ RUN case "$TARGETARCH" in \
     fi
 ENV CC=clang
 COPY Cargo.toml Cargo.lock ./
+COPY crates/setu-core/Cargo.toml crates/setu-core/
 COPY tests/e2e/Cargo.toml tests/e2e/
 COPY tests/model/Cargo.toml tests/model/
 # Stand-ins for every target that a Cargo.toml names.
-RUN mkdir -p src benches/big benches/compare tests/e2e/src tests/e2e/tests/scenarios tests/e2e/tests/conformance && \
-    touch src/lib.rs benches/big/main.rs benches/compare/main.rs tests/e2e/src/lib.rs tests/e2e/tests/scenarios/main.rs \
+RUN mkdir -p src crates/setu-core/src benches/big benches/compare tests/e2e/src tests/e2e/tests/scenarios tests/e2e/tests/conformance && \
+    touch src/lib.rs crates/setu-core/src/lib.rs benches/big/main.rs benches/compare/main.rs tests/e2e/src/lib.rs tests/e2e/tests/scenarios/main.rs \
       tests/e2e/tests/conformance/main.rs tests/model/lib.rs && \
     sed -n '/^\[\[bench\]\]/,/^$/s/^name = "\(.*\)"/benches\/\1.rs/p' Cargo.toml | xargs -r touch && \
     echo 'fn main() {}' > src/main.rs && \
-    cargo auditable build --release --locked --bin setu --target "$(cat /target)" && \
-    rm -r src
+    cargo auditable build --release --locked --no-default-features --bin setu --target "$(cat /target)" && \
+    rm -r src crates/setu-core/src
+COPY crates crates
 COPY src src
 COPY examples/scenarios examples/scenarios
 # Newer than what the stand-in left behind.
-RUN find src -name '*.rs' -exec touch {} + && \
-    cargo auditable build --release --locked --bin setu --target "$(cat /target)" && \
+RUN find crates src -name '*.rs' -exec touch {} + && \
+    cargo auditable build --release --locked --no-default-features --bin setu --target "$(cat /target)" && \
     ls -l "target/$(cat /target)/release/setu"
 COPY .ci/image .ci/certificates.txt .ci/
 RUN python3 .ci/image --binary "$TARGETARCH=target/$(cat /target)/release/setu" --tree /image

@@ -56,7 +56,7 @@ image *flags:
 # A static binary for any Linux of this architecture; needs musl-gcc (apt install musl-tools)
 static:
     rustup target add "$(uname -m)-unknown-linux-musl"
-    cargo build --release --locked --bin setu --target "$(uname -m)-unknown-linux-musl"
+    cargo build --release --locked --no-default-features --bin setu --target "$(uname -m)-unknown-linux-musl"
 
 # The image's binary, built with the Dockerfile's flags and looked into; needs clang and cargo-auditable
 static-check:
@@ -72,13 +72,13 @@ generate:
 catalogue:
     mkdir -p target/catalogue
     pip download --quiet --no-deps --require-hashes --dest target/catalogue --requirement catalogue/requirements.txt
-    cd catalogue && go run . ../target/catalogue/moto-*.whl "$(go list -m -f '{{{{.Dir}}' github.com/aws/karpenter-provider-aws)" ../src/plan/catalogue/types.json.gz
+    cd catalogue && go run . ../target/catalogue/moto-*.whl "$(go list -m -f '{{{{.Dir}}' github.com/aws/karpenter-provider-aws)" ../crates/setu-core/src/plan/catalogue/types.json.gz
     cd catalogue/azure && go mod download github.com/Azure/karpenter-provider-azure
-    cd catalogue && go run ./others azure.csv "$(cd azure && go list -m -f '{{{{.Dir}}' github.com/Azure/karpenter-provider-azure)" ../src/plan/catalogue/azure.json.gz google.csv ../src/plan/catalogue/gcp.json.gz
+    cd catalogue && go run ./others azure.csv "$(cd azure && go list -m -f '{{{{.Dir}}' github.com/Azure/karpenter-provider-azure)" ../crates/setu-core/src/plan/catalogue/azure.json.gz google.csv ../crates/setu-core/src/plan/catalogue/gcp.json.gz
 
 # What Karpenter's own scheduler chooses for 500 random gangs, anew, for tests/karpenter.rs; needs Go
 choices:
-    cd tests/e2e/programs/karpenter && go run ./choices ../../../../src/plan/catalogue/types.json.gz 500 | gzip -9n > ../../../karpenter/choices.jsonl.gz
+    cd tests/e2e/programs/karpenter && go run ./choices ../../../../crates/setu-core/src/plan/catalogue/types.json.gz 500 | gzip -9n > ../../../karpenter/choices.jsonl.gz
 
 # What only Prometheus' own tool can check: metrics, alert rules and their tests; needs promtool
 metrics:

@@ -1,4 +1,4 @@
-// Writes the catalogue of EC2 types that Setu embeds (src/plan/catalogue): the facts as Karpenter's own provider reckons
+// Writes the catalogue of EC2 types that Setu embeds (crates/setu-core/src/plan/catalogue): the facts as Karpenter's own provider reckons
 // with them, from its tables and from the recorded answers of EC2 that moto ships.
 //
 // Usage: catalogue MOTO_WHEEL PROVIDER_DIR OUT

@@ -6,31 +6,27 @@
 //!
 //! The way of the data, which is also the reading order:
 //!
-//! - keys and slim types of the objects that are read: [`names`], [`api`]; beside them [`clock`], [`error`],
-//!   `digest`, `words`, and [`planted`], the bugs that tests may switch on;
-//! - pure decisions: [`gang`], [`plan`], [`policy`];
+//! - `setu-core`: keys and slim types of the objects that are read ([`names`], [`api`]), and the pure decisions
+//!   ([`gang`], [`plan`], [`policy`]); [`planted`] holds the bugs that tests may switch on;
+//! - the time and the one kind of error: [`clock`], [`error`];
 //! - logs, metrics and traces: [`telemetry`];
 //! - client, watches, stores and the Leases: [`cluster`];
 //! - every other write to the API server: [`effects`];
 //! - the loops that bring them together: [`controllers`];
 //! - wiring: [`app`];
-//! - the embedded cluster, for tests and `setu demo`: [`sim`];
+//! - the embedded cluster, for tests and `setu demo`: `sim`, with the feature `demo`;
 //! - what a user types: [`cli`].
 
-pub mod api;
 pub mod app;
 pub mod cli;
 pub mod clock;
 pub mod cluster;
 pub mod controllers;
-mod digest;
 pub mod effects;
 pub mod error;
-pub mod gang;
-pub mod names;
-pub mod plan;
-pub mod planted;
-pub mod policy;
+#[cfg(feature = "demo")]
 pub mod sim;
 pub mod telemetry;
-mod words;
+
+pub use setu_core::{api, gang, names, plan, planted, policy};
+use setu_core::{digest, words};

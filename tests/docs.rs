@@ -386,7 +386,7 @@ fn is_what_is_shown(document: &str, text: &str, command: &[String], output: &str
 
 #[test]
 fn every_attack_has_its_defence_and_every_test_that_is_cited_exists() {
-    let sources = ["src", "tests"].into_iter().flat_map(|folder| files(folder, "rs"));
+    let sources = ["src", "crates", "tests"].into_iter().flat_map(|folder| files(folder, "rs"));
     let sources: String = sources.map(|file| read(&file)).collect();
     let text = read("docs/security.md");
     let row = |n: u32| text.lines().find(|l| l.starts_with(&format!("| A{n} |")));
@@ -414,7 +414,8 @@ fn variants(file: &str, name: &str) -> Vec<String> {
 
 /// The reasons of Events: in every file that makes some, the texts that are words in CamelCase.
 fn events() -> BTreeSet<String> {
-    let sources = files("src", "rs").into_iter().map(|file| read(&file)).filter(|s| s.contains("Notice"));
+    let sources = ["src", "crates"].into_iter().flat_map(|folder| files(folder, "rs"));
+    let sources = sources.map(|file| read(&file)).filter(|s| s.contains("Notice"));
     let is_reason = |text: &&str| {
         text.starts_with(char::is_uppercase)
             && text.chars().all(char::is_alphabetic)
@@ -430,7 +431,7 @@ fn events() -> BTreeSet<String> {
 #[test]
 fn troubleshooting_knows_every_reason_class_and_event() {
     let text = read("docs/troubleshooting.md");
-    let reasons = variants("src/plan/outcome.rs", "ObstacleReason");
+    let reasons = variants("crates/setu-core/src/plan/outcome.rs", "ObstacleReason");
     assert!(reasons.len() > 20, "{reasons:?}");
     let events = events();
     assert!(events.len() >= 14, "{events:?}");

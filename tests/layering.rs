@@ -2,10 +2,17 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
+/// Every source file of the core and of the controller, by its path in `src`.
 fn sources() -> Vec<(PathBuf, String)> {
+    ["crates/setu-core/src", "src"].into_iter().flat_map(sources_in).collect()
+}
+
+fn sources_in(folder: &str) -> Vec<(PathBuf, String)> {
     fn walk(dir: &Path, all: &mut Vec<(PathBuf, String)>) {
         for entry in fs::read_dir(dir).unwrap() {
             let path = entry.unwrap().path();
@@ -16,7 +23,7 @@ fn sources() -> Vec<(PathBuf, String)> {
             }
         }
     }
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut all = Vec::new();
     walk(&root, &mut all);
     all.iter().map(|(p, s)| (p.strip_prefix(&root).unwrap().to_owned(), s.clone())).collect()
@@ -61,14 +68,57 @@ fn each_layer_knows_only_those_before_it() {
     }
 }
 
+/// Every package that a build of `package` takes, with its features, as cargo tells them.
+fn packages(package: &str, more: &[&str]) -> Vec<String> {
+    let tree = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p} {f}"])
+        .args(["--package", package])
+        .args(more)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap();
+    assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+    String::from_utf8(tree.stdout).unwrap().lines().map(str::to_owned).collect()
+}
+
+/// The embedded cluster, virtual time, planted bugs and fail points are for tests and the demo.
+#[test]
+fn the_image_and_the_releases_have_nothing_that_only_tests_need() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    for file in ["Dockerfile", ".ci/static", ".ci/image", ".github/workflows/release.yml", "justfile"] {
+        let text = fs::read_to_string(root.join(file)).unwrap().replace("\", \"", " ");
+        let builds: Vec<&str> = text.lines().filter(|line| line.contains("--bin setu")).collect();
+        assert!(!builds.is_empty(), "{file} builds nothing");
+        for build in builds {
+            assert!(
+                build.contains("--no-default-features") && !build.contains("--features"),
+                "{file}: {build}"
+            );
+        }
+    }
+    let features = |more: &[&str]| {
+        let ours = |line: &String| ["tokio ", "setu ", "setu-core "].iter().any(|p| line.starts_with(p));
+        packages("setu", more).into_iter().filter(ours).collect::<Vec<_>>().concat()
+    };
+    let [with, without] = [features(&[]), features(&["--no-default-features"])];
+    assert!(with.contains("demo") && with.contains("test-util"), "{with}");
+    for word in ["demo", "test-util", "planted-bugs", "fail-points"] {
+        assert!(!without.contains(word), "{without}");
+    }
+}
+
+/// What the core has of other crates, and of the standard library what is the same at every call.
 #[test]
 fn the_core_knows_no_client_runtime_log_clock_or_chance() {
-    let impure = ["kube::", "tokio::", "tracing::", "::now()", "rand::", "HashMap"];
-    for (path, source) in sources() {
-        if path.starts_with("gang") || path.starts_with("plan") || path.starts_with("policy") {
-            for word in impure {
-                assert!(!without_tests(&source).contains(word), "{} contains {word}", path.display());
-            }
+    let packages = packages("setu-core", &[]);
+    let crates: BTreeSet<&str> = packages.iter().filter_map(|line| line.split(' ').next()).collect();
+    assert!(crates.contains("kube-core") && crates.len() > 30, "{crates:?}");
+    for impure in ["kube", "kube-client", "tokio", "tracing", "log", "rand", "fastrand", "hyper", "chrono"] {
+        assert!(!crates.contains(impure), "setu-core depends on {impure}");
+    }
+    for (path, source) in sources_in("crates/setu-core/src") {
+        for word in ["::now()", "HashMap", "std::thread"] {
+            assert!(!without_tests(&source).contains(word), "{} contains {word}", path.display());
         }
     }
 }

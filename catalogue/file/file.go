@@ -1,4 +1,4 @@
-// Package file has the form of the files in which Setu embeds its catalogue (src/plan/catalogue).
+// Package file has the form of the files in which Setu embeds its catalogue (crates/setu-core/src/plan/catalogue).
 package file
 
 import (

@@ -3,6 +3,7 @@
 pub mod cluster;
 pub mod completions;
 pub mod crds;
+#[cfg(feature = "demo")]
 pub mod demo;
 mod election;
 pub mod explain;
@@ -42,6 +43,7 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     Run(Box<run::Args>),
+    #[cfg(feature = "demo")]
     Demo(demo::Args),
     Plan(Box<plan::Args>),
     Policy(policy::Args),
@@ -115,6 +117,7 @@ impl Cli {
     pub async fn run(self) -> Result<(), Failure> {
         match self.command {
             Command::Run(args) => args.run().await,
+            #[cfg(feature = "demo")]
             Command::Demo(args) => args.run().await,
             Command::Plan(args) => args.run().await,
             Command::Policy(args) => args.run(),

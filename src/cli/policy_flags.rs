@@ -7,9 +7,37 @@ use crate::policy::preset::CloudProvider;
 use crate::policy::settings::{CommandLine, Origin, Stated};
 use crate::policy::{PolicyFile, Settings};
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{ArgMatches, Args, Command, FromArgMatches, ValueEnum};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+
+/// [`CloudProvider`], as it is typed.
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum Provider {
+    /// Amazon Web Services: `karpenter.k8s.aws` EC2NodeClass.
+    Aws,
+    /// Google Cloud: `karpenter.k8s.gcp` GCENodeClass or `karpenter.gcp.io` GCPNodeClass, whichever the
+    /// cluster serves.
+    Gcp,
+    /// Microsoft Azure: `karpenter.azure.com` AKSNodeClass.
+    Azure,
+    /// Karpenter's kwok provider, which makes nodes of nothing: `karpenter.kwok.sh` KWOKNodeClass.
+    Kwok,
+    /// No preset: every NodePool says it itself.
+    None,
+}
+
+impl From<Provider> for CloudProvider {
+    fn from(typed: Provider) -> Self {
+        match typed {
+            Provider::Aws => Self::Aws,
+            Provider::Gcp => Self::Gcp,
+            Provider::Azure => Self::Azure,
+            Provider::Kwok => Self::Kwok,
+            Provider::None => Self::None,
+        }
+    }
+}
 
 /// What was typed.
 #[derive(Args, Debug)]
@@ -19,7 +47,7 @@ struct Typed {
     config: Option<PathBuf>,
     /// Preset of the NodeClass's group and kind, used where a NodePool does not say it.
     #[arg(long, env = "SETU_CLOUD_PROVIDER", value_enum)]
-    cloud_provider: Option<CloudProvider>,
+    cloud_provider: Option<Provider>,
     /// Wait while the quota that Kueue reserved does not add up, instead of only saying so.
     #[arg(long, env = "SETU_ENFORCE_QUOTA", num_args = 0..=1, require_equals = true, value_name = "BOOL", default_missing_value = "true", action = clap::ArgAction::Set)]
     enforce_quota: Option<bool>,
@@ -119,7 +147,8 @@ impl PolicyFlags {
         };
         CommandLine {
             layers: gates.into_iter().filter(|(_, g)| *g != Gates::default()).map(layer).collect(),
-            cloud_provider: self.stated("cloud_provider", typed.cloud_provider.as_ref()),
+            cloud_provider: self
+                .stated("cloud_provider", typed.cloud_provider.map(CloudProvider::from).as_ref()),
             node_class_group: self.stated("node_class_group", typed.node_class_group.as_ref()),
             node_class_kind: self.stated("node_class_kind", typed.node_class_kind.as_ref()),
             node_class_default: self.stated("node_class_default", typed.node_class_default.as_ref()),

@@ -6,13 +6,14 @@ use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::CustomResource;
-use kube::api::ObjectMeta;
+use kube_core::ObjectMeta;
+use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
 
 /// `spec` of a NodeClaim; immutable as a whole.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "karpenter.sh",
     version = "v1",
     kind = "NodeClaim",

@@ -154,11 +154,11 @@ pub struct ResourceClaim {
 }
 
 /// A pod, slimmed.
-#[derive(kube::Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[resource(inherit = "k8s_openapi::api::core::v1::Pod")]
+#[derive(kube_derive::Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[resource(inherit = "k8s_openapi::api::core::v1::Pod", crates(kube_core = "::kube_core"))]
 pub struct Pod {
     /// Name, owners and the like.
-    pub metadata: kube::api::ObjectMeta,
+    pub metadata: kube_core::ObjectMeta,
     /// What it asks for and where it runs.
     #[serde(default)]
     pub spec: BoundSpec,

@@ -5,13 +5,13 @@ use super::pod::ResourceList;
 use crate::names;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Taint;
-use kube::Resource;
-use kube::api::ObjectMeta;
+use kube_core::ObjectMeta;
+use kube_derive::Resource;
 use serde::{Deserialize, Deserializer, Serialize};
 
 /// A Node, slimmed.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[resource(inherit = "k8s_openapi::api::core::v1::Node")]
+#[resource(inherit = "k8s_openapi::api::core::v1::Node", crates(kube_core = "::kube_core"))]
 pub struct Node {
     /// Name, labels and the like.
     pub metadata: ObjectMeta,

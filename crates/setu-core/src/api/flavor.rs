@@ -2,13 +2,14 @@
 //! they are.
 
 use k8s_openapi::api::core::v1::Toleration;
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// `spec` of a ResourceFlavor.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "kueue.x-k8s.io",
     version = "v1beta2",
     kind = "ResourceFlavor",
@@ -32,6 +33,7 @@ pub struct ResourceFlavorSpec {
 /// `spec` of a Topology.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "kueue.x-k8s.io",
     version = "v1beta2",
     kind = "Topology",

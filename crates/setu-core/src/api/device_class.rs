@@ -1,11 +1,12 @@
 //! The part of a DeviceClass that says which extended resource it serves.
 
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
 
 /// `spec` of a DeviceClass, slimmed.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "resource.k8s.io",
     version = "v1",
     kind = "DeviceClass",

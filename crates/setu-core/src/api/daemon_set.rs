@@ -1,13 +1,13 @@
 //! The part of a DaemonSet that says where its pods run and what they take from a node.
 
 use super::pod::PodTemplate;
-use kube::Resource;
-use kube::api::ObjectMeta;
+use kube_core::ObjectMeta;
+use kube_derive::Resource;
 use serde::{Deserialize, Serialize};
 
 /// A DaemonSet, slimmed.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[resource(inherit = "k8s_openapi::api::apps::v1::DaemonSet")]
+#[resource(inherit = "k8s_openapi::api::apps::v1::DaemonSet", crates(kube_core = "::kube_core"))]
 pub struct DaemonSet {
     /// Name, namespace and the like.
     pub metadata: ObjectMeta,

@@ -20,14 +20,15 @@ pub use retry::{Backoff, Compat, OnExhausted, Retry};
 use super::duration::Span;
 use super::node_claim::Requirement;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::api::ObjectMeta;
-use kube::{CustomResource, Resource};
+use kube_core::ObjectMeta;
+use kube_derive::{CustomResource, Resource};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// How the nodes of gangs are provisioned: everything a check, or all of them, may tune.
 #[derive(CustomResource, JsonSchema, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "setu.kueue.x-k8s.io",
     version = "v1alpha1",
     kind = "ProvisioningParameters",
@@ -177,7 +178,7 @@ pub struct ProvisioningParametersStatus {
 
 /// ProvisioningParameters as they come, so that also those that cannot be used are seen.
 #[derive(Resource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
-#[resource(inherit = "ProvisioningParameters")]
+#[resource(inherit = "ProvisioningParameters", crates(kube_core = "::kube_core"))]
 pub struct RawParameters {
     /// Name, generation and the like.
     pub metadata: ObjectMeta,

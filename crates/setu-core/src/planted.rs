@@ -17,24 +17,31 @@
 //!
 //! The last five are hooks in the order of requests, of which the model has a copy; so both must find them.
 
+pub use crate::planted;
 #[cfg(feature = "planted-bugs")]
 pub use switch::{Planted, is_planted, plant, salt};
 
-/// Whether this bug is planted in this thread; `false` in every build that is not a test of tests.
+/// Whether this bug is planted in this thread.
+#[cfg(feature = "planted-bugs")]
+#[macro_export]
 macro_rules! planted {
-    ($bug:ident) => {{
-        #[cfg(feature = "planted-bugs")]
-        let planted = $crate::planted::is_planted($crate::planted::Planted::$bug);
-        #[cfg(not(feature = "planted-bugs"))]
-        let planted = $crate::planted::never();
-        planted
-    }};
+    ($bug:ident) => {
+        $crate::planted::is_planted($crate::planted::Planted::$bug)
+    };
 }
-pub(crate) use planted;
+
+/// Whether this bug is planted: never, in a build that is not a test of tests.
+#[cfg(not(feature = "planted-bugs"))]
+#[macro_export]
+macro_rules! planted {
+    ($bug:ident) => {
+        $crate::planted::never()
+    };
+}
 
 /// What every hook says in a build without the feature.
 #[cfg(not(feature = "planted-bugs"))]
-pub(crate) const fn never() -> bool {
+pub const fn never() -> bool {
     false
 }
 

@@ -1,12 +1,13 @@
 //! Kueue's queues: which checks guard which flavors, and how much quota there is of each.
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::CustomResource;
+use kube_derive::CustomResource;
 use serde::{Deserialize, Serialize};
 
 /// `spec` of a ClusterQueue.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "kueue.x-k8s.io",
     version = "v1beta2",
     kind = "ClusterQueue",
@@ -99,6 +100,7 @@ fn nothing() -> Quantity {
 /// `spec` of a Cohort: quota that several queues share.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "kueue.x-k8s.io",
     version = "v1beta2",
     kind = "Cohort",
@@ -119,6 +121,7 @@ pub struct CohortSpec {
 /// `spec` of a LocalQueue: the door through which a namespace submits.
 #[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
 #[kube(
+    crates(kube_core = "::kube_core"),
     group = "kueue.x-k8s.io",
     version = "v1beta2",
     kind = "LocalQueue",
