@@ -335,6 +335,8 @@ mod tests {
         let lines = Lines::default();
         let written = lines.clone();
         let log = tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(false);
+        // While a process has one subscriber only, what another thread is the first to log has no subscriber for good.
+        let _another = tracing::Dispatch::new(tracing_subscriber::registry());
         let _guard = tracing::subscriber::set_default(log.with_writer(move || written.clone()).finish());
         let clock = Clock::starting_at("2026-01-01T00:00:00Z".parse().unwrap());
         let policy =

@@ -113,7 +113,7 @@ impl Args {
             limit_ranges: &objects.limit_ranges_of(&namespace),
             runtime_classes: &objects.runtime_classes,
             device_classes: &objects.device_classes,
-            storage: Some(&objects.storage),
+            storage: Some(&objects.storage_of(&namespace)),
             pool_claims: &pool_claims,
             shapes: &shapes,
             market: market.as_ref(),

@@ -22,7 +22,7 @@ use crate::plan::volumes::{Found, Storage};
 use crate::plan::{Request, demand};
 use jiff::Timestamp;
 use k8s_openapi::NamespaceResourceScope;
-use k8s_openapi::api::core::v1::LimitRange;
+use k8s_openapi::api::core::v1::{LimitRange, PersistentVolumeClaim};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::ListParams;
@@ -57,7 +57,9 @@ pub struct Objects {
     pub device_classes: Vec<Arc<DeviceClass>>,
     /// Objects of the files that no plan depends on, for people.
     pub unused: Vec<String>,
-    pub storage: Storage,
+    /// Of the files; those of a cluster are in `storage`.
+    volume_claims: Vec<Arc<PersistentVolumeClaim>>,
+    storage: Storage,
     pub namespaces: Vec<Arc<Namespace>>,
 }
 
@@ -114,7 +116,7 @@ impl Objects {
             "LimitRange" => push(&mut self.limit_ranges, value)?,
             "RuntimeClass" => push(&mut self.runtime_classes, value)?,
             "DeviceClass" => push(&mut self.device_classes, value)?,
-            "PersistentVolumeClaim" => note(&mut self.storage.claims, value)?,
+            "PersistentVolumeClaim" => push(&mut self.volume_claims, value)?,
             "PersistentVolume" => note(&mut self.storage.volumes, value)?,
             "StorageClass" => note(&mut self.storage.classes, value)?,
             "Namespace" => push(&mut self.namespaces, value)?,
@@ -192,6 +194,19 @@ impl Objects {
         let is_its =
             |range: &&Arc<LimitRange>| range.metadata.namespace.as_deref().is_none_or(|of| of == namespace);
         self.limit_ranges.iter().filter(is_its).cloned().collect()
+    }
+
+    /// The storage objects that pods of a namespace may use; a claim that names no namespace is of any.
+    pub fn storage_of(&self, namespace: &str) -> Storage {
+        let is_its = |claim: &&Arc<PersistentVolumeClaim>| {
+            claim.metadata.namespace.as_deref().is_none_or(|of| of == namespace)
+        };
+        let mut storage = self.storage.clone();
+        for claim in self.volume_claims.iter().filter(is_its) {
+            let name = claim.metadata.name.clone().unwrap_or_default();
+            storage.claims.insert(name, Found::There(Box::new((**claim).clone())));
+        }
+        storage
     }
 
     /// Labels of a namespace. One that is in no file has the label that every namespace has.

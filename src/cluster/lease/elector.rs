@@ -6,7 +6,7 @@
 
 use super::evaluate::{Sighting, Verdict, evaluate};
 use super::lost::Lost;
-use super::record::{params, version, without_request};
+use super::record::{is_overtaken, params, version, without_request};
 use super::share::{Share, patience};
 use super::{Leadership, Settings, Shards, Term};
 use crate::clock::Clock;
@@ -179,7 +179,7 @@ impl Elector {
                 self.lead_until(started + self.settings.timing.renew_deadline, before);
                 true
             }
-            Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+            Ok(Err(kube::Error::Api(status))) if is_overtaken(status.code, &lease) => {
                 tracing::debug!(lease = name, "the lease changed meanwhile");
                 self.look().await;
                 false

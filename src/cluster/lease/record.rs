@@ -21,3 +21,9 @@ pub fn without_request(mut lease: Lease) -> Lease {
 pub fn version(lease: &Lease) -> Option<u64> {
     lease.metadata.resource_version.as_deref()?.parse().ok()
 }
+
+/// Whether a write of this lease failed because somebody else has written or deleted it. Where it is to be made, its namespace
+/// is what is not found.
+pub fn is_overtaken(code: u16, lease: &Lease) -> bool {
+    code == 409 || (code == 404 && lease.metadata.resource_version.is_some())
+}

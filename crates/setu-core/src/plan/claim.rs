@@ -3,6 +3,7 @@
 //! So it is neither drifted nor invisible: template labels, annotations and hash are copied, every
 //! custom requirement key gets a concrete label, and the NodePool is its owner.
 
+use super::affinity::{affinity_terms, selected, undefined, with_one_of_each};
 use super::daemons::{gang_taint, tolerates};
 use super::demand::PodSetDemand;
 use super::misspelt::misspelt;
@@ -16,7 +17,7 @@ use crate::api::parameters::{Pinning, Tier};
 use crate::api::pod::{PodSpec, ResourceList};
 use crate::api::{NodeClaim, NodePool};
 use crate::names;
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Taint, Toleration};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -85,12 +86,16 @@ impl Draft {
             }
         }
         let defined = requirements.iter().map(|(key, _)| key.clone()).collect();
-        let mut requirements =
-            constrained(&requirements, &without_pin(request, wanted)).map_err(|c| clash(&who, &c))?;
-        for Reach { text, terms } in &wanted.reach {
-            requirements = with_first(&requirements, terms.iter().map(Vec::as_slice))
-                .map_err(|c| tell(ObstacleReason::VolumeUnusable, text, &c))?;
-        }
+        let spec = without_pin(request, wanted);
+        let selected = selected(&requirements, &spec).map_err(|c| clash(&who, &c))?;
+        let affinity = affinity_terms(&spec).map_err(|c| clash(&who, &c))?;
+        let volumes = wanted.reach.iter().map(|reach| reach.terms.as_slice());
+        let choices: Vec<_> = [affinity.as_slice()].into_iter().chain(volumes).collect();
+        let requirements = with_one_of_each(&selected, &choices).map_err(|(index, c)| {
+            let volume = index.checked_sub(1).and_then(|index| wanted.reach.get(index));
+            let volume = volume.map(|Reach { text, .. }| tell(ObstacleReason::VolumeUnusable, text, &c));
+            volume.unwrap_or_else(|| clash(&who, &c))
+        })?;
         if let Some((key, value)) = requirements.bad_value() {
             return Err(bad_label(key, value));
         }
@@ -266,42 +271,6 @@ fn of_pool(pool: &NodePool) -> Result<Requirements, Clash> {
     Ok(requirements)
 }
 
-/// Narrows what a node is to what a pod asks for: its node selector, and the first term of its
-/// required node affinity that can be met.
-pub fn constrained(node: &Requirements, spec: &PodSpec) -> Result<Requirements, Clash> {
-    let mut node = node.clone();
-    for (key, value) in &spec.node_selector {
-        let key = normalized(key);
-        // Karpenter cannot give a node a label that nothing defines.
-        if !is_well_known(key) && node.get(key).is_none() {
-            return Err(undefined(key, value));
-        }
-        node.add(key, &Values::one(value))?;
-    }
-    let terms = spec
-        .affinity
-        .as_ref()
-        .and_then(|a| a.node_affinity.as_ref())
-        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref())
-        .map_or(&[][..], |selector| &selector.node_selector_terms);
-    with_first(&node, terms.iter().map(|term| term.match_expressions.as_deref().unwrap_or_default()))
-}
-
-/// Narrows what a node is to the first of these terms that can be met. Without terms nothing is asked for.
-fn with_first<'t>(
-    node: &Requirements,
-    terms: impl Iterator<Item = &'t [NodeSelectorRequirement]>,
-) -> Result<Requirements, Clash> {
-    let mut first_clash = None;
-    for term in terms {
-        match with_term(node, term) {
-            Ok(narrowed) => return Ok(narrowed),
-            Err(clash) => first_clash = first_clash.or(Some(clash)),
-        }
-    }
-    first_clash.map_or_else(|| Ok(node.clone()), Err)
-}
-
 /// What the pods ask of their nodes, without the gang's own label: the template of a Job that runs has it.
 fn without_pin<'a>(request: &Request<'_>, wanted: &'a PodSetDemand<'_>) -> Cow<'a, PodSpec> {
     let spec = &*wanted.spec;
@@ -312,24 +281,6 @@ fn without_pin<'a>(request: &Request<'_>, wanted: &'a PodSetDemand<'_>) -> Cow<'
     let mut spec = spec.clone();
     spec.node_selector.remove(names::GANG);
     Cow::Owned(spec)
-}
-
-fn with_term(node: &Requirements, term: &[NodeSelectorRequirement]) -> Result<Requirements, Clash> {
-    let mut node = node.clone();
-    for expression in term {
-        let key = normalized(&expression.key);
-        let needs_label = ["In", "Exists", "Gt", "Lt"].contains(&expression.operator.as_str());
-        if needs_label && !is_well_known(key) && node.get(key).is_none() {
-            return Err(undefined(key, &expression.values.clone().unwrap_or_default().join(" ")));
-        }
-        node.add_all(&[Requirement {
-            key: key.to_owned(),
-            operator: expression.operator.clone(),
-            values: expression.values.clone().unwrap_or_default(),
-            min_values: None,
-        }])?;
-    }
-    Ok(node)
 }
 
 /// Who asks for a label, if it is not the pods or a flavor.
@@ -348,14 +299,6 @@ fn bad_label(key: &str, value: &str) -> Obstacle {
         ObstacleReason::RequirementsClash,
         format!("{value:?} cannot be the value of label {key}: at most 63 letters, digits, '-', '_' and '.'"),
     )
-}
-
-fn undefined(key: &str, value: &str) -> Clash {
-    Clash {
-        key: key.to_owned(),
-        asked: format!("[{value}]"),
-        offered: "no such label; add it to the template there".to_owned(),
-    }
 }
 
 fn check_taints(taints: &[Taint], wanted: &PodSetDemand<'_>, pool: &str) -> Result<(), Obstacle> {
@@ -379,7 +322,10 @@ fn check_taints(taints: &[Taint], wanted: &PodSetDemand<'_>, pool: &str) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, flavor, pool};
+    use super::super::Outcome;
+    use super::super::affinity::NODE_NAME;
+    use super::super::fixtures::{World, flavor, object, patched, pool};
+    use super::super::volumes::Found;
     use super::*;
     use serde_json::{Value, json};
 
@@ -537,13 +483,67 @@ mod tests {
     }
 
     #[test]
+    fn terms_of_affinity_and_volume_are_chosen_so_that_both_are_met() {
+        let also = |zone: &str, kind: &str| {
+            json!({"matchExpressions": [
+                {"key": names::ZONE, "operator": "In", "values": [zone]},
+                {"key": names::CAPACITY_TYPE, "operator": "In", "values": [kind]},
+            ]})
+        };
+        let zone = |zone: &str| json!({"matchExpressions": [{"key": names::ZONE, "operator": "In", "values": [zone]}]});
+        let with_volume = |terms: Value| {
+            let volume = json!({"volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "v"}}]});
+            let mut world = World::new().pods(&patched(affinity(&terms), &volume));
+            let in_b = json!({"spec": {"nodeAffinity": {"required": {"nodeSelectorTerms": [zone("b")]}}}});
+            world.storage.claims =
+                [("v".to_owned(), Found::There(Box::new(object(json!({"spec": {"volumeName": "pv"}})))))]
+                    .into();
+            world.storage.volumes = [("pv".to_owned(), Found::There(Box::new(object(in_b))))].into();
+            world
+        };
+        for terms in [json!([zone("a"), zone("b")]), json!([also("a", "spot"), also("b", "on-demand")])] {
+            assert_eq!(requirement(&claim(&with_volume(terms)), names::ZONE), only("b"));
+        }
+        let (_, message) = with_volume(json!([zone("a")])).obstacle();
+        assert!(message.contains("PersistentVolume pv"), "{message}");
+    }
+
+    #[test]
+    fn terms_that_name_nodes_are_left_to_nodes_that_exist() {
+        let named = |operator: &str| json!({"matchFields": [{"key": NODE_NAME, "operator": operator, "values": ["n1"]}]});
+        let zone = json!({"matchExpressions": [{"key": names::ZONE, "operator": "In", "values": ["b"]}]});
+        let both = World::new().pods(&affinity(&json!([named("In"), zone])));
+        assert_eq!(requirement(&claim(&both), names::ZONE), only("b"));
+        World::new().pods(&affinity(&json!([named("NotIn")]))).provisioned();
+        for terms in [json!([named("In")]), json!([{}])] {
+            let Outcome::Never(obstacle) = World::new().pods(&affinity(&terms)).plan() else {
+                panic!("{terms}")
+            };
+            assert!(obstacle.message.contains("is about new nodes"), "{}", obstacle.message);
+        }
+    }
+
+    #[test]
     fn the_first_term_of_the_affinity_that_can_be_met_narrows_the_claim() {
+        let asks = |key: &str, v: &str| json!({"key": key, "operator": "In", "values": [v]});
+        let term = |z: &str| json!({"matchExpressions": [asks(names::ZONE, z), asks(names::ARCH, "amd64")]});
+        let world = World::new().pods(&affinity(&json!([term("c"), term("b"), term("a")])));
+        assert_eq!(requirement(&claim(&world), names::ZONE), only("b"));
+        let world = World::new().pods(&affinity(&json!([term("c"), term("d")])));
+        let expected = "pod set main asks for topology.kubernetes.io/zone [c], but NodePool gpu offers [a b]";
+        assert_eq!(world.obstacle().1, expected);
+    }
+
+    #[test]
+    fn terms_of_the_affinity_that_list_values_of_one_label_are_one_term() {
         let zone =
             |z: &str| json!({"matchExpressions": [{"key": names::ZONE, "operator": "In", "values": [z]}]});
         let world = World::new().pods(&affinity(&json!([zone("c"), zone("b"), zone("a")])));
-        assert_eq!(requirement(&claim(&world), names::ZONE), only("b"));
+        let either = vec![("In".to_owned(), ["a", "b"].map(str::to_owned).to_vec())];
+        assert_eq!(requirement(&claim(&world), names::ZONE), either);
         let world = World::new().pods(&affinity(&json!([zone("c"), zone("d")])));
-        let expected = "pod set main asks for topology.kubernetes.io/zone [c], but NodePool gpu offers [a b]";
+        let expected =
+            "pod set main asks for topology.kubernetes.io/zone [c d], but NodePool gpu offers [a b]";
         assert_eq!(world.obstacle().1, expected);
     }
 

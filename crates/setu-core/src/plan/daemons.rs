@@ -4,7 +4,8 @@
 //! Rule: in doubt a DaemonSet counts as one of the node's. One that is kept off may be the device plugin without
 //! which the node never gets ready, and one that was not reckoned with takes the room of the gang's pods.
 
-use super::claim::{Draft, constrained};
+use super::affinity::constrained;
+use super::claim::Draft;
 use super::requirements::{Values, is_reserved, is_well_known, normalized};
 use super::resources::{self, Defaults};
 use super::{Cluster, Obstacle};

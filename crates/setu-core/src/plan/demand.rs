@@ -2,8 +2,8 @@
 //!
 //! Rule: counts come from the admission, never from `resourceUsage`, which covers quota alone.
 
+use super::affinity::{NODE_NAME, constrained};
 use super::apart::shuns_itself;
-use super::claim::constrained;
 use super::daemons::keys;
 use super::requirements::{Requirements, Values};
 use super::resources::{self, Defaults};
@@ -94,7 +94,10 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
         if let Some(obstacle) = devices::obstacle(cluster, request, &pod_set.name, &each) {
             return Err(Outcome::Refuse(obstacle));
         }
-        let reach = cluster.storage.map(|storage| volumes::reach(storage, pod_set, pods)).transpose()?;
+        let reach = cluster
+            .storage
+            .map(|storage| volumes::reach(storage, request.workload, pod_set, pods))
+            .transpose()?;
         let reach = reach.unwrap_or_default();
         let per_node = if shuns_itself(pod_set) { 1 } else { u32::MAX };
         needs.push(PodSetDemand { pod_set, spec, pods, flavors, reach, each, per_node });
@@ -252,6 +255,14 @@ fn contradiction(pod_set: &str, spec: &PodSpec) -> Option<Obstacle> {
         let _ = asked.add(key, &Values::any_or_none());
     }
     let clash = constrained(&asked, spec).err()?;
+    if clash.key == NODE_NAME {
+        let why = format!(
+            "no term of the node affinity of pod set {pod_set} is about new nodes: each names Nodes (matchFields {}) or is \
+             empty; correct the pods",
+            clash.asked
+        );
+        return Some(Obstacle::new(ObstacleReason::RequirementsClash, why));
+    }
     Some(Obstacle::new(
         ObstacleReason::RequirementsClash,
         format!(

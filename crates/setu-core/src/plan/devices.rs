@@ -15,10 +15,17 @@ pub fn obstacle(
     each: &ResourceList,
 ) -> Option<Obstacle> {
     let (resource, class) = each.keys().find_map(|key| Some((key, class_of(cluster, request, key)?)))?;
+    let remedy = if resource.starts_with(names::DEVICE_CLASS_PREFIX) {
+        "request them by the name under which a device plugin serves them, such as nvidia.com/gpu".to_owned()
+    } else {
+        format!(
+            "where a device plugin serves them, take spec.extendedResourceName off the DeviceClass or state the node's \
+             {resource} under packing.shapes"
+        )
+    };
     let message = format!(
         "pod set {pod_set} requests {resource}, which DeviceClass {class} serves through dynamic resource allocation, and \
-         whose devices no NodeClaim can ask for; where a device plugin serves them, take spec.extendedResourceName off the \
-         DeviceClass or state the node's {resource} under packing.shapes"
+         whose devices no NodeClaim can ask for; {remedy}"
     );
     Some(Obstacle::new(ObstacleReason::DeviceClass, message))
 }
@@ -53,7 +60,7 @@ fn may_be_of(request: &Request<'_>, node_pool: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::super::Outcome;
-    use super::super::fixtures::{World, object};
+    use super::super::fixtures::{World, object, pod_set};
     use super::*;
     use crate::api::Node;
     use crate::plan::shapes::Shape;
@@ -105,6 +112,19 @@ mod tests {
         assert_eq!(world.obstacle().0, ObstacleReason::DeviceClass);
         world.shapes = vec![shown("gpu")];
         assert_eq!(world.provisioned().slots.len(), 2);
+    }
+
+    #[test]
+    fn implicit_name_of_a_device_class_is_refused_with_a_remedy_that_helps() {
+        let mut set = pod_set("main", 1);
+        set["template"]["spec"]["containers"][0]["resources"] =
+            json!({"limits": {"deviceclass.resource.kubernetes.io/gpu.x": "1"}});
+        let message = world().workload(&json!({"spec": {"podSets": [set]}})).obstacle().1;
+        assert!(
+            message.contains("request them by the name under which a device plugin serves them"),
+            "{message}"
+        );
+        assert!(!message.contains("packing.shapes"), "{message}");
     }
 
     #[test]

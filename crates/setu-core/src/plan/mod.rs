@@ -2,12 +2,13 @@
 //!
 //! Read in this order: `outcome` (what planning comes to) → `demand` (which pod sets, how many pods) →
 //! `tiers` and `pools` (the ways to get nodes; uses `reservations`) → `claim` (what a NodeClaim looks like; uses
-//! `requirements`, `misspelt`, `resources`, `daemons`) → `slots` (how many; uses `shapes`, `sightings`, `catalogue`, `apart`, `packing`) → `gates` (may
+//! `requirements`, `affinity`, `misspelt`, `resources`, `daemons`) → `slots` (how many; uses `shapes`, `sightings`, `catalogue`, `apart`, `packing`) → `gates` (may
 //! it be bought now) → `merge` (will Kueue be able to start the pods there).
 //!
 //! Rule: sizes, shapes and pools come from the admission, the pod sets and the administrator's
 //! objects alone. Nothing a tenant annotates has a say.
 
+pub mod affinity;
 pub mod apart;
 pub mod catalogue;
 pub mod claim;

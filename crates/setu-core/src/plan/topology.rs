@@ -93,7 +93,7 @@ impl Topology {
                 topology.constraints.extend(constraint?);
             }
         }
-        topology.constraints.extend(reader.shared_volumes());
+        topology.constraints.extend(reader.shared_volumes()?);
         let (hosts, others) = topology.constraints.into_iter().partition(|c| c.key == names::HOSTNAME);
         topology.constraints = others;
         let names_of = |c: &Constraint| -> BTreeSet<String> {

@@ -10,7 +10,8 @@ use crate::api::pod::Volume;
 use crate::api::workload::PodSet;
 use crate::names;
 use k8s_openapi::api::core::v1::{
-    NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume, PersistentVolumeClaim, TopologySelectorTerm,
+    NodeSelectorRequirement, NodeSelectorTerm, ObjectReference, PersistentVolume, PersistentVolumeClaim,
+    TopologySelectorTerm,
 };
 use k8s_openapi::api::storage::v1::StorageClass;
 use std::collections::{BTreeMap, BTreeSet};
@@ -96,12 +97,17 @@ fn volumes(workload: &Workload) -> impl Iterator<Item = &Volume> {
     workload.spec.pod_sets.iter().flat_map(|set| &set.template.spec.volumes)
 }
 
-/// Where the volumes of so many pods of a pod set can be used.
+/// Where the volumes of so many pods of a pod set of this Workload can be used.
 ///
 /// # Errors
 /// The volume that is not ready, or that these pods can never use on new nodes.
-pub fn reach(storage: &Storage, pod_set: &PodSet, pods: u32) -> Result<Vec<Reach>, Outcome> {
-    let reader = Reader { storage, pod_set: &pod_set.name, pods };
+pub fn reach(
+    storage: &Storage,
+    workload: &Workload,
+    pod_set: &PodSet,
+    pods: u32,
+) -> Result<Vec<Reach>, Outcome> {
+    let reader = Reader { storage, workload, pod_set: &pod_set.name, pods };
     let mut all = Vec::new();
     for volume in &pod_set.template.spec.volumes {
         if let Some(claim) = &volume.persistent_volume_claim {
@@ -124,6 +130,7 @@ enum Made {
 
 struct Reader<'a> {
     storage: &'a Storage,
+    workload: &'a Workload,
     pod_set: &'a str,
     pods: u32,
 }
@@ -133,17 +140,20 @@ impl Reader<'_> {
         let what = format!("PersistentVolumeClaim {name}");
         let claim = self.found(self.storage.claims.get(name), &what, "persistentvolumeclaims")?;
         let modes = claim.spec.as_ref().and_then(|spec| spec.access_modes.as_ref());
-        if self.pods > 1 && modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod")) {
+        let pods = self.pods_with(name);
+        if pods > 1 && modes.is_some_and(|modes| modes.iter().any(|mode| mode == "ReadWriteOncePod")) {
             return Err(self.unusable(&format!(
-                "{what} has access mode ReadWriteOncePod, but {} pods use it; give each pod its own volume",
-                self.pods
+                "{what} has access mode ReadWriteOncePod, but {pods} pods use it; give each pod its own volume"
             )));
+        }
+        if claim.metadata.deletion_timestamp.is_some() {
+            return Err(self.not_ready(&format!("{what} is being deleted; make the claim anew")));
         }
         if claim.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Lost") {
             return Err(self.unusable(&format!("{what} has lost its volume; make the claim anew")));
         }
         if let Some(volume) = volume_of(claim) {
-            return self.volume(volume, &what);
+            return self.volume(volume, name, &what);
         }
         match class_of(claim) {
             Some(class) => self.class(class, &what, Made::BeforePod),
@@ -151,9 +161,27 @@ impl Reader<'_> {
         }
     }
 
-    fn volume(&self, name: &str, claim: &str) -> Result<Option<Reach>, Outcome> {
+    /// Pods of the Workload that use a claim, those of other pod sets among them.
+    fn pods_with(&self, claim: &str) -> u32 {
+        let others = self.workload.spec.pod_sets.iter().filter(|set| set.name != self.pod_set);
+        let users = others.filter(|set| claims_of_set(set).any(|of_set| of_set == claim));
+        users.filter_map(|set| u32::try_from(set.count).ok()).fold(self.pods, u32::saturating_add)
+    }
+
+    fn volume(&self, name: &str, claim_name: &str, claim: &str) -> Result<Option<Reach>, Outcome> {
         let what = format!("PersistentVolume {name}");
         let volume = self.found(self.storage.volumes.get(name), &what, "persistentvolumes")?;
+        let owner = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        let is_own = |owner: &&ObjectReference| {
+            owner.name.as_deref() == Some(claim_name) && owner.namespace == self.workload.metadata.namespace
+        };
+        if let Some(other) = owner.filter(|owner| !is_own(owner)) {
+            return Err(self.not_ready(&format!(
+                "{claim} asks for {what}, which PersistentVolumeClaim {}/{} has; name another volume",
+                other.namespace.as_deref().unwrap_or_default(),
+                other.name.as_deref().unwrap_or_default()
+            )));
+        }
         let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
         let labelled = places(volume);
         let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else {
@@ -268,7 +296,7 @@ fn allowed(term: &TopologySelectorTerm) -> Vec<NodeSelectorRequirement> {
 }
 
 /// Terms that list values of the same label alone, as one term: each of the values will do.
-fn joined(terms: Vec<Vec<NodeSelectorRequirement>>) -> Vec<Vec<NodeSelectorRequirement>> {
+pub(super) fn joined(terms: Vec<Vec<NodeSelectorRequirement>>) -> Vec<Vec<NodeSelectorRequirement>> {
     let mut values = BTreeSet::new();
     let mut key = None;
     for term in &terms {
@@ -286,7 +314,7 @@ fn joined(terms: Vec<Vec<NodeSelectorRequirement>>) -> Vec<Vec<NodeSelectorRequi
 
 #[cfg(test)]
 mod tests {
-    use super::super::fixtures::{World, object, pool};
+    use super::super::fixtures::{World, object, patched, pod_set, pool};
     use super::*;
     use serde_json::{Value, json};
 
@@ -451,6 +479,28 @@ mod tests {
     }
 
     #[test]
+    fn unbound_volume_that_pods_without_planned_nodes_share_is_refused() {
+        let mut world =
+            unbound(json!({"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer"}));
+        world.storage.claims =
+            there("data", json!({"spec": {"storageClassName": "fast", "accessModes": ["ReadWriteOnce"]}}));
+        let spec = json!({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]});
+        let of_spec = |set| patched(set, &json!({"template": {"spec": spec}}));
+        let mut lead = pod_set("lead", 1);
+        lead["template"]["spec"]["containers"] = json!([{"resources": {"requests": {"cpu": "1"}}}]);
+        let assigned = ["lead", "main"].map(|name| json!({"name": name, "flavors": {"cpu": "gpu"}}));
+        let mut world = world.workload(&json!({
+            "spec": {"podSets": [of_spec(lead), of_spec(pod_set("main", 1))]},
+            "status": {"admission": {"podSetAssignments": assigned}},
+        }));
+        world.policy.managed_resources = vec!["nvidia.com/gpu".to_owned()];
+        let said = refused(&world);
+        assert!(said.contains("pod set lead uses it too") && said.contains("managedResources"), "{said}");
+        world.policy.managed_resources = vec!["cpu".to_owned()];
+        assert_eq!(world.provisioned().slots.len(), 2);
+    }
+
+    #[test]
     fn volumes_made_by_hand_or_for_one_pod_are_refused() {
         let local = json!({"provisioner": NO_PROVISIONER, "volumeBindingMode": "WaitForFirstConsumer"});
         assert!(refused(&unbound(local)).contains("made by hand"));
@@ -458,6 +508,31 @@ mod tests {
         once.storage.claims =
             there("data", json!({"spec": {"volumeName": "pv", "accessModes": ["ReadWriteOncePod"]}}));
         assert!(refused(&once).contains("ReadWriteOncePod, but 2 pods use it"));
+        let spec = json!({"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]});
+        let sets =
+            ["lead", "main"].map(|name| patched(pod_set(name, 1), &json!({"template": {"spec": spec}})));
+        let once = once.workload(&json!({"spec": {"podSets": sets}}));
+        assert!(refused(&once).contains("ReadWriteOncePod, but 2 pods use it"), "each pod set has one pod");
+    }
+
+    #[test]
+    fn claim_that_goes_or_whose_volume_another_claim_has_is_refused() {
+        let mut world = bound(&json!([]));
+        let volume = |namespace: &str, name: &str| {
+            there("pv", json!({"spec": {"claimRef": {"namespace": namespace, "name": name}}}))
+        };
+        world.storage.volumes = volume("ns", "data");
+        world.provisioned();
+        for (namespace, name) in [("other", "data"), ("ns", "other")] {
+            world.storage.volumes = volume(namespace, name);
+            let said = refused(&world);
+            assert!(said.contains(&format!("which PersistentVolumeClaim {namespace}/{name} has")), "{said}");
+        }
+        world.storage.volumes = volume("ns", "data");
+        let going =
+            json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"volumeName": "pv"}});
+        world.storage.claims = there("data", going);
+        assert!(refused(&world).contains("PersistentVolumeClaim data is being deleted"));
     }
 
     #[test]

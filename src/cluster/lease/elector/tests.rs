@@ -334,6 +334,18 @@ async fn a_lease_given_to_a_stranger_by_hand_ends_the_term_and_lapses_as_any_oth
     assert_eq!([a, b].iter().filter(|c| c.leadership.leads()).count(), 1);
 }
 
+#[test]
+fn a_namespace_that_is_not_there_is_no_lease_that_changed() {
+    let lease = |version: Option<&str>| Lease {
+        metadata: ObjectMeta { resource_version: version.map(str::to_owned), ..ObjectMeta::default() },
+        spec: None,
+    };
+    let overtaken = |code| [None, Some("1")].map(|version| is_overtaken(code, &lease(version)));
+    assert_eq!(overtaken(409), [true, true]);
+    assert_eq!(overtaken(404), [false, true]);
+    assert_eq!(overtaken(403), [false, false]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lease_deleted_by_hand_is_made_anew_with_one_leader() {
     let cluster = Cluster::default();

@@ -46,7 +46,6 @@ pub const PLAYED: &[&str] = &[
     "reclaimable",
     "reservation-closes",
     "running",
-    "runtime-class",
     "same-name-again",
     "shortage",
     "spot-out-in-a",
@@ -57,7 +56,6 @@ pub const PLAYED: &[&str] = &[
     "volume-class",
     "warm",
     "warm-other-queue",
-    "zone-affinity",
 ];
 
 /// Why a file, or one run of it, is not played.
@@ -139,6 +137,7 @@ const NOT_PLAYED: &[(&str, Why)] = &[
     ("reservation-half", Why::Weather),
     ("reservation-opens", Why::Weather),
     ("reservation-opens-later", Why::Weather),
+    ("runtime-class", Why::Remembered),
     ("tier-refused", Why::Weather),
     ("tiers-type-out", Why::SharedMachines),
     ("topology", Why::Shared),
@@ -146,6 +145,7 @@ const NOT_PLAYED: &[(&str, Why)] = &[
     ("volume-elsewhere", Why::NoPart),
     ("volume-of-one-node", Why::NoPart),
     ("volume-zone", Why::NoPart),
+    ("zone-affinity", Why::Remembered),
     ("zone-spread", Why::NoPart),
 ];
 

@@ -118,7 +118,10 @@ impl Reader<'_> {
     }
 
     /// Pods that share a volume which is made where the first of them runs: no other zone will have it.
-    pub(super) fn shared_volumes(&self) -> impl Iterator<Item = Constraint> {
+    ///
+    /// # Errors
+    /// Pods that Setu makes no nodes for share it, and may run anywhere.
+    pub(super) fn shared_volumes(&self) -> Result<impl Iterator<Item = Constraint>, Obstacle> {
         let mut users: BTreeMap<&str, BTreeSet<usize>> = BTreeMap::new();
         for (index, set) in self.demand.iter().enumerate() {
             for claim in claims_of_set(set.pod_set) {
@@ -126,8 +129,18 @@ impl Reader<'_> {
             }
         }
         let follows = |claim: &str| self.cluster.storage.is_some_and(|s| s.follows_first_pod(claim));
-        users.retain(|claim, members| follows(claim) && self.pods(members) > 1);
-        users.into_iter().map(|(claim, members)| Constraint {
+        users.retain(|claim, _| follows(claim));
+        let mut others =
+            self.unplanned().flat_map(|set| claims_of_set(set).map(move |claim| (claim, &set.name)));
+        if let Some((claim, other)) = others.find(|(claim, _)| users.contains_key(claim)) {
+            return Err(refused(format!(
+                "PersistentVolumeClaim {claim} (ReadWriteOnce) has no volume yet, and gets it where the first of its pods runs; \
+                 pod set {other} uses it too, and it is not known where its pods run, as Setu makes no nodes for them: bind \
+                 the claim to a volume first, or have Setu make nodes for all its pods (managedResources)"
+            )));
+        }
+        users.retain(|_, members| self.pods(members) > 1);
+        Ok(users.into_iter().map(|(claim, members)| Constraint {
             text: format!(
                 "PersistentVolumeClaim {claim} (ReadWriteOnce) has no volume yet, which all pods that share it can use in \
                  one zone only"
@@ -138,7 +151,7 @@ impl Reader<'_> {
             members,
             max_skew: 0,
             min_domains: 1,
-        })
+        }))
     }
 
     pub(super) fn name(&self, set: usize) -> &str {

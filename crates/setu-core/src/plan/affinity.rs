@@ -1,0 +1,130 @@
+//! What pods ask of the labels of their node: node selector and required node affinity.
+//!
+//! Rule: of terms that are alternatives, one is chosen so that all that is asked can be met together.
+
+use super::requirements::{Clash, Requirements, Values, is_well_known, normalized};
+use super::volumes::joined;
+use crate::api::node_claim::Requirement;
+use crate::api::pod::PodSpec;
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm};
+
+/// Narrows what a node is to what a pod asks for: its node selector, and the first term of its
+/// required node affinity that can be met.
+pub fn constrained(node: &Requirements, spec: &PodSpec) -> Result<Requirements, Clash> {
+    let terms = affinity_terms(spec)?;
+    with_one_of_each(&selected(node, spec)?, &[&terms]).map_err(|(_, clash)| clash)
+}
+
+/// Narrows what a node is to the node selector of a pod.
+pub(super) fn selected(node: &Requirements, spec: &PodSpec) -> Result<Requirements, Clash> {
+    let mut node = node.clone();
+    for (key, value) in &spec.node_selector {
+        let key = normalized(key);
+        // Karpenter cannot give a node a label that nothing defines.
+        if !is_well_known(key) && node.get(key).is_none() {
+            return Err(undefined(key, value));
+        }
+        node.add(key, &Values::one(value))?;
+    }
+    Ok(node)
+}
+
+/// The key by which [`constrained`] says that no term of the node affinity is about new nodes.
+pub const NODE_NAME: &str = "metadata.name";
+
+/// The terms of the required node affinity of a pod, one of which its node must meet. Those that name Nodes are left out, as
+/// the name of a new one is not known, and so are empty ones, which match no node.
+///
+/// # Errors
+/// None is left.
+pub(super) fn affinity_terms(spec: &PodSpec) -> Result<Vec<Vec<NodeSelectorRequirement>>, Clash> {
+    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
+    let required = affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    let Some(required) = required else { return Ok(Vec::new()) };
+    let may_be_new = |term: &&NodeSelectorTerm| {
+        let mut fields = term.match_fields.iter().flatten();
+        let is_empty = term.match_fields.iter().chain(&term.match_expressions).all(Vec::is_empty);
+        !is_empty && fields.all(|field| field.operator == "NotIn")
+    };
+    let terms = required.node_selector_terms.iter().filter(may_be_new);
+    let terms: Vec<_> = terms.map(|term| term.match_expressions.clone().unwrap_or_default()).collect();
+    if terms.is_empty() {
+        let named = required.node_selector_terms.iter().flat_map(|term| term.match_fields.iter().flatten());
+        let names: Vec<&str> =
+            named.flat_map(|field| field.values.iter().flatten()).map(String::as_str).collect();
+        return Err(Clash {
+            key: NODE_NAME.to_owned(),
+            asked: format!("[{}]", names.join(" ")),
+            offered: "new nodes alone, whose names nobody knows yet".to_owned(),
+        });
+    }
+    Ok(joined(terms))
+}
+
+/// Combinations of terms that are tried for one NodeClaim.
+const TRIES: u32 = 512;
+
+/// Narrows what a node is to one term of each of these choices: the first combination that can be met. A choice without
+/// terms asks for nothing.
+///
+/// # Errors
+/// The index of the choice that cannot be met, and why.
+pub(super) fn with_one_of_each(
+    node: &Requirements,
+    choices: &[&[Vec<NodeSelectorRequirement>]],
+) -> Result<Requirements, (usize, Clash)> {
+    // What cannot be met by itself is told as such.
+    for (index, terms) in choices.iter().enumerate() {
+        with_rest(node, &[terms], &mut 0).map_err(|(_, clash)| (index, clash))?;
+    }
+    with_rest(node, choices, &mut 0)
+}
+
+fn with_rest(
+    node: &Requirements,
+    choices: &[&[Vec<NodeSelectorRequirement>]],
+    tries: &mut u32,
+) -> Result<Requirements, (usize, Clash)> {
+    let Some((terms, rest)) = choices.split_first() else { return Ok(node.clone()) };
+    if terms.is_empty() {
+        return with_rest(node, rest, tries).map_err(|(index, clash)| (index + 1, clash));
+    }
+    let mut first = None;
+    for term in *terms {
+        *tries += 1;
+        let met = with_term(node, term).map_err(|clash| (0, clash));
+        let met = met.and_then(|node| with_rest(&node, rest, tries).map_err(|(index, c)| (index + 1, c)));
+        match met {
+            Err(clash) if *tries < TRIES => first = first.or(Some(clash)),
+            met => return met,
+        }
+    }
+    first.map_or_else(|| Ok(node.clone()), Err)
+}
+
+fn with_term(node: &Requirements, term: &[NodeSelectorRequirement]) -> Result<Requirements, Clash> {
+    let mut node = node.clone();
+    for expression in term {
+        let key = normalized(&expression.key);
+        let needs_label = ["In", "Exists", "Gt", "Lt"].contains(&expression.operator.as_str());
+        if needs_label && !is_well_known(key) && node.get(key).is_none() {
+            return Err(undefined(key, &expression.values.clone().unwrap_or_default().join(" ")));
+        }
+        node.add_all(&[Requirement {
+            key: key.to_owned(),
+            operator: expression.operator.clone(),
+            values: expression.values.clone().unwrap_or_default(),
+            min_values: None,
+        }])?;
+    }
+    Ok(node)
+}
+
+/// What is said of a label that no NodePool, policy or flavor defines.
+pub(super) fn undefined(key: &str, value: &str) -> Clash {
+    Clash {
+        key: key.to_owned(),
+        asked: format!("[{value}]"),
+        offered: "no such label; add it to the template there".to_owned(),
+    }
+}
