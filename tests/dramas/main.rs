@@ -19,9 +19,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Random dramas that are played twice.
-const REPEATED: std::ops::Range<u64> = 0..50;
-/// The other random dramas that are played; `SETU_SEEDS=from..to` chooses others.
-const SEEDS: std::ops::Range<u64> = 50..300;
+const REPEATED: std::ops::Range<u64> = 0..25;
+/// The other random dramas that are played; `SETU_SEEDS=from..to` chooses others. `just nightly` plays many more.
+const SEEDS: std::ops::Range<u64> = 25..150;
 /// Random dramas in which the nodes of a gang may come from several tiers.
 const MIXED: std::ops::Range<u64> = 300..325;
 

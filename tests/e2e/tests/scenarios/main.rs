@@ -33,6 +33,9 @@ const AT_ONCE: usize = 5;
 /// Lives of one killed scenario that are led at the same time.
 const KILLS_AT_ONCE: usize = 2;
 
+/// Of the writes after which Setu is killed, every so manieth is played; all are where ignored tests are asked for.
+const KILLS_APART: usize = 3;
+
 fn main() -> Result<()> {
     let mut arguments = Arguments::from_args();
     let mut runs = Vec::new();
@@ -54,8 +57,9 @@ fn main() -> Result<()> {
     let accounts =
         runtime.block_on(async { Accounts::make(&stack, kinds_with_ours(&stack).await?).await })?;
     let handle = runtime.handle();
+    let apart = if arguments.include_ignored || arguments.ignored { 1 } else { KILLS_APART };
     let (alone, together): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(|run| run.scenario.alone);
-    let trial = |run: Run| trial(accounts.of(&run).clone(), run, &stack, handle.clone());
+    let trial = |run: Run| trial(accounts.of(&run).clone(), run, apart, &stack, handle.clone());
     let trials = |runs: Vec<Run>| runs.into_iter().map(trial).collect();
     let mut conclusion = libtest_mimic::run(&arguments, trials(together));
     if !alone.is_empty() {
@@ -84,14 +88,16 @@ async fn kinds_with_ours(stack: &Stack) -> Result<Discovery> {
     }
 }
 
-fn trial(shared: Shared, run: Run, stack: &Arc<Stack>, handle: Handle) -> Trial {
+fn trial(shared: Shared, run: Run, apart: usize, stack: &Arc<Stack>, handle: Handle) -> Trial {
     let stack = Arc::clone(stack);
     Trial::test(run.title.clone(), move || {
-        handle.block_on(play(&stack, &shared, &run)).map_err(|error| Failed::from(format!("{error:#}")))
+        handle
+            .block_on(play(&stack, &shared, &run, apart))
+            .map_err(|error| Failed::from(format!("{error:#}")))
     })
 }
 
-async fn play(stack: &Arc<Stack>, shared: &Shared, run: &Run) -> Result<()> {
+async fn play(stack: &Arc<Stack>, shared: &Shared, run: &Run, apart: usize) -> Result<()> {
     let mut world = World::new(Real::new(stack, shared, run)?, run).await?;
     let writes = scenario::play(&mut world, run, None).await?;
     drop(world);
@@ -99,7 +105,9 @@ async fn play(stack: &Arc<Stack>, shared: &Shared, run: &Run) -> Result<()> {
         return Ok(());
     }
     anyhow::ensure!(writes > 4, "Setu made {writes} writes only, so there is nothing to kill it after");
-    let kills = (1..=writes).map(|write| killed_after(write, stack, shared, run));
+    // Each scenario begins elsewhere, so that the first and the last write have their turn.
+    let kills = (1..=writes).skip(run.title.len() % apart).step_by(apart);
+    let kills = kills.map(|write| killed_after(write, stack, shared, run));
     stream::iter(kills).buffer_unordered(KILLS_AT_ONCE).try_collect().await
 }
 
