@@ -1,7 +1,7 @@
 //! The real core behind small values: what a replica sees goes in, what it would do comes out.
 //!
-//! Rule: nothing is decided here. A turn is `Journal::decode` → `observe` → `decide` as in
-//! `controllers::gang`, a report is `verdict::desired`. Results are kept, because the same small
+//! Rule: nothing is decided here. A turn is `Journal::decode` → `step` as in `controllers::gang`, a report is
+//! `verdict::desired`. Results are kept, because the same small
 //! values come again and again.
 
 use crate::world::{Claim, Phase, Work};
@@ -12,12 +12,13 @@ use setu::api::parameters::{OnExhausted, Pinning};
 use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu::gang::claims::Loss;
 use setu::gang::diagram;
-use setu::gang::event::{Effect, Event};
+use setu::gang::event::Effect;
+use setu::gang::open::opened;
 use setu::gang::reservation::Epoch;
-use setu::gang::terms::{is_the_same_under_all, unlimited};
+use setu::gang::terms::unlimited;
 use setu::gang::{
-    ClaimView, Facts, Failure, FailureClass, GangIdentity, Health, Journal, Outlook, Reading, Reservation,
-    Rules, Sight, State, Then, WaitsFor, decide, observe, verdict,
+    ClaimView, Facts, Failure, FailureClass, GangIdentity, Health, Journal, JudgedBy, Outlook, Reservation,
+    Rules, Sight, State, Step, Then, WaitsFor, step, verdict,
 };
 use setu::names;
 use setu::plan::{Outcome, Plan, Share, Slot};
@@ -284,15 +285,8 @@ pub fn open(work: &Work, claims: &[Claim]) -> Option<(Kept, bool)> {
     if let Some(journal) = work.journal {
         return Some((journal, false));
     }
-    match known(work).0 {
-        Reservation::Held { epoch, .. } => {
-            Some((Kept::of(&Journal::new(UID, epoch, start(), Some(start()))), true))
-        }
-        Reservation::Gone(_) if !claims.is_empty() => {
-            Some((Kept::of(&Journal::released(UID, start())), true))
-        }
-        Reservation::Gone(_) | Reservation::Leaving(_) => None,
-    }
+    let opened = opened(None, UID, known(work).0, !claims.is_empty(), start());
+    opened.map(|(journal, fresh)| (Kept::of(&journal), fresh))
 }
 
 /// Whether quota is reserved and nothing speaks against running.
@@ -319,46 +313,34 @@ pub fn epoch(work: &Work) -> u8 {
 fn work_out(seen: &Sighting) -> Turn {
     let edges = diagram::edges();
     let workload = workload(&seen.work);
-    let mut journal = seen.journal.journal();
-    let events = match seen.with_facts(&workload, &journal, |facts| observe(&journal, facts)) {
-        Reading::LookAgain => return Turn::LookAgain,
-        Reading::Events(events) => events,
-    };
-    let reservation = Reservation::of(&workload, CHECK);
-    let judged =
-        |event: &Event| !seen.is_undecided(&journal) || is_the_same_under_all(event, &journal, &reservation);
-    let events: Vec<Event> = events.into_iter().filter(judged).collect();
+    let journal = seen.journal.journal();
     let rules = Rules::new(&POLICY, now(seen.late), 0.5);
-    let (mut writes, mut moved, mut lawful) = (Vec::new(), false, true);
-    for event in events {
-        let decision = decide(&journal, &event, &rules);
-        let steps = decision.journal.seq - journal.seq;
-        let edge = (journal.state.name(), decision.journal.state.name());
-        lawful &= if steps == 1 { edges.contains_key(&edge) } else { steps == 0 && edge.0 == edge.1 };
-        moved |= decision.journal != journal;
-        journal = decision.journal;
-        for effect in decision.effects {
-            match effect {
-                Effect::CreateClaims(slots) => writes.extend(slots.into_iter().map(|slot| Write::Create {
-                    attempt: u8::try_from(journal.memory.attempt).unwrap(),
-                    slot: u8::try_from(slot).unwrap(),
-                    generation: u8::try_from(journal.memory.generation).unwrap(),
-                })),
-                Effect::DeleteClaims(names) => {
-                    let meant = seen.claims.iter().filter(|c| names.contains(&name(c)));
-                    writes.extend(meant.map(|c| Write::Delete(*c)));
-                }
+    let judged_by = if seen.unread { JudgedBy::Unknown } else { JudgedBy::Known };
+    let moved = match seen.with_facts(&workload, &journal, |facts| step(&journal, facts, judged_by, &rules)) {
+        Step::NeedsQuorumRead => return Turn::LookAgain,
+        Step::Still => return Turn::Still,
+        Step::Moved(moved) => moved,
+    };
+    let next = &moved.journal;
+    let steps = next.seq - journal.seq;
+    let edge = (journal.state.name(), next.state.name());
+    let lawful = if steps == 1 { edges.contains_key(&edge) } else { steps == 0 && edge.0 == edge.1 };
+    let small = |number: u32| u8::try_from(number).unwrap();
+    let mut writes = Vec::new();
+    for effect in &moved.effects {
+        match effect {
+            Effect::CreateClaims(slots) => writes.extend(slots.iter().map(|slot| Write::Create {
+                attempt: small(next.memory.attempt),
+                slot: small(*slot),
+                generation: small(next.memory.generation),
+            })),
+            Effect::DeleteClaims(names) => {
+                let meant = seen.claims.iter().filter(|c| names.contains(&name(c)));
+                writes.extend(meant.map(|c| Write::Delete(*c)));
             }
         }
-        if steps > 0 {
-            break;
-        }
     }
-    if moved || !writes.is_empty() {
-        Turn::Moved { journal: Kept::of(&journal), writes, lawful }
-    } else {
-        Turn::Still
-    }
+    Turn::Moved { journal: Kept::of(next), writes, lawful }
 }
 
 impl Sighting {

@@ -7,6 +7,7 @@ use crate::api::{Node, NodeClaim, Pod, Workload};
 use crate::controllers::plans;
 use crate::effects::{claims, pods};
 use crate::error::Error;
+use crate::gang::open::is_possible;
 use crate::gang::{ClaimView, Sight, State, strangers};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
@@ -31,7 +32,7 @@ impl Gang<'_> {
         self.overlook_taints(workload);
         self.fetch_grounds(workload).await?;
         self.sight = Sight::Quorum;
-        if !self.fresh && !super::is_possible(&self.journal, workload, &self.claims) {
+        if !self.fresh && !is_possible(&self.journal, workload, &self.claims) {
             // The cache had not shown the claims that speak against it.
             self.rebuild_journal(workload);
         }

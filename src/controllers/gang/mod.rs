@@ -5,7 +5,6 @@
 
 mod act;
 mod again;
-mod known;
 mod line;
 mod planning;
 mod pods;
@@ -16,6 +15,7 @@ mod view;
 mod warm;
 
 use super::context::Context;
+use super::ledger::LedgerPages;
 use super::plans;
 use super::refused::Causes;
 use crate::api::parameters::Compat;
@@ -24,20 +24,21 @@ use crate::api::workload::CheckState;
 use crate::api::{Node, NodeClaim, Workload};
 use crate::effects::requeued::Queueing;
 use crate::error::Error;
+use crate::gang::claims::Loss;
 use crate::gang::identity::pin;
 use crate::gang::journal::JournalError;
 use crate::gang::losses::is_mixed;
+use crate::gang::open::{is_possible, opened, rebuilt};
 use crate::gang::strangers::Taken;
 use crate::gang::{
-    Effect, Event, GangIdentity, Journal, PodCheck, Reading, Refusal, Reservation, Rules, Sight, State,
-    decide, observe, verdict,
+    Event, GangIdentity, Journal, JudgedBy, Moved, PodCheck, Refusal, Reservation, Rules, Sight, State, Step,
+    step, verdict,
 };
 use crate::names;
 use crate::plan::volumes::Storage;
 use crate::plan::{Outcome, strategy};
 use crate::policy::Policy;
 use jiff::Timestamp;
-use known::{is_possible, rebuilt};
 use kube::{Client, ResourceExt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -124,25 +125,6 @@ pub struct Looked {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeftAlone;
 
-/// What a gang is judged by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum JudgedBy {
-    /// A policy that is known, or the terms of its attempt.
-    Known,
-    /// The parameters have not been read or are broken, and what the attempt began with is not known.
-    Nothing,
-}
-
-/// What one pure turn came to.
-enum Turn {
-    /// Nothing moves.
-    Still,
-    /// The cache is not enough.
-    LookAgain,
-    /// The journal moved, or these are to be done.
-    Moved(Vec<Effect>),
-}
-
 impl<'a> Gang<'a> {
     /// Opens a gang; `None` if there is nothing to look after.
     ///
@@ -181,15 +163,12 @@ impl<'a> Gang<'a> {
         };
         let claims = view::claims_of(context, &identity, now);
         let known = known.filter(|journal| is_possible(journal, workload, &claims));
-        let fresh = known.is_none();
         let reservation = Reservation::of(workload, check);
         let is_held_back =
             workload.check(check).is_some_and(|told| verdict::is_held_back(&reservation, told.state));
-        let mut journal = match (known, reservation) {
-            (Some(journal), _) => journal,
-            (None, Reservation::Leaving(_)) => return Ok(None),
-            (None, Reservation::Gone(_)) if claims.is_empty() && !is_held_back => return Ok(None),
-            (None, reservation) => rebuilt(&identity.uid, reservation, now),
+        let is_awaited = !claims.is_empty() || is_held_back;
+        let Some((mut journal, fresh)) = opened(known, &identity.uid, reservation, is_awaited, now) else {
+            return Ok(None);
         };
         let nodes = view::nodes_of(context, &claims);
         let tier = view::tier_of(&claims);
@@ -206,7 +185,7 @@ impl<'a> Gang<'a> {
             our_checks,
             policy: Arc::default(),
             policy_fault: None,
-            judged_by: JudgedBy::Nothing,
+            judged_by: JudgedBy::Unknown,
             journal,
             stored,
             fresh,
@@ -260,10 +239,10 @@ impl<'a> Gang<'a> {
             let refused_by = self.refused_by(workload);
             self.fetch_pool_claims(workload).await?;
             self.fetch_storage(workload, refused_by).await?;
-            match self.turn(workload, refused_by) {
-                Turn::Still => break,
-                Turn::LookAgain => self.look_again(workload).await?,
-                Turn::Moved(effects) => self.commit_and_act(workload, effects).await?,
+            match self.step(workload, refused_by) {
+                Step::Still => break,
+                Step::NeedsQuorumRead => self.look_again(workload).await?,
+                Step::Moved(moved) => self.commit_and_act(workload, moved.effects).await?,
             }
         }
         self.commit(workload).await?;
@@ -274,8 +253,8 @@ impl<'a> Gang<'a> {
         Ok(self.report(workload, before))
     }
 
-    /// One pure turn: observe, decide, and keep the ledger, all under its lock.
-    fn turn(&mut self, workload: &Workload, refused_by: Option<Causes>) -> Turn {
+    /// Plans and takes one step, and keeps the ledger, all under its lock.
+    fn step(&mut self, workload: &Workload, refused_by: Option<Causes>) -> Step {
         let context = self.context;
         let now = context.now();
         self.settle_policy(workload);
@@ -299,50 +278,11 @@ impl<'a> Gang<'a> {
         self.refusal = refused_by.and_then(|causes| self.refusal(workload, causes, &mut pages));
         let mut glance = self.glance(workload);
         glance.capacity_back = pages.given_back.is_enough(&self.id);
-        let seen = match observe(&self.journal, &self.facts(&glance)) {
-            Reading::LookAgain => return Turn::LookAgain,
-            Reading::Events(seen) => self.decidable(seen, workload),
-        };
-        let rules = self.rules(workload);
-        let mut effects = Vec::new();
-        let mut moved = false;
-        for event in seen {
-            let decision = decide(&self.journal, &event, &rules);
-            moved |= decision.journal != self.journal;
-            effects.extend(decision.effects);
-            let begun = self.journal.state != State::Validating;
-            let (way, generation) = (self.journal.memory.way, self.journal.memory.generation);
-            let stepped = self.take(decision.journal);
-            let memory = &self.journal.memory;
-            let falls = is_mixed(&self.journal, &self.policy) && memory.generation != generation;
-            let elsewhere =
-                begun && self.journal.state == State::Provisioning && (falls || memory.way != way);
-            if stepped || elsewhere {
-                let way = (!self.journal.state.is_over()).then_some(memory.way);
-                pages.went_on(&self.id, way);
-            }
-            if elsewhere {
-                // What was accepted for the way before is not what comes now.
-                pages.strike(&self.id);
-                self.plan = None;
-            }
-            if stepped {
-                if let (Event::Refused(_), Some(causes)) = (&event, self.causes) {
-                    let memory = &self.journal.memory;
-                    let times = memory.yields.saturating_add(memory.waits);
-                    let again = now + rules.yielding.wait(times).signed();
-                    let until = self.plan.as_ref().map_or(again, |plan| plan.refused_until(again));
-                    pages.refused.refuse(&self.id, workload, causes, (now, until));
-                }
-                if let Event::Failed(failure) | Event::Lost { failure, .. } = &event {
-                    pages.note_shortage(self.exhausted(failure, &glance.losses), now);
-                    // One that waits out its time as the first Setu did takes no other's place.
-                    if failure.reason.counts_as_short() && self.policy.compat == Compat::None {
-                        pages.await_nodes(&self.id, workload);
-                    }
-                }
-                break;
-            }
+        let taken = step(&self.journal, &self.facts(&glance), self.judged_by, &self.rules(workload));
+        if let Step::Moved(moved) = &taken {
+            self.follow(moved, workload, &glance.losses, &mut pages);
+        } else if taken == Step::NeedsQuorumRead {
+            return taken;
         }
         let freed = match (&self.journal.state, &self.plan) {
             (State::Provisioning, Some(Outcome::Provision(plan))) => {
@@ -361,7 +301,47 @@ impl<'a> Gang<'a> {
         if freed {
             context.next_turn();
         }
-        if moved || !effects.is_empty() { Turn::Moved(effects) } else { Turn::Still }
+        taken
+    }
+
+    /// Goes where a step leads, and tells the ledger of it.
+    fn follow(
+        &mut self,
+        moved: &Moved,
+        workload: &Workload,
+        losses: &BTreeMap<u32, Loss>,
+        pages: &mut LedgerPages,
+    ) {
+        let now = self.context.now();
+        let begun = self.journal.state != State::Validating;
+        let (way, generation) = (self.journal.memory.way, self.journal.memory.generation);
+        self.take(moved.journal.clone());
+        let memory = &self.journal.memory;
+        let falls = is_mixed(&self.journal, &self.policy) && memory.generation != generation;
+        let elsewhere = begun && self.journal.state == State::Provisioning && (falls || memory.way != way);
+        if moved.cause.is_some() || elsewhere {
+            let way = (!self.journal.state.is_over()).then_some(memory.way);
+            pages.went_on(&self.id, way);
+        }
+        if elsewhere {
+            // What was accepted for the way before is not what comes now.
+            pages.strike(&self.id);
+            self.plan = None;
+        }
+        if let (Some(Event::Refused(_)), Some(causes)) = (&moved.cause, self.causes) {
+            let memory = &self.journal.memory;
+            let times = memory.yields.saturating_add(memory.waits);
+            let again = now + self.rules(workload).yielding.wait(times).signed();
+            let until = self.plan.as_ref().map_or(again, |plan| plan.refused_until(again));
+            pages.refused.refuse(&self.id, workload, causes, (now, until));
+        }
+        if let Some(Event::Failed(failure) | Event::Lost { failure, .. }) = &moved.cause {
+            pages.note_shortage(self.exhausted(failure, losses), now);
+            // One that waits out its time as the first Setu did takes no other's place.
+            if failure.reason.counts_as_short() && self.policy.compat == Compat::None {
+                pages.await_nodes(&self.id, workload);
+            }
+        }
     }
 
     fn rules(&self, workload: &Workload) -> Rules {
@@ -369,8 +349,8 @@ impl<'a> Gang<'a> {
         Rules::new(&self.policy, self.context.now(), jitter).of(workload)
     }
 
-    /// Goes where a decision leads. Returns whether that is another state.
-    fn take(&mut self, next: Journal) -> bool {
+    /// Takes this journal for its own.
+    fn take(&mut self, next: Journal) {
         let before = std::mem::replace(&mut self.journal, next);
         let stepped = self.journal.seq != before.seq;
         if stepped {
@@ -385,6 +365,5 @@ impl<'a> Gang<'a> {
         if stepped || self.journal.memory.epoch != before.memory.epoch {
             self.untold.push((before, self.journal.clone()));
         }
-        stepped
     }
 }

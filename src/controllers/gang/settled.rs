@@ -3,15 +3,15 @@
 //! Rule: while the parameters cannot be read, a gang in flight is judged by its terms, and without them nothing
 //! is decided that depends on a policy.
 
-use super::{Gang, JudgedBy};
+use super::Gang;
 use crate::api::Workload;
 use crate::controllers::context::Context;
 use crate::controllers::plans;
 use crate::effects::events::Moment;
 use crate::gang::journal::JournalError;
 use crate::gang::notice::Notice;
-use crate::gang::terms::{is_the_same_under_all, unlimited, vouched};
-use crate::gang::{Event, Memory, Reservation, State, Terms};
+use crate::gang::terms::{unlimited, vouched};
+use crate::gang::{JudgedBy, Memory, State, Terms};
 use kube::ResourceExt;
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Gang<'_> {
                 None if self.journal.state.is_in_flight() && !known => unlimited(policy),
                 None => policy,
             };
-            self.judged_by = if known { JudgedBy::Known } else { JudgedBy::Nothing };
+            self.judged_by = if known { JudgedBy::Known } else { JudgedBy::Unknown };
             (self.policy, self.policy_fault) = (Arc::new(policy), fault.err());
             if !self.journal.state.is_in_flight() {
                 attempts.forget(&self.id);
@@ -84,18 +84,9 @@ impl Gang<'_> {
         }
     }
 
-    /// The events that may be acted on: all, once it is known what the gang is judged by.
-    pub(super) fn decidable(&self, events: Vec<Event>, workload: &Workload) -> Vec<Event> {
-        if !self.is_undecided() {
-            return events;
-        }
-        let reservation = Reservation::of(workload, &self.identity.check);
-        events.into_iter().filter(|event| is_the_same_under_all(event, &self.journal, &reservation)).collect()
-    }
-
     /// Whether it is in flight, and nothing is known of what it is judged by.
     pub(super) fn is_undecided(&self) -> bool {
-        self.journal.state.is_in_flight() && self.judged_by == JudgedBy::Nothing
+        self.journal.state.is_in_flight() && self.judged_by == JudgedBy::Unknown
     }
 }
 

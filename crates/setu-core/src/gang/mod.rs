@@ -1,8 +1,8 @@
 //! The life of one gang, as pure functions.
 //!
 //! Read in this order: `state` (where a gang can be) → `event` (what was observed) → `chart` (the
-//! statechart) → `decide` (one step of it) → `observe` (from a snapshot of the cluster to events) →
-//! `verdict` (what Kueue is told) and `explain` (what people are told). `journal` is how a gang is kept in
+//! statechart) → `decide` (what one event leads to) → `observe` (from a snapshot of the cluster to events) → `step` (both,
+//! once) → `verdict` (what Kueue is told) and `explain` (what people are told). `journal` is how a gang is kept in
 //! its Workload.
 //!
 //! Rule: nothing here knows a client, a clock, a runtime or a log. Time comes in as a value.
@@ -24,12 +24,14 @@ pub mod losses;
 pub mod message;
 pub mod notice;
 pub mod observe;
+pub mod open;
 pub mod phase;
 mod reboot;
 pub mod repair;
 pub mod reservation;
 mod rounds;
 pub mod state;
+pub mod step;
 pub mod strangers;
 pub mod stray;
 pub mod terms;
@@ -52,6 +54,7 @@ pub use journal::{Journal, Memory};
 pub use observe::{Reading, observe};
 pub use reservation::Reservation;
 pub use state::{State, StateName, Then};
+pub use step::{JudgedBy, Moved, Step, step};
 pub use terms::Terms;
 pub use trace::{Span, TraceContext};
 pub use unbound::{AdmittedPods, PodCheck, Stand, UnboundPods};

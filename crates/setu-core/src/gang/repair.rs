@@ -4,12 +4,13 @@
 //! Rule: it goes where the controller itself would go that finds no journal at all.
 
 use super::claims::ClaimView;
-use super::decide::{Rules, decide};
+use super::decide::Rules;
 use super::facts::{Facts, Outlook, Sight};
 use super::identity::GangIdentity;
 use super::journal::Journal;
-use super::observe::{Reading, observe};
+use super::open;
 use super::reservation::{Ending, Reservation};
+use super::step::{JudgedBy, Step, step};
 use crate::api::Workload;
 use crate::policy::Policy;
 use jiff::Timestamp;
@@ -32,14 +33,13 @@ pub fn rebuilt(
 ) -> Result<Journal, Ending> {
     let policy = Policy::default();
     let reservation = Reservation::of(workload, &identity.check);
-    let mut journal = match &reservation {
-        Reservation::Leaving(ending) => return Err(*ending),
-        Reservation::Gone(_) => Journal::released(&identity.uid, now),
-        Reservation::Held { epoch, .. } => {
-            let deadline = now.checked_add(policy.deadlines.gang.signed()).ok();
-            Journal::new(&identity.uid, epoch.clone(), now, deadline)
-        }
-    };
+    if let Reservation::Leaving(ending) = &reservation {
+        return Err(*ending);
+    }
+    let mut journal = open::rebuilt(&identity.uid, reservation.clone(), now);
+    if matches!(reservation, Reservation::Held { .. }) {
+        journal.memory.deadline = now.checked_add(policy.deadlines.gang.signed()).ok();
+    }
     let attempts = claims.iter().map(|c| c.attempt).chain(old.map(|o| o.memory.attempt));
     journal.memory.attempt = attempts.max().unwrap_or_default();
     if let Some(old) = old {
@@ -62,10 +62,9 @@ pub fn rebuilt(
     };
     let rules = Rules::new(&policy, now, 0.0).of(workload);
     if matches!(reservation, Reservation::Held { .. })
-        && let Reading::Events(events) = observe(&journal, &facts)
-        && let Some(event) = events.first()
+        && let Step::Moved(moved) = step(&journal, &facts, JudgedBy::Known, &rules)
     {
-        journal = decide(&journal, event, &rules).journal;
+        journal = moved.journal;
     }
     if let Some(old) = old.filter(|old| old.memory.attempt == journal.memory.attempt) {
         journal.memory.generation = journal.memory.generation.max(old.memory.generation);

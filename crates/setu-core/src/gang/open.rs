@@ -1,12 +1,29 @@
-//! What is known of a gang as a reconcile begins: whether its journal can be its own, and what stands in for one.
+//! The journal that a reconcile begins with: the one that was read, if it can be the gang's, or one that stands in for it.
 
+use super::{Journal, Reservation, State};
 use crate::api::{NodeClaim, Workload};
-use crate::gang::{Journal, Reservation, State};
 use crate::names;
 use jiff::Timestamp;
 
+/// The journal to begin with, and whether it was made up; `None` where there is nothing to look after. A gang without a
+/// journal and a reservation is looked after for its claims, and where Kueue waits for an answer of its check.
+pub fn opened(
+    read: Option<Journal>,
+    uid: &str,
+    reservation: Reservation,
+    is_awaited: bool,
+    now: Timestamp,
+) -> Option<(Journal, bool)> {
+    match (read, reservation) {
+        (Some(journal), _) => Some((journal, false)),
+        (None, Reservation::Leaving(_)) => None,
+        (None, Reservation::Gone(_)) if !is_awaited => None,
+        (None, reservation) => Some((rebuilt(uid, reservation, now), true)),
+    }
+}
+
 /// The journal of a gang that has none which can be used.
-pub(super) fn rebuilt(uid: &str, reservation: Reservation, now: Timestamp) -> Journal {
+pub fn rebuilt(uid: &str, reservation: Reservation, now: Timestamp) -> Journal {
     match reservation {
         Reservation::Held { epoch, .. } => Journal::new(uid, epoch, now, None),
         Reservation::Leaving(_) | Reservation::Gone(_) => Journal::released(uid, now),
@@ -15,7 +32,7 @@ pub(super) fn rebuilt(uid: &str, reservation: Reservation, now: Timestamp) -> Jo
 
 /// Whether a gang may have as many slots as its journal says, which a tenant can write too. More would be work for
 /// nothing; with fewer than it has claims for it would start without some of its nodes.
-pub(super) fn is_possible(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
+pub fn is_possible(journal: &Journal, workload: &Workload, claims: &[NodeClaim]) -> bool {
     let pods: i64 = workload.spec.pod_sets.iter().map(|set| i64::from(set.count)).sum();
     let begun = match journal.state {
         State::Provisioning | State::WaitingReady => true,
