@@ -10,8 +10,8 @@ use setu::api::workload::Verdict;
 use setu::gang::event::Effect;
 use setu::gang::verdict::desired;
 use setu::gang::{
-    ClaimView, Facts, Health, Journal, Outlook, Reading, Reservation, Rules, Sight, State, StateName, decide,
-    observe,
+    ClaimView, Freshness, Health, Journal, Outlook, Reading, Reservation, Rules, Snapshot, State, StateName,
+    decide, observe,
 };
 use setu::policy::Policy;
 use std::collections::BTreeMap;
@@ -130,7 +130,7 @@ impl Gang {
     fn see(&mut self, workload: &Value) {
         let workload = decoded(workload);
         for _ in 0..16 {
-            let read = self.with(&workload, |facts| observe(&self.journal, facts));
+            let read = self.with(&workload, |snapshot| observe(&self.journal, snapshot));
             let Reading::Events(events) = read else { panic!("a quorum read is enough") };
             let mut effects = Vec::new();
             let before = self.journal.clone();
@@ -155,16 +155,16 @@ impl Gang {
         }
     }
 
-    fn with<T>(&self, workload: &Workload, act: impl FnOnce(&Facts<'_>) -> T) -> T {
-        act(&Facts {
+    fn with<T>(&self, workload: &Workload, act: impl FnOnce(&Snapshot<'_>) -> T) -> T {
+        act(&Snapshot {
             now: at(700),
             fresh: false,
             reservation: &Reservation::of(workload, "c"),
-            told: workload.check("c").map(|c| c.state).unwrap_or_default(),
+            reported: workload.check("c").map(|c| c.state).unwrap_or_default(),
             plan: None,
             claims: &self.claims,
             losses: &BTreeMap::new(),
-            sight: Sight::Quorum,
+            freshness: Freshness::Quorum,
             capacity_back: false,
             refusal: None,
             policy: &Policy::default(),
@@ -176,7 +176,8 @@ impl Gang {
     fn told(&self, workload: &Value) -> Option<Verdict> {
         let workload = decoded(workload);
         let entry = workload.check("c").unwrap();
-        self.with(&workload, |facts| desired(&self.journal, facts, entry, Ok(Vec::new()))).map(|d| d.state)
+        self.with(&workload, |snapshot| desired(&self.journal, snapshot, entry, Ok(Vec::new())))
+            .map(|d| d.state)
     }
 
     fn is(&self) -> (StateName, usize) {

@@ -16,8 +16,8 @@ use setu::gang::verdict::desired;
 use setu::gang::waits::Lack;
 use setu::gang::wake_at;
 use setu::gang::{
-    ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
-    State, StateName, Then, WaitsFor, Way, decide, observe,
+    ClaimView, Failure, FailureClass, Freshness, Health, Journal, Outlook, Reading, Reservation, Rules,
+    Snapshot, State, StateName, Then, WaitsFor, Way, decide, observe,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
@@ -65,11 +65,11 @@ struct Seen {
     standing: Standing,
     /// Whether another slice of its Job has taken its place.
     replaced: bool,
-    told: Verdict,
+    reported: Verdict,
     plan: Outcome,
     claims: Vec<ClaimView>,
     losses: BTreeMap<u32, Loss>,
-    sight: Sight,
+    freshness: Freshness,
     now: i64,
 }
 
@@ -112,27 +112,27 @@ impl Seen {
             policy: Policy::default(),
             standing,
             replaced: false,
-            told: if standing == Standing::Reserved { Verdict::Pending } else { Verdict::Ready },
+            reported: if standing == Standing::Reserved { Verdict::Pending } else { Verdict::Ready },
             plan: Outcome::Provision(plan(2)),
             claims: vec![ready(0, 0), going(1, 0)],
             losses: BTreeMap::from([(1, Loss::Failed(lost(FailureClass::Interrupted)))]),
-            sight: Sight::Quorum,
+            freshness: Freshness::Quorum,
             now: 10,
         }
     }
 
-    fn with<T>(&self, act: impl FnOnce(&Facts<'_>) -> T) -> T {
+    fn with<T>(&self, act: impl FnOnce(&Snapshot<'_>) -> T) -> T {
         let held = Reservation::Held { epoch: Epoch("1-0-a".into()), standing: self.standing };
         let reservation = if self.replaced { Reservation::Leaving(Ending::Replaced) } else { held };
-        act(&Facts {
+        act(&Snapshot {
             now: at(self.now),
             fresh: false,
             reservation: &reservation,
-            told: self.told,
+            reported: self.reported,
             plan: Some(&self.plan),
             claims: &self.claims,
             losses: &self.losses,
-            sight: self.sight,
+            freshness: self.freshness,
             capacity_back: false,
             refusal: None,
             policy: &self.policy,
@@ -141,13 +141,13 @@ impl Seen {
     }
 
     fn read(&self) -> Reading {
-        self.with(|facts| observe(&self.journal, facts))
+        self.with(|snapshot| observe(&self.journal, snapshot))
     }
 
     fn events(&self) -> Vec<Event> {
         match self.read() {
             Reading::Events(events) => events,
-            Reading::LookAgain => panic!("looks again"),
+            Reading::NeedsQuorumRead => panic!("looks again"),
         }
     }
 
@@ -242,9 +242,13 @@ fn short(state: State, mixed_tiers: bool, tiers: u32) -> Seen {
 fn where_tiers_may_be_mixed_only_what_a_tier_lacks_comes_from_the_next_one() {
     for state in [State::Provisioning, State::WaitingReady] {
         let mut seen = short(state, true, 2);
-        seen.sight = Sight::Cached;
-        assert_eq!(seen.read(), Reading::LookAgain, "that a claim is gone counts in a quorum read alone");
-        seen.sight = Sight::Quorum;
+        seen.freshness = Freshness::Cached;
+        assert_eq!(
+            seen.read(),
+            Reading::NeedsQuorumRead,
+            "that a claim is gone counts in a quorum read alone"
+        );
+        seen.freshness = Freshness::Quorum;
         assert_eq!(seen.step(), Vec::<u32>::new());
         let memory = &seen.journal.memory;
         assert_eq!(seen.state(), StateName::Provisioning);
@@ -325,9 +329,13 @@ fn a_claim_of_an_earlier_tier_that_went_without_a_word_is_made_up_for_on_the_tie
     // Whether or not there is a tier after that one: it was not tried for this slot.
     for choice in [1, 2] {
         let mut seen = after(choice, true, Loss::outlived);
-        seen.sight = Sight::Cached;
-        assert_eq!(seen.read(), Reading::LookAgain, "that a claim is gone counts in a quorum read alone");
-        seen.sight = Sight::Quorum;
+        seen.freshness = Freshness::Cached;
+        assert_eq!(
+            seen.read(),
+            Reading::NeedsQuorumRead,
+            "that a claim is gone counts in a quorum read alone"
+        );
+        seen.freshness = Freshness::Quorum;
         seen.step();
         let memory = &seen.journal.memory;
         assert_eq!((seen.state(), memory.attempt, memory.way.choice), (StateName::Provisioning, 1, choice));
@@ -373,9 +381,13 @@ fn what_fails_while_let_go_pods_wait_for_late_nodes_ends_nothing_but_its_own_slo
     for (state, standing) in all.into_iter().flatten() {
         let mut seen = Seen::new(state, standing);
         seen.losses = shortage();
-        seen.sight = Sight::Cached;
-        assert_eq!(seen.read(), Reading::LookAgain, "that a claim is gone counts in a quorum read alone");
-        seen.sight = Sight::Quorum;
+        seen.freshness = Freshness::Cached;
+        assert_eq!(
+            seen.read(),
+            Reading::NeedsQuorumRead,
+            "that a claim is gone counts in a quorum read alone"
+        );
+        seen.freshness = Freshness::Quorum;
         seen.step();
         let memory = &seen.journal.memory;
         assert_eq!((seen.state(), memory.attempt, memory.generation), (StateName::Provisioning, 1, 1));
@@ -385,7 +397,7 @@ fn what_fails_while_let_go_pods_wait_for_late_nodes_ends_nothing_but_its_own_slo
         seen.journal.state = State::WaitingReady;
         seen.losses = shortage();
         assert_eq!(seen.events(), []);
-        let next = seen.with(|facts| wake_at(&seen.journal, facts)).unwrap();
+        let next = seen.with(|snapshot| wake_at(&seen.journal, snapshot)).unwrap();
         assert!(next > at(seen.now));
         seen.now = 2_000;
         seen.step();
@@ -438,9 +450,9 @@ fn of_late_nodes_one_that_never_launched_is_given_up_and_one_that_pods_may_run_o
     };
     // A node that never came up goes once it was searched, and found to have no pods.
     let mut seen = with(FailureClass::InitializationTimeout);
-    seen.sight = Sight::Cached;
-    assert_eq!(seen.read(), Reading::LookAgain);
-    seen.sight = Sight::Quorum;
+    seen.freshness = Freshness::Cached;
+    assert_eq!(seen.read(), Reading::NeedsQuorumRead);
+    seen.freshness = Freshness::Quorum;
     assert_eq!(seen.events(), []);
     let failed = seen.claims.pop().unwrap();
     seen.claims.push(ClaimView { vacant: true, ..failed });
@@ -477,17 +489,17 @@ fn the_nodes_of_a_slice_that_was_replaced_are_mended_because_its_pods_run_on() {
 #[test]
 fn a_replacement_is_created_on_a_quorum_read_alone() {
     let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
-    seen.sight = Sight::Cached;
-    assert_eq!(seen.read(), Reading::LookAgain);
-    seen.sight = Sight::Quorum;
+    seen.freshness = Freshness::Cached;
+    assert_eq!(seen.read(), Reading::NeedsQuorumRead);
+    seen.freshness = Freshness::Quorum;
     seen.step();
-    seen.sight = Sight::Cached;
+    seen.freshness = Freshness::Cached;
     assert_eq!(
         seen.read(),
-        Reading::LookAgain,
+        Reading::NeedsQuorumRead,
         "a cache may not show the first claim, which has another name"
     );
-    seen.sight = Sight::Quorum;
+    seen.freshness = Freshness::Quorum;
     assert_eq!(seen.events(), [Event::ClaimsMissing(vec![1])]);
 }
 
@@ -534,9 +546,13 @@ fn a_gang_that_is_admitted_anew_is_not_held_to_what_it_lost_under_its_last_admis
     };
     for on_node_lost in [OnNodeLost::Yield, OnNodeLost::Reject, OnNodeLost::Ignore] {
         let mut seen = anew(on_node_lost);
-        seen.sight = Sight::Cached;
-        assert_eq!(seen.read(), Reading::LookAgain, "that a claim is gone counts in a quorum read alone");
-        seen.sight = Sight::Quorum;
+        seen.freshness = Freshness::Cached;
+        assert_eq!(
+            seen.read(),
+            Reading::NeedsQuorumRead,
+            "that a claim is gone counts in a quorum read alone"
+        );
+        seen.freshness = Freshness::Quorum;
         seen.step();
         assert_eq!(seen.journal.state, State::RollingBack { then: Then::Released }, "{on_node_lost:?}");
         seen.claims.clear();
@@ -591,7 +607,7 @@ fn told_ready() -> CheckState {
 fn ready_is_taken_back_first_and_stays_told_where_losses_are_ignored() {
     let entry = told_ready();
     let mut seen = Seen::new(State::Approved, Standing::Reserved);
-    seen.told = Verdict::Ready;
+    seen.reported = Verdict::Ready;
     assert_eq!(seen.events(), []);
     let verdict =
         |seen: &Seen| seen.with(|f| desired(&seen.journal, f, &entry, Ok(Vec::new()))).map(|d| d.state);
@@ -605,7 +621,7 @@ fn ready_is_taken_back_first_and_stays_told_where_losses_are_ignored() {
 fn a_node_that_falters_before_admission_delays_the_gang_and_ends_nothing() {
     let entry = told_ready();
     let mut seen = Seen::new(State::Approved, Standing::Reserved);
-    seen.told = Verdict::Ready;
+    seen.reported = Verdict::Ready;
     seen.losses.clear();
     let waits_for = WaitsFor::Readiness { node: "n".to_owned(), lack: Lack::NotReady };
     seen.claims =
@@ -614,10 +630,10 @@ fn a_node_that_falters_before_admission_delays_the_gang_and_ends_nothing() {
         |seen: &Seen| seen.with(|f| desired(&seen.journal, f, &entry, Ok(Vec::new()))).map(|d| d.state);
     assert_eq!(verdict(&seen), Some(Verdict::Pending));
     assert_eq!((seen.events(), seen.state()), (vec![], StateName::Approved));
-    seen.sight = Sight::Cached;
+    seen.freshness = Freshness::Cached;
     assert_eq!(verdict(&seen), None, "a cache may not know the node yet");
-    assert_eq!(seen.read(), Reading::LookAgain);
-    seen.sight = Sight::Quorum;
+    assert_eq!(seen.read(), Reading::NeedsQuorumRead);
+    seen.freshness = Freshness::Quorum;
     seen.claims = vec![ready(0, 0), ready(1, 0)];
     assert_eq!(verdict(&seen), None);
 }
@@ -718,7 +734,7 @@ fn claims_without_a_journal_tell_of_their_replacements_and_of_lost_slots() {
     let mut seen = Seen::new(State::Validating, Standing::Admitted);
     seen.journal.seq = 0;
     seen.claims = vec![going(0, 0), ready(1, 0), ready(2, 3)];
-    let found = seen.with(|facts| observe(&seen.journal, &Facts { fresh: true, ..*facts }));
+    let found = seen.with(|snapshot| observe(&seen.journal, &Snapshot { fresh: true, ..*snapshot }));
     let expected = Event::Found { attempt: 1, generation: 3, slots: 3, standing: Standing::Admitted };
     assert_eq!(found, Reading::Events(vec![expected]));
 }

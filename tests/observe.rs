@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use setu::api::parameters::Compat;
 use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu::api::{Node, NodeClaim};
-use setu::gang::claims::{Loss, Obituary, loss};
+use setu::gang::claims::{Loss, Tombstone, loss};
 use setu::gang::event::{Event, Standing};
 use setu::gang::message::explain;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::verdict::desired;
 use setu::gang::wake_at;
 use setu::gang::{
-    ClaimView, Explanation, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Refusal,
-    Reservation, Rules, Sight, State, WaitsFor, decide, observe,
+    ClaimView, Explanation, Failure, FailureClass, Freshness, Health, Journal, Outlook, Reading, Refusal,
+    Reservation, Rules, Snapshot, State, WaitsFor, decide, observe,
 };
 use setu::plan::gates::Gate;
 use setu::plan::{Obstacle, ObstacleReason, Outcome};
@@ -215,7 +215,7 @@ fn what_a_cloud_says_of_its_accounts_reaches_no_tenant() {
     }
     for reason in ["InsufficientCapacityError", "LaunchFailed"] {
         let event = Some((reason.to_owned(), SECRET.to_owned()));
-        let died = Obituary { event, noticed: Some(at(0)), ..Obituary::default() };
+        let died = Tombstone { event, noticed: Some(at(0)), ..Tombstone::default() };
         let Loss::Failed(failure) = loss(3, None, &died, None, at(900_000)) else {
             panic!("{reason} is unclear")
         };
@@ -225,25 +225,25 @@ fn what_a_cloud_says_of_its_accounts_reaches_no_tenant() {
 
 #[test]
 fn what_a_vanished_claim_died_of_is_pieced_together() {
-    let event = |message: &str| Obituary {
+    let event = |message: &str| Tombstone {
         event: Some(("InsufficientCapacityError".into(), message.into())),
-        ..Obituary::default()
+        ..Tombstone::default()
     };
     let fault = |class| Failure::new(class, "NodePool gpu: so it is");
     let [missing, unready] = [FailureClass::NodeClassMissing, FailureClass::NodeClassNotReady].map(fault);
-    let of = |claim: Option<&NodeClaim>, obituary: &Obituary, fault: Option<&Failure>, now| match loss(
+    let of = |claim: Option<&NodeClaim>, tombstone: &Tombstone, fault: Option<&Failure>, now| match loss(
         3,
         claim,
-        obituary,
+        tombstone,
         fault,
         at(now),
     ) {
         Loss::Failed(failure) | Loss::Outlived(failure) => failure.reason,
         Loss::Unclear(until) => panic!("unclear until {until}"),
     };
-    let gone = Obituary { noticed: Some(at(0)), ..Obituary::default() };
-    let launched = Obituary { launched: true, ..gone.clone() };
-    let given_up = Obituary { given_up: true, ..launched.clone() };
+    let gone = Tombstone { noticed: Some(at(0)), ..Tombstone::default() };
+    let launched = Tombstone { launched: true, ..gone.clone() };
+    let given_up = Tombstone { given_up: true, ..launched.clone() };
     assert_eq!(of(None, &given_up, None, 0), FailureClass::RegistrationTimeout, "nobody else deleted it");
     assert_eq!(of(None, &event("no p5 left"), None, 0), FailureClass::InsufficientCapacity);
     let no_class = event("resolving node class from nodeclaim");
@@ -299,24 +299,24 @@ fn read(
     journal: &Journal,
     reservation: &Reservation,
     claims: &[ClaimView],
-    sight: Sight,
+    freshness: Freshness,
     losses: &BTreeMap<u32, Loss>,
 ) -> Reading {
-    read_told(Verdict::Pending, journal, reservation, (claims, sight, losses))
+    read_told(Verdict::Pending, journal, reservation, (claims, freshness, losses))
 }
 
 fn read_told(
-    told: Verdict,
+    reported: Verdict,
     journal: &Journal,
     reservation: &Reservation,
-    seen: (&[ClaimView], Sight, &BTreeMap<u32, Loss>),
+    seen: (&[ClaimView], Freshness, &BTreeMap<u32, Loss>),
 ) -> Reading {
-    read_all((told, None), journal, reservation, seen)
+    read_all((reported, None), journal, reservation, seen)
 }
 
 /// What becomes of a gang that has no claims and whose plan comes to this.
-fn read_planned(journal: &Journal, plan: &Outcome, sight: Sight) -> Reading {
-    let seen = (&[][..], sight, &BTreeMap::new());
+fn read_planned(journal: &Journal, plan: &Outcome, freshness: Freshness) -> Reading {
+    let seen = (&[][..], freshness, &BTreeMap::new());
     read_all((Verdict::Pending, Some(plan)), journal, &held(Standing::Reserved), seen)
 }
 
@@ -324,24 +324,24 @@ fn read_all(
     (told, plan): (Verdict, Option<&Outcome>),
     journal: &Journal,
     reservation: &Reservation,
-    (claims, sight, losses): (&[ClaimView], Sight, &BTreeMap<u32, Loss>),
+    (claims, freshness, losses): (&[ClaimView], Freshness, &BTreeMap<u32, Loss>),
 ) -> Reading {
     let policy = Policy::default();
-    let facts = Facts {
+    let snapshot = Snapshot {
         now: at(10),
         fresh: false,
         reservation,
-        told,
+        reported: told,
         plan,
         claims,
         losses,
-        sight,
+        freshness,
         capacity_back: false,
         refusal: None,
         policy: &policy,
         outlook: Outlook::default(),
     };
-    observe(journal, &facts)
+    observe(journal, &snapshot)
 }
 
 #[test]
@@ -350,19 +350,22 @@ fn readiness_and_loss_are_decided_on_a_quorum_read_alone() {
     let reserved = held(Standing::Reserved);
     let none = BTreeMap::new();
     let both = [ready(0), ready(1)];
-    assert_eq!(read(&waiting, &reserved, &both, Sight::Cached, &none), Reading::LookAgain);
+    assert_eq!(read(&waiting, &reserved, &both, Freshness::Cached, &none), Reading::NeedsQuorumRead);
     assert_eq!(
-        read(&waiting, &reserved, &both, Sight::Quorum, &none),
+        read(&waiting, &reserved, &both, Freshness::Quorum, &none),
         Reading::Events(vec![Event::NodesReady])
     );
     let lost = Failure::new(FailureClass::Interrupted, "gone");
     let losses = BTreeMap::from([(1, Loss::Failed(lost.clone()))]);
-    assert_eq!(read(&waiting, &reserved, &both[..1], Sight::Cached, &losses), Reading::LookAgain);
-    let seen = read(&waiting, &reserved, &both[..1], Sight::Quorum, &losses);
+    assert_eq!(read(&waiting, &reserved, &both[..1], Freshness::Cached, &losses), Reading::NeedsQuorumRead);
+    let seen = read(&waiting, &reserved, &both[..1], Freshness::Quorum, &losses);
     assert_eq!(seen, Reading::Events(vec![Event::Lost { failure: lost, standing: Standing::Reserved }]));
     let back = journal(State::RollingBack { then: setu::gang::Then::Yielded });
-    assert_eq!(read(&back, &reserved, &[], Sight::Cached, &none), Reading::LookAgain);
-    assert_eq!(read(&back, &reserved, &[], Sight::Quorum, &none), Reading::Events(vec![Event::ClaimsGone]));
+    assert_eq!(read(&back, &reserved, &[], Freshness::Cached, &none), Reading::NeedsQuorumRead);
+    assert_eq!(
+        read(&back, &reserved, &[], Freshness::Quorum, &none),
+        Reading::Events(vec![Event::ClaimsGone])
+    );
 }
 
 #[test]
@@ -377,7 +380,7 @@ fn a_reboot_ends_no_attempt_and_no_running_gang() {
         (State::Approved, Standing::AdmittedPods),
         (State::Approved, Standing::Running),
     ] {
-        let seen = read(&journal(state), &held(standing), &claims, Sight::Quorum, &none);
+        let seen = read(&journal(state), &held(standing), &claims, Freshness::Quorum, &none);
         assert_eq!(seen, Reading::Events(Vec::new()), "{standing:?}");
     }
 }
@@ -396,12 +399,12 @@ fn no_deadline_of_the_gang_ends_a_reboot_or_what_a_node_has_to_do_after_it() {
         // Both have passed at 10.
         (journal.memory.deadline, journal.entered_at) = (Some(at(9)), at(-7_200));
         let second = ClaimView { rebooted: rebooted.map(at), ..view(1, health) };
-        match read(&journal, &reserved, &[ready(0), second], Sight::Quorum, &none) {
+        match read(&journal, &reserved, &[ready(0), second], Freshness::Quorum, &none) {
             Reading::Events(events) => events.into_iter().find_map(|event| match event {
                 Event::Failed(failure) => Some(failure.reason),
                 _ => None,
             }),
-            Reading::LookAgain => panic!("it was a quorum read"),
+            Reading::NeedsQuorumRead => panic!("it was a quorum read"),
         }
     };
     let late = [
@@ -433,15 +436,15 @@ fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happe
     let (reserved, losses) = (held(Standing::Reserved), BTreeMap::new());
     let (one, both) = ([ready(0)], [ready(0), ready(1)]);
     let message = |claims: &[ClaimView], now: i64, ready_by: Option<i64>| {
-        let facts = Facts {
+        let snapshot = Snapshot {
             now: at(now),
             fresh: false,
             reservation: &reserved,
-            told: Verdict::Pending,
+            reported: Verdict::Pending,
             plan: None,
             claims,
             losses: &losses,
-            sight: Sight::Cached,
+            freshness: Freshness::Cached,
             capacity_back: false,
             refusal: None,
             policy: &policy,
@@ -452,7 +455,7 @@ fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happe
                 unbound: None,
             },
         };
-        explain(&journal(State::WaitingReady), &facts)
+        explain(&journal(State::WaitingReady), &snapshot)
     };
     assert!(message(&one, 10, None).starts_with("1/2 nodes ready; attempt 1, tier on-demand"));
     let told = message(&one, 10, Some(70));
@@ -467,7 +470,7 @@ fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happe
 fn an_eviction_in_progress_ends_an_attempt_but_not_a_gang_that_may_run() {
     let leaving = Reservation::Leaving(Ending::Evicted);
     let seen =
-        |state| read(&journal(state), &leaving, &[ready(0), ready(1)], Sight::Quorum, &BTreeMap::new());
+        |state| read(&journal(state), &leaving, &[ready(0), ready(1)], Freshness::Quorum, &BTreeMap::new());
     assert_eq!(seen(State::WaitingReady), Reading::Events(vec![Event::Leaving(Ending::Evicted)]));
     assert_eq!(seen(State::Approved), Reading::Events(Vec::new()));
 }
@@ -483,7 +486,7 @@ fn claims_of_another_attempt_are_strays_wherever_the_gang_is() {
         let reservation =
             if state.is_over() { Reservation::Gone(Ending::Evicted) } else { held(Standing::Admitted) };
         let Reading::Events(events) =
-            read(&journal(state), &reservation, &claims, Sight::Cached, &BTreeMap::new())
+            read(&journal(state), &reservation, &claims, Freshness::Cached, &BTreeMap::new())
         else {
             panic!("looked again");
         };
@@ -497,7 +500,7 @@ fn the_claims_of_an_admitted_gang_are_believed_over_a_journal_that_knows_less() 
         let mut forged = journal(State::Approved);
         (forged.memory.attempt, forged.memory.slots) = (attempt, slots);
         let claims = [ready(0), ready(1)];
-        let seen = (&claims[..], Sight::Cached, &BTreeMap::new());
+        let seen = (&claims[..], Freshness::Cached, &BTreeMap::new());
         let Reading::Events(events) = read_told(Verdict::Ready, &forged, &held(standing), seen) else {
             panic!("looked again")
         };
@@ -529,21 +532,21 @@ fn a_wait_that_no_clock_has_written_is_over() {
 fn nodes_that_others_give_back_are_seen_while_a_gang_waits_for_its_next_attempt_but_not_as_the_first_setu_did()
  {
     let read = |state, compat| {
-        let facts = Facts {
+        let snapshot = Snapshot {
             now: at(10),
             fresh: false,
             reservation: &held(Standing::Reserved),
-            told: Verdict::Pending,
+            reported: Verdict::Pending,
             plan: None,
             claims: &[],
             losses: &BTreeMap::new(),
-            sight: Sight::Cached,
+            freshness: Freshness::Cached,
             capacity_back: true,
             refusal: None,
             policy: &Policy { compat, ..Policy::default() },
             outlook: Outlook::default(),
         };
-        observe(&journal(state), &facts)
+        observe(&journal(state), &snapshot)
     };
     let events = |events: &[Event]| Reading::Events(events.to_vec());
     let waits = State::BackingOff { until: at(40) };
@@ -559,21 +562,21 @@ fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
         let mut journal = journal(State::Validating);
         (journal.memory.way.choice, journal.memory.way.choices) = (choice, 3);
         let plan = Outcome::Wait(obstacle.clone());
-        let facts = Facts {
+        let snapshot = Snapshot {
             now: at(now),
             fresh: false,
             reservation: &held(Standing::Reserved),
-            told: Verdict::Pending,
+            reported: Verdict::Pending,
             plan: Some(&plan),
             claims: &[],
             losses: &BTreeMap::new(),
-            sight: Sight::Quorum,
+            freshness: Freshness::Quorum,
             capacity_back: false,
             refusal: None,
             policy: &Policy::default(),
             outlook: Outlook::default(),
         };
-        (observe(&journal, &facts), wake_at(&journal, &facts))
+        (observe(&journal, &snapshot), wake_at(&journal, &snapshot))
     };
     let failed =
         |reading: &Reading| matches!(reading, Reading::Events(all) if matches!(all[..], [Event::Failed(_)]));
@@ -595,7 +598,8 @@ fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
 
 #[test]
 fn a_reservation_that_was_given_up_and_stands_after_all_begins_anew() {
-    let seen = |state, standing| read(&journal(state), &held(standing), &[], Sight::Quorum, &BTreeMap::new());
+    let seen =
+        |state, standing| read(&journal(state), &held(standing), &[], Freshness::Quorum, &BTreeMap::new());
     let again = |standing| Reading::Events(vec![Event::Reserved { epoch: epoch(), standing }]);
     assert_eq!(seen(State::Released, Standing::Reserved), again(Standing::Reserved));
     assert_eq!(seen(State::Released, Standing::Admitted), again(Standing::Admitted), "by a Ready of before");
@@ -611,25 +615,25 @@ fn a_ready_that_stands_is_taken_back_before_the_nodes_are() {
     let lost = Failure::new(FailureClass::Interrupted, "gone");
     let losses = BTreeMap::from([(1, Loss::Failed(lost.clone()))]);
     let claims = [ready(0)];
-    let facts = |told| Facts {
+    let snapshot = |told| Snapshot {
         now: at(10),
         fresh: false,
         reservation: &reservation,
-        told,
+        reported: told,
         plan: None,
         claims: &claims,
         losses: &losses,
-        sight: Sight::Quorum,
+        freshness: Freshness::Quorum,
         capacity_back: false,
         refusal: None,
         policy: &policy,
         outlook: Outlook::default(),
     };
-    assert_eq!(observe(&approved, &facts(Verdict::Ready)), Reading::Events(Vec::new()));
+    assert_eq!(observe(&approved, &snapshot(Verdict::Ready)), Reading::Events(Vec::new()));
     let said = entry(Verdict::Ready, &update("x"));
-    let desired = desired(&approved, &facts(Verdict::Ready), &said, Ok(update("x"))).unwrap();
+    let desired = desired(&approved, &snapshot(Verdict::Ready), &said, Ok(update("x"))).unwrap();
     assert_eq!((desired.state, desired.updates.len()), (Verdict::Pending, 0));
-    let next = observe(&approved, &facts(Verdict::Pending));
+    let next = observe(&approved, &snapshot(Verdict::Pending));
     assert_eq!(next, Reading::Events(vec![Event::Lost { failure: lost, standing: Standing::Reserved }]));
 }
 
@@ -652,21 +656,21 @@ fn update(value: &str) -> Vec<PodSetUpdate> {
 fn told(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(Verdict, usize)> {
     let policy = Policy::default();
     let losses = BTreeMap::new();
-    let facts = Facts {
+    let snapshot = Snapshot {
         now: at(10),
         fresh: false,
         reservation,
-        told: entry.state,
+        reported: entry.state,
         plan: None,
         claims: &[ready(0), ready(1)],
         losses: &losses,
-        sight: Sight::Quorum,
+        freshness: Freshness::Quorum,
         capacity_back: false,
         refusal: None,
         policy: &policy,
         outlook: Outlook::default(),
     };
-    desired(&journal(state), &facts, entry, Ok(update("x"))).map(|d| (d.state, d.updates.len()))
+    desired(&journal(state), &snapshot, entry, Ok(update("x"))).map(|d| (d.state, d.updates.len()))
 }
 
 #[test]
@@ -685,7 +689,7 @@ fn pods_that_an_eviction_would_delete_are_never_evicted_and_get_their_nodes_late
     // The same of a Job, whose pods are made again.
     let job = told(State::Yielded, &held(Standing::Admitted), &said_ready);
     assert_eq!(job, Some((Verdict::Retry, 0)));
-    let again = read(&journal(State::Yielded), &pods, &[], Sight::Quorum, &BTreeMap::new());
+    let again = read(&journal(State::Yielded), &pods, &[], Freshness::Quorum, &BTreeMap::new());
     let standing = Standing::AdmittedPods;
     assert_eq!(again, Reading::Events(vec![Event::Reserved { epoch: epoch(), standing }]));
 }
@@ -720,25 +724,25 @@ fn the_verdict_follows_the_state_and_is_never_written_where_kueue_would_misread_
 fn a_timeout_is_decided_in_a_quorum_read_alone() {
     let late = |reason| view(1, Health::Failed(Failure::new(reason, "late")));
     let reserved = held(Standing::Reserved);
-    let seen = |state, claims: &[ClaimView], sight| {
-        read(&journal(state), &reserved, claims, sight, &BTreeMap::new())
+    let seen = |state, claims: &[ClaimView], freshness| {
+        read(&journal(state), &reserved, claims, freshness, &BTreeMap::new())
     };
     for reason in FailureClass::ALL.into_iter().filter(|reason| reason.needs_quorum()) {
         for state in [State::Provisioning, State::WaitingReady] {
             let claims = [ready(0), late(reason)];
-            assert_eq!(seen(state.clone(), &claims, Sight::Cached), Reading::LookAgain, "{reason}");
+            assert_eq!(seen(state.clone(), &claims, Freshness::Cached), Reading::NeedsQuorumRead, "{reason}");
             let failed = Event::Failed(Failure::new(reason, "late"));
-            assert_eq!(seen(state, &claims, Sight::Quorum), Reading::Events(vec![failed]), "{reason}");
+            assert_eq!(seen(state, &claims, Freshness::Quorum), Reading::Events(vec![failed]), "{reason}");
         }
     }
     // The gang's own deadline.
     let coming = view(1, Health::Coming { waits_for: WaitsFor::Launch(String::new()), until: None });
     let mut over = journal(State::WaitingReady);
     over.memory.deadline = Some(at(10));
-    let seen = |sight| read(&over, &reserved, &[ready(0), coming.clone()], sight, &BTreeMap::new());
-    assert_eq!(seen(Sight::Cached), Reading::LookAgain);
+    let seen = |freshness| read(&over, &reserved, &[ready(0), coming.clone()], freshness, &BTreeMap::new());
+    assert_eq!(seen(Freshness::Cached), Reading::NeedsQuorumRead);
     assert!(
-        matches!(seen(Sight::Quorum), Reading::Events(events) if matches!(events[..], [Event::Failed(_)]))
+        matches!(seen(Freshness::Quorum), Reading::Events(events) if matches!(events[..], [Event::Failed(_)]))
     );
 }
 
@@ -752,9 +756,9 @@ fn an_attempt_ends_for_its_plan_and_a_gang_is_let_through_without_nodes_in_a_quo
         (State::Provisioning, nothing()),
         (State::Validating, nothing()),
     ] {
-        let seen = |sight| read_planned(&journal(state.clone()), &plan, sight);
-        assert_eq!(seen(Sight::Cached), Reading::LookAgain, "{state:?} {plan:?}");
-        let Reading::Events(events) = seen(Sight::Quorum) else { panic!("{state:?} {plan:?}") };
+        let seen = |freshness| read_planned(&journal(state.clone()), &plan, freshness);
+        assert_eq!(seen(Freshness::Cached), Reading::NeedsQuorumRead, "{state:?} {plan:?}");
+        let Reading::Events(events) = seen(Freshness::Quorum) else { panic!("{state:?} {plan:?}") };
         let ends = |event: &Event| match event {
             Event::Failed(failure) => failure.reason == FailureClass::PlanChanged,
             event => *event == Event::NothingNeeded,
@@ -769,11 +773,11 @@ fn a_gang_is_given_up_for_what_it_waits_for_in_a_quorum_read_alone() {
     over.memory.deadline = Some(at(10));
     let obstacle = Obstacle::new(ObstacleReason::NodePoolNotReady, "NodePool gpu is not ready");
     let waits = Outcome::Wait(obstacle);
-    let seen = |sight| read_planned(&over, &waits, sight);
-    assert_eq!(seen(Sight::Cached), Reading::LookAgain);
+    let seen = |freshness| read_planned(&over, &waits, freshness);
+    assert_eq!(seen(Freshness::Cached), Reading::NeedsQuorumRead);
     let failed =
         Failure::of_obstacle(&Obstacle::new(ObstacleReason::NodePoolNotReady, "NodePool gpu is not ready"));
-    assert_eq!(seen(Sight::Quorum), Reading::Events(vec![Event::Failed(failed)]));
+    assert_eq!(seen(Freshness::Quorum), Reading::Events(vec![Event::Failed(failed)]));
 }
 
 #[test]
@@ -781,10 +785,10 @@ fn a_claim_that_cannot_go_ends_no_rollback_before_its_bound_and_every_one_after_
     let going = |stuck| ClaimView { deleting: true, stuck, ..ready(0) };
     let back = journal(State::RollingBack { then: setu::gang::Then::Yielded });
     let reserved = held(Standing::Reserved);
-    let seen = |claims: &[ClaimView], sight| read(&back, &reserved, claims, sight, &BTreeMap::new());
-    assert_eq!(seen(&[going(false), going(true)], Sight::Quorum), Reading::Events(Vec::new()));
-    assert_eq!(seen(&[going(true)], Sight::Cached), Reading::LookAgain);
-    assert_eq!(seen(&[going(true)], Sight::Quorum), Reading::Events(vec![Event::ClaimsGone]));
+    let seen = |claims: &[ClaimView], freshness| read(&back, &reserved, claims, freshness, &BTreeMap::new());
+    assert_eq!(seen(&[going(false), going(true)], Freshness::Quorum), Reading::Events(Vec::new()));
+    assert_eq!(seen(&[going(true)], Freshness::Cached), Reading::NeedsQuorumRead);
+    assert_eq!(seen(&[going(true)], Freshness::Quorum), Reading::Events(vec![Event::ClaimsGone]));
 }
 
 #[test]
@@ -793,21 +797,21 @@ fn a_gang_whose_last_attempt_is_still_being_taken_back_says_so_under_its_next_re
     let next = Reservation::Held { epoch: Epoch("2-1-a".into()), standing: Standing::Reserved };
     let (policy, losses) = (Policy::default(), BTreeMap::new());
     let claims = [ClaimView { deleting: true, stuck: true, ..ready(0) }];
-    let facts = Facts {
+    let snapshot = Snapshot {
         now: at(10),
         fresh: false,
         reservation: &next,
-        told: Verdict::Pending,
+        reported: Verdict::Pending,
         plan: None,
         claims: &claims,
         losses: &losses,
-        sight: Sight::Cached,
+        freshness: Freshness::Cached,
         capacity_back: false,
         refusal: None,
         policy: &policy,
         outlook: Outlook::default(),
     };
-    let said = desired(&back, &facts, &entry(Verdict::Pending, &[]), Ok(Vec::new())).unwrap();
+    let said = desired(&back, &snapshot, &entry(Verdict::Pending, &[]), Ok(Vec::new())).unwrap();
     assert_eq!(said.state, Verdict::Pending);
     assert!(said.message.contains("1 NodeClaim left"), "{}", said.message);
     assert!(
@@ -822,16 +826,16 @@ fn refusable<'a>(
     plan: Option<&'a Outcome>,
     refusal: Option<Refusal>,
     (policy, losses): (&'a Policy, &'a BTreeMap<u32, Loss>),
-) -> Facts<'a> {
-    Facts {
+) -> Snapshot<'a> {
+    Snapshot {
         now: at(10_000),
         fresh: false,
         reservation,
-        told: Verdict::Pending,
+        reported: Verdict::Pending,
         plan,
         claims: &[],
         losses,
-        sight: Sight::Cached,
+        freshness: Freshness::Cached,
         capacity_back: false,
         refusal,
         policy,
@@ -849,8 +853,8 @@ fn a_refused_gang_gives_its_quota_back_at_once_and_stays_out_of_the_queue_while_
     let refused =
         Event::Refused(Failure::of_obstacle(&Obstacle::new(ObstacleReason::TooManyNodes, "3 of 2 nodes")));
     let cached = refusable(&reserved, Some(&plan), None, rest);
-    assert_eq!(observe(&validating, &cached), Reading::LookAgain, "what is cached may be over");
-    let first = Facts { sight: Sight::Quorum, ..cached };
+    assert_eq!(observe(&validating, &cached), Reading::NeedsQuorumRead, "what is cached may be over");
+    let first = Snapshot { freshness: Freshness::Quorum, ..cached };
     assert_eq!(observe(&validating, &first), Reading::Events(vec![refused.clone()]));
     let rules = Rules::new(&policy, at(10_000), 0.0);
     let yielded = decide(&validating, &refused, &rules).journal;
@@ -882,21 +886,24 @@ fn a_gang_without_a_plan_is_told_when_it_stops_waiting_where_it_does() {
     let mut validating = journal(State::Validating);
     validating.memory.deadline = Some(at(900));
     let told = |plan: Outcome| {
-        let facts = Facts {
+        let snapshot = Snapshot {
             now: at(10),
             fresh: false,
             reservation: &reserved,
-            told: Verdict::Pending,
+            reported: Verdict::Pending,
             plan: Some(&plan),
             claims: &[],
             losses: &losses,
-            sight: Sight::Cached,
+            freshness: Freshness::Cached,
             capacity_back: false,
             refusal: None,
             policy: &policy,
             outlook: Outlook::default(),
         };
-        (explain(&validating, &facts), Explanation::of(&validating, &facts, &[]).otherwise.map(|o| o.at))
+        (
+            explain(&validating, &snapshot),
+            Explanation::of(&validating, &snapshot, &[]).otherwise.map(|o| o.at),
+        )
     };
     let (message, stops) = told(Outcome::Wait(Obstacle::new(ObstacleReason::LimitExceeded, "full")));
     let end = format!("Continues automatically once this is fixed; stops waiting at {}", at(900));

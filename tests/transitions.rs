@@ -12,8 +12,8 @@ use setu::gang::event::{Effect, Event, Standing};
 use setu::gang::journal::WRITE_LIMIT;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::{
-    ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Refusal, Reservation, Rules,
-    Sight, State, WaitsFor, decide, observe,
+    ClaimView, Failure, FailureClass, Freshness, Health, Journal, Outlook, Reading, Refusal, Reservation,
+    Rules, Snapshot, State, WaitsFor, decide, observe,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
@@ -39,7 +39,7 @@ fn policy() -> Policy {
 struct Observation {
     after: i64,
     reservation: Reservation,
-    told: Verdict,
+    reported: Verdict,
     plan: u8,
     claims: Vec<(bool, u32, bool, u8)>,
     quorum: bool,
@@ -72,7 +72,7 @@ fn observation() -> impl Strategy<Value = Observation> {
         |(after, reservation, told, plan, claims, quorum, lost, refused)| Observation {
             after,
             reservation,
-            told,
+            reported: told,
             plan,
             claims,
             quorum,
@@ -169,29 +169,29 @@ fn look(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestam
         until: now + SignedDuration::from_mins(1),
         again_at: if is_due { now } else { now + SignedDuration::from_secs(1) },
     });
-    let mut sight = if seen.quorum { Sight::Quorum } else { Sight::Cached };
+    let mut freshness = if seen.quorum { Freshness::Quorum } else { Freshness::Cached };
     while look.turns < TURNS {
         look.turns += 1;
         let needs_plan = matches!(look.journal.state, State::Validating | State::Provisioning)
             || look.journal.memory.mending;
-        let facts = Facts {
+        let snapshot = Snapshot {
             now,
             fresh: false,
             reservation: &seen.reservation,
-            told: seen.told,
+            reported: seen.reported,
             plan: needs_plan.then_some(&outcome),
             claims,
             losses: &losses,
-            sight,
+            freshness,
             capacity_back: false,
             refusal,
             policy: &policy,
             outlook: Outlook::default(),
         };
-        let events = match observe(&look.journal, &facts) {
-            Reading::LookAgain => {
-                assert_eq!(sight, Sight::Cached, "a quorum read is never asked for twice");
-                sight = Sight::Quorum;
+        let events = match observe(&look.journal, &snapshot) {
+            Reading::NeedsQuorumRead => {
+                assert_eq!(freshness, Freshness::Cached, "a quorum read is never asked for twice");
+                freshness = Freshness::Quorum;
                 continue;
             }
             Reading::Events(events) => events,

@@ -11,8 +11,8 @@ use setu::api::{Node, NodeClaim};
 use setu::gang::event::{Event, Standing};
 use setu::gang::reservation::Epoch;
 use setu::gang::{
-    ClaimView, Facts, Failure, FailureClass, Health, Journal, Outlook, Reading, Reservation, Rules, Sight,
-    State, StateName, decide, observe,
+    ClaimView, Failure, FailureClass, Freshness, Health, Journal, Outlook, Reading, Reservation, Rules,
+    Snapshot, State, StateName, decide, observe,
 };
 use setu::policy::Policy;
 use std::collections::BTreeMap;
@@ -241,26 +241,26 @@ fn seen(policy: &Policy, journal: &Journal, reached: &str, now: i64) -> Option<F
     let reservation = Reservation::Held { epoch: Epoch("1-0-a".into()), standing: Standing::Reserved };
     let mut view = ClaimView::of(&claim(reached), Some(&node("16", "8")), policy, at(now), None);
     view.held_until = Some(at(0) + policy.hold_limit.signed());
-    let facts = Facts {
+    let snapshot = Snapshot {
         now: at(now),
         fresh: false,
         reservation: &reservation,
-        told: Verdict::Pending,
+        reported: Verdict::Pending,
         plan: None,
         claims: &[view],
         losses: &BTreeMap::new(),
-        sight: Sight::Quorum,
+        freshness: Freshness::Quorum,
         capacity_back: false,
         refusal: None,
         policy,
         outlook: Outlook::default(),
     };
-    match observe(journal, &facts) {
+    match observe(journal, &snapshot) {
         Reading::Events(events) => events.into_iter().find_map(|e| match e {
             Event::Failed(failure) => Some(failure.reason),
             _ => None,
         }),
-        Reading::LookAgain => None,
+        Reading::NeedsQuorumRead => None,
     }
 }
 

@@ -5,7 +5,7 @@
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
-use setu::cli::cluster::Snapshot;
+use setu::cli::cluster::ClusterObjects;
 use setu::cli::find;
 use setu::cli::render::{explanation, summary, table, waterfall};
 use setu::cli::report::{self, GangReport};
@@ -284,7 +284,7 @@ fn situations() -> Vec<Gang> {
     gated().chain(others).collect()
 }
 
-fn snapshot(gangs: &[Gang]) -> Snapshot {
+fn snapshot(gangs: &[Gang]) -> ClusterObjects {
     let read = |value: &Value| value.clone();
     let check = json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "AdmissionCheck", "metadata": {"name": CHECK},
@@ -320,7 +320,7 @@ fn snapshot(gangs: &[Gang]) -> Snapshot {
              nvidia.com/gpu). Next: all NodeClaims are created at once",
         ),
     ];
-    Snapshot {
+    ClusterObjects {
         plans: plans.into_iter().map(|event| serde_json::from_value(event).unwrap()).collect(),
         now: at(90),
         controller_name: "c".into(),
@@ -338,7 +338,7 @@ fn snapshot(gangs: &[Gang]) -> Snapshot {
         ),
         local_queues: vec![serde_json::from_value(local_queue).unwrap()],
         cluster_queues: vec![serde_json::from_value(cluster_queue).unwrap()],
-        ..Snapshot::default()
+        ..ClusterObjects::default()
     }
 }
 

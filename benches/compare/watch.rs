@@ -33,7 +33,7 @@ pub struct Times {
 }
 
 #[derive(Default)]
-struct Sight {
+struct Observed {
     jobs: BTreeMap<String, Times>,
     /// Job of each Workload by its UID, and by its name.
     by_uid: BTreeMap<String, String>,
@@ -43,7 +43,7 @@ struct Sight {
 
 /// Cheap to clone.
 #[derive(Clone, Default)]
-pub struct Observer(Arc<Mutex<Sight>>);
+pub struct Observer(Arc<Mutex<Observed>>);
 
 fn is(object: &Value, condition: &str) -> bool {
     let all = object["status"]["conditions"].as_array();
@@ -51,13 +51,13 @@ fn is(object: &Value, condition: &str) -> bool {
 }
 
 impl Observer {
-    fn sight(&self) -> MutexGuard<'_, Sight> {
+    fn sight(&self) -> MutexGuard<'_, Observed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets everything.
     pub fn clear(&self) {
-        *self.sight() = Sight::default();
+        *self.sight() = Observed::default();
     }
 
     /// What was seen of every job.
@@ -105,7 +105,7 @@ pub fn resource(kind: &str) -> ApiResource {
     ApiResource::from_gvk(&kube::core::GroupVersionKind::gvk(group, version, kind))
 }
 
-impl Sight {
+impl Observed {
     fn take(&mut self, kind: &str, object: &DynamicObject, now: Instant) {
         let Ok(value) = serde_json::to_value(object) else { return };
         let uid = object.uid().unwrap_or_default();

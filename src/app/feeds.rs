@@ -11,8 +11,8 @@ use crate::cluster::store::{Keeping, Object};
 use crate::cluster::watch::{Gates, Touched, watch, watch_keeping};
 use crate::controllers::Context;
 use crate::controllers::context::{Optional, Stores, Wakers};
-use crate::controllers::glance::{ClaimGlance, WorkloadGlance};
 use crate::controllers::queue::Key;
+use crate::controllers::summary::{ClaimSummary, WorkloadSummary};
 use crate::names;
 use futures::stream::{self, BoxStream, StreamExt};
 use k8s_openapi::api::core::v1::{Event, LimitRange};
@@ -54,7 +54,7 @@ impl Feeds {
         let of_gangs = || Config::default().labels(names::GANG);
         let open = Some(&gates);
         // Those that come in thousands are kept packed.
-        let workloads = Keeping { glance: WorkloadGlance::of, index: |_| "", packed: true };
+        let workloads = Keeping { summary: WorkloadSummary::of, index: |_| "", packed: true };
         let workloads = watch_keeping("workloads", Api::all(client.clone()), all(), open, workloads);
         let checks = watch::<AdmissionCheck>("admissionchecks", Api::all(client.clone()), all(), open);
         let queues = watch::<ClusterQueue>("clusterqueues", Api::all(client.clone()), all(), open);
@@ -65,7 +65,7 @@ impl Feeds {
             .tas_compat
             .then(|| watch::<Topology>("topologies", Api::all(client.clone()), all(), open));
         let pools = watch::<NodePool>("nodepools", Api::all(client.clone()), all(), open);
-        let claims = Keeping { glance: ClaimGlance::of, index: ClaimGlance::workload_uid, packed: true };
+        let claims = Keeping { summary: ClaimSummary::of, index: ClaimSummary::workload_uid, packed: true };
         let claims = watch_keeping("nodeclaims", Api::all(client.clone()), ours(), open, claims);
         let nodes = Keeping { packed: true, ..Keeping::default() };
         let nodes = watch_keeping("nodes", Api::all(client.clone()), of_gangs(), open, nodes);
@@ -234,7 +234,7 @@ fn warned(context: &Context, event: &Event) {
     let reason = event.reason.as_deref().unwrap_or_default();
     let message = event.message.as_deref().unwrap_or_default();
     if name.starts_with(names::CLAIM_PREFIX) {
-        context.heard_of_claim(name, reason, message);
+        context.on_claim_warning(name, reason, message);
     }
 }
 

@@ -111,23 +111,23 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
         queue::held_back(feeds.workloads, opened),
         AT_ONCE,
         |key| workload::lane(key, context),
-        |key| look_at_workload(key, context),
+        |key| reconcile_workload(key, context),
         stop,
     );
-    let checks = queue::work(feeds.checks, ONE, Key::lane, |key| look_at_check(key, context), stop);
+    let checks = queue::work(feeds.checks, ONE, Key::lane, |key| reconcile_check(key, context), stop);
     let claims = queue::work(
         queue::held_back(feeds.claims, context.gates.opened()),
         AT_ONCE,
         Key::lane,
-        |key| look_at_claim(key, &sweeper),
+        |key| reconcile_claim(key, &sweeper),
         stop,
     );
-    let named = queue::work(feeds.parameters, ONE, Key::lane, |key| look_at_parameters(key, context), stop);
+    let named = queue::work(feeds.parameters, ONE, Key::lane, |key| reconcile_parameters(key, context), stop);
     // What came of each look is logged where it is taken.
     tokio::join!(workloads, checks, claims, named, sweeper.sweep(stop), strays::sweep(context, stop).boxed());
 }
 
-async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {
+async fn reconcile_workload(key: Key, context: &Arc<Context>) -> Action {
     let Some(workload) = context.stores.workloads.get(&key.object()) else {
         context.waiting().served(&key, Instant::now());
         return Action::await_change();
@@ -141,7 +141,7 @@ async fn look_at_workload(key: Key, context: &Arc<Context>) -> Action {
     action
 }
 
-async fn look_at_check(key: Key, context: &Arc<Context>) -> Action {
+async fn reconcile_check(key: Key, context: &Arc<Context>) -> Action {
     let Some(check) = context.stores.checks.get(&key.object()) else {
         return Action::await_change();
     };
@@ -149,13 +149,13 @@ async fn look_at_check(key: Key, context: &Arc<Context>) -> Action {
     looked.unwrap_or_else(|error| retry(context, ("AdmissionCheck", &key), &error))
 }
 
-async fn look_at_claim(key: Key, sweeper: &Arc<Sweeper>) -> Action {
+async fn reconcile_claim(key: Key, sweeper: &Arc<Sweeper>) -> Action {
     let look = Box::pin(claims::reconcile(key.object(), Arc::clone(sweeper)));
     let looked = sweeper.context.pace.within(SWEEP, look).await;
     looked.unwrap_or_else(|error| retry(&sweeper.context, ("NodeClaim", &key), &error))
 }
 
-async fn look_at_parameters(key: Key, context: &Arc<Context>) -> Action {
+async fn reconcile_parameters(key: Key, context: &Arc<Context>) -> Action {
     let Some(object) = context.stores.parameters.get(&key.object()) else {
         return Action::await_change();
     };

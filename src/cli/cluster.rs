@@ -78,7 +78,7 @@ pub struct Cluster {
 
 /// What was read, at one instant.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
+pub struct ClusterObjects {
     /// The instant.
     pub now: Timestamp,
     /// `spec.controllerName` of the checks that are Setu's.
@@ -111,7 +111,7 @@ pub struct Snapshot {
     pub notes: Vec<String>,
 }
 
-impl Snapshot {
+impl ClusterObjects {
     /// Leaves only the NodeClaims that were made for Workloads of this namespace.
     pub fn keep_claims_of(&mut self, namespace: &str) {
         let of = |claim: &NodeClaim| {
@@ -185,7 +185,7 @@ impl Scope {
 
 impl Cluster {
     /// Reads everything.
-    pub async fn read(&self) -> Result<Snapshot, Failure> {
+    pub async fn read(&self) -> Result<ClusterObjects, Failure> {
         let all = ListParams::default();
         let ours = ListParams::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
         let of_gangs = ListParams::default().labels(names::GANG);
@@ -200,17 +200,17 @@ impl Cluster {
             list::<ClusterQueue>("clusterqueues", Api::all(client()), &all),
         );
         let workloads = workloads.map_err(|refusal| Failure::Failed(refusal.to_string()))?;
-        let mut snapshot = self.empty();
-        snapshot.workloads = workloads;
-        snapshot.checks = snapshot.or_note(checks);
-        snapshot.claims = snapshot.or_note(claims);
-        snapshot.nodes = snapshot.or_note(nodes);
+        let mut objects = self.empty();
+        objects.workloads = workloads;
+        objects.checks = objects.or_note(checks);
+        objects.claims = objects.or_note(claims);
+        objects.nodes = objects.or_note(nodes);
         // Without them the deadlines of single phases are not shown, which needs no note.
-        snapshot.parameters = parameters.unwrap_or_default();
+        objects.parameters = parameters.unwrap_or_default();
         // Without them it is not said who holds the quota that a Workload waits for.
-        snapshot.local_queues = local_queues.unwrap_or_default();
-        snapshot.cluster_queues = cluster_queues.unwrap_or_default();
-        Ok(snapshot)
+        objects.local_queues = local_queues.unwrap_or_default();
+        objects.cluster_queues = cluster_queues.unwrap_or_default();
+        Ok(objects)
     }
 
     /// The pods of a namespace that are bound to no node; `None` if they may not be read.
@@ -226,12 +226,12 @@ impl Cluster {
         list("events", api, &told).await.unwrap_or_default()
     }
 
-    /// A snapshot of now with nothing in it.
-    pub fn empty(&self) -> Snapshot {
-        Snapshot {
+    /// A objects of now with nothing in it.
+    pub fn empty(&self) -> ClusterObjects {
+        ClusterObjects {
             now: Clock::wall().now(),
             controller_name: self.controller_name.clone(),
-            ..Snapshot::default()
+            ..ClusterObjects::default()
         }
     }
 
@@ -242,7 +242,7 @@ impl Cluster {
     }
 }
 
-impl Snapshot {
+impl ClusterObjects {
     fn or_note<T>(&mut self, read: Result<Vec<T>, Refusal>) -> Option<Vec<T>> {
         read.map_err(|refusal| self.notes.push(refusal.to_string())).ok()
     }
@@ -300,9 +300,9 @@ mod tests {
             .unwrap()
         };
         let claims = ["a/train", "ab/train", "b/a", ""].map(claim).to_vec();
-        let mut snapshot = Snapshot { claims: Some(claims), ..Snapshot::default() };
-        snapshot.keep_claims_of("a");
-        let left: Vec<_> = snapshot.claims.iter().flatten().map(|c| c.annotation(names::WORKLOAD)).collect();
+        let mut objects = ClusterObjects { claims: Some(claims), ..ClusterObjects::default() };
+        objects.keep_claims_of("a");
+        let left: Vec<_> = objects.claims.iter().flatten().map(|c| c.annotation(names::WORKLOAD)).collect();
         assert_eq!(left, ["a/train"]);
     }
 }

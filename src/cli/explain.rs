@@ -1,6 +1,6 @@
 //! `setu explain`: why a job waits, what comes next and when.
 
-use super::cluster::{Connection, Snapshot};
+use super::cluster::{ClusterObjects, Connection};
 use super::inspect::List;
 use super::known::ControllersPolicy;
 use super::{Failure, Format, find};
@@ -29,14 +29,14 @@ impl Args {
         let settings = self.policy.settings()?;
         let cluster = self.connection.connect(false).await?;
         let market = self.policy.market().await?;
-        let snapshot = Snapshot { settings, market, ..find::read(&cluster, &self.workload).await? };
-        snapshot.notes.iter().for_each(|note| render::remark(note));
-        let gangs = find::gangs(&cluster, &snapshot, &self.workload).await?;
+        let objects = ClusterObjects { settings, market, ..find::read(&cluster, &self.workload).await? };
+        objects.notes.iter().for_each(|note| render::remark(note));
+        let gangs = find::gangs(&cluster, &objects, &self.workload).await?;
         let text = if self.output == Format::Json {
             super::json(&List { gangs: &gangs })?
         } else {
             let texts: Vec<String> =
-                gangs.iter().map(|gang| explanation::explain(gang, snapshot.now)).collect();
+                gangs.iter().map(|gang| explanation::explain(gang, objects.now)).collect();
             texts.join("\n")
         };
         render::show(&text);

@@ -1,7 +1,7 @@
 //! Which Workload a user means: its own name, or the name of the Job it was made for.
 
 use super::Failure;
-use super::cluster::{Cluster, Scope, Snapshot};
+use super::cluster::{Cluster, ClusterObjects, Scope};
 use super::report::{self, GangReport};
 use crate::api::Workload;
 use kube::ResourceExt;
@@ -67,49 +67,53 @@ fn is_settled(workloads: &[Workload], wanted: &str) -> bool {
 
 /// Reads the cluster; for a while again and again, as long as Kueue may be about to tell more of the Workload
 /// that the user means.
-pub async fn read(cluster: &Cluster, wanted: &str) -> Result<Snapshot, Failure> {
+pub async fn read(cluster: &Cluster, wanted: &str) -> Result<ClusterObjects, Failure> {
     let until = Instant::now() + PATIENCE;
     loop {
-        let mut snapshot = cluster.read().await?;
-        if is_settled(&snapshot.workloads, wanted) || Instant::now() >= until {
-            let found = matches(&snapshot.workloads, wanted);
+        let mut objects = cluster.read().await?;
+        if is_settled(&objects.workloads, wanted) || Instant::now() >= until {
+            let found = matches(&objects.workloads, wanted);
             if let Some(admitted) = found.iter().find(|w| w.is("Admitted") && !w.is("Finished")) {
-                snapshot.pods = cluster.unbound_pods(&admitted.namespace().unwrap_or_default()).await;
+                objects.pods = cluster.unbound_pods(&admitted.namespace().unwrap_or_default()).await;
             }
             if let Some(planned) = found.iter().find(|w| w.is("QuotaReserved")) {
-                snapshot.plans = cluster.plans(&planned.namespace().unwrap_or_default()).await;
+                objects.plans = cluster.plans(&planned.namespace().unwrap_or_default()).await;
             }
             if found.iter().any(|w| !w.is("QuotaReserved") && !w.is("Finished")) {
-                snapshot.elsewhere = cluster.elsewhere().await;
+                objects.elsewhere = cluster.elsewhere().await;
             }
-            return Ok(snapshot);
+            return Ok(objects);
         }
         tokio::time::sleep(BETWEEN).await;
     }
 }
 
 /// The gangs of the Workload a user means, or one line that says what to type instead.
-pub async fn gangs(cluster: &Cluster, snapshot: &Snapshot, wanted: &str) -> Result<Vec<GangReport>, Failure> {
-    let found = matches(&snapshot.workloads, wanted);
+pub async fn gangs(
+    cluster: &Cluster,
+    objects: &ClusterObjects,
+    wanted: &str,
+) -> Result<Vec<GangReport>, Failure> {
+    let found = matches(&objects.workloads, wanted);
     if found.is_empty() {
-        return Err(Failure::Failed(missing(cluster, snapshot, wanted).await));
+        return Err(Failure::Failed(missing(cluster, objects, wanted).await));
     }
-    let gangs: Vec<GangReport> = found.iter().flat_map(|w| report::gangs_of(snapshot, w)).collect();
+    let gangs: Vec<GangReport> = found.iter().flat_map(|w| report::gangs_of(objects, w)).collect();
     match found.first() {
-        Some(workload) if gangs.is_empty() => early(snapshot, workload).map(|gang| vec![gang]),
+        Some(workload) if gangs.is_empty() => early(objects, workload).map(|gang| vec![gang]),
         _ => Ok(gangs),
     }
 }
 
 /// What there is to say of a Workload that has no check of ours: it may get one with its quota.
-pub fn early(snapshot: &Snapshot, workload: &Workload) -> Result<GangReport, Failure> {
+pub fn early(objects: &ClusterObjects, workload: &Workload) -> Result<GangReport, Failure> {
     if workload.is("QuotaReserved") || workload.is("Finished") {
-        return Err(Failure::Failed(not_ours(snapshot, workload)));
+        return Err(Failure::Failed(not_ours(objects, workload)));
     }
-    Ok(report::report(snapshot, workload, ""))
+    Ok(report::report(objects, workload, ""))
 }
 
-async fn missing(cluster: &Cluster, snapshot: &Snapshot, wanted: &str) -> String {
+async fn missing(cluster: &Cluster, objects: &ClusterObjects, wanted: &str) -> String {
     let (place, others) = match &cluster.scope {
         Scope::Everywhere => ("any namespace".to_owned(), Vec::new()),
         Scope::Namespace(namespace) => {
@@ -121,7 +125,7 @@ async fn missing(cluster: &Cluster, snapshot: &Snapshot, wanted: &str) -> String
             (format!("namespace {namespace}"), others)
         }
     };
-    absent(wanted, &place, &others, &similar(&snapshot.workloads, wanted))
+    absent(wanted, &place, &others, &similar(&objects.workloads, wanted))
 }
 
 /// The line for a Workload that is not there.
@@ -136,7 +140,7 @@ pub fn absent(wanted: &str, place: &str, others: &[String], similar: &[String]) 
 }
 
 /// The line for a Workload that Setu has nothing to do with.
-fn not_ours(snapshot: &Snapshot, workload: &Workload) -> String {
+fn not_ours(objects: &ClusterObjects, workload: &Workload) -> String {
     let name = workload.full_name();
     let checks: Vec<&str> = workload.checks().iter().map(|c| c.name.as_str()).collect();
     let has = if checks.is_empty() {
@@ -144,9 +148,9 @@ fn not_ours(snapshot: &Snapshot, workload: &Workload) -> String {
     } else {
         format!("only checks {}", checks.join(", "))
     };
-    let unread = if snapshot.checks.is_none() { ", as far as may be read" } else { "" };
+    let unread = if objects.checks.is_none() { ", as far as may be read" } else { "" };
     format!(
         "Workload {name} has {has}{unread}: none is of {}. Its ClusterQueue must name an AdmissionCheck of that controller",
-        snapshot.controller_name
+        objects.controller_name
     )
 }

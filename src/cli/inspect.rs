@@ -1,6 +1,6 @@
 //! `setu inspect`: gangs, where they are and why they wait.
 
-use super::cluster::{Cluster, Connection, Snapshot};
+use super::cluster::{Cluster, ClusterObjects, Connection};
 use super::known::ControllersPolicy;
 use super::report::{self, GangReport};
 use super::standing::Standing;
@@ -67,15 +67,15 @@ impl Args {
     pub async fn run(self) -> Result<(), Failure> {
         let settings = self.policy.settings()?;
         let cluster = self.connection.connect(self.all_namespaces).await?;
-        let mut snapshot = match &self.workload {
+        let mut objects = match &self.workload {
             Some(wanted) => find::read(&cluster, wanted).await?,
             None => cluster.read().await?,
         };
-        snapshot.settings = settings;
-        snapshot.market = self.policy.market().await?;
-        snapshot.notes.iter().for_each(|note| render::remark(note));
-        let gangs = self.select(&cluster, &snapshot).await?;
-        let text = self.text(&gangs, &snapshot)?;
+        objects.settings = settings;
+        objects.market = self.policy.market().await?;
+        objects.notes.iter().for_each(|note| render::remark(note));
+        let gangs = self.select(&cluster, &objects).await?;
+        let text = self.text(&gangs, &objects)?;
         if gangs.is_empty() && matches!(self.output, Output::Table | Output::Wide) {
             let hint = if self.finished { "" } else { "; --finished shows those of finished Workloads" };
             render::remark(&format!("no gang here{hint}"));
@@ -86,13 +86,13 @@ impl Args {
             render::remark(&line);
         }
         let still_read = render::show(&text);
-        if self.watch && still_read { self.follow(&cluster, snapshot, gangs).await } else { Ok(()) }
+        if self.watch && still_read { self.follow(&cluster, objects, gangs).await } else { Ok(()) }
     }
 
-    async fn select(&self, cluster: &Cluster, snapshot: &Snapshot) -> Result<Vec<GangReport>, Failure> {
+    async fn select(&self, cluster: &Cluster, objects: &ClusterObjects) -> Result<Vec<GangReport>, Failure> {
         match &self.workload {
-            Some(wanted) => find::gangs(cluster, snapshot, wanted).await,
-            None => Ok(self.shown(report::gangs(snapshot))),
+            Some(wanted) => find::gangs(cluster, objects, wanted).await,
+            None => Ok(self.shown(report::gangs(objects))),
         }
     }
 
@@ -102,7 +102,7 @@ impl Args {
         gangs
     }
 
-    fn text(&self, gangs: &[GangReport], snapshot: &Snapshot) -> Result<String, Failure> {
+    fn text(&self, gangs: &[GangReport], objects: &ClusterObjects) -> Result<String, Failure> {
         let list = List { gangs };
         match self.output {
             Output::Json => super::json(&list),
@@ -114,7 +114,7 @@ impl Args {
                     namespaces: self.all_namespaces,
                     width: render::terminal_width(),
                 };
-                Ok(if gangs.is_empty() { String::new() } else { table::gangs(gangs, snapshot.now, layout) })
+                Ok(if gangs.is_empty() { String::new() } else { table::gangs(gangs, objects.now, layout) })
             }
         }
     }
@@ -123,24 +123,24 @@ impl Args {
     async fn follow(
         &self,
         cluster: &Cluster,
-        first: Snapshot,
+        first: ClusterObjects,
         mut last: Vec<GangReport>,
     ) -> Result<(), Failure> {
         let lines = matches!(self.output, Output::Table | Output::Wide);
         let in_place = lines && render::terminal_width().is_some();
         let mut live = Live::start(cluster, first);
         loop {
-            let snapshot = live.next(cluster).await?;
-            let gangs = self.current(&snapshot);
+            let objects = live.next(cluster).await?;
+            let gangs = self.current(&objects);
             let text = if in_place {
-                format!("{CLEAR}{}", self.text(&gangs, &snapshot)?)
+                format!("{CLEAR}{}", self.text(&gangs, &objects)?)
             } else if gangs == last {
                 continue;
             } else if lines {
                 let news: Vec<GangReport> = gangs.iter().filter(|g| !last.contains(g)).cloned().collect();
-                without_head(&self.text(&news, &snapshot)?)
+                without_head(&self.text(&news, &objects)?)
             } else {
-                self.text(&gangs, &snapshot)?
+                self.text(&gangs, &objects)?
             };
             if !render::show(&text) {
                 return Ok(());
@@ -149,13 +149,13 @@ impl Args {
         }
     }
 
-    fn current(&self, snapshot: &Snapshot) -> Vec<GangReport> {
+    fn current(&self, objects: &ClusterObjects) -> Vec<GangReport> {
         match &self.workload {
             Some(wanted) => {
-                let found = find::matches(&snapshot.workloads, wanted);
-                found.into_iter().flat_map(|w| report::gangs_of(snapshot, w)).collect()
+                let found = find::matches(&objects.workloads, wanted);
+                found.into_iter().flat_map(|w| report::gangs_of(objects, w)).collect()
             }
-            None => self.shown(report::gangs(snapshot)),
+            None => self.shown(report::gangs(objects)),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! names them. What the controller was told in flags is not known here.
 
 use super::Failure;
-use super::cluster::Snapshot;
+use super::cluster::ClusterObjects;
 use super::karpenter_metrics::KarpenterMetrics;
 use crate::api::NodeClaim;
 use crate::api::amount::{Currency, Money, Price};
@@ -114,7 +114,7 @@ impl PricesOfCheck {
     }
 }
 
-impl Snapshot {
+impl ClusterObjects {
     /// The policy of a check. Deadlines that are not known are far in the future.
     pub fn policy(&self, check: &str) -> Policy {
         let parameters = self.parameters_of(check);

@@ -2,49 +2,49 @@
 //!
 //! Rule: as far as LocalQueues and ClusterQueues may be read; where not, nothing is said of them.
 
-use super::cluster::Snapshot;
+use super::cluster::ClusterObjects;
 use crate::api::Workload;
 use crate::controllers::board::Holder;
 use kube::ResourceExt;
 use std::collections::BTreeMap;
 
 /// Name of a Workload's ClusterQueue: that of its admission, or else that of its LocalQueue; empty if neither is known.
-pub fn cluster_queue<'s>(snapshot: &'s Snapshot, workload: &'s Workload) -> &'s str {
+pub fn cluster_queue<'s>(objects: &'s ClusterObjects, workload: &'s Workload) -> &'s str {
     if let Some(admission) = workload.admission() {
         return &admission.cluster_queue;
     }
     let is_its = |queue: &&crate::api::LocalQueue| {
         queue.name_any() == workload.spec.queue_name && queue.namespace() == workload.namespace()
     };
-    snapshot.local_queues.iter().find(is_its).map_or("", |queue| &queue.spec.cluster_queue)
+    objects.local_queues.iter().find(is_its).map_or("", |queue| &queue.spec.cluster_queue)
 }
 
 /// Names of the checks that a Workload's ClusterQueue will give it with its quota.
 pub fn checks_to_come<'s>(
-    snapshot: &'s Snapshot,
+    objects: &'s ClusterObjects,
     workload: &'s Workload,
 ) -> impl Iterator<Item = &'s str> + use<'s> {
-    let name = cluster_queue(snapshot, workload);
-    let queue = snapshot.cluster_queues.iter().find(|queue| queue.name_any() == name);
+    let name = cluster_queue(objects, workload);
+    let queue = objects.cluster_queues.iter().find(|queue| queue.name_any() == name);
     let strategy = queue.and_then(|queue| queue.spec.admission_checks_strategy.as_ref());
     strategy.into_iter().flat_map(|s| &s.admission_checks).map(|rule| rule.name.as_str())
 }
 
 /// Who has quota of this ClusterQueue reserved, with the most pods first.
-pub fn holders(snapshot: &Snapshot, cluster_queue: &str) -> Vec<Holder> {
+pub fn holders(objects: &ClusterObjects, cluster_queue: &str) -> Vec<Holder> {
     let holds = |workload: &&Workload| {
         workload.is("QuotaReserved")
             && !workload.is("Finished")
             && workload.admission().is_some_and(|admission| admission.cluster_queue == cluster_queue)
     };
-    let all = snapshot.workloads.iter().chain(&snapshot.elsewhere).filter(holds);
+    let all = objects.workloads.iter().chain(&objects.elsewhere).filter(holds);
     let by_name: BTreeMap<String, u32> =
         all.map(|workload| (workload.full_name(), workload.pods())).collect();
     Holder::largest_first(by_name)
 }
 
 /// The holders in a clause; `None` if there are none.
-pub fn told(cluster_queue: &str, holders: &[Holder]) -> Option<String> {
+pub fn in_words(cluster_queue: &str, holders: &[Holder]) -> Option<String> {
     let (first, more) = holders.split_first()?;
     let more = match more.len() {
         0 => String::new(),

@@ -1,6 +1,6 @@
 //! `setu repair`: makes a gang's journal anew from what exists.
 
-use super::cluster::{Connection, Snapshot};
+use super::cluster::{ClusterObjects, Connection};
 use super::{Failure, find, report};
 use crate::api::Workload;
 use crate::effects::journal::{Entry, Guard, commit};
@@ -49,20 +49,20 @@ impl Args {
     pub async fn run(self) -> Result<(), Failure> {
         logs::init(logs::Format::default(), "warn").map_err(|e| Failure::Invalid(e.to_string()))?;
         let cluster = self.connection.connect(false).await?;
-        let snapshot = find::read(&cluster, &self.workload).await?;
-        if snapshot.claims.is_none() {
+        let objects = find::read(&cluster, &self.workload).await?;
+        if objects.claims.is_none() {
             return Err(Failure::Failed(
                 "you may not list nodeclaims, and a journal cannot be made anew without them".to_owned(),
             ));
         }
         // Says what to type instead where there is no such gang.
-        find::gangs(&cluster, &snapshot, &self.workload).await?;
-        for workload in find::matches(&snapshot.workloads, &self.workload) {
-            let repairs: Vec<Repair> = report::gangs_of(&snapshot, workload)
+        find::gangs(&cluster, &objects, &self.workload).await?;
+        for workload in find::matches(&objects.workloads, &self.workload) {
+            let repairs: Vec<Repair> = report::gangs_of(&objects, workload)
                 .iter()
-                .map(|gang| repair(&snapshot, workload, &gang.check))
+                .map(|gang| repair(&objects, workload, &gang.check))
                 .collect();
-            super::print(&told(workload, &repairs, self.yes));
+            super::print(&in_words(workload, &repairs, self.yes));
             if self.yes {
                 write(&cluster.client, workload, repairs).await?;
             }
@@ -71,7 +71,7 @@ impl Args {
     }
 }
 
-fn repair(snapshot: &Snapshot, workload: &Workload, check: &str) -> Repair {
+fn repair(objects: &ClusterObjects, workload: &Workload, check: &str) -> Repair {
     let identity = GangIdentity {
         namespace: workload.namespace().unwrap_or_default(),
         workload: workload.name_any(),
@@ -79,11 +79,11 @@ fn repair(snapshot: &Snapshot, workload: &Workload, check: &str) -> Repair {
         check: check.to_owned(),
     };
     let policy = Policy::default();
-    let own = snapshot.claims.iter().flatten().filter(|c| identity.made(c));
-    let claims: Vec<ClaimView> = own.map(|c| ClaimView::of(c, None, &policy, snapshot.now, None)).collect();
+    let own = objects.claims.iter().flatten().filter(|c| identity.made(c));
+    let claims: Vec<ClaimView> = own.map(|c| ClaimView::of(c, None, &policy, objects.now, None)).collect();
     let old = workload.annotations().get(&names::journal_key(check)).cloned();
-    let created = workload.metadata.creation_timestamp.as_ref().map_or(snapshot.now, |t| t.0);
-    let read = old.as_deref().map(|text| Journal::decode(text, &identity.uid, created, snapshot.now));
+    let created = workload.metadata.creation_timestamp.as_ref().map_or(objects.now, |t| t.0);
+    let read = old.as_deref().map(|text| Journal::decode(text, &identity.uid, created, objects.now));
     let says = match &read {
         None => "there is none".to_owned(),
         Some(Ok(journal)) => gist(journal),
@@ -91,7 +91,7 @@ fn repair(snapshot: &Snapshot, workload: &Workload, check: &str) -> Repair {
         Some(Err(error)) => format!("it cannot be read: {error}"),
     };
     let known = read.and_then(Result::ok);
-    let new = rebuilt(workload, &identity, &claims, known.as_ref(), snapshot.now).map_err(|ending| {
+    let new = rebuilt(workload, &identity, &claims, known.as_ref(), objects.now).map_err(|ending| {
         format!("Kueue is taking the Workload down ({ending:?}); try again when its pods are gone")
     });
     Repair { check: check.to_owned(), old, says, new }
@@ -102,7 +102,7 @@ fn gist(journal: &Journal) -> String {
     format!("{}, attempt {}, {}", journal.state.name(), memory.attempt, counted(memory.slots, "node"))
 }
 
-fn told(workload: &Workload, repairs: &[Repair], doing: bool) -> String {
+fn in_words(workload: &Workload, repairs: &[Repair], doing: bool) -> String {
     let of = workload.full_name();
     let mut lines: Vec<String> = Vec::new();
     for Repair { check, says, new, .. } in repairs {
@@ -171,18 +171,18 @@ mod tests {
             }))
             .unwrap()
         };
-        let snapshot = Snapshot {
+        let objects = ClusterObjects {
             claims: Some(vec![claim("u", "0"), claim("u", "1"), claim("other", "2")]),
-            ..Snapshot::default()
+            ..ClusterObjects::default()
         };
-        let repairs = [repair(&snapshot, &workload, "c")];
+        let repairs = [repair(&objects, &workload, "c")];
         assert_eq!(
-            told(&workload, &repairs, false),
+            in_words(&workload, &repairs, false),
             "journal of ns/w under check c\n  \
              now:  journal of a newer release (version 99); this release leaves it alone\n  \
              anew: Approved, attempt 4, 2 nodes\n\
              nothing was changed: add --yes to do this\n"
         );
-        assert!(!told(&workload, &repairs, true).contains("--yes"));
+        assert!(!in_words(&workload, &repairs, true).contains("--yes"));
     }
 }

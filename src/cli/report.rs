@@ -3,7 +3,7 @@
 //! Rule: what the claims and Nodes show is looked at afresh; what only the controller can know (the
 //! plan, its gates, short capacity) is taken from the words it left on the Workload.
 
-use super::cluster::Snapshot;
+use super::cluster::ClusterObjects;
 use super::known::HourlyCost;
 use super::queued;
 use super::render::span;
@@ -17,8 +17,8 @@ use crate::gang::notice::NEXT;
 use crate::gang::terms::vouched;
 use crate::gang::verdict::is_kept_out;
 use crate::gang::{
-    AdmittedPods, ClaimView, Explanation, Facts, GangIdentity, Journal, Outlook, Refusal, Reservation, Sight,
-    StateName, UnboundPods,
+    AdmittedPods, ClaimView, Explanation, Freshness, GangIdentity, Journal, Outlook, Refusal, Reservation,
+    Snapshot, StateName, UnboundPods,
 };
 use crate::names;
 use crate::words::counted;
@@ -117,42 +117,42 @@ impl GangReport {
     }
 }
 
-/// Every gang of a snapshot, by namespace, Workload and check.
-pub fn gangs(snapshot: &Snapshot) -> Vec<GangReport> {
+/// Every gang of a objects, by namespace, Workload and check.
+pub fn gangs(objects: &ClusterObjects) -> Vec<GangReport> {
     let mut all: Vec<GangReport> =
-        snapshot.workloads.iter().flat_map(|workload| gangs_of(snapshot, workload)).collect();
+        objects.workloads.iter().flat_map(|workload| gangs_of(objects, workload)).collect();
     all.sort_by(|a, b| (&a.namespace, &a.workload, &a.check).cmp(&(&b.namespace, &b.workload, &b.check)));
     all
 }
 
 /// The gangs of one Workload: one for each check of ours that it carries or has a journal of.
-pub fn gangs_of(snapshot: &Snapshot, workload: &Workload) -> Vec<GangReport> {
-    let listed = workload.checks().iter().map(|c| c.name.as_str()).filter(|c| is_ours(snapshot, c));
+pub fn gangs_of(objects: &ClusterObjects, workload: &Workload) -> Vec<GangReport> {
+    let listed = workload.checks().iter().map(|c| c.name.as_str()).filter(|c| is_ours(objects, c));
     let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
     let mut checks: Vec<&str> = listed.chain(journalled).collect();
     if checks.is_empty() && Standing::of(workload) == Standing::Queued {
-        checks.extend(queued::checks_to_come(snapshot, workload).filter(|c| is_ours(snapshot, c)));
+        checks.extend(queued::checks_to_come(objects, workload).filter(|c| is_ours(objects, c)));
     }
     checks.sort_unstable();
     checks.dedup();
-    checks.into_iter().map(|check| report(snapshot, workload, check)).collect()
+    checks.into_iter().map(|check| report(objects, workload, check)).collect()
 }
 
 /// Whether a check is Setu's, as far as checks may be read.
-fn is_ours(snapshot: &Snapshot, check: &str) -> bool {
-    snapshot
+fn is_ours(objects: &ClusterObjects, check: &str) -> bool {
+    objects
         .checks
         .iter()
         .flatten()
-        .any(|known| known.name_any() == check && known.spec.controller_name == snapshot.controller_name)
+        .any(|known| known.name_any() == check && known.spec.controller_name == objects.controller_name)
 }
 
 /// What is told of a Workload under one check; without a name, of a Workload that has none yet.
-pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangReport {
+pub fn report(objects: &ClusterObjects, workload: &Workload, check: &str) -> GangReport {
     let entry = workload.check(check);
-    let journal = journal(snapshot, workload, check);
+    let journal = journal(objects, workload, check);
     let gang = match &journal {
-        Some(Ok(journal)) => Some(explained(snapshot, workload, check, journal)),
+        Some(Ok(journal)) => Some(explained(objects, workload, check, journal)),
         _ => None,
     };
     let journal_fault = match &journal {
@@ -163,11 +163,11 @@ pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangRepo
     let journal = journal.and_then(Result::ok);
     let standing = Standing::of(workload);
     let reserved = workload.is("QuotaReserved");
-    let cluster_queue = queued::cluster_queue(snapshot, workload);
+    let cluster_queue = queued::cluster_queue(objects, workload);
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();
-    let prices = snapshot.prices_of(check);
+    let prices = objects.prices_of(check);
     let of_gang = |claim: &&NodeClaim| claim.label(names::WORKLOAD_UID) == uid;
-    let cost = prices.cost(snapshot.claims.iter().flatten().filter(of_gang));
+    let cost = prices.cost(objects.claims.iter().flatten().filter(of_gang));
     let mut report = GangReport {
         namespace: workload.namespace().unwrap_or_default(),
         workload: workload.name_any(),
@@ -175,37 +175,37 @@ pub fn report(snapshot: &Snapshot, workload: &Workload, check: &str) -> GangRepo
         queue: workload.spec.queue_name.clone(),
         cluster_queue: cluster_queue.to_owned(),
         quota_held_by: if standing == Standing::Queued {
-            queued::holders(snapshot, cluster_queue)
+            queued::holders(objects, cluster_queue)
         } else {
             Vec::new()
         },
         check: check.to_owned(),
         verdict: entry.map(|c| c.state),
         standing,
-        created: workload.metadata.creation_timestamp.as_ref().map_or(snapshot.now, |t| t.0),
+        created: workload.metadata.creation_timestamp.as_ref().map_or(objects.now, |t| t.0),
         reserved: condition::since(workload.conditions(), "QuotaReserved").filter(|_| reserved),
         why: String::new(),
         why_quotes_kueue: false,
         kueue_says: standing.in_kueues_words(workload),
-        other_checks: workload.checks().iter().filter(|c| is_foreign(snapshot, c)).map(other).collect(),
+        other_checks: workload.checks().iter().filter(|c| is_foreign(objects, c)).map(other).collect(),
         told: entry.map(|c| c.message.clone()).unwrap_or_default(),
         gang,
         cost: prices.hourly(&cost),
         no_price: cost.unpaid(),
-        planned: journal.as_ref().and_then(|journal| planned(snapshot, workload, journal)),
+        planned: journal.as_ref().and_then(|journal| planned(objects, workload, journal)),
         trace_id: journal.as_ref().and_then(|j| j.trace_id()).map(str::to_owned),
         history: journal.map_or_else(Vec::new, |j| j.history),
     };
     report.why_quotes_kueue = journal_fault.is_none() && quotes_kueue(&report);
-    report.why = journal_fault.unwrap_or_else(|| why(snapshot, &report));
+    report.why = journal_fault.unwrap_or_else(|| why(objects, &report));
     report
 }
 
 /// What the Event of its last accepted plan says; what came next then is left out.
-fn planned(snapshot: &Snapshot, workload: &Workload, journal: &Journal) -> Option<String> {
+fn planned(objects: &ClusterObjects, workload: &Workload, journal: &Journal) -> Option<String> {
     let accepted = |step: &&Step| (step.from, step.to) == (StateName::Validating, StateName::Provisioning);
     let step = journal.history.iter().rfind(accepted)?;
-    let event = snapshot.plans.iter().find(|event| {
+    let event = objects.plans.iter().find(|event| {
         let at = event.event_time.as_ref().map(|time| time.0.as_millisecond());
         event.involved_object.uid == workload.metadata.uid && at == Some(step.at.as_millisecond())
     })?;
@@ -214,31 +214,35 @@ fn planned(snapshot: &Snapshot, workload: &Workload, journal: &Journal) -> Optio
     Some(text.split(NEXT).next().unwrap_or(text).to_owned())
 }
 
-fn is_foreign(snapshot: &Snapshot, check: &CheckState) -> bool {
-    check.state != Verdict::Ready && snapshot.checks.is_some() && !is_ours(snapshot, &check.name)
+fn is_foreign(objects: &ClusterObjects, check: &CheckState) -> bool {
+    check.state != Verdict::Ready && objects.checks.is_some() && !is_ours(objects, &check.name)
 }
 
 fn other(check: &CheckState) -> OtherCheck {
     OtherCheck { name: check.name.clone(), verdict: check.state, message: check.message.clone() }
 }
 
-fn journal(snapshot: &Snapshot, workload: &Workload, check: &str) -> Option<Result<Journal, JournalError>> {
+fn journal(
+    objects: &ClusterObjects,
+    workload: &Workload,
+    check: &str,
+) -> Option<Result<Journal, JournalError>> {
     let text = workload.annotations().get(&names::journal_key(check))?;
-    let created = workload.metadata.creation_timestamp.as_ref().map_or(snapshot.now, |t| t.0);
+    let created = workload.metadata.creation_timestamp.as_ref().map_or(objects.now, |t| t.0);
     let uid = workload.metadata.uid.as_deref().unwrap_or_default();
-    Some(Journal::decode(text, uid, created, snapshot.now))
+    Some(Journal::decode(text, uid, created, objects.now))
 }
 
-fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Journal) -> Explanation {
+fn explained(objects: &ClusterObjects, workload: &Workload, check: &str, journal: &Journal) -> Explanation {
     let identity = GangIdentity {
         namespace: workload.namespace().unwrap_or_default(),
         workload: workload.name_any(),
         uid: workload.uid().unwrap_or_default(),
         check: check.to_owned(),
     };
-    let policy = snapshot.policy(check);
+    let policy = objects.policy(check);
     let own = |c: &&NodeClaim| identity.made(c);
-    let claims: Vec<NodeClaim> = snapshot.claims.iter().flatten().filter(own).cloned().collect();
+    let claims: Vec<NodeClaim> = objects.claims.iter().flatten().filter(own).cloned().collect();
     let tier = journal.memory.way.tier;
     let policy = match vouched(journal, &claims) {
         Some(terms) => terms.over(policy, tier),
@@ -246,39 +250,39 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
     };
     let mut views: Vec<ClaimView> = claims
         .iter()
-        .map(|claim| ClaimView::of(claim, node_of(snapshot, claim), &policy, snapshot.now, None))
+        .map(|claim| ClaimView::of(claim, node_of(objects, claim), &policy, objects.now, None))
         .collect();
     views.sort_by_key(|view| view.slot);
     let reservation = Reservation::of(workload, check);
     let told = workload.check(check).map(|entry| entry.state).unwrap_or_default();
-    let unbound = unbound_pods(snapshot, workload, check).filter(|_| journal.memory.slots > 0);
-    let facts = Facts {
-        now: snapshot.now,
+    let unbound = unbound_pods(objects, workload, check).filter(|_| journal.memory.slots > 0);
+    let snapshot = Snapshot {
+        now: objects.now,
         fresh: false,
         reservation: &reservation,
-        told,
+        reported: told,
         plan: None,
         claims: &views,
         losses: &BTreeMap::new(),
-        sight: Sight::Cached,
+        freshness: Freshness::Cached,
         capacity_back: false,
         refusal: is_kept_out(journal, &reservation, told)
-            .then_some(Refusal { until: snapshot.now, again_at: snapshot.now }),
+            .then_some(Refusal { until: objects.now, again_at: objects.now }),
         policy: &policy,
         outlook: Outlook { unbound: unbound.as_ref(), ..Outlook::default() },
     };
-    let mut explanation = Explanation::of(journal, &facts, &claims);
-    if snapshot.claims.is_none() {
+    let mut explanation = Explanation::of(journal, &snapshot, &claims);
+    if objects.claims.is_none() {
         explanation.nodes.clear();
     }
-    let known = |at: &Timestamp| *at < snapshot.now + SignedDuration::from_hours(50 * 365 * 24);
+    let known = |at: &Timestamp| *at < objects.now + SignedDuration::from_hours(50 * 365 * 24);
     explanation.nodes.iter_mut().for_each(|node| node.until = node.until.filter(known));
     explanation.otherwise = explanation.otherwise.filter(|o| known(&o.at));
     let needs_plan = match explanation.state {
         StateName::Validating => true,
         StateName::Approved => explanation.slots == 0,
-        StateName::Yielded => facts.refusal.is_some(),
-        _ => snapshot.claims.is_none(),
+        StateName::Yielded => snapshot.refusal.is_some(),
+        _ => objects.claims.is_none(),
     };
     let word = word_of_controller(workload, check, journal);
     if explanation.state == StateName::Validating {
@@ -295,11 +299,11 @@ fn explained(snapshot: &Snapshot, workload: &Workload, check: &str, journal: &Jo
 }
 
 /// Pods of an admitted gang that are not bound to a node, where pods were read.
-fn unbound_pods(snapshot: &Snapshot, workload: &Workload, check: &str) -> Option<UnboundPods> {
+fn unbound_pods(objects: &ClusterObjects, workload: &Workload, check: &str) -> Option<UnboundPods> {
     let namespace = workload.namespace();
-    let pods = snapshot.pods.as_ref()?.iter().filter(|pod| pod.metadata.namespace == namespace);
+    let pods = objects.pods.as_ref()?.iter().filter(|pod| pod.metadata.namespace == namespace);
     let pods: Vec<Pod> = pods.cloned().collect();
-    AdmittedPods::of(workload, check)?.find(&pods, snapshot.now)
+    AdmittedPods::of(workload, check)?.find(&pods, objects.now)
 }
 
 /// What the controller last said: the check's message, or the line it left for people.
@@ -310,9 +314,9 @@ fn word_of_controller<'w>(workload: &'w Workload, check: &str, journal: &Journal
     entry.filter(|m| !m.is_empty()).or_else(note)
 }
 
-fn node_of<'s>(snapshot: &'s Snapshot, claim: &NodeClaim) -> Option<&'s Node> {
+fn node_of<'s>(objects: &'s ClusterObjects, claim: &NodeClaim) -> Option<&'s Node> {
     let name = claim.node_name()?;
-    snapshot.nodes.iter().flatten().find(|node| node.metadata.name.as_deref() == Some(name))
+    objects.nodes.iter().flatten().find(|node| node.metadata.name.as_deref() == Some(name))
 }
 
 /// What its nodes are held for, or about to be.
@@ -329,7 +333,7 @@ fn quotes_kueue(report: &GangReport) -> bool {
     says && holding(report).is_none()
 }
 
-fn why(snapshot: &Snapshot, report: &GangReport) -> String {
+fn why(objects: &ClusterObjects, report: &GangReport) -> String {
     let said = |what: &str| match &report.kueue_says {
         Some(words) => format!("{what}: {words}"),
         None => what.to_owned(),
@@ -339,7 +343,7 @@ fn why(snapshot: &Snapshot, report: &GangReport) -> String {
         (Standing::Finished, None) => said("finished"),
         (Standing::Deactivated, None) => said("deactivated, spec.active is false"),
         (Standing::Queued, None) => {
-            let held = queued::told(&report.cluster_queue, &report.quota_held_by);
+            let held = queued::in_words(&report.cluster_queue, &report.quota_held_by);
             let parts = [Some(said("quota is not reserved")), held];
             parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
         }
@@ -347,7 +351,7 @@ fn why(snapshot: &Snapshot, report: &GangReport) -> String {
             0 => format!("admitted; {}", gang.sentence),
             nodes => {
                 let held = format!("admitted; {} held for it", counted(nodes, "node"));
-                let now = snapshot.now;
+                let now = objects.now;
                 let unbound = |u: &UnboundPods| u.text(&span(now.duration_since(u.since)));
                 gang.unbound_pods.as_ref().map_or(held.clone(), |u| format!("{held}; {}", unbound(u)))
             }
@@ -364,20 +368,20 @@ fn why(snapshot: &Snapshot, report: &GangReport) -> String {
         }
         (_, Some(gang)) => gang.sentence.clone(),
         (Standing::Evicted, None) => said("evicted"),
-        (Standing::Reserved | Standing::Admitted, None) => unanswered(snapshot, report),
+        (Standing::Reserved | Standing::Admitted, None) => unanswered(objects, report),
     }
 }
 
 /// Quota is reserved and Setu has not started: after a moment the controller, or the check, is to blame.
-fn unanswered(snapshot: &Snapshot, report: &GangReport) -> String {
+fn unanswered(objects: &ClusterObjects, report: &GangReport) -> String {
     let check = report.check.as_str();
-    let known = snapshot.checks.iter().flatten().find(|c| c.name_any() == check);
+    let known = objects.checks.iter().flatten().find(|c| c.name_any() == check);
     let active = known.and_then(|c| condition::find(c.conditions(), "Active"));
     match active {
         Some(active) if active.status != "True" => {
             format!("AdmissionCheck {check} is not active: {} {}", active.reason, active.message)
         }
-        _ if report.waiting(snapshot.now).is_some_and(|waits| waits < JUST_NOW) => {
+        _ if report.waiting(objects.now).is_some_and(|waits| waits < JUST_NOW) => {
             format!("quota was reserved just now; check {check} is about to be answered")
         }
         _ => format!(

@@ -1,6 +1,6 @@
 //! `setu top`: what the gangs hold and waste, and which of them wait longest.
 
-use super::cluster::{Connection, Scope, Snapshot};
+use super::cluster::{ClusterObjects, Connection, Scope};
 use super::known::ControllersPolicy;
 use super::{Failure, Format, report};
 use crate::cli::render::{self, summary};
@@ -33,17 +33,17 @@ impl Args {
         let settings = self.policy.settings()?;
         let cluster = self.connection.connect_widely().await?;
         let market = self.policy.market().await?;
-        let mut snapshot = Snapshot { settings, market, ..cluster.read().await? };
+        let mut objects = ClusterObjects { settings, market, ..cluster.read().await? };
         if let Scope::Namespace(namespace) = &cluster.scope {
-            snapshot.keep_claims_of(namespace);
+            objects.keep_claims_of(namespace);
         }
-        snapshot.notes.iter().for_each(|note| render::remark(note));
-        let gangs = report::gangs(&snapshot);
-        let summary = summary::summary(&snapshot, gangs, self.slowest);
+        objects.notes.iter().for_each(|note| render::remark(note));
+        let gangs = report::gangs(&objects);
+        let summary = summary::summary(&objects, gangs, self.slowest);
         let text = if self.output == Format::Json {
             super::json(&summary)?
         } else {
-            summary::top(&summary, snapshot.now, render::terminal_width())
+            summary::top(&summary, objects.now, render::terminal_width())
         };
         render::show(&text);
         Ok(())

@@ -30,16 +30,16 @@ impl Args {
     /// Prints it.
     pub async fn run(self) -> Result<(), Failure> {
         let cluster = self.connection.connect(false).await?;
-        let snapshot = find::read(&cluster, &self.workload).await?;
-        snapshot.notes.iter().for_each(|note| render::remark(note));
+        let objects = find::read(&cluster, &self.workload).await?;
+        objects.notes.iter().for_each(|note| render::remark(note));
         let layout = waterfall::Layout {
             width: render::terminal_width().unwrap_or(WIDTH),
             everything: self.all,
             trace_url: self.trace_url.as_deref(),
         };
-        let gangs = find::gangs(&cluster, &snapshot, &self.workload).await?;
+        let gangs = find::gangs(&cluster, &objects, &self.workload).await?;
         let texts: Vec<String> =
-            gangs.iter().map(|gang| waterfall::waterfall(gang, snapshot.now, layout)).collect();
+            gangs.iter().map(|gang| waterfall::waterfall(gang, objects.now, layout)).collect();
         render::show(&texts.join("\n"));
         Ok(())
     }

@@ -61,7 +61,7 @@ impl Args {
         let plan = uninstall::plan(&client, &self.controller_name, nodes)
             .await
             .map_err(|e| Failure::Failed(e.to_string()))?;
-        super::print(&told(&plan, self.yes));
+        super::print(&in_words(&plan, self.yes));
         if self.yes {
             uninstall::carry_out(&client, &self.controller_name, plan, nodes, self.timeout)
                 .await
@@ -73,7 +73,7 @@ impl Args {
 }
 
 /// The plan in words.
-fn told(plan: &Plan, doing: bool) -> String {
+fn in_words(plan: &Plan, doing: bool) -> String {
     let mut text = String::new();
     let mut lines = |what: &str, names: Vec<String>| {
         for name in names {

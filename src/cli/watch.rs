@@ -1,7 +1,7 @@
 //! Snapshots that follow the cluster, for `--watch`: the same watches that the controller has.
 
 use super::Failure;
-use super::cluster::{Cluster, Snapshot};
+use super::cluster::{Cluster, ClusterObjects};
 use crate::api::{Node, NodeClaim, Workload};
 use crate::cluster::watch::{Closed, Gates, Watched, watch};
 use crate::names;
@@ -22,12 +22,12 @@ pub struct Live {
     nodes: Watched<Node>,
     gates: Gates,
     /// What does not move, and what may not be read.
-    base: Snapshot,
+    base: ClusterObjects,
 }
 
 impl Live {
     /// Starts them; `base` was read before.
-    pub fn start(cluster: &Cluster, base: Snapshot) -> Self {
+    pub fn start(cluster: &Cluster, base: ClusterObjects) -> Self {
         let gates = Gates::default();
         let client = || cluster.client.clone();
         let ours = Config::default().labels(&format!("{}={}", names::MANAGED_BY, names::SETU));
@@ -42,8 +42,8 @@ impl Live {
         }
     }
 
-    /// The next snapshot: after a change, or after a while.
-    pub async fn next(&mut self, cluster: &Cluster) -> Result<Snapshot, Failure> {
+    /// The next objects: after a change, or after a while.
+    pub async fn next(&mut self, cluster: &Cluster) -> Result<ClusterObjects, Failure> {
         loop {
             let change = async {
                 tokio::select! {
@@ -59,7 +59,7 @@ impl Live {
             while self.workloads.touched.skip() || self.claims.touched.skip() || self.nodes.touched.skip() {}
             let closed = self.gates.closed();
             if closed.is_empty() {
-                return Ok(self.snapshot(cluster));
+                return Ok(self.objects(cluster));
             }
             if let Some((kind, why)) = closed.into_iter().find(|(_, why)| matches!(why, Closed::Forbidden(_)))
             {
@@ -68,11 +68,11 @@ impl Live {
         }
     }
 
-    fn snapshot(&self, cluster: &Cluster) -> Snapshot {
+    fn objects(&self, cluster: &Cluster) -> ClusterObjects {
         fn all<K: Clone>(items: Vec<Arc<K>>) -> Vec<K> {
             items.into_iter().map(Arc::unwrap_or_clone).collect()
         }
-        Snapshot {
+        ClusterObjects {
             now: cluster.empty().now,
             workloads: all(self.workloads.store.state()),
             claims: self.base.claims.is_some().then(|| all(self.claims.store.state())),

@@ -29,7 +29,7 @@ type Key = (String, String);
 #[derive(Debug)]
 pub struct Keeping<K, G> {
     /// What is at hand of each object when all are gone through.
-    pub glance: fn(&K) -> G,
+    pub summary: fn(&K) -> G,
     /// By what objects are found besides their names; nobody looks for an empty value.
     pub index: fn(&G) -> &str,
     /// Whether they are packed: of a kind that comes in thousands. Each look at one unpacks it, but for those that
@@ -39,32 +39,32 @@ pub struct Keeping<K, G> {
 
 impl<K> Default for Keeping<K, ()> {
     fn default() -> Self {
-        Self { glance: |_| (), index: |()| "", packed: false }
+        Self { summary: |_| (), index: |()| "", packed: false }
     }
 }
 
 /// An object, and what is at hand of it.
 #[derive(Debug)]
-pub struct Glimpse<K, G> {
-    glance: Arc<G>,
+pub struct StoreEntry<K, G> {
+    summary: Arc<G>,
     kept: Kept<K>,
 }
 
-impl<K, G> Clone for Glimpse<K, G> {
+impl<K, G> Clone for StoreEntry<K, G> {
     fn clone(&self) -> Self {
-        Self { glance: Arc::clone(&self.glance), kept: self.kept.clone() }
+        Self { summary: Arc::clone(&self.summary), kept: self.kept.clone() }
     }
 }
 
-impl<K, G> Deref for Glimpse<K, G> {
+impl<K, G> Deref for StoreEntry<K, G> {
     type Target = G;
 
     fn deref(&self) -> &G {
-        &self.glance
+        &self.summary
     }
 }
 
-impl<K: DeserializeOwned, G> Glimpse<K, G> {
+impl<K: DeserializeOwned, G> StoreEntry<K, G> {
     /// The whole object.
     pub fn object(&self) -> Option<Arc<K>> {
         self.kept.object()
@@ -78,12 +78,12 @@ pub struct Store<K, G = ()>(Arc<RwLock<Shelf<K, G>>>);
 #[derive(Debug)]
 struct Shelf<K, G> {
     keeping: Keeping<K, G>,
-    objects: BTreeMap<Key, Glimpse<K, G>>,
+    objects: BTreeMap<Key, StoreEntry<K, G>>,
     found: BTreeMap<String, BTreeSet<Key>>,
 }
 
 impl<K, G> Shelf<K, G> {
-    fn insert(&mut self, key: Key, object: Glimpse<K, G>) {
+    fn insert(&mut self, key: Key, object: StoreEntry<K, G>) {
         let index = self.keeping.index;
         let value = index(&object).to_owned();
         if let Some(old) = self.objects.insert(key.clone(), object).filter(|old| index(old) != value) {
@@ -128,7 +128,7 @@ impl<K, G> Store<K, G> {
     }
 
     /// What is at hand of an object.
-    pub fn glimpse(&self, object: &ObjectRef<K>) -> Option<Glimpse<K, G>>
+    pub fn entry(&self, object: &ObjectRef<K>) -> Option<StoreEntry<K, G>>
     where
         K: Resource<DynamicType = ()>,
     {
@@ -137,7 +137,7 @@ impl<K, G> Store<K, G> {
     }
 
     /// What is at hand of every object, by namespace and name.
-    pub fn glimpses(&self) -> Vec<Glimpse<K, G>> {
+    pub fn entries(&self) -> Vec<StoreEntry<K, G>> {
         self.shelf().objects.values().cloned().collect()
     }
 
@@ -175,13 +175,13 @@ impl<K, G> Store<K, G> {
 impl<K: Object, G> Store<K, G> {
     /// An object.
     pub fn get(&self, object: &ObjectRef<K>) -> Option<Arc<K>> {
-        self.glimpse(object)?.object()
+        self.entry(object)?.object()
     }
 
     /// Every object, by namespace and name, one after the other: of a packed kind there is never more than one
     /// unpacked, besides those that changed last.
     pub fn each(&self) -> impl Iterator<Item = Arc<K>> + use<K, G> {
-        self.glimpses().into_iter().filter_map(|kept| kept.object())
+        self.entries().into_iter().filter_map(|kept| kept.object())
     }
 
     /// Every object at once, by namespace and name.
@@ -219,21 +219,21 @@ pub enum News<K: Resource<DynamicType = ()>> {
 /// Fills a [`Store`] from the events of a watch.
 pub struct Writer<K, G = ()> {
     store: Store<K, G>,
-    glance: fn(&K) -> G,
+    summary: fn(&K) -> G,
     packer: Option<Packer>,
     /// What is not packed of a kind that is.
     recent: Recent<Key>,
     /// What a relist has shown so far.
-    relist: BTreeMap<Key, Glimpse<K, G>>,
+    relist: BTreeMap<Key, StoreEntry<K, G>>,
 }
 
 impl<K: Object, G> Writer<K, G> {
     /// A writer of a new store.
     pub fn new(keeping: Keeping<K, G>) -> (Store<K, G>, Self) {
-        let (glance, packer) = (keeping.glance, keeping.packed.then(Packer::default));
+        let (summary, packer) = (keeping.summary, keeping.packed.then(Packer::default));
         let store = Store::new(keeping);
         let recent = Recent::new(UNPACKED);
-        (store.clone(), Self { store, glance, packer, recent, relist: BTreeMap::new() })
+        (store.clone(), Self { store, summary, packer, recent, relist: BTreeMap::new() })
     }
 
     /// Takes an event in, and returns the objects it added, changed or removed.
@@ -245,16 +245,16 @@ impl<K: Object, G> Writer<K, G> {
             }
             Event::InitApply(object) => {
                 let key = key(&object);
-                let glance = Arc::new((self.glance)(&object));
+                let summary = Arc::new((self.summary)(&object));
                 let kept = self.packed(Arc::new(object));
-                self.relist.insert(key, Glimpse { glance, kept });
+                self.relist.insert(key, StoreEntry { summary, kept });
                 Vec::new()
             }
             Event::InitDone => self.listed(),
             Event::Apply(object) => {
                 let object = Arc::new(object);
-                let shown = Glimpse {
-                    glance: Arc::new((self.glance)(&object)),
+                let shown = StoreEntry {
+                    summary: Arc::new((self.summary)(&object)),
                     kept: Kept::Whole(Arc::clone(&object)),
                 };
                 let key = key(&*object);
@@ -283,9 +283,9 @@ impl<K: Object, G> Writer<K, G> {
         }
         let Some(key) = self.recent.name(changed) else { return };
         let shown = self.store.shelf().objects.get(&key).cloned();
-        if let Some(Glimpse { glance, kept: Kept::Whole(object) }) = shown {
+        if let Some(StoreEntry { summary, kept: Kept::Whole(object) }) = shown {
             let kept = self.packed(object);
-            self.store.change(|shelf| shelf.objects.insert(key, Glimpse { glance, kept }));
+            self.store.change(|shelf| shelf.objects.insert(key, StoreEntry { summary, kept }));
         }
     }
 
@@ -365,7 +365,7 @@ mod tests {
         };
         for packed in [false, true] {
             let zone = |n: &Node| n.metadata.generate_name.clone().unwrap_or_default();
-            let (store, mut writer) = Writer::new(Keeping { glance: zone, index: String::as_str, packed });
+            let (store, mut writer) = Writer::new(Keeping { summary: zone, index: String::as_str, packed });
             for event in [
                 Event::Init,
                 Event::InitApply(node("a", "x")),
@@ -381,8 +381,8 @@ mod tests {
             assert_eq!(those, found("x"));
             assert_eq!((store.count_of("x"), store.count_of("z")), (2, 0));
             assert_eq!(names(&store.named(|name| name > "a")), ["b", "c"]);
-            let glimpses = store.glimpses();
-            assert_eq!(glimpses.iter().map(|g| g.as_str()).collect::<Vec<_>>(), ["x", "y", "x"]);
+            let entries = store.entries();
+            assert_eq!(entries.iter().map(|g| g.as_str()).collect::<Vec<_>>(), ["x", "y", "x"]);
             writer.take(Event::Apply(node("a", "y")));
             writer.take(Event::Delete(node("c", "x")));
             assert_eq!((found("x"), found("y")), (vec![], vec!["a".into(), "b".into()]));
@@ -395,7 +395,7 @@ mod tests {
 
     #[test]
     fn of_a_packed_kind_those_that_changed_last_are_not_packed() {
-        let keeping = Keeping { glance: |_: &Node| (), index: |()| "all", packed: true };
+        let keeping = Keeping { summary: |_: &Node| (), index: |()| "all", packed: true };
         let (store, mut writer) = Writer::new(keeping);
         for event in [Event::Init, Event::InitApply(node("listed")), Event::InitDone] {
             writer.take(event);
@@ -408,9 +408,9 @@ mod tests {
         writer.take(Event::Apply(node(&names[2])));
         writer.take(Event::Apply(node("another")));
         let is_packed = |name: &str| {
-            let glimpse = store.glimpse(&ObjectRef::new(name)).unwrap();
-            assert_eq!(glimpse.object().unwrap().name_any(), name);
-            matches!(glimpse.kept, Kept::Packed(_))
+            let entry = store.entry(&ObjectRef::new(name)).unwrap();
+            assert_eq!(entry.object().unwrap().name_any(), name);
+            matches!(entry.kept, Kept::Packed(_))
         };
         let packed: Vec<_> = store.each().map(|n| n.name_any()).filter(|name| is_packed(name)).collect();
         assert_eq!(packed, ["listed", &names[0], &names[1], &names[3]]);

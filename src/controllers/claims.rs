@@ -5,9 +5,9 @@
 //! before the claim is deleted. Claims that are wanted are the business of their gang.
 
 use super::context::Context;
-use super::glance::{ClaimGlance, Phase, WorkloadGlance};
 use super::memory::{lock, workload_of};
 use super::queue::Action;
+use super::summary::{ClaimSummary, Phase, WorkloadSummary};
 use crate::api::{AdmissionCheck, NodeClaim, Workload};
 use crate::cluster::guard::Guarded;
 use crate::effects::{call, claims, handover};
@@ -98,7 +98,7 @@ impl Sweeper {
 /// Looks at one claim.
 pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> Result<Action, Error> {
     let context = &sweeper.context;
-    let Some(known) = context.stores.claims.glimpse(&object) else {
+    let Some(known) = context.stores.claims.entry(&object) else {
         return Ok(Action::await_change());
     };
     if !context.acts_for(&known.workload_uid) {
@@ -124,7 +124,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
     }
     if orphaned_now(&sweeper, &claim, now).await?.is_none() {
         sweeper.suspects.clear(&uid);
-        return Ok(next_look(&claim, now));
+        return Ok(requeue_after(&claim, now));
     }
     if !sweeper.suspects.again(&uid) {
         return Ok(Action::requeue(SECOND_LOOK));
@@ -151,15 +151,15 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
         "deleting an orphaned NodeClaim"
     );
     claims::delete(context.client_of(of_workload), &name, &uid).await?;
-    context.necrology.deleted(&name, &uid);
+    context.tombstones.deleted(&name, &uid);
     metrics::swept(reason);
     Ok(Action::await_change())
 }
 
 /// Whether pods may run on its node, as far as is known. So it is with most claims, and nothing is to be read.
-fn is_used(context: &Context, claim: &ClaimGlance) -> bool {
-    let workload = claim.workload.as_ref().and_then(|object| context.stores.workloads.glimpse(object));
-    let admitted = |w: &WorkloadGlance| w.uid == claim.workload_uid && w.is_admitted && !w.is_finished;
+fn is_used(context: &Context, claim: &ClaimSummary) -> bool {
+    let workload = claim.workload.as_ref().and_then(|object| context.stores.workloads.entry(object));
+    let admitted = |w: &WorkloadSummary| w.uid == claim.workload_uid && w.is_admitted && !w.is_finished;
     claim.phase != Phase::Deleting && !claim.is_warm && workload.is_some_and(|known| admitted(&known))
 }
 
@@ -168,7 +168,7 @@ fn is_ours(claim: &NodeClaim) -> bool {
 }
 
 /// What is further away than the next sweep is left to it.
-fn next_look(claim: &NodeClaim, now: Timestamp) -> Action {
+fn requeue_after(claim: &NodeClaim, now: Timestamp) -> Action {
     let due = hold_ends(claim).and_then(|end| Duration::try_from(end.duration_since(now)).ok());
     due.filter(|due| *due < SWEEP).map_or(Action::await_change(), |due| Action::requeue(due.max(SECOND_LOOK)))
 }

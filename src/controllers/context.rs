@@ -2,15 +2,15 @@
 
 use super::board::{Acting, Around, Board, BoardSnapshot, Holder, Queued};
 use super::forget::OfGangs;
-use super::glance::{ClaimGlance, WorkloadGlance};
 use super::grounds;
+use super::leadership;
 use super::ledger::Remembered;
-use super::memory::Necrology;
+use super::memory::ClaimTombstones;
 use super::meters::Stall;
 use super::policies::Parameters;
 use super::policies::Policies;
 use super::queue::Key;
-use super::terms;
+use super::summary::{ClaimSummary, WorkloadSummary};
 use super::waiting::Waiting;
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, Namespace, Node, NodeClaim,
@@ -44,7 +44,7 @@ use tokio::sync::mpsc::UnboundedSender;
 #[derive(Clone)]
 pub struct Stores {
     /// Workloads.
-    pub workloads: Store<Workload, WorkloadGlance>,
+    pub workloads: Store<Workload, WorkloadSummary>,
     /// AdmissionChecks.
     pub checks: Store<AdmissionCheck>,
     /// ClusterQueues.
@@ -56,7 +56,7 @@ pub struct Stores {
     /// NodePools.
     pub pools: Store<NodePool>,
     /// NodeClaims of ours, found by the UID of their Workload too.
-    pub claims: Store<NodeClaim, ClaimGlance>,
+    pub claims: Store<NodeClaim, ClaimSummary>,
     /// Nodes of ours.
     pub nodes: Store<Node>,
     /// DaemonSets.
@@ -176,7 +176,7 @@ pub struct Context {
     pub(super) reads: Batched<String, (Vec<NodeClaim>, Vec<Node>)>,
     /// All that is remembered of gangs.
     pub(super) of_gangs: OfGangs,
-    pub(super) necrology: Necrology,
+    pub(super) tombstones: ClaimTombstones,
     pub(super) stall: Stall,
     turns: AtomicU64,
     better_offers: AtomicU64,
@@ -191,7 +191,7 @@ impl Context {
         (gates, wake, outage): (Gates, Wakers, Outage),
     ) -> Self {
         let pace = Pace::default();
-        let (clients, for_any) = terms::clients(&pace.heeding(&parts.client), &shards);
+        let (clients, for_any) = leadership::clients(&pace.heeding(&parts.client), &shards);
         let client = clients.first().unwrap_or(&parts.client).clone();
         Self {
             events: Publisher::new(for_any, pace.clone(), &parts.telemetry),
@@ -214,7 +214,7 @@ impl Context {
             slices: Joined::default(),
             reads: Batched::default(),
             of_gangs: OfGangs::default(),
-            necrology: Necrology::default(),
+            tombstones: ClaimTombstones::default(),
             stall: Stall::default(),
             turns: AtomicU64::new(0),
             better_offers: AtomicU64::new(0),
@@ -254,7 +254,7 @@ impl Context {
     fn queued(&self) -> Vec<Queued> {
         let mut waiting: BTreeMap<String, Vec<(Timestamp, String)>> = BTreeMap::new();
         for object in self.stores.workloads.those(|known| known.queued_since.is_some()) {
-            let Some(known) = self.stores.workloads.glimpse(&object) else { continue };
+            let Some(known) = self.stores.workloads.entry(&object) else { continue };
             let Some(since) = known.queued_since else { continue };
             waiting.entry(known.local_queue.clone()).or_default().push((since, object.name.clone()));
         }
@@ -279,7 +279,7 @@ impl Context {
     fn holders(&self) -> BTreeMap<Box<str>, Vec<Holder>> {
         let mut all: BTreeMap<Box<str>, Vec<(String, u32)>> = BTreeMap::new();
         for object in self.stores.workloads.those(|known| known.holds.is_some()) {
-            let Some(known) = self.stores.workloads.glimpse(&object) else { continue };
+            let Some(known) = self.stores.workloads.entry(&object) else { continue };
             let Some((queue, pods)) = &known.holds else { continue };
             let name = format!("{}/{}", object.namespace.unwrap_or_default(), object.name);
             all.entry(queue.clone()).or_default().push((name, *pods));

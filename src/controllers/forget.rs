@@ -6,13 +6,13 @@
 
 use super::board::Board;
 use super::context::Context;
+use super::leadership::gangs_of;
 use super::ledger::Ledger;
 use super::memory::{OwnWrites, lock};
 use super::meters::Estimates;
 use super::policies::{Attempts, Notices};
 use super::progress::Progress;
-use super::seen::Seen;
-use super::terms::gangs_of;
+use super::registry::GangRegistry;
 use super::waiting::Waiting;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::Journal;
@@ -47,7 +47,7 @@ pub struct OfGangs {
     /// When Workloads were told of progress.
     pub(super) progress: Progress,
     /// Where they were seen last.
-    pub(super) seen: Seen,
+    pub(super) registry: GangRegistry,
     /// Since when Workloads wait to be looked at.
     pub(super) waiting: Waiting,
 }
@@ -104,7 +104,7 @@ impl OfGangs {
             notices,
             own_writes,
             progress,
-            seen,
+            registry,
             // Ends with the look at what is not there any more. One of its name may wait already.
             waiting: _,
         } = self;
@@ -122,8 +122,8 @@ impl OfGangs {
             estimates.forget(gang);
             attempts.forget(gang);
             let last = match cause {
-                Cause::Deleted { ran } => seen.forget(gang, ran, claims()),
-                Cause::TermOver => seen.forget_term(gang),
+                Cause::Deleted { ran } => registry.forget(gang, ran, claims()),
+                Cause::TermOver => registry.forget_term(gang),
             };
             last_seen.extend(last.map(|(journal, subject)| (gang.clone(), journal, subject)));
         }
@@ -144,7 +144,7 @@ impl OfGangs {
             notices,
             own_writes,
             progress,
-            seen,
+            registry,
             waiting,
         } = self;
         let counts = [
@@ -158,7 +158,7 @@ impl OfGangs {
             ("progress", progress.count()),
             ("waiting", waiting.count()),
         ];
-        let all = counts.into_iter().chain(seen.counts()).chain(ledger.open().counts());
+        let all = counts.into_iter().chain(registry.counts()).chain(ledger.open().counts());
         all.filter(|(_, count)| *count > 0).collect()
     }
 }
@@ -186,7 +186,7 @@ impl Context {
         if freed {
             self.next_turn();
         }
-        self.of_gangs.seen.forget_orphaned_where(fits);
+        self.of_gangs.registry.forget_orphaned_where(fits);
         if !self.shards.any_led() || self.shards.count() == 1 {
             // What ran out and what was created was learnt for these gangs alone.
             self.of_gangs.ledger.open().forget_gangs();
@@ -196,7 +196,7 @@ impl Context {
     /// Forgets a Workload that was just reconciled if it is gone by now, or if this replica no longer acts for it.
     pub fn forget_if_over(&self, workload: &Workload) {
         let uid = workload.uid().unwrap_or_default();
-        let known = self.stores.workloads.glimpse(&ObjectRef::from_obj(workload));
+        let known = self.stores.workloads.entry(&ObjectRef::from_obj(workload));
         if known.is_none_or(|known| known.uid != uid) {
             self.forget_deleted(workload);
         } else if !self.acts_for(&uid) {

@@ -6,7 +6,7 @@
 
 use super::basis::{Bases, Basis};
 use super::board::{Shortage, ShortageSource};
-use super::given_back::GivenBack;
+use super::capacity_returns::CapacityReturns;
 use super::memory::lock;
 use super::refused::Refused;
 use crate::api::Workload;
@@ -62,7 +62,7 @@ pub struct LedgerPages {
     /// When how many claims were created, and for which LocalQueue; the oldest first, for an hour.
     created: Vec<(Timestamp, String, u32)>,
     /// The nodes that others have given back, for gangs that ran short of them.
-    pub given_back: GivenBack,
+    pub given_back: CapacityReturns,
     /// Gangs that are refused.
     pub refused: Refused,
     /// What the gates said of each gang since it moved last, as counted; `None` where they let it pass.

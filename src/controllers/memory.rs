@@ -6,7 +6,7 @@
 use crate::api::node_claim::Requirement;
 use crate::api::{NodeClaim, Workload};
 pub(super) use crate::cluster::lock;
-use crate::gang::claims::Obituary;
+use crate::gang::claims::Tombstone;
 use crate::gang::identity::gang_of;
 use crate::gang::phase::has_launch_error;
 use crate::names;
@@ -44,7 +44,7 @@ struct OwnWrite {
 
 /// How a cached Workload compares with our last write to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Freshness {
+pub enum CacheLag {
     /// It shows that write.
     Current,
     /// It does not show it yet.
@@ -82,24 +82,24 @@ impl OwnWrites {
     }
 
     /// How this view of the Workload compares with our last write to it.
-    pub fn freshness(&self, workload: &Workload) -> Freshness {
+    pub fn cache_lag(&self, workload: &Workload) -> CacheLag {
         let (Some(uid), Some(seen)) = (workload.uid(), version(workload)) else {
-            return Freshness::Current;
+            return CacheLag::Current;
         };
         let mut writes = lock(&self.0);
         match writes.get_mut(&uid) {
             Some(written) if written.version > seen && written.since.elapsed() < CACHE_LAG => {
-                Freshness::Behind
+                CacheLag::Behind
             }
             Some(written) if written.version > seen => {
                 written.since = Instant::now();
-                Freshness::Overdue
+                CacheLag::Overdue
             }
             Some(_) => {
                 writes.remove(&uid);
-                Freshness::Current
+                CacheLag::Current
             }
-            None => Freshness::Current,
+            None => CacheLag::Current,
         }
     }
 
@@ -120,7 +120,7 @@ fn version(workload: &Workload) -> Option<u64> {
 
 /// What is known of claims that are gone, or may be before the stores show it.
 #[derive(Debug, Default)]
-pub struct Necrology(Mutex<Book>);
+pub struct ClaimTombstones(Mutex<Book>);
 
 #[derive(Debug, Default)]
 struct Book {
@@ -136,7 +136,7 @@ type Place = (String, String, String);
 
 #[derive(Debug, Default)]
 struct Record {
-    obituary: Obituary,
+    tombstone: Tombstone,
     node_pool: String,
     requirements: Vec<Requirement>,
     workload: Option<ObjectRef<Workload>>,
@@ -165,20 +165,20 @@ struct Undeletable {
 impl Record {
     /// Whether it says anything that the claim itself does not.
     fn tells(&self) -> bool {
-        self.obituary.event.is_some()
+        self.tombstone.event.is_some()
             || self.deleted.is_some()
             || self.undeletable.is_some()
             || self.launch_error.is_some()
     }
 }
 
-impl Necrology {
+impl ClaimTombstones {
     /// Notes a claim as its watch or a write showed it, alive or dying.
     pub fn saw(&self, claim: &NodeClaim, now: Timestamp) {
         let (name, place) = (claim.name_any(), claim.taken_over().map(|_| place_of(claim)));
         let mut book = lock(&self.0);
         let record = book.record(&name);
-        record.obituary.launched |= claim.is("Launched");
+        record.tombstone.launched |= claim.is("Launched");
         claim.label(names::NODEPOOL).clone_into(&mut record.node_pool);
         record.requirements.clone_from(&claim.spec.requirements);
         record.workload = workload_of(claim);
@@ -219,9 +219,9 @@ impl Necrology {
     }
 
     /// Notes a Warning event on a claim; returns the Workload to look at, if it is known.
-    pub fn heard(&self, claim: &str, reason: &str, message: &str) -> Option<ObjectRef<Workload>> {
+    pub fn on_warning_event(&self, claim: &str, reason: &str, message: &str) -> Option<ObjectRef<Workload>> {
         self.with(claim, |record| {
-            record.obituary.event = Some((reason.to_owned(), message.to_owned()));
+            record.tombstone.event = Some((reason.to_owned(), message.to_owned()));
             record.workload.clone()
         })
     }
@@ -270,11 +270,11 @@ impl Necrology {
     }
 
     /// What is known of a claim that is missing or going, and its NodePool.
-    pub fn missed(&self, claim: &str, now: Timestamp) -> (Obituary, String) {
+    pub fn missed(&self, claim: &str, now: Timestamp) -> (Tombstone, String) {
         self.with(claim, |record| {
-            record.obituary.noticed.get_or_insert(now);
+            record.tombstone.noticed.get_or_insert(now);
             let given_up = record.deleted.is_some();
-            (Obituary { given_up, ..record.obituary.clone() }, record.node_pool.clone())
+            (Tombstone { given_up, ..record.tombstone.clone() }, record.node_pool.clone())
         })
     }
 
@@ -379,16 +379,12 @@ mod tests {
         writes.note(&view("7"));
         let mut seen = Vec::new();
         for _ in 0..8 {
-            seen.push(writes.freshness(&view("6")) == Freshness::Overdue);
+            seen.push(writes.cache_lag(&view("6")) == CacheLag::Overdue);
             tokio::time::advance(Duration::from_secs(1)).await;
         }
         assert_eq!(seen, [false, false, false, true, false, false, true, false]);
-        assert_eq!(writes.freshness(&view("7")), Freshness::Current);
-        assert_eq!(
-            writes.freshness(&view("6")),
-            Freshness::Current,
-            "what was shown is not waited for again"
-        );
+        assert_eq!(writes.cache_lag(&view("7")), CacheLag::Current);
+        assert_eq!(writes.cache_lag(&view("6")), CacheLag::Current, "what was shown is not waited for again");
     }
 
     #[tokio::test(start_paused = true)]
@@ -403,33 +399,33 @@ mod tests {
         writes.was_read(&view("9"));
         assert_eq!(writes.count(), 0, "nothing is waited for");
         writes.refused(&view("6"));
-        assert_eq!(writes.freshness(&view("6")), Freshness::Overdue);
+        assert_eq!(writes.cache_lag(&view("6")), CacheLag::Overdue);
         writes.was_read(&view("9"));
-        assert_eq!(writes.freshness(&view("8")), Freshness::Behind);
-        assert_eq!(writes.freshness(&view("9")), Freshness::Current);
+        assert_eq!(writes.cache_lag(&view("8")), CacheLag::Behind);
+        assert_eq!(writes.cache_lag(&view("9")), CacheLag::Current);
         writes.note(&view("7"));
         writes.refused(&view("6"));
-        assert_eq!(writes.freshness(&view("7")), Freshness::Overdue, "it was refused after our own write");
+        assert_eq!(writes.cache_lag(&view("7")), CacheLag::Overdue, "it was refused after our own write");
         writes.was_read(&view("7"));
-        assert_eq!(writes.freshness(&view("7")), Freshness::Current, "nobody has written it after all");
+        assert_eq!(writes.cache_lag(&view("7")), CacheLag::Current, "nobody has written it after all");
     }
 
     #[test]
     fn nothing_is_remembered_of_a_claim_that_lives_but_what_it_does_not_say_itself() {
-        let necrology = Necrology::default();
+        let tombstones = ClaimTombstones::default();
         for name in ["plain", "heard", "deleted"] {
-            necrology.saw(&claim(name, false, false), START);
+            tombstones.saw(&claim(name, false, false), START);
         }
-        necrology.heard("heard", "InsufficientCapacity", "none");
-        necrology.deleted("deleted", "deleted");
+        tombstones.on_warning_event("heard", "InsufficientCapacity", "none");
+        tombstones.deleted("deleted", "deleted");
         for name in ["plain", "heard", "deleted"] {
-            necrology.lives(&claim(name, true, false), START);
+            tombstones.lives(&claim(name, true, false), START);
         }
-        assert_eq!(["plain", "heard", "deleted"].map(|name| necrology.knows(name)), [false, true, true]);
-        assert!(necrology.is_deleted(&claim("deleted", true, false)));
-        assert!(necrology.missed("heard", START).0.launched, "what it became is noted while it lives");
-        necrology.saw(&claim("plain", true, false), START);
-        assert!(necrology.missed("plain", START).0.launched, "what goes is seen once more");
+        assert_eq!(["plain", "heard", "deleted"].map(|name| tombstones.knows(name)), [false, true, true]);
+        assert!(tombstones.is_deleted(&claim("deleted", true, false)));
+        assert!(tombstones.missed("heard", START).0.launched, "what it became is noted while it lives");
+        tombstones.saw(&claim("plain", true, false), START);
+        assert!(tombstones.missed("plain", START).0.launched, "what goes is seen once more");
     }
 
     #[test]
@@ -441,10 +437,10 @@ mod tests {
             (condition.status, condition.reason) = ("Unknown".to_owned(), reason.to_owned());
             claim
         };
-        let necrology = Necrology::default();
+        let tombstones = ClaimTombstones::default();
         let seen = |claim: &NodeClaim, second| {
-            necrology.lives(claim, at(second));
-            necrology.launch_error("c")
+            tombstones.lives(claim, at(second));
+            tombstones.launch_error("c")
         };
         assert_eq!(seen(&erring("AwaitingReconciliation"), 0), None);
         assert_eq!(seen(&erring("LaunchFailed"), 60), Some(at(60)));
@@ -455,26 +451,26 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_place_is_found_by_whoever_took_it_over_last_until_that_is_forgotten() {
-        let necrology = Necrology::default();
+        let tombstones = ClaimTombstones::default();
         let (old, new) = (claim("old", true, true), claim("new", true, true));
         let gang = gang_of(&old);
-        let found = || necrology.taken_over(&gang, 1, 0);
-        necrology.saw(&old, START);
-        necrology.saw(&new, START);
+        let found = || tombstones.taken_over(&gang, 1, 0);
+        tombstones.saw(&old, START);
+        tombstones.saw(&new, START);
         assert_eq!(found().as_deref(), Some("new"));
-        necrology.lives(&old, START);
+        tombstones.lives(&old, START);
         assert_eq!(found().as_deref(), Some("new"));
         tokio::time::advance(Duration::from_mins(31)).await;
-        necrology.missed("another", START);
-        assert_eq!((found(), necrology.knows("new")), (None, false), "both have become too old");
+        tombstones.missed("another", START);
+        assert_eq!((found(), tombstones.knows("new")), (None, false), "both have become too old");
     }
 
     #[test]
     fn a_claim_that_is_only_missed_is_not_known() {
-        let necrology = Necrology::default();
-        necrology.missed("c", START);
-        assert!(!necrology.knows("c") && !necrology.saw_since("c", START));
-        necrology.heard("c", "r", "m");
-        assert!(necrology.knows("c"));
+        let tombstones = ClaimTombstones::default();
+        tombstones.missed("c", START);
+        assert!(!tombstones.knows("c") && !tombstones.saw_since("c", START));
+        tombstones.on_warning_event("c", "r", "m");
+        assert!(tombstones.knows("c"));
     }
 }

@@ -4,9 +4,9 @@
 //! Rule: nothing is decided on any of it; it is for messages and metrics.
 
 use super::context::Context;
-use super::glance::Phase;
 use super::memory::lock;
 use super::money::Launched;
+use super::summary::Phase;
 use crate::api::{Node, NodeClaim};
 use crate::gang::StateName;
 use crate::names;
@@ -177,7 +177,7 @@ impl Context {
             self.of_gangs.estimates.note(claim, ready);
         }
         let name = claim.name_any();
-        let current = self.stores.claims.glimpse(&ObjectRef::from_obj(claim));
+        let current = self.stores.claims.entry(&ObjectRef::from_obj(claim));
         // It is counted once, by the leader of the first shard.
         let is_gone = current.is_none();
         let waits = self.shards.first().leads() && current.as_ref().is_some_and(|c| c.waits_for_provider);
@@ -185,7 +185,7 @@ impl Context {
         let launched = claim.is("Launched").then(|| claim.since("Launched")).flatten();
         let launched = launched.max(claim.taken_over());
         if let (None, Some(launched)) = (current, launched)
-            && let Some(reason) = self.of_gangs.seen.taken_back(claim)
+            && let Some(reason) = self.of_gangs.registry.taken_back(claim)
         {
             let lived = Duration::try_from(now.duration_since(launched)).unwrap_or_default();
             let reason = reason.to_string();
@@ -194,25 +194,25 @@ impl Context {
         }
         let workload = claim.label(names::WORKLOAD_UID);
         if is_gone {
-            self.of_gangs.seen.forget_orphaned(workload, &name);
+            self.of_gangs.registry.forget_orphaned(workload, &name);
         }
     }
 
     /// Sets every gauge from what is known now.
     pub fn set_gauges(&self) {
         let now = self.now();
-        metrics::gangs(&self.of_gangs.seen.by_state(now));
+        metrics::gangs(&self.of_gangs.registry.by_state(now));
         metrics::gangs_with_unbound_pods(self.of_gangs.board.with_unbound_pods());
         let counts = self.shards.first().leads();
         let waits = |name: &str| {
-            counts && self.stores.claims.glimpse(&ObjectRef::new(name)).is_some_and(|c| c.waits_for_provider)
+            counts && self.stores.claims.entry(&ObjectRef::new(name)).is_some_and(|c| c.waits_for_provider)
         };
         self.stall.tick(waits, now);
         // Whoever acts for a gang counts its nodes, so that the sum over all replicas is right.
-        let gangs = self.of_gangs.seen.standings();
+        let gangs = self.of_gangs.registry.standings();
         let (mut claims, mut held, mut launched) = (BTreeMap::new(), BTreeMap::new(), Launched::default());
-        let known = self.stores.claims.glimpses();
-        let undeletable = self.necrology.undeletable(now);
+        let known = self.stores.claims.entries();
+        let undeletable = self.tombstones.undeletable(now);
         for claim in known.iter().filter(|c| self.acts_for(&c.workload_uid)) {
             let state = match (gangs.get(&claim.gang), claim.phase) {
                 (_, Phase::Deleting) => "leaving",
@@ -250,7 +250,7 @@ impl Context {
 
     /// What a gang in this state does with a node that is ready.
     fn use_of(&self, state: StateName, workload: &ObjectRef<crate::api::Workload>) -> &'static str {
-        let admitted = || self.stores.workloads.glimpse(workload).is_some_and(|w| w.is_admitted);
+        let admitted = || self.stores.workloads.entry(workload).is_some_and(|w| w.is_admitted);
         match state {
             StateName::Approved if admitted() => "used",
             StateName::Approved => "idle",

@@ -3,10 +3,10 @@
 //! Rule: nothing is decided on any of it. A node costs from its launch until it is gone.
 
 use super::context::Context;
-use super::glance::ClaimGlance;
+use super::summary::ClaimSummary;
 use crate::api::NodeClaim;
 use crate::api::parameters::Budget;
-use crate::cluster::store::Glimpse;
+use crate::cluster::store::StoreEntry;
 use crate::names;
 use crate::plan::cost::{Cost, Prices, times};
 use crate::telemetry::metrics::{self, NodeCosts};
@@ -21,12 +21,12 @@ pub(super) struct Launched(BTreeMap<(u64, &'static str), Alike>);
 #[derive(Default)]
 struct Alike {
     nodes: u32,
-    one: Option<Glimpse<NodeClaim, ClaimGlance>>,
+    one: Option<StoreEntry<NodeClaim, ClaimSummary>>,
 }
 
 impl Launched {
     /// Counts a node.
-    pub(super) fn add(&mut self, claim: &Glimpse<NodeClaim, ClaimGlance>, state: &'static str) {
+    pub(super) fn add(&mut self, claim: &StoreEntry<NodeClaim, ClaimSummary>, state: &'static str) {
         let alike = self.0.entry((claim.priced_as, state)).or_default();
         alike.nodes = alike.nodes.saturating_add(1);
         alike.one.get_or_insert_with(|| claim.clone());

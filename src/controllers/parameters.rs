@@ -19,7 +19,7 @@ pub fn is_ours(reference: &ParametersRef) -> bool {
 
 /// The spec of parameters, or what is wrong with it, in words for the administrator.
 pub fn read(parameters: &RawParameters) -> Result<ProvisioningParametersSpec, String> {
-    check::read_spec(&parameters.spec).map_err(|found| check::told(&found))
+    check::read_spec(&parameters.spec).map_err(|found| check::in_words(&found))
 }
 
 /// Names of the checks that name these parameters, sorted: of all controllers, so that two Setus report the same.

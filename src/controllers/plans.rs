@@ -3,8 +3,8 @@
 use super::basis::Basis;
 use super::context::Context;
 use super::grounds::Grounds;
+use super::inflight;
 use super::ledger::LedgerPages;
-use super::traffic;
 use crate::api::parameters::{PackingMode, Pinning};
 use crate::api::pod::ResourceList;
 use crate::api::workload::PodSetUpdate;
@@ -134,7 +134,7 @@ pub fn outcome(
     let workload = request.workload;
     let now = context.now();
     // One that was read before it went would be remembered for good.
-    let is_there = |claim: &&NodeClaim| context.stores.claims.glimpse(&ObjectRef::from_obj(*claim)).is_some();
+    let is_there = |claim: &&NodeClaim| context.stores.claims.entry(&ObjectRef::from_obj(*claim)).is_some();
     for claim in known.claims.iter().filter(is_there) {
         if let Some(shape) = Shape::of_claim(claim)
             && pages.sightings().note(shape, now)
@@ -160,7 +160,7 @@ pub fn outcome(
     let queue =
         grounds.queues.iter().find(|queue| queue.metadata.name.as_deref() == granted && granted.is_some());
     let settings = context.policies.settings();
-    let traffic = traffic::of(context, workload, gang, pages, now);
+    let traffic = inflight::of(context, workload, gang, pages, now);
     let local_queues = context.stores.local_queues.all();
     let namespace = grounds.namespace.as_deref();
     let predecessors = predecessors(context, workload);
@@ -292,7 +292,7 @@ pub fn settled(context: &Context, request: &Request<'_>) -> Option<String> {
     let key = &request.policy.colocation.as_ref()?.topology_key;
     request.workload.replaces()?;
     let own = request.workload.uid().unwrap_or_default();
-    let mut claims = context.stores.claims.glimpses();
+    let mut claims = context.stores.claims.entries();
     // Its own first node must not change the order of the ways while the others are on theirs.
     claims.retain(|c| c.pin == request.gang && c.workload_uid != own && !c.node_name.is_empty());
     let nodes = claims.iter().filter_map(|claim| context.stores.nodes.get(&ObjectRef::new(&claim.node_name)));

@@ -9,7 +9,7 @@
 //! Rule: a hint, which may be lost at any time; then the gang is tried once more.
 
 use super::context::Context;
-use super::gang::Looked;
+use super::gang::Reconciled;
 use super::others::Others;
 use crate::api::{ClusterQueue, Workload};
 use crate::effects::requeued::{self, Queueing};
@@ -182,7 +182,7 @@ impl Context {
 pub(super) async fn queue(
     context: &Context,
     workload: &mut Workload,
-    looks: &[Looked],
+    looks: &[Reconciled],
     others: Others,
 ) -> Result<(), Error> {
     let is_kept_out = looks.iter().any(|look| look.queueing == Queueing::KeptOut);

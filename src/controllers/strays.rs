@@ -94,7 +94,7 @@ fn tell_of_one_that_stays(context: &Context, node: &Node, error: &Error) {
 
 /// Nodes that may be strays as far as is known, and whose gangs this replica acts for.
 fn suspects(context: &Context) -> Vec<Node> {
-    let known = context.stores.claims.glimpses();
+    let known = context.stores.claims.entries();
     let named: BTreeSet<&str> = known.iter().map(|claim| claim.node_name.as_str()).collect();
     let found = context.stores.nodes.named(|node| !named.contains(node)).into_iter();
     let now = context.now();

@@ -2,9 +2,9 @@
 //! Kueue, once, what all of them have come to.
 
 use super::context::Context;
-use super::gang::{Gang, LeftAlone, Looked};
-use super::hold;
-use super::memory::{Freshness, lock};
+use super::finalizer;
+use super::gang::{Gang, LeftAlone, Reconciled};
+use super::memory::{CacheLag, lock};
 use super::others::Others;
 use super::queue::{Action, Key};
 use super::refused;
@@ -43,7 +43,7 @@ const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// Workloads of one LocalQueue wait in one line.
 pub fn lane(key: &Key, context: &Context) -> String {
-    let known = context.stores.workloads.glimpse(&key.object());
+    let known = context.stores.workloads.entry(&key.object());
     known.map_or_else(|| key.lane(), |workload| workload.local_queue.clone())
 }
 
@@ -59,7 +59,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
         // The watch will bring our own write, and this Workload with it.
         return Ok(Action::requeue(CATCH_UP));
     };
-    if hold::let_go_late(&context, &workload).await? {
+    if finalizer::let_go_late(&context, &workload).await? {
         // If somebody else holds it too, the watch brings it again.
         return Ok(Action::await_change());
     }
@@ -69,17 +69,17 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     let others = Others::of(&workload, &context);
     if checks.is_empty() {
         refused::queue(&context, &mut workload, &looks, others).await?;
-        hold::let_go(&context, &workload, &looks, others).await?;
+        finalizer::let_go(&context, &workload, &looks, others).await?;
         context.of_gangs.waiting.served(&key, began);
         return Ok(Action::await_change());
     }
     let uid = workload.uid().unwrap_or_default();
     context.of_gangs.index.add(&uid, checks.iter().map(|check| gang_id(&uid, check)));
-    hold::take(&context, &mut workload).await?;
+    finalizer::take(&context, &mut workload).await?;
     let mut left_alone = false;
     for check in &checks {
         match Gang::open(&context, &workload, check, &checks) {
-            Ok(Some(gang)) => looks.push(gang.look(&mut workload).await?),
+            Ok(Some(gang)) => looks.push(gang.reconcile(&mut workload).await?),
             Ok(None) => {}
             Err(LeftAlone) => left_alone = true,
         }
@@ -88,20 +88,21 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
     if !left_alone {
         refused::queue(&context, &mut workload, &looks, others).await?;
     }
-    let let_go = if left_alone { None } else { hold::let_go(&context, &workload, &looks, others).await? };
+    let let_go =
+        if left_alone { None } else { finalizer::let_go(&context, &workload, &looks, others).await? };
     context.of_gangs.waiting.served(&key, began);
     lock(&context.of_gangs.failures).remove(&workload.uid().unwrap_or_default());
-    Ok(next_look(&context, &looks, later.into_iter().chain(let_go).min())
+    Ok(requeue_after(&context, &looks, later.into_iter().chain(let_go).min())
         .pausing(pause_of(&workload, &context)))
 }
 
 /// The Workload with our last write to it: as it was cached, or read by its name if the watch has not brought that write
 /// for long. `None` while the watch may still bring it, or once the Workload is gone.
 async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<Workload>>, Error> {
-    match context.of_gangs.own_writes.freshness(&cached) {
-        Freshness::Current => return Ok(Some(cached)),
-        Freshness::Behind => return Ok(None),
-        Freshness::Overdue => {}
+    match context.of_gangs.own_writes.cache_lag(&cached) {
+        CacheLag::Current => return Ok(Some(cached)),
+        CacheLag::Behind => return Ok(None),
+        CacheLag::Overdue => {}
     }
     tracing::debug!(workload = cached.full_name(), "the cache lags behind, reading the Workload");
     let namespace = cached.namespace().unwrap_or_default();
@@ -130,7 +131,7 @@ fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
 async fn tell(
     context: &Context,
     workload: &mut Workload,
-    looks: &[Looked],
+    looks: &[Reconciled],
     waits: Instant,
 ) -> Result<Option<Timestamp>, Error> {
     let changed: Vec<&CheckState> = looks.iter().filter_map(|l| l.entry.as_ref()).collect();
@@ -180,7 +181,7 @@ async fn tell(
     Ok(None)
 }
 
-fn next_look(context: &Context, looks: &[Looked], later: Option<Timestamp>) -> Action {
+fn requeue_after(context: &Context, looks: &[Reconciled], later: Option<Timestamp>) -> Action {
     let now = context.now();
     let due = looks.iter().filter_map(|l| l.wake).chain(later).min();
     let net = looks.iter().map(|l| l.net).min().unwrap_or(SAFETY_NET);

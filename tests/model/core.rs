@@ -17,8 +17,8 @@ use setu::gang::open::opened;
 use setu::gang::reservation::Epoch;
 use setu::gang::terms::unlimited;
 use setu::gang::{
-    ClaimView, Facts, Failure, FailureClass, GangIdentity, Health, Journal, JudgedBy, Outlook, Reservation,
-    Rules, Sight, State, Step, Then, WaitsFor, step, verdict,
+    ClaimView, Failure, FailureClass, Freshness, GangIdentity, Health, Journal, JudgedBy, Outlook,
+    Reservation, Rules, Snapshot, State, Step, Then, WaitsFor, step, verdict,
 };
 use setu::names;
 use setu::plan::{Outcome, Plan, Share, Slot};
@@ -222,7 +222,7 @@ pub struct Sighting {
     pub fresh: bool,
     pub work: Work,
     pub claims: Vec<Claim>,
-    pub sight: Sight,
+    pub freshness: Freshness,
     pub late: bool,
     /// Whether the parameters cannot be read.
     pub unread: bool,
@@ -239,7 +239,7 @@ pub enum Write {
 #[derive(Clone, Debug)]
 pub enum Turn {
     Still,
-    LookAgain,
+    NeedsQuorumRead,
     Moved { journal: Kept, writes: Vec<Write>, lawful: bool },
 }
 
@@ -272,8 +272,9 @@ pub fn report(seen: &Sighting) -> Option<Verdict> {
     let workload = workload(&seen.work);
     let verdict = workload.check(CHECK).and_then(|old| {
         let journal = seen.journal.journal();
-        let desired = seen
-            .with_facts(&workload, &journal, |facts| verdict::desired(&journal, facts, old, Ok(updates())));
+        let desired = seen.with_snapshot(&workload, &journal, |snapshot| {
+            verdict::desired(&journal, snapshot, old, Ok(updates()))
+        });
         desired.map(|d| d.state).filter(|state| *state != old.state)
     });
     KNOWN.with_borrow_mut(|k| k.reports.insert(seen.clone(), verdict));
@@ -316,8 +317,10 @@ fn work_out(seen: &Sighting) -> Turn {
     let journal = seen.journal.journal();
     let rules = Rules::new(&POLICY, now(seen.late), 0.5);
     let judged_by = if seen.unread { JudgedBy::Unknown } else { JudgedBy::Known };
-    let moved = match seen.with_facts(&workload, &journal, |facts| step(&journal, facts, judged_by, &rules)) {
-        Step::NeedsQuorumRead => return Turn::LookAgain,
+    let moved = match seen
+        .with_snapshot(&workload, &journal, |snapshot| step(&journal, snapshot, judged_by, &rules))
+    {
+        Step::NeedsQuorumRead => return Turn::NeedsQuorumRead,
         Step::Still => return Turn::Still,
         Step::Moved(moved) => moved,
     };
@@ -344,7 +347,12 @@ fn work_out(seen: &Sighting) -> Turn {
 }
 
 impl Sighting {
-    fn with_facts<T>(&self, workload: &Workload, journal: &Journal, then: impl FnOnce(&Facts<'_>) -> T) -> T {
+    fn with_snapshot<T>(
+        &self,
+        workload: &Workload,
+        journal: &Journal,
+        then: impl FnOnce(&Snapshot<'_>) -> T,
+    ) -> T {
         let reservation = Reservation::of(workload, CHECK);
         let policy = if self.is_undecided(journal) { &unread() } else { &*POLICY };
         let runs_out = self.late && policy.deadlines.launch.signed() < SignedDuration::from_hours(24);
@@ -353,15 +361,15 @@ impl Sighting {
         let losses = self.losses(journal);
         let needs_plan =
             matches!(journal.state, State::Validating | State::Provisioning) || journal.memory.mending;
-        then(&Facts {
+        then(&Snapshot {
             now: now(self.late),
             fresh: self.fresh,
             reservation: &reservation,
-            told: workload.check(CHECK).map(|c| c.state).unwrap_or_default(),
+            reported: workload.check(CHECK).map(|c| c.state).unwrap_or_default(),
             plan: needs_plan.then_some(&*PLAN),
             claims: &views,
             losses: &losses,
-            sight: self.sight,
+            freshness: self.freshness,
             capacity_back: false,
             refusal: None,
             policy,

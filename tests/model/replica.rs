@@ -7,7 +7,7 @@
 use crate::core::{self, Kept, Place, Sighting, Turn, Write};
 use crate::world::{Broken, Claim, Past, Phase, World};
 use setu::api::workload::Verdict;
-use setu::gang::{Sight, Then};
+use setu::gang::{Freshness, Then};
 
 /// Turns of one look, as the controller bounds them.
 const TURNS: usize = 16;
@@ -88,7 +88,7 @@ impl Replica {
                 fresh,
                 work: work.clone(),
                 claims: claims.clone(),
-                sight: Sight::Cached,
+                freshness: Freshness::Cached,
                 late,
                 unread,
             },
@@ -109,7 +109,7 @@ impl Look {
         for _ in 0..TURNS {
             match core::turn(&self.seen) {
                 Turn::Still => break,
-                Turn::LookAgain => {
+                Turn::NeedsQuorumRead => {
                     self.next = Request::Read;
                     return Some(self);
                 }
@@ -173,7 +173,7 @@ impl Look {
             return None;
         }
         self.seen.claims.clone_from(&world.claims);
-        self.seen.sight = Sight::Quorum;
+        self.seen.freshness = Freshness::Quorum;
         self.note(world);
         self.advance()
     }
@@ -281,7 +281,7 @@ impl Look {
 
     /// Runs all writes, which a replica sends at the same time; of those that are lost, the first is.
     fn run(mut self, world: &mut World, fate: Fate, writes: Vec<Write>, failed: bool) -> Option<Self> {
-        self.seen.sight = Sight::Cached;
+        self.seen.freshness = Freshness::Cached;
         for (n, write) in writes.into_iter().enumerate() {
             match (n, fate) {
                 (0, Fate::RequestLost) => {}
@@ -406,10 +406,10 @@ impl Look {
 
 impl std::fmt::Display for Look {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Sighting { journal, sight, late, unread, .. } = &self.seen;
+        let Sighting { journal, freshness, late, unread, .. } = &self.seen;
         write!(
             f,
-            "{:?}, {:?} {}, {sight:?}, late {late}, unread {unread}",
+            "{:?}, {:?} {}, {freshness:?}, late {late}, unread {unread}",
             self.next, journal.place, journal.attempt
         )
     }

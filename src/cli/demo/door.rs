@@ -45,16 +45,16 @@ impl Door {
             .map_err(|e| Failure::Failed(format!("--serve {}: {e}", self.address)))?;
         let (acting, last) = (cluster.board(), Arc::new(Mutex::new(BoardSnapshot::default())));
         // While no replica acts, the board stays as it was.
-        let snapshot = move || {
+        let objects = move || {
             let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(snapshot) = acting() {
-                *last = snapshot;
+            if let Some(objects) = acting() {
+                *last = objects;
             }
             last.clone()
         };
         let api = http::router(cluster.server.clone(), CancellationToken::new());
         // It ends with the runtime.
-        tokio::spawn(axum::serve(listener, board::routes(snapshot).merge(api)).into_future());
+        tokio::spawn(axum::serve(listener, board::routes(objects).merge(api)).into_future());
         let kubeconfig = Kubeconfig::write(self.address);
         let own = kubeconfig.as_ref().map_or_else(String::new, |Kubeconfig(path)| {
             let path = path.display();

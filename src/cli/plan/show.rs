@@ -109,16 +109,16 @@ impl View {
         flavors.sort();
         flavors.dedup();
         // What is in each of several ways is told in their table.
-        let told = |o: &Obstacle, is_short: bool| {
+        let in_words = |o: &Obstacle, is_short: bool| {
             let message = if is_short && o.is_of_several { NO_TIER } else { &o.message };
             format!("{}: {message}", o.reason)
         };
         let comes_to = |is_short: bool| match outcome {
             Outcome::Provision(plan) => plan.summary(),
             Outcome::NothingNeeded(why) => format!("no node is needed: {why}"),
-            Outcome::Wait(o) => format!("would wait, {}", told(o, is_short)),
-            Outcome::Refuse(o) => format!("would be refused, {}", told(o, is_short)),
-            Outcome::Never(o) => format!("would be rejected, {}", told(o, is_short)),
+            Outcome::Wait(o) => format!("would wait, {}", in_words(o, is_short)),
+            Outcome::Refuse(o) => format!("would be refused, {}", in_words(o, is_short)),
+            Outcome::Never(o) => format!("would be rejected, {}", in_words(o, is_short)),
         };
         let obstacle = match outcome {
             Outcome::Wait(o) | Outcome::Refuse(o) | Outcome::Never(o) => Some(o.message.clone()),

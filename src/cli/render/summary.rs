@@ -4,7 +4,7 @@ use super::table::{nodes, priced_by, table};
 use super::{BOLD, clean, paint, painted_state, span};
 use crate::api::NodeClaim;
 use crate::api::amount::Sums;
-use crate::cli::cluster::Snapshot;
+use crate::cli::cluster::ClusterObjects;
 use crate::cli::known::{PricedBy, PricesOfCheck};
 use crate::cli::report::GangReport;
 use crate::cli::standing::Standing;
@@ -58,8 +58,8 @@ pub struct Held {
     pub unused_seconds: i64,
 }
 
-/// Sums up a snapshot; `most` bounds the list of the slowest.
-pub fn summary(snapshot: &Snapshot, gangs: Vec<GangReport>, most: usize) -> Summary {
+/// Sums up a objects; `most` bounds the list of the slowest.
+pub fn summary(objects: &ClusterObjects, gangs: Vec<GangReport>, most: usize) -> Summary {
     let mut pools: BTreeMap<String, Held> = BTreeMap::new();
     let slots: BTreeMap<&str, (&GangReport, &SlotView)> = gangs
         .iter()
@@ -67,18 +67,18 @@ pub fn summary(snapshot: &Snapshot, gangs: Vec<GangReport>, most: usize) -> Summ
         .map(|(report, slot)| (slot.claim.as_str(), (report, slot)))
         .collect();
     let mut prices: BTreeMap<&str, PricesOfCheck> = BTreeMap::new();
-    for claim in snapshot.claims.iter().flatten() {
+    for claim in objects.claims.iter().flatten() {
         let check = claim.annotation(names::CHECK);
-        let prices = prices.entry(check).or_insert_with(|| snapshot.prices_of(check));
+        let prices = prices.entry(check).or_insert_with(|| objects.prices_of(check));
         let held = pools.entry(claim.label(names::NODEPOOL).to_owned()).or_default();
-        count(held, claim, slots.get(claim.name_any().as_str()).copied(), snapshot.now);
+        count(held, claim, slots.get(claim.name_any().as_str()).copied(), objects.now);
         price(held, claim, prices);
     }
     let (mut queued, gangs): (Vec<GangReport>, Vec<GangReport>) =
         gangs.into_iter().partition(|gang| gang.standing == Standing::Queued);
     queued.sort_by_key(|gang| gang.created);
     let mut slowest: Vec<(SignedDuration, GangReport)> =
-        gangs.into_iter().filter_map(|g| g.waiting(snapshot.now).map(|waits| (waits, g))).collect();
+        gangs.into_iter().filter_map(|g| g.waiting(objects.now).map(|waits| (waits, g))).collect();
     slowest.sort_by_key(|(waits, _)| std::cmp::Reverse(*waits));
     Summary {
         pools,

@@ -9,9 +9,11 @@ use crate::effects::{claims, handover, journal as journal_write};
 use crate::error::{Class, Error};
 use crate::gang::claims::is_stuck;
 use crate::gang::custody::{Parting, parting};
-use crate::gang::late::is_late;
 use crate::gang::losses::is_mixed;
-use crate::gang::{Effect, Event, Failure, FailureClass, Reservation, Sight, State, decide, message, notice};
+use crate::gang::ungated_pods::is_late;
+use crate::gang::{
+    Effect, Event, Failure, FailureClass, Freshness, Reservation, State, decide, message, notice,
+};
 use crate::names;
 use crate::plan::{Outcome, Plan};
 use crate::planted::planted;
@@ -47,7 +49,7 @@ impl Gang<'_> {
             journal_write::confirm(self.client, workload, &self.entry(&text, "")).await?;
         }
         // What was read before a write says nothing about the time after it.
-        let sight = std::mem::replace(&mut self.sight, Sight::Cached);
+        let freshness = std::mem::replace(&mut self.freshness, Freshness::Cached);
         let mut writes = false;
         for effect in effects {
             match effect {
@@ -60,7 +62,7 @@ impl Gang<'_> {
             }
         }
         if !writes {
-            self.sight = sight;
+            self.freshness = freshness;
         }
         committed
     }
@@ -75,14 +77,14 @@ impl Gang<'_> {
         let created = claims::create(self.client, wanted).await;
         self.note_replacements(workload, created.claims.len());
         for claim in created.claims {
-            self.context.necrology.saw(&claim, self.context.now());
+            self.context.tombstones.saw(&claim, self.context.now());
             self.claims.retain(|c| c.name_any() != claim.name_any());
             self.claims.push(claim);
         }
         self.tier = super::view::tier_of(&self.claims);
         if let Some(error) = created.refused {
             tracing::warn!(workload = self.identity.workload_ref(), error = %error, "a NodeClaim was refused");
-            let late = is_late(&self.journal, &self.facts(&self.glance(workload)));
+            let late = is_late(&self.journal, &self.snapshot(&self.parts(workload)));
             if late || self.journal.state == State::Approved {
                 // Pods may run on the other nodes.
                 return Ok(());
@@ -113,19 +115,19 @@ impl Gang<'_> {
     async fn part(&mut self, workload: &Workload, names: &[String]) -> Result<bool, Error> {
         if self.policy.release != Release::Delete {
             // A cache may still show as the gang's what it has parted with, and is another's by now.
-            self.look_again(workload).await?;
-            self.sight = Sight::Cached;
+            self.read_quorum(workload).await?;
+            self.freshness = Freshness::Cached;
         }
-        let glance = self.glance(workload);
-        let facts = self.facts(&glance);
+        let parts = self.parts(workload);
+        let snapshot = self.snapshot(&parts);
         let (mut back, mut kept, mut gone) = (Vec::new(), Vec::new(), Vec::new());
         for claim in self.claims.iter().filter(|c| names.contains(&c.name_any()) && self.owns(c)) {
-            let view = facts.claims.iter().find(|v| v.uid == claim.uid().unwrap_or_default());
+            let view = snapshot.claims.iter().find(|v| v.uid == claim.uid().unwrap_or_default());
             if claim.is_handing_back() {
                 back.push(claim.clone());
                 continue;
             }
-            match parting(&self.journal, facts.reservation, view, facts.policy) {
+            match parting(&self.journal, snapshot.reservation, view, snapshot.policy) {
                 Parting::HandBack => back.push(claim.clone()),
                 Parting::KeepWarm => kept.push(claim.clone()),
                 Parting::Delete => gone.push((claim.name_any(), claim.uid().unwrap_or_default())),
@@ -162,15 +164,15 @@ impl Gang<'_> {
 
     /// Deletes claims. Returns whether it may.
     async fn delete(&mut self, names: &[String], targets: Vec<(String, String)>) -> Result<bool, Error> {
-        let noted = |name: &str, uid: &str| self.context.necrology.deleted(name, uid);
+        let noted = |name: &str, uid: &str| self.context.tombstones.deleted(name, uid);
         let (gone, error) = claims::delete_all(self.client, targets.clone(), noted).await;
         let (now, may) = (self.context.now(), error.is_none());
         let mut since = BTreeMap::new();
         if let Some(error) = error {
             if error.code().is_some() {
-                self.context.necrology.could_not_delete(&targets);
+                self.context.tombstones.could_not_delete(&targets);
             }
-            since = self.context.necrology.undeletable(now);
+            since = self.context.tombstones.undeletable(now);
             let is_left = |(_, uid): &(String, String)| since.get(uid).is_some_and(|at| !is_stuck(*at, now));
             // What the API server cannot do now it may do soon, but not for ever.
             let is_given_up = error.code().is_some() && !targets.iter().any(is_left);
@@ -226,7 +228,7 @@ impl Gang<'_> {
         if !unsaved || self.is_stored(&text) {
             return Ok(());
         }
-        let sentence = message::explain(&self.journal, &self.facts(&self.glance(workload)));
+        let sentence = message::explain(&self.journal, &self.snapshot(&self.parts(workload)));
         let headline = message::headline(&self.journal, &sentence);
         let entry = self.entry(&text, &headline);
         let answer = journal_write::commit(self.client, workload, &entry).await;

@@ -4,13 +4,13 @@
 //! but never deletes. Every decision that absence takes part in is made on a quorum read.
 
 mod act;
-mod again;
-mod line;
+mod elastic_job;
 mod planning;
 mod pods;
+mod quorum_read;
+mod replay_reports;
 mod report;
 mod settled;
-mod unheard;
 mod view;
 mod warm;
 
@@ -31,8 +31,8 @@ use crate::gang::losses::is_mixed;
 use crate::gang::open::{is_possible, opened, rebuilt};
 use crate::gang::strangers::Taken;
 use crate::gang::{
-    Event, GangIdentity, Journal, JudgedBy, Moved, PodCheck, Refusal, Reservation, Rules, Sight, State, Step,
-    step, verdict,
+    Event, Freshness, GangIdentity, Journal, JudgedBy, Moved, PodCheck, Refusal, Reservation, Rules, State,
+    Step, step, verdict,
 };
 use crate::names;
 use crate::plan::volumes::Storage;
@@ -68,7 +68,7 @@ pub struct Gang<'a> {
     fresh: bool,
     claims: Vec<NodeClaim>,
     nodes: BTreeMap<String, Node>,
-    sight: Sight,
+    freshness: Freshness,
     /// What others than the gang take from its nodes, as of the last look past the caches.
     taken: BTreeMap<String, Taken>,
     /// What a pod takes from its node, of each pod set, as of then.
@@ -104,7 +104,7 @@ pub struct Gang<'a> {
 }
 
 /// What a look at a gang came to.
-pub struct Looked {
+pub struct Reconciled {
     /// The entry to write, if it differs.
     pub entry: Option<CheckState>,
     /// Whether that entry only tells of progress.
@@ -192,7 +192,7 @@ impl<'a> Gang<'a> {
             claims,
             nodes,
             choice,
-            sight: Sight::Cached,
+            freshness: Freshness::Cached,
             taken: BTreeMap::new(),
             each: Vec::new(),
             vacant: BTreeSet::new(),
@@ -225,14 +225,14 @@ impl<'a> Gang<'a> {
     }
 
     /// Takes the gang as far as it will go, and says what Kueue is to be told.
-    pub async fn look(mut self, workload: &mut Workload) -> Result<Looked, Error> {
+    pub async fn reconcile(mut self, workload: &mut Workload) -> Result<Reconciled, Error> {
         self.turns = self.context.turns();
         let before = self.catch_up(workload);
         // A Node that cannot be marked is not ready, and ends no gang's time.
         let marked = self.mark_nodes().await;
         let waiting = self.journal.seq;
         if self.is_to_be_searched_again(workload) {
-            self.look_again(workload).await?;
+            self.read_quorum(workload).await?;
             self.searched = Some(self.context.now());
         }
         for _ in 0..TURNS {
@@ -241,7 +241,7 @@ impl<'a> Gang<'a> {
             self.fetch_storage(workload, refused_by).await?;
             match self.step(workload, refused_by) {
                 Step::Still => break,
-                Step::NeedsQuorumRead => self.look_again(workload).await?,
+                Step::NeedsQuorumRead => self.read_quorum(workload).await?,
                 Step::Moved(moved) => self.commit_and_act(workload, moved.effects).await?,
             }
         }
@@ -270,17 +270,17 @@ impl<'a> Gang<'a> {
             self.plan = self.plan.take().map(|plan| strategy::timed(plan, &self.request(workload)));
         }
         if !self.rests_on_grounds() {
-            self.sight = Sight::Cached;
+            self.freshness = Freshness::Cached;
         }
         if matches!(self.plan, Some(Outcome::Provision(_))) {
             pages.refused.forget(&self.id);
         }
         self.refusal = refused_by.and_then(|causes| self.refusal(workload, causes, &mut pages));
-        let mut glance = self.glance(workload);
-        glance.capacity_back = pages.given_back.is_enough(&self.id);
-        let taken = step(&self.journal, &self.facts(&glance), self.judged_by, &self.rules(workload));
+        let mut parts = self.parts(workload);
+        parts.capacity_back = pages.given_back.is_enough(&self.id);
+        let taken = step(&self.journal, &self.snapshot(&parts), self.judged_by, &self.rules(workload));
         if let Step::Moved(moved) = &taken {
-            self.follow(moved, workload, &glance.losses, &mut pages);
+            self.follow(moved, workload, &parts.losses, &mut pages);
         } else if taken == Step::NeedsQuorumRead {
             return taken;
         }

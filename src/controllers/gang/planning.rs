@@ -6,7 +6,7 @@ use crate::controllers::board::{Shortage, ShortageSource};
 use crate::controllers::grounds::Grounds;
 use crate::controllers::ledger::LedgerPages;
 use crate::controllers::refused::Causes;
-use crate::controllers::{plans, storage, traffic};
+use crate::controllers::{inflight, plans, storage};
 use crate::effects::claims;
 use crate::error::Error;
 use crate::gang::claims::Loss;
@@ -218,7 +218,7 @@ impl Gang<'_> {
         losses
             .iter()
             .filter(|(_, loss)| loss.failure().is_some_and(|f| f.reason == failure.reason))
-            .flat_map(|(slot, _)| self.context.necrology.offerings(&self.last_known(*slot).1, &keys))
+            .flat_map(|(slot, _)| self.context.tombstones.offerings(&self.last_known(*slot).1, &keys))
             .collect()
     }
 
@@ -290,7 +290,7 @@ impl Gang<'_> {
 
     /// Whether the attempt's time is over.
     fn is_overdue(&self, workload: &Workload) -> bool {
-        expired(&self.journal, &self.facts(&self.glance(workload)))
+        expired(&self.journal, &self.snapshot(&self.parts(workload)))
     }
 
     /// Whether NodePools that were edited, and not looked at by Karpenter since, are not waited for any more.
@@ -320,7 +320,7 @@ impl Gang<'_> {
                 self.pool_claims = self.context.pool_claims.read(pools.clone(), read).await?;
             }
             // A bound counts nodes once that the gang takes over.
-            if !pools.is_empty() || traffic::counts_by_queue(self.context) {
+            if !pools.is_empty() || inflight::counts_by_queue(self.context) {
                 self.fetch_warm(workload).await?;
             }
         }

@@ -1,12 +1,12 @@
 //! Tells of a gang: logs, metrics, spans and events for what was committed, the verdict for Kueue.
 
-use super::{Gang, Looked};
+use super::{Gang, Reconciled};
 use crate::api::workload::PodSetUpdate;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::board::BoardEntry;
 use crate::controllers::ledger::LedgerPages;
 use crate::controllers::plans;
-use crate::controllers::seen::Glimpse;
+use crate::controllers::registry::GangEntry;
 use crate::effects::events::Moment;
 use crate::effects::requeued::Queueing;
 use crate::gang::event::Reason;
@@ -153,13 +153,13 @@ impl Gang<'_> {
             Some(Outcome::Refuse(_)) => true,
             _ => false,
         };
-        let glimpse = Glimpse::new(workload, &self.journal, self.subject(workload), lasts);
-        self.context.of_gangs.seen.note(glimpse, || self.is_there(workload))
+        let entry = GangEntry::new(workload, &self.journal, self.subject(workload), lasts);
+        self.context.of_gangs.registry.note(entry, || self.is_there(workload))
     }
 
     /// Whether the Workload still exists, as far as it can be seen.
     pub(super) fn is_there(&self, workload: &Workload) -> bool {
-        let known = self.context.stores.workloads.glimpse(&ObjectRef::from_obj(workload));
+        let known = self.context.stores.workloads.entry(&ObjectRef::from_obj(workload));
         known.is_some_and(|known| known.uid == self.identity.uid)
     }
 
@@ -199,11 +199,11 @@ impl Gang<'_> {
     }
 
     /// What Kueue and the board are to be told.
-    pub(super) fn report(&self, workload: &Workload, before: StateName) -> Looked {
-        let glance = self.glance(workload);
-        let facts = self.facts(&glance);
+    pub(super) fn report(&self, workload: &Workload, before: StateName) -> Reconciled {
+        let parts = self.parts(workload);
+        let snapshot = self.snapshot(&parts);
         let state = self.journal.state.name();
-        let explanation = Explanation::of(&self.journal, &facts, &self.claims);
+        let explanation = Explanation::of(&self.journal, &snapshot, &self.claims);
         let waits = matches!(self.plan, Some(Outcome::Wait(_) | Outcome::Refuse(_)));
         let journal = (&self.journal, waits);
         let entry = BoardEntry::new(&self.id, workload, &self.identity.check, journal, explanation)
@@ -216,12 +216,12 @@ impl Gang<'_> {
             self.context.wake_workload(ObjectRef::from_obj(workload));
         }
         self.note(workload);
-        let text = message::explain(&self.journal, &facts);
-        let unbound = || facts.outlook.unbound.map(notice::of_unbound);
-        if let Some(notice) = notice::of_wait(&self.journal, &facts, &text).or_else(unbound)
-            && self.context.of_gangs.seen.tells(&self.id, self.journal.seq, &notice.topic)
+        let text = message::explain(&self.journal, &snapshot);
+        let unbound = || snapshot.outlook.unbound.map(notice::of_unbound);
+        if let Some(notice) = notice::of_wait(&self.journal, &snapshot, &text).or_else(unbound)
+            && self.context.of_gangs.registry.tells(&self.id, self.journal.seq, &notice.topic)
         {
-            let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: glance.now };
+            let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: parts.now };
             self.context.events.publish(workload, moment, &notice);
         }
         if state == StateName::Approved && before != StateName::Approved {
@@ -234,13 +234,13 @@ impl Gang<'_> {
         let rests = if state == StateName::Approved { runs } else { !holds };
         let net = if rests { REST_NET } else { SAFETY_NET };
         let next_check = self.pod_check.as_ref().and_then(|check| check.next);
-        let wake = wake_at(&self.journal, &facts).into_iter().chain(next_check).min();
+        let wake = wake_at(&self.journal, &snapshot).into_iter().chain(next_check).min();
         let told = workload.check(&self.identity.check);
         // Whoever said so ended before it had kept the Workload out.
-        let is_unsettled = told.is_some_and(|told| verdict::comes_back(&self.journal, &facts, told))
+        let is_unsettled = told.is_some_and(|told| verdict::comes_back(&self.journal, &snapshot, told))
             && Queueing::of(workload) == Queueing::Allowed;
-        let keeps_out = verdict::keeps_out(&self.journal, &facts) && workload.replaces().is_none();
-        let looked = Looked {
+        let keeps_out = verdict::keeps_out(&self.journal, &snapshot) && workload.replaces().is_none();
+        let looked = Reconciled {
             entry: None,
             progress: false,
             queueing: if keeps_out || is_unsettled { Queueing::KeptOut } else { Queueing::Allowed },
@@ -252,15 +252,15 @@ impl Gang<'_> {
         let Some(old) = told.filter(|_| !is_unsettled) else {
             return looked;
         };
-        if self.is_undecided() && matches!(facts.reservation, Reservation::Held { .. }) {
+        if self.is_undecided() && matches!(snapshot.reservation, Reservation::Held { .. }) {
             // What it was told under the policy of then stands until that is known again.
             return looked;
         }
-        let Some(desired) = verdict::desired(&self.journal, &facts, old, self.updates(workload)) else {
+        let Some(desired) = verdict::desired(&self.journal, &snapshot, old, self.updates(workload)) else {
             return looked;
         };
         let desired = desired.of(workload);
-        Looked { progress: desired.is_progress(old), entry: desired.entry(old, glance.now), ..looked }
+        Reconciled { progress: desired.is_progress(old), entry: desired.entry(old, parts.now), ..looked }
     }
 
     fn updates(&self, workload: &Workload) -> Result<Vec<PodSetUpdate>, Obstacle> {

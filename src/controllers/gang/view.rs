@@ -1,7 +1,7 @@
-//! How a gang looks right now: its claims, what became of the lost ones, and the facts made of both.
+//! How a gang looks right now: its claims, what became of the lost ones, and the snapshot made of both.
 
 use super::Gang;
-use super::line::is_missed;
+use super::elastic_job::is_missed;
 use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Workload, condition};
 use crate::controllers::Context;
@@ -10,7 +10,7 @@ use crate::controllers::plans;
 use crate::gang::claims::{Health, Loss, loss};
 use crate::gang::strangers::crowd;
 use crate::gang::{
-    ClaimView, Facts, Failure, FailureClass, GangIdentity, Outlook, Refusal, Reservation, State, WaitsFor,
+    ClaimView, Failure, FailureClass, GangIdentity, Outlook, Refusal, Reservation, Snapshot, State, WaitsFor,
 };
 use crate::names;
 use crate::plan::taints::may_stay;
@@ -24,11 +24,11 @@ use std::collections::BTreeMap;
 /// How many replacements back the last claim of a slot is looked for.
 const REPLACEMENTS_REMEMBERED: usize = 32;
 
-/// A gang at one instant, which its [`Facts`] are borrowed from.
-pub(super) struct Glance {
+/// A gang at one instant, which its [`Snapshot`] are borrowed from.
+pub(super) struct SnapshotParts {
     pub now: Timestamp,
     reservation: Reservation,
-    told: Verdict,
+    reported: Verdict,
     unplaced: bool,
     /// Whether others have given back what it ran short of. The ledger knows.
     pub capacity_back: bool,
@@ -38,13 +38,13 @@ pub(super) struct Glance {
 }
 
 impl Gang<'_> {
-    pub(super) fn glance(&self, workload: &Workload) -> Glance {
+    pub(super) fn parts(&self, workload: &Workload) -> SnapshotParts {
         let now = self.context.now();
         let check = &self.identity.check;
-        Glance {
+        SnapshotParts {
             now,
             reservation: Reservation::of(workload, check),
-            told: workload.check(check).map(|c| c.state).unwrap_or_default(),
+            reported: workload.check(check).map(|c| c.state).unwrap_or_default(),
             unplaced: workload.is_unplaced(),
             capacity_back: false,
             refusal: self.refusal,
@@ -53,20 +53,20 @@ impl Gang<'_> {
         }
     }
 
-    pub(super) fn facts<'f>(&'f self, glance: &'f Glance) -> Facts<'f> {
-        Facts {
-            now: glance.now,
+    pub(super) fn snapshot<'f>(&'f self, parts: &'f SnapshotParts) -> Snapshot<'f> {
+        Snapshot {
+            now: parts.now,
             fresh: self.fresh,
-            reservation: &glance.reservation,
-            told: glance.told,
+            reservation: &parts.reservation,
+            reported: parts.reported,
             plan: self.plan.as_ref(),
-            claims: &glance.views,
-            losses: &glance.losses,
-            sight: self.sight,
-            capacity_back: glance.capacity_back,
-            refusal: glance.refusal,
+            claims: &parts.views,
+            losses: &parts.losses,
+            freshness: self.freshness,
+            capacity_back: parts.capacity_back,
+            refusal: parts.refusal,
             policy: &self.policy,
-            outlook: Outlook { unplaced: glance.unplaced, ..self.outlook() },
+            outlook: Outlook { unplaced: parts.unplaced, ..self.outlook() },
         }
     }
 
@@ -109,7 +109,7 @@ impl Gang<'_> {
         let node = |c: &NodeClaim| self.nodes.get(c.node_name()?);
         let view = |claim: &NodeClaim| {
             let node = node(claim);
-            let launch_error = self.context.necrology.launch_error(&claim.name_any());
+            let launch_error = self.context.tombstones.launch_error(&claim.name_any());
             let mut view = ClaimView::of(claim, node, &self.policy, now, launch_error);
             let taken = node.and_then(|n| self.taken.get(n.metadata.name.as_deref().unwrap_or_default()));
             // On one that is up pods may be placed at any time.
@@ -161,8 +161,8 @@ impl Gang<'_> {
                 // The watch may not yet have shown that it is gone.
                 self.context.remember_claim(&name);
             }
-            let (obituary, pool) = self.context.necrology.missed(&name, now);
-            let loss = loss(*slot, claim, &obituary, self.pool_fault(&pool).as_ref(), now);
+            let (tombstone, pool) = self.context.tombstones.missed(&name, now);
+            let loss = loss(*slot, claim, &tombstone, self.pool_fault(&pool).as_ref(), now);
             Some((*slot, if made_in < memory.generation { loss.outlived() } else { loss }))
         };
         let losses: BTreeMap<u32, Loss> = (0..memory.slots).filter_map(|slot| lost(&slot)).collect();
@@ -178,7 +178,7 @@ impl Gang<'_> {
         let name = self.identity.replacement_name(memory.attempt, memory.generation, slot);
         // The watch may not yet have shown that it is gone.
         self.context.remember_claim(&name);
-        self.context.necrology.saw_since(&name, self.journal.entered_at)
+        self.context.tombstones.saw_since(&name, self.journal.entered_at)
     }
 
     /// Replacement and name of the last claim of a slot, as far as is known here; else those its loss is noted under.
@@ -186,10 +186,10 @@ impl Gang<'_> {
         let memory = &self.journal.memory;
         let name = |generation| self.identity.replacement_name(memory.attempt, generation, slot);
         let recent = (0..=memory.generation).rev().take(REPLACEMENTS_REMEMBERED);
-        let necrology = &self.context.necrology;
-        let known = recent.map(|g| (g, name(g))).find(|(_, name)| necrology.knows(name));
+        let tombstones = &self.context.tombstones;
+        let known = recent.map(|g| (g, name(g))).find(|(_, name)| tombstones.knows(name));
         known.unwrap_or_else(|| {
-            let taken_over = necrology.taken_over(&self.id, memory.attempt, slot);
+            let taken_over = tombstones.taken_over(&self.id, memory.attempt, slot);
             (memory.generation, taken_over.unwrap_or_else(|| name(memory.generation)))
         })
     }
@@ -220,7 +220,7 @@ pub(super) fn claims_of(context: &Context, gang: &GangIdentity, now: Timestamp) 
     let own = all.iter().filter(|c| gang.made(c));
     own.map(|claim| {
         let mut claim = (**claim).clone();
-        if context.necrology.is_deleted(&claim) {
+        if context.tombstones.is_deleted(&claim) {
             claim.metadata.deletion_timestamp.get_or_insert(Time(now));
         }
         claim

@@ -6,7 +6,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::effects::handover::LetGo;
 use crate::effects::warm::{self as effects, Keeping};
 use crate::error::Error;
-use crate::gang::{Sight, State};
+use crate::gang::{Freshness, State};
 use crate::names;
 use crate::plan::lifetime;
 use crate::plan::warm::{key, matches};
@@ -43,8 +43,8 @@ impl Gang<'_> {
     ) -> Result<Vec<NodeClaim>, Error> {
         self.fetch_warm(workload).await?;
         if self.policy.release == Release::Warm {
-            self.look_again(workload).await?;
-            self.sight = Sight::Cached;
+            self.read_quorum(workload).await?;
+            self.freshness = Freshness::Cached;
             wanted.retain(|wanted| !self.claims.iter().any(|claim| fills_the_place_of(claim, wanted)));
         }
         let kept = self.warm.take().unwrap_or_default();
@@ -73,7 +73,7 @@ impl Gang<'_> {
                     if let Some(kept) = kept {
                         metrics::kept_warm(&kept, Kept::Reused, now);
                     }
-                    self.context.necrology.saw(&claim, now);
+                    self.context.tombstones.saw(&claim, now);
                     self.claims.retain(|c| c.name_any() != claim.name_any());
                     self.claims.push(claim);
                 }

@@ -1,6 +1,6 @@
 //! Invariants of gangs that Kueue has admitted: on which Ready that was, and what nobody may take from them.
 
-use super::Sight;
+use super::Committed;
 use super::gangs::read;
 use crate::api::Workload;
 use crate::api::workload::Verdict;
@@ -44,7 +44,7 @@ impl Book {
 }
 
 /// Setu has told Kueue Ready.
-pub fn told_ready(sight: &mut Sight, workload: &Workload, check: &str) {
+pub fn told_ready(sight: &mut Committed, workload: &Workload, check: &str) {
     let place = (workload.uid().unwrap_or_default(), check.to_owned());
     if let Reservation::Held { epoch, .. } = Reservation::of(workload, check) {
         sight.admitted_book.ready_for.insert(place, epoch);
@@ -52,13 +52,13 @@ pub fn told_ready(sight: &mut Sight, workload: &Workload, check: &str) {
 }
 
 /// A Workload is gone.
-pub fn gone(sight: &mut Sight, uid: &str) {
+pub fn gone(sight: &mut Committed, uid: &str) {
     sight.admitted_book.runs.retain(|place, _| place.0 != uid);
     sight.admitted_book.stale.retain(|place, _| place.0 != uid);
 }
 
 /// A Workload was written, by anybody.
-pub fn changed(sight: &mut Sight, workload: &Workload) {
+pub fn changed(sight: &mut Committed, workload: &Workload) {
     let uid = workload.uid().unwrap_or_default();
     let admitted = workload.is("Admitted") && workload.is("QuotaReserved") && !workload.is("Finished");
     if !admitted {
@@ -90,7 +90,7 @@ pub fn changed(sight: &mut Sight, workload: &Workload) {
 }
 
 /// Time has gone on.
-pub fn check_stale(sight: &mut Sight) {
+pub fn check_stale(sight: &mut Committed) {
     let Some(calm) = sight.admitted_book.calm else { return };
     let now = sight.now;
     let late = |since: &Timestamp| now.duration_since(calm.max(*since)) > REACTION;

@@ -1,6 +1,6 @@
 //! Invariants of attempts: how many there are, and that one that is taken back stays so.
 
-use super::Sight;
+use super::Committed;
 use crate::api::Workload;
 use crate::gang::claims::is_stuck;
 use crate::gang::reservation::Epoch;
@@ -45,12 +45,12 @@ pub struct Book {
 }
 
 /// Whether so much time has gone by since then that no request from before can still arrive.
-pub fn is_long_ago(sight: &Sight, then: Timestamp) -> bool {
+pub fn is_long_ago(sight: &Committed, then: Timestamp) -> bool {
     then < sight.lateness.before(sight.now, sight.lateness.delay + LATENCY)
 }
 
 /// A Workload was written, by anybody.
-pub fn workload_changed(sight: &mut Sight, before: &Workload, after: &Workload) {
+pub fn workload_changed(sight: &mut Committed, before: &Workload, after: &Workload) {
     if before.is("QuotaReserved") && !after.is("QuotaReserved") {
         *sight.attempts_book.ended.entry(after.uid().unwrap_or_default()).or_default() += 1;
     }
@@ -58,7 +58,7 @@ pub fn workload_changed(sight: &mut Sight, before: &Workload, after: &Workload) 
 
 /// Setu has written a journal.
 pub fn journal_written(
-    sight: &mut Sight,
+    sight: &mut Committed,
     workload: &Workload,
     check: &str,
     (old, new): (Option<&Journal>, &Journal),
@@ -91,7 +91,7 @@ pub fn journal_written(
 }
 
 /// A rollback has ended: nothing of its attempt is left but what was still on its way.
-fn rolled_back(sight: &mut Sight, workload: &Workload, check: &str, attempt: u32) {
+fn rolled_back(sight: &mut Committed, workload: &Workload, check: &str, attempt: u32) {
     let uid = workload.uid().unwrap_or_default();
     if let Some(left) = left(sight, (&uid, check), attempt) {
         let what = format!("{} ends its rollback while {left} is there", workload.name_any());
@@ -101,7 +101,7 @@ fn rolled_back(sight: &mut Sight, workload: &Workload, check: &str, attempt: u32
 
 /// Name of a claim of this attempt that is there, was not still on its way, and has not been kept for so long that
 /// nothing waits for it.
-pub fn left(sight: &Sight, (uid, check): (&str, &str), attempt: u32) -> Option<String> {
+pub fn left(sight: &Committed, (uid, check): (&str, &str), attempt: u32) -> Option<String> {
     let left = sight.claims.values().find(|claim| {
         label(claim, names::WORKLOAD_UID) == uid
             && label(claim, names::ATTEMPT) == attempt.to_string()
@@ -113,7 +113,7 @@ pub fn left(sight: &Sight, (uid, check): (&str, &str), attempt: u32) -> Option<S
 }
 
 /// Setu has made a claim of an untampered gang.
-pub fn created_under(sight: &mut Sight, claim: &Value) {
+pub fn created_under(sight: &mut Committed, claim: &Value) {
     let Ok(attempt) = label(claim, names::ATTEMPT).parse() else { return };
     let place =
         (label(claim, names::WORKLOAD_UID).to_owned(), annotation(claim, names::CHECK).to_owned(), attempt);

@@ -1,6 +1,6 @@
 //! Invariants of NodeClaims: who makes and deletes them, how many, and under which journal.
 
-use super::{Sight, attempts, decode};
+use super::{Committed, attempts, decode};
 use crate::api::workload::Verdict;
 use crate::gang::{Journal, Reservation, State};
 use crate::names;
@@ -52,7 +52,7 @@ impl Book {
 }
 
 /// The journal stored on the Workload a claim was made for.
-fn journal(sight: &Sight, claim: &Value) -> Option<(Journal, crate::api::Workload)> {
+fn journal(sight: &Committed, claim: &Value) -> Option<(Journal, crate::api::Workload)> {
     let workload = sight.workload(label(claim, names::WORKLOAD_UID))?;
     let check = annotation(claim, names::CHECK);
     let text = workload.metadata.annotations.as_ref()?.get(&names::journal_key(check))?;
@@ -62,7 +62,7 @@ fn journal(sight: &Sight, claim: &Value) -> Option<(Journal, crate::api::Workloa
 }
 
 /// A NodeClaim was written. `sight` still shows what was before.
-pub fn changed(sight: &mut Sight, change: &Change) {
+pub fn changed(sight: &mut Committed, change: &Change) {
     let by_setu = &*change.by == names::SETU;
     match (&change.before, &change.after) {
         (None, Some(claim)) if by_setu => created(sight, claim),
@@ -86,7 +86,7 @@ pub fn changed(sight: &mut Sight, change: &Change) {
     }
 }
 
-fn created(sight: &mut Sight, claim: &Value) {
+fn created(sight: &mut Committed, claim: &Value) {
     let (name, attempt) = (name(claim).to_owned(), label(claim, names::ATTEMPT).to_owned());
     // Who erases a journal erases the count of attempts with it.
     let tampered = sight.gangs_book.is_tampered(label(claim, names::WORKLOAD_UID));
@@ -145,7 +145,7 @@ fn created(sight: &mut Sight, claim: &Value) {
 
 /// Whether this was still on its way, delayed, when its slot got another claim in its place: nothing that the request
 /// says could have stopped it. It has to go again, or it is left when all is over.
-fn was_replaced(sight: &Sight, claim: &Value) -> bool {
+fn was_replaced(sight: &Committed, claim: &Value) -> bool {
     let generation = |claim: &Value| noted(claim, names::GENERATION).parse().unwrap_or(0_u32);
     let in_its_place = |other: &Value| {
         of_same_gang(other, claim)
@@ -166,7 +166,7 @@ fn of_same_gang(one: &Value, other: &Value) -> bool {
     label(one, names::GANG) == label(other, names::GANG)
 }
 
-fn deleted(sight: &mut Sight, claim: &Value) {
+fn deleted(sight: &mut Committed, claim: &Value) {
     let name = name(claim).to_owned();
     if label(claim, names::MANAGED_BY) != names::SETU {
         sight.violated("ours", format!("{name} is deleted, which Setu has not made"));
@@ -204,7 +204,7 @@ fn deleted(sight: &mut Sight, claim: &Value) {
     }
 }
 
-fn patched(sight: &mut Sight, before: &Value, after: &Value) {
+fn patched(sight: &mut Committed, before: &Value, after: &Value) {
     if label(before, names::MANAGED_BY) != names::SETU {
         sight.violated("ours", format!("{} is changed, which Setu has not made", name(before)));
     }
@@ -221,7 +221,7 @@ fn patched(sight: &mut Sight, before: &Value, after: &Value) {
 }
 
 /// A pod was written: a node on which one runs is not wasted.
-pub fn pod_changed(sight: &mut Sight, change: &Change) {
+pub fn pod_changed(sight: &mut Committed, change: &Change) {
     let Some(pod) = &change.after else { return };
     if text(pod, "/status/phase") == "Running" {
         sight.claims_book.used.insert(text(pod, "/spec/nodeName").to_owned());
@@ -234,7 +234,7 @@ pub fn pod_changed(sight: &mut Sight, change: &Change) {
 }
 
 /// A pod was bound: where its gang has nodes of its own, to one of them.
-fn bound(sight: &mut Sight, pod: &Value, node: &str) {
+fn bound(sight: &mut Committed, pod: &Value, node: &str) {
     let owners = |object: &Value| -> Vec<String> {
         list(object, "/metadata/ownerReferences").iter().map(|o| text(o, "/uid").to_owned()).collect()
     };
@@ -254,7 +254,7 @@ fn bound(sight: &mut Sight, pod: &Value, node: &str) {
 }
 
 /// A Node was written; `sight` shows it already.
-pub fn node_changed(sight: &mut Sight, change: &Change) {
+pub fn node_changed(sight: &mut Committed, change: &Change) {
     if let Some(node) = change.after.as_ref().or(change.before.as_ref())
         && let Some(claim) = sight.claims.get(name(node)).cloned()
     {
@@ -262,7 +262,7 @@ pub fn node_changed(sight: &mut Sight, change: &Change) {
     }
 }
 
-fn note_up(sight: &mut Sight, claim: &Value) {
+fn note_up(sight: &mut Committed, claim: &Value) {
     let node = sight.nodes.get(name(claim));
     let up =
         is(claim, "Initialized") && !is_going(claim) && node.is_some_and(|n| is(n, "Ready") && !is_going(n));

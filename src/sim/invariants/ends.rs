@@ -1,6 +1,6 @@
 //! What becomes of each Job: whether it ran to its end, and how long that took.
 
-use super::Sight;
+use super::Committed;
 use crate::sim::api::Change;
 use crate::sim::values::{created, flag, is, list, name, text};
 use jiff::{SignedDuration, Timestamp};
@@ -33,7 +33,7 @@ impl Book {
 }
 
 /// A Job was written.
-pub fn job_changed(sight: &mut Sight, change: &Change) {
+pub fn job_changed(sight: &mut Committed, change: &Change) {
     if let (None, Some(job)) = (&change.before, &change.after) {
         sight.ends_book.submitted.insert(name(job).to_owned(), created(job));
         sight.ends_book.ends.insert(name(job).to_owned(), End::default());
@@ -41,7 +41,7 @@ pub fn job_changed(sight: &mut Sight, change: &Change) {
 }
 
 /// A Workload was written.
-pub fn workload_changed(sight: &mut Sight, change: &Change) {
+pub fn workload_changed(sight: &mut Committed, change: &Change) {
     let Some(workload) = &change.after else { return };
     let (finished, given_up) = (is(workload, "Finished"), is_given_up(workload));
     if !finished && !given_up {

@@ -1,6 +1,6 @@
 //! Invariants of Workloads: their journals, and what Kueue is told.
 
-use super::{Sight, admitted, attempts, decode, verdicts};
+use super::{Committed, admitted, attempts, decode, verdicts};
 use crate::api::Workload;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
 use crate::gang::journal::WRITE_LIMIT;
@@ -67,7 +67,7 @@ impl Book {
 }
 
 /// A Workload was written. `sight` still shows what was before.
-pub fn changed(sight: &mut Sight, change: &Change) {
+pub fn changed(sight: &mut Committed, change: &Change) {
     let Some(after) = change.after.as_deref().and_then(decode) else {
         if let Some(before) = &change.before {
             sight.gangs_book.states.remove(crate::sim::values::uid(before));
@@ -117,7 +117,7 @@ pub fn read(text: &str, workload: &Workload) -> Option<Journal> {
     Journal::decode(text, &workload.uid().unwrap_or_default(), Timestamp::MIN, Timestamp::MAX).ok()
 }
 
-fn journal_written(sight: &mut Sight, workload: &Workload, check: &str, old: Option<&str>, text: &str) {
+fn journal_written(sight: &mut Committed, workload: &Workload, check: &str, old: Option<&str>, text: &str) {
     let name = workload.name_any();
     if text.len() > WRITE_LIMIT {
         sight.violated("small", format!("the journal of {name} has {} bytes", text.len()));
@@ -163,7 +163,7 @@ fn off_the_chart(new: &Journal, mut at: (u64, StateName)) -> Option<String> {
 }
 
 /// A gang came to a state: not again, unless somebody else moved since it last did.
-fn came_again(sight: &mut Sight, workload: &Workload, journal: &Journal) {
+fn came_again(sight: &mut Committed, workload: &Workload, journal: &Journal) {
     let memory = &journal.memory;
     let place = (journal.state.name(), memory.epoch.clone(), memory.attempt, memory.generation);
     let moves = sight.moves_of_others;
@@ -175,7 +175,7 @@ fn came_again(sight: &mut Sight, workload: &Workload, journal: &Journal) {
     }
 }
 
-fn entry_written(sight: &mut Sight, workload: &Workload, old: &CheckState, new: &CheckState) {
+fn entry_written(sight: &mut Committed, workload: &Workload, old: &CheckState, new: &CheckState) {
     let name = workload.name_any();
     if new.message.len() > MESSAGE_LIMIT {
         sight.violated("small", format!("the message of {name} has {} bytes", new.message.len()));
@@ -219,7 +219,7 @@ fn entry_written(sight: &mut Sight, workload: &Workload, old: &CheckState, new: 
 
 /// Ready was told, perhaps after it was taken back: the nodes of the attempt are as they were, so the pods have to be
 /// led there in the same way. Another attempt may pin otherwise, and whoever lost the journal does not know how it was.
-fn told_again(sight: &mut Sight, workload: &Workload, journal: &Journal, entry: &CheckState) {
+fn told_again(sight: &mut Committed, workload: &Workload, journal: &Journal, entry: &CheckState) {
     let uid = workload.uid().unwrap_or_default();
     let promise = (uid.clone(), entry.name.clone(), journal.memory.epoch.clone(), journal.memory.attempt);
     let book = &mut sight.gangs_book;
@@ -230,7 +230,7 @@ fn told_again(sight: &mut Sight, workload: &Workload, journal: &Journal, entry: 
     }
 }
 
-fn nodes_are_up(sight: &mut Sight, workload: &Workload, journal: &Journal, check: &str) {
+fn nodes_are_up(sight: &mut Committed, workload: &Workload, journal: &Journal, check: &str) {
     let identity = GangIdentity {
         namespace: workload.namespace().unwrap_or_default(),
         workload: workload.name_any(),

@@ -68,7 +68,7 @@ impl fmt::Display for Violation {
 
 /// The world as committed, and what was found wrong in it.
 #[derive(Default)]
-struct Sight {
+struct Committed {
     claims: BTreeMap<String, Arc<Value>>,
     nodes: BTreeMap<String, Arc<Value>>,
     /// By UID.
@@ -91,7 +91,7 @@ struct Sight {
     now: Timestamp,
 }
 
-impl Sight {
+impl Committed {
     fn violated(&mut self, invariant: &'static str, what: impl Into<String>) {
         self.violations.push(Violation { at: self.now, invariant, what: what.into() });
     }
@@ -108,7 +108,7 @@ fn decode(object: &Value) -> Option<Workload> {
 
 /// Watches over the invariants of one run.
 #[derive(Clone, Default)]
-pub struct Watchman(Arc<Mutex<Sight>>);
+pub struct Watchman(Arc<Mutex<Committed>>);
 
 impl Watchman {
     /// A watchman who also keeps every change as a line of text.
@@ -118,7 +118,7 @@ impl Watchman {
         watchman
     }
 
-    fn sight(&self) -> MutexGuard<'_, Sight> {
+    fn sight(&self) -> MutexGuard<'_, Committed> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -3,7 +3,7 @@
 //! A verdict names the version of the Workload that it was decided on, so the Workload that it lands on, with its
 //! journal, is the very one that was looked at.
 
-use super::{Sight, attempts};
+use super::{Committed, attempts};
 use crate::api::Workload;
 use crate::api::workload::{CheckState, Verdict};
 use crate::gang::reservation::Ending;
@@ -12,7 +12,7 @@ use kube::ResourceExt;
 
 /// Setu has told Kueue something else than before.
 pub fn told(
-    sight: &mut Sight,
+    sight: &mut Committed,
     workload: &Workload,
     journal: Option<&Journal>,
     (old, new): (&CheckState, &CheckState),
@@ -47,7 +47,7 @@ fn taken_back(workload: &Workload, old: &CheckState) -> Option<String> {
 
 /// Why a gang may not be given up: Kueue would take its quota while it still has nodes, or nobody has decided so.
 fn given_up(
-    sight: &Sight,
+    sight: &Committed,
     workload: &Workload,
     journal: Option<&Journal>,
     (check, state): (&str, StateName),

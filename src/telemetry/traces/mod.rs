@@ -141,7 +141,7 @@ mod tests {
         let writer = lines.clone();
         let log = tracing_subscriber::fmt().with_writer(move || writer.clone()).finish();
         let recorder = metrics::recorder().unwrap();
-        let told = || {
+        let logged = || {
             let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
             text.matches("spans come faster than the collector takes them").count()
         };
@@ -150,14 +150,14 @@ mod tests {
                 let (traces, mut sent) = Traces::channel(Sampler::AlwaysOn, 4);
                 let some = |count: usize| vec![span("a"); count];
                 traces.send(some(6));
-                assert_eq!(told(), 1);
+                assert_eq!(logged(), 1);
                 // One is taken, and there is no room for the next but one.
                 sent.try_recv().unwrap();
                 traces.send(some(3));
-                assert_eq!(told(), 1);
+                assert_eq!(logged(), 1);
                 while sent.try_recv().is_ok() {}
                 traces.send(some(6));
-                assert_eq!(told(), 2);
+                assert_eq!(logged(), 2);
             });
         });
         let page = recorder.handle().render();

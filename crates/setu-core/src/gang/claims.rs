@@ -70,7 +70,7 @@ pub enum Health {
 
 /// What is known of a claim that is gone or going, from watches that outlive it.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Obituary {
+pub struct Tombstone {
     /// Reason and message of the last Warning event on it.
     pub event: Option<(String, String)>,
     /// Whether it had been launched when last seen.
@@ -283,12 +283,12 @@ fn too_small(claim: &NodeClaim, node: &Node, short: &str) -> Failure {
 pub fn loss(
     slot: u32,
     claim: Option<&NodeClaim>,
-    obituary: &Obituary,
+    tombstone: &Tombstone,
     pool_fault: Option<&Failure>,
     now: Timestamp,
 ) -> Loss {
     let failed = |class, message: String| Loss::Failed(Failure::new(class, message));
-    if obituary.event.as_ref().is_some_and(|(reason, _)| reason.starts_with("InsufficientCapacity")) {
+    if tombstone.event.as_ref().is_some_and(|(reason, _)| reason.starts_with("InsufficientCapacity")) {
         // Karpenter says the same where the NodeClass is missing; its NodePool tells the two apart.
         return match pool_fault {
             Some(fault) if fault.reason == FailureClass::NodeClassMissing => Loss::Failed(fault.clone()),
@@ -298,8 +298,8 @@ pub fn loss(
             ),
         };
     }
-    let launched = obituary.launched || claim.is_some_and(|c| c.is("Launched"));
-    if obituary.given_up {
+    let launched = tombstone.launched || claim.is_some_and(|c| c.is("Launched"));
+    if tombstone.given_up {
         let registered = claim.is_some_and(|c| c.is("Registered"));
         let class = match (launched, registered) {
             (_, true) => FailureClass::InitializationTimeout,
@@ -329,7 +329,7 @@ pub fn loss(
     if let Some(fault) = pool_fault {
         return Loss::Failed(fault.clone());
     }
-    let noticed = obituary.noticed.unwrap_or(now);
+    let noticed = tombstone.noticed.unwrap_or(now);
     if noticed + OBITUARY_GRACE > now {
         return Loss::Unclear(noticed + OBITUARY_GRACE);
     }

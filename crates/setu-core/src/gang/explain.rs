@@ -1,18 +1,18 @@
 //! Why a gang waits: one answer for the check's message, the command line and the board.
 //!
-//! Rule: everything said to people about a gang is taken from here, from the same facts that the
+//! Rule: everything said to people about a gang is taken from here, from the same snapshot that the
 //! gang's next step is decided on, so that no two places tell different stories.
 
 use super::claims::{ClaimView, Health};
 use super::event::Standing;
-use super::facts::Facts;
 use super::failure::Failure;
 use super::journal::Journal;
 use super::message;
 use super::observe::{existing, ready};
+use super::option_retry;
 use super::reboot::{admit_ends, reboots};
 use super::reservation::Reservation;
-use super::rounds;
+use super::snapshot::Snapshot;
 use super::state::{State, StateName, Then};
 use super::unbound::UnboundPods;
 use crate::api::NodeClaim;
@@ -141,8 +141,8 @@ pub enum Phase {
 }
 
 impl Explanation {
-    /// Explains a gang. `claims` are the NodeClaims that `facts.claims` were made of.
-    pub fn of(journal: &Journal, facts: &Facts<'_>, claims: &[NodeClaim]) -> Self {
+    /// Explains a gang. `claims` are the NodeClaims that `snapshot.claims` were made of.
+    pub fn of(journal: &Journal, snapshot: &Snapshot<'_>, claims: &[NodeClaim]) -> Self {
         let memory = &journal.memory;
         Self {
             state: journal.state.name(),
@@ -151,19 +151,19 @@ impl Explanation {
             tier: memory.way.tier,
             tier_name: memory.tier_name.clone(),
             slots: memory.slots,
-            created: count(existing(journal, facts)),
-            ready: count(ready(journal, facts)),
-            sentence: sentence(journal, facts),
-            next: next(journal, facts),
+            created: count(existing(journal, snapshot)),
+            ready: count(ready(journal, snapshot)),
+            sentence: sentence(journal, snapshot),
+            next: next(journal, snapshot),
             next_at: match &journal.state {
                 State::BackingOff { until } => Some(*until),
                 State::Yielded => memory.not_before,
                 _ => None,
             },
-            otherwise: otherwise(journal, facts),
-            unbound_pods: facts.outlook.unbound.cloned(),
+            otherwise: otherwise(journal, snapshot),
+            unbound_pods: snapshot.outlook.unbound.cloned(),
             last_failure: memory.last_failure.clone(),
-            nodes: slots(journal, facts, claims),
+            nodes: slots(journal, snapshot, claims),
         }
     }
 }
@@ -190,24 +190,24 @@ fn after_rollback(then: Then) -> &'static str {
     }
 }
 
-fn sentence(journal: &Journal, facts: &Facts<'_>) -> String {
-    let sentence = message::explain(journal, facts);
-    match facts.outlook.unbound {
+fn sentence(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
+    let sentence = message::explain(journal, snapshot);
+    match snapshot.outlook.unbound {
         Some(unbound) => format!("{sentence}; {}", unbound.text(&to_the_second(unbound.since))),
         None => sentence,
     }
 }
 
-fn next(journal: &Journal, facts: &Facts<'_>) -> String {
+fn next(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     use Standing::{Admitted, AdmittedPods, Running};
     if journal.state == State::Approved
-        && let Reservation::Held { standing: Admitted | AdmittedPods | Running, .. } = facts.reservation
+        && let Reservation::Held { standing: Admitted | AdmittedPods | Running, .. } = snapshot.reservation
     {
         return "its nodes are given back when the Job has ended".to_owned();
     }
-    match (&journal.state, facts.plan) {
+    match (&journal.state, snapshot.plan) {
         (State::Validating, Some(Outcome::Wait(_))) => WHEN_THAT_CHANGES.to_owned(),
-        (State::Yielded, _) if facts.refusal.is_some() => {
+        (State::Yielded, _) if snapshot.refusal.is_some() => {
             "it waits for quota again as soon as that changes".to_owned()
         }
         _ => next_after(journal),
@@ -232,14 +232,14 @@ pub(super) fn next_after(journal: &Journal) -> String {
     words.to_owned()
 }
 
-fn otherwise(journal: &Journal, facts: &Facts<'_>) -> Option<Otherwise> {
+fn otherwise(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Otherwise> {
     let at = |at: Option<Timestamp>, what: &str| at.map(|at| Otherwise { at, what: what.to_owned() });
     let deadline = journal.memory.deadline;
     match &journal.state {
-        State::Validating => match facts.plan {
+        State::Validating => match snapshot.plan {
             Some(Outcome::Wait(obstacle)) if obstacle.reason.may_last() => None,
             Some(Outcome::Refuse(_)) => None,
-            _ => match rounds::next(journal, facts) {
+            _ => match option_retry::next(journal, snapshot) {
                 Some(next) if deadline.is_none_or(|deadline| next < deadline) => {
                     at(Some(next), "begins again with the first tier")
                 }
@@ -247,14 +247,15 @@ fn otherwise(journal: &Journal, facts: &Facts<'_>) -> Option<Otherwise> {
             },
         },
         State::Provisioning | State::WaitingReady => at(
-            deadline.filter(|_| !reboots(journal, facts)),
+            deadline.filter(|_| !reboots(journal, snapshot)),
             "gives this attempt up, deletes its nodes and tries again",
         ),
         State::Approved if journal.memory.slots > 0 => {
-            let limit = admit_ends(journal, facts);
-            let waiting = matches!(facts.reservation, Reservation::Held { standing: Standing::Reserved, .. });
+            let limit = admit_ends(journal, snapshot);
+            let waiting =
+                matches!(snapshot.reservation, Reservation::Held { standing: Standing::Reserved, .. });
             at(
-                limit.filter(|t| waiting && *t > facts.now),
+                limit.filter(|t| waiting && *t > snapshot.now),
                 "gives the nodes back if Kueue has not admitted by then",
             )
         }
@@ -263,13 +264,16 @@ fn otherwise(journal: &Journal, facts: &Facts<'_>) -> Option<Otherwise> {
 }
 
 /// Every slot of the attempt, and every other NodeClaim that is still there.
-fn slots(journal: &Journal, facts: &Facts<'_>, claims: &[NodeClaim]) -> Vec<SlotView> {
+fn slots(journal: &Journal, snapshot: &Snapshot<'_>, claims: &[NodeClaim]) -> Vec<SlotView> {
     let memory = &journal.memory;
     let wanted = if journal.state.wants_claims() { memory.slots.min(SLOTS_LISTED) } else { 0 };
     let by_name: BTreeMap<Option<&str>, &NodeClaim> =
         claims.iter().map(|c| (c.metadata.name.as_deref(), c)).collect();
-    let mut all: Vec<SlotView> =
-        facts.claims.iter().map(|view| slot(view, by_name.get(&Some(view.name.as_str())).copied())).collect();
+    let mut all: Vec<SlotView> = snapshot
+        .claims
+        .iter()
+        .map(|view| slot(view, by_name.get(&Some(view.name.as_str())).copied()))
+        .collect();
     let present: BTreeSet<u32> = all.iter().filter(|s| s.attempt == memory.attempt).map(|s| s.slot).collect();
     all.extend((0..wanted).filter(|slot| !present.contains(slot)).map(|slot| SlotView {
         slot,

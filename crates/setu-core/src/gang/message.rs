@@ -3,21 +3,21 @@
 //! Rule: no time that passes by itself is in it, only points in time, so that a message is written
 //! again only when something happened.
 
-use super::facts::Facts;
 use super::journal::Journal;
 use super::losses;
 use super::observe::{existing, laggard, last_ready, ready};
 use super::reboot::reboots;
+use super::snapshot::Snapshot;
 use super::state::{State, Then};
 use crate::api::parameters::OnNodeLost;
 use crate::plan::{ObstacleReason, Outcome};
 use crate::words::{counted, to_the_second};
 
 /// The sentence for the check's message.
-pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
+pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     let memory = &journal.memory;
     let text = match &journal.state {
-        State::Validating => match facts.plan {
+        State::Validating => match snapshot.plan {
             Some(Outcome::Wait(obstacle)) if obstacle.reason == ObstacleReason::DryRun => {
                 format!("{}: {}", obstacle.reason, obstacle.message)
             }
@@ -39,28 +39,28 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                     obstacle.reason, obstacle.message
                 )
             }
-            _ if facts.claims.iter().any(|c| !c.stuck) => {
-                format!("waiting for {} of an earlier attempt to go", claims(facts))
+            _ if snapshot.claims.iter().any(|c| !c.stuck) => {
+                format!("waiting for {} of an earlier attempt to go", claims(snapshot))
             }
             _ => "working out which nodes are needed".to_owned(),
         },
         State::Provisioning => format!(
             "{}/{} NodeClaims created; {}",
-            existing(journal, facts),
+            existing(journal, snapshot),
             memory.slots,
-            attempt(journal, facts)
+            attempt(journal, snapshot)
         ),
         State::WaitingReady => {
-            let lag = laggard(journal, facts)
+            let lag = laggard(journal, snapshot)
                 .map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
-            let deadline = memory.deadline.filter(|_| !reboots(journal, facts));
+            let deadline = memory.deadline.filter(|_| !reboots(journal, snapshot));
             let end = deadline.map_or_else(String::new, |t| format!("; gives up at {}", to_the_second(t)));
             format!(
                 "{}/{} nodes ready{}{lag}; {}{end}",
-                ready(journal, facts),
+                ready(journal, snapshot),
                 memory.slots,
-                usually(journal, facts),
-                attempt(journal, facts)
+                usually(journal, snapshot),
+                attempt(journal, snapshot)
             )
         }
         State::RollingBack { then } => {
@@ -76,7 +76,7 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
                 Then::Released => ("giving back the nodes of", String::new()),
                 _ => ("rolling back", cause(journal)),
             };
-            format!("{what} attempt {}: {} left, {next}{cause}", memory.attempt, claims(facts))
+            format!("{what} attempt {}: {} left, {next}{cause}", memory.attempt, claims(snapshot))
         }
         State::BackingOff { .. } if memory.way.choice > 0 => {
             format!("the next tier is tried{}", cause(journal))
@@ -84,30 +84,30 @@ pub fn explain(journal: &Journal, facts: &Facts<'_>) -> String {
         State::BackingOff { until } => {
             format!("next attempt at {}{}", to_the_second(*until), cause(journal))
         }
-        State::Approved if memory.slots == 0 => match facts.plan {
+        State::Approved if memory.slots == 0 => match snapshot.plan {
             Some(Outcome::NothingNeeded(why)) => format!("no node is needed: {why}"),
             _ => "no node is needed".to_owned(),
         },
-        State::Approved if losses::is_broken(journal, facts) => {
-            let next = if facts.policy.on_node_lost == OnNodeLost::Replace {
+        State::Approved if losses::is_broken(journal, snapshot) => {
+            let next = if snapshot.policy.on_node_lost == OnNodeLost::Replace {
                 "; what is lost is replaced"
             } else {
                 ""
             };
-            format!("{}/{} nodes are left{next}{}", existing(journal, facts), memory.slots, cause(journal))
+            format!("{}/{} nodes are left{next}{}", existing(journal, snapshot), memory.slots, cause(journal))
         }
         State::Approved if memory.slots == 1 => "its node is ready".to_owned(),
         State::Approved => format!("all {} nodes are ready", memory.slots),
-        State::Yielded => yielded(journal, facts),
+        State::Yielded => yielded(journal, snapshot),
         State::Rejected => format!("cannot run as specified{}", cause(journal)),
         State::Released => "all nodes are given back".to_owned(),
     };
-    let text = text + &stuck(journal, facts);
+    let text = text + &stuck(journal, snapshot);
     text.chars().take(1024).collect()
 }
 
-fn yielded(journal: &Journal, facts: &Facts<'_>) -> String {
-    if let Some(refusal) = facts.refusal {
+fn yielded(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
+    if let Some(refusal) = snapshot.refusal {
         return format!(
             "refused, and holds no quota until a change of the Job, its queue, the policy or a NodePool may help; tried \
              again at {} anyway{}",
@@ -121,8 +121,8 @@ fn yielded(journal: &Journal, facts: &Facts<'_>) -> String {
 }
 
 /// Which NodeClaim of an earlier attempt does not go, for an administrator to look into.
-fn stuck(journal: &Journal, facts: &Facts<'_>) -> String {
-    let all = || facts.claims.iter().filter(|c| c.stuck);
+fn stuck(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
+    let all = || snapshot.claims.iter().filter(|c| c.stuck);
     let Some(first) = all().next().filter(|_| journal.state != State::Released) else {
         return String::new();
     };
@@ -136,8 +136,8 @@ fn stuck(journal: &Journal, facts: &Facts<'_>) -> String {
 }
 
 /// How many NodeClaims of the gang there are.
-fn claims(facts: &Facts<'_>) -> String {
-    counted(u32::try_from(facts.claims.len()).unwrap_or(u32::MAX), "NodeClaim")
+fn claims(snapshot: &Snapshot<'_>) -> String {
+    counted(u32::try_from(snapshot.claims.len()).unwrap_or(u32::MAX), "NodeClaim")
 }
 
 /// One line for the state annotation, of the sentence for the check's message.
@@ -146,18 +146,18 @@ pub fn headline(journal: &Journal, sentence: &str) -> String {
 }
 
 /// Which attempt it is, and what it is made of: the policy's own name for it, or the capacity type.
-fn attempt(journal: &Journal, facts: &Facts<'_>) -> String {
+fn attempt(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     let memory = &journal.memory;
-    let of_policy = || facts.policy.tier_name(memory.way.tier);
-    let tier = memory.tier_name.as_deref().or_else(of_policy).or(facts.outlook.tier);
+    let of_policy = || snapshot.policy.tier_name(memory.way.tier);
+    let tier = memory.tier_name.as_deref().or_else(of_policy).or(snapshot.outlook.tier);
     let tier = tier.map_or_else(String::new, |tier| format!(", tier {tier}"));
     format!("attempt {}{tier}", memory.attempt)
 }
 
 /// How long it usually takes from the last thing that happened until all nodes are ready.
-fn usually(journal: &Journal, facts: &Facts<'_>) -> String {
-    let Some(by) = facts.outlook.ready_by else { return String::new() };
-    let happened = last_ready(journal, facts).map_or(journal.entered_at, |t| t.max(journal.entered_at));
+fn usually(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
+    let Some(by) = snapshot.outlook.ready_by else { return String::new() };
+    let happened = last_ready(journal, snapshot).map_or(journal.entered_at, |t| t.max(journal.entered_at));
     let seconds = by.duration_since(happened).as_secs();
     // Creation times have no fractions.
     if seconds < 0 {
@@ -178,9 +178,9 @@ fn cause(journal: &Journal) -> String {
 mod tests {
     use super::*;
     use crate::api::workload::Verdict;
-    use crate::gang::facts::{Outlook, Sight};
     use crate::gang::failure::{Failure, FailureClass};
     use crate::gang::reservation::{Ending, Epoch, Reservation};
+    use crate::gang::snapshot::{Freshness, Outlook};
     use crate::policy::Policy;
     use jiff::Timestamp;
     use std::collections::BTreeMap;
@@ -188,15 +188,15 @@ mod tests {
     #[test]
     fn a_gang_that_is_over_is_not_told_the_failure_of_an_earlier_attempt() {
         let (now, policy) = (Timestamp::UNIX_EPOCH, Policy::default());
-        let facts = Facts {
+        let snapshot = Snapshot {
             now,
             fresh: false,
             reservation: &Reservation::Gone(Ending::Finished),
-            told: Verdict::Ready,
+            reported: Verdict::Ready,
             plan: None,
             claims: &[],
             losses: &BTreeMap::new(),
-            sight: Sight::Cached,
+            freshness: Freshness::Cached,
             capacity_back: false,
             refusal: None,
             policy: &policy,
@@ -206,7 +206,7 @@ mod tests {
             let mut journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
             journal.memory.last_failure = Some(Failure::new(FailureClass::InsufficientCapacity, "none"));
             journal.state = State::RollingBack { then };
-            explain(&journal, &facts)
+            explain(&journal, &snapshot)
         };
         assert!(said(Then::BackingOff).ends_with("Cause: InsufficientCapacity: none"));
         assert!(said(Then::Released).ends_with("then nothing more"));

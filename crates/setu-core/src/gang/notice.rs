@@ -5,10 +5,10 @@
 
 use super::event::Reason;
 use super::explain::next_after;
-use super::facts::Facts;
 use super::failure::Failure;
 use super::journal::Journal;
 use super::observe::ready;
+use super::snapshot::Snapshot;
 use super::state::{State, StateName};
 use super::unbound::UnboundPods;
 use crate::plan::cost::Cost;
@@ -155,9 +155,9 @@ pub fn of_unbound(unbound: &UnboundPods) -> Notice {
 
 /// What to tell of a gang that waits: for something to be mended, or for the rest of its nodes. `text`
 /// says where it is. `None` if there is no more to tell than at its last transition.
-pub fn of_wait(journal: &Journal, facts: &Facts<'_>, text: &str) -> Option<Notice> {
+pub fn of_wait(journal: &Journal, snapshot: &Snapshot<'_>, text: &str) -> Option<Notice> {
     let mut text = with_next(text, journal);
-    let topic = match (&journal.state, facts.plan) {
+    let topic = match (&journal.state, snapshot.plan) {
         (State::Validating, Some(Outcome::Wait(obstacle))) => {
             if obstacle.reason == ObstacleReason::DryRun {
                 text.push_str(". Next: nothing, until another strategy is set");
@@ -165,7 +165,7 @@ pub fn of_wait(journal: &Journal, facts: &Facts<'_>, text: &str) -> Option<Notic
             obstacle.reason.to_string()
         }
         (State::WaitingReady, _) if journal.memory.slots >= TOLD_BY_QUARTERS => {
-            match 4 * ready(journal, facts) / usize::try_from(journal.memory.slots).ok()?.max(1) {
+            match 4 * ready(journal, snapshot) / usize::try_from(journal.memory.slots).ok()?.max(1) {
                 quarters @ 1..4 => format!("{quarters}/4 ready"),
                 _ => return None,
             }
@@ -182,9 +182,9 @@ mod tests {
     use crate::gang::claims::{ClaimView, Health};
     use crate::gang::decide::{Rules, decide};
     use crate::gang::event::Event;
-    use crate::gang::facts::{Outlook, Sight};
     use crate::gang::failure::{Failure, FailureClass};
     use crate::gang::reservation::{Ending, Epoch, Reservation};
+    use crate::gang::snapshot::{Freshness, Outlook};
     use crate::plan::cost::Unpriced;
     use crate::policy::Policy;
     use jiff::Timestamp;
@@ -349,21 +349,21 @@ mod tests {
                 health: Health::Ready { since: now },
             };
             let claims: Vec<ClaimView> = (0..ready).map(claim).collect();
-            let facts = Facts {
+            let snapshot = Snapshot {
                 now,
                 fresh: false,
                 reservation: &reservation,
-                told: Verdict::Pending,
+                reported: Verdict::Pending,
                 plan: None,
                 claims: &claims,
                 losses: &BTreeMap::new(),
-                sight: Sight::Cached,
+                freshness: Freshness::Cached,
                 capacity_back: false,
                 refusal: None,
                 policy: &policy,
                 outlook: Outlook::default(),
             };
-            of_wait(&journal, &facts, "where it is").map(|notice| notice.topic)
+            of_wait(&journal, &snapshot, "where it is").map(|notice| notice.topic)
         };
         assert_eq!([told(16, 3), told(16, 4), told(16, 16)], [None, Some("1/4 ready".to_owned()), None]);
         assert_eq!(told(15, 8), None);

@@ -5,11 +5,11 @@
 
 use super::claims::ClaimView;
 use super::decide::Rules;
-use super::facts::{Facts, Outlook, Sight};
 use super::identity::GangIdentity;
 use super::journal::Journal;
 use super::open;
 use super::reservation::{Ending, Reservation};
+use super::snapshot::{Freshness, Outlook, Snapshot};
 use super::step::{JudgedBy, Step, step};
 use crate::api::Workload;
 use crate::policy::Policy;
@@ -46,15 +46,15 @@ pub fn rebuilt(
         journal.memory.yields = old.memory.yields;
         journal.memory.not_before = old.memory.not_before;
     }
-    let facts = Facts {
+    let snapshot = Snapshot {
         now,
         fresh: true,
         reservation: &reservation,
-        told: workload.check(&identity.check).map(|c| c.state).unwrap_or_default(),
+        reported: workload.check(&identity.check).map(|c| c.state).unwrap_or_default(),
         plan: None,
         claims,
         losses: &BTreeMap::new(),
-        sight: Sight::Quorum,
+        freshness: Freshness::Quorum,
         capacity_back: false,
         refusal: None,
         policy: &policy,
@@ -62,7 +62,7 @@ pub fn rebuilt(
     };
     let rules = Rules::new(&policy, now, 0.0).of(workload);
     if matches!(reservation, Reservation::Held { .. })
-        && let Step::Moved(moved) = step(&journal, &facts, JudgedBy::Known, &rules)
+        && let Step::Moved(moved) = step(&journal, &snapshot, JudgedBy::Known, &rules)
     {
         journal = moved.journal;
     }

@@ -168,11 +168,11 @@ impl Reservation {
     }
 }
 
-fn standing(workload: &Workload, told: Verdict) -> Standing {
+fn standing(workload: &Workload, reported: Verdict) -> Standing {
     let slice = workload.replaces().is_some();
     let keeps_pods = workload.is_plain_pods() || slice;
     match (workload.is("Admitted"), keeps_pods) {
-        (true, _) if told == Verdict::Pending && !slice => Standing::Running,
+        (true, _) if reported == Verdict::Pending && !slice => Standing::Running,
         (true, true) => Standing::AdmittedPods,
         (true, false) => Standing::Admitted,
         (false, _) => Standing::Reserved,

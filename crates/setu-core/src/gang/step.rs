@@ -5,9 +5,9 @@
 
 use super::decide::{Rules, decide};
 use super::event::{Effect, Event};
-use super::facts::Facts;
 use super::journal::Journal;
 use super::observe::{Reading, observe};
+use super::snapshot::Snapshot;
 use super::terms::is_the_same_under_all;
 
 /// Whether it is known what a gang is judged by.
@@ -43,15 +43,15 @@ pub struct Moved {
 }
 
 /// Takes a gang one step further.
-pub fn step(journal: &Journal, facts: &Facts<'_>, judged_by: JudgedBy, rules: &Rules) -> Step {
-    let events = match observe(journal, facts) {
-        Reading::LookAgain => return Step::NeedsQuorumRead,
+pub fn step(journal: &Journal, snapshot: &Snapshot<'_>, judged_by: JudgedBy, rules: &Rules) -> Step {
+    let events = match observe(journal, snapshot) {
+        Reading::NeedsQuorumRead => return Step::NeedsQuorumRead,
         Reading::Events(events) => events,
     };
     let may_act = |event: &Event| {
         judged_by == JudgedBy::Known
             || !journal.state.is_in_flight()
-            || is_the_same_under_all(event, journal, facts.reservation)
+            || is_the_same_under_all(event, journal, snapshot.reservation)
     };
     let mut moved = Moved { journal: journal.clone(), effects: Vec::new(), cause: None };
     for event in events.into_iter().filter(may_act) {

@@ -1,40 +1,46 @@
 //! What a gang does that has no nodes yet: it takes its plan, waits for one, or is refused.
 
 use super::event::Event;
-use super::facts::{Facts, Sight};
 use super::failure::Failure;
 use super::journal::Journal;
 use super::observe::{Reading, expired, failed};
-use super::rounds;
+use super::option_retry;
+use super::snapshot::{Freshness, Snapshot};
 use super::way::Way;
 use crate::plan::{Obstacle, Outcome, Plan};
 use crate::planted::planted;
 
 /// What its plan makes of a gang that has nothing yet.
-pub(super) fn validating(journal: &Journal, facts: &Facts<'_>) -> Option<Reading> {
-    let event = match facts.plan? {
-        Outcome::NothingNeeded(_) if facts.sight == Sight::Cached => return Some(Reading::LookAgain),
+pub(super) fn validating(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Reading> {
+    let event = match snapshot.plan? {
+        Outcome::NothingNeeded(_) if snapshot.freshness == Freshness::Cached => {
+            return Some(Reading::NeedsQuorumRead);
+        }
         Outcome::NothingNeeded(_) => Event::NothingNeeded,
         // What is left of an earlier attempt goes first.
-        _ if facts.claims.iter().any(|c| !c.stuck) => return None,
-        Outcome::Provision(_) if facts.sight == Sight::Cached && !planted!(PlanOnCachedAbsence) => {
-            return Some(Reading::LookAgain);
+        _ if snapshot.claims.iter().any(|c| !c.stuck) => return None,
+        Outcome::Provision(_)
+            if snapshot.freshness == Freshness::Cached && !planted!(PlanOnCachedAbsence) =>
+        {
+            return Some(Reading::NeedsQuorumRead);
         }
         Outcome::Provision(plan) => planned(plan),
-        Outcome::Refuse(_) if facts.refusal.is_some_and(|refusal| refusal.again_at > facts.now) => {
+        Outcome::Refuse(_) if snapshot.refusal.is_some_and(|refusal| refusal.again_at > snapshot.now) => {
             return None;
         }
-        Outcome::Never(_) | Outcome::Refuse(_) if facts.sight == Sight::Cached => {
-            return Some(Reading::LookAgain);
+        Outcome::Never(_) | Outcome::Refuse(_) if snapshot.freshness == Freshness::Cached => {
+            return Some(Reading::NeedsQuorumRead);
         }
         Outcome::Never(obstacle) => Event::Impossible(Failure::of_obstacle(obstacle)),
         Outcome::Refuse(obstacle) if journal.memory.way.choice > 0 => {
-            return Some(failed(facts, of_last_tiers(journal, obstacle)));
+            return Some(failed(snapshot, of_last_tiers(journal, obstacle)));
         }
         Outcome::Refuse(obstacle) => Event::Refused(Failure::of_obstacle(obstacle)),
         Outcome::Wait(obstacle) if obstacle.reason.may_last() => return None,
-        Outcome::Wait(obstacle) if expired(journal, facts) || rounds::is_through(journal, facts) => {
-            return Some(failed(facts, Failure::of_obstacle(obstacle)));
+        Outcome::Wait(obstacle)
+            if expired(journal, snapshot) || option_retry::is_through(journal, snapshot) =>
+        {
+            return Some(failed(snapshot, Failure::of_obstacle(obstacle)));
         }
         Outcome::Wait(_) => return None,
     };

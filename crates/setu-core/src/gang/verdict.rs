@@ -5,11 +5,11 @@
 //! Workload is evicted, inactive, finished or without a reservation.
 
 use super::event::Standing;
-use super::facts::{Facts, Sight};
 use super::journal::Journal;
 use super::message;
 use super::observe;
 use super::reservation::{Ending, Fit, Reservation};
+use super::snapshot::{Freshness, Snapshot};
 use super::state::{State, Then};
 use crate::api::Workload;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
@@ -31,26 +31,26 @@ pub struct Desired {
 /// The entry this gang wants, or `None` to leave it as it is.
 pub fn desired(
     journal: &Journal,
-    facts: &Facts<'_>,
+    snapshot: &Snapshot<'_>,
     entry: &CheckState,
     updates: Result<Vec<PodSetUpdate>, Obstacle>,
 ) -> Option<Desired> {
     let pending = |message: String| {
         // To an admitted Workload it says nothing, and the Ready it was admitted on would be forgotten.
-        let admitted = matches!(facts.reservation, Reservation::Held { standing: Standing::Admitted, .. });
+        let admitted = matches!(snapshot.reservation, Reservation::Held { standing: Standing::Admitted, .. });
         let desired = Desired { state: Verdict::Pending, message, updates: Vec::new() };
         (!admitted || entry.state == Verdict::Pending).then_some(desired)
     };
-    let (epoch, standing) = match facts.reservation {
+    let (epoch, standing) = match snapshot.reservation {
         Reservation::Held { epoch, standing } => (epoch, standing),
         // Kueue reserves no quota for a Workload whose check says Retry.
         Reservation::Gone(Ending::Evicted) | Reservation::Leaving(Ending::Evicted)
-            if journal.state == State::Yielded && facts.refusal.is_some() =>
+            if journal.state == State::Yielded && snapshot.refusal.is_some() =>
         {
-            let message = message::explain(journal, facts);
+            let message = message::explain(journal, snapshot);
             return Some(Desired { state: Verdict::Retry, message, updates: Vec::new() });
         }
-        Reservation::Gone(Ending::Evicted) if comes_back(journal, facts, entry) => {
+        Reservation::Gone(Ending::Evicted) if comes_back(journal, snapshot, entry) => {
             return pending("what it was refused for may have changed; it waits for quota again".to_owned());
         }
         // Quota can be lost with no eviction, and then Kueue leaves our Ready standing: the next
@@ -68,7 +68,7 @@ pub fn desired(
                 pending("takes Ready back: it was said of an earlier reservation".to_owned())
             }
             // Before the next attempt the nodes of the last one go, and that may take its time.
-            Verdict::Pending if goes => pending(message::explain(journal, facts)),
+            Verdict::Pending if goes => pending(message::explain(journal, snapshot)),
             _ => None,
         };
     }
@@ -80,7 +80,7 @@ pub fn desired(
         // They are ungated: an eviction would delete them for good, so they get their nodes late instead.
         return None;
     }
-    let text = message::explain(journal, facts);
+    let text = message::explain(journal, snapshot);
     match journal.state {
         State::Approved => {
             let admitted = *standing != Standing::Reserved;
@@ -96,18 +96,18 @@ pub fn desired(
             if entry.state == Verdict::Ready && admitted {
                 return None;
             }
-            if let Some(failure) = observe::unfit(journal, facts) {
+            if let Some(failure) = observe::unfit(journal, snapshot) {
                 return pending(format!("takes Ready back: {failure}"));
             }
-            if observe::falters(journal, facts) && facts.sight == Sight::Quorum {
-                return pending(format!("takes Ready back: {}", still_ready(journal, facts)));
+            if observe::falters(journal, snapshot) && snapshot.freshness == Freshness::Quorum {
+                return pending(format!("takes Ready back: {}", still_ready(journal, snapshot)));
             }
             let promises = entry.state != Verdict::Ready && !admitted;
-            if promises && journal.memory.slots == 0 && !observe::needs_nothing(facts) {
+            if promises && journal.memory.slots == 0 && !observe::needs_nothing(snapshot) {
                 return pending("working out whether nodes are needed".to_owned());
             }
-            if promises && journal.memory.slots > 0 && !observe::is_proven(journal, facts) {
-                return pending(still_ready(journal, facts));
+            if promises && journal.memory.slots > 0 && !observe::is_proven(journal, snapshot) {
+                return pending(still_ready(journal, snapshot));
             }
             match updates {
                 // A clash would make Kueue finish the Workload as failed, so it never hears of Ready.
@@ -133,33 +133,33 @@ pub fn desired(
 }
 
 /// How many nodes of an attempt are ready that all were, and what the first of the others waits for.
-fn still_ready(journal: &Journal, facts: &Facts<'_>) -> String {
-    let (ready, slots) = (observe::ready(journal, facts), journal.memory.slots);
-    let laggard = observe::laggard(journal, facts);
+fn still_ready(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
+    let (ready, slots) = (observe::ready(journal, snapshot), journal.memory.slots);
+    let laggard = observe::laggard(journal, snapshot);
     let waits = laggard.map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
     format!("{ready}/{slots} nodes still ready{waits}")
 }
 
 /// Whether a gang that is out of Kueue's queue for what its check says comes back. Kueue queues it once its condition
 /// `Requeued` changes, and nothing else brings it back. So it is kept out by that condition first.
-pub fn comes_back(journal: &Journal, facts: &Facts<'_>, told: &CheckState) -> bool {
-    let is_refused = journal.state == State::Yielded && facts.refusal.is_some();
-    is_held_back(facts.reservation, told.state) && !is_refused
+pub fn comes_back(journal: &Journal, snapshot: &Snapshot<'_>, reported: &CheckState) -> bool {
+    let is_refused = journal.state == State::Yielded && snapshot.refusal.is_some();
+    is_held_back(snapshot.reservation, reported.state) && !is_refused
 }
 
 /// Whether a refused gang is to be kept out of Kueue's queue: its quota is given back, and the refusal stands.
-pub fn keeps_out(journal: &Journal, facts: &Facts<'_>) -> bool {
-    facts.refusal.is_some() && is_kept_out(journal, facts.reservation, Verdict::Retry)
+pub fn keeps_out(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
+    snapshot.refusal.is_some() && is_kept_out(journal, snapshot.reservation, Verdict::Retry)
 }
 
 /// Whether a check that says this keeps a refused gang out of Kueue's queue.
-pub fn is_kept_out(journal: &Journal, reservation: &Reservation, told: Verdict) -> bool {
-    journal.state == State::Yielded && is_held_back(reservation, told)
+pub fn is_kept_out(journal: &Journal, reservation: &Reservation, reported: Verdict) -> bool {
+    journal.state == State::Yielded && is_held_back(reservation, reported)
 }
 
 /// Whether Kueue reserves no quota for a Workload because a check still says this after its eviction.
-pub fn is_held_back(reservation: &Reservation, told: Verdict) -> bool {
-    told == Verdict::Retry && *reservation == Reservation::Gone(Ending::Evicted)
+pub fn is_held_back(reservation: &Reservation, reported: Verdict) -> bool {
+    reported == Verdict::Retry && *reservation == Reservation::Gone(Ending::Evicted)
 }
 
 impl Desired {

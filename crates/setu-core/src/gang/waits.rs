@@ -133,15 +133,15 @@ mod tests {
 
     #[test]
     fn what_is_waited_for_is_told_with_its_reason() {
-        let told = |waits: &WaitsFor| waits.to_string();
-        assert_eq!(told(&WaitsFor::Launch("LaunchFailed".to_owned())), "launch (LaunchFailed)");
-        assert_eq!(told(&WaitsFor::Registration(String::new())), "register");
+        let in_words = |waits: &WaitsFor| waits.to_string();
+        assert_eq!(in_words(&WaitsFor::Launch("LaunchFailed".to_owned())), "launch (LaunchFailed)");
+        assert_eq!(in_words(&WaitsFor::Registration(String::new())), "register");
         let label = |value: &str| WaitsFor::Readiness {
             node: "n".to_owned(),
             lack: Lack::Label("a".to_owned(), value.to_owned()),
         };
         assert_eq!(
-            (told(&label("b")), told(&label(""))),
+            (in_words(&label("b")), in_words(&label(""))),
             ("label a=b on node n".into(), "label a on node n".into())
         );
     }

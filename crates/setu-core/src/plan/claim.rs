@@ -57,7 +57,7 @@ impl Draft {
     ) -> Result<Self, Obstacle> {
         let node_pool = pool.metadata.name.clone().unwrap_or_default();
         let who = format!("pod set {}", wanted.pod_set.name);
-        let tell = |reason, who: &str, clash: &Clash| Obstacle::new(reason, clash.told(who, &node_pool));
+        let tell = |reason, who: &str, clash: &Clash| Obstacle::new(reason, clash.in_words(who, &node_pool));
         let clash = |who: &str, c: &Clash| tell(ObstacleReason::RequirementsClash, who, c);
         let mut requirements =
             of_pool(pool).map_err(|c| clash(&format!("the template of NodePool {node_pool}"), &c))?;
@@ -126,9 +126,9 @@ impl Draft {
     /// Where the nodes can have none of them.
     pub fn narrowed(&self, key: &str, values: &Values, who: &str) -> Result<Self, Obstacle> {
         let mut held = self.clone();
-        held.requirements
-            .add(key, values)
-            .map_err(|c| Obstacle::new(ObstacleReason::RequirementsClash, c.told(who, &self.node_pool)))?;
+        held.requirements.add(key, values).map_err(|c| {
+            Obstacle::new(ObstacleReason::RequirementsClash, c.in_words(who, &self.node_pool))
+        })?;
         held.defined.insert(normalized(key).to_owned());
         Ok(held)
     }

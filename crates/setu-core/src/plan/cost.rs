@@ -103,7 +103,7 @@ impl Cost {
 
     /// What no price is known for, in words.
     pub fn lack(&self) -> String {
-        let (what, mut common) = unpriced::told(&self.missing);
+        let (what, mut common) = unpriced::in_words(&self.missing);
         common.push(counted(self.not_known(), "node"));
         format!("no price for {what} ({})", common.join(", "))
     }
@@ -336,7 +336,7 @@ impl Prices<'_> {
         let zones = wanted.requirements.get(names::ZONE);
         let allowed = |zone: &str| zones.is_none_or(|zones| zones.allows(zone));
         // Where one of the offerings has no price, the others' say nothing of it.
-        let told = |kind: &str| -> Option<Range> {
+        let of_market = |kind: &str| -> Option<Range> {
             let market = self.market?;
             let (least, most) = market.prices(instance_type, kind, allowed)?;
             Some(right(least, most, Source::Metrics { read: market.seen }))
@@ -350,10 +350,10 @@ impl Prices<'_> {
             };
             Some(Range { least: price, most: price, of, source: catalogue.source() })
         };
-        if let Some(bound) = stated(ON_DEMAND).filter(|_| told(kind).is_none()) {
+        if let Some(bound) = stated(ON_DEMAND).filter(|_| of_market(kind).is_none()) {
             return Some(right(bound, bound, Source::Policy));
         }
-        let range = told(kind).or_else(|| told(ON_DEMAND)).or_else(of_catalogue)?;
+        let range = of_market(kind).or_else(|| of_market(ON_DEMAND)).or_else(of_catalogue)?;
         let family = catalogue::of(wanted.group).and_then(|catalogue| catalogue.family(instance_type));
         let family = family.or_else(|| instance_type.split('.').next()).unwrap_or_default();
         let factor = self.budget.multiplier(instance_type, family, kind);

@@ -262,7 +262,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
                     _ => !plan.is_short(cluster.short),
                 };
                 if taken {
-                    let told = passed::told(cluster, request.policy, plan, &choices, &closed, &out);
+                    let told = passed::in_words(cluster, request.policy, plan, &choices, &closed, &out);
                     return Outcome::Provision(told);
                 }
                 let shortage = passed::shortage(cluster, &plan);
@@ -282,7 +282,7 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
         }
     }
     if let Some(plan) = short {
-        return Outcome::Provision(passed::told(cluster, request.policy, plan, &choices, &closed, &out));
+        return Outcome::Provision(passed::in_words(cluster, request.policy, plan, &choices, &closed, &out));
     }
     outcome::closed(&passed::obstacles(&choices, &closed, &out))
 }

@@ -121,7 +121,7 @@ fn first(cluster: &Cluster<'_>, used: &BTreeSet<String>, pool: &str) -> String {
 /// The plan with every NodePool that it takes no nodes from: one whose way is closed, one that comes later or has run out
 /// lately, and those that do not come into question; every way to the same NodePools that is out of capacity; and a note on each
 /// tier whose reservations are closed.
-pub fn told(
+pub fn in_words(
     cluster: &Cluster<'_>,
     policy: &Policy,
     mut plan: Plan,

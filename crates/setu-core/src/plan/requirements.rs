@@ -45,7 +45,7 @@ pub struct Clash {
 
 impl Clash {
     /// Who asks for what, and why a NodePool cannot give it.
-    pub fn told(&self, who: &str, node_pool: &str) -> String {
+    pub fn in_words(&self, who: &str, node_pool: &str) -> String {
         let Self { key, asked, offered } = self;
         if offered.is_empty() {
             return format!("{who} states a requirement on {key} that cannot be read: {asked}");

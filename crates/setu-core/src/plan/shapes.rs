@@ -104,10 +104,10 @@ impl Shape {
 
     /// What it does not say how much it has of: limits that name it cannot be kept by it.
     pub fn untold(&self) -> impl Iterator<Item = Untold> {
-        let told = || self.allocatable.keys().chain(self.capacity.keys());
-        let missing = OF_EVERY_NODE.into_iter().filter(move |key| !told().any(|told| told == key));
+        let known = || self.allocatable.keys().chain(self.capacity.keys());
+        let missing = OF_EVERY_NODE.into_iter().filter(move |key| !known().any(|of| of == key));
         let hides =
-            self.accelerators != Accelerators::Told && !told().any(|key| resources::is_accelerator(key));
+            self.accelerators != Accelerators::Told && !known().any(|key| resources::is_accelerator(key));
         missing.map(Untold::Resource).chain(hides.then_some(Untold::Accelerators))
     }
 
@@ -310,7 +310,7 @@ fn of_pool(learnt: &[Shape], node_pool: &str, catalogue: Option<&Catalogue>) -> 
 }
 
 /// What is stated, corrected by what Nodes have shown to be less, and what is learnt of other types.
-fn told(stated: &[parameters::Shape], learnt: Vec<Shape>) -> Vec<Shape> {
+fn with_stated(stated: &[parameters::Shape], learnt: Vec<Shape>) -> Vec<Shape> {
     let stated = stated.iter().map(|shape| Shape {
         instance_type: shape.instance_type.clone(),
         allocatable: shape.allocatable.clone(),
@@ -350,7 +350,7 @@ pub fn known(from: Sources<'_>, requirements: &Requirements, node_pool: &str) ->
     let catalogue = catalogue::of(from.group);
     let matching = catalogue.map(|c| c.matching(requirements)).unwrap_or_default();
     let matches: BTreeSet<&str> = matching.iter().map(|t| t.shape.instance_type.as_str()).collect();
-    let mut all = told(from.stated, of_pool(from.learnt, node_pool, catalogue));
+    let mut all = with_stated(from.stated, of_pool(from.learnt, node_pool, catalogue));
     let listed = requirements.get(names::INSTANCE_TYPE).and_then(|v| v.listed());
     let is_in_catalogue = |name: &str| catalogue.is_some_and(|c| c.get(name).is_some());
     for name in listed.into_iter().flatten().filter(|name| !is_in_catalogue(name)) {

@@ -23,7 +23,7 @@ pub(super) const CAPACITY_TYPES: [&str; 3] = ["on-demand", "reserved", "spot"];
 pub type Finding = (Path, String);
 
 /// Findings in one line.
-pub fn told(found: &[Finding]) -> String {
+pub fn in_words(found: &[Finding]) -> String {
     let told: Vec<String> = found.iter().map(|(path, message)| format!("{path}: {message}")).collect();
     told.join("; ")
 }

@@ -173,7 +173,7 @@ pub enum FileError {
         cause: std::io::Error,
     },
     /// The file is no valid policy.
-    #[error("the policy file {} cannot be used:\n{}", path.display(), told(path, problems))]
+    #[error("the policy file {} cannot be used:\n{}", path.display(), in_words(path, problems))]
     Invalid {
         /// The file.
         path: PathBuf,
@@ -183,7 +183,7 @@ pub enum FileError {
 }
 
 /// One line per problem, as editors and terminals turn into links.
-fn told(path: &Path, problems: &[Problem]) -> String {
+fn in_words(path: &Path, problems: &[Problem]) -> String {
     let lines: Vec<String> = problems.iter().map(|p| format!("{}:{p}", path.display())).collect();
     lines.join("\n")
 }
@@ -245,7 +245,8 @@ mod tests {
     }
 
     fn parse(body: &str) -> PolicyFile {
-        PolicyFile::parse(&format!("{HEAD}{body}")).unwrap_or_else(|p| panic!("{}", told(Path::new(""), &p)))
+        PolicyFile::parse(&format!("{HEAD}{body}"))
+            .unwrap_or_else(|p| panic!("{}", in_words(Path::new(""), &p)))
     }
 
     #[test]

@@ -83,7 +83,7 @@ fn never_open(at: &Path, all: &[CapacityReservation]) -> Option<Finding> {
 mod tests {
     use super::*;
 
-    fn told(tier: &str) -> Vec<String> {
+    fn in_words(tier: &str) -> Vec<String> {
         let tier: Tier = serde_yaml::from_str(tier).unwrap();
         faults(&tier).into_iter().map(|(path, message)| format!("{path}: {message}")).collect()
     }
@@ -113,10 +113,10 @@ mod tests {
             ),
             ("{id: cr-1, nodes: 1, zone: b}", "reservations[0].zone: b is none of the tier's zones, a"),
         ] {
-            assert_eq!(told(&format!("{{name: t, zones: [a], reservations: [{tier}]}}")), [expected]);
+            assert_eq!(in_words(&format!("{{name: t, zones: [a], reservations: [{tier}]}}")), [expected]);
         }
         let open = "{name: t, reservations: [{id: cr-1, nodes: 1, closes: 2026-12-02T08:00:00+01:00}, {id: cr-2, nodes: 2}]}";
-        assert_eq!(told(open), [""; 0]);
+        assert_eq!(in_words(open), [""; 0]);
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
         };
         let expected = "requirements: asks for karpenter.sh/capacity-type [spot], and reservations give nodes of capacity type \
                         reserved alone; take one of both out";
-        assert_eq!(told(&tier("spot")), [expected]);
-        assert_eq!(told(&tier("reserved")), [""; 0]);
+        assert_eq!(in_words(&tier("spot")), [expected]);
+        assert_eq!(in_words(&tier("reserved")), [""; 0]);
     }
 }

@@ -1,7 +1,7 @@
 //! What only the merged policy of a check, as it is in force, shows: values of different layers that do
 //! not go together.
 
-use super::check::{Finding, told};
+use super::check::{Finding, in_words};
 use super::tree::Path;
 use super::{Pace, Policy};
 use crate::api::duration::Span;
@@ -14,7 +14,7 @@ pub const LEAST_WAIT: Span = Span::seconds(1);
 /// Refuses a policy that can bring no gang its nodes, with all that is wrong in one line.
 pub fn usable(policy: &Policy) -> Result<(), String> {
     let found = faults(policy);
-    if found.is_empty() { Ok(()) } else { Err(told(&found)) }
+    if found.is_empty() { Ok(()) } else { Err(in_words(&found)) }
 }
 
 /// What is wrong with a policy as a whole, by path from its spec.

@@ -24,7 +24,7 @@ impl fmt::Display for Unpriced {
 }
 
 /// What no price is known for, in words, and what several things of it have in common.
-pub fn told(missing: &BTreeSet<Unpriced>) -> (String, Vec<String>) {
+pub fn in_words(missing: &BTreeSet<Unpriced>) -> (String, Vec<String>) {
     let (mut names, mut kinds, mut regions) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
     for one in missing {
         let Unpriced::Type(name, kind, region) = one else { continue };

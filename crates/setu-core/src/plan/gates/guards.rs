@@ -11,7 +11,7 @@ pub struct Traffic {
     /// Claims that exist or are about to, and whose nodes are not ready.
     pub in_flight: u32,
     /// When that is worth another look.
-    pub look_again: Option<Timestamp>,
+    pub recheck_at: Option<Timestamp>,
     /// Claims created within a minute.
     pub last_minute: Created,
     /// Nodes held for other gangs of the same LocalQueue, or about to be, and those kept for it; empty
@@ -56,7 +56,7 @@ pub fn ask(cluster: &Cluster<'_>, plan: &Plan) -> Vec<Report> {
             traffic.in_flight,
             guards.claims_in_flight(),
             "on their way",
-            traffic.look_again,
+            traffic.recheck_at,
         ),
         guard(
             "createsPerMinute",
@@ -101,7 +101,7 @@ mod tests {
         let held = |nodes| vec![Held { nodes, resources: ResourceList::new(), claim: Arc::clone(&template) }];
         let full = |claims| Traffic {
             in_flight: claims,
-            look_again: later,
+            recheck_at: later,
             last_minute: created(claims),
             queue: held(claims),
             queue_last_hour: created(claims),

@@ -58,7 +58,7 @@ struct Asked<'a> {
     queue: &'a str,
     others: Vec<Held>,
     own: Vec<Held>,
-    look_again: Option<Timestamp>,
+    recheck_at: Option<Timestamp>,
 }
 
 /// One report for each bound that is stated.
@@ -79,7 +79,7 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
         queue: &request.workload.spec.queue_name,
         others: traffic.queue.iter().filter(|held| !taken_over(held)).map(with_most).collect(),
         own: Held::of_plan(plan),
-        look_again: traffic.look_again,
+        recheck_at: traffic.recheck_at,
     };
     let nodes = bounds.nodes.map(|most| asked.nodes(most));
     let creates =
@@ -149,7 +149,7 @@ impl Asked<'_> {
         let used = self.others.iter().map(|held| held.nodes).fold(0, u32::saturating_add);
         let what = format!("NodeClaims held for LocalQueue {}", self.queue);
         let own = self.own.iter().map(|held| held.nodes).fold(0, u32::saturating_add);
-        counted("nodes", what, [used, own, most], self.look_again)
+        counted("nodes", what, [used, own, most], self.recheck_at)
     }
 
     fn creates(&self, created: Created, own: u32, most: u32) -> Report {
@@ -181,7 +181,7 @@ impl Asked<'_> {
             refusal: ObstacleReason::BudgetExceeded,
         };
         let fits_alone = resources::first_short(&own, most).is_none();
-        bound.report(short.is_none(), fits_alone, self.look_again)
+        bound.report(short.is_none(), fits_alone, self.recheck_at)
     }
 
     fn money(&self, prices: Prices<'_>, most: Price) -> Report {
@@ -202,7 +202,7 @@ impl Asked<'_> {
                     self.queue,
                     cost.remedy()
                 );
-                let report = Report::of(Gate::Guards, "").until(self.look_again);
+                let report = Report::of(Gate::Guards, "").until(self.recheck_at);
                 return report.because(reason).answer(answer, message);
             }
         }
@@ -215,7 +215,7 @@ impl Asked<'_> {
             refusal: ObstacleReason::BudgetExceeded,
         };
         let both = used.at_most.micros.saturating_add(own.at_most.micros);
-        bound.report(both <= most.micros, own.at_most <= most, self.look_again).by_prices_of(&own)
+        bound.report(both <= most.micros, own.at_most <= most, self.recheck_at).by_prices_of(&own)
     }
 }
 
@@ -255,7 +255,7 @@ mod tests {
 
     fn outcome(world: &World, bounds: &QueueGuards, queue: Vec<Held>) -> Outcome {
         let guards = Guards { per_local_queue: bounds.clone(), ..Guards::default() };
-        let traffic = Traffic { queue, look_again: Some(Timestamp::UNIX_EPOCH), ..Traffic::default() };
+        let traffic = Traffic { queue, recheck_at: Some(Timestamp::UNIX_EPOCH), ..Traffic::default() };
         let cluster = Cluster { guards: Some(&guards), traffic: Some(&traffic), ..world.cluster() };
         plan(&cluster, &world.request())
     }

@@ -72,7 +72,7 @@ mod tests {
     }
 
     /// What the gate answers about the NodePool, if it says anything.
-    fn told(world: &World) -> Option<(Answer, String)> {
+    fn in_words(world: &World) -> Option<(Answer, String)> {
         let ways = survey(&world.cluster(), &world.request()).unwrap();
         let report = ways[0].reports.iter().find(|r| r.gate == Gate::Readiness);
         report.map(|r| (r.answer, r.message.clone()))
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn a_node_pool_that_is_ready_is_told_with_its_node_class_of_whatever_group_and_kind() {
         let expected = "NodePool gpu and its ExampleNodeClass.karpenter.example.com gpu are ready";
-        assert_eq!(told(&world(&[("Ready", "True")])), Some((Answer::Allow, expected.to_owned())));
+        assert_eq!(in_words(&world(&[("Ready", "True")])), Some((Answer::Allow, expected.to_owned())));
     }
 
     #[test]
@@ -92,10 +92,10 @@ mod tests {
             [(parameters::Gate::Enforce, Answer::Wait), (parameters::Gate::Warn, Answer::Warn)]
         {
             world.policy.node_class_gate = gate;
-            assert_eq!(told(&world), Some((answer, expected.to_owned())));
+            assert_eq!(in_words(&world), Some((answer, expected.to_owned())));
         }
         world.policy.node_class_gate = parameters::Gate::Off;
-        assert_eq!(told(&world), None);
+        assert_eq!(in_words(&world), None);
     }
 
     #[test]

@@ -412,14 +412,14 @@ mod tests {
     fn both_reports_are_told_of_a_tier_with_reservations_and_none_of_another() {
         let world = world(2, &json!([{"id": "cr-1", "nodes": 2}]));
         let ways = survey(&world.cluster(), &world.request()).unwrap();
-        let told = |way: usize| -> Vec<&str> {
+        let in_words = |way: usize| -> Vec<&str> {
             let reports = ways[way].reports.iter().filter(|r| r.gate == Gate::Reservations);
             reports.map(|r| r.message.as_str()).collect()
         };
         assert_eq!(
-            told(0),
+            in_words(0),
             ["reservation cr-1 is open for good", "reservation cr-1 has room for 2 of 2 nodes"]
         );
-        assert!(told(1).is_empty());
+        assert!(in_words(1).is_empty());
     }
 }

@@ -313,22 +313,22 @@ mod tests {
             let template = json!({"spec": {"requirements": is, "nodeClassRef": class}});
             world(pods, limits, vec![pool("gpu", &json!({"spec": {"template": template}}))])
         };
-        let told = |world: &World| {
+        let notes = |world: &World| {
             let plan = world.provisioned();
             plan.notes.iter().filter(|note| note.contains("with several GPUs each")).count()
         };
         let google = "karpenter.k8s.gcp";
         let mut shared = on(google, 12, &["a3-highgpu-8g"], &gpu());
         let plan = shared.provisioned();
-        assert_eq!((plan.slots.len(), told(&shared)), (12, 0), "each node is asked for with one");
+        assert_eq!((plan.slots.len(), notes(&shared)), (12, 0), "each node is asked for with one");
         let why = "each pod gets a node of its own: Karpenter's provider for Google Cloud counts one GPU for each machine";
         assert!(plan.notes.iter().any(|note| note == why), "{:?}", plan.notes);
         let without = on(google, 12, &["n2-standard-64"], &json!({"cpu": "4"})).provisioned();
         assert_eq!(without.slots.len(), 1, "{:?}", without.notes);
         shared.policy.packing = PackingMode::Fill;
-        assert_eq!((shared.provisioned().slots.len(), told(&shared)), (2, 1));
-        assert_eq!(told(&on(google, 1, &["a3-highgpu-8g"], &json!({"nvidia.com/gpu": "8"}))), 1);
-        assert_eq!(told(&on("karpenter.k8s.aws", 12, &["p5.48xlarge"], &gpu())), 0);
+        assert_eq!((shared.provisioned().slots.len(), notes(&shared)), (2, 1));
+        assert_eq!(notes(&on(google, 1, &["a3-highgpu-8g"], &json!({"nvidia.com/gpu": "8"}))), 1);
+        assert_eq!(notes(&on("karpenter.k8s.aws", 12, &["p5.48xlarge"], &gpu())), 0);
     }
 
     #[test]

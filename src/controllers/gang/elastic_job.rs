@@ -2,7 +2,7 @@
 
 use crate::api::Workload;
 use crate::controllers::Context;
-use crate::controllers::glance::Phase;
+use crate::controllers::summary::Phase;
 use crate::plan::demand::pods_of;
 use std::sync::Arc;
 

@@ -6,7 +6,7 @@
 //! whatever is left, because the nodes are swept without it.
 
 use super::context::Context;
-use super::gang::Looked;
+use super::gang::Reconciled;
 use super::others::Others;
 use crate::api::Workload;
 use crate::effects::handover::{Annotations, hold_workload, release_workload};
@@ -41,7 +41,7 @@ pub async fn let_go_late(context: &Context, workload: &Workload) -> Result<bool,
 pub async fn let_go(
     context: &Context,
     workload: &Workload,
-    looks: &[Looked],
+    looks: &[Reconciled],
     others: Others,
 ) -> Result<Option<Timestamp>, Error> {
     if !is_held(workload) {

@@ -5,7 +5,7 @@
 
 use super::Gang;
 use crate::api::Workload;
-use crate::controllers::seen::Unanswered;
+use crate::controllers::registry::Unanswered;
 use crate::effects::events::Moment;
 use crate::gang::trace::{Claims, spans};
 use crate::gang::{StateName, message, notice};
@@ -29,13 +29,13 @@ impl Gang<'_> {
             claims: self.claims.clone(),
             plan: self.plan.clone(),
         };
-        self.context.of_gangs.seen.keep(&self.id, write, || self.is_there(workload));
+        self.context.of_gangs.registry.keep(&self.id, write, || self.is_there(workload));
     }
 
     /// Tells what an earlier look, or another replica, left untold. Returns the state before that.
     pub(super) fn catch_up(&mut self, workload: &Workload) -> StateName {
         let state = self.journal.state.name();
-        let seen = &self.context.of_gangs.seen;
+        let seen = &self.context.of_gangs.registry;
         let Some(write) = seen.turned_out(&self.id, self.stored.as_deref(), self.journal.seq) else {
             if !self.fresh && !seen.knows(&self.id) {
                 self.trace_again(workload);
@@ -79,7 +79,7 @@ impl Gang<'_> {
     fn publish_again(&self, workload: &Workload) {
         let recent = self.untold_since();
         let Some(step) = self.journal.history.last().filter(|step| step.at >= recent) else { return };
-        let sentence = message::explain(&self.journal, &self.facts(&self.glance(workload)));
+        let sentence = message::explain(&self.journal, &self.snapshot(&self.parts(workload)));
         let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: step.at };
         for notice in notice::of_step(&self.journal, &sentence, &self.cost(), &self.accepted.passed_over) {
             self.context.events.publish(workload, moment, &notice);

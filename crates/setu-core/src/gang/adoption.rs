@@ -3,36 +3,38 @@
 //! Called by `observe`. Rule: a tenant can erase or write a journal, and no claim.
 
 use super::event::{Event, Standing};
-use super::facts::Facts;
 use super::journal::{Journal, SLOTS_LIMIT};
 use super::losses::live;
 use super::observe::needs_nothing;
 use super::reservation::{Ending, Reservation};
+use super::snapshot::Snapshot;
 use super::state::State;
 use crate::api::workload::Verdict;
 use crate::planted::planted;
 
 /// What a gang without a journal may really be.
-pub(super) fn first_sight(facts: &Facts<'_>) -> Option<Event> {
-    let Reservation::Held { standing, .. } = facts.reservation else {
+pub(super) fn first_reconcile(snapshot: &Snapshot<'_>) -> Option<Event> {
+    let Reservation::Held { standing, .. } = snapshot.reservation else {
         return None;
     };
     match standing {
-        _ if !planted!(AttemptFromJournalOnly) && latest_attempt(facts).is_some() => found(facts, *standing),
+        _ if !planted!(AttemptFromJournalOnly) && latest_attempt(snapshot).is_some() => {
+            found(snapshot, *standing)
+        }
         Standing::Admitted | Standing::Running | Standing::AdmittedPods => Some(Event::AlreadyRunning),
         Standing::Reserved => None,
     }
 }
 
 /// The latest attempt of which claims exist.
-fn latest_attempt(facts: &Facts<'_>) -> Option<u32> {
-    facts.claims.iter().filter(|c| !c.deleting).map(|c| c.attempt).max()
+fn latest_attempt(snapshot: &Snapshot<'_>) -> Option<u32> {
+    snapshot.claims.iter().filter(|c| !c.deleting).map(|c| c.attempt).max()
 }
 
 /// The attempt that the claims tell of.
-fn found(facts: &Facts<'_>, standing: Standing) -> Option<Event> {
-    let attempt = latest_attempt(facts)?;
-    let own = || facts.claims.iter().filter(|c| c.attempt == attempt && c.slot < SLOTS_LIMIT);
+fn found(snapshot: &Snapshot<'_>, standing: Standing) -> Option<Event> {
+    let attempt = latest_attempt(snapshot)?;
+    let own = || snapshot.claims.iter().filter(|c| c.attempt == attempt && c.slot < SLOTS_LIMIT);
     Some(Event::Found {
         attempt,
         generation: own().map(|c| c.generation).max().unwrap_or_default(),
@@ -45,11 +47,13 @@ fn found(facts: &Facts<'_>, standing: Standing) -> Option<Event> {
 /// What the claims of an admitted gang say against its journal, which a tenant can write: no journal of
 /// ours knows fewer slots than there are claims of its attempt, or is without any claim while a later
 /// attempt has some. The gang's pods run on them, so they are believed.
-pub(super) fn belied(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
+pub(super) fn belied(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Event> {
     // A gang that needs no node, or was not started on a Ready of ours, runs elsewhere: a claim that came
     // late is a stray. Once our check is taken off, neither is known any more.
-    let standing = match facts.reservation {
-        Reservation::Held { standing, .. } if facts.told == Verdict::Ready && !needs_nothing(facts) => {
+    let standing = match snapshot.reservation {
+        Reservation::Held { standing, .. }
+            if snapshot.reported == Verdict::Ready && !needs_nothing(snapshot) =>
+        {
             *standing
         }
         Reservation::Leaving(Ending::CheckRemoved) => Standing::Admitted,
@@ -59,9 +63,9 @@ pub(super) fn belied(journal: &Journal, facts: &Facts<'_>) -> Option<Event> {
     if journal.state != State::Approved || !runs {
         return None;
     }
-    let event = found(facts, standing)?;
+    let event = found(snapshot, standing)?;
     let Event::Found { attempt, slots, .. } = event else { return None };
-    let of_another = attempt > journal.memory.attempt && live(journal, facts).next().is_none();
+    let of_another = attempt > journal.memory.attempt && live(journal, snapshot).next().is_none();
     let of_more = attempt == journal.memory.attempt && slots > journal.memory.slots;
     (of_another || of_more).then_some(event)
 }

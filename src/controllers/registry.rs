@@ -24,8 +24,8 @@ const UNANSWERED_KEPT: usize = 4;
 
 /// Gangs by their ids.
 #[derive(Debug, Default)]
-pub struct Seen {
-    gangs: Mutex<BTreeMap<String, Glimpse>>,
+pub struct GangRegistry {
+    gangs: Mutex<BTreeMap<String, GangEntry>>,
     unanswered: Mutex<BTreeMap<String, Vec<Unanswered>>>,
     orphaned: Mutex<BTreeMap<String, Orphaned>>,
 }
@@ -44,7 +44,7 @@ struct Orphaned {
 
 /// Where a gang is, as committed.
 #[derive(Debug)]
-pub struct Glimpse {
+pub struct GangEntry {
     object: ObjectRef<Workload>,
     journal: Journal,
     subject: Subject,
@@ -54,7 +54,7 @@ pub struct Glimpse {
     lasts: bool,
 }
 
-impl Glimpse {
+impl GangEntry {
     /// Where a gang is. `lasts` says that it waits for what may take as long as it takes.
     pub fn new(workload: &Workload, journal: &Journal, subject: Subject, lasts: bool) -> Self {
         let object = ObjectRef::from_obj(workload);
@@ -79,8 +79,8 @@ pub struct Unanswered {
     pub plan: Option<Outcome>,
 }
 
-impl Seen {
-    fn gangs(&self) -> MutexGuard<'_, BTreeMap<String, Glimpse>> {
+impl GangRegistry {
+    fn gangs(&self) -> MutexGuard<'_, BTreeMap<String, GangEntry>> {
         lock(&self.gangs)
     }
 
@@ -94,14 +94,14 @@ impl Seen {
 
     /// Notes where a gang is, if its Workload `is_there`; returns whether it is. That is asked under the lock, since
     /// whoever sees a Workload go forgets its gangs only once, and may do so at any moment of a look.
-    pub fn note(&self, glimpse: Glimpse, is_there: impl FnOnce() -> bool) -> bool {
+    pub fn note(&self, entry: GangEntry, is_there: impl FnOnce() -> bool) -> bool {
         let mut gangs = self.gangs();
         if !is_there() {
             return false;
         }
-        let gang = glimpse.subject.gang.clone();
+        let gang = entry.subject.gang.clone();
         let told = gangs.remove(&gang).map(|before| before.told).unwrap_or_default();
-        gangs.insert(gang, Glimpse { told, ..glimpse });
+        gangs.insert(gang, GangEntry { told, ..entry });
         true
     }
 
@@ -140,10 +140,10 @@ impl Seen {
     /// Notes what the owner of a gang is told of its waiting; returns whether that is new.
     pub fn tells(&self, gang: &str, seq: u64, topic: &str) -> bool {
         let mut gangs = self.gangs();
-        let Some(glimpse) = gangs.get_mut(gang) else { return false };
+        let Some(entry) = gangs.get_mut(gang) else { return false };
         let told = (seq, topic.to_owned());
-        let new = glimpse.told != told;
-        glimpse.told = told;
+        let new = entry.told != told;
+        entry.told = told;
         new
     }
 
@@ -151,7 +151,7 @@ impl Seen {
     /// NodeClaims `claims` were measured, too; of one that `ran` it did not.
     pub fn forget(&self, gang: &str, ran: bool, claims: BTreeSet<String>) -> Option<(Journal, Subject)> {
         self.unanswered().remove(gang);
-        let Glimpse { journal, subject, object, .. } = self.gangs().remove(gang)?;
+        let GangEntry { journal, subject, object, .. } = self.gangs().remove(gang)?;
         let attempt = journal.memory.attempt;
         let unused = match journal.state.name() {
             StateName::Provisioning | StateName::WaitingReady => Some(Reason::Ended(Ending::Deleted)),
@@ -177,7 +177,7 @@ impl Seen {
     /// Forgets a gang for which this replica does not act any more, and says where it was.
     pub fn forget_term(&self, gang: &str) -> Option<(Journal, Subject)> {
         self.unanswered().remove(gang);
-        let Glimpse { journal, subject, .. } = self.gangs().remove(gang)?;
+        let GangEntry { journal, subject, .. } = self.gangs().remove(gang)?;
         Some((journal, subject))
     }
 
@@ -196,8 +196,8 @@ impl Seen {
     /// Why the attempt that a claim was made for was taken back before a pod could run.
     pub fn taken_back(&self, claim: &NodeClaim) -> Option<Reason> {
         let (gang, attempt) = (gang_of(claim), claim.label(names::ATTEMPT).parse().ok()?);
-        if let Some(glimpse) = self.gangs().get(&gang) {
-            return glimpse.journal.taken_back(attempt);
+        if let Some(entry) = self.gangs().get(&gang) {
+            return entry.journal.taken_back(attempt);
         }
         self.orphaned()
             .get(&gang)
@@ -207,19 +207,19 @@ impl Seen {
 
     /// State and Workload of every gang.
     pub fn standings(&self) -> BTreeMap<String, (StateName, ObjectRef<Workload>)> {
-        let standing = |glimpse: &Glimpse| (glimpse.journal.state.name(), glimpse.object.clone());
-        self.gangs().iter().map(|(gang, glimpse)| (gang.clone(), standing(glimpse))).collect()
+        let standing = |entry: &GangEntry| (entry.journal.state.name(), entry.object.clone());
+        self.gangs().iter().map(|(gang, entry)| (gang.clone(), standing(entry))).collect()
     }
 
     /// How many gangs are in each state, and how long the oldest of them has been there that should not be there
     /// for long.
     pub fn by_state(&self, now: Timestamp) -> BTreeMap<StateName, (usize, Duration)> {
         let mut all: BTreeMap<StateName, (usize, Duration)> = BTreeMap::new();
-        for glimpse in self.gangs().values() {
-            let (count, oldest) = all.entry(glimpse.journal.state.name()).or_default();
+        for entry in self.gangs().values() {
+            let (count, oldest) = all.entry(entry.journal.state.name()).or_default();
             *count += 1;
-            let age = now.duration_since(glimpse.journal.entered_at);
-            if !glimpse.lasts {
+            let age = now.duration_since(entry.journal.entered_at);
+            if !entry.lasts {
                 *oldest = Duration::try_from(age).unwrap_or_default().max(*oldest);
             }
         }

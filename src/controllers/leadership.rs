@@ -3,7 +3,7 @@
 //! Rule: what was remembered of a shard's gangs ends with the term in which it was learnt.
 
 use super::context::Context;
-use super::glance::WorkloadGlance;
+use super::summary::WorkloadSummary;
 use crate::api::Workload;
 use crate::cluster::fence::fenced;
 use crate::cluster::lease::{Leadership, Shards, shard_of};
@@ -45,7 +45,7 @@ impl Context {
         }
         self.wait_for_begun(is_in);
         // First those that wait to be admitted: there may be thousands that run or are done.
-        let waits = |w: &WorkloadGlance| !w.is_admitted && !w.is_finished;
+        let waits = |w: &WorkloadSummary| !w.is_admitted && !w.is_finished;
         for first in [true, false] {
             for workload in self.stores.workloads.those(|w| is_in(&w.uid) && waits(w) == first) {
                 self.wake_workload(workload);

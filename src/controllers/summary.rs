@@ -13,7 +13,7 @@ use kube::runtime::reflector::ObjectRef;
 
 /// What queues, gauges and the sweep want to know of a Workload.
 #[derive(Debug)]
-pub struct WorkloadGlance {
+pub struct WorkloadSummary {
     /// Its UID.
     pub uid: String,
     /// `namespace/name` of its LocalQueue.
@@ -30,7 +30,7 @@ pub struct WorkloadGlance {
     pub holds: Option<(Box<str>, u32)>,
 }
 
-impl WorkloadGlance {
+impl WorkloadSummary {
     /// What a Workload shows.
     pub fn of(workload: &Workload) -> Self {
         let uid = workload.metadata.uid.clone().unwrap_or_default();
@@ -59,7 +59,7 @@ impl WorkloadGlance {
 
 /// What guards, gauges and the sweep want to know of a NodeClaim.
 #[derive(Debug)]
-pub struct ClaimGlance {
+pub struct ClaimSummary {
     /// Its UID.
     pub uid: String,
     /// Id of its gang.
@@ -107,7 +107,7 @@ pub enum Phase {
     Deleting,
 }
 
-impl ClaimGlance {
+impl ClaimSummary {
     /// What a claim shows.
     pub fn of(claim: &NodeClaim) -> Self {
         Self {

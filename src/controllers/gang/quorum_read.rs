@@ -8,7 +8,7 @@ use crate::controllers::plans;
 use crate::effects::{claims, pods};
 use crate::error::Error;
 use crate::gang::open::is_possible;
-use crate::gang::{ClaimView, Sight, State, strangers};
+use crate::gang::{ClaimView, Freshness, State, strangers};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -21,7 +21,7 @@ const SEARCH_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 const BY_NAME: usize = 16;
 
 impl Gang<'_> {
-    pub(super) async fn look_again(&mut self, workload: &Workload) -> Result<(), Error> {
+    pub(super) async fn read_quorum(&mut self, workload: &Workload) -> Result<(), Error> {
         // Mostly the caches know the nodes by now, so that their pods can be asked for at the same time.
         let known = self.nodes_to_search(workload);
         let (read, found) = tokio::join!(self.read(), pods::on_nodes(self.client, known.clone()));
@@ -31,7 +31,7 @@ impl Gang<'_> {
         self.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();
         self.overlook_taints(workload);
         self.fetch_grounds(workload).await?;
-        self.sight = Sight::Quorum;
+        self.freshness = Freshness::Quorum;
         if !self.fresh && !is_possible(&self.journal, workload, &self.claims) {
             // The cache had not shown the claims that speak against it.
             self.rebuild_journal(workload);

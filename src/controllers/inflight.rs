@@ -1,8 +1,8 @@
 //! What is going on besides one gang, as the guards of the whole controller and of its LocalQueue count it.
 
 use super::context::Context;
-use super::glance::{ClaimGlance, Phase};
 use super::ledger::LedgerPages;
+use super::summary::{ClaimSummary, Phase};
 use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::gang_of;
 use crate::names;
@@ -13,7 +13,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
 
 /// How soon a gang that waits for claims to become ready looks again.
-const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(5);
+const RECHECK_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
 /// What the guards are compared with when this gang is planned.
 pub fn of(
@@ -29,13 +29,13 @@ pub fn of(
     let by_queue = counts_by_queue(context);
     let mut traffic = Traffic {
         in_flight: entered(None).map(|held| held.nodes).fold(0, u32::saturating_add),
-        look_again: now.checked_add(LOOK_AGAIN).ok(),
+        recheck_at: now.checked_add(RECHECK_AFTER).ok(),
         last_minute: pages.created(None, minute, now),
         queue: if by_queue { entered(Some(&queue)).cloned().collect() } else { Vec::new() },
         queue_last_hour: pages.created(Some(&queue), hour, now),
     };
-    for claim in context.stores.claims.glimpses() {
-        // Looked up only where it counts: there may be thousands of claims.
+    for claim in context.stores.claims.entries() {
+        // Reconciled up only where it counts: there may be thousands of claims.
         let same_queue = by_queue && queue_of(context, &claim).is_some_and(|of| of == queue);
         if claim.gang != gang && claim.phase != Phase::Deleting && !pages.is_entered(&claim.gang) {
             traffic.in_flight += u32::from(!claim.is_initialized);
@@ -62,17 +62,17 @@ pub fn counts_by_queue(context: &Context) -> bool {
 }
 
 /// `namespace/name` of the LocalQueue that a claim is held for, where its Workload is still known.
-fn queue_of(context: &Context, claim: &ClaimGlance) -> Option<String> {
+fn queue_of(context: &Context, claim: &ClaimSummary) -> Option<String> {
     if !claim.kept_for.is_empty() {
         return Some(claim.kept_for.clone());
     }
-    Some(context.stores.workloads.glimpse(claim.workload.as_ref()?)?.local_queue.clone())
+    Some(context.stores.workloads.entry(claim.workload.as_ref()?)?.local_queue.clone())
 }
 
 impl Context {
     /// Wakes the gangs that wait for what this claim brings or gives back: a node that is ready, or not held any more.
     pub(super) fn wake_waiters_of(&self, claim: &NodeClaim) {
-        let left = self.stores.claims.glimpse(&ObjectRef::from_obj(claim)).is_none();
+        let left = self.stores.claims.entry(&ObjectRef::from_obj(claim)).is_none();
         let gone = left || claim.metadata.deletion_timestamp.is_some();
         // What was never ready says nothing of what can be had, and what was handed back runs on.
         if left && claim.metadata.deletion_timestamp.is_some() && claim.is("Initialized") {
@@ -96,9 +96,9 @@ impl Context {
         if !counts_by_queue(self) || !gone {
             return;
         }
-        let queue = queue_of(self, &ClaimGlance::of(claim));
+        let queue = queue_of(self, &ClaimSummary::of(claim));
         self.next_turn_of(|object| {
-            let waits = self.stores.workloads.glimpse(object).map(|known| known.local_queue.clone());
+            let waits = self.stores.workloads.entry(object).map(|known| known.local_queue.clone());
             // Of a Workload that is gone, nobody can say any more which LocalQueue it was in.
             queue.is_none() || waits == queue
         });

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Gangs that wait for nodes, by their ids.
 #[derive(Debug, Default)]
-pub struct GivenBack(BTreeMap<String, Waiting>);
+pub struct CapacityReturns(BTreeMap<String, Waiting>);
 
 #[derive(Debug)]
 struct Waiting {
@@ -24,7 +24,7 @@ struct Waiting {
     missing: u32,
 }
 
-impl GivenBack {
+impl CapacityReturns {
     /// Has a gang wait until as many nodes of the same NodePools were given back as were reserved for it. One that waits
     /// already begins anew.
     pub fn wait(&mut self, gang: &str, workload: &Workload, reserved: &[Reservation]) {
@@ -94,13 +94,13 @@ mod tests {
     }
 
     /// Names of the Workloads whose wait ends as these nodes are given back, one after the other.
-    fn served(given_back: &mut GivenBack, nodes: &[(&str, &str)]) -> Vec<Option<String>> {
+    fn served(given_back: &mut CapacityReturns, nodes: &[(&str, &str)]) -> Vec<Option<String>> {
         nodes.iter().map(|(pool, from)| given_back.take(pool, from).map(|w| w.name)).collect()
     }
 
     #[test]
     fn whoever_holds_quota_for_longest_is_served_first_and_then_the_next() {
-        let mut given_back = GivenBack::default();
+        let mut given_back = CapacityReturns::default();
         given_back.wait("late", &workload("late", "2026-01-01T00:00:09Z"), &[nodes("gpu", 1)]);
         given_back.wait(
             "early",
@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_gangs_own_nodes_are_not_what_it_waits_for_and_a_next_shortage_counts_anew() {
-        let mut given_back = GivenBack::default();
+        let mut given_back = CapacityReturns::default();
         let mine = workload("mine", "2026-01-01T00:00:00Z");
         given_back.wait("mine", &mine, &[nodes("gpu", 2)]);
         assert_eq!(served(&mut given_back, &[("gpu", "mine"), ("gpu", "x")]), [None, None]);

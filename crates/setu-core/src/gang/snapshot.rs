@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 /// Everything a gang's next step may depend on, taken at one instant.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct Snapshot<'a> {
     /// The instant.
     pub now: Timestamp,
     /// Whether the Workload carried no journal of this gang.
@@ -21,7 +21,7 @@ pub struct Facts<'a> {
     /// Kueue's reservation.
     pub reservation: &'a Reservation,
     /// What Kueue was told last.
-    pub told: Verdict,
+    pub reported: Verdict,
     /// The plan, where the state needs one.
     pub plan: Option<&'a Outcome>,
     /// Every NodeClaim that carries the gang's label.
@@ -30,7 +30,7 @@ pub struct Facts<'a> {
     /// known to have had one is not among them.
     pub losses: &'a BTreeMap<u32, Loss>,
     /// How the claims were read.
-    pub sight: Sight,
+    pub freshness: Freshness,
     /// Whether others have given back as many nodes as the gang has since it ran short of them, as far as is known.
     pub capacity_back: bool,
     /// The refusal that stands, as nothing has changed since.
@@ -65,7 +65,7 @@ pub struct Outlook<'a> {
 
 /// How a list was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sight {
+pub enum Freshness {
     /// From a watch cache, which may lag.
     Cached,
     /// From the API server, current.

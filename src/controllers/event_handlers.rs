@@ -1,9 +1,9 @@
 //! What follows when an object was touched: what is noted of it, and who looks at what.
 
 use super::context::Context;
-use super::glance::Phase;
 use super::memory::workload_of;
 use super::queue::Key;
+use super::summary::Phase;
 use crate::api::{Node, NodeClaim, Workload};
 use crate::gang::identity::pin;
 use crate::names;
@@ -14,14 +14,14 @@ use kube::runtime::reflector::ObjectRef;
 impl Context {
     /// A NodeClaim was touched: note it, and look at its Workload and at the claim itself.
     pub fn claim_touched(&self, claim: &NodeClaim) {
-        let known = self.stores.claims.glimpse(&ObjectRef::from_obj(claim));
+        let known = self.stores.claims.entry(&ObjectRef::from_obj(claim));
         if known
             .as_ref()
             .is_some_and(|k| claim.uid().is_some_and(|uid| k.uid == uid) && k.phase != Phase::Deleting)
         {
-            self.necrology.lives(claim, self.now());
+            self.tombstones.lives(claim, self.now());
         } else {
-            self.necrology.saw(claim, self.now());
+            self.tombstones.saw(claim, self.now());
         }
         self.measure(claim);
         if known.is_none() {
@@ -37,7 +37,7 @@ impl Context {
 
     /// A Node was touched: note its shape, or that it is gone, and look at its gang.
     pub fn node_touched(&self, node: &Node) {
-        if self.stores.nodes.glimpse(&ObjectRef::from_obj(node)).is_none() {
+        if self.stores.nodes.entry(&ObjectRef::from_obj(node)).is_none() {
             self.of_gangs.ledger.open().sightings().forget_node(&node.name_any(), self.now());
         } else if let Some(shape) = Shape::of_node(node, self.now()) {
             self.learn(shape);
@@ -58,9 +58,9 @@ impl Context {
     }
 
     /// A Warning event on a NodeClaim was seen.
-    pub fn heard_of_claim(&self, claim: &str, reason: &str, message: &str) {
+    pub fn on_claim_warning(&self, claim: &str, reason: &str, message: &str) {
         self.remember_claim(claim);
-        if let Some(workload) = self.necrology.heard(claim, reason, message) {
+        if let Some(workload) = self.tombstones.on_warning_event(claim, reason, message) {
             self.wake_workload(workload);
         }
     }
@@ -68,7 +68,7 @@ impl Context {
     /// Notes what the store shows of a claim that may soon not be there any more.
     pub(super) fn remember_claim(&self, claim: &str) {
         if let Some(claim) = self.stores.claims.get(&ObjectRef::new(claim)) {
-            self.necrology.saw(&claim, self.now());
+            self.tombstones.saw(&claim, self.now());
         }
     }
 
@@ -80,7 +80,7 @@ impl Context {
         if workload.line() != uid {
             self.wake_claims_of_slices(workload);
         }
-        let gone = self.stores.workloads.glimpse(&object).is_none_or(|current| current.uid != uid);
+        let gone = self.stores.workloads.entry(&object).is_none_or(|current| current.uid != uid);
         if !gone || !self.gates.closed().is_empty() {
             return;
         }
