@@ -46,12 +46,12 @@ pub(super) fn affinity_terms(spec: &PodSpec) -> Result<Vec<Vec<NodeSelectorRequi
         let is_empty = term.match_fields.iter().chain(&term.match_expressions).all(Vec::is_empty);
         !is_empty && fields.all(|field| field.operator == "NotIn")
     };
-    let terms = required.node_selector_terms.iter().filter(may_be_new);
-    let terms: Vec<_> = terms.map(|term| term.match_expressions.clone().unwrap_or_default()).collect();
+    let about_new = required.node_selector_terms.iter().filter(may_be_new);
+    let terms: Vec<_> = about_new.map(|term| term.match_expressions.clone().unwrap_or_default()).collect();
     if terms.is_empty() {
-        let named = required.node_selector_terms.iter().flat_map(|term| term.match_fields.iter().flatten());
+        let fields = required.node_selector_terms.iter().flat_map(|term| term.match_fields.iter().flatten());
         let names: Vec<&str> =
-            named.flat_map(|field| field.values.iter().flatten()).map(String::as_str).collect();
+            fields.flat_map(|field| field.values.iter().flatten()).map(String::as_str).collect();
         return Err(Clash {
             key: NODE_NAME.to_owned(),
             asked: format!("[{}]", names.join(" ")),
