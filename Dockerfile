@@ -42,14 +42,13 @@ RUN mkdir -p src crates/setu-core/src benches/big benches/compare tests/e2e/src 
       tests/e2e/tests/conformance/main.rs tests/model/lib.rs && \
     sed -n '/^\[\[bench\]\]/,/^$/s/^name = "\(.*\)"/benches\/\1.rs/p' Cargo.toml | xargs -r touch && \
     echo 'fn main() {}' > src/main.rs && \
-    cargo auditable build --release --locked --no-default-features --bin setu --target "$(cat /target)" && \
+    cargo auditable build --release --locked --no-default-features -p setu --bin setu --target "$(cat /target)" && \
     rm -r src crates/setu-core/src
 COPY crates crates
 COPY src src
-COPY examples/scenarios examples/scenarios
 # Newer than what the stand-in left behind.
 RUN find crates src -name '*.rs' -exec touch {} + && \
-    cargo auditable build --release --locked --no-default-features --bin setu --target "$(cat /target)" && \
+    cargo auditable build --release --locked --no-default-features -p setu --bin setu --target "$(cat /target)" && \
     ls -l "target/$(cat /target)/release/setu"
 COPY .ci/image .ci/certificates.txt .ci/
 RUN python3 .ci/image --binary "$TARGETARCH=target/$(cat /target)/release/setu" --tree /image

@@ -56,7 +56,7 @@ image *flags:
 # A static binary for any Linux of this architecture; needs musl-gcc (apt install musl-tools)
 static:
     rustup target add "$(uname -m)-unknown-linux-musl"
-    cargo build --release --locked --no-default-features --bin setu --target "$(uname -m)-unknown-linux-musl"
+    cargo build --release --locked --no-default-features -p setu --bin setu --target "$(uname -m)-unknown-linux-musl"
 
 # The image's binary, built with the Dockerfile's flags and looked into; needs clang and cargo-auditable
 static-check:

@@ -26,7 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// The page: markup, style and script in one file.
 const PAGE: &str = include_str!("board.html");
-/// How often news are looked for.
+/// How often the page asks for news.
 const TICK: Duration = Duration::from_millis(250);
 /// Most pages served at the same time; the next one is told to come back later.
 const VIEWERS: usize = 32;

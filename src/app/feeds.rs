@@ -29,14 +29,14 @@ use tokio::sync::watch;
 /// How often all that wait for a plan are woken: what a plan is made from changes with every gang that moves.
 const PACE: Duration = Duration::from_millis(100);
 
-/// What is to be looked at, one after the other.
+/// What is to be reconciled, one after the other.
 type Wakes = BoxStream<'static, Key>;
 
 /// What the loops run on.
 pub struct Feeds {
-    /// Workloads to look at.
+    /// Workloads to reconcile.
     pub workloads: Wakes,
-    /// AdmissionChecks to look at.
+    /// AdmissionChecks to reconcile.
     pub checks: Wakes,
     /// NodeClaims to look at.
     pub claims: Wakes,
@@ -182,7 +182,7 @@ fn spawn<K: Object + Send + Sync + 'static, G: Send + Sync + 'static>(
     });
 }
 
-/// Tells that something has changed that plans are made from: whoever waits for a plan looks again.
+/// Tells that something has changed that plans are made from: every Workload that waits for a plan is reconciled again.
 #[derive(Clone, Default)]
 struct Plans(watch::Sender<()>);
 
@@ -197,7 +197,7 @@ impl Plans {
         move |_, _| plans.may_change()
     }
 
-    /// Tells so of every NodePool but those that were edited and that Karpenter has not looked at: nothing can be planned
+    /// Tells so of every NodePool but those that were edited and that Karpenter has not reconciled: nothing can be planned
     /// from these, and that it has looked is told again.
     fn told_of_pools(&self) -> impl FnMut(&Context, &NodePool) + Send + use<> {
         let plans = self.clone();

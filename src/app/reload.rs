@@ -25,7 +25,7 @@ const SAFETY_NET: Duration = Duration::from_mins(1);
 /// A policy file whose changes are seen.
 pub struct Watched {
     path: PathBuf,
-    /// The text that was last looked at, or why there was none.
+    /// The text that was read last, or why there was none.
     last: Result<String, String>,
     changes: UnboundedReceiver<()>,
     /// Ends the watch when it is dropped.
@@ -58,7 +58,7 @@ impl Watched {
     /// The next file that differs from the last, usable or not.
     pub async fn next(&mut self) -> Result<PolicyFile, FileError> {
         loop {
-            // Either a change, or the time for a look without one.
+            // Either a change, or the time to read it without one.
             let _ = tokio::time::timeout(SAFETY_NET, self.changes.recv()).await;
             while tokio::time::timeout(SETTLE, self.changes.recv()).await.is_ok_and(|c| c.is_some()) {}
             let now = text(&self.path);

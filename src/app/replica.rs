@@ -16,15 +16,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Objects of one kind that are looked at at the same time.
+/// Objects of one kind that are reconciled at the same time.
 const AT_ONCE: Limits = Limits { all: 512, lane: 32, first: 512 };
 const ONE: Limits = Limits { all: 1, lane: 1, first: 0 };
 /// Where the sweep waits for its turn to write.
 const SWEEP: &str = "sweep";
-/// How long the leases wait for looks that are under way when the replica is told to stop: another one is to
+/// How long the leases wait for reconciles that are under way when the replica is told to stop: another one is to
 /// lead within a second.
 const LAST_LOOKS: Duration = Duration::from_millis(400);
-/// When a look that failed is taken again.
+/// When a failed reconcile is repeated.
 const RETRY: Duration = Duration::from_secs(5);
 
 /// A replica whose watches run.
@@ -65,7 +65,7 @@ impl Replica {
 
     /// Runs the loops, which act for the shards that this replica leads, until `stop`. Looks that are under
     /// way are finished. The leases are given up after them, or a moment after `stop` if they take longer: what
-    /// such a look would still write is then refused on its way.
+    /// such a reconcile would still write is then refused on its way.
     pub async fn work(self, stop: &CancellationToken) {
         let Self { context, feeds, idle, .. } = self;
         let loops = async {
@@ -123,7 +123,7 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
         stop,
     );
     let named = queue::work(feeds.parameters, ONE, Key::lane, |key| reconcile_parameters(key, context), stop);
-    // What came of each look is logged where it is taken.
+    // The result of each reconcile is logged where it ends.
     tokio::join!(workloads, checks, claims, named, sweeper.sweep(stop), strays::sweep(context, stop).boxed());
 }
 

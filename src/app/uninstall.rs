@@ -175,7 +175,7 @@ pub async fn stop(client: &Client, namespace: &str, name: &str, limit: Duration)
     }
 }
 
-/// Does what the plan says, waits until the deleted NodeClaims are gone, and looks again until a look finds
+/// Does what the plan says, waits until the deleted NodeClaims are gone, and reads again until it finds
 /// nothing: what the controller had on its way when it ended arrives after the plan was made.
 pub async fn carry_out(
     client: &Client,
@@ -223,7 +223,7 @@ async fn pass(client: &Client, plan: Plan, nodes: Nodes, limit: Duration) -> Res
     }
     for workload in &plan.kept_out {
         match requeued::apply(client, workload, Queueing::Allowed, now).await {
-            // The next look finds it.
+            // The next read finds it.
             Err(Error::Conflict { .. }) => {}
             other => drop(other.map_err(text)?),
         }
@@ -257,7 +257,7 @@ async fn give_back(client: &Client, workload: &Workload, checks: &BTreeSet<Strin
     let entries: Vec<CheckState> =
         workload.checks().iter().filter(|c| checks.contains(&c.name)).map(retry).collect();
     match verdict::apply(client, workload, &entries).await {
-        // Whoever changed it has moved it on; it waits for us no more, or the next look finds it.
+        // Whoever changed it has moved it on; it waits for us no more, or the next read finds it.
         Err(Error::Conflict { .. }) => Ok(()),
         other => other.map(drop),
     }

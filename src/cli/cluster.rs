@@ -226,7 +226,7 @@ impl Cluster {
         list("events", api, &told).await.unwrap_or_default()
     }
 
-    /// A objects of now with nothing in it.
+    /// No objects, as of now.
     pub fn empty(&self) -> ClusterObjects {
         ClusterObjects {
             now: Clock::wall().now(),

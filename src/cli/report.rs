@@ -117,7 +117,7 @@ impl GangReport {
     }
 }
 
-/// Every gang of a objects, by namespace, Workload and check.
+/// Every gang of these objects, by namespace, Workload and check.
 pub fn gangs(objects: &ClusterObjects) -> Vec<GangReport> {
     let mut all: Vec<GangReport> =
         objects.workloads.iter().flat_map(|workload| gangs_of(objects, workload)).collect();

@@ -42,7 +42,7 @@ impl Live {
         }
     }
 
-    /// The next objects: after a change, or after a while.
+    /// The objects again: after a change, or after a while.
     pub async fn next(&mut self, cluster: &Cluster) -> Result<ClusterObjects, Failure> {
         loop {
             let change = async {

@@ -16,9 +16,9 @@ use kube::{Api, ResourceExt};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Where something is not known yet, it is looked at again after this.
+/// Where something is not known yet, it is reconciled again after this.
 pub(super) const CATCH_UP: Duration = Duration::from_millis(500);
-/// How often a check is looked at again although nothing was seen to change.
+/// How often a check is reconciled again although nothing was seen to change.
 const SAFETY_NET: Duration = Duration::from_mins(10);
 
 /// Reads the parameters of one check, tells its Workloads and reports.

@@ -1,6 +1,6 @@
 //! What this replica knows of every gang, for people: `/debug/gangs`, the board page, gauges.
 //!
-//! Rule: written by the gangs' looks alone, read by everybody, and never decided upon except to know
+//! Rule: written by the gangs' reconciles alone, read by everybody, and never decided upon except to know
 //! whom to wake. A gang that did not change keeps its revision, so that readers are told only news.
 
 use super::memory::lock;
@@ -236,7 +236,7 @@ pub struct Acting {
     pub of: usize,
 }
 
-/// Every gang this replica has looked at, by gang id.
+/// Every gang this replica has reconciled, by gang id.
 #[derive(Debug, Default)]
 pub struct Board(Mutex<Pages>);
 

@@ -1,7 +1,7 @@
 //! Nodes that gangs have given back, counted for those that ran short of capacity: whoever holds quota for longest
 //! is served first.
 //!
-//! Called by a gang's looks and by what follows when a NodeClaim is gone. Rule: a hint, which may be lost at any time. It
+//! Called by a gang's reconciles and by what follows when a NodeClaim is gone. Rule: a hint, which may be lost at any time. It
 //! ends a wait early and buys nothing; where nobody gives nodes back, the wait ends by its time.
 
 use crate::api::{Workload, condition};

@@ -26,9 +26,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
-/// Period of the sweep: how often each claim is looked at of which nothing was heard.
+/// Period of the sweep: how often a claim is reconciled although nothing was seen to change.
 const SWEEP: Duration = Duration::from_mins(5);
-/// Time between the two looks.
+/// Time between the two reads of a claim without a Workload.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
 /// Most claims that are remembered of one kind.
@@ -82,7 +82,7 @@ pub struct Sweeper {
 }
 
 impl Sweeper {
-    /// Has every claim looked at, once a period until `stop`, of which it is not plain that it is used: there may
+    /// Queues every claim that is not known to be in use, once a period until `stop`: there may
     /// be thousands of the others, and nothing is kept of them in between.
     pub async fn sweep(&self, stop: &CancellationToken) {
         while stop.run_until_cancelled(tokio::time::sleep(SWEEP)).await.is_some() {

@@ -231,7 +231,7 @@ impl Context {
         error.is_unanswered() || (matches!(error, Error::Timeout { .. }) && self.outage.is_on())
     }
 
-    /// Since when Workloads wait to be looked at.
+    /// Since when Workloads wait to be reconciled.
     pub fn waiting(&self) -> &Waiting {
         &self.of_gangs.waiting
     }
@@ -299,14 +299,14 @@ impl Context {
         *name == self.controller_name || (self.options.tas_compat && name == names::PROVISIONING_REQUEST)
     }
 
-    /// Has another look taken at a Workload.
+    /// Queues a Workload for another reconcile.
     pub fn wake_workload(&self, workload: ObjectRef<Workload>) {
         self.of_gangs.waiting.note(Key::from(workload.clone()));
         // Fails only while the process ends, when nobody looks any more.
         let _ = self.wake.workload.send(workload);
     }
 
-    /// Has another look taken at every Workload that carries this check, or a journal under it.
+    /// Queues for another reconcile every Workload that carries this check, or a journal under it.
     pub fn wake_all_of(&self, check: &str) {
         let journal = names::journal_key(check);
         for workload in self.stores.workloads.each() {
@@ -345,7 +345,7 @@ impl Context {
         self.better_offers.load(Ordering::SeqCst)
     }
 
-    /// Gangs that wait for another's turn, or for anything else that plans are made from, are looked at.
+    /// Gangs that wait for another's turn, or for anything else that plans are made from, are reconciled.
     pub fn next_turn(&self) {
         self.next_turn_of(|_| true);
         self.wake_refused();
@@ -364,8 +364,8 @@ impl Context {
         self.turns.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// How often something has changed that gangs wait for. One that finds no plan, and whose look takes a while, sees by
-    /// it whether that may be out of date: only after the look is it known to wait.
+    /// How often something has changed that gangs wait for. One that finds no plan, and whose reconcile takes a while, sees by
+    /// it whether that may be out of date: only after the reconcile is it known to wait.
     pub fn turns(&self) -> u64 {
         self.turns.load(Ordering::SeqCst)
     }

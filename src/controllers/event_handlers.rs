@@ -1,4 +1,4 @@
-//! What follows when an object was touched: what is noted of it, and who looks at what.
+//! What follows when an object was touched: what is noted of it, and what is reconciled then.
 
 use super::context::Context;
 use super::memory::workload_of;
@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 
 impl Context {
-    /// A NodeClaim was touched: note it, and look at its Workload and at the claim itself.
+    /// A NodeClaim was touched: note it, and reconcile its Workload and the claim itself.
     pub fn claim_touched(&self, claim: &NodeClaim) {
         let known = self.stores.claims.entry(&ObjectRef::from_obj(claim));
         if known
@@ -35,7 +35,7 @@ impl Context {
         self.wake_waiters_of(claim);
     }
 
-    /// A Node was touched: note its shape, or that it is gone, and look at its gang.
+    /// A Node was touched: note its shape, or that it is gone, and reconcile its gang.
     pub fn node_touched(&self, node: &Node) {
         if self.stores.nodes.entry(&ObjectRef::from_obj(node)).is_none() {
             self.of_gangs.ledger.open().sightings().forget_node(&node.name_any(), self.now());
@@ -72,7 +72,7 @@ impl Context {
         }
     }
 
-    /// A Workload was touched: if it is gone, its claims are looked at.
+    /// A Workload was touched: if it is gone, its claims are reconciled.
     pub fn workload_touched(&self, workload: &Workload) {
         let object = ObjectRef::from_obj(workload);
         self.of_gangs.waiting.note(Key::of(workload));
@@ -105,7 +105,7 @@ impl Context {
         }
     }
 
-    /// The policy has changed: checks and whoever waits for a plan look again.
+    /// The policy has changed: checks, and Workloads that wait for a plan, are reconciled again.
     pub fn policy_changed(&self) {
         for check in self.stores.checks.state() {
             let _ = self.wake.check.send(ObjectRef::from_obj(&*check));

@@ -36,7 +36,7 @@ pub struct OfGangs {
     pub(super) board: Board,
     /// What they were told of when their nodes are ready.
     pub(super) estimates: Estimates,
-    /// How often looks at Workloads have failed in a row, by UID.
+    /// How many reconciles of a Workload have failed in a row, by UID.
     pub(super) failures: Mutex<BTreeMap<String, u32>>,
     /// What they take and wait for.
     pub(super) ledger: Ledger,
@@ -48,7 +48,7 @@ pub struct OfGangs {
     pub(super) progress: Progress,
     /// Where they were seen last.
     pub(super) registry: GangRegistry,
-    /// Since when Workloads wait to be looked at.
+    /// Since when Workloads wait to be reconciled.
     pub(super) waiting: Waiting,
 }
 
@@ -105,7 +105,7 @@ impl OfGangs {
             own_writes,
             progress,
             registry,
-            // Ends with the look at what is not there any more. One of its name may wait already.
+            // Ends with the reconcile of what is not there any more. One of its name may wait already.
             waiting: _,
         } = self;
         let gangs = index.take(uid);

@@ -12,7 +12,7 @@ use crate::plan::gates::local_queue::Held;
 use jiff::{SignedDuration, Timestamp};
 use kube::runtime::reflector::ObjectRef;
 
-/// How soon a gang that waits for claims to become ready looks again.
+/// How soon a gang that waits for claims to become ready is reconciled again.
 const RECHECK_AFTER: SignedDuration = SignedDuration::from_secs(5);
 
 /// What the guards are compared with when this gang is planned.
@@ -35,7 +35,7 @@ pub fn of(
         queue_last_hour: pages.created(Some(&queue), hour, now),
     };
     for claim in context.stores.claims.entries() {
-        // Reconciled up only where it counts: there may be thousands of claims.
+        // Looked up only where it counts: there may be thousands of claims.
         let same_queue = by_queue && queue_of(context, &claim).is_some_and(|of| of == queue);
         if claim.gang != gang && claim.phase != Phase::Deleting && !pages.is_entered(&claim.gang) {
             traffic.in_flight += u32::from(!claim.is_initialized);

@@ -26,7 +26,7 @@ impl Context {
     }
 
     /// Begins to lead a shard, or ceases to: what was remembered of its gangs belongs to an earlier term, and
-    /// a new leader looks at everything.
+    /// a new leader reconciles everything.
     pub fn turn(&self, shard: usize, leads: bool) {
         let count = self.shards.count();
         let is_in = |uid: &str| shard_of(uid, count) == shard;

@@ -20,10 +20,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// How long what is known of a vanished claim is kept.
-const OBITUARY_LIFE: Duration = Duration::from_mins(30);
+const TOMBSTONE_LIFE: Duration = Duration::from_mins(30);
 /// A delete that was not tried again for so long says nothing of the next one.
 const RETRIED: Duration = Duration::from_mins(5);
-/// How often it is looked for what was kept for longer.
+/// How often what was kept for longer is searched for.
 const WEEDING: Duration = Duration::from_mins(1);
 
 /// How long a cache may lag behind a write of ours before the Workload is read by its name. A watch takes milliseconds;
@@ -127,7 +127,7 @@ struct Book {
     records: BTreeMap<String, Record>,
     /// Names of the claims that took places over.
     places: BTreeMap<Place, String>,
-    /// When it was last looked for what is too old, on a clock that nobody can set.
+    /// When what is too old was last searched for, on a clock that nobody can set.
     weeded: Option<Instant>,
 }
 
@@ -218,7 +218,7 @@ impl ClaimTombstones {
         lock(&self.0).places.get(&place).cloned()
     }
 
-    /// Notes a Warning event on a claim; returns the Workload to look at, if it is known.
+    /// Notes a Warning event on a claim; returns the Workload to reconcile, if it is known.
     pub fn on_warning_event(&self, claim: &str, reason: &str, message: &str) -> Option<ObjectRef<Workload>> {
         self.with(claim, |record| {
             record.tombstone.event = Some((reason.to_owned(), message.to_owned()));
@@ -297,7 +297,7 @@ impl Book {
         if self.weeded.is_none_or(|last| now.duration_since(last) > WEEDING) {
             self.weeded = Some(now);
             self.records
-                .retain(|_, r| r.touched.is_some_and(|last| now.duration_since(last) < OBITUARY_LIFE));
+                .retain(|_, r| r.touched.is_some_and(|last| now.duration_since(last) < TOMBSTONE_LIFE));
             let records = &self.records;
             self.places.retain(|_, name| records.contains_key(name));
         }

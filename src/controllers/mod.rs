@@ -2,7 +2,7 @@
 //!
 //! `workload` takes gangs through their lives, `admission_check` reports whether a check works, and
 //! `claims` asks of every NodeClaim whether somebody still wants it, and `strays` of every Node whether it has one. `queue`
-//! decides who is looked at when, `context` is what they share, `touched` what follows when an object changes, and `board` what people
+//! decides who is reconciled when, `context` is what they share, `event_handlers` what follows when an object changes, and `board` what people
 //! are shown of it. `forget` drops what is remembered of a gang. `ledger` is what gangs are about to take, and `given_back` what they have let go.
 
 pub mod admission_check;

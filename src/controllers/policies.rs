@@ -1,7 +1,7 @@
 //! Which policy holds: for a check as of now, and for an attempt as of its start.
 //!
 //! Rule: a change reaches new attempts alone. What an attempt was started with is kept in [`Attempts`] until it is
-//! over; a replica that takes over a gang in flight keeps, from its first look on, the policy of then.
+//! over; a replica that takes over a gang in flight keeps, from its first reconcile on, the policy of then.
 
 use super::memory::lock;
 use crate::api::parameters::ProvisioningParametersSpec;
@@ -16,7 +16,7 @@ pub type Parameters = Result<Option<ProvisioningParametersSpec>, String>;
 /// Most notices remembered; beyond, the oldest Workloads' may be repeated.
 const MOST_TOLD: usize = 100_000;
 
-/// Among how many policies an equal one is looked for.
+/// Among how many policies an equal one is searched.
 const MOST_GIVEN: usize = 32;
 
 /// A replica's policies.

@@ -1,7 +1,7 @@
-//! The queue of looks: who is looked at next, how many at a time, and when again.
+//! The queue of reconciles: who is reconciled next, how many at a time, and when again.
 //!
-//! Each object is looked at by one look at a time. An object that is touched during its look, or in the pause that the
-//! look asks for, is looked at again after it. Lanes take turns and none is looked at in too many places at once, so that
+//! Each object has one reconcile at a time. An object that is touched during its reconcile, or in the pause that the
+//! reconcile asks for, is reconciled again after it. Lanes take turns and none is reconciled in too many places at once, so that
 //! one tenant with many objects, or large ones, does not hold up the others.
 
 use crate::cluster::lanes::Lanes;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// Namespace and name of what is looked at.
+/// Namespace and name of what is reconciled.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// Namespace; empty for cluster-scoped objects.
@@ -51,7 +51,7 @@ impl<K: Resource<DynamicType = ()>> From<ObjectRef<K>> for Key {
     }
 }
 
-/// How many looks are under way at the same time.
+/// How many reconciles are under way at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// In all.
@@ -63,7 +63,7 @@ pub struct Limits {
     pub first: usize,
 }
 
-/// When to look again.
+/// When to reconcile again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Action {
     wait: Option<Duration>,
@@ -88,8 +88,8 @@ impl Action {
     }
 }
 
-/// Looks at what `wakes` names, and again when a look asks for it, until `stop`; then finishes the
-/// looks that are under way.
+/// Reconciles what `wakes` names, and again when a reconcile asks for it, until `stop`; then finishes the
+/// reconciles that are under way.
 pub async fn work<F>(
     wakes: impl Stream<Item = Key>,
     limits: Limits,
@@ -165,11 +165,11 @@ struct Line<L> {
     running: BTreeMap<Key, String>,
     /// How many run in each lane.
     busy: BTreeMap<String, usize>,
-    /// Touched while being looked at.
+    /// Touched while being reconciled.
     again: BTreeSet<Key>,
     due: BTreeMap<(Instant, u64), Key>,
     due_at: BTreeMap<Key, (Instant, u64)>,
-    /// Until when those are left alone that were looked at a moment ago.
+    /// Until when those are left alone that were reconciled a moment ago.
     pauses: BTreeMap<Key, Instant>,
     count: u64,
 }
@@ -334,7 +334,7 @@ mod tests {
     async fn after_its_pause_it_is_looked_at_once_however_often_it_was_touched() {
         let stop = CancellationToken::new();
         let (started, seen) = (Instant::now(), RefCell::new(Vec::new()));
-        // Touched during its look of a second, twice in the pause after it, once in the next, and never again.
+        // Touched during its reconcile of a second, twice in the pause after it, once in the next, and never again.
         let touches = [(500, "a"), (1_200, "a"), (1_250, "b"), (1_400, "a"), (5_000, "a")];
         let touches = touches.map(|(at, name)| {
             let touch = async move {

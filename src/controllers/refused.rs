@@ -177,7 +177,7 @@ impl Context {
     }
 }
 
-/// Takes a Workload out of Kueue's queue, or puts it back, as the looks at its gangs want it. Called after its checks are
+/// Takes a Workload out of Kueue's queue, or puts it back, as the reconciles of its gangs want it. Called after its checks are
 /// written, so that one that is back in the queue is not at once refused for what its check says.
 pub(super) async fn queue(
     context: &Context,

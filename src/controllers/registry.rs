@@ -1,6 +1,6 @@
 //! Every gang as this replica last saw it: what its spans, its events and the gauges are made from.
 //!
-//! Rule: written by the gangs' looks alone, and nothing is decided on it.
+//! Rule: written by the gangs' reconciles alone, and nothing is decided on it.
 
 use super::board::uid_of;
 use super::memory::lock;
@@ -93,7 +93,7 @@ impl GangRegistry {
     }
 
     /// Notes where a gang is, if its Workload `is_there`; returns whether it is. That is asked under the lock, since
-    /// whoever sees a Workload go forgets its gangs only once, and may do so at any moment of a look.
+    /// whoever sees a Workload go forgets its gangs only once, and may do so at any moment of a reconcile.
     pub fn note(&self, entry: GangEntry, is_there: impl FnOnce() -> bool) -> bool {
         let mut gangs = self.gangs();
         if !is_there() {
@@ -132,7 +132,7 @@ impl GangRegistry {
         happened.pop()
     }
 
-    /// Whether this replica has looked at the gang before.
+    /// Whether this replica has reconciled the gang before.
     pub fn knows(&self, gang: &str) -> bool {
         self.gangs().contains_key(gang)
     }

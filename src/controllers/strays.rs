@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 const FIRST: Duration = Duration::from_mins(1);
 /// Time between two sweeps.
 const SWEEP: Duration = Duration::from_mins(5);
-/// Time between the two looks of a sweep.
+/// Time between the two reads of a sweep.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 /// How long nothing is tried where Nodes may not be deleted.
 const REFUSED: Duration = Duration::from_hours(1);

@@ -1,4 +1,4 @@
-//! Since when each Workload waits for a look that gets to its end.
+//! Since when each Workload waits for a reconcile that gets to its end.
 //!
 //! Rule: nothing is decided on it; it is what the delay of verdicts is measured from.
 
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
-/// Workloads that something was seen of since their last whole look.
+/// Workloads that something was seen of since their last whole reconcile.
 #[derive(Debug, Default)]
 pub struct Waiting(Mutex<BTreeMap<Key, Wait>>);
 
@@ -41,7 +41,7 @@ impl Waiting {
         self.open().get(workload).map_or_else(Instant::now, |wait| wait.since)
     }
 
-    /// Notes that a look that began then got to its end, or that there was nothing to look at. What was seen meanwhile
+    /// Notes that a reconcile that began then got to its end, or that there was nothing to reconcile. What was seen meanwhile
     /// waits for the next.
     pub fn served(&self, workload: &Key, began: Instant) {
         let mut all = self.open();

@@ -1,4 +1,4 @@
-//! The main loop: one look at a Workload takes each of its gangs as far as it will go and then tells
+//! The main loop: one reconcile of a Workload takes each of its gangs as far as it will go and then tells
 //! Kueue, once, what all of them have come to.
 
 use super::context::Context;
@@ -22,23 +22,23 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How often a Workload is looked at of whose checks no gang has come yet.
+/// How often a Workload is reconciled whose checks have brought no gang yet.
 const SAFETY_NET: Duration = Duration::from_mins(1);
 /// So long after a reservation nobody is told of progress: many gangs may begin at once, and then the API server
 /// has their NodeClaims to write.
 const SETTLING: SignedDuration = SignedDuration::from_secs(2);
-/// A lagging cache is given this long before it is looked at again.
+/// A lagging cache is given this long before it is reconciled again.
 const CATCH_UP: Duration = Duration::from_millis(500);
-/// How long a Workload is left alone after a look, for each of its NodeClaims: each of them and its Node change a dozen
-/// times until they are ready, and each look goes through all of them.
+/// How long a Workload is left alone after a reconcile, for each of its NodeClaims: each of them and its Node change a dozen
+/// times until they are ready, and each reconcile goes through all of them.
 const PAUSE: Duration = Duration::from_micros(250);
 /// The longest time that it is left alone.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// How soon a look is taken again after somebody else's write came first.
+/// How soon a reconcile is repeated after somebody else's write came first.
 const AFTER_CONFLICT: Duration = Duration::from_millis(50);
-/// How soon a look that failed is taken again; each further failure doubles it.
+/// How soon a failed reconcile is repeated; each further failure doubles it.
 const FIRST_RETRY: Duration = Duration::from_millis(400);
-/// The longest time between failed looks.
+/// The longest time between failed reconciles.
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// Workloads of one LocalQueue wait in one line.
@@ -51,7 +51,7 @@ pub fn lane(key: &Key, context: &Context) -> String {
 pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result<Action, Error> {
     let (key, began) = (Key::of(&*workload), Instant::now());
     if !context.acts_for(workload.metadata.uid.as_deref().unwrap_or_default()) {
-        // Whoever begins to lead its shard looks at it.
+        // Whoever begins to lead its shard reconciles it.
         context.of_gangs.waiting.served(&key, began);
         return Ok(Action::await_change());
     }
@@ -127,7 +127,7 @@ fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
 }
 
 /// Writes the entries that changed, all in one. Returns when a message that was held back is due. `waits` is how
-/// long the Workload has waited for this look.
+/// long the Workload has waited for this reconcile.
 async fn tell(
     context: &Context,
     workload: &mut Workload,
@@ -194,7 +194,7 @@ fn requeue_after(context: &Context, looks: &[Reconciled], later: Option<Timestam
     Action::requeue(wait.clamp(Duration::from_millis(20), net))
 }
 
-/// How long a Workload is left alone after a look.
+/// How long a Workload is left alone after a reconcile.
 fn pause_of(workload: &Workload, context: &Context) -> Duration {
     pause(context.stores.claims.count_of(workload.metadata.uid.as_deref().unwrap_or_default()))
 }
@@ -204,7 +204,7 @@ fn pause(claims: usize) -> Duration {
     PAUSE.saturating_mul(u32::try_from(claims).unwrap_or(u32::MAX)).min(LONGEST_PAUSE)
 }
 
-/// When a failed look is taken again.
+/// When a failed reconcile is repeated.
 pub fn on_error(workload: &Workload, error: &Error, context: &Context) -> Action {
     let (object, uid) = (workload.full_name(), workload.uid().unwrap_or_default());
     let pause = pause_of(workload, context);

@@ -70,7 +70,7 @@ where
 }
 
 /// Body of a server-side apply of a Workload's status. It names UID and version, so that it never lands on another Workload
-/// or on a state of it that nobody has looked at.
+/// or on a state of it that nobody has read.
 fn status_of(workload: &Workload, status: &Value) -> Value {
     json!({
         "apiVersion": "kueue.x-k8s.io/v1beta2",

@@ -7,22 +7,22 @@
 use crate::world::{Claim, Phase, Work};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
-use setu::api::Workload;
-use setu::api::parameters::{OnExhausted, Pinning};
-use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
-use setu::gang::claims::Loss;
-use setu::gang::diagram;
-use setu::gang::event::Effect;
-use setu::gang::open::opened;
-use setu::gang::reservation::Epoch;
-use setu::gang::terms::unlimited;
-use setu::gang::{
+use setu_core::api::Workload;
+use setu_core::api::parameters::{OnExhausted, Pinning};
+use setu_core::api::workload::{CheckState, PodSetUpdate, Verdict};
+use setu_core::gang::claims::Loss;
+use setu_core::gang::diagram;
+use setu_core::gang::event::Effect;
+use setu_core::gang::open::opened;
+use setu_core::gang::reservation::Epoch;
+use setu_core::gang::terms::unlimited;
+use setu_core::gang::{
     ClaimView, Failure, FailureClass, Freshness, GangIdentity, Health, Journal, JudgedBy, Outlook,
     Reservation, Rules, Snapshot, State, Step, Then, WaitsFor, step, verdict,
 };
-use setu::names;
-use setu::plan::{Outcome, Plan, Share, Slot};
-use setu::policy::Policy;
+use setu_core::names;
+use setu_core::plan::{Outcome, Plan, Share, Slot};
+use setu_core::policy::Policy;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock, Mutex};

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 #[cfg(feature = "planted-bugs")]
-pub type Bug = setu::planted::Planted;
+pub type Bug = setu_core::planted::Planted;
 #[cfg(not(feature = "planted-bugs"))]
 pub type Bug = std::convert::Infallible;
 
@@ -89,7 +89,7 @@ fn ordered(mut world: World) -> World {
 impl Gangs {
     #[cfg(feature = "planted-bugs")]
     fn plant(&self) {
-        setu::planted::plant(self.bug);
+        setu_core::planted::plant(self.bug);
     }
 
     #[cfg(not(feature = "planted-bugs"))]

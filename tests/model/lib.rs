@@ -23,7 +23,7 @@
 macro_rules! planted {
     ($bug:ident) => {{
         #[cfg(feature = "planted-bugs")]
-        let planted = setu::planted::is_planted(setu::planted::Planted::$bug);
+        let planted = setu_core::planted::is_planted(setu_core::planted::Planted::$bug);
         #[cfg(not(feature = "planted-bugs"))]
         let planted = false;
         planted

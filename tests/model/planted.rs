@@ -3,7 +3,7 @@
 use crate::explore::explore;
 use crate::quiet;
 use crate::world::Budget;
-use setu::planted::Planted;
+use setu_core::planted::Planted;
 
 /// Steps after which a bug counts as not found.
 const LIMIT: usize = 5_000_000;

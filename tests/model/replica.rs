@@ -6,8 +6,8 @@
 
 use crate::core::{self, Kept, Place, Sighting, Turn, Write};
 use crate::world::{Broken, Claim, Past, Phase, World};
-use setu::api::workload::Verdict;
-use setu::gang::{Freshness, Then};
+use setu_core::api::workload::Verdict;
+use setu_core::gang::{Freshness, Then};
 
 /// Turns of one look, as the controller bounds them.
 const TURNS: usize = 16;

@@ -5,7 +5,7 @@
 
 use crate::core::{self, Kept, Place, SLOTS};
 use crate::replica::Replica;
-use setu::api::workload::Verdict;
+use setu_core::api::workload::Verdict;
 
 /// How far Kueue has gone with the Workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

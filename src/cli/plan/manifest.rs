@@ -10,7 +10,7 @@ pub fn workload(manifest: Value) -> Result<Workload, String> {
     let read =
         |value: Value| serde_json::from_value(value).map_err(|e| format!("{kind} cannot be read: {e}"));
     let pod_sets = match kind.as_str() {
-        "Workload" => return read(manifest).and_then(counted),
+        "Workload" => return read(manifest).and_then(checked),
         "Job" => vec![of_job("main", manifest.get("spec"), 1)?],
         "JobSet" => manifest
             .pointer("/spec/replicatedJobs")
@@ -42,11 +42,12 @@ pub fn workload(manifest: Value) -> Result<Workload, String> {
             "maximumExecutionTimeSeconds": seconds,
         },
     }))?;
-    counted(made)
+    checked(made)
 }
 
-/// A Workload whose pod sets have no fewer than no pods.
-fn counted(workload: Workload) -> Result<Workload, String> {
+/// A Workload in a namespace, whose pod sets have no fewer than no pods.
+fn checked(mut workload: Workload) -> Result<Workload, String> {
+    workload.metadata.namespace.get_or_insert_with(|| "default".to_owned());
     match workload.spec.pod_sets.iter().find(|set| set.count < 0) {
         None => Ok(workload),
         Some(set) => Err(format!("pod set {} has a count of {}; write 0 or more", set.name, set.count)),

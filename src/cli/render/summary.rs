@@ -58,7 +58,7 @@ pub struct Held {
     pub unused_seconds: i64,
 }
 
-/// Sums up a objects; `most` bounds the list of the slowest.
+/// Sums up objects; `most` bounds the list of the slowest.
 pub fn summary(objects: &ClusterObjects, gangs: Vec<GangReport>, most: usize) -> Summary {
     let mut pools: BTreeMap<String, Held> = BTreeMap::new();
     let slots: BTreeMap<&str, (&GangReport, &SlotView)> = gangs

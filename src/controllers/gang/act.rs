@@ -183,7 +183,7 @@ impl Gang<'_> {
         }
         self.claims.retain(|c| !gone.contains(&c.name_any()));
         for claim in self.claims.iter_mut().filter(|c| names.contains(&c.name_any())) {
-            // Whoever may not delete it now may not at the next look either: it is like a claim that cannot go.
+            // Whoever may not delete it now may not at the next reconcile either: it is like a claim that cannot go.
             let since = since.get(claim.metadata.uid.as_deref().unwrap_or_default()).copied().unwrap_or(now);
             claim.metadata.deletion_timestamp.get_or_insert(Time(since));
         }

@@ -44,10 +44,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Turns of one look. A gang needs five at most; the bound only ends what should not happen.
-const TURNS: usize = 16;
+/// Steps of one reconcile. A gang needs five at most; the bound only ends what should not happen.
+const STEPS: usize = 16;
 
-/// One gang while it is looked at.
+/// One gang while it is reconciled.
 pub struct Gang<'a> {
     context: &'a Context,
     /// Writes only while this replica leads the gang's shard.
@@ -69,13 +69,13 @@ pub struct Gang<'a> {
     claims: Vec<NodeClaim>,
     nodes: BTreeMap<String, Node>,
     freshness: Freshness,
-    /// What others than the gang take from its nodes, as of the last look past the caches.
+    /// What others than the gang take from its nodes, as of the last quorum read.
     taken: BTreeMap<String, Taken>,
     /// What a pod takes from its node, of each pod set, as of then.
     each: Vec<ResourceList>,
     /// When the nodes were last searched for pods of others.
     searched: Option<Timestamp>,
-    /// Nodes on which that look found no pod.
+    /// Nodes on which that read found no pod.
     vacant: BTreeSet<String>,
     /// Claims that were taken over and whose Nodes do not say yet whose they are.
     unmarked: BTreeSet<String>,
@@ -97,13 +97,13 @@ pub struct Gang<'a> {
     /// Tier of the attempt, for people.
     tier: String,
     plan: Option<Outcome>,
-    /// How many turns others had had when the look began.
+    /// How many turns others had had when the reconcile began.
     turns: u64,
     /// The last check of its pods, once it is admitted.
     pod_check: Option<PodCheck>,
 }
 
-/// What a look at a gang came to.
+/// What a reconcile of a gang came to.
 pub struct Reconciled {
     /// The entry to write, if it differs.
     pub entry: Option<CheckState>,
@@ -115,7 +115,7 @@ pub struct Reconciled {
     pub has_nodes: bool,
     /// Whether it has nodes, or is about to.
     pub holds: bool,
-    /// When it is looked at again although nothing was seen to change.
+    /// When it is reconciled again although nothing was seen to change.
     pub net: Duration,
     /// When time alone may bring something new.
     pub wake: Option<Timestamp>,
@@ -235,7 +235,7 @@ impl<'a> Gang<'a> {
             self.read_quorum(workload).await?;
             self.searched = Some(self.context.now());
         }
-        for _ in 0..TURNS {
+        for _ in 0..STEPS {
             let refused_by = self.refused_by(workload);
             self.fetch_pool_claims(workload).await?;
             self.fetch_storage(workload, refused_by).await?;

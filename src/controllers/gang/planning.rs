@@ -293,7 +293,7 @@ impl Gang<'_> {
         expired(&self.journal, &self.snapshot(&self.parts(workload)))
     }
 
-    /// Whether NodePools that were edited, and not looked at by Karpenter since, are not waited for any more.
+    /// Whether NodePools that were edited, and not seen by Karpenter since, are not waited for any more.
     fn passes_over_edited(&self) -> bool {
         if self.patience().is_none_or(|until| until > self.context.now()) {
             return false;

@@ -32,7 +32,7 @@ impl Gang<'_> {
         self.context.of_gangs.registry.keep(&self.id, write, || self.is_there(workload));
     }
 
-    /// Tells what an earlier look, or another replica, left untold. Returns the state before that.
+    /// Tells what an earlier reconcile, or another replica, left untold. Returns the state before that.
     pub(super) fn catch_up(&mut self, workload: &Workload) -> StateName {
         let state = self.journal.state.name();
         let seen = &self.context.of_gangs.registry;

@@ -27,7 +27,7 @@ use kube::runtime::reflector::ObjectRef;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How often a gang is looked at although nothing was seen to change.
+/// How often a gang is reconciled although nothing was seen to change.
 const SAFETY_NET: Duration = Duration::from_mins(1);
 /// The same for those at rest, of which there may be thousands.
 const REST_NET: Duration = Duration::from_mins(10);

@@ -1,4 +1,4 @@
-//! How a gang looks right now: its claims, what became of the lost ones, and the snapshot made of both.
+//! The snapshot of a gang: its claims, what became of the lost ones, and the rest that a step depends on.
 
 use super::Gang;
 use super::elastic_job::is_missed;
@@ -21,10 +21,10 @@ use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::BTreeMap;
 
-/// How many replacements back the last claim of a slot is looked for.
+/// How many replacements back the last claim of a slot is searched.
 const REPLACEMENTS_REMEMBERED: usize = 32;
 
-/// A gang at one instant, which its [`Snapshot`] are borrowed from.
+/// A gang at one instant, which its [`Snapshot`] is borrowed from.
 pub(super) struct SnapshotParts {
     pub now: Timestamp,
     reservation: Reservation,

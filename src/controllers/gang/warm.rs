@@ -20,7 +20,7 @@ use kube::runtime::reflector::ObjectRef;
 const PARALLEL: usize = 32;
 
 impl Gang<'_> {
-    /// Reads which kept nodes the gang may take over, once a look.
+    /// Reads which kept nodes the gang may take over, once for each reconcile.
     pub(super) async fn fetch_warm(&mut self, workload: &Workload) -> Result<(), Error> {
         if self.policy.release == Release::Warm && self.warm.is_none() {
             let key = key(&workload.local_queue(), &self.identity.check);
@@ -35,7 +35,7 @@ impl Gang<'_> {
     ///
     /// The derived name of a claim keeps a second replica from creating it again, and a claim that was taken over
     /// has another. So what the gang has is read after what is kept, and a slot that another replica was
-    /// faster to fill gets nothing in this look.
+    /// faster to fill gets nothing in this reconcile.
     pub(super) async fn take_over(
         &mut self,
         workload: &Workload,

@@ -14,7 +14,7 @@ use crate::policy::{Policy, Readiness};
 use jiff::{SignedDuration, Timestamp};
 
 /// How long a vanished claim is given for its cause to arrive by another watch.
-const OBITUARY_GRACE: SignedDuration = SignedDuration::from_secs(10);
+const TOMBSTONE_GRACE: SignedDuration = SignedDuration::from_secs(10);
 /// Age after which Karpenter itself gives up a launch.
 const KARPENTER_LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
 
@@ -330,8 +330,8 @@ pub fn loss(
         return Loss::Failed(fault.clone());
     }
     let noticed = tombstone.noticed.unwrap_or(now);
-    if noticed + OBITUARY_GRACE > now {
-        return Loss::Unclear(noticed + OBITUARY_GRACE);
+    if noticed + TOMBSTONE_GRACE > now {
+        return Loss::Unclear(noticed + TOMBSTONE_GRACE);
     }
     failed(
         FailureClass::Unknown,

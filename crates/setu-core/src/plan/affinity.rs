@@ -29,7 +29,7 @@ pub(super) fn selected(node: &Requirements, spec: &PodSpec) -> Result<Requiremen
     Ok(node)
 }
 
-/// The key by which [`constrained`] says that no term of the node affinity is about new nodes.
+/// The field by which pods ask for Nodes by their names.
 pub const NODE_NAME: &str = "metadata.name";
 
 /// The terms of the required node affinity of a pod, one of which its node must meet. Those that name Nodes are left out, as
@@ -61,8 +61,8 @@ pub(super) fn affinity_terms(spec: &PodSpec) -> Result<Vec<Vec<NodeSelectorRequi
     Ok(joined(terms))
 }
 
-/// Combinations of terms that are tried for one NodeClaim.
-const TRIES: u32 = 512;
+/// Most ways to meet the choices so far that the next ones are tried with.
+const MOST: usize = 64;
 
 /// Narrows what a node is to one term of each of these choices: the first combination that can be met. A choice without
 /// terms asks for nothing.
@@ -73,33 +73,28 @@ pub(super) fn with_one_of_each(
     node: &Requirements,
     choices: &[&[Vec<NodeSelectorRequirement>]],
 ) -> Result<Requirements, (usize, Clash)> {
-    // What cannot be met by itself is told as such.
-    for (index, terms) in choices.iter().enumerate() {
-        with_rest(node, &[terms], &mut 0).map_err(|(_, clash)| (index, clash))?;
-    }
-    with_rest(node, choices, &mut 0)
-}
-
-fn with_rest(
-    node: &Requirements,
-    choices: &[&[Vec<NodeSelectorRequirement>]],
-    tries: &mut u32,
-) -> Result<Requirements, (usize, Clash)> {
-    let Some((terms, rest)) = choices.split_first() else { return Ok(node.clone()) };
-    if terms.is_empty() {
-        return with_rest(node, rest, tries).map_err(|(index, clash)| (index + 1, clash));
-    }
-    let mut first = None;
-    for term in *terms {
-        *tries += 1;
-        let met = with_term(node, term).map_err(|clash| (0, clash));
-        let met = met.and_then(|node| with_rest(&node, rest, tries).map_err(|(index, c)| (index + 1, c)));
-        match met {
-            Err(clash) if *tries < TRIES => first = first.or(Some(clash)),
-            met => return met,
+    let last = choices.iter().rposition(|terms| !terms.is_empty());
+    let mut ways = vec![node.clone()];
+    for (index, terms) in choices.iter().enumerate().filter(|(_, terms)| !terms.is_empty()) {
+        let mut next = Vec::new();
+        let mut clash = None;
+        for way in ways.iter().flat_map(|way| terms.iter().map(move |term| with_term(way, term))) {
+            match way {
+                Ok(way) if Some(index) == last => return Ok(way),
+                Ok(way) if next.len() < MOST && !next.contains(&way) => next.push(way),
+                Ok(_) => {}
+                Err(why) => clash = clash.or(Some(why)),
+            }
         }
+        if let (true, Some(why)) = (next.is_empty(), clash) {
+            // What cannot be met by itself is told as such.
+            let mut alone = terms.iter().map(|term| with_term(node, term).err());
+            let alone = alone.next().flatten().filter(|_| alone.all(|clash| clash.is_some()));
+            return Err((index, alone.unwrap_or(why)));
+        }
+        ways = next;
     }
-    first.map_or_else(|| Ok(node.clone()), Err)
+    Ok(node.clone())
 }
 
 fn with_term(node: &Requirements, term: &[NodeSelectorRequirement]) -> Result<Requirements, Clash> {

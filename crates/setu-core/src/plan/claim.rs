@@ -322,7 +322,6 @@ fn check_taints(taints: &[Taint], wanted: &PodSetDemand<'_>, pool: &str) -> Resu
 
 #[cfg(test)]
 mod tests {
-    use super::super::Outcome;
     use super::super::affinity::NODE_NAME;
     use super::super::fixtures::{World, flavor, object, patched, pool};
     use super::super::volumes::Found;
@@ -516,10 +515,9 @@ mod tests {
         assert_eq!(requirement(&claim(&both), names::ZONE), only("b"));
         World::new().pods(&affinity(&json!([named("NotIn")]))).provisioned();
         for terms in [json!([named("In")]), json!([{}])] {
-            let Outcome::Never(obstacle) = World::new().pods(&affinity(&terms)).plan() else {
-                panic!("{terms}")
-            };
-            assert!(obstacle.message.contains("is about new nodes"), "{}", obstacle.message);
+            let (reason, message) = World::new().pods(&affinity(&terms)).obstacle();
+            assert_eq!(reason, ObstacleReason::RequirementsClash);
+            assert!(message.contains("offers new nodes alone, whose names nobody knows yet"), "{message}");
         }
     }
 

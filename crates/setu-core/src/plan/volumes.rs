@@ -168,6 +168,13 @@ impl Reader<'_> {
         users.filter_map(|set| u32::try_from(set.count).ok()).fold(self.pods, u32::saturating_add)
     }
 
+    fn uid_of(&self, claim: &str) -> Option<&str> {
+        match self.storage.claims.get(claim) {
+            Some(Found::There(claim)) => claim.metadata.uid.as_deref(),
+            _ => None,
+        }
+    }
+
     fn volume(&self, name: &str, claim_name: &str, claim: &str) -> Result<Option<Reach>, Outcome> {
         let what = format!("PersistentVolume {name}");
         let volume = self.found(self.storage.volumes.get(name), &what, "persistentvolumes")?;
@@ -175,11 +182,17 @@ impl Reader<'_> {
         let is_own = |owner: &&ObjectReference| {
             owner.name.as_deref() == Some(claim_name) && owner.namespace == self.workload.metadata.namespace
         };
+        let uid = self.uid_of(claim_name);
+        if owner.is_some_and(|owner| owner.uid.is_some() && uid.is_some() && owner.uid.as_deref() != uid) {
+            return Err(self.not_ready(&format!(
+                "{claim} asks for {what}, which an earlier claim has; take spec.claimRef off the volume, or name another one"
+            )));
+        }
         if let Some(other) = owner.filter(|owner| !is_own(owner)) {
             return Err(self.not_ready(&format!(
-                "{claim} asks for {what}, which PersistentVolumeClaim {}/{} has; name another volume",
-                other.namespace.as_deref().unwrap_or_default(),
-                other.name.as_deref().unwrap_or_default()
+                "{claim} asks for {what}, which PersistentVolumeClaim {} of namespace {} has; name another volume",
+                other.name.as_deref().unwrap_or_default(),
+                other.namespace.as_deref().unwrap_or_default()
             )));
         }
         let affinity = volume.spec.as_ref().and_then(|spec| spec.node_affinity.as_ref());
@@ -274,14 +287,20 @@ fn places(volume: &PersistentVolume) -> Vec<NodeSelectorRequirement> {
     labels.map(asked).collect()
 }
 
-/// Whether the term is about one node that exists.
+/// Whether the term is about nodes that exist, or empty, which matches none.
 fn is_of_one_node(term: &NodeSelectorTerm) -> bool {
-    let fields = term.match_fields.iter().flatten().next().is_some();
-    fields || term.match_expressions.iter().flatten().any(|expression| expression.key == names::HOSTNAME)
+    let fields = || term.match_fields.iter().flatten();
+    let expressions = || term.match_expressions.iter().flatten();
+    let names_some = |asked: &NodeSelectorRequirement| asked.operator == "In";
+    fields().chain(expressions()).next().is_none()
+        || fields().any(names_some)
+        || expressions().any(|asked| asked.key == names::HOSTNAME && names_some(asked))
 }
 
+/// What the term asks of a new node, which has a host name that nobody shuns.
 fn expressions(term: &NodeSelectorTerm) -> Vec<NodeSelectorRequirement> {
-    term.match_expressions.clone().unwrap_or_default()
+    let all = term.match_expressions.iter().flatten();
+    all.filter(|asked| asked.key != names::HOSTNAME).cloned().collect()
 }
 
 fn allowed(term: &TopologySelectorTerm) -> Vec<NodeSelectorRequirement> {
@@ -409,6 +428,20 @@ mod tests {
     }
 
     #[test]
+    fn volume_that_shuns_a_host_is_used_where_its_zone_is() {
+        let shuns = json!({"matchExpressions": [
+            {"key": names::HOSTNAME, "operator": "NotIn", "values": ["bad"]},
+            {"key": names::ZONE, "operator": "In", "values": ["b"]},
+        ]});
+        assert_eq!(zones(&bound(&json!([shuns]))), ["b"]);
+        assert_eq!(
+            zones(&bound(&json!([{}, term(names::ZONE, &["b"])]))),
+            ["b"],
+            "an empty term matches nothing"
+        );
+    }
+
+    #[test]
     fn claim_that_is_missing_or_not_bound_is_named() {
         assert_eq!(
             refused(&uses("data")),
@@ -526,8 +559,17 @@ mod tests {
         for (namespace, name) in [("other", "data"), ("ns", "other")] {
             world.storage.volumes = volume(namespace, name);
             let said = refused(&world);
-            assert!(said.contains(&format!("which PersistentVolumeClaim {namespace}/{name} has")), "{said}");
+            assert!(
+                said.contains(&format!("which PersistentVolumeClaim {name} of namespace {namespace} has")),
+                "{said}"
+            );
         }
+        world.storage.volumes = volume("ns", "data");
+        world.storage.volumes =
+            there("pv", json!({"spec": {"claimRef": {"namespace": "ns", "name": "data", "uid": "old"}}}));
+        world.storage.claims =
+            there("data", json!({"metadata": {"uid": "new"}, "spec": {"volumeName": "pv"}}));
+        assert!(refused(&world).contains("which an earlier claim has"));
         world.storage.volumes = volume("ns", "data");
         let going =
             json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"volumeName": "pv"}});
