@@ -253,7 +253,7 @@ fn a_workload_that_goes_while_its_gang_is_rolled_back_leaves_no_gang_behind() {
                 }
             };
             // The NodeClaims' deletion is on its way, and takes longer than the Workload's.
-            setu.context.pace.pause(Duration::from_secs(5));
+            setu.context.writes.pause(Duration::from_secs(5));
             jobs.delete("train", &DeleteParams::background()).await.unwrap();
             let free = json!({"metadata": {"finalizers": null}});
             let _ = workloads.patch(&name, &PatchParams::default(), &Patch::Merge(&free)).await;

@@ -133,7 +133,7 @@ async fn reconcile_workload(key: Key, context: &Arc<Context>) -> Action {
         return Action::await_change();
     };
     let look = workload::reconcile(Arc::clone(&workload), Arc::clone(context)).boxed();
-    let action = match context.pace.within(&workload.local_queue(), look).await {
+    let action = match context.writes.within(&workload.local_queue(), look).await {
         Ok(action) => action,
         Err(error) => workload::on_error(&workload, &error, context),
     };
@@ -151,7 +151,7 @@ async fn reconcile_check(key: Key, context: &Arc<Context>) -> Action {
 
 async fn reconcile_claim(key: Key, sweeper: &Arc<Sweeper>) -> Action {
     let look = Box::pin(claims::reconcile(key.object(), Arc::clone(sweeper)));
-    let looked = sweeper.context.pace.within(SWEEP, look).await;
+    let looked = sweeper.context.writes.within(SWEEP, look).await;
     looked.unwrap_or_else(|error| retry(&sweeper.context, ("NodeClaim", &key), &error))
 }
 

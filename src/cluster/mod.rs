@@ -9,13 +9,13 @@ pub mod joined;
 pub mod lanes;
 pub mod lease;
 pub mod outage;
-pub mod pace;
 pub mod packed;
 pub mod page;
 pub mod recent;
 pub mod store;
 pub mod time;
 pub mod watch;
+pub mod write_limiter;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -21,9 +21,9 @@ use crate::cluster::batched::Batched;
 use crate::cluster::joined::Joined;
 use crate::cluster::lease::{self, Shards};
 use crate::cluster::outage::Outage;
-use crate::cluster::pace::Pace;
 use crate::cluster::store::{Object, Store};
 use crate::cluster::watch::{Gates, Listed};
+use crate::cluster::write_limiter::WriteLimiter;
 use crate::effects::events::Publisher;
 use crate::error::Error;
 use crate::names;
@@ -147,7 +147,7 @@ pub struct Context {
     /// Whether the API server answers.
     pub outage: Outage,
     /// Whose turn it is to write.
-    pub pace: Pace,
+    pub writes: WriteLimiter,
     /// `spec.controllerName` of the checks that are ours.
     controller_name: String,
     /// What is done only where it is asked for.
@@ -190,12 +190,12 @@ impl Context {
         stores: Stores,
         (gates, wake, outage): (Gates, Wakers, Outage),
     ) -> Self {
-        let pace = Pace::default();
-        let (clients, for_any) = leadership::clients(&pace.heeding(&parts.client), &shards);
+        let writes = WriteLimiter::default();
+        let (clients, for_any) = leadership::clients(&writes.heeding(&parts.client), &shards);
         let client = clients.first().unwrap_or(&parts.client).clone();
         Self {
-            events: Publisher::new(for_any, pace.clone(), &parts.telemetry),
-            pace,
+            events: Publisher::new(for_any, writes.clone(), &parts.telemetry),
+            writes,
             outage,
             telemetry: parts.telemetry,
             client,

@@ -105,7 +105,7 @@ fn kind(claim: &NodeClaim) -> Kind {
     (claim.label(names::NODEPOOL).to_owned(), asked)
 }
 
-/// The values of this label one of which a claim was asked for to have; empty where the provider chooses.
+/// Values that the `In` requirement of a claim allows for this label; empty where the provider chooses.
 fn asked<'c>(claim: &'c NodeClaim, key: &str) -> &'c [String] {
     let mut required = claim.spec.requirements.iter();
     let required = required.find(|r| r.key == key && r.operator == "In");

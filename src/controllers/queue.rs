@@ -58,8 +58,7 @@ pub struct Limits {
     pub all: usize,
     /// In one lane.
     pub lane: usize,
-    /// Beyond those in all, of lanes that have none: however many there are of the others, and however long they
-    /// take, these are not held up.
+    /// Slots reserved for idle lanes, beyond those in all: long reconciles of other lanes do not hold them up.
     pub first: usize,
 }
 

@@ -41,7 +41,7 @@ pub async fn sweep(context: &Context, stop: &CancellationToken) {
         if refused.is_some_and(|at| at.elapsed() < REFUSED) {
             continue;
         }
-        match context.pace.within(LANE, sweep_once(context)).await {
+        match context.writes.within(LANE, sweep_once(context)).await {
             Ok(()) => refused = None,
             Err(error) if error.is_forbidden() => {
                 if refused.is_none() {

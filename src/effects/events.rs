@@ -6,7 +6,7 @@
 use crate::api::Workload;
 use crate::cluster::lanes::Lanes;
 use crate::cluster::lock;
-use crate::cluster::pace::Pace;
+use crate::cluster::write_limiter::WriteLimiter;
 use crate::digest::digest;
 use crate::effects::write;
 use crate::gang::notice::Notice;
@@ -52,7 +52,7 @@ pub struct Moment<'a> {
 /// Publishes Events.
 pub struct Publisher {
     client: Client,
-    pace: Pace,
+    writes: WriteLimiter,
     instance: String,
     on_job: bool,
     desk: Arc<Mutex<Desk>>,
@@ -79,11 +79,11 @@ struct Supply {
 
 impl Publisher {
     /// A publisher that speaks for this replica.
-    pub fn new(client: Client, pace: Pace, telemetry: &Telemetry) -> Self {
+    pub fn new(client: Client, writes: WriteLimiter, telemetry: &Telemetry) -> Self {
         let instance = if telemetry.instance.is_empty() { names::SETU } else { &telemetry.instance };
         Self {
             client,
-            pace,
+            writes,
             instance: instance.chars().take(INSTANCE_LIMIT).collect(),
             on_job: telemetry.events_on_job,
             desk: Arc::default(),
@@ -117,7 +117,7 @@ impl Publisher {
         desk.length += 1;
         if desk.in_flight < IN_FLIGHT {
             desk.in_flight += 1;
-            tokio::spawn(work_off(Arc::clone(&self.desk), self.client.clone(), self.pace.clone()));
+            tokio::spawn(work_off(Arc::clone(&self.desk), self.client.clone(), self.writes.clone()));
         }
     }
 
@@ -147,11 +147,11 @@ impl Supply {
 }
 
 /// Sends what waits, one after the other, until nothing does.
-async fn work_off(all: Arc<Mutex<Desk>>, client: Client, pace: Pace) {
+async fn work_off(all: Arc<Mutex<Desk>>, client: Client, writes: WriteLimiter) {
     while let Some(event) = next(&all) {
         let api: Api<Event> =
             Api::namespaced(client.clone(), event.metadata.namespace.as_deref().unwrap_or_default());
-        pace.aside(send(&api, &event)).await;
+        writes.low_priority(send(&api, &event)).await;
     }
 }
 
@@ -289,7 +289,7 @@ mod tests {
             told
         });
         let publisher =
-            Publisher::new(Client::new(service, "default"), Pace::default(), &Telemetry::default());
+            Publisher::new(Client::new(service, "default"), WriteLimiter::default(), &Telemetry::default());
         for seq in 0..80 {
             publisher.publish(&workload("train"), moment(seq, 0), &notice("x"));
         }
@@ -311,7 +311,7 @@ mod tests {
     async fn what_many_gangs_tell_at_once_is_all_told_and_no_queue_waits_for_anothers_many() {
         let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
         let publisher =
-            Publisher::new(Client::new(service, "default"), Pace::default(), &Telemetry::default());
+            Publisher::new(Client::new(service, "default"), WriteLimiter::default(), &Telemetry::default());
         let recorder = metrics::recorder().unwrap();
         ::metrics::with_local_recorder(&recorder, || {
             for gang in 0..1_001 {

@@ -17,7 +17,7 @@ pub mod verdict;
 pub mod warm;
 
 use crate::api::Workload;
-use crate::cluster::pace;
+use crate::cluster::write_limiter;
 use crate::error::Error;
 use crate::names;
 use jiff::Timestamp;
@@ -37,7 +37,7 @@ pub async fn write<T>(
     object: &str,
     request: impl Future<Output = Result<T, kube::Error>>,
 ) -> Result<T, Error> {
-    let _turn = pace::turn().await;
+    let _turn = write_limiter::turn().await;
     call(action, object, request).await
 }
 

@@ -133,7 +133,7 @@ impl Gang<'_> {
                 Parting::Delete => gone.push((claim.name_any(), claim.uid().unwrap_or_default())),
             }
         }
-        // What is to be let go must not keep from going what is not.
+        // A failed hand-back must not block deletions.
         let stays: Vec<String> = back.iter().chain(&kept).map(ResourceExt::name_any).collect();
         let going: Vec<String> = names.iter().filter(|name| !stays.contains(name)).cloned().collect();
         let deleted = self.delete(&going, gone).await;

@@ -6,8 +6,8 @@ use crate::controllers::summary::Phase;
 use crate::plan::demand::pods_of;
 use std::sync::Arc;
 
-/// Whether pods may be without a node because this slice, whose place another one has taken, lost some: no
-/// other slice makes nodes instead, and the line has fewer than it has pods.
+/// Whether the elastic Job has more pods than nodes, now that this slice, which another one has replaced, has lost some: no
+/// other slice makes nodes instead.
 pub(super) fn is_missed(context: &Context, replaced: &Workload, pin: &str) -> bool {
     let line = replaced.line();
     let slices = context.stores.workloads.those(|w| w.line() == line);

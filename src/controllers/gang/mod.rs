@@ -337,7 +337,7 @@ impl<'a> Gang<'a> {
         }
         if let Some(Event::Failed(failure) | Event::Lost { failure, .. }) = &moved.cause {
             pages.note_shortage(self.exhausted(failure, losses), now);
-            // One that waits out its time as the first Setu did takes no other's place.
+            // `compat: Setu` never ends back-off early, as the first Setu did not.
             if failure.reason.counts_as_short() && self.policy.compat == Compat::None {
                 pages.await_nodes(&self.id, workload);
             }

@@ -18,7 +18,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// From which way on what this failure took is looked for, while all else stays; `None` if none is left.
+    /// First way to try for the slots that this failure took, while the others stay; `None` if none is left.
     ///
     /// Where it is known what is short the plan avoids that, and may find more of an earlier tier: the lost
     /// claim may be of another one than the latest. Where it is not, the same way would fail again and again.

@@ -130,7 +130,7 @@ impl Site<'_> {
             .is_none_or(|shape| resources::first_short(requests, &shape.room(&ResourceList::new())).is_none())
     }
 
-    /// Of these types, or else of those that are listed, the ones that so many nodes may be of. As given where none
+    /// Types that can supply `count` nodes, of these or else of those that are listed. As given where none
     /// that holds the pods would be left, or all are.
     pub(super) fn possible(
         &self,

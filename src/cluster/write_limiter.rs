@@ -26,16 +26,16 @@ const PATIENCE: u32 = 16;
 /// Longest time for which a `Retry-After` is honoured.
 const LONGEST_REST: Duration = Duration::from_secs(30);
 
-/// Hands out turns to write. Cheap to clone; all clones share the same turns.
+/// Hands out permits to write. Cheap to clone; all clones share the same permits.
 #[derive(Clone, Debug)]
-pub struct Pace(Arc<Mutex<State>>);
+pub struct WriteLimiter(Arc<Mutex<State>>);
 
 #[derive(Debug)]
 struct State {
     free: usize,
-    lanes: Lanes<oneshot::Sender<Turn>>,
-    /// Who waits until no lane does, first come first served.
-    asides: VecDeque<oneshot::Sender<Turn>>,
+    lanes: Lanes<oneshot::Sender<WritePermit>>,
+    /// Writes of low priority, first come first served.
+    low_priority: VecDeque<oneshot::Sender<WritePermit>>,
     /// How often in a row they were passed over.
     passed: u32,
     /// Until when the API server wants to be left alone.
@@ -44,34 +44,34 @@ struct State {
 
 /// One write may be made as long as this lives.
 #[derive(Debug)]
-pub struct Turn(Option<Pace>);
+pub struct WritePermit(Option<WriteLimiter>);
 
 /// Where a write waits.
 #[derive(Clone, Debug)]
 enum Place {
     /// In a lane.
     Lane(String),
-    /// Behind all lanes.
-    Aside,
+    /// Behind all lanes, where what is only reported waits.
+    LowPriority,
 }
 
 tokio::task_local! {
-    static PLACE: (Pace, Place);
+    static PLACE: (WriteLimiter, Place);
 }
 
-impl Default for Pace {
+impl Default for WriteLimiter {
     fn default() -> Self {
         Self::new(IN_FLIGHT)
     }
 }
 
-impl Pace {
+impl WriteLimiter {
     /// At most so many writes at the same time.
     pub fn new(in_flight: usize) -> Self {
         let state = State {
             free: in_flight,
             lanes: Lanes::default(),
-            asides: VecDeque::new(),
+            low_priority: VecDeque::new(),
             passed: 0,
             rest: None,
         };
@@ -87,25 +87,24 @@ impl Pace {
         PLACE.scope((self.clone(), Place::Lane(lane.to_owned())), work).await
     }
 
-    /// Has everything that `work` writes through [`turn`] wait until no lane does, or for every sixteenth turn: it
-    /// only tells what was done.
-    pub async fn aside<T>(&self, work: impl Future<Output = T>) -> T {
-        PLACE.scope((self.clone(), Place::Aside), work).await
+    /// Runs `work` at low priority: what it writes through [`turn`] waits until no lane does, or for every sixteenth permit.
+    pub async fn low_priority<T>(&self, work: impl Future<Output = T>) -> T {
+        PLACE.scope((self.clone(), Place::LowPriority), work).await
     }
 
     /// Waits for the turn of this place.
-    async fn turn(&self, place: Place) -> Turn {
+    async fn turn(&self, place: Place) -> WritePermit {
         let (granted, turn) = oneshot::channel();
         {
             let mut state = self.state();
             match place {
                 Place::Lane(lane) => state.lanes.push(lane, granted),
-                Place::Aside => state.asides.push_back(granted),
+                Place::LowPriority => state.low_priority.push_back(granted),
             }
             self.grant(&mut state);
         }
         // Nobody drops a sender without having used it.
-        let turn = turn.await.unwrap_or(Turn(None));
+        let turn = turn.await.unwrap_or(WritePermit(None));
         while let Some(rest) = self.rest() {
             sleep_until(rest).await;
         }
@@ -116,7 +115,7 @@ impl Pace {
         while state.free > 0
             && let Some(granted) = state.next()
         {
-            match granted.send(Turn(Some(self.clone()))) {
+            match granted.send(WritePermit(Some(self.clone()))) {
                 Ok(()) => state.free -= 1,
                 // Whoever waited has gone; its turn must not come back here.
                 Err(mut turn) => turn.0 = None,
@@ -135,18 +134,18 @@ impl Pace {
         state.rest = state.rest.max(Some(until));
     }
 
-    /// The same client, whose answers this pace heeds.
+    /// The same client, whose answers this limiter heeds.
     pub fn heeding(&self, client: &Client) -> Client {
-        let (inner, pace) = (client.clone(), self.clone());
+        let (inner, limiter) = (client.clone(), self.clone());
         let send = move |request: Request<Body>| {
-            let (inner, pace) = (inner.clone(), pace.clone());
+            let (inner, limiter) = (inner.clone(), limiter.clone());
             async move {
                 let answer = inner.send(request).await?;
                 let busy = [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE];
                 let asked = answer.headers().get(RETRY_AFTER).filter(|_| busy.contains(&answer.status()));
                 if let Some(seconds) = asked.and_then(|after| after.to_str().ok()?.parse().ok()) {
                     tracing::debug!(seconds, "API server sent Retry-After, pausing writes");
-                    pace.pause(Duration::from_secs(seconds));
+                    limiter.pause(Duration::from_secs(seconds));
                 }
                 Ok::<_, kube::Error>(answer)
             }
@@ -157,30 +156,30 @@ impl Pace {
 
 impl State {
     /// Whoever's turn is next.
-    fn next(&mut self) -> Option<oneshot::Sender<Turn>> {
-        if (self.asides.is_empty() || self.passed < PATIENCE - 1)
+    fn next(&mut self) -> Option<oneshot::Sender<WritePermit>> {
+        if (self.low_priority.is_empty() || self.passed < PATIENCE - 1)
             && let Some((_, granted)) = self.lanes.next(|_| true)
         {
-            self.passed = if self.asides.is_empty() { 0 } else { self.passed + 1 };
+            self.passed = if self.low_priority.is_empty() { 0 } else { self.passed + 1 };
             return Some(granted);
         }
         self.passed = 0;
-        self.asides.pop_front()
+        self.low_priority.pop_front()
     }
 }
 
 /// Waits for the turn of the place this runs in; outside of any there is nothing to wait for.
-pub async fn turn() -> Option<Turn> {
-    let (pace, own) = PLACE.try_with(Clone::clone).ok()?;
-    Some(pace.turn(own).await)
+pub async fn turn() -> Option<WritePermit> {
+    let (limiter, own) = PLACE.try_with(Clone::clone).ok()?;
+    Some(limiter.turn(own).await)
 }
 
-impl Drop for Turn {
+impl Drop for WritePermit {
     fn drop(&mut self) {
-        if let Some(pace) = self.0.take() {
-            let mut state = pace.state();
+        if let Some(limiter) = self.0.take() {
+            let mut state = limiter.state();
             state.free += 1;
-            pace.grant(&mut state);
+            limiter.grant(&mut state);
         }
     }
 }
@@ -198,22 +197,22 @@ mod tests {
     }
 
     /// Makes so many writes at once and returns when the last of them was done.
-    async fn writes(pace: Pace, lane: &'static str, count: usize) -> Instant {
+    async fn writes(limiter: WriteLimiter, lane: &'static str, count: usize) -> Instant {
         let one = || async {
             let _turn = turn().await;
             tokio::time::sleep(WRITE).await;
         };
-        pace.within(lane, futures::future::join_all(std::iter::repeat_with(one).take(count))).await;
+        limiter.within(lane, futures::future::join_all(std::iter::repeat_with(one).take(count))).await;
         Instant::now()
     }
 
     #[tokio::test(start_paused = true)]
     async fn lanes_take_turns_whatever_waits_in_them() {
-        let pace = Pace::new(4);
+        let limiter = WriteLimiter::new(4);
         let start = Instant::now();
-        let large = tokio::spawn(writes(pace.clone(), "large", 1_000));
+        let large = tokio::spawn(writes(limiter.clone(), "large", 1_000));
         tokio::time::sleep(WRITE / 2).await;
-        let small = writes(pace.clone(), "small", 2).await;
+        let small = writes(limiter.clone(), "small", 2).await;
         assert!(small - start < WRITE * 3, "{:?}", small - start);
         let took = large.await.unwrap() - start;
         assert!(took >= WRITE * 250 && took <= WRITE * 252, "four at a time: {took:?}");
@@ -221,7 +220,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn what_can_wait_does_but_not_for_ever() {
-        let pace = Pace::new(1);
+        let limiter = WriteLimiter::new(1);
         let start = Instant::now();
         let done = Arc::new(Mutex::new(Vec::new()));
         let write = |name: &'static str| {
@@ -233,10 +232,10 @@ mod tests {
             }
         };
         // Those that can wait come first, and the first of them finds nobody there.
-        let told = pace.aside(futures::future::join_all((0..4).map(|_| write("told"))));
+        let told = limiter.low_priority(futures::future::join_all((0..4).map(|_| write("told"))));
         let work = ["a", "b"].map(|lane| {
             let writes = futures::future::join_all((0..20).map(|_| write(lane)));
-            pace.within(lane, writes)
+            limiter.within(lane, writes)
         });
         tokio::join!(told, futures::future::join_all(work));
         let done = done.lock().unwrap();
@@ -248,34 +247,34 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_turn_that_nobody_takes_any_more_is_not_lost() {
-        let pace = Pace::new(1);
-        let first = pace.turn(lane("a")).await;
-        for place in [lane("b"), lane("c"), Place::Aside] {
-            let waits = tokio::time::timeout(WRITE, pace.turn(place)).await;
+        let limiter = WriteLimiter::new(1);
+        let first = limiter.turn(lane("a")).await;
+        for place in [lane("b"), lane("c"), Place::LowPriority] {
+            let waits = tokio::time::timeout(WRITE, limiter.turn(place)).await;
             assert!(waits.is_err());
         }
         drop(first);
-        drop(pace.turn(lane("d")).await);
-        drop(pace.turn(Place::Aside).await);
-        let state = pace.state();
-        assert_eq!((state.free, state.lanes.is_empty(), state.asides.is_empty()), (1, true, true));
+        drop(limiter.turn(lane("d")).await);
+        drop(limiter.turn(Place::LowPriority).await);
+        let state = limiter.state();
+        assert_eq!((state.free, state.lanes.is_empty(), state.low_priority.is_empty()), (1, true, true));
     }
 
     #[tokio::test(start_paused = true)]
     async fn nobody_writes_while_the_api_server_wants_to_be_left_alone() {
-        let pace = Pace::new(2);
+        let limiter = WriteLimiter::new(2);
         let server = service_fn(|_: Request<Body>| async {
             let answer = Response::builder().status(429).header(RETRY_AFTER, "7").body(Body::empty());
             Ok::<_, Infallible>(answer.unwrap())
         });
-        let client = pace.heeding(&Client::new(server, "default"));
+        let client = limiter.heeding(&Client::new(server, "default"));
         client.send(Request::new(Body::empty())).await.unwrap();
         let start = Instant::now();
-        drop(pace.turn(lane("a")).await);
+        drop(limiter.turn(lane("a")).await);
         assert!(start.elapsed() >= Duration::from_secs(7));
-        pace.pause(Duration::from_hours(1));
+        limiter.pause(Duration::from_hours(1));
         let start = Instant::now();
-        drop(pace.turn(lane("a")).await);
+        drop(limiter.turn(lane("a")).await);
         assert!(start.elapsed() <= LONGEST_REST + WRITE);
     }
 
