@@ -77,7 +77,7 @@ const ELSEWHERE: [(&str, &str); 48] = [
     ("install -D setu-linux-amd64", "needs a release"),
     ("rustup target add", "a download"),
     (
-        "cargo build --release --locked --bin setu --target",
+        "cargo build --release --locked --no-default-features -p setu --bin setu --target",
         "takes long; a workflow does it with the image's flags",
     ),
     ("helm test", "tests/chart"),
