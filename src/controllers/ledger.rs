@@ -395,20 +395,17 @@ impl LedgerPages {
 }
 
 #[cfg(test)]
+#[path = "../../tests/gangs/page.rs"]
+mod page;
+
+#[cfg(test)]
 mod tests {
+    use super::page::offer;
     use super::*;
     use crate::api::NodeClaim;
     use crate::api::parameters::Pinning;
     use crate::plan::Slot;
     use serde_json::json;
-
-    /// A line of Karpenter's metrics on an offering.
-    fn offer(metric: &str, [instance_type, kind, zone]: [&str; 3], value: impl std::fmt::Display) -> String {
-        format!(
-            "karpenter_cloudprovider_instance_type_offering_{metric}{{instance_type=\"{instance_type}\",\
-             capacity_type=\"{kind}\",zone=\"{zone}\"}} {value}\n"
-        )
-    }
 
     /// A plan of one node of this type.
     fn plan(instance_type: &str) -> Plan {

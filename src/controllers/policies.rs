@@ -1,7 +1,7 @@
 //! Which policy holds: for a check as of now, and for an attempt as of its start.
 //!
 //! Rule: a change reaches new attempts alone. What an attempt was started with is kept in [`Attempts`] until it is
-//! over; a replica that takes over a gang in flight keeps, from its first reconcile on, the policy of then.
+//! over; a replica that takes over a gang in flight keeps, from its first reconcile on, the policy of that time.
 
 use super::memory::lock;
 use crate::api::parameters::ProvisioningParametersSpec;

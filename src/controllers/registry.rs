@@ -75,7 +75,7 @@ pub struct Unanswered {
     pub steps: Vec<(Journal, Journal)>,
     /// The gang's claims as they were then.
     pub claims: Vec<NodeClaim>,
-    /// The plan of then.
+    /// The plan at that time.
     pub plan: Option<Outcome>,
 }
 

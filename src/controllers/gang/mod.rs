@@ -71,7 +71,7 @@ pub struct Gang<'a> {
     freshness: Freshness,
     /// What others than the gang take from its nodes, as of the last quorum read.
     taken: BTreeMap<String, Taken>,
-    /// What a pod takes from its node, of each pod set, as of then.
+    /// What a pod takes from its node, of each pod set, at that time.
     each: Vec<ResourceList>,
     /// When the nodes were last searched for pods of others.
     searched: Option<Timestamp>,
@@ -279,10 +279,10 @@ impl<'a> Gang<'a> {
         let mut parts = self.parts(workload);
         parts.capacity_back = pages.given_back.is_enough(&self.id);
         let taken = step(&self.journal, &self.snapshot(&parts), self.judged_by, &self.rules(workload));
-        if let Step::Moved(moved) = &taken {
-            self.follow(moved, workload, &parts.losses, &mut pages);
-        } else if taken == Step::NeedsQuorumRead {
-            return taken;
+        match &taken {
+            Step::NeedsQuorumRead => return taken,
+            Step::Moved(moved) => self.follow(moved, workload, &parts.losses, &mut pages),
+            Step::Still => {}
         }
         let freed = match (&self.journal.state, &self.plan) {
             (State::Provisioning, Some(Outcome::Provision(plan))) => {

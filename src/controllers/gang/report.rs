@@ -253,7 +253,7 @@ impl Gang<'_> {
             return looked;
         };
         if self.is_undecided() && matches!(snapshot.reservation, Reservation::Held { .. }) {
-            // What it was told under the policy of then stands until that is known again.
+            // What it was told under the policy of that time stands until that is known again.
             return looked;
         }
         let Some(desired) = verdict::desired(&self.journal, &snapshot, old, self.updates(workload)) else {

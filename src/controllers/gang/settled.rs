@@ -79,7 +79,7 @@ impl Gang<'_> {
         if self.journal.memory.terms.is_none() {
             tracing::warn!(
                 workload = self.identity.workload_ref(),
-                "readiness asks for more than a journal takes: another replica would judge this attempt by the policy of then"
+                "readiness asks for more than a journal takes: another replica would judge this attempt by the policy of that time"
             );
         }
     }

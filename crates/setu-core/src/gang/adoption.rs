@@ -47,7 +47,7 @@ fn found(snapshot: &Snapshot<'_>, standing: Standing) -> Option<Event> {
 /// What the claims of an admitted gang say against its journal, which a tenant can write: no journal of
 /// ours knows fewer slots than there are claims of its attempt, or is without any claim while a later
 /// attempt has some. The gang's pods run on them, so they are believed.
-pub(super) fn belied(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Event> {
+pub(super) fn contradicted(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Event> {
     // A gang that needs no node, or was not started on a Ready of ours, runs elsewhere: a claim that came
     // late is a stray. Once our check is taken off, neither is known any more.
     let standing = match snapshot.reservation {

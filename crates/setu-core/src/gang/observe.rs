@@ -3,7 +3,7 @@
 //! Rule: level-triggered and pure. Absence is an observation only in a quorum read; where a cache is
 //! not enough to decide, the reading says so instead of guessing.
 
-use super::adoption::{belied, first_reconcile};
+use super::adoption::{contradicted, first_reconcile};
 use super::claims::{ClaimView, Health};
 use super::decide::is_too_far;
 use super::event::{Event, Standing};
@@ -42,7 +42,7 @@ pub fn observe(journal: &Journal, snapshot: &Snapshot<'_>) -> Reading {
     {
         return Reading::Events(vec![event]);
     }
-    if let Some(event) = belied(journal, snapshot) {
+    if let Some(event) = contradicted(journal, snapshot) {
         return Reading::Events(vec![event]);
     }
     if ungated_pods::is_to_be_searched(journal, snapshot) {

@@ -37,7 +37,8 @@ pub fn rebuilt(
         return Err(*ending);
     }
     let mut journal = open::rebuilt(&identity.uid, reservation.clone(), now);
-    if matches!(reservation, Reservation::Held { .. }) {
+    let is_held = matches!(reservation, Reservation::Held { .. });
+    if is_held {
         journal.memory.deadline = now.checked_add(policy.deadlines.gang.signed()).ok();
     }
     let attempts = claims.iter().map(|c| c.attempt).chain(old.map(|o| o.memory.attempt));
@@ -61,9 +62,7 @@ pub fn rebuilt(
         outlook: Outlook::default(),
     };
     let rules = Rules::new(&policy, now, 0.0).of(workload);
-    if matches!(reservation, Reservation::Held { .. })
-        && let Step::Moved(moved) = step(&journal, &snapshot, JudgedBy::Known, &rules)
-    {
+    if is_held && let Step::Moved(moved) = step(&journal, &snapshot, JudgedBy::Known, &rules) {
         journal = moved.journal;
     }
     if let Some(old) = old.filter(|old| old.memory.attempt == journal.memory.attempt) {

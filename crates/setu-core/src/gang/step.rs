@@ -53,8 +53,12 @@ pub fn step(journal: &Journal, snapshot: &Snapshot<'_>, judged_by: JudgedBy, rul
             || !journal.state.is_in_flight()
             || is_the_same_under_all(event, journal, snapshot.reservation)
     };
+    let mut events = events.into_iter().filter(may_act).peekable();
+    if events.peek().is_none() {
+        return Step::Still;
+    }
     let mut moved = Moved { journal: journal.clone(), effects: Vec::new(), cause: None };
-    for event in events.into_iter().filter(may_act) {
+    for event in events {
         let decision = decide(&moved.journal, &event, rules);
         let changes_state = decision.journal.seq != moved.journal.seq;
         moved.journal = decision.journal;

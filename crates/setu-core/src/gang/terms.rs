@@ -1,6 +1,6 @@
 //! What an attempt in flight is judged by, as it was when the attempt began.
 //!
-//! Rule: the terms lie in the journal, so that a new leader does not need the policy of then. A tenant can
+//! Rule: the terms lie in the journal, so that a new leader does not need the policy of that time. A tenant can
 //! write a journal, so terms count only while a NodeClaim of the attempt, which no tenant can write, bears
 //! their digest. Where they do not count and the policy is not known, nothing is decided that they decide.
 

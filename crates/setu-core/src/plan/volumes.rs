@@ -153,7 +153,7 @@ impl Reader<'_> {
             return Err(self.unusable(&format!("{what} has lost its volume; make the claim anew")));
         }
         if let Some(volume) = volume_of(claim) {
-            return self.volume(volume, name, &what);
+            return self.volume(volume, claim, name, &what);
         }
         match class_of(claim) {
             Some(class) => self.class(class, &what, Made::BeforePod),
@@ -168,29 +168,28 @@ impl Reader<'_> {
         users.filter_map(|set| u32::try_from(set.count).ok()).fold(self.pods, u32::saturating_add)
     }
 
-    fn uid_of(&self, claim: &str) -> Option<&str> {
-        match self.storage.claims.get(claim) {
-            Some(Found::There(claim)) => claim.metadata.uid.as_deref(),
-            _ => None,
-        }
-    }
-
-    fn volume(&self, name: &str, claim_name: &str, claim: &str) -> Result<Option<Reach>, Outcome> {
+    fn volume(
+        &self,
+        name: &str,
+        claim: &PersistentVolumeClaim,
+        claim_name: &str,
+        asking: &str,
+    ) -> Result<Option<Reach>, Outcome> {
         let what = format!("PersistentVolume {name}");
         let volume = self.found(self.storage.volumes.get(name), &what, "persistentvolumes")?;
         let owner = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
         let is_own = |owner: &&ObjectReference| {
             owner.name.as_deref() == Some(claim_name) && owner.namespace == self.workload.metadata.namespace
         };
-        let uid = self.uid_of(claim_name);
-        if owner.is_some_and(|owner| owner.uid.is_some() && uid.is_some() && owner.uid.as_deref() != uid) {
+        let uids = owner.and_then(|owner| owner.uid.as_ref()).zip(claim.metadata.uid.as_ref());
+        if uids.is_some_and(|(of_owner, own)| of_owner != own) {
             return Err(self.not_ready(&format!(
-                "{claim} asks for {what}, which an earlier claim has; take spec.claimRef off the volume, or name another one"
+                "{asking} asks for {what}, which an earlier claim has; take spec.claimRef off the volume, or name another one"
             )));
         }
         if let Some(other) = owner.filter(|owner| !is_own(owner)) {
             return Err(self.not_ready(&format!(
-                "{claim} asks for {what}, which PersistentVolumeClaim {} of namespace {} has; name another volume",
+                "{asking} asks for {what}, which PersistentVolumeClaim {} of namespace {} has; name another volume",
                 other.name.as_deref().unwrap_or_default(),
                 other.namespace.as_deref().unwrap_or_default()
             )));
@@ -205,7 +204,7 @@ impl Reader<'_> {
         let terms: Vec<_> = all.map(|term| [expressions(term), labelled.clone()].concat()).collect();
         if terms.is_empty() {
             return Err(self.unusable(&format!(
-                "{what}, to which {claim} is bound, can be used on the node only where it is; a new node cannot have it"
+                "{what}, to which {asking} is bound, can be used on the node only where it is; a new node cannot have it"
             )));
         }
         Ok(Some(Reach { text: self.of(&what), terms: joined(terms) }))

@@ -32,7 +32,7 @@ quotes. The file is YAML 1.2, in which `Off` is a word. kubectl reads YAML 1.1, 
 The file may change while Setu runs; a mounted ConfigMap does so by itself. A new version holds for new
 attempts, and an attempt that has begun is carried through by the policy it began with, as long as the same replica
 acts. One that takes over keeps its deadlines, `bufferTime`, `readiness`, `retry` and what `custody` says of release and
-lost nodes, and plans by the policy of then; where that gives other nodes than those half created, the attempt is given
+lost nodes, and plans by the policy of that time; where that gives other nodes than those half created, the attempt is given
 up and begun anew. A version that cannot be used changes nothing: the last good one holds, with an Event on each AdmissionCheck, a log line and
 `setu_policy_reloads_total`.
 ";

@@ -33,7 +33,7 @@ const AT_ONCE: usize = 5;
 /// Lives of one killed scenario that are led at the same time.
 const KILLS_AT_ONCE: usize = 2;
 
-/// Of the writes after which Setu is killed, every so manieth is played; all are where ignored tests are asked for.
+/// Setu is killed after every third of its writes, and after each of them where ignored tests are asked for.
 const KILLS_APART: usize = 3;
 
 fn main() -> Result<()> {
