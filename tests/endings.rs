@@ -10,11 +10,10 @@ use setu::api::workload::Verdict;
 use setu::gang::event::Effect;
 use setu::gang::verdict::desired;
 use setu::gang::{
-    ClaimView, Freshness, Health, Journal, Outlook, Reading, Reservation, Rules, Snapshot, State, StateName,
+    ClaimView, Freshness, Health, Journal, Nodes, Reading, Reservation, Rules, Snapshot, State, StateName,
     decide, observe,
 };
 use setu::policy::Policy;
-use std::collections::BTreeMap;
 
 const START: &str = "2026-01-01T00:00:00Z";
 const LATER: &str = "2026-01-01T00:10:00Z";
@@ -110,19 +109,7 @@ impl Gang {
         journal.seq = 5;
         (journal.memory.attempt, journal.memory.slots) = (1, 2);
         journal.memory.plan = Some("plan".to_owned());
-        let claim = |slot: u32| ClaimView {
-            name: slot.to_string(),
-            uid: slot.to_string(),
-            attempt: 1,
-            slot,
-            generation: 0,
-            deleting: false,
-            held_until: None,
-            vacant: false,
-            stuck: false,
-            rebooted: None,
-            health: Health::Ready { since: at(0) },
-        };
+        let claim = |slot: u32| ClaimView::new(&slot.to_string(), 1, slot, Health::Ready { since: at(0) });
         Self { journal, claims: (0..2).map(claim).collect() }
     }
 
@@ -157,18 +144,10 @@ impl Gang {
 
     fn with<T>(&self, workload: &Workload, act: impl FnOnce(&Snapshot<'_>) -> T) -> T {
         act(&Snapshot {
-            now: at(700),
-            fresh: false,
-            reservation: &Reservation::of(workload, "c"),
             reported: workload.check("c").map(|c| c.state).unwrap_or_default(),
-            plan: None,
             claims: &self.claims,
-            losses: &BTreeMap::new(),
             freshness: Freshness::Quorum,
-            capacity_back: false,
-            refusal: None,
-            policy: &Policy::default(),
-            outlook: Outlook::default(),
+            ..Snapshot::of(at(700), &Reservation::of(workload, "c"), &Policy::default())
         })
     }
 
@@ -250,7 +229,7 @@ const ROWS: [Row; 12] = [
 fn nodes_of_a_gang_that_runs_go_when_its_pods_are_stopped_and_not_before() {
     for row in ROWS {
         let workload = admitted();
-        let mut gang = Gang::new(State::Approved, &workload);
+        let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &workload);
         gang.see(&workload);
         assert_eq!(gang.is(), (StateName::Approved, 2), "{}: it runs", row.name);
         let leaving = with(workload, row.begins);
@@ -274,9 +253,11 @@ fn nodes_of_a_gang_that_never_ran_go_at_once() {
 
 #[test]
 fn quota_that_is_lost_without_an_eviction_ends_an_attempt_that_never_ran() {
-    for (state, told) in
-        [(State::WaitingReady, "Pending"), (State::Provisioning, "Pending"), (State::Approved, "Ready")]
-    {
+    for (state, told) in [
+        (State::WaitingReady, "Pending"),
+        (State::Provisioning, "Pending"),
+        (State::Approved { nodes: Nodes::Held }, "Ready"),
+    ] {
         let workload = reserved(told);
         let mut gang = Gang::new(state.clone(), &workload);
         gang.see(&with(workload, &[Is("QuotaReserved", "False", "Pending"), NoAdmission]));
@@ -287,7 +268,7 @@ fn quota_that_is_lost_without_an_eviction_ends_an_attempt_that_never_ran() {
 #[test]
 fn what_ends_nothing_in_kueue_takes_no_node() {
     let workload = admitted();
-    let mut gang = Gang::new(State::Approved, &workload);
+    let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &workload);
     // A queue on Hold, a failed node without a topology, and a check that is no longer on the queue.
     let mut unlisted = workload.clone();
     unlisted["status"]["admissionChecks"] = json!([]);
@@ -306,7 +287,7 @@ fn again(changes: &[Change]) -> Value {
 
 #[test]
 fn an_eviction_that_nobody_saw_is_noticed_by_its_count_and_the_nodes_are_proven_anew() {
-    let mut gang = Gang::new(State::Approved, &admitted());
+    let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
     let first = gang.journal.memory.epoch.clone();
     gang.see(&again(&[Counted]));
     assert_ne!(gang.journal.memory.epoch, first);
@@ -318,7 +299,7 @@ fn an_eviction_that_nobody_saw_is_noticed_by_its_count_and_the_nodes_are_proven_
 
 #[test]
 fn a_gang_that_is_admitted_anew_with_another_shape_gives_its_nodes_back_first() {
-    let mut gang = Gang::new(State::Approved, &admitted());
+    let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
     let mut other = again(&[]);
     other["status"]["admission"]["podSetAssignments"][0]["count"] = json!(1);
     gang.see(&other);
@@ -335,7 +316,7 @@ fn of_another_shape(mut workload: Value) -> Value {
 
 #[test]
 fn an_admission_that_changes_under_running_pods_takes_no_node_and_stops_nothing() {
-    let mut gang = Gang::new(State::Approved, &admitted());
+    let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
     let changed = of_another_shape(admitted());
     gang.see(&changed);
     assert_eq!(gang.is(), (StateName::Approved, 2));
@@ -345,7 +326,7 @@ fn an_admission_that_changes_under_running_pods_takes_no_node_and_stops_nothing(
     assert_eq!(gang.claims.len(), 0);
     assert_eq!(gang.journal.history[0].to, StateName::RollingBack);
     // One that needs no node runs on, too.
-    let mut gang = Gang::new(State::Approved, &admitted());
+    let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
     (gang.journal.memory.slots, gang.claims) = (0, Vec::new());
     gang.see(&changed);
     assert_eq!((gang.is(), gang.told(&changed)), ((StateName::Approved, 0), None));
@@ -353,7 +334,7 @@ fn an_admission_that_changes_under_running_pods_takes_no_node_and_stops_nothing(
 
 #[test]
 fn a_gang_that_kueue_admits_on_an_earlier_ready_in_another_shape_keeps_its_nodes_until_it_is_evicted() {
-    let mut gang = Gang::new(State::Approved, &admitted());
+    let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
     let anew = |changes: &[Change]| of_another_shape(with(with(admitted(), &[Counted]), changes));
     gang.see(&anew(&[]));
     assert_eq!(gang.is(), (StateName::Approved, 2), "pods may run there");
@@ -364,7 +345,7 @@ fn a_gang_that_kueue_admits_on_an_earlier_ready_in_another_shape_keeps_its_nodes
     gang.see(&with(anew(&leaving), &[Is("QuotaReserved", "False", "Pending"), NoAdmission]));
     assert_eq!(gang.is(), (StateName::Released, 0));
     // Pods that nobody makes anew are never evicted.
-    let mut gang = Gang::new(State::Approved, &admitted());
+    let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
     let pods = |mut workload: Value| {
         workload["metadata"]["ownerReferences"] =
             json!([{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "p", "controller": true}]);
@@ -381,7 +362,7 @@ fn a_ready_of_an_earlier_admission_is_taken_back_before_its_nodes_are() {
         other["status"]["admission"]["podSetAssignments"][0]["count"] = json!(1);
         other
     };
-    let mut gang = Gang::new(State::Approved, &reserved("Ready"));
+    let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &reserved("Ready"));
     gang.see(&anew("Ready"));
     assert_eq!(gang.is(), (StateName::RollingBack, 2), "Kueue may be admitting right now");
     assert_eq!(gang.told(&anew("Ready")), Some(Verdict::Pending));
@@ -397,7 +378,7 @@ fn a_topology_that_kueue_never_assigns_keeps_nodes_as_long_as_an_admission_may_t
         workload
     };
     let put_off = |told| assigned(told, "delayedTopologyRequest", json!("Pending"));
-    let mut gang = Gang::new(State::Approved, &put_off("Ready"));
+    let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &put_off("Ready"));
     gang.see(&put_off("Ready"));
     assert_eq!(gang.is(), (StateName::Approved, 2), "the second pass may still come");
     // It is no other admission once it has.
@@ -442,10 +423,11 @@ fn slice(mut workload: Value, replaces: Option<&str>) -> Value {
 fn a_slice_that_is_replaced_keeps_its_nodes_and_one_that_never_ran_gives_them_back() {
     let replaced = [Is("Finished", "True", "WorkloadSliceReplaced")];
     let workload = slice(admitted(), None);
-    let mut gang = Gang::new(State::Approved, &workload);
+    let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &workload);
     gang.see(&with(workload, &replaced));
     assert_eq!(gang.is(), (StateName::Approved, 2));
-    for (state, told) in [(State::WaitingReady, "Pending"), (State::Approved, "Ready")] {
+    for (state, told) in [(State::WaitingReady, "Pending"), (State::Approved { nodes: Nodes::Held }, "Ready")]
+    {
         let workload = slice(reserved(told), Some("ns/before"));
         let mut gang = Gang::new(state, &workload);
         gang.see(&with(workload, &replaced));

@@ -8,7 +8,7 @@ use setu::api::parameters::{OnExhausted, Pinning};
 use setu::gang::event::{Effect, Event, Standing};
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::state::Then;
-use setu::gang::{Failure, FailureClass, Journal, Rules, State, StateName, Way, decide, diagram};
+use setu::gang::{Failure, FailureClass, Journal, Nodes, Rules, State, StateName, Way, decide, diagram};
 use setu::plan::{Obstacle, ObstacleReason};
 use setu::policy::Policy;
 
@@ -49,7 +49,7 @@ fn event() -> impl Strategy<Value = Event> {
         Just(Event::ClaimsGone),
         Just(Event::WaitOver),
         Just(Event::CapacityBack),
-        Just(Event::Strays(vec!["x".into()])),
+        Just(Event::Unwanted(vec!["x".into()])),
         proptest::sample::select(&FailureClass::ALL[..]).prop_map(|c| Event::Failed(Failure::new(c, "f"))),
     ]
 }
@@ -79,7 +79,7 @@ proptest! {
             let decision = decide(&journal, event, &rules(step));
             for effect in &decision.effects {
                 if let Effect::CreateClaims(_) = effect {
-                    let mends = journal.state == State::Approved && journal.memory.mending;
+                    let mends = journal.state == State::Approved { nodes: Nodes::Replacing };
                     prop_assert!(mends || journal.state == State::Provisioning);
                     prop_assert!(journal.memory.attempt > rolled_back);
                 }
@@ -95,7 +95,7 @@ proptest! {
     #[test]
     fn a_gang_that_was_told_to_run_is_torn_down_only_when_its_reservation_is_gone_or_its_nodes_are(event in event()) {
         let mut journal = new_journal();
-        journal.state = State::Approved;
+        journal.state = State::Approved { nodes: Nodes::Held };
         journal.memory.slots = 2;
         let next = decide(&journal, &event, &rules(0)).journal;
         if next.state.name() == StateName::RollingBack {

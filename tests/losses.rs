@@ -7,8 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use setu::api::parameters::{OnNodeLost, Pinning};
 use setu::api::workload::{CheckState, Verdict};
-use setu::gang::claims::Loss;
 use setu::gang::event::{Effect, Event, Standing};
+use setu::gang::loss::Loss;
 use setu::gang::message::explain;
 use setu::gang::observe::unfit;
 use setu::gang::reservation::{Ending, Epoch};
@@ -16,8 +16,8 @@ use setu::gang::verdict::desired;
 use setu::gang::waits::Lack;
 use setu::gang::wake_at;
 use setu::gang::{
-    ClaimView, Failure, FailureClass, Freshness, Health, Journal, Outlook, Reading, Reservation, Rules,
-    Snapshot, State, StateName, Then, WaitsFor, Way, decide, observe,
+    Attempt, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Reading, Reservation,
+    Rules, Snapshot, State, StateName, Then, WaitsFor, Way, decide, observe,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
@@ -75,17 +75,8 @@ struct Seen {
 
 fn ready(slot: u32, generation: u32) -> ClaimView {
     ClaimView {
-        name: format!("c{slot}-{generation}"),
-        uid: format!("u{slot}-{generation}"),
-        attempt: 1,
-        slot,
         generation,
-        deleting: false,
-        held_until: None,
-        vacant: false,
-        stuck: false,
-        rebooted: None,
-        health: Health::Ready { since: at(0) },
+        ..ClaimView::new(&format!("c{slot}-{generation}"), 1, slot, Health::Ready { since: at(0) })
     }
 }
 
@@ -125,18 +116,12 @@ impl Seen {
         let held = Reservation::Held { epoch: Epoch("1-0-a".into()), standing: self.standing };
         let reservation = if self.replaced { Reservation::Leaving(Ending::Replaced) } else { held };
         act(&Snapshot {
-            now: at(self.now),
-            fresh: false,
-            reservation: &reservation,
             reported: self.reported,
             plan: Some(&self.plan),
             claims: &self.claims,
             losses: &self.losses,
             freshness: self.freshness,
-            capacity_back: false,
-            refusal: None,
-            policy: &self.policy,
-            outlook: Outlook::default(),
+            ..Snapshot::of(at(self.now), &reservation, &self.policy)
         })
     }
 
@@ -204,7 +189,7 @@ fn a_claim_that_is_known_to_have_gone_is_not_made_again_under_its_name() {
 
 #[test]
 fn a_lost_node_is_replaced_under_a_new_name_while_all_else_of_the_attempt_stays() {
-    for state in [State::WaitingReady, State::Approved] {
+    for state in [State::WaitingReady, State::Approved { nodes: Nodes::Held }] {
         let mut seen = Seen::new(state, Standing::Reserved);
         assert_eq!(seen.step(), Vec::<u32>::new());
         let memory = &seen.journal.memory;
@@ -328,7 +313,7 @@ fn a_claim_of_an_earlier_tier_that_went_without_a_word_is_made_up_for_on_the_tie
     };
     // Whether or not there is a tier after that one: it was not tried for this slot.
     for choice in [1, 2] {
-        let mut seen = after(choice, true, Loss::outlived);
+        let mut seen = after(choice, true, Loss::superseded);
         seen.freshness = Freshness::Cached;
         assert_eq!(
             seen.read(),
@@ -344,7 +329,7 @@ fn a_claim_of_an_earlier_tier_that_went_without_a_word_is_made_up_for_on_the_tie
         assert_eq!(seen.step(), [1]);
     }
     // What goes without a word from the last tier itself would go again, and nodes of one tier are no mixture.
-    for (mixed, loss) in [(true, (|loss| loss) as fn(Loss) -> Loss), (false, Loss::outlived)] {
+    for (mixed, loss) in [(true, (|loss| loss) as fn(Loss) -> Loss), (false, Loss::superseded)] {
         let mut seen = after(2, mixed, loss);
         seen.step();
         assert_eq!(seen.state(), StateName::RollingBack, "{mixed}");
@@ -420,7 +405,7 @@ fn a_deadline_that_passes_while_pods_may_run_on_some_nodes_ends_nothing() {
 #[test]
 fn nodes_whose_hold_ran_out_while_their_gang_was_admitted_are_not_taken_into_its_next_reservation() {
     let next = |held_until: i64| {
-        let mut seen = Seen::new(State::Approved, Standing::Reserved);
+        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Reserved);
         seen.journal.memory.epoch = Epoch("1-0-b".into());
         seen.claims =
             [0, 1].map(|slot| ClaimView { held_until: Some(at(held_until)), ..ready(slot, 0) }).into();
@@ -446,7 +431,7 @@ fn of_late_nodes_one_that_never_launched_is_given_up_and_one_that_pods_may_run_o
         // The journal says that another claim is to come before this one is deleted.
         let memory = &seen.journal.memory;
         assert_eq!((seen.state(), memory.attempt, memory.generation), (StateName::Provisioning, 1, 1));
-        assert_eq!(seen.events(), [Event::Strays(vec!["c1-0".into()]), Event::ClaimsMissing(vec![1])]);
+        assert_eq!(seen.events(), [Event::Unwanted(vec!["c1-0".into()]), Event::ClaimsMissing(vec![1])]);
     };
     // A node that never came up goes once it was searched, and found to have no pods.
     let mut seen = with(FailureClass::InitializationTimeout);
@@ -479,10 +464,10 @@ fn of_late_nodes_one_that_never_launched_is_given_up_and_one_that_pods_may_run_o
 
 #[test]
 fn the_nodes_of_a_slice_that_was_replaced_are_mended_because_its_pods_run_on() {
-    let mut seen = Seen::new(State::Approved, Standing::Admitted);
+    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Admitted);
     seen.replaced = true;
     seen.step();
-    assert_eq!((seen.state(), seen.journal.memory.mending), (StateName::Approved, true));
+    assert_eq!(seen.journal.state, State::Approved { nodes: Nodes::Replacing });
     assert_eq!(seen.step(), [1]);
 }
 
@@ -506,7 +491,7 @@ fn a_replacement_is_created_on_a_quorum_read_alone() {
 #[test]
 fn the_policy_says_what_a_lost_node_leads_to() {
     let rolling_back = |then| State::RollingBack { then };
-    for state in [State::WaitingReady, State::Approved] {
+    for state in [State::WaitingReady, State::Approved { nodes: Nodes::Held }] {
         for (on_node_lost, end) in [
             (OnNodeLost::Replace, State::Provisioning),
             (OnNodeLost::Yield, rolling_back(Then::Yielded)),
@@ -538,7 +523,7 @@ fn capacity_that_is_not_to_be_had_is_no_node_that_was_lost() {
 #[test]
 fn a_gang_that_is_admitted_anew_is_not_held_to_what_it_lost_under_its_last_admission() {
     let anew = |on_node_lost| {
-        let mut seen = Seen::new(State::Approved, Standing::Reserved);
+        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Reserved);
         seen.policy.on_node_lost = on_node_lost;
         seen.journal.memory.epoch = Epoch("0-0-a".into());
         seen.journal.memory.tries = 2;
@@ -606,7 +591,7 @@ fn told_ready() -> CheckState {
 #[test]
 fn ready_is_taken_back_first_and_stays_told_where_losses_are_ignored() {
     let entry = told_ready();
-    let mut seen = Seen::new(State::Approved, Standing::Reserved);
+    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Reserved);
     seen.reported = Verdict::Ready;
     assert_eq!(seen.events(), []);
     let verdict =
@@ -614,13 +599,13 @@ fn ready_is_taken_back_first_and_stays_told_where_losses_are_ignored() {
     assert_eq!(verdict(&seen), Some(Verdict::Pending));
     seen.policy.on_node_lost = OnNodeLost::Ignore;
     assert_eq!(verdict(&seen), None);
-    assert_eq!(seen.with(|f| unfit(&seen.journal, f)), None);
+    assert_eq!(seen.with(|f| unfit(&Attempt::of(&seen.journal, f))), None);
 }
 
 #[test]
 fn a_node_that_falters_before_admission_delays_the_gang_and_ends_nothing() {
     let entry = told_ready();
-    let mut seen = Seen::new(State::Approved, Standing::Reserved);
+    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Reserved);
     seen.reported = Verdict::Ready;
     seen.losses.clear();
     let waits_for = WaitsFor::Readiness { node: "n".to_owned(), lack: Lack::NotReady };
@@ -641,7 +626,7 @@ fn a_node_that_falters_before_admission_delays_the_gang_and_ends_nothing() {
 #[test]
 fn an_admitted_gang_is_mended_where_it_stands() {
     for standing in [Standing::Admitted, Standing::AdmittedPods] {
-        let mut seen = Seen::new(State::Approved, standing);
+        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, standing);
         assert_eq!(seen.step(), Vec::<u32>::new());
         assert_eq!((seen.state(), seen.journal.memory.generation), (StateName::Approved, 1));
         let told = seen.with(|f| explain(&seen.journal, f));
@@ -650,7 +635,7 @@ fn an_admitted_gang_is_mended_where_it_stands() {
         seen.claims.push(ready(1, 1));
         seen.losses.clear();
         seen.step();
-        assert!(!seen.journal.memory.mending);
+        assert_ne!(seen.journal.state, State::Approved { nodes: Nodes::Replacing });
         // Whole again, it has all its tries again.
         assert_eq!((seen.journal.memory.tries, seen.events()), (1, vec![Event::NodesReady]));
         seen.step();
@@ -661,19 +646,19 @@ fn an_admitted_gang_is_mended_where_it_stands() {
 #[test]
 fn after_admission_the_job_decides_unless_the_policy_replaces() {
     for on_node_lost in [OnNodeLost::Yield, OnNodeLost::Reject, OnNodeLost::Ignore] {
-        let mut seen = Seen::new(State::Approved, Standing::Admitted);
+        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Admitted);
         seen.policy.on_node_lost = on_node_lost;
         assert_eq!(seen.events(), []);
     }
     // Pods that ran before the check came have no nodes of ours to lose.
-    assert_eq!(Seen::new(State::Approved, Standing::Running).events(), []);
+    assert_eq!(Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Running).events(), []);
 }
 
 #[test]
 fn replacements_for_a_running_gang_are_paced_and_bounded() {
-    let mut seen = Seen::new(State::Approved, Standing::Admitted);
+    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Admitted);
     seen.step();
-    seen.journal.memory.mending = false;
+    seen.journal.state = State::Approved { nodes: Nodes::Held };
     seen.loses(going(1, 1));
     let due = at(10) + SignedDuration::from_secs(5);
     assert_eq!(seen.events(), []);
@@ -681,7 +666,7 @@ fn replacements_for_a_running_gang_are_paced_and_bounded() {
     seen.now = 15;
     seen.step();
     assert_eq!(seen.journal.memory.generation, 2);
-    seen.journal.memory.mending = false;
+    seen.journal.state = State::Approved { nodes: Nodes::Held };
     seen.journal.memory.tries = seen.policy.in_check.limit;
     seen.loses(going(1, 2));
     seen.now = 9_999;
@@ -690,7 +675,7 @@ fn replacements_for_a_running_gang_are_paced_and_bounded() {
 
 #[test]
 fn a_plan_that_has_changed_mends_nothing_under_running_pods() {
-    let mut seen = Seen::new(State::Approved, Standing::Admitted);
+    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Admitted);
     seen.step();
     seen.plan = Outcome::Provision(plan(3));
     assert_eq!(seen.step(), Vec::<u32>::new());
@@ -719,11 +704,11 @@ fn a_gang_of_another_number_of_nodes_than_its_plan_has_is_taken_back() {
 
 #[test]
 fn of_two_claims_for_one_slot_the_later_stays() {
-    let mut seen = Seen::new(State::Approved, Standing::Admitted);
+    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Admitted);
     seen.journal.memory.generation = 1;
     seen.losses.clear();
     seen.claims = vec![ready(0, 0), ready(1, 0), ready(1, 1)];
-    assert_eq!(seen.events(), [Event::Strays(vec!["c1-0".into()])]);
+    assert_eq!(seen.events(), [Event::Unwanted(vec!["c1-0".into()])]);
     // One that goes has no successor by itself.
     seen.claims = vec![ready(0, 0), ready(1, 0), going(1, 1)];
     assert_eq!(seen.events(), []);
@@ -741,11 +726,12 @@ fn claims_without_a_journal_tell_of_their_replacements_and_of_lost_slots() {
 
 #[test]
 fn a_journal_from_before_replacements_is_read_and_one_without_them_says_nothing_of_them() {
-    let seen = Seen::new(State::Approved, Standing::Reserved);
+    let seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Reserved);
     let text = seen.journal.encode();
     assert!(!text.contains("generation") && !text.contains("mending"), "{text}");
     assert_eq!(Journal::decode(&text, "uid", at(0), at(20)).unwrap(), seen.journal);
     let mut mended = seen.journal;
-    (mended.memory.generation, mended.memory.mending) = (7, true);
+    mended.memory.generation = 7;
+    mended.state = State::Approved { nodes: Nodes::Replacing };
     assert_eq!(Journal::decode(&mended.encode(), "uid", at(0), at(20)).unwrap(), mended);
 }

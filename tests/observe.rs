@@ -8,15 +8,15 @@ use serde_json::{Value, json};
 use setu::api::parameters::Compat;
 use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu::api::{Node, NodeClaim};
-use setu::gang::claims::{Loss, Tombstone, loss};
 use setu::gang::event::{Event, Standing};
+use setu::gang::loss::{Loss, Tombstone, loss};
 use setu::gang::message::explain;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::verdict::desired;
 use setu::gang::wake_at;
 use setu::gang::{
-    ClaimView, Explanation, Failure, FailureClass, Freshness, Health, Journal, Outlook, Reading, Refusal,
-    Reservation, Rules, Snapshot, State, WaitsFor, decide, observe,
+    ClaimView, Explanation, Failure, FailureClass, Freshness, Health, Journal, Nodes, Outlook, Reading,
+    Refusal, Reservation, Rules, Snapshot, State, WaitsFor, decide, observe,
 };
 use setu::plan::gates::Gate;
 use setu::plan::{Obstacle, ObstacleReason, Outcome};
@@ -233,12 +233,12 @@ fn what_a_vanished_claim_died_of_is_pieced_together() {
     let [missing, unready] = [FailureClass::NodeClassMissing, FailureClass::NodeClassNotReady].map(fault);
     let of = |claim: Option<&NodeClaim>, tombstone: &Tombstone, fault: Option<&Failure>, now| match loss(
         3,
-        claim,
+        claim.map(|claim| ClaimView::of(claim, None, &Policy::default(), at(0), None)).as_ref(),
         tombstone,
         fault,
         at(now),
     ) {
-        Loss::Failed(failure) | Loss::Outlived(failure) => failure.reason,
+        Loss::Failed(failure) | Loss::Superseded(failure) => failure.reason,
         Loss::Unclear(until) => panic!("unclear until {until}"),
     };
     let gone = Tombstone { noticed: Some(at(0)), ..Tombstone::default() };
@@ -259,19 +259,7 @@ fn what_a_vanished_claim_died_of_is_pieced_together() {
 }
 
 fn view(slot: u32, health: Health) -> ClaimView {
-    ClaimView {
-        name: format!("c{slot}"),
-        uid: format!("u{slot}"),
-        attempt: 1,
-        slot,
-        generation: 0,
-        deleting: false,
-        held_until: None,
-        vacant: false,
-        stuck: false,
-        rebooted: None,
-        health,
-    }
+    ClaimView::new(&format!("c{slot}"), 1, slot, health)
 }
 
 fn ready(slot: u32) -> ClaimView {
@@ -328,18 +316,12 @@ fn read_all(
 ) -> Reading {
     let policy = Policy::default();
     let snapshot = Snapshot {
-        now: at(10),
-        fresh: false,
-        reservation,
         reported: told,
         plan,
         claims,
         losses,
         freshness,
-        capacity_back: false,
-        refusal: None,
-        policy: &policy,
-        outlook: Outlook::default(),
+        ..Snapshot::of(at(10), reservation, &policy)
     };
     observe(journal, &snapshot)
 }
@@ -376,9 +358,9 @@ fn a_reboot_ends_no_attempt_and_no_running_gang() {
     let none = BTreeMap::new();
     for (state, standing) in [
         (State::WaitingReady, Standing::Reserved),
-        (State::Approved, Standing::Admitted),
-        (State::Approved, Standing::AdmittedPods),
-        (State::Approved, Standing::Running),
+        (State::Approved { nodes: Nodes::Held }, Standing::Admitted),
+        (State::Approved { nodes: Nodes::Held }, Standing::AdmittedPods),
+        (State::Approved { nodes: Nodes::Held }, Standing::Running),
     ] {
         let seen = read(&journal(state), &held(standing), &claims, Freshness::Quorum, &none);
         assert_eq!(seen, Reading::Events(Vec::new()), "{standing:?}");
@@ -410,7 +392,7 @@ fn no_deadline_of_the_gang_ends_a_reboot_or_what_a_node_has_to_do_after_it() {
     let late = [
         (State::Provisioning, FailureClass::GangTimeout),
         (State::WaitingReady, FailureClass::GangTimeout),
-        (State::Approved, FailureClass::NotAdmitted),
+        (State::Approved { nodes: Nodes::Held }, FailureClass::NotAdmitted),
     ];
     let coming = |waits_for| Health::Coming { waits_for, until: None };
     for (state, reason) in late {
@@ -421,8 +403,15 @@ fn no_deadline_of_the_gang_ends_a_reboot_or_what_a_node_has_to_do_after_it() {
         assert_eq!(failure(&state, coming(WaitsFor::BufferTime), Some(5)), None, "{state:?}");
     }
     let back = Health::Ready { since: at(5) };
-    assert_eq!(failure(&State::Approved, back.clone(), None), Some(FailureClass::NotAdmitted));
-    assert_eq!(failure(&State::Approved, back, Some(5)), None, "its time to be admitted begins anew");
+    assert_eq!(
+        failure(&State::Approved { nodes: Nodes::Held }, back.clone(), None),
+        Some(FailureClass::NotAdmitted)
+    );
+    assert_eq!(
+        failure(&State::Approved { nodes: Nodes::Held }, back, Some(5)),
+        None,
+        "its time to be admitted begins anew"
+    );
     let long_ago = Some(-7_200);
     assert_eq!(
         failure(&State::WaitingReady, coming(WaitsFor::Node), long_ago),
@@ -437,23 +426,15 @@ fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happe
     let (one, both) = ([ready(0)], [ready(0), ready(1)]);
     let message = |claims: &[ClaimView], now: i64, ready_by: Option<i64>| {
         let snapshot = Snapshot {
-            now: at(now),
-            fresh: false,
-            reservation: &reserved,
-            reported: Verdict::Pending,
-            plan: None,
             claims,
             losses: &losses,
-            freshness: Freshness::Cached,
-            capacity_back: false,
-            refusal: None,
-            policy: &policy,
             outlook: Outlook {
                 ready_by: ready_by.map(at),
                 tier: Some("on-demand"),
                 unplaced: false,
                 unbound: None,
             },
+            ..Snapshot::of(at(now), &reserved, &policy)
         };
         explain(&journal(State::WaitingReady), &snapshot)
     };
@@ -472,7 +453,7 @@ fn an_eviction_in_progress_ends_an_attempt_but_not_a_gang_that_may_run() {
     let seen =
         |state| read(&journal(state), &leaving, &[ready(0), ready(1)], Freshness::Quorum, &BTreeMap::new());
     assert_eq!(seen(State::WaitingReady), Reading::Events(vec![Event::Leaving(Ending::Evicted)]));
-    assert_eq!(seen(State::Approved), Reading::Events(Vec::new()));
+    assert_eq!(seen(State::Approved { nodes: Nodes::Held }), Reading::Events(Vec::new()));
 }
 
 #[test]
@@ -480,7 +461,7 @@ fn claims_of_another_attempt_are_strays_wherever_the_gang_is() {
     let mut old = ready(0);
     old.attempt = 7;
     old.name = "old".into();
-    for state in [State::WaitingReady, State::Approved, State::Released] {
+    for state in [State::WaitingReady, State::Approved { nodes: Nodes::Held }, State::Released] {
         let claims =
             if state.wants_claims() { vec![ready(0), ready(1), old.clone()] } else { vec![old.clone()] };
         let reservation =
@@ -490,14 +471,14 @@ fn claims_of_another_attempt_are_strays_wherever_the_gang_is() {
         else {
             panic!("looked again");
         };
-        assert_eq!(events.first(), Some(&Event::Strays(vec!["old".into()])));
+        assert_eq!(events.first(), Some(&Event::Unwanted(vec!["old".into()])));
     }
 }
 
 #[test]
 fn the_claims_of_an_admitted_gang_are_believed_over_a_journal_that_knows_less() {
     let seen = |attempt, slots, standing| {
-        let mut forged = journal(State::Approved);
+        let mut forged = journal(State::Approved { nodes: Nodes::Held });
         (forged.memory.attempt, forged.memory.slots) = (attempt, slots);
         let claims = [ready(0), ready(1)];
         let seen = (&claims[..], Freshness::Cached, &BTreeMap::new());
@@ -513,7 +494,7 @@ fn the_claims_of_an_admitted_gang_are_believed_over_a_journal_that_knows_less() 
         assert_eq!(seen(attempt - 1, 2, standing), Some(found), "an old journal was put back");
         assert_eq!(seen(attempt, 2, standing), None);
     }
-    let strays = Event::Strays(vec![ready(0).name, ready(1).name]);
+    let strays = Event::Unwanted(vec![ready(0).name, ready(1).name]);
     assert_eq!(seen(attempt, 0, Standing::Reserved), Some(strays), "no pod runs yet");
 }
 
@@ -532,20 +513,8 @@ fn a_wait_that_no_clock_has_written_is_over() {
 fn nodes_that_others_give_back_are_seen_while_a_gang_waits_for_its_next_attempt_but_not_as_the_first_setu_did()
  {
     let read = |state, compat| {
-        let snapshot = Snapshot {
-            now: at(10),
-            fresh: false,
-            reservation: &held(Standing::Reserved),
-            reported: Verdict::Pending,
-            plan: None,
-            claims: &[],
-            losses: &BTreeMap::new(),
-            freshness: Freshness::Cached,
-            capacity_back: true,
-            refusal: None,
-            policy: &Policy { compat, ..Policy::default() },
-            outlook: Outlook::default(),
-        };
+        let (reserved, policy) = (held(Standing::Reserved), Policy { compat, ..Policy::default() });
+        let snapshot = Snapshot { capacity_back: true, ..Snapshot::of(at(10), &reserved, &policy) };
         observe(&journal(state), &snapshot)
     };
     let events = |events: &[Event]| Reading::Events(events.to_vec());
@@ -562,19 +531,11 @@ fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
         let mut journal = journal(State::Validating);
         (journal.memory.way.choice, journal.memory.way.choices) = (choice, 3);
         let plan = Outcome::Wait(obstacle.clone());
+        let (reserved, policy) = (held(Standing::Reserved), Policy::default());
         let snapshot = Snapshot {
-            now: at(now),
-            fresh: false,
-            reservation: &held(Standing::Reserved),
-            reported: Verdict::Pending,
             plan: Some(&plan),
-            claims: &[],
-            losses: &BTreeMap::new(),
             freshness: Freshness::Quorum,
-            capacity_back: false,
-            refusal: None,
-            policy: &Policy::default(),
-            outlook: Outlook::default(),
+            ..Snapshot::of(at(now), &reserved, &policy)
         };
         (observe(&journal, &snapshot), wake_at(&journal, &snapshot))
     };
@@ -611,23 +572,16 @@ fn a_reservation_that_was_given_up_and_stands_after_all_begins_anew() {
 #[test]
 fn a_ready_that_stands_is_taken_back_before_the_nodes_are() {
     let (approved, policy, reservation) =
-        (journal(State::Approved), Policy::default(), held(Standing::Reserved));
+        (journal(State::Approved { nodes: Nodes::Held }), Policy::default(), held(Standing::Reserved));
     let lost = Failure::new(FailureClass::Interrupted, "gone");
     let losses = BTreeMap::from([(1, Loss::Failed(lost.clone()))]);
     let claims = [ready(0)];
     let snapshot = |told| Snapshot {
-        now: at(10),
-        fresh: false,
-        reservation: &reservation,
         reported: told,
-        plan: None,
         claims: &claims,
         losses: &losses,
         freshness: Freshness::Quorum,
-        capacity_back: false,
-        refusal: None,
-        policy: &policy,
-        outlook: Outlook::default(),
+        ..Snapshot::of(at(10), &reservation, &policy)
     };
     assert_eq!(observe(&approved, &snapshot(Verdict::Ready)), Reading::Events(Vec::new()));
     let said = entry(Verdict::Ready, &update("x"));
@@ -657,18 +611,11 @@ fn told(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(
     let policy = Policy::default();
     let losses = BTreeMap::new();
     let snapshot = Snapshot {
-        now: at(10),
-        fresh: false,
-        reservation,
         reported: entry.state,
-        plan: None,
         claims: &[ready(0), ready(1)],
         losses: &losses,
         freshness: Freshness::Quorum,
-        capacity_back: false,
-        refusal: None,
-        policy: &policy,
-        outlook: Outlook::default(),
+        ..Snapshot::of(at(10), reservation, &policy)
     };
     desired(&journal(state), &snapshot, entry, Ok(update("x"))).map(|d| (d.state, d.updates.len()))
 }
@@ -699,14 +646,17 @@ fn the_verdict_follows_the_state_and_is_never_written_where_kueue_would_misread_
     let (reserved, admitted) = (held(Standing::Reserved), held(Standing::Admitted));
     let pending = entry(Verdict::Pending, &[]);
     let said_ready = entry(Verdict::Ready, &update("x"));
-    assert_eq!(told(State::Approved, &reserved, &pending), Some((Verdict::Ready, 1)));
-    assert_eq!(told(State::Approved, &reserved, &said_ready), None);
+    assert_eq!(told(State::Approved { nodes: Nodes::Held }, &reserved, &pending), Some((Verdict::Ready, 1)));
+    assert_eq!(told(State::Approved { nodes: Nodes::Held }, &reserved, &said_ready), None);
     // Other updates may not replace those of a Ready that stands.
     assert_eq!(
-        told(State::Approved, &reserved, &entry(Verdict::Ready, &update("y"))),
+        told(State::Approved { nodes: Nodes::Held }, &reserved, &entry(Verdict::Ready, &update("y"))),
         Some((Verdict::Pending, 0))
     );
-    assert_eq!(told(State::Approved, &admitted, &entry(Verdict::Ready, &update("y"))), None);
+    assert_eq!(
+        told(State::Approved { nodes: Nodes::Held }, &admitted, &entry(Verdict::Ready, &update("y"))),
+        None
+    );
     assert_eq!(told(State::Yielded, &reserved, &pending), Some((Verdict::Retry, 0)));
     assert_eq!(told(State::WaitingReady, &reserved, &said_ready), Some((Verdict::Pending, 0)));
     // A Ready left over from a reservation that went without an eviction is taken back.
@@ -716,7 +666,7 @@ fn the_verdict_follows_the_state_and_is_never_written_where_kueue_would_misread_
     );
     for gone in [Ending::Evicted, Ending::Finished, Ending::Deactivated] {
         assert_eq!(told(State::Yielded, &Reservation::Gone(gone), &pending), None);
-        assert_eq!(told(State::Approved, &Reservation::Leaving(gone), &pending), None);
+        assert_eq!(told(State::Approved { nodes: Nodes::Held }, &Reservation::Leaving(gone), &pending), None);
     }
 }
 
@@ -797,20 +747,7 @@ fn a_gang_whose_last_attempt_is_still_being_taken_back_says_so_under_its_next_re
     let next = Reservation::Held { epoch: Epoch("2-1-a".into()), standing: Standing::Reserved };
     let (policy, losses) = (Policy::default(), BTreeMap::new());
     let claims = [ClaimView { deleting: true, stuck: true, ..ready(0) }];
-    let snapshot = Snapshot {
-        now: at(10),
-        fresh: false,
-        reservation: &next,
-        reported: Verdict::Pending,
-        plan: None,
-        claims: &claims,
-        losses: &losses,
-        freshness: Freshness::Cached,
-        capacity_back: false,
-        refusal: None,
-        policy: &policy,
-        outlook: Outlook::default(),
-    };
+    let snapshot = Snapshot { claims: &claims, losses: &losses, ..Snapshot::of(at(10), &next, &policy) };
     let said = desired(&back, &snapshot, &entry(Verdict::Pending, &[]), Ok(Vec::new())).unwrap();
     assert_eq!(said.state, Verdict::Pending);
     assert!(said.message.contains("1 NodeClaim left"), "{}", said.message);
@@ -827,20 +764,7 @@ fn refusable<'a>(
     refusal: Option<Refusal>,
     (policy, losses): (&'a Policy, &'a BTreeMap<u32, Loss>),
 ) -> Snapshot<'a> {
-    Snapshot {
-        now: at(10_000),
-        fresh: false,
-        reservation,
-        reported: Verdict::Pending,
-        plan,
-        claims: &[],
-        losses,
-        freshness: Freshness::Cached,
-        capacity_back: false,
-        refusal,
-        policy,
-        outlook: Outlook::default(),
-    }
+    Snapshot { plan, losses, refusal, ..Snapshot::of(at(10_000), reservation, policy) }
 }
 
 #[test]
@@ -886,20 +810,8 @@ fn a_gang_without_a_plan_is_told_when_it_stops_waiting_where_it_does() {
     let mut validating = journal(State::Validating);
     validating.memory.deadline = Some(at(900));
     let told = |plan: Outcome| {
-        let snapshot = Snapshot {
-            now: at(10),
-            fresh: false,
-            reservation: &reserved,
-            reported: Verdict::Pending,
-            plan: Some(&plan),
-            claims: &[],
-            losses: &losses,
-            freshness: Freshness::Cached,
-            capacity_back: false,
-            refusal: None,
-            policy: &policy,
-            outlook: Outlook::default(),
-        };
+        let snapshot =
+            Snapshot { plan: Some(&plan), losses: &losses, ..Snapshot::of(at(10), &reserved, &policy) };
         (
             explain(&validating, &snapshot),
             Explanation::of(&validating, &snapshot, &[]).otherwise.map(|o| o.at),

@@ -7,12 +7,12 @@ use proptest::prelude::*;
 use serde_json::json;
 use setu::api::parameters::{OnExhausted, Pinning};
 use setu::api::workload::Verdict;
-use setu::gang::claims::Loss;
 use setu::gang::event::{Effect, Event, Standing};
 use setu::gang::journal::WRITE_LIMIT;
+use setu::gang::loss::Loss;
 use setu::gang::reservation::{Ending, Epoch};
 use setu::gang::{
-    ClaimView, Failure, FailureClass, Freshness, Health, Journal, Outlook, Reading, Refusal, Reservation,
+    ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Reading, Refusal, Reservation,
     Rules, Snapshot, State, WaitsFor, decide, observe,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
@@ -129,19 +129,7 @@ fn view(attempt: u32, (own, slot, deleting, health): (bool, u32, bool, u8)) -> C
     };
     let attempt = if own { attempt } else { attempt + 1 };
     let name = format!("{attempt}-{slot}");
-    ClaimView {
-        uid: name.clone(),
-        name,
-        attempt,
-        slot,
-        generation: 0,
-        deleting,
-        held_until: None,
-        vacant: false,
-        stuck: false,
-        rebooted: None,
-        health,
-    }
+    ClaimView { deleting, ..ClaimView::new(&name, attempt, slot, health) }
 }
 
 /// What a look came to.
@@ -172,21 +160,14 @@ fn look(start: &Journal, seen: &Observation, claims: &[ClaimView], now: Timestam
     let mut freshness = if seen.quorum { Freshness::Quorum } else { Freshness::Cached };
     while look.turns < TURNS {
         look.turns += 1;
-        let needs_plan = matches!(look.journal.state, State::Validating | State::Provisioning)
-            || look.journal.memory.mending;
         let snapshot = Snapshot {
-            now,
-            fresh: false,
-            reservation: &seen.reservation,
             reported: seen.reported,
-            plan: needs_plan.then_some(&outcome),
+            plan: look.journal.state.needs_plan().then_some(&outcome),
             claims,
             losses: &losses,
             freshness,
-            capacity_back: false,
             refusal,
-            policy: &policy,
-            outlook: Outlook::default(),
+            ..Snapshot::of(now, &seen.reservation, &policy)
         };
         let events = match observe(&look.journal, &snapshot) {
             Reading::NeedsQuorumRead => {
@@ -304,7 +285,7 @@ proptest! {
             for (journal, effect) in &look.effects {
                 match effect {
                     Effect::CreateClaims(slots) => {
-                        let mends = journal.state == State::Approved && journal.memory.mending;
+                        let mends = journal.state == State::Approved { nodes: Nodes::Replacing };
                         prop_assert!(mends || journal.state == State::Provisioning);
                         prop_assert!(slots.iter().all(|s| *s < journal.memory.slots));
                     }

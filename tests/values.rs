@@ -6,16 +6,14 @@
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use setu::api::parameters::{Pinning, ProvisioningParametersSpec};
-use setu::api::workload::Verdict;
 use setu::api::{Node, NodeClaim};
 use setu::gang::event::{Event, Standing};
 use setu::gang::reservation::Epoch;
 use setu::gang::{
-    ClaimView, Failure, FailureClass, Freshness, Health, Journal, Outlook, Reading, Reservation, Rules,
+    ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Reading, Reservation, Rules,
     Snapshot, State, StateName, decide, observe,
 };
 use setu::policy::Policy;
-use std::collections::BTreeMap;
 
 fn policy(yaml: &str) -> Policy {
     let spec: ProvisioningParametersSpec = serde_yaml::from_str(yaml).unwrap();
@@ -242,18 +240,9 @@ fn seen(policy: &Policy, journal: &Journal, reached: &str, now: i64) -> Option<F
     let mut view = ClaimView::of(&claim(reached), Some(&node("16", "8")), policy, at(now), None);
     view.held_until = Some(at(0) + policy.hold_limit.signed());
     let snapshot = Snapshot {
-        now: at(now),
-        fresh: false,
-        reservation: &reservation,
-        reported: Verdict::Pending,
-        plan: None,
         claims: &[view],
-        losses: &BTreeMap::new(),
         freshness: Freshness::Quorum,
-        capacity_back: false,
-        refusal: None,
-        policy,
-        outlook: Outlook::default(),
+        ..Snapshot::of(at(now), &reservation, policy)
     };
     match observe(journal, &snapshot) {
         Reading::Events(events) => events.into_iter().find_map(|e| match e {
@@ -266,7 +255,8 @@ fn seen(policy: &Policy, journal: &Journal, reached: &str, now: i64) -> Option<F
 
 #[test]
 fn a_ready_gang_waits_for_its_admission_as_long_as_the_policy_says_and_its_nodes_are_held() {
-    let approved = |p: &Policy| seen(p, &journal(State::Approved, 900), "Initialized", 600);
+    let approved =
+        |p: &Policy| seen(p, &journal(State::Approved { nodes: Nodes::Held }, 900), "Initialized", 600);
     let not_admitted = Some(FailureClass::NotAdmitted);
     changes("deadlines: {admit: 10m}", approved, (None, not_admitted));
     changes("custody: {holdLimit: 10m}", approved, (None, not_admitted));

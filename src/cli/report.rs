@@ -17,15 +17,14 @@ use crate::gang::notice::NEXT;
 use crate::gang::terms::vouched;
 use crate::gang::verdict::is_kept_out;
 use crate::gang::{
-    AdmittedPods, ClaimView, Explanation, Freshness, GangIdentity, Journal, Outlook, Refusal, Reservation,
-    Snapshot, StateName, UnboundPods,
+    AdmittedPods, ClaimView, Explanation, GangIdentity, Journal, Outlook, Refusal, Reservation, Snapshot,
+    StateName, UnboundPods,
 };
 use crate::names;
 use crate::words::counted;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 use serde::Serialize;
-use std::collections::BTreeMap;
 
 /// Within this time of its reservation a gang that nobody answers is only new.
 const JUST_NOW: SignedDuration = SignedDuration::from_secs(5);
@@ -257,19 +256,12 @@ fn explained(objects: &ClusterObjects, workload: &Workload, check: &str, journal
     let told = workload.check(check).map(|entry| entry.state).unwrap_or_default();
     let unbound = unbound_pods(objects, workload, check).filter(|_| journal.memory.slots > 0);
     let snapshot = Snapshot {
-        now: objects.now,
-        fresh: false,
-        reservation: &reservation,
         reported: told,
-        plan: None,
         claims: &views,
-        losses: &BTreeMap::new(),
-        freshness: Freshness::Cached,
-        capacity_back: false,
         refusal: is_kept_out(journal, &reservation, told)
             .then_some(Refusal { until: objects.now, again_at: objects.now }),
-        policy: &policy,
         outlook: Outlook { unbound: unbound.as_ref(), ..Outlook::default() },
+        ..Snapshot::of(objects.now, &reservation, &policy)
     };
     let mut explanation = Explanation::of(journal, &snapshot, &claims);
     if objects.claims.is_none() {

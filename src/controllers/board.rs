@@ -336,7 +336,7 @@ mod tests {
     use crate::api::workload::WorkloadSpec;
     use crate::gang::explain::Explanation;
     use crate::gang::reservation::Epoch;
-    use crate::gang::{Freshness, Reservation, Snapshot};
+    use crate::gang::{Reservation, Snapshot};
     use crate::policy::Policy;
 
     fn entry(name: &str, seconds: i64) -> BoardEntry {
@@ -345,20 +345,8 @@ mod tests {
         let now = Timestamp::from_second(seconds).unwrap();
         let journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
         let reservation = Reservation::Gone(crate::gang::reservation::Ending::Evicted);
-        let snapshot = Snapshot {
-            now,
-            fresh: false,
-            reservation: &reservation,
-            reported: crate::api::workload::Verdict::Pending,
-            plan: None,
-            claims: &[],
-            losses: &BTreeMap::new(),
-            freshness: Freshness::Cached,
-            capacity_back: false,
-            refusal: None,
-            policy: &Policy::default(),
-            outlook: crate::gang::Outlook::default(),
-        };
+        let policy = Policy::default();
+        let snapshot = Snapshot::of(now, &reservation, &policy);
         BoardEntry::new(name, &workload, "check", (&journal, true), Explanation::of(&journal, &snapshot, &[]))
     }
 

@@ -7,7 +7,7 @@
 use super::context::Context;
 use super::memory::{lock, workload_of};
 use super::queue::Action;
-use super::summary::{ClaimSummary, Phase, WorkloadSummary};
+use super::summary::{ClaimSummary, WorkloadSummary};
 use crate::api::{AdmissionCheck, NodeClaim, Workload};
 use crate::cluster::guard::Guarded;
 use crate::effects::{call, claims, handover};
@@ -160,7 +160,7 @@ pub async fn reconcile(object: ObjectRef<NodeClaim>, sweeper: Arc<Sweeper>) -> R
 fn is_used(context: &Context, claim: &ClaimSummary) -> bool {
     let workload = claim.workload.as_ref().and_then(|object| context.stores.workloads.entry(object));
     let admitted = |w: &WorkloadSummary| w.uid == claim.workload_uid && w.is_admitted && !w.is_finished;
-    claim.phase != Phase::Deleting && !claim.is_warm && workload.is_some_and(|known| admitted(&known))
+    !claim.is_deleting() && !claim.is_warm && workload.is_some_and(|known| admitted(&known))
 }
 
 fn is_ours(claim: &NodeClaim) -> bool {

@@ -3,7 +3,6 @@
 use super::context::Context;
 use super::memory::workload_of;
 use super::queue::Key;
-use super::summary::Phase;
 use crate::api::{Node, NodeClaim, Workload};
 use crate::gang::identity::pin;
 use crate::names;
@@ -15,10 +14,7 @@ impl Context {
     /// A NodeClaim was touched: note it, and reconcile its Workload and the claim itself.
     pub fn claim_touched(&self, claim: &NodeClaim) {
         let known = self.stores.claims.entry(&ObjectRef::from_obj(claim));
-        if known
-            .as_ref()
-            .is_some_and(|k| claim.uid().is_some_and(|uid| k.uid == uid) && k.phase != Phase::Deleting)
-        {
+        if known.as_ref().is_some_and(|k| claim.uid().is_some_and(|uid| k.uid == uid) && !k.is_deleting()) {
             self.tombstones.lives(claim, self.now());
         } else {
             self.tombstones.saw(claim, self.now());

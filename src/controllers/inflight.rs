@@ -2,7 +2,7 @@
 
 use super::context::Context;
 use super::ledger::LedgerPages;
-use super::summary::{ClaimSummary, Phase};
+use super::summary::ClaimSummary;
 use crate::api::{NodeClaim, Workload};
 use crate::gang::identity::gang_of;
 use crate::names;
@@ -37,7 +37,7 @@ pub fn of(
     for claim in context.stores.claims.entries() {
         // Looked up only where it counts: there may be thousands of claims.
         let same_queue = by_queue && queue_of(context, &claim).is_some_and(|of| of == queue);
-        if claim.gang != gang && claim.phase != Phase::Deleting && !pages.is_entered(&claim.gang) {
+        if claim.gang != gang && !claim.is_deleting() && !pages.is_entered(&claim.gang) {
             traffic.in_flight += u32::from(!claim.is_initialized);
             if same_queue {
                 traffic.queue.extend(claim.object().map(Held::of_claim));

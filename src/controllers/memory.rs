@@ -6,8 +6,8 @@
 use crate::api::node_claim::Requirement;
 use crate::api::{NodeClaim, Workload};
 pub(super) use crate::cluster::lock;
-use crate::gang::claims::Tombstone;
 use crate::gang::identity::gang_of;
+use crate::gang::loss::Tombstone;
 use crate::gang::phase::has_launch_error;
 use crate::names;
 use crate::plan::offering::Offering;

@@ -6,9 +6,9 @@
 use super::context::Context;
 use super::memory::lock;
 use super::money::Launched;
-use super::summary::Phase;
 use crate::api::{Node, NodeClaim};
 use crate::gang::StateName;
+use crate::gang::phase::ClaimPhase;
 use crate::names;
 use crate::telemetry::metrics;
 use jiff::{SignedDuration, Timestamp};
@@ -214,13 +214,13 @@ impl Context {
         let known = self.stores.claims.entries();
         let undeletable = self.tombstones.undeletable(now);
         for claim in known.iter().filter(|c| self.acts_for(&c.workload_uid)) {
-            let state = match (gangs.get(&claim.gang), claim.phase) {
-                (_, Phase::Deleting) => "leaving",
+            let state = match gangs.get(&claim.gang) {
+                _ if claim.is_deleting() => "leaving",
                 _ if claim.is_warm => "warm",
-                (Some((state, workload)), _) => self.use_of(*state, workload),
-                (None, _) => "unknown",
+                Some((state, workload)) => self.use_of(*state, workload),
+                None => "unknown",
             };
-            if claim.phase == Phase::Ready {
+            if claim.phase == ClaimPhase::Initialized && !claim.is_deleting() {
                 *held.entry((claim.node_pool.clone(), state)).or_default() += 1;
             }
             if !claim.waits_for_provider {

@@ -6,6 +6,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::gang::claims::is_stuck;
 use crate::gang::custody::is_warm;
 use crate::gang::identity::gang_of;
+use crate::gang::phase::ClaimPhase;
 use crate::names;
 use crate::plan::cost::priced_as;
 use jiff::Timestamp;
@@ -85,26 +86,11 @@ pub struct ClaimSummary {
     /// What claims with the same price have in common.
     pub priced_as: u64,
     /// How far it has come.
-    pub phase: Phase,
+    pub phase: ClaimPhase,
     /// Since when it is being deleted.
     pub deleting_since: Option<Timestamp>,
     /// Since when it exists.
     pub created: Option<Timestamp>,
-}
-
-/// How far a NodeClaim has come.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
-    /// No instance yet.
-    Launching,
-    /// No Node yet.
-    Registering,
-    /// The Node is not complete.
-    Initializing,
-    /// Initialized.
-    Ready,
-    /// On its way out.
-    Deleting,
 }
 
 impl ClaimSummary {
@@ -123,7 +109,7 @@ impl ClaimSummary {
             waits_for_provider: claim.status.as_ref().is_none_or(|s| s.provider_id.is_empty()),
             is_initialized: claim.is("Initialized"),
             priced_as: priced_as(claim),
-            phase: Phase::of(claim),
+            phase: ClaimPhase::of(claim),
             deleting_since: claim.metadata.deletion_timestamp.as_ref().map(|t| t.0),
             created: claim.metadata.creation_timestamp.as_ref().map(|t| t.0),
         }
@@ -132,36 +118,23 @@ impl ClaimSummary {
     /// How far it has come, for metrics. One that does not go, or cannot be deleted since then, is counted on its own.
     pub fn state(&self, undeletable: Option<Timestamp>, now: Timestamp) -> &'static str {
         let stuck = self.deleting_since.or(undeletable).is_some_and(|since| is_stuck(since, now));
-        if stuck { "stuck" } else { self.phase.name() }
+        match self.phase {
+            _ if stuck => "stuck",
+            _ if self.is_deleting() => "deleting",
+            ClaimPhase::Launching => "launching",
+            ClaimPhase::Registering => "registering",
+            ClaimPhase::Initializing => "initializing",
+            ClaimPhase::Initialized => "ready",
+        }
+    }
+
+    /// Whether it is being deleted.
+    pub fn is_deleting(&self) -> bool {
+        self.deleting_since.is_some()
     }
 
     /// UID of its Workload, by which it is found.
     pub fn workload_uid(&self) -> &str {
         &self.workload_uid
-    }
-}
-
-impl Phase {
-    fn of(claim: &NodeClaim) -> Self {
-        if claim.metadata.deletion_timestamp.is_some() {
-            return Self::Deleting;
-        }
-        match [claim.is("Launched"), claim.is("Registered"), claim.is("Initialized")] {
-            [false, ..] => Self::Launching,
-            [_, false, _] => Self::Registering,
-            [_, _, false] => Self::Initializing,
-            _ => Self::Ready,
-        }
-    }
-
-    /// Its name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Launching => "launching",
-            Self::Registering => "registering",
-            Self::Initializing => "initializing",
-            Self::Ready => "ready",
-            Self::Deleting => "deleting",
-        }
     }
 }

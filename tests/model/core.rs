@@ -10,21 +10,21 @@ use serde_json::json;
 use setu_core::api::Workload;
 use setu_core::api::parameters::{OnExhausted, Pinning};
 use setu_core::api::workload::{CheckState, PodSetUpdate, Verdict};
-use setu_core::gang::claims::Loss;
 use setu_core::gang::diagram;
 use setu_core::gang::event::Effect;
+use setu_core::gang::loss::{ClaimRecords, Tombstone, losses};
 use setu_core::gang::open::opened;
 use setu_core::gang::reservation::Epoch;
 use setu_core::gang::terms::unlimited;
 use setu_core::gang::{
-    ClaimView, Failure, FailureClass, Freshness, GangIdentity, Health, Journal, JudgedBy, Outlook,
-    Reservation, Rules, Snapshot, State, Step, Then, WaitsFor, step, verdict,
+    ClaimView, Failure, FailureClass, Freshness, GangIdentity, Health, Journal, JudgedBy, Nodes, Reservation,
+    Rules, Snapshot, State, Step, Then, WaitsFor, step, verdict,
 };
 use setu_core::names;
 use setu_core::plan::{Outcome, Plan, Share, Slot};
 use setu_core::policy::Policy;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex};
 
 /// Nodes of the gang.
@@ -111,7 +111,7 @@ pub enum Place {
     WaitingReady,
     RollingBack(Then),
     BackingOff,
-    Approved,
+    Approved(Nodes),
     Yielded,
     Rejected,
     Released,
@@ -125,7 +125,6 @@ pub struct Kept {
     pub epoch: u8,
     pub attempt: u8,
     pub generation: u8,
-    mending: bool,
     pub slots: u8,
     tries: u8,
     yields: u8,
@@ -145,7 +144,7 @@ impl Kept {
                 State::WaitingReady => Place::WaitingReady,
                 State::RollingBack { then } => Place::RollingBack(*then),
                 State::BackingOff { .. } => Place::BackingOff,
-                State::Approved => Place::Approved,
+                State::Approved { nodes } => Place::Approved(*nodes),
                 State::Yielded => Place::Yielded,
                 State::Rejected => Place::Rejected,
                 State::Released => Place::Released,
@@ -153,7 +152,6 @@ impl Kept {
             epoch: number(&memory.epoch),
             attempt: small(memory.attempt),
             generation: small(memory.generation),
-            mending: memory.mending,
             slots: small(memory.slots),
             tries: small(memory.tries),
             yields: small(memory.yields),
@@ -173,7 +171,7 @@ impl Kept {
             Place::WaitingReady => State::WaitingReady,
             Place::RollingBack(then) => State::RollingBack { then },
             Place::BackingOff => State::BackingOff { until: soon },
-            Place::Approved => State::Approved,
+            Place::Approved(nodes) => State::Approved { nodes },
             Place::Yielded => State::Yielded,
             Place::Rejected => State::Rejected,
             Place::Released => State::Released,
@@ -181,7 +179,6 @@ impl Kept {
         journal.seq = if self.begun { 7 } else { 0 };
         journal.memory.attempt = u32::from(self.attempt);
         journal.memory.generation = u32::from(self.generation);
-        journal.memory.mending = self.mending;
         journal.memory.slots = u32::from(self.slots);
         journal.memory.tries = u32::from(self.tries);
         journal.memory.yields = u32::from(self.yields);
@@ -208,7 +205,7 @@ impl Kept {
 
     /// Whether this claim is wanted beside these.
     pub fn wants(self, claim: &Claim, all: &[Claim]) -> bool {
-        matches!(self.place, Place::Provisioning | Place::WaitingReady | Place::Approved)
+        matches!(self.place, Place::Provisioning | Place::WaitingReady | Place::Approved(_))
             && claim.attempt == self.attempt
             && claim.slot < self.slots
             && !claim.is_superseded(all)
@@ -358,49 +355,49 @@ impl Sighting {
         let runs_out = self.late && policy.deadlines.launch.signed() < SignedDuration::from_hours(24);
         let mut views: Vec<ClaimView> = self.claims.iter().map(|c| view(c, runs_out)).collect();
         views.sort_by_key(|v| v.slot);
-        let losses = self.losses(journal);
-        let needs_plan =
-            matches!(journal.state, State::Validating | State::Provisioning) || journal.memory.mending;
+        let now = now(self.late);
+        let losses = losses(journal, &IDENTITY, &views, &Records { late: self.late }, now);
         then(&Snapshot {
-            now: now(self.late),
             fresh: self.fresh,
-            reservation: &reservation,
             reported: workload.check(CHECK).map(|c| c.state).unwrap_or_default(),
-            plan: needs_plan.then_some(&*PLAN),
+            plan: journal.state.needs_plan().then_some(&*PLAN),
             claims: &views,
             losses: &losses,
             freshness: self.freshness,
-            capacity_back: false,
-            refusal: None,
-            policy,
-            outlook: Outlook::default(),
+            ..Snapshot::of(now, &reservation, policy)
         })
     }
 
     fn is_undecided(&self, journal: &Journal) -> bool {
         self.unread && journal.state.is_in_flight()
     }
+}
 
-    fn losses(&self, journal: &Journal) -> BTreeMap<u32, Loss> {
-        if !journal.state.wants_claims() {
-            return BTreeMap::new();
-        }
-        let creating = journal.state == State::Provisioning || journal.memory.mending;
-        let lost = |slot: u32| {
-            let own =
-                |c: &&Claim| u32::from(c.attempt) == journal.memory.attempt && u32::from(c.slot) == slot;
-            if self.claims.iter().filter(own).any(|c| !c.deleting) {
-                return None;
-            }
-            let latest = |c: &Claim| u32::from(c.generation) >= journal.memory.generation;
-            if creating && !self.claims.iter().filter(own).any(latest) {
-                return None;
-            }
-            let failure = Failure::new(FailureClass::Interrupted, "lost");
-            let soon = start() + SignedDuration::from_mins(1);
-            Some((slot, if self.late { Loss::Failed(failure) } else { Loss::Unclear(soon) }))
-        };
-        (0..journal.memory.slots).filter_map(lost).collect()
+/// What a replica of the model remembers of claims that are gone: nothing before every deadline, and after them that
+/// their nodes had come.
+struct Records {
+    late: bool,
+}
+
+impl ClaimRecords for Records {
+    fn saw_since(&self, _: &str, _: Timestamp) -> bool {
+        false
+    }
+
+    fn knows(&self, _: &str) -> bool {
+        false
+    }
+
+    fn taken_over(&self, _: u32, _: u32) -> Option<String> {
+        None
+    }
+
+    fn missed(&self, _: &str, _: Timestamp) -> (Tombstone, Option<Failure>) {
+        (Tombstone { launched: self.late, ..Tombstone::default() }, None)
+    }
+
+    fn needs_nodes(&self) -> bool {
+        true
     }
 }
 
@@ -411,17 +408,11 @@ fn view(claim: &Claim, late: bool) -> ClaimView {
         (false, true) => Health::Failed(Failure::new(FailureClass::LaunchTimeout, "late")),
     };
     ClaimView {
-        name: name(claim),
-        uid: format!("{claim:?}"),
-        attempt: u32::from(claim.attempt),
-        slot: u32::from(claim.slot),
         generation: u32::from(claim.generation),
         deleting: claim.deleting,
-        held_until: None,
-        vacant: false,
-        stuck: false,
-        rebooted: None,
-        health,
+        uid: format!("{claim:?}"),
+        disrupted: true,
+        ..ClaimView::new(&name(claim), u32::from(claim.attempt), u32::from(claim.slot), health)
     }
 }
 

@@ -216,7 +216,7 @@ impl Look {
 
     fn revokes(&self) -> bool {
         matches!(self.seen.journal.place, Place::RollingBack(_) | Place::Provisioning)
-            && self.stored.is_some_and(|s| s.place == Place::Approved)
+            && self.stored.is_some_and(|s| matches!(s.place, Place::Approved(_)))
     }
 
     fn check_write(&self, world: &mut World) {
@@ -339,7 +339,7 @@ impl Look {
         let hit = |c: &Claim| same(c) || planted!(DeleteWithoutUid) && c.name() == meant.name();
         let wanted = !meant.is_superseded(&world.claims);
         let approved = world.work.journal.is_some_and(|j| {
-            j.place == Place::Approved
+            matches!(j.place, Place::Approved(_))
                 && j.wants(&meant, &world.claims)
                 && j.epoch == core::epoch(&world.work)
         });

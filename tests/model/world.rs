@@ -405,7 +405,7 @@ impl World {
                 (None, _) => true,
                 (Some(Verdict::Ready), Some(journal)) => {
                     let whole = self.ready_attempt() == Some(journal.attempt);
-                    journal.place == Place::Approved
+                    matches!(journal.place, Place::Approved(_))
                         && journal.epoch == core::epoch(&self.work)
                         && (whole || !journal.may_mend())
                 }

@@ -9,10 +9,8 @@ use crate::effects::{claims, handover, journal as journal_write};
 use crate::error::{Class, Error};
 use crate::gang::claims::is_stuck;
 use crate::gang::custody::{Parting, parting};
-use crate::gang::losses::is_mixed;
-use crate::gang::ungated_pods::is_late;
 use crate::gang::{
-    Effect, Event, Failure, FailureClass, Freshness, Reservation, State, decide, message, notice,
+    Attempt, Effect, Event, Failure, FailureClass, Freshness, Reservation, State, decide, message, notice,
 };
 use crate::names;
 use crate::plan::{Outcome, Plan};
@@ -84,8 +82,8 @@ impl Gang<'_> {
         self.tier = super::view::tier_of(&self.claims);
         if let Some(error) = created.refused {
             tracing::warn!(workload = self.identity.workload_ref(), error = %error, "a NodeClaim was refused");
-            let late = is_late(&self.journal, &self.snapshot(&self.parts(workload)));
-            if late || self.journal.state == State::Approved {
+            let late = Attempt::of(&self.journal, &self.snapshot(&self.parts(workload))).is_late();
+            if late || self.journal.state.is_approved() {
                 // Pods may run on the other nodes.
                 return Ok(());
             }
@@ -101,7 +99,7 @@ impl Gang<'_> {
 
     /// Notes replacements, which no plan that is entered counts.
     fn note_replacements(&self, workload: &Workload, claims: usize) {
-        if self.journal.memory.generation > 0 && !is_mixed(&self.journal, &self.policy) {
+        if self.journal.memory.generation > 0 && !self.journal.is_mixed(&self.policy) {
             let claims = u32::try_from(claims).unwrap_or(u32::MAX);
             self.context.of_gangs.ledger.open().note_created(
                 &workload.local_queue(),

@@ -2,7 +2,6 @@
 
 use crate::api::Workload;
 use crate::controllers::Context;
-use crate::controllers::summary::Phase;
 use crate::plan::demand::pods_of;
 use std::sync::Arc;
 
@@ -17,6 +16,6 @@ pub(super) fn is_missed(context: &Context, replaced: &Workload, pin: &str) -> bo
         w.is("QuotaReserved") && !ends && w.spec.active != Some(false)
     };
     let pods = slices.filter(runs).map(|slice| pods_of(&slice)).max();
-    let nodes = context.stores.claims.those(|c| c.phase != Phase::Deleting && c.pin == pin).len();
+    let nodes = context.stores.claims.those(|c| !c.is_deleting() && c.pin == pin).len();
     pods.is_some_and(|pods| usize::try_from(pods).is_ok_and(|pods| pods > nodes))
 }

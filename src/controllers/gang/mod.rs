@@ -24,10 +24,9 @@ use crate::api::workload::CheckState;
 use crate::api::{Node, NodeClaim, Workload};
 use crate::effects::requeued::Queueing;
 use crate::error::Error;
-use crate::gang::claims::Loss;
 use crate::gang::identity::pin;
 use crate::gang::journal::JournalError;
-use crate::gang::losses::is_mixed;
+use crate::gang::loss::Loss;
 use crate::gang::open::{is_possible, opened, rebuilt};
 use crate::gang::strangers::Taken;
 use crate::gang::{
@@ -263,7 +262,7 @@ impl<'a> Gang<'a> {
         if !self.journal.state.awaits_next_try() {
             pages.given_back.forget(&self.id);
         }
-        self.plan = self.needs_plan().then(|| self.make_plan(workload, &mut pages));
+        self.plan = self.journal.state.needs_plan().then(|| self.make_plan(workload, &mut pages));
         if self.journal.state == State::Validating {
             self.count_gates(workload, &mut pages);
             // What has begun is carried through, whatever the other checks say by then.
@@ -317,7 +316,7 @@ impl<'a> Gang<'a> {
         let (way, generation) = (self.journal.memory.way, self.journal.memory.generation);
         self.take(moved.journal.clone());
         let memory = &self.journal.memory;
-        let falls = is_mixed(&self.journal, &self.policy) && memory.generation != generation;
+        let falls = self.journal.is_mixed(&self.policy) && memory.generation != generation;
         let elsewhere = begun && self.journal.state == State::Provisioning && (falls || memory.way != way);
         if moved.cause.is_some() || elsewhere {
             let way = (!self.journal.state.is_over()).then_some(memory.way);
@@ -336,7 +335,7 @@ impl<'a> Gang<'a> {
             pages.refused.refuse(&self.id, workload, causes, (now, until));
         }
         if let Some(Event::Failed(failure) | Event::Lost { failure, .. }) = &moved.cause {
-            pages.note_shortage(self.exhausted(failure, losses), now);
+            pages.note_shortage(self.exhausted(workload, failure, losses), now);
             // `compat: Setu` never ends back-off early, as the first Setu did not.
             if failure.reason.counts_as_short() && self.policy.compat == Compat::None {
                 pages.await_nodes(&self.id, workload);

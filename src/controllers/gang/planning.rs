@@ -9,10 +9,8 @@ use crate::controllers::refused::Causes;
 use crate::controllers::{inflight, plans, storage};
 use crate::effects::claims;
 use crate::error::Error;
-use crate::gang::claims::Loss;
-use crate::gang::losses::{is_mixed, is_same};
-use crate::gang::observe::expired;
-use crate::gang::{Failure, FailureClass, Refusal, State};
+use crate::gang::loss::{Loss, last_known};
+use crate::gang::{Attempt, Failure, FailureClass, Nodes, Refusal, State};
 use crate::names;
 use crate::plan::demand::as_granted;
 use crate::plan::offering::{Offering, place_keys};
@@ -34,19 +32,11 @@ const VOLUMES: SignedDuration = SignedDuration::from_mins(1);
 const TOLD: usize = 2;
 
 impl Gang<'_> {
-    pub(super) fn needs_plan(&self) -> bool {
-        match self.journal.state {
-            State::Validating | State::Provisioning => true,
-            State::Approved => self.journal.memory.slots == 0 || self.journal.memory.mending,
-            _ => false,
-        }
-    }
-
     pub(super) fn make_plan(&self, workload: &Workload, pages: &mut LedgerPages) -> Outcome {
         if let Some(fault) = &self.policy_fault {
             return Outcome::Wait(fault.clone());
         }
-        let mixed = is_mixed(&self.journal, &self.policy);
+        let mixed = self.journal.is_mixed(&self.policy);
         let kept: Vec<NodeClaim> = if mixed { self.staying().cloned().collect() } else { Vec::new() };
         let begun = self.begun();
         let ways = match (&self.journal.state, pages.accepted(&self.id)) {
@@ -55,7 +45,9 @@ impl Gang<'_> {
                 Ways::Accepted { choice: accepted.choice, plan, begun: &begun }
             }
             // What is mended stays what it was, on whatever tier.
-            (State::Provisioning | State::Approved, _) if !mixed && !begun.is_empty() => Ways::Like(&begun),
+            (State::Provisioning | State::Approved { .. }, _) if !mixed && !begun.is_empty() => {
+                Ways::Like(&begun)
+            }
             _ => Ways::From(self.journal.memory.way.choice),
         };
         let goes_on = mixed && self.journal.state == State::Provisioning && matches!(ways, Ways::From(_));
@@ -93,7 +85,7 @@ impl Gang<'_> {
             let obstacle = Obstacle::new(ObstacleReason::OthersFirst, message);
             return Outcome::Wait(Obstacle { until: Some(until), ..obstacle });
         }
-        if !self.journal.memory.mending {
+        if !matches!(self.journal.state, State::Approved { nodes: Nodes::Replacing }) {
             return now;
         }
         // Pods that are done have moved the slots of the others: only all of them give the first plan.
@@ -200,7 +192,12 @@ impl Gang<'_> {
     }
 
     /// What this failure shows to be out of capacity.
-    pub(super) fn exhausted(&self, failure: &Failure, losses: &BTreeMap<u32, Loss>) -> BTreeSet<Offering> {
+    pub(super) fn exhausted(
+        &self,
+        workload: &Workload,
+        failure: &Failure,
+        losses: &BTreeMap<u32, Loss>,
+    ) -> BTreeSet<Offering> {
         let attempt = self.journal.memory.attempt;
         let keys = place_keys(&self.policy);
         if !failure.reason.counts_as_short() {
@@ -215,10 +212,11 @@ impl Gang<'_> {
             let all = self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
             return all.filter(is_late).flat_map(|claim| Offering::of(claim, &keys)).collect();
         }
+        let last = |slot| last_known(&self.journal.memory, &self.identity, &self.records(workload), slot);
         losses
             .iter()
             .filter(|(_, loss)| loss.failure().is_some_and(|f| f.reason == failure.reason))
-            .flat_map(|(slot, _)| self.context.tombstones.offerings(&self.last_known(*slot).1, &keys))
+            .flat_map(|(slot, _)| self.context.tombstones.offerings(&last(*slot).1, &keys))
             .collect()
     }
 
@@ -242,7 +240,8 @@ impl Gang<'_> {
         // A refused gang is planned anew where something has changed.
         let has_changed =
             |causes| self.context.of_gangs.ledger.open().refused.changed(&self.id, causes).is_some();
-        if self.storage.is_none() && (self.needs_plan() || refused_by.is_some_and(has_changed)) {
+        if self.storage.is_none() && (self.journal.state.needs_plan() || refused_by.is_some_and(has_changed))
+        {
             self.storage = Some(storage::read(self.client, workload).await?);
         }
         Ok(())
@@ -280,17 +279,17 @@ impl Gang<'_> {
         let Some(plan) = &self.plan else { return false };
         match (&self.journal.state, plan) {
             (State::Validating, Outcome::Provision(_)) => self.passes_over_edited(),
-            (State::Provisioning, Outcome::Provision(plan)) => !is_same(&self.journal, plan),
+            (State::Provisioning, Outcome::Provision(plan)) => !self.journal.is_begun_with(plan),
             (State::Validating | State::Provisioning, _) => true,
-            (State::Approved, Outcome::NothingNeeded(_)) => false,
-            (State::Approved, _) => self.journal.memory.slots == 0,
+            (State::Approved { .. }, Outcome::NothingNeeded(_)) => false,
+            (State::Approved { nodes }, _) => *nodes == Nodes::Unneeded,
             _ => false,
         }
     }
 
     /// Whether the attempt's time is over.
     fn is_overdue(&self, workload: &Workload) -> bool {
-        expired(&self.journal, &self.snapshot(&self.parts(workload)))
+        Attempt::of(&self.journal, &self.snapshot(&self.parts(workload))).has_expired()
     }
 
     /// Whether NodePools that were edited, and not seen by Karpenter since, are not waited for any more.

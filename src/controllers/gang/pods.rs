@@ -6,12 +6,12 @@
 use super::Gang;
 use crate::api::Workload;
 use crate::effects::pods;
-use crate::gang::{AdmittedPods, PodCheck, Stand, State};
+use crate::gang::{AdmittedPods, PodCheck, Stand};
 
 impl Gang<'_> {
     /// Checks the gang's pods if that is due.
     pub(super) async fn check_pods(&mut self, workload: &Workload) {
-        let has_nodes = self.journal.state == State::Approved && self.journal.memory.slots > 0;
+        let has_nodes = self.journal.state.holds_nodes();
         let admitted = AdmittedPods::of(workload, &self.identity.check).filter(|_| has_nodes);
         self.pod_check = match admitted {
             Some(admitted) => Some(self.checked(&admitted).await),

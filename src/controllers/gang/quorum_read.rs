@@ -75,7 +75,7 @@ impl Gang<'_> {
     /// there.
     fn complete(&self) -> Option<Vec<(NodeClaim, String)>> {
         let memory = &self.journal.memory;
-        let waits = matches!(self.journal.state, State::WaitingReady | State::Approved);
+        let waits = matches!(self.journal.state, State::WaitingReady | State::Approved { .. });
         let filled: BTreeSet<Option<u32>> = self.staying().map(NodeClaim::slot).collect();
         let whole = usize::try_from(memory.slots).is_ok_and(|slots| filled.len() == slots);
         // Of a slot that was filled again there may be other claims.
@@ -90,7 +90,7 @@ impl Gang<'_> {
     /// still admit the gang.
     pub(super) fn is_to_be_searched_again(&self, workload: &Workload) -> bool {
         let memory = &self.journal.memory;
-        let approved = self.journal.state == State::Approved && memory.slots > 0 && !workload.is("Admitted");
+        let approved = self.journal.state.holds_nodes() && !workload.is("Admitted");
         let due = |last: Timestamp| last.checked_add(SEARCH_AGAIN).is_ok_and(|at| at <= self.context.now());
         approved && memory.pinning != Pinning::SelectorAndTaint && self.searched.is_none_or(due)
     }
@@ -99,7 +99,7 @@ impl Gang<'_> {
     /// it, and anybody may write a toleration. Of one that Kueue has let go, those that will not come up.
     fn nodes_to_search(&self, workload: &Workload) -> Vec<String> {
         let memory = &self.journal.memory;
-        let waits = matches!(self.journal.state, State::WaitingReady | State::Approved);
+        let waits = matches!(self.journal.state, State::WaitingReady | State::Approved { .. });
         let told = workload.check(&self.identity.check).is_some_and(|c| c.state == Verdict::Ready)
             && !self.is_to_be_searched_again(workload);
         let ready = self.nodes.values().filter(|node| node.is_ready()).count();

@@ -7,7 +7,8 @@ use crate::api::{Node, NodeClaim, Workload, condition};
 use crate::controllers::Context;
 use crate::controllers::meters::capacity_type;
 use crate::controllers::plans;
-use crate::gang::claims::{Health, Loss, loss};
+use crate::gang::claims::Health;
+use crate::gang::loss::{ClaimRecords, Loss, Tombstone, losses};
 use crate::gang::strangers::crowd;
 use crate::gang::{
     ClaimView, Failure, FailureClass, GangIdentity, Outlook, Refusal, Reservation, Snapshot, State, WaitsFor,
@@ -20,9 +21,6 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
 use std::collections::BTreeMap;
-
-/// How many replacements back the last claim of a slot is searched.
-const REPLACEMENTS_REMEMBERED: usize = 32;
 
 /// A gang at one instant, which its [`Snapshot`] is borrowed from.
 pub(super) struct SnapshotParts {
@@ -40,6 +38,8 @@ pub(super) struct SnapshotParts {
 impl Gang<'_> {
     pub(super) fn parts(&self, workload: &Workload) -> SnapshotParts {
         let now = self.context.now();
+        let views = self.views(now);
+        let losses = losses(&self.journal, &self.identity, &views, &self.records(workload), now);
         let check = &self.identity.check;
         SnapshotParts {
             now,
@@ -48,8 +48,8 @@ impl Gang<'_> {
             unplaced: workload.is_unplaced(),
             capacity_back: false,
             refusal: self.refusal,
-            views: self.views(now),
-            losses: self.losses(workload, now),
+            views,
+            losses,
         }
     }
 
@@ -119,7 +119,7 @@ impl Gang<'_> {
                 crowd(&mut view, claim, node, (taken, &self.each), now);
             }
             // Of nodes that were ready before, pods may run there already.
-            let ready = matches!(view.health, Health::Ready { .. }) && self.journal.state != State::Approved;
+            let ready = matches!(view.health, Health::Ready { .. }) && !self.journal.state.is_approved();
             if ready && self.unmarked.contains(&view.name) {
                 view.health = Health::Coming { waits_for: WaitsFor::Mark, until: None };
             }
@@ -130,68 +130,9 @@ impl Gang<'_> {
         views
     }
 
-    /// What became of slots whose claim is missing, or going although the gang wants it.
-    fn losses(&self, workload: &Workload, now: Timestamp) -> BTreeMap<u32, Loss> {
-        if !matches!(self.journal.state, State::Provisioning | State::WaitingReady | State::Approved) {
-            return BTreeMap::new();
-        }
-        let memory = &self.journal.memory;
-        let creating = self.journal.state == State::Provisioning || memory.mending;
-        let attempt = memory.attempt.to_string();
-        let mut by_slot: BTreeMap<Option<u32>, &NodeClaim> = BTreeMap::new();
-        for claim in self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt) {
-            let rank = |c: &NodeClaim| (c.metadata.deletion_timestamp.is_none(), c.generation());
-            let of_slot = by_slot.entry(claim.slot()).or_insert(claim);
-            if rank(claim) > rank(of_slot) {
-                *of_slot = claim;
-            }
-        }
-        let lost = |slot: &u32| {
-            let claim = by_slot.get(&Some(*slot)).copied();
-            if claim.is_some_and(|c| c.metadata.deletion_timestamp.is_none()) {
-                return None;
-            }
-            let claim = claim.filter(|c| !creating || c.generation() >= memory.generation);
-            if creating && claim.is_none() && !self.had(*slot) {
-                return None;
-            }
-            let (made_in, name) =
-                claim.map_or_else(|| self.last_known(*slot), |c| (c.generation(), c.name_any()));
-            if claim.is_none() {
-                // The watch may not yet have shown that it is gone.
-                self.context.remember_claim(&name);
-            }
-            let (tombstone, pool) = self.context.tombstones.missed(&name, now);
-            let loss = loss(*slot, claim, &tombstone, self.pool_fault(&pool).as_ref(), now);
-            Some((*slot, if made_in < memory.generation { loss.outlived() } else { loss }))
-        };
-        let losses: BTreeMap<u32, Loss> = (0..memory.slots).filter_map(|slot| lost(&slot)).collect();
-        // What a replaced slice had is no loss once the pods of the slices after it do without.
-        let counts =
-            losses.is_empty() || !workload.is_replaced() || is_missed(self.context, workload, &self.pin);
-        if counts { losses } else { BTreeMap::new() }
-    }
-
-    /// Whether a slot that is being filled has had its claim already, as far as is known here.
-    fn had(&self, slot: u32) -> bool {
-        let memory = &self.journal.memory;
-        let name = self.identity.replacement_name(memory.attempt, memory.generation, slot);
-        // The watch may not yet have shown that it is gone.
-        self.context.remember_claim(&name);
-        self.context.tombstones.saw_since(&name, self.journal.entered_at)
-    }
-
-    /// Replacement and name of the last claim of a slot, as far as is known here; else those its loss is noted under.
-    pub(super) fn last_known(&self, slot: u32) -> (u32, String) {
-        let memory = &self.journal.memory;
-        let name = |generation| self.identity.replacement_name(memory.attempt, generation, slot);
-        let recent = (0..=memory.generation).rev().take(REPLACEMENTS_REMEMBERED);
-        let tombstones = &self.context.tombstones;
-        let known = recent.map(|g| (g, name(g))).find(|(_, name)| tombstones.knows(name));
-        known.unwrap_or_else(|| {
-            let taken_over = tombstones.taken_over(&self.id, memory.attempt, slot);
-            (memory.generation, taken_over.unwrap_or_else(|| name(memory.generation)))
-        })
+    /// What this replica remembers of the gang's claims.
+    pub(super) fn records<'r>(&'r self, workload: &'r Workload) -> Records<'r> {
+        Records { gang: self, workload }
     }
 
     /// What is wrong with the NodeClass of a NodePool, by the NodePool's condition.
@@ -204,6 +145,40 @@ impl Gang<'_> {
         };
         // The message may be a cloud's, and is to be read on the NodePool.
         Some(Failure::new(class, format!("NodePool {}: {}", pool.name_any(), ready.reason)))
+    }
+}
+
+/// What this replica remembers of a gang's claims.
+pub(super) struct Records<'a> {
+    gang: &'a Gang<'a>,
+    workload: &'a Workload,
+}
+
+impl ClaimRecords for Records<'_> {
+    fn saw_since(&self, name: &str, since: Timestamp) -> bool {
+        // The watch may not yet have shown that it is gone.
+        self.gang.context.remember_claim(name);
+        self.gang.context.tombstones.saw_since(name, since)
+    }
+
+    fn knows(&self, name: &str) -> bool {
+        self.gang.context.tombstones.knows(name)
+    }
+
+    fn taken_over(&self, attempt: u32, slot: u32) -> Option<String> {
+        self.gang.context.tombstones.taken_over(&self.gang.id, attempt, slot)
+    }
+
+    fn missed(&self, name: &str, now: Timestamp) -> (Tombstone, Option<Failure>) {
+        self.gang.context.remember_claim(name);
+        let (tombstone, pool) = self.gang.context.tombstones.missed(name, now);
+        (tombstone, self.gang.pool_fault(&pool))
+    }
+
+    fn needs_nodes(&self) -> bool {
+        let gang = self.gang;
+        // What a replaced slice had is no loss once the pods of the slices after it do without.
+        !self.workload.is_replaced() || is_missed(gang.context, self.workload, &gang.pin)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::api::{NodeClaim, Workload};
 use crate::effects::handover::LetGo;
 use crate::effects::warm::{self as effects, Keeping};
 use crate::error::Error;
-use crate::gang::{Freshness, State};
+use crate::gang::Freshness;
 use crate::names;
 use crate::plan::lifetime;
 use crate::plan::warm::{key, matches};
@@ -93,7 +93,7 @@ impl Gang<'_> {
     /// Makes the Nodes of claims that were taken over say whose they are, where they do not yet. Notes those that still
     /// do not.
     pub(super) async fn mark_nodes(&mut self) -> Result<(), Error> {
-        if !matches!(self.journal.state, State::Provisioning | State::WaitingReady | State::Approved) {
+        if !self.journal.state.wants_claims() {
             return Ok(());
         }
         let taken = |c: &&NodeClaim| c.taken_over().is_some() && c.metadata.deletion_timestamp.is_none();

@@ -4,8 +4,8 @@ use super::Committed;
 use super::gangs::read;
 use crate::api::Workload;
 use crate::api::workload::Verdict;
+use crate::gang::Reservation;
 use crate::gang::reservation::Epoch;
-use crate::gang::{Reservation, State};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -73,7 +73,7 @@ pub fn changed(sight: &mut Committed, workload: &Workload) {
             Reservation::Held { epoch, .. } => Some(epoch),
             _ => None,
         };
-        let journal = read(text, workload).filter(|j| j.state == State::Approved && j.memory.slots > 0);
+        let journal = read(text, workload).filter(|j| j.state.holds_nodes());
         if let Some(journal) = journal
             && is_ready
             && held.as_ref() == Some(&journal.memory.epoch)

@@ -2,7 +2,7 @@
 
 use super::{Committed, attempts, decode};
 use crate::api::workload::Verdict;
-use crate::gang::{Journal, Reservation, State};
+use crate::gang::{Journal, Reservation};
 use crate::names;
 use crate::sim::api::Change;
 use crate::sim::values::{self, annotation, is, is_going, label, list, name, noted, since, text};
@@ -176,7 +176,7 @@ fn deleted(sight: &mut Committed, claim: &Value) {
     let Some(workload) = sight.workload(uid) else { return };
     let tampered = sight.gangs_book.is_tampered(uid);
     let journal = journal(sight, claim).map(|(journal, _)| journal);
-    let approved = journal.as_ref().is_some_and(|j| j.state == State::Approved);
+    let approved = journal.as_ref().is_some_and(|j| j.state.is_approved());
     let leaving = workload.metadata.deletion_timestamp.is_some();
     // Who is told anything else knows that its pods lose their nodes.
     let told = workload.check(check).is_none_or(|c| c.state == Verdict::Ready);
@@ -245,7 +245,7 @@ fn bound(sight: &mut Committed, pod: &Value, node: &str) {
     let led = workload.checks().iter().filter(|entry| entry.state == Verdict::Ready).any(|entry| {
         let text = workload.annotations().get(&names::journal_key(&entry.name));
         let journal = text.and_then(|t| Journal::decode(t, &uid, Timestamp::MIN, Timestamp::MAX).ok());
-        journal.is_some_and(|j| j.state == State::Approved && j.memory.slots > 0)
+        journal.is_some_and(|j| j.state.holds_nodes())
     });
     let own = sight.claims.get(node).is_some_and(|claim| label(claim, names::WORKLOAD_UID) == uid);
     if led && !own && !sight.gangs_book.is_tampered(&uid) {

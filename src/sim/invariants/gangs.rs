@@ -5,7 +5,7 @@ use crate::api::Workload;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
 use crate::gang::journal::WRITE_LIMIT;
 use crate::gang::reservation::Epoch;
-use crate::gang::{GangIdentity, Journal, Reservation, State, StateName, diagram};
+use crate::gang::{GangIdentity, Journal, Reservation, StateName, diagram};
 use crate::names;
 use crate::sim::api::Change;
 use jiff::{SignedDuration, Timestamp};
@@ -208,7 +208,7 @@ fn entry_written(sight: &mut Committed, workload: &Workload, old: &CheckState, n
             );
         }
     }
-    if journal.state != State::Approved {
+    if !journal.state.is_approved() {
         sight.violated("honest", format!("{name} is told Ready in {}", journal.state.name()));
     }
     // What is admitted already needs no Ready to run: its check came back, and nobody starts by it.
@@ -259,6 +259,7 @@ fn nodes_are_up(sight: &mut Committed, workload: &Workload, journal: &Journal, c
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::gang::{Nodes, State};
     use crate::sim::api::{Observer as _, kinds};
     use crate::sim::invariants::Watchman;
     use crate::sim::invariants::tests::with_journal;
@@ -269,7 +270,7 @@ mod tests {
     fn told(attempt: u32, state: &str, nodes: &str) -> Arc<Value> {
         let updates = json!([{"name": "main", "nodeSelector": {"gang": nodes}}]);
         let mut workload = with_journal(|journal| {
-            (journal.state, journal.memory.attempt) = (State::Approved, attempt);
+            (journal.state, journal.memory.attempt) = (State::Approved { nodes: Nodes::Held }, attempt);
         });
         workload["status"] = json!({"admissionChecks": [{
             "name": "c", "state": state, "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z",

@@ -72,7 +72,7 @@ fn given_up(
 #[cfg(test)]
 mod tests {
     use crate::gang::state::Then;
-    use crate::gang::{Journal, State};
+    use crate::gang::{Journal, Nodes, State};
     use crate::names;
     use crate::sim::api::{Change, Observer as _, kinds};
     use crate::sim::invariants::Watchman;
@@ -165,7 +165,9 @@ mod tests {
 
     #[test]
     fn a_verdict_is_not_taken_back_while_pods_may_run_on_it() {
-        let back = |conditions: &[_]| wrong(&State::Approved, conditions, ("Ready", "Pending"), 2);
+        let back = |conditions: &[_]| {
+            wrong(&State::Approved { nodes: Nodes::Held }, conditions, ("Ready", "Pending"), 2)
+        };
         let none: Vec<String> = Vec::new();
         assert_eq!(back(&[RESERVED]), none);
         assert_eq!(back(&[("QuotaReserved", "False")]), none, "its quota is lost");

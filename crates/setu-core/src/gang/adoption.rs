@@ -3,12 +3,11 @@
 //! Called by `observe`. Rule: a tenant can erase or write a journal, and no claim.
 
 use super::event::{Event, Standing};
-use super::journal::{Journal, SLOTS_LIMIT};
-use super::losses::live;
+use super::journal::SLOTS_LIMIT;
 use super::observe::needs_nothing;
 use super::reservation::{Ending, Reservation};
+use super::slot::Attempt;
 use super::snapshot::Snapshot;
-use super::state::State;
 use crate::api::workload::Verdict;
 use crate::planted::planted;
 
@@ -47,9 +46,10 @@ fn found(snapshot: &Snapshot<'_>, standing: Standing) -> Option<Event> {
 /// What the claims of an admitted gang say against its journal, which a tenant can write: no journal of
 /// ours knows fewer slots than there are claims of its attempt, or is without any claim while a later
 /// attempt has some. The gang's pods run on them, so they are believed.
-pub(super) fn contradicted(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Event> {
+pub(super) fn contradicted(attempt: &Attempt<'_>) -> Option<Event> {
+    let Attempt { journal, snapshot, .. } = attempt;
     // A gang that needs no node, or was not started on a Ready of ours, runs elsewhere: a claim that came
-    // late is a stray. Once our check is taken off, neither is known any more.
+    // late is unwanted. Once our check is taken off, neither is known any more.
     let standing = match snapshot.reservation {
         Reservation::Held { standing, .. }
             if snapshot.reported == Verdict::Ready && !needs_nothing(snapshot) =>
@@ -60,12 +60,12 @@ pub(super) fn contradicted(journal: &Journal, snapshot: &Snapshot<'_>) -> Option
         _ => return None,
     };
     let runs = matches!(standing, Standing::Admitted | Standing::AdmittedPods);
-    if journal.state != State::Approved || !runs {
+    if !journal.state.is_approved() || !runs {
         return None;
     }
     let event = found(snapshot, standing)?;
-    let Event::Found { attempt, slots, .. } = event else { return None };
-    let of_another = attempt > journal.memory.attempt && live(journal, snapshot).next().is_none();
-    let of_more = attempt == journal.memory.attempt && slots > journal.memory.slots;
+    let Event::Found { attempt: found, slots, .. } = event else { return None };
+    let of_another = found > journal.memory.attempt && attempt.existing() == 0;
+    let of_more = found == journal.memory.attempt && slots > journal.memory.slots;
     (of_another || of_more).then_some(event)
 }

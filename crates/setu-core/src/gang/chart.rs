@@ -7,7 +7,7 @@
 
 use super::decide::Turn;
 use super::event::{Effect, Event, Standing};
-use super::state::{State, Then};
+use super::state::{Nodes, State, Then};
 use jiff::Timestamp;
 use statig::Outcome::{self, Handled, Super, Transition};
 use statig::blocking::{self, IntoStateMachine};
@@ -45,7 +45,7 @@ impl blocking::State<GangChart> for State {
             Self::Validating => validating(turn, event),
             Self::Provisioning => provisioning(turn, event),
             Self::WaitingReady => waiting_ready(turn, event),
-            Self::Approved => approved(turn, event),
+            Self::Approved { nodes } => approved(nodes, turn, event),
             Self::RollingBack { then } => rolling_back(then, turn, event),
             Self::BackingOff { until } => backing_off(*until, turn, event),
             Self::Yielded | Self::Rejected | Self::Released => Super,
@@ -56,7 +56,7 @@ impl blocking::State<GangChart> for State {
         Some(match self {
             Self::Validating | Self::BackingOff { .. } => Superstate::Unprovisioned,
             Self::Provisioning | Self::WaitingReady => Superstate::Attempting,
-            Self::Approved | Self::RollingBack { .. } => Superstate::Any,
+            Self::Approved { .. } | Self::RollingBack { .. } => Superstate::Any,
             Self::Yielded | Self::Rejected | Self::Released => Superstate::Over,
         })
     }
@@ -88,14 +88,14 @@ fn validating(turn: &mut Turn, event: &Event) -> Outcome<State> {
         }
         Event::NothingNeeded | Event::AlreadyRunning => {
             turn.memory.slots = 0;
-            Transition(State::Approved)
+            Transition(State::Approved { nodes: Nodes::Unneeded })
         }
         Event::Found { attempt, generation, slots, standing } => {
             turn.adopt(*attempt, *generation, *slots);
             match standing {
                 Standing::Reserved => Transition(State::Provisioning),
                 Standing::Admitted | Standing::Running | Standing::AdmittedPods => {
-                    Transition(State::Approved)
+                    Transition(State::Approved { nodes: Nodes::of(*slots) })
                 }
             }
         }
@@ -163,8 +163,8 @@ fn provisioning(turn: &mut Turn, event: &Event) -> Outcome<State> {
 
 fn waiting_ready(turn: &mut Turn, event: &Event) -> Outcome<State> {
     match event {
-        Event::NodesReady => Transition(State::Approved),
-        Event::Outlived(failure) if turn.makes_up_in_part(failure) => Transition(State::Provisioning),
+        Event::NodesReady => Transition(State::Approved { nodes: Nodes::Held }),
+        Event::Superseded(failure) if turn.makes_up_in_part(failure) => Transition(State::Provisioning),
         Event::Lost { failure, .. } if turn.falls_in_part(failure) => Transition(State::Provisioning),
         Event::Lost { failure, standing: Standing::Admitted | Standing::AdmittedPods } => {
             Transition(turn.make_up_for(failure))
@@ -188,11 +188,14 @@ fn attempting(turn: &mut Turn, event: &Event) -> Outcome<State> {
 }
 
 /// Kueue was told Ready, so pods may run here: only a reservation that is gone ends it.
-fn approved(turn: &mut Turn, event: &Event) -> Outcome<State> {
+fn approved(nodes: &mut Nodes, turn: &mut Turn, event: &Event) -> Outcome<State> {
     match event {
         Event::Gone(_) => {
             turn.memory.yields = 0;
-            Transition(turn.let_go())
+            Transition(match nodes {
+                Nodes::Unneeded => State::Released,
+                Nodes::Held | Nodes::Replacing => State::RollingBack { then: Then::Released },
+            })
         }
         Event::Failed(failure) => {
             let then = turn.after(failure);
@@ -200,19 +203,20 @@ fn approved(turn: &mut Turn, event: &Event) -> Outcome<State> {
         }
         Event::Found { attempt, generation, slots, .. } => {
             turn.adopt(*attempt, *generation, *slots);
+            *nodes = Nodes::of(*slots);
             Handled
         }
-        Event::Lost { .. } if turn.memory.slots == 0 => Handled,
+        Event::Lost { .. } if *nodes == Nodes::Unneeded => Handled,
         Event::Lost { failure, standing: Standing::Reserved } => {
             turn.lose(failure).map_or(Handled, Transition)
         }
-        Event::Lost { failure, .. } => turn.mend(failure).map_or(Handled, Transition),
-        Event::ClaimsMissing(slots) if turn.memory.mending => {
+        Event::Lost { failure, .. } => turn.replace_lost(failure).map_or(Handled, Transition),
+        Event::ClaimsMissing(slots) if *nodes == Nodes::Replacing => {
             turn.effects.push(Effect::CreateClaims(slots.clone()));
             Handled
         }
         Event::ClaimsExist => {
-            turn.memory.mending = false;
+            *nodes = Nodes::of(turn.memory.slots);
             Handled
         }
         Event::NodesReady => {
@@ -224,17 +228,17 @@ fn approved(turn: &mut Turn, event: &Event) -> Outcome<State> {
             let admitted = *standing != Standing::Reserved;
             let before = &turn.memory.epoch;
             let goes_on = before.same_shape(epoch) || before.same_reservation(epoch);
-            match turn.memory.slots {
+            match nodes {
                 // Pods may run: whatever Kueue admits now, their nodes go only when they have stopped.
-                slots if admitted && (slots > 0 || goes_on) => {
+                _ if admitted && (*nodes != Nodes::Unneeded || goes_on) => {
                     turn.runs_under(epoch);
                     Handled
                 }
-                0 => Transition(turn.begin_epoch(epoch, *standing)),
+                Nodes::Unneeded => Transition(turn.begin_epoch(epoch, *standing)),
                 _ if turn.fits(epoch) => {
                     turn.memory.epoch = epoch.clone();
                     turn.restart_clock();
-                    (turn.memory.mending, turn.memory.tries) = (false, 0);
+                    turn.memory.tries = 0;
                     Transition(State::WaitingReady)
                 }
                 _ => Transition(State::RollingBack { then: Then::Released }),
@@ -265,7 +269,7 @@ fn over(turn: &mut Turn, event: &Event) -> Outcome<State> {
 
 /// Whatever the state: what nobody wants is deleted, the rest is ignored.
 fn any(turn: &mut Turn, event: &Event) -> Outcome<State> {
-    if let Event::Strays(names) = event {
+    if let Event::Unwanted(names) = event {
         turn.effects.push(Effect::DeleteClaims(names.clone()));
     }
     Handled

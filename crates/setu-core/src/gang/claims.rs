@@ -1,10 +1,10 @@
-//! How far each claim of a gang has come, and what a vanished claim died of.
+//! How far each claim of a gang has come.
 //!
 //! Rule: `Initialized` goes back only while Karpenter reboots a node, so it alone proves nothing; a node counts as ready
 //! only when the claim, the Node, its taints and its allocatable all say so.
 
 use super::failure::{Failure, FailureClass};
-use super::phase::{Phase, slot_of};
+use super::phase::{ClaimPhase, slot_of};
 use super::waits::{Lack, WaitsFor};
 use crate::api::parameters::{Allocatable, NodeConditionWanted};
 use crate::api::{Node, NodeClaim};
@@ -12,11 +12,6 @@ use crate::names;
 use crate::plan::resources;
 use crate::policy::{Policy, Readiness};
 use jiff::{SignedDuration, Timestamp};
-
-/// How long a vanished claim is given for its cause to arrive by another watch.
-const TOMBSTONE_GRACE: SignedDuration = SignedDuration::from_secs(10);
-/// Age after which Karpenter itself gives up a launch.
-const KARPENTER_LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
 
 /// How long a NodeClaim may take to go before nothing waits for it any longer. A finalizer or a
 /// PodDisruptionBudget can keep it for as long as it likes, and every attempt uses names of its own.
@@ -45,6 +40,12 @@ pub struct ClaimView {
     pub stuck: bool,
     /// When the last reboot of its node was over.
     pub rebooted: Option<Timestamp>,
+    /// When it was created, if that is known.
+    pub created: Option<Timestamp>,
+    /// How far it has come by Karpenter's conditions.
+    pub phase: ClaimPhase,
+    /// Whether Karpenter disrupts it or reboots its node.
+    pub disrupted: bool,
     /// How far it has come.
     pub health: Health,
 }
@@ -68,51 +69,28 @@ pub enum Health {
     Failed(Failure),
 }
 
-/// What is known of a claim that is gone or going, from watches that outlive it.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tombstone {
-    /// Reason and message of the last Warning event on it.
-    pub event: Option<(String, String)>,
-    /// Whether it had been launched when last seen.
-    pub launched: bool,
-    /// Whether Setu has deleted it.
-    pub given_up: bool,
-    /// When its loss was first noticed here.
-    pub noticed: Option<Timestamp>,
-}
-
-/// What became of a slot whose claim is missing or being deleted by somebody else.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Loss {
-    /// The cause is known.
-    Failed(Failure),
-    /// The same of a claim from before the attempt's last replacement: it says nothing of how nodes come since.
-    Outlived(Failure),
-    /// The cause may still arrive until then.
-    Unclear(Timestamp),
-}
-
-impl Loss {
-    /// What the claim died of, as far as that is known by now.
-    pub fn failure(&self) -> Option<&Failure> {
-        match self {
-            Self::Failed(failure) | Self::Outlived(failure) => Some(failure),
-            Self::Unclear(_) => None,
-        }
-    }
-
-    /// The same loss of a claim from before the attempt's last replacement.
-    #[must_use]
-    pub fn outlived(self) -> Self {
-        match self {
-            Self::Failed(failure) => Self::Outlived(failure),
-            other => other,
-        }
-    }
-}
-
 impl ClaimView {
-    /// Looks at one claim and its Node. `launch_error` is when an error of its launch was first seen; without it, that is now.
+    /// A claim of the start of an attempt, of which nothing is known but its health.
+    pub fn new(name: &str, attempt: u32, slot: u32, health: Health) -> Self {
+        Self {
+            name: name.to_owned(),
+            uid: name.to_owned(),
+            attempt,
+            slot,
+            generation: 0,
+            deleting: false,
+            held_until: None,
+            vacant: false,
+            stuck: false,
+            rebooted: None,
+            created: None,
+            phase: ClaimPhase::default(),
+            disrupted: false,
+            health,
+        }
+    }
+
+    /// Reads one claim and its Node. `launch_error` is when an error of its launch was first seen; without it, that is now.
     pub fn of(
         claim: &NodeClaim,
         node: Option<&Node>,
@@ -131,6 +109,9 @@ impl ClaimView {
             vacant: false,
             stuck: claim.metadata.deletion_timestamp.as_ref().is_some_and(|t| is_stuck(t.0, now)),
             rebooted: claim.rebooted(),
+            created: claim.metadata.creation_timestamp.as_ref().map(|t| t.0),
+            phase: ClaimPhase::of(claim),
+            disrupted: claim.is("DisruptionReason") || claim.is_rebooting(),
             health: health(claim, node, policy, now, launch_error),
         }
     }
@@ -163,6 +144,11 @@ impl ClaimView {
         }
     }
 
+    /// Whether it will not come any more and has no pods.
+    pub(super) fn is_doomed(&self) -> bool {
+        self.has_failed() && !self.may_have_pods()
+    }
+
     /// Whether its node can run its pods.
     pub fn is_ready(&self) -> bool {
         !self.deleting && matches!(self.health, Health::Ready { .. })
@@ -181,8 +167,8 @@ fn health(
     now: Timestamp,
     launch_error: Option<Timestamp>,
 ) -> Health {
-    if let Some(phase) = Phase::of(claim) {
-        return phase.health(claim, policy, now, launch_error);
+    if let Some(health) = ClaimPhase::of(claim).health(claim, policy, now, launch_error) {
+        return health;
     }
     let name = claim.node_name().unwrap_or_default().to_owned();
     if claim.is_rebooting() {
@@ -274,70 +260,4 @@ fn too_small(claim: &NodeClaim, node: &Node, short: &str) -> Failure {
         slot_of(claim)
     );
     Failure::new(FailureClass::NodeTooSmall, message)
-}
-
-/// What a claim died of that is missing, or is being deleted although its gang wants it.
-///
-/// A deleted claim leaves no status behind, so the cause is pieced together from the event Karpenter
-/// may have published, from how far the claim had come, and from the state of its NodePool.
-pub fn loss(
-    slot: u32,
-    claim: Option<&NodeClaim>,
-    tombstone: &Tombstone,
-    pool_fault: Option<&Failure>,
-    now: Timestamp,
-) -> Loss {
-    let failed = |class, message: String| Loss::Failed(Failure::new(class, message));
-    if tombstone.event.as_ref().is_some_and(|(reason, _)| reason.starts_with("InsufficientCapacity")) {
-        // Karpenter says the same where the NodeClass is missing; its NodePool tells the two apart.
-        return match pool_fault {
-            Some(fault) if fault.reason == FailureClass::NodeClassMissing => Loss::Failed(fault.clone()),
-            _ => failed(
-                FailureClass::InsufficientCapacity,
-                format!("the provider has no capacity for slot {slot} now"),
-            ),
-        };
-    }
-    let launched = tombstone.launched || claim.is_some_and(|c| c.is("Launched"));
-    if tombstone.given_up {
-        let registered = claim.is_some_and(|c| c.is("Registered"));
-        let class = match (launched, registered) {
-            (_, true) => FailureClass::InitializationTimeout,
-            (true, false) => FailureClass::RegistrationTimeout,
-            (false, false) => FailureClass::LaunchTimeout,
-        };
-        return failed(
-            class,
-            format!("Setu gave up the NodeClaim of slot {slot}, which did not come up in time"),
-        );
-    }
-    if launched {
-        // Karpenter replaces a node whose reboot fails.
-        let disrupted = claim.is_some_and(|c| c.is("DisruptionReason") || c.is_rebooting());
-        return match claim {
-            Some(_) if !disrupted => failed(
-                FailureClass::DeletedByOther,
-                format!("the NodeClaim of slot {slot} was deleted by somebody else"),
-            ),
-            _ => failed(FailureClass::Interrupted, format!("the node of slot {slot} went away")),
-        };
-    }
-    let created = claim.and_then(|c| c.metadata.creation_timestamp.as_ref()).map(|t| t.0);
-    if created.is_some_and(|c| c + KARPENTER_LAUNCH_LIMIT <= now) {
-        return failed(FailureClass::LaunchTimeout, format!("Karpenter gave up launching slot {slot}"));
-    }
-    if let Some(fault) = pool_fault {
-        return Loss::Failed(fault.clone());
-    }
-    let noticed = tombstone.noticed.unwrap_or(now);
-    if noticed + TOMBSTONE_GRACE > now {
-        return Loss::Unclear(noticed + TOMBSTONE_GRACE);
-    }
-    failed(
-        FailureClass::Unknown,
-        format!(
-            "the NodeClaim of slot {slot} was deleted before its launch, and no event says why; it counts as a lack of \
-             capacity"
-        ),
-    )
 }

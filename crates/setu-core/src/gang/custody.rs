@@ -153,7 +153,7 @@ mod tests {
     use crate::gang::claims::Health;
     use crate::gang::event::Event;
     use crate::gang::reservation::Epoch;
-    use crate::gang::{Rules, decide};
+    use crate::gang::{Nodes, Rules, decide};
     use serde_json::{Value, json};
 
     fn at(second: i64) -> Timestamp {
@@ -257,19 +257,7 @@ mod tests {
     }
 
     fn view(attempt: u32, health: Health) -> ClaimView {
-        ClaimView {
-            name: "c".into(),
-            uid: "u".into(),
-            attempt,
-            slot: 0,
-            generation: 0,
-            deleting: false,
-            held_until: None,
-            vacant: false,
-            stuck: false,
-            rebooted: None,
-            health,
-        }
+        ClaimView::new("c", attempt, 0, health)
     }
 
     /// A gang of attempt 1 in `state`, after the end of its reservation was seen.
@@ -289,19 +277,41 @@ mod tests {
         let part = |state: State, ending, claim: &ClaimView, policy: &Policy| {
             parting(&ended(state, ending), &Reservation::Gone(ending), Some(claim), policy)
         };
-        assert_eq!(part(State::Approved, Ending::Finished, &ready(), &policy), Parting::HandBack);
-        assert_eq!(part(State::Approved, Ending::Finished, &ready(), &Policy::default()), Parting::Delete);
-        assert_eq!(part(State::Approved, Ending::Finished, &coming, &policy), Parting::Delete);
+        assert_eq!(
+            part(State::Approved { nodes: Nodes::Held }, Ending::Finished, &ready(), &policy),
+            Parting::HandBack
+        );
+        assert_eq!(
+            part(State::Approved { nodes: Nodes::Held }, Ending::Finished, &ready(), &Policy::default()),
+            Parting::Delete
+        );
+        assert_eq!(
+            part(State::Approved { nodes: Nodes::Held }, Ending::Finished, &coming, &policy),
+            Parting::Delete
+        );
         assert_eq!(part(State::WaitingReady, Ending::Finished, &ready(), &policy), Parting::Delete);
         let stray = view(2, Health::Ready { since: at(0) });
-        assert_eq!(part(State::Approved, Ending::Finished, &stray, &policy), Parting::Delete);
+        assert_eq!(
+            part(State::Approved { nodes: Nodes::Held }, Ending::Finished, &stray, &policy),
+            Parting::Delete
+        );
         for ending in Ending::ALL.into_iter().filter(|e| *e != Ending::Finished) {
-            assert_eq!(part(State::Approved, ending, &ready(), &policy), Parting::Delete, "{ending:?}");
+            assert_eq!(
+                part(State::Approved { nodes: Nodes::Held }, ending, &ready(), &policy),
+                Parting::Delete,
+                "{ending:?}"
+            );
         }
         let warm = Policy { release: Release::Warm, ..Policy::default() };
-        assert_eq!(part(State::Approved, Ending::Finished, &ready(), &warm), Parting::KeepWarm);
-        assert_eq!(part(State::Approved, Ending::Deactivated, &ready(), &warm), Parting::Delete);
-        let gone = ended(State::Approved, Ending::Finished);
+        assert_eq!(
+            part(State::Approved { nodes: Nodes::Held }, Ending::Finished, &ready(), &warm),
+            Parting::KeepWarm
+        );
+        assert_eq!(
+            part(State::Approved { nodes: Nodes::Held }, Ending::Deactivated, &ready(), &warm),
+            Parting::Delete
+        );
+        let gone = ended(State::Approved { nodes: Nodes::Held }, Ending::Finished);
         assert_eq!(parting(&gone, &Reservation::Gone(Ending::Finished), None, &policy), Parting::Delete);
     }
 }

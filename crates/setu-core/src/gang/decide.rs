@@ -8,7 +8,7 @@ use super::event::{Effect, Event, Standing};
 use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, Memory};
 use super::reservation::{Epoch, Fit};
-use super::state::{State, Then};
+use super::state::{Nodes, State, Then};
 use super::way::Way;
 use crate::api::Workload;
 use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Pinning};
@@ -128,7 +128,7 @@ impl Turn {
         self.memory.attempt = self.memory.attempt.saturating_add(1);
         self.memory.waits = 0;
         self.memory.fit = Fit::Same;
-        (self.memory.generation, self.memory.mending) = (0, false);
+        self.memory.generation = 0;
         self.memory.slots = slots;
         self.memory.plan = Some(plan.to_owned());
         self.memory.pinning = pinning;
@@ -140,7 +140,7 @@ impl Turn {
     pub(super) fn adopt(&mut self, attempt: u32, generation: u32, slots: u32) {
         self.memory.attempt = attempt;
         self.memory.fit = Fit::Same;
-        (self.memory.generation, self.memory.mending) = (generation, false);
+        self.memory.generation = generation;
         self.memory.slots = slots;
         self.memory.plan = None;
         self.memory.pinning = Pinning::Auto;
@@ -164,11 +164,10 @@ impl Turn {
         self.memory.tries = 0;
         self.memory.way = Way::default();
         self.memory.slots = 0;
-        self.memory.mending = false;
         self.memory.plan = None;
         self.restart_clock();
         if standing == Standing::Running {
-            return State::Approved;
+            return State::Approved { nodes: Nodes::Unneeded };
         }
         if standing == Standing::Admitted {
             // Admitted on a Ready of an earlier admission: nothing was provisioned for this one.
@@ -265,7 +264,6 @@ impl Turn {
         }
         self.memory.way.choice = next;
         self.memory.generation = self.memory.generation.saturating_add(1);
-        self.memory.mending = false;
         // Nodes of several ways are nodes of no one plan.
         self.memory.plan = None;
         self.memory.last_failure = Some(failure.clone());
@@ -282,10 +280,9 @@ impl Turn {
 
     /// Where a gang goes that lost a node after it was admitted, so that its pods may run on the others;
     /// `None` if nothing is done about it.
-    pub(super) fn mend(&mut self, failure: &Failure) -> Option<State> {
+    pub(super) fn replace_lost(&mut self, failure: &Failure) -> Option<State> {
         let replaces = self.rules.on_node_lost == OnNodeLost::Replace && self.replaces(failure);
-        self.memory.mending |= replaces;
-        replaces.then_some(State::Approved)
+        replaces.then_some(State::Approved { nodes: Nodes::Replacing })
     }
 
     /// Where a gang goes that gets its nodes late and lost one: its pods may run on the others. So only the lost
@@ -308,7 +305,6 @@ impl Turn {
     fn begin_replacement(&mut self, failure: &Failure) {
         self.memory.tries = self.memory.tries.saturating_add(1);
         self.memory.generation = self.memory.generation.saturating_add(1);
-        self.memory.mending = false;
         self.memory.last_failure = Some(failure.clone());
     }
 
@@ -337,11 +333,6 @@ impl Turn {
             self.memory.not_before = None;
         }
         state
-    }
-
-    /// Out of Approved: what was bought is given back.
-    pub(super) fn let_go(&mut self) -> State {
-        if self.memory.slots == 0 { State::Released } else { State::RollingBack { then: Then::Released } }
     }
 
     fn wait(&self, pace: Pace, nth: u32) -> Timestamp {

@@ -8,7 +8,7 @@ use super::event::{Event, Standing};
 use super::failure::{Failure, FailureClass};
 use super::journal::Journal;
 use super::reservation::{Ending, Epoch};
-use super::state::{State, StateName, Then};
+use super::state::{Nodes, State, StateName, Then};
 use super::way::Way;
 use crate::api::parameters::{OnExhausted, OnNodeLost, Pinning};
 use crate::policy::Policy;
@@ -59,7 +59,8 @@ fn states(now: Timestamp) -> Vec<State> {
     let mut states = vec![State::Validating, State::Provisioning, State::WaitingReady];
     states.extend(thens.map(|then| State::RollingBack { then }));
     states.push(State::BackingOff { until: now });
-    states.extend([State::Approved, State::Yielded, State::Rejected, State::Released]);
+    states.extend([Nodes::Unneeded, Nodes::Held, Nodes::Replacing].map(|nodes| State::Approved { nodes }));
+    states.extend([State::Yielded, State::Rejected, State::Released]);
     states
 }
 
@@ -74,7 +75,7 @@ fn events() -> Vec<Event> {
         Event::ClaimsMissing(vec![0]),
         Event::ClaimsExist,
         Event::NodesReady,
-        Event::Strays(vec!["stray".into()]),
+        Event::Unwanted(vec!["stray".into()]),
         Event::ClaimsGone,
         Event::WaitOver,
         Event::CapacityBack,
@@ -92,7 +93,7 @@ fn events() -> Vec<Event> {
         events.extend([Event::Leaving(ending), Event::Gone(ending)]);
     }
     events.extend(FailureClass::ALL.map(|class| Event::Failed(Failure::new(class, ""))));
-    events.extend(FailureClass::ALL.map(|class| Event::Outlived(Failure::new(class, ""))));
+    events.extend(FailureClass::ALL.map(|class| Event::Superseded(Failure::new(class, ""))));
     events
 }
 

@@ -68,11 +68,11 @@ pub enum Event {
         standing: Standing,
     },
     /// A claim that an earlier tier gave is gone and nothing says what is short, seen in a quorum read.
-    Outlived(Failure),
+    Superseded(Failure),
     /// Every node can run its pods, seen in a quorum read.
     NodesReady,
     /// Claims exist that no state of this gang wants.
-    Strays(Vec<String>),
+    Unwanted(Vec<String>),
     /// No claim of this gang is left, seen in a quorum read.
     ClaimsGone,
     /// The wait is over.
@@ -146,7 +146,7 @@ impl fmt::Display for Reason {
 impl Event {
     /// Whether it takes something away from a gang that waits for its nodes or has them.
     pub(super) fn is_setback(&self) -> bool {
-        matches!(self, Self::Failed(_) | Self::Lost { .. } | Self::Outlived(_))
+        matches!(self, Self::Failed(_) | Self::Lost { .. } | Self::Superseded(_))
     }
 
     /// The reason a transition caused by this event is recorded with.
@@ -168,9 +168,9 @@ impl Event {
             Self::Refused(failure)
             | Self::Failed(failure)
             | Self::Lost { failure, .. }
-            | Self::Outlived(failure) => Reason::Failed(failure.reason),
+            | Self::Superseded(failure) => Reason::Failed(failure.reason),
             Self::NodesReady => Reason::Progress(Progress::AllReady),
-            Self::Strays(_) | Self::ClaimsGone => Reason::Progress(Progress::ClaimsGone),
+            Self::Unwanted(_) | Self::ClaimsGone => Reason::Progress(Progress::ClaimsGone),
             Self::WaitOver => Reason::Progress(Progress::WaitOver),
             Self::CapacityBack => Reason::Progress(Progress::CapacityBack),
         }

@@ -8,12 +8,12 @@ use super::event::Standing;
 use super::failure::Failure;
 use super::journal::Journal;
 use super::message;
-use super::observe::{existing, ready};
 use super::option_retry;
-use super::reboot::{admit_ends, reboots};
+use super::phase::ClaimPhase;
 use super::reservation::Reservation;
+use super::slot::Attempt;
 use super::snapshot::Snapshot;
-use super::state::{State, StateName, Then};
+use super::state::{Nodes, State, StateName, Then};
 use super::unbound::UnboundPods;
 use crate::api::NodeClaim;
 use crate::names;
@@ -144,6 +144,7 @@ impl Explanation {
     /// Explains a gang. `claims` are the NodeClaims that `snapshot.claims` were made of.
     pub fn of(journal: &Journal, snapshot: &Snapshot<'_>, claims: &[NodeClaim]) -> Self {
         let memory = &journal.memory;
+        let attempt = Attempt::of(journal, snapshot);
         Self {
             state: journal.state.name(),
             since: journal.entered_at,
@@ -151,8 +152,8 @@ impl Explanation {
             tier: memory.way.tier,
             tier_name: memory.tier_name.clone(),
             slots: memory.slots,
-            created: count(existing(journal, snapshot)),
-            ready: count(ready(journal, snapshot)),
+            created: attempt.existing(),
+            ready: attempt.ready(),
             sentence: sentence(journal, snapshot),
             next: next(journal, snapshot),
             next_at: match &journal.state {
@@ -160,7 +161,7 @@ impl Explanation {
                 State::Yielded => memory.not_before,
                 _ => None,
             },
-            otherwise: otherwise(journal, snapshot),
+            otherwise: otherwise(&attempt),
             unbound_pods: snapshot.outlook.unbound.cloned(),
             last_failure: memory.last_failure.clone(),
             nodes: slots(journal, snapshot, claims),
@@ -175,10 +176,6 @@ impl Explanation {
         self.slots > 0
             && matches!(self.state, Provisioning | WaitingReady | Approved | RollingBack | BackingOff)
     }
-}
-
-fn count(number: usize) -> u32 {
-    u32::try_from(number).unwrap_or(u32::MAX)
 }
 
 fn after_rollback(then: Then) -> &'static str {
@@ -200,7 +197,7 @@ fn sentence(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
 
 fn next(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     use Standing::{Admitted, AdmittedPods, Running};
-    if journal.state == State::Approved
+    if journal.state.is_approved()
         && let Reservation::Held { standing: Admitted | AdmittedPods | Running, .. } = snapshot.reservation
     {
         return "its nodes are given back when the Job has ended".to_owned();
@@ -224,7 +221,7 @@ pub(super) fn next_after(journal: &Journal) -> String {
         State::BackingOff { .. } => {
             return format!("attempt {} starts", journal.memory.attempt.saturating_add(1));
         }
-        State::Approved => "Kueue admits the Workload once every check is Ready; then its pods start",
+        State::Approved { .. } => "Kueue admits the Workload once every check is Ready; then its pods start",
         State::Yielded => "Kueue reserves quota again when its turn comes; the next attempt starts then",
         State::Rejected => "nothing by itself: change the Job, delete it and create it again",
         State::Released => "nothing, unless quota is reserved again",
@@ -232,7 +229,8 @@ pub(super) fn next_after(journal: &Journal) -> String {
     words.to_owned()
 }
 
-fn otherwise(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Otherwise> {
+fn otherwise(attempt: &Attempt<'_>) -> Option<Otherwise> {
+    let Attempt { journal, snapshot, .. } = attempt;
     let at = |at: Option<Timestamp>, what: &str| at.map(|at| Otherwise { at, what: what.to_owned() });
     let deadline = journal.memory.deadline;
     match &journal.state {
@@ -247,15 +245,13 @@ fn otherwise(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Otherwise> {
             },
         },
         State::Provisioning | State::WaitingReady => at(
-            deadline.filter(|_| !reboots(journal, snapshot)),
+            deadline.filter(|_| !attempt.reboots()),
             "gives this attempt up, deletes its nodes and tries again",
         ),
-        State::Approved if journal.memory.slots > 0 => {
-            let limit = admit_ends(journal, snapshot);
-            let waiting =
-                matches!(snapshot.reservation, Reservation::Held { standing: Standing::Reserved, .. });
+        State::Approved { nodes: Nodes::Held | Nodes::Replacing } => {
+            let limit = attempt.admit_ends();
             at(
-                limit.filter(|t| waiting && *t > snapshot.now),
+                limit.filter(|t| attempt.awaits_admission() && *t > snapshot.now),
                 "gives the nodes back if Kueue has not admitted by then",
             )
         }
@@ -293,13 +289,13 @@ fn slot(view: &ClaimView, claim: Option<&NodeClaim>) -> SlotView {
         Health::Ready { .. } => (Phase::Ready, String::new(), None),
         Health::Failed(failure) => (Phase::Failed, failure.to_string(), None),
         Health::Coming { waits_for, until } => {
-            let phases = [
-                ("Launched", Phase::Launching),
-                ("Registered", Phase::Registering),
-                ("Initialized", Phase::Initializing),
-            ];
-            let missing = phases.iter().find(|(kind, _)| claim.is_some_and(|c| !c.is(kind)));
-            (missing.map_or(Phase::Settling, |(_, phase)| *phase), waits_for.to_string(), *until)
+            let phase = match view.phase {
+                ClaimPhase::Launching => Phase::Launching,
+                ClaimPhase::Registering => Phase::Registering,
+                ClaimPhase::Initializing => Phase::Initializing,
+                ClaimPhase::Initialized => Phase::Settling,
+            };
+            (phase, waits_for.to_string(), *until)
         }
     };
     SlotView {

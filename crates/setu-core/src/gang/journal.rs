@@ -9,7 +9,7 @@ mod version;
 use super::event::Reason;
 use super::failure::{Failure, FailureClass};
 use super::reservation::{Epoch, Fit};
-use super::state::{State, StateName};
+use super::state::{Nodes, State, StateName};
 use super::terms::Terms;
 use super::trace::TraceContext;
 use super::way::Way;
@@ -87,9 +87,6 @@ pub struct Memory {
     /// Number of the attempt's last replacement of lost nodes; 0 if there was none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub generation: u32,
-    /// Whether NodeClaims of that replacement are still to be created for a gang that was admitted.
-    #[serde(default, skip_serializing_if = "is_false")]
-    pub mending: bool,
     /// Nodes of the attempt.
     pub slots: u32,
     /// When the current attempt, or the wait before it, has taken too long.
@@ -167,11 +164,6 @@ pub struct Step {
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_false(flag: &bool) -> bool {
-    !*flag
-}
-
-#[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
 fn is_none(seq: &u64) -> bool {
     *seq == 0
 }
@@ -232,6 +224,9 @@ impl Journal {
             return Err(JournalError::Malformed(format!("it names {} slots", journal.memory.slots)));
         }
         journal.bounded()?;
+        if journal.memory.slots == 0 && journal.state.is_approved() {
+            journal.state = State::Approved { nodes: Nodes::Unneeded };
+        }
         if journal.seq > SEQ_LIMIT {
             // So that there is always a next number, and it is the one after the last step.
             let steps = journal.history.iter().map(|step| step.seq).filter(|seq| *seq <= SEQ_LIMIT);

@@ -4,17 +4,17 @@
 //! again only when something happened.
 
 use super::journal::Journal;
-use super::losses;
-use super::observe::{existing, laggard, last_ready, ready};
-use super::reboot::reboots;
+use super::replacement::is_broken;
+use super::slot::Attempt;
 use super::snapshot::Snapshot;
-use super::state::{State, Then};
+use super::state::{Nodes, State, Then};
 use crate::api::parameters::OnNodeLost;
 use crate::plan::{ObstacleReason, Outcome};
 use crate::words::{counted, to_the_second};
 
 /// The sentence for the check's message.
 pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
+    let attempt = &Attempt::of(journal, snapshot);
     let memory = &journal.memory;
     let text = match &journal.state {
         State::Validating => match snapshot.plan {
@@ -46,21 +46,22 @@ pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
         },
         State::Provisioning => format!(
             "{}/{} NodeClaims created; {}",
-            existing(journal, snapshot),
+            attempt.existing(),
             memory.slots,
-            attempt(journal, snapshot)
+            name_of(journal, snapshot)
         ),
         State::WaitingReady => {
-            let lag = laggard(journal, snapshot)
+            let lag = attempt
+                .laggard()
                 .map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
-            let deadline = memory.deadline.filter(|_| !reboots(journal, snapshot));
+            let deadline = memory.deadline.filter(|_| !attempt.reboots());
             let end = deadline.map_or_else(String::new, |t| format!("; gives up at {}", to_the_second(t)));
             format!(
                 "{}/{} nodes ready{}{lag}; {}{end}",
-                ready(journal, snapshot),
+                attempt.ready(),
                 memory.slots,
-                usually(journal, snapshot),
-                attempt(journal, snapshot)
+                usually(attempt),
+                name_of(journal, snapshot)
             )
         }
         State::RollingBack { then } => {
@@ -84,20 +85,20 @@ pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
         State::BackingOff { until } => {
             format!("next attempt at {}{}", to_the_second(*until), cause(journal))
         }
-        State::Approved if memory.slots == 0 => match snapshot.plan {
+        State::Approved { nodes: Nodes::Unneeded } => match snapshot.plan {
             Some(Outcome::NothingNeeded(why)) => format!("no node is needed: {why}"),
             _ => "no node is needed".to_owned(),
         },
-        State::Approved if losses::is_broken(journal, snapshot) => {
+        State::Approved { .. } if is_broken(attempt) => {
             let next = if snapshot.policy.on_node_lost == OnNodeLost::Replace {
                 "; what is lost is replaced"
             } else {
                 ""
             };
-            format!("{}/{} nodes are left{next}{}", existing(journal, snapshot), memory.slots, cause(journal))
+            format!("{}/{} nodes are left{next}{}", attempt.existing(), memory.slots, cause(journal))
         }
-        State::Approved if memory.slots == 1 => "its node is ready".to_owned(),
-        State::Approved => format!("all {} nodes are ready", memory.slots),
+        State::Approved { .. } if memory.slots == 1 => "its node is ready".to_owned(),
+        State::Approved { .. } => format!("all {} nodes are ready", memory.slots),
         State::Yielded => yielded(journal, snapshot),
         State::Rejected => format!("cannot run as specified{}", cause(journal)),
         State::Released => "all nodes are given back".to_owned(),
@@ -146,7 +147,7 @@ pub fn headline(journal: &Journal, sentence: &str) -> String {
 }
 
 /// Which attempt it is, and what it is made of: the policy's own name for it, or the capacity type.
-fn attempt(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
+fn name_of(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     let memory = &journal.memory;
     let of_policy = || snapshot.policy.tier_name(memory.way.tier);
     let tier = memory.tier_name.as_deref().or_else(of_policy).or(snapshot.outlook.tier);
@@ -155,9 +156,10 @@ fn attempt(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
 }
 
 /// How long it usually takes from the last thing that happened until all nodes are ready.
-fn usually(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
-    let Some(by) = snapshot.outlook.ready_by else { return String::new() };
-    let happened = last_ready(journal, snapshot).map_or(journal.entered_at, |t| t.max(journal.entered_at));
+fn usually(attempt: &Attempt<'_>) -> String {
+    let Some(by) = attempt.snapshot.outlook.ready_by else { return String::new() };
+    let entered_at = attempt.journal.entered_at;
+    let happened = attempt.last_ready().map_or(entered_at, |t| t.max(entered_at));
     let seconds = by.duration_since(happened).as_secs();
     // Creation times have no fractions.
     if seconds < 0 {
@@ -180,27 +182,15 @@ mod tests {
     use crate::api::workload::Verdict;
     use crate::gang::failure::{Failure, FailureClass};
     use crate::gang::reservation::{Ending, Epoch, Reservation};
-    use crate::gang::snapshot::{Freshness, Outlook};
     use crate::policy::Policy;
     use jiff::Timestamp;
-    use std::collections::BTreeMap;
 
     #[test]
     fn a_gang_that_is_over_is_not_told_the_failure_of_an_earlier_attempt() {
         let (now, policy) = (Timestamp::UNIX_EPOCH, Policy::default());
         let snapshot = Snapshot {
-            now,
-            fresh: false,
-            reservation: &Reservation::Gone(Ending::Finished),
             reported: Verdict::Ready,
-            plan: None,
-            claims: &[],
-            losses: &BTreeMap::new(),
-            freshness: Freshness::Cached,
-            capacity_back: false,
-            refusal: None,
-            policy: &policy,
-            outlook: Outlook::default(),
+            ..Snapshot::of(now, &Reservation::Gone(Ending::Finished), &policy)
         };
         let said = |then| {
             let mut journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);

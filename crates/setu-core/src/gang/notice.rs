@@ -7,7 +7,7 @@ use super::event::Reason;
 use super::explain::next_after;
 use super::failure::Failure;
 use super::journal::Journal;
-use super::observe::ready;
+use super::slot::Attempt;
 use super::snapshot::Snapshot;
 use super::state::{State, StateName};
 use super::unbound::UnboundPods;
@@ -165,7 +165,7 @@ pub fn of_wait(journal: &Journal, snapshot: &Snapshot<'_>, text: &str) -> Option
             obstacle.reason.to_string()
         }
         (State::WaitingReady, _) if journal.memory.slots >= TOLD_BY_QUARTERS => {
-            match 4 * ready(journal, snapshot) / usize::try_from(journal.memory.slots).ok()?.max(1) {
+            match Attempt::of(journal, snapshot).ready().saturating_mul(4) / journal.memory.slots.max(1) {
                 quarters @ 1..4 => format!("{quarters}/4 ready"),
                 _ => return None,
             }
@@ -178,13 +178,11 @@ pub fn of_wait(journal: &Journal, snapshot: &Snapshot<'_>, text: &str) -> Option
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::workload::Verdict;
     use crate::gang::claims::{ClaimView, Health};
     use crate::gang::decide::{Rules, decide};
     use crate::gang::event::Event;
     use crate::gang::failure::{Failure, FailureClass};
     use crate::gang::reservation::{Ending, Epoch, Reservation};
-    use crate::gang::snapshot::{Freshness, Outlook};
     use crate::plan::cost::Unpriced;
     use crate::policy::Policy;
     use jiff::Timestamp;
@@ -335,34 +333,9 @@ mod tests {
             let mut journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
             journal.state = State::WaitingReady;
             (journal.memory.attempt, journal.memory.slots) = (1, slots);
-            let claim = |slot: u32| ClaimView {
-                name: slot.to_string(),
-                uid: slot.to_string(),
-                attempt: 1,
-                slot,
-                generation: 0,
-                deleting: false,
-                held_until: None,
-                vacant: false,
-                stuck: false,
-                rebooted: None,
-                health: Health::Ready { since: now },
-            };
+            let claim = |slot: u32| ClaimView::new(&slot.to_string(), 1, slot, Health::Ready { since: now });
             let claims: Vec<ClaimView> = (0..ready).map(claim).collect();
-            let snapshot = Snapshot {
-                now,
-                fresh: false,
-                reservation: &reservation,
-                reported: Verdict::Pending,
-                plan: None,
-                claims: &claims,
-                losses: &BTreeMap::new(),
-                freshness: Freshness::Cached,
-                capacity_back: false,
-                refusal: None,
-                policy: &policy,
-                outlook: Outlook::default(),
-            };
+            let snapshot = Snapshot { claims: &claims, ..Snapshot::of(now, &reservation, &policy) };
             of_wait(&journal, &snapshot, "where it is").map(|notice| notice.topic)
         };
         assert_eq!([told(16, 3), told(16, 4), told(16, 16)], [None, Some("1/4 ready".to_owned()), None]);

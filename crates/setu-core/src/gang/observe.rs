@@ -4,23 +4,22 @@
 //! not enough to decide, the reading says so instead of guessing.
 
 use super::adoption::{contradicted, first_reconcile};
-use super::claims::{ClaimView, Health};
+use super::claims::ClaimView;
 use super::decide::is_too_far;
 use super::event::{Event, Standing};
 use super::failure::{Failure, FailureClass};
 use super::journal::Journal;
-use super::losses::{self, empty, first_failure, live, missing};
-use super::reboot;
+use super::replacement;
 use super::reservation::Reservation;
+use super::slot::Attempt;
 use super::snapshot::{Freshness, Snapshot};
-use super::state::{State, Then};
+use super::state::{Nodes, State, Then};
 use super::ungated_pods;
 use super::validating::{planned, validating};
 use crate::api::parameters::{Compat, OnNodeLost, Release};
 use crate::api::workload::Verdict;
 use crate::plan::{ObstacleReason, Outcome};
 use crate::planted::planted;
-use jiff::Timestamp;
 
 /// What a snapshot says.
 #[derive(Clone, Debug, PartialEq)]
@@ -33,8 +32,9 @@ pub enum Reading {
 
 /// Reads a snapshot from where the journal stands.
 pub fn observe(journal: &Journal, snapshot: &Snapshot<'_>) -> Reading {
+    let attempt = &Attempt::of(journal, snapshot);
     if let Some(event) = reservation_event(journal, snapshot) {
-        return losses::carried_over(journal, snapshot, event);
+        return replacement::carried_over(attempt, event);
     }
     if snapshot.fresh
         && journal.seq == 0
@@ -42,31 +42,27 @@ pub fn observe(journal: &Journal, snapshot: &Snapshot<'_>) -> Reading {
     {
         return Reading::Events(vec![event]);
     }
-    if let Some(event) = contradicted(journal, snapshot) {
+    if let Some(event) = contradicted(attempt) {
         return Reading::Events(vec![event]);
     }
-    if ungated_pods::is_to_be_searched(journal, snapshot) {
+    if ungated_pods::is_to_be_searched(attempt) {
         return Reading::NeedsQuorumRead;
     }
     // A Ready that stands is taken back before the nodes that it was said of are.
-    let held = ready_stands(snapshot) && matches!(journal.state, State::RollingBack { .. });
-    let strays = if held { Vec::new() } else { strays(journal, snapshot) };
+    let held = ready_stands(attempt) && matches!(journal.state, State::RollingBack { .. });
+    let unwanted = if held { Vec::new() } else { unwanted_claims(attempt) };
     let mut events = Vec::new();
-    if !strays.is_empty() {
-        events.push(Event::Strays(strays));
+    if !unwanted.is_empty() {
+        events.push(Event::Unwanted(unwanted));
     }
-    let read = match by_state(journal, snapshot) {
+    let read = match by_state(attempt) {
         // Kueue may admit at any time on a Ready that stands: that is taken back before the nodes are.
-        Some(Reading::Events(mut more)) if ready_stands(snapshot) => {
+        Some(Reading::Events(mut more)) if ready_stands(attempt) => {
             more.retain(|event| !event.is_setback());
             Reading::Events(more)
         }
-        Some(Reading::Events(more)) if ungated_pods::is_late(journal, snapshot) => {
-            ungated_pods::spared(journal, snapshot, more)
-        }
-        None if ungated_pods::is_late(journal, snapshot) => {
-            ungated_pods::spared(journal, snapshot, Vec::new())
-        }
+        Some(Reading::Events(more)) if attempt.is_late() => ungated_pods::spared(attempt, more),
+        None if attempt.is_late() => ungated_pods::spared(attempt, Vec::new()),
         read => read.unwrap_or(Reading::Events(Vec::new())),
     };
     match read {
@@ -77,13 +73,10 @@ pub fn observe(journal: &Journal, snapshot: &Snapshot<'_>) -> Reading {
     Reading::Events(events)
 }
 
-fn ready_stands(snapshot: &Snapshot<'_>) -> bool {
-    snapshot.reported == Verdict::Ready && is_waiting(snapshot) && !planted!(ReadyStandsWhileDeleting)
-}
-
-/// Whether quota is reserved and Kueue has not admitted yet.
-pub(super) fn is_waiting(snapshot: &Snapshot<'_>) -> bool {
-    matches!(snapshot.reservation, Reservation::Held { standing: Standing::Reserved, .. })
+fn ready_stands(attempt: &Attempt<'_>) -> bool {
+    attempt.snapshot.reported == Verdict::Ready
+        && attempt.awaits_admission()
+        && !planted!(ReadyStandsWhileDeleting)
 }
 
 fn reservation_event(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Event> {
@@ -93,7 +86,7 @@ fn reservation_event(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Event
         Reservation::Gone(ending) => (!journal.state.is_over()).then_some(Event::Gone(*ending)),
         Reservation::Leaving(ending) if planted!(DeleteWhileAdmitted) => Some(Event::Gone(*ending)),
         Reservation::Leaving(ending) => {
-            let pods_may_run = matches!(journal.state, State::Approved);
+            let pods_may_run = journal.state.is_approved();
             (!journal.state.is_over() && !pods_may_run).then_some(Event::Leaving(*ending))
         }
         Reservation::Held { epoch, standing } => {
@@ -106,7 +99,7 @@ fn reservation_event(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Event
             // Pods that an eviction would delete are provided for late, whatever was given up before.
             let ungated = *standing == Standing::AdmittedPods && journal.state == State::Yielded;
             let runs_already =
-                journal.state != State::Approved && *standing == Standing::Running && !snapshot.fresh;
+                !journal.state.is_approved() && *standing == Standing::Running && !snapshot.fresh;
             (*epoch != journal.memory.epoch || stands_again || runs_already || ungated)
                 .then(|| Event::Reserved { epoch: epoch.clone(), standing: *standing })
         }
@@ -114,22 +107,25 @@ fn reservation_event(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Event
 }
 
 /// Claims that nothing wants and that nobody deletes yet.
-fn strays(journal: &Journal, snapshot: &Snapshot<'_>) -> Vec<String> {
-    let wanted = |claim: &ClaimView| {
-        journal.state.wants_claims()
-            && claim.attempt == journal.memory.attempt
-            && claim.slot < journal.memory.slots
-            && !losses::is_superseded(claim, journal, snapshot)
+fn unwanted_claims(attempt: &Attempt<'_>) -> Vec<String> {
+    let memory = &attempt.journal.memory;
+    let is_wanted = |claim: &ClaimView| {
+        attempt.journal.state.wants_claims()
+            && claim.attempt == memory.attempt
+            && claim.slot < memory.slots
+            && !attempt.is_superseded(claim)
     };
-    snapshot.claims.iter().filter(|c| !c.deleting && !wanted(c)).map(|c| c.name.clone()).collect()
+    let unwanted = attempt.snapshot.claims.iter().filter(|c| !c.deleting && !is_wanted(c));
+    unwanted.map(|c| c.name.clone()).collect()
 }
 
-fn by_state(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Reading> {
-    let event = match &journal.state {
-        State::Validating => return validating(journal, snapshot),
-        State::Provisioning => return provisioning(journal, snapshot),
-        State::WaitingReady => return waiting_ready(journal, snapshot),
-        State::Approved => return approved(journal, snapshot),
+fn by_state(attempt: &Attempt<'_>) -> Option<Reading> {
+    let snapshot = attempt.snapshot;
+    let event = match &attempt.journal.state {
+        State::Validating => return validating(attempt),
+        State::Provisioning => return provisioning(attempt),
+        State::WaitingReady => return waiting_ready(attempt),
+        State::Approved { .. } => return approved(attempt),
         State::RollingBack { .. } => return rolling_back(snapshot),
         // No wait is longer than the policy's longest: whoever wrote another time was wrong.
         State::BackingOff { until } => {
@@ -144,51 +140,52 @@ fn by_state(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Reading> {
     event.map(|e| Reading::Events(vec![e]))
 }
 
-fn provisioning(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Reading> {
+fn provisioning(attempt: &Attempt<'_>) -> Option<Reading> {
+    let Attempt { journal, snapshot, .. } = attempt;
     let event = |event| Some(Reading::Events(vec![event]));
-    if let Some(failure) = first_failure(journal, snapshot) {
-        if !losses::falls_in_part(journal, snapshot, &failure) {
-            return Some(failed(snapshot, failure));
+    if let Some(failure) = attempt.first_failure() {
+        if !replacement::falls_in_part(attempt, failure) {
+            return Some(failed(snapshot, failure.clone()));
         }
-        let lost = Event::Lost { failure, standing: Standing::Reserved };
+        let lost = Event::Lost { failure: failure.clone(), standing: Standing::Reserved };
         return if snapshot.freshness == Freshness::Cached {
             Some(Reading::NeedsQuorumRead)
         } else {
             event(lost)
         };
     }
-    let missing = missing(journal, snapshot);
-    if snapshot.freshness == Freshness::Cached && missing.len() < empty(journal, snapshot).len() {
+    let missing = attempt.missing();
+    if snapshot.freshness == Freshness::Cached && attempt.has_losses() {
         // One is gone already, it seems.
         return Some(Reading::NeedsQuorumRead);
     }
     // Nobody can tell a journal with another number of slots from one that a tenant wrote.
     let recounted =
-        matches!(snapshot.plan, Some(Outcome::Provision(plan)) if !losses::is_as_many(journal, plan));
+        matches!(snapshot.plan, Some(Outcome::Provision(plan)) if !journal.has_as_many_slots(plan));
     if missing.is_empty() && journal.memory.plan.is_some() && !recounted {
         return event(Event::ClaimsExist);
     }
-    if expired(journal, snapshot) {
+    if attempt.has_expired() {
         let message =
             format!("{} of {} NodeClaims could not be created in time", missing.len(), journal.memory.slots);
         return Some(failed(snapshot, Failure::new(FailureClass::GangTimeout, message)));
     }
     let changed = |message: &str| Some(failed(snapshot, Failure::new(FailureClass::PlanChanged, message)));
     match snapshot.plan? {
-        Outcome::Provision(plan) => match (losses::is_same(journal, plan), missing.is_empty()) {
+        Outcome::Provision(plan) => match (journal.is_begun_with(plan), missing.is_empty()) {
             (false, _) => {
                 changed("NodePool, flavor or policy changed while the NodeClaims were being created")
             }
-            _ if losses::goes_another_way(journal, snapshot, plan) => event(planned(plan)),
+            _ if journal.goes_another_way(plan, snapshot.policy) => event(planned(plan)),
             (true, true) => event(Event::ClaimsExist),
             // A replacement has another name, and so has a node that is taken over: it must be sure that
             // there is no other claim.
-            (true, false) if renames(journal, snapshot) && snapshot.freshness == Freshness::Cached => {
+            (true, false) if renames(attempt) && snapshot.freshness == Freshness::Cached => {
                 Some(Reading::NeedsQuorumRead)
             }
             (true, false) => event(Event::ClaimsMissing(missing)),
         },
-        Outcome::Wait(obstacle) if losses::is_mixed(journal, snapshot.policy) => {
+        Outcome::Wait(obstacle) if journal.is_mixed(snapshot.policy) => {
             // No tier has what is missing; whatever else is in the way may go before the deadline.
             let short = obstacle.reason == ObstacleReason::CapacityShort;
             let failure = Failure::new(FailureClass::InsufficientCapacity, &obstacle.message);
@@ -206,36 +203,35 @@ fn provisioning(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Reading> {
 }
 
 /// Whether a slot may be filled by a claim of another name than the slot's first one.
-fn renames(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
-    journal.memory.generation > 0 || snapshot.policy.release == Release::Warm
+fn renames(attempt: &Attempt<'_>) -> bool {
+    attempt.journal.memory.generation > 0 || attempt.snapshot.policy.release == Release::Warm
 }
 
-fn waiting_ready(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Reading> {
+fn waiting_ready(attempt: &Attempt<'_>) -> Option<Reading> {
+    let snapshot = attempt.snapshot;
     let quorum = snapshot.freshness == Freshness::Quorum || planted!(ReadyBeforeGate);
-    if let Some(failure) = first_failure(journal, snapshot) {
-        let ignored = failure.reason.is_node_loss() && snapshot.policy.on_node_lost == OnNodeLost::Ignore;
-        let event = losses::lost_or_failed(journal, snapshot, failure);
-        if !ignored {
-            return Some(match event {
+    if let Some(failure) = attempt.first_failure() {
+        let is_ignored = failure.reason.is_node_loss() && snapshot.policy.on_node_lost == OnNodeLost::Ignore;
+        if !is_ignored {
+            return Some(match replacement::lost_or_failed(attempt, failure) {
                 Event::Failed(failure) => failed(snapshot, failure),
                 event if quorum => Reading::Events(vec![event]),
                 _ => Reading::NeedsQuorumRead,
             });
         }
     }
-    let empty = empty(journal, snapshot);
-    if !empty.is_empty() && !quorum {
+    if !attempt.is_filled() && !quorum {
         return Some(Reading::NeedsQuorumRead);
     }
-    if empty.is_empty() && live(journal, snapshot).all(ClaimView::is_ready) {
+    if attempt.is_ready() {
         return Some(if quorum {
             Reading::Events(vec![Event::NodesReady])
         } else {
             Reading::NeedsQuorumRead
         });
     }
-    (expired(journal, snapshot) || hold_is_over(journal, snapshot)).then(|| {
-        let message = match laggard(journal, snapshot) {
+    (attempt.has_expired() || attempt.hold_is_over()).then(|| {
+        let message = match attempt.laggard() {
             Some((slot, what)) => format!("the gang was not ready in time: slot {slot} waits for {what}"),
             None => "the gang was not ready in time".to_owned(),
         };
@@ -252,53 +248,55 @@ pub(super) fn failed(snapshot: &Snapshot<'_>, failure: Failure) -> Reading {
     Reading::Events(vec![Event::Failed(failure)])
 }
 
-fn approved(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Reading> {
-    if !is_waiting(snapshot) {
-        return losses::mend(journal, snapshot);
+fn approved(attempt: &Attempt<'_>) -> Option<Reading> {
+    let snapshot = attempt.snapshot;
+    if !attempt.awaits_admission() {
+        return replacement::replace_lost(attempt);
     }
     let cached = snapshot.freshness == Freshness::Cached;
-    if let Some(failure) = losses::regretted(journal, snapshot) {
-        let standing = Standing::Reserved;
-        let lost = Reading::Events(vec![Event::Lost { failure, standing }]);
-        return Some(if cached { Reading::NeedsQuorumRead } else { lost });
+    if let Some(failure) = replacement::regretted(attempt) {
+        let lost = Event::Lost { failure: failure.clone(), standing: Standing::Reserved };
+        return Some(if cached { Reading::NeedsQuorumRead } else { Reading::Events(vec![lost]) });
     }
-    if let Some(failure) = unfit(journal, snapshot) {
+    if let Some(failure) = unfit(attempt) {
         return Some(failed(snapshot, failure));
     }
-    if journal.memory.slots == 0 {
+    if !attempt.journal.state.holds_nodes() {
         return None;
     }
     let unsure = snapshot.reported != Verdict::Ready && !planted!(ReadyFromJournalAlone);
-    let doubtful = unsure || falters(journal, snapshot) || !empty(journal, snapshot).is_empty();
+    let doubtful = unsure || falters(attempt) || !attempt.is_filled();
     (cached && doubtful).then_some(Reading::NeedsQuorumRead)
 }
 
 /// Whether Kueue may admit a gang on a Ready of which a node is not up any more. That delays the gang and ends
 /// nothing: the node may come back.
-pub fn falters(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
-    ready_stands(snapshot)
-        && journal.state == State::Approved
-        && snapshot.policy.on_node_lost != OnNodeLost::Ignore
-        && usize::try_from(journal.memory.slots).is_ok_and(|slots| ready(journal, snapshot) < slots)
+pub fn falters(attempt: &Attempt<'_>) -> bool {
+    ready_stands(attempt)
+        && attempt.journal.state.is_approved()
+        && attempt.snapshot.policy.on_node_lost != OnNodeLost::Ignore
+        && !attempt.is_ready()
 }
 
 /// Why a gang that was approved, and is not admitted yet, must not run after all.
-pub fn unfit(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Failure> {
-    if journal.state != State::Approved || !is_waiting(snapshot) {
+pub fn unfit(attempt: &Attempt<'_>) -> Option<Failure> {
+    let Attempt { journal, snapshot, .. } = attempt;
+    let State::Approved { nodes } = journal.state else { return None };
+    if !attempt.awaits_admission() {
         return None;
     }
-    if journal.memory.slots == 0 {
+    if nodes == Nodes::Unneeded {
         let needed =
             matches!(snapshot.plan, Some(Outcome::Provision(_) | Outcome::Refuse(_) | Outcome::Never(_)));
         let message = "the gang was approved without nodes, and needs some";
         return needed.then(|| Failure::new(FailureClass::PlanChanged, message));
     }
     let late = || {
-        let message = if hold_is_over(journal, snapshot) {
+        let message = if attempt.hold_is_over() {
             "every node was ready, but the Workload was not admitted while they were held".to_owned()
         } else {
             let limit = snapshot.policy.deadlines.admit;
-            reboot::admit_ends(journal, snapshot).filter(|end| *end <= snapshot.now)?;
+            attempt.admit_ends().filter(|end| *end <= snapshot.now)?;
             let why = if snapshot.outlook.unplaced {
                 ": Kueue found no place for its pods in the topology"
             } else {
@@ -308,7 +306,7 @@ pub fn unfit(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Failure> {
         };
         Some(Failure::new(FailureClass::NotAdmitted, message))
     };
-    losses::regretted(journal, snapshot).or_else(late)
+    replacement::regretted(attempt).cloned().or_else(late)
 }
 
 /// Whether the plan is known to be that no node is needed.
@@ -317,12 +315,11 @@ pub fn needs_nothing(snapshot: &Snapshot<'_>) -> bool {
 }
 
 /// Whether every node of the attempt is there and ready, seen in a quorum read.
-pub fn is_proven(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
+pub fn is_proven(attempt: &Attempt<'_>) -> bool {
     if planted!(ReadyFromJournalAlone) || planted!(ReadyBeforeGate) {
         return true;
     }
-    let all = usize::try_from(journal.memory.slots).is_ok_and(|slots| ready(journal, snapshot) == slots);
-    all && snapshot.freshness == Freshness::Quorum
+    attempt.is_ready() && attempt.snapshot.freshness == Freshness::Quorum
 }
 
 fn rolling_back(snapshot: &Snapshot<'_>) -> Option<Reading> {
@@ -331,48 +328,4 @@ fn rolling_back(snapshot: &Snapshot<'_>) -> Option<Reading> {
         Freshness::Quorum => Reading::Events(vec![Event::ClaimsGone]),
         Freshness::Cached => Reading::NeedsQuorumRead,
     })
-}
-
-/// The slot that is furthest behind, and what it waits for.
-pub fn laggard<'a>(journal: &'a Journal, snapshot: &'a Snapshot<'_>) -> Option<(u32, String)> {
-    live(journal, snapshot).find_map(|c| match &c.health {
-        Health::Coming { waits_for, .. } => Some((c.slot, waits_for.to_string())),
-        Health::Failed(failure) => Some((c.slot, failure.message.clone())),
-        Health::Ready { .. } => None,
-    })
-}
-
-/// How many nodes of the current attempt are ready.
-pub fn ready(journal: &Journal, snapshot: &Snapshot<'_>) -> usize {
-    live(journal, snapshot).filter(|c| c.is_ready()).count()
-}
-
-/// When a node of the current attempt last became ready, if any did.
-pub fn last_ready(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> {
-    let since = live(journal, snapshot).filter_map(|c| match &c.health {
-        Health::Ready { since } => Some(*since),
-        _ => None,
-    });
-    since.max()
-}
-
-/// How many claims of the current attempt exist.
-pub fn existing(journal: &Journal, snapshot: &Snapshot<'_>) -> usize {
-    live(journal, snapshot).count()
-}
-
-/// Whether the time of the gang is over, and nothing extends it.
-pub fn expired(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
-    let over = journal.memory.deadline.is_some_and(|deadline| deadline <= snapshot.now);
-    over && !ungated_pods::is_late(journal, snapshot) && !reboot::reboots(journal, snapshot)
-}
-
-/// When the hold on the first of the attempt's nodes ends.
-pub(super) fn hold_ends(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> {
-    live(journal, snapshot).filter_map(|c| c.held_until).min()
-}
-
-/// Whether the hold on one of the attempt's nodes has run out.
-pub(super) fn hold_is_over(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
-    hold_ends(journal, snapshot).is_some_and(|end| end <= snapshot.now)
 }

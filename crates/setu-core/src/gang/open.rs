@@ -1,6 +1,6 @@
 //! The journal that a reconcile begins with: the one that was read, if it can be the gang's, or one that stands in for it.
 
-use super::{Journal, Reservation, State};
+use super::{Journal, Nodes, Reservation, State};
 use crate::api::{NodeClaim, Workload};
 use crate::names;
 use jiff::Timestamp;
@@ -37,7 +37,7 @@ pub fn is_possible(journal: &Journal, workload: &Workload, claims: &[NodeClaim])
     let begun = match journal.state {
         State::Provisioning | State::WaitingReady => true,
         // Without a slot it needs no nodes, and what is there goes; once it is admitted its pods run on them.
-        State::Approved => journal.memory.slots > 0 && !workload.is("Admitted"),
+        State::Approved { nodes } => nodes != Nodes::Unneeded && !workload.is("Admitted"),
         _ => false,
     };
     let attempt = journal.memory.attempt.to_string();

@@ -3,7 +3,6 @@
 use super::claims::Health;
 use super::failure::{Failure, FailureClass};
 use super::waits::WaitsFor;
-use crate::api::duration::Span;
 use crate::api::{NodeClaim, condition};
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
@@ -14,82 +13,76 @@ const LAUNCH_ERROR_GRACE: SignedDuration = SignedDuration::from_secs(20);
 /// Reasons of a condition that only say "not yet".
 const NOT_YET: [&str; 3] = ["", "AwaitingReconciliation", "NodeNotFound"];
 
-/// What a claim has to go through until its Node is initialized.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
-    Launch,
-    Register,
-    Initialize,
+/// How far a NodeClaim has come, in the order of a node's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ClaimPhase {
+    /// The provider is to launch the instance.
+    #[default]
+    Launching,
+    /// The instance runs; its Node is to register.
+    Registering,
+    /// The Node is to be initialized, devices included.
+    Initializing,
+    /// Karpenter calls the Node complete.
+    Initialized,
 }
 
-impl Phase {
-    /// The phase that a claim is in; `None` once it is through all of them. A reboot is none.
-    pub(super) fn of(claim: &NodeClaim) -> Option<Self> {
-        let all = [Self::Launch, Self::Register, Self::Initialize];
-        let missing = all.into_iter().find(|phase| !claim.is(phase.condition()));
-        missing.filter(|phase| *phase != Self::Initialize || !claim.is_rebooting())
+impl ClaimPhase {
+    /// The phase that a claim's conditions show.
+    pub fn of(claim: &NodeClaim) -> Self {
+        let phases = [
+            ("Launched", Self::Launching),
+            ("Registered", Self::Registering),
+            ("Initialized", Self::Initializing),
+        ];
+        let missing = phases.into_iter().find(|(condition, _)| !claim.is(condition));
+        missing.map_or(Self::Initialized, |(_, phase)| phase)
     }
 
-    const fn condition(self) -> &'static str {
-        match self {
-            Self::Launch => "Launched",
-            Self::Register => "Registered",
-            Self::Initialize => "Initialized",
-        }
-    }
-
-    fn limit(self, policy: &Policy) -> Span {
-        match self {
-            Self::Launch => policy.deadlines.launch,
-            Self::Register => policy.deadlines.register,
-            Self::Initialize => policy.deadlines.initialize,
-        }
-    }
-
-    fn waits_for(self, why: String) -> WaitsFor {
-        match self {
-            Self::Launch => WaitsFor::Launch(why),
-            Self::Register => WaitsFor::Registration(why),
-            Self::Initialize => WaitsFor::Initialization(why),
-        }
-    }
-
-    const fn timeout(self) -> FailureClass {
-        match self {
-            Self::Launch => FailureClass::LaunchTimeout,
-            Self::Register => FailureClass::RegistrationTimeout,
-            Self::Initialize => FailureClass::InitializationTimeout,
-        }
-    }
-
-    /// How a claim in this phase does, whose launch error was first seen at that time.
+    /// How a claim in this phase does, whose launch error was first seen at that time; `None` where its Node tells.
     pub(super) fn health(
         self,
         claim: &NodeClaim,
         policy: &Policy,
         now: Timestamp,
         launch_error: Option<Timestamp>,
-    ) -> Health {
+    ) -> Option<Health> {
+        let limits = &policy.deadlines;
+        type Waits = fn(String) -> WaitsFor;
+        let (condition, limit, waits_for, timeout): (_, _, Waits, _) = match self {
+            Self::Launching => ("Launched", limits.launch, WaitsFor::Launch, FailureClass::LaunchTimeout),
+            Self::Registering => {
+                ("Registered", limits.register, WaitsFor::Registration, FailureClass::RegistrationTimeout)
+            }
+            Self::Initializing if !claim.is_rebooting() => (
+                "Initialized",
+                limits.initialize,
+                WaitsFor::Initialization,
+                FailureClass::InitializationTimeout,
+            ),
+            Self::Initializing | Self::Initialized => return None,
+        };
         let after = |time: Timestamp, span: SignedDuration| time.checked_add(span).unwrap_or(Timestamp::MAX);
         let created = claim.metadata.creation_timestamp.as_ref().map_or(now, |t| t.0);
         // A node that was rebooted is initialized anew.
-        let begun = claim.rebooted().filter(|_| self == Self::Initialize).map_or(created, |t| t.max(created));
-        let until = after(begun, self.limit(policy).signed());
-        let (slot, why) = (slot_of(claim), detail(claim, self.condition()));
-        if self == Self::Launch && !why.is_empty() {
+        let begun =
+            claim.rebooted().filter(|_| self == Self::Initializing).map_or(created, |t| t.max(created));
+        let until = after(begun, limit.signed());
+        let (slot, why) = (slot_of(claim), detail(claim, condition));
+        if self == Self::Launching && !why.is_empty() {
             let until = until.min(after(launch_error.unwrap_or(now), LAUNCH_ERROR_GRACE));
             if until <= now {
                 let message = format!("the provider did not launch slot {slot}: {why}");
-                return Health::Failed(Failure::new(FailureClass::LaunchFailed, message));
+                return Some(Health::Failed(Failure::new(FailureClass::LaunchFailed, message)));
             }
-            return Health::Coming { waits_for: WaitsFor::Launch(why), until: Some(until) };
+            return Some(Health::Coming { waits_for: WaitsFor::Launch(why), until: Some(until) });
         }
         if until > now {
-            return Health::Coming { waits_for: self.waits_for(why), until: Some(until) };
+            return Some(Health::Coming { waits_for: waits_for(why), until: Some(until) });
         }
-        let verb = self.waits_for(String::new());
-        let message = format!("slot {slot} did not {verb} within {}{}", self.limit(policy), dotted(&why));
-        Health::Failed(Failure::new(self.timeout(), message))
+        let verb = waits_for(String::new());
+        let message = format!("slot {slot} did not {verb} within {limit}{}", dotted(&why));
+        Some(Health::Failed(Failure::new(timeout, message)))
     }
 }
 

@@ -9,12 +9,11 @@ use super::identity::GangIdentity;
 use super::journal::Journal;
 use super::open;
 use super::reservation::{Ending, Reservation};
-use super::snapshot::{Freshness, Outlook, Snapshot};
+use super::snapshot::{Freshness, Snapshot};
 use super::step::{JudgedBy, Step, step};
 use crate::api::Workload;
 use crate::policy::Policy;
 use jiff::Timestamp;
-use std::collections::BTreeMap;
 
 /// The journal that fits what exists.
 ///
@@ -48,18 +47,11 @@ pub fn rebuilt(
         journal.memory.not_before = old.memory.not_before;
     }
     let snapshot = Snapshot {
-        now,
         fresh: true,
-        reservation: &reservation,
         reported: workload.check(&identity.check).map(|c| c.state).unwrap_or_default(),
-        plan: None,
         claims,
-        losses: &BTreeMap::new(),
         freshness: Freshness::Quorum,
-        capacity_back: false,
-        refusal: None,
-        policy: &policy,
-        outlook: Outlook::default(),
+        ..Snapshot::of(now, &reservation, &policy)
     };
     let rules = Rules::new(&policy, now, 0.0).of(workload);
     if is_held && let Step::Moved(moved) = step(&journal, &snapshot, JudgedBy::Known, &rules) {
@@ -99,19 +91,8 @@ mod tests {
     }
 
     fn claims(attempt: u32) -> Vec<ClaimView> {
-        let claim = |slot: u32| ClaimView {
-            name: format!("c-{slot}"),
-            uid: slot.to_string(),
-            attempt,
-            slot,
-            generation: 0,
-            deleting: false,
-            held_until: None,
-            vacant: false,
-            stuck: false,
-            rebooted: None,
-            health: Health::Ready { since: at(0) },
-        };
+        let claim =
+            |slot: u32| ClaimView::new(&format!("c-{slot}"), attempt, slot, Health::Ready { since: at(0) });
         (0..2).map(claim).collect()
     }
 

@@ -2,7 +2,8 @@
 //!
 //! Rule: data only; what it means is for [`observe`](super::observe) to say.
 
-use super::claims::{ClaimView, Loss};
+use super::claims::ClaimView;
+use super::loss::Loss;
 use super::reservation::Reservation;
 use super::unbound::UnboundPods;
 use crate::api::workload::Verdict;
@@ -39,6 +40,28 @@ pub struct Snapshot<'a> {
     pub policy: &'a Policy,
     /// What can be told of the time to come.
     pub outlook: Outlook<'a>,
+}
+
+static NO_LOSSES: BTreeMap<u32, Loss> = BTreeMap::new();
+
+impl<'a> Snapshot<'a> {
+    /// What caches show of a gang of which nothing is known but its reservation.
+    pub fn of(now: Timestamp, reservation: &'a Reservation, policy: &'a Policy) -> Self {
+        Self {
+            now,
+            fresh: false,
+            reservation,
+            reported: Verdict::Pending,
+            plan: None,
+            claims: &[],
+            losses: &NO_LOSSES,
+            freshness: Freshness::Cached,
+            capacity_back: false,
+            refusal: None,
+            policy,
+            outlook: Outlook::default(),
+        }
+    }
 }
 
 /// A gang that was refused stays out of Kueue's queue.

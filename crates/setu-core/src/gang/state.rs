@@ -24,14 +24,62 @@ pub enum State {
         /// When the wait is over.
         until: Timestamp,
     },
-    /// The gang may run and its nodes are held for it.
-    Approved,
+    /// The gang may run.
+    Approved {
+        /// What it has for nodes; the number of its slots says in writing whether it needs any.
+        #[serde(
+            rename = "mending",
+            with = "written_nodes",
+            default,
+            skip_serializing_if = "Nodes::are_whole"
+        )]
+        nodes: Nodes,
+    },
     /// The quota was given back.
     Yielded,
     /// Cannot run as specified.
     Rejected,
     /// Over: nothing is held.
     Released,
+}
+
+/// What a gang that may run has for nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Nodes {
+    /// It needs none.
+    Unneeded,
+    /// Those of its attempt are held for it.
+    #[default]
+    Held,
+    /// NodeClaims in place of lost ones are still to be created.
+    Replacing,
+}
+
+impl Nodes {
+    /// Nodes of so many slots, none of which is being replaced.
+    pub const fn of(slots: u32) -> Self {
+        if slots == 0 { Self::Unneeded } else { Self::Held }
+    }
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+    fn are_whole(&self) -> bool {
+        *self != Self::Replacing
+    }
+}
+
+/// In a journal: whether NodeClaims are still to be replaced.
+mod written_nodes {
+    use super::Nodes;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
+    pub(super) fn serialize<S: Serializer>(nodes: &Nodes, to: S) -> Result<S::Ok, S::Error> {
+        (*nodes == Nodes::Replacing).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Nodes, D::Error> {
+        Ok(if bool::deserialize(from)? { Nodes::Replacing } else { Nodes::Held })
+    }
 }
 
 /// Where a rollback leads.
@@ -109,7 +157,7 @@ impl State {
             Self::WaitingReady => StateName::WaitingReady,
             Self::RollingBack { .. } => StateName::RollingBack,
             Self::BackingOff { .. } => StateName::BackingOff,
-            Self::Approved => StateName::Approved,
+            Self::Approved { .. } => StateName::Approved,
             Self::Yielded => StateName::Yielded,
             Self::Rejected => StateName::Rejected,
             Self::Released => StateName::Released,
@@ -133,6 +181,30 @@ impl State {
 
     /// Whether NodeClaims of the current attempt are wanted.
     pub fn wants_claims(&self) -> bool {
-        matches!(self, Self::Provisioning | Self::WaitingReady | Self::Approved)
+        matches!(self, Self::Provisioning | Self::WaitingReady | Self::Approved { .. })
+    }
+
+    /// Whether NodeClaims of the current attempt are being created.
+    pub fn creates_claims(&self) -> bool {
+        matches!(self, Self::Provisioning | Self::Approved { nodes: Nodes::Replacing })
+    }
+
+    /// Whether the next step depends on a plan.
+    pub fn needs_plan(&self) -> bool {
+        match self {
+            Self::Validating | Self::Provisioning => true,
+            Self::Approved { nodes } => *nodes != Nodes::Held,
+            _ => false,
+        }
+    }
+
+    /// Whether the gang may run.
+    pub fn is_approved(&self) -> bool {
+        matches!(self, Self::Approved { .. })
+    }
+
+    /// Whether the gang may run and has nodes for it.
+    pub fn holds_nodes(&self) -> bool {
+        matches!(self, Self::Approved { nodes: Nodes::Held | Nodes::Replacing })
     }
 }

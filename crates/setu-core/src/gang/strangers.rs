@@ -130,19 +130,7 @@ mod tests {
             "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "8", "pods": "110"}},
         }))
         .unwrap();
-        let mut view = ClaimView {
-            name: "c".into(),
-            uid: "u".into(),
-            attempt: 1,
-            slot: 0,
-            generation: 0,
-            deleting: false,
-            held_until: None,
-            vacant: false,
-            stuck: false,
-            rebooted: None,
-            health: Health::Ready { since: Timestamp::UNIX_EPOCH },
-        };
+        let mut view = ClaimView::new("c", 1, 0, Health::Ready { since: Timestamp::UNIX_EPOCH });
         let taken = taken(pods).remove("n1").unwrap_or_default();
         crowd(&mut view, &claim, &node, (&taken, &each), Timestamp::UNIX_EPOCH);
         view.health

@@ -153,7 +153,7 @@ pub fn is_the_same_under_all(event: &Event, journal: &Journal, reservation: &Res
     match event {
         Event::Gone(_) | Event::Leaving(_) | Event::Reserved { .. } | Event::ClaimsExist => true,
         // Nodes on which a gang has finished are deleted, handed back or kept.
-        Event::Strays(_) => !(*reservation == Reservation::Gone(Ending::Finished) && journal.revokes()),
+        Event::Unwanted(_) => !(*reservation == Reservation::Gone(Ending::Finished) && journal.revokes()),
         Event::ClaimsGone => matches!(journal.state, State::RollingBack { then: Then::Released }),
         _ => false,
     }

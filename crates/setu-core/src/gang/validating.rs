@@ -3,15 +3,17 @@
 use super::event::Event;
 use super::failure::Failure;
 use super::journal::Journal;
-use super::observe::{Reading, expired, failed};
+use super::observe::{Reading, failed};
 use super::option_retry;
-use super::snapshot::{Freshness, Snapshot};
+use super::slot::Attempt;
+use super::snapshot::Freshness;
 use super::way::Way;
 use crate::plan::{Obstacle, Outcome, Plan};
 use crate::planted::planted;
 
 /// What its plan makes of a gang that has nothing yet.
-pub(super) fn validating(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Reading> {
+pub(super) fn validating(attempt: &Attempt<'_>) -> Option<Reading> {
+    let Attempt { journal, snapshot, .. } = attempt;
     let event = match snapshot.plan? {
         Outcome::NothingNeeded(_) if snapshot.freshness == Freshness::Cached => {
             return Some(Reading::NeedsQuorumRead);
@@ -37,9 +39,7 @@ pub(super) fn validating(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<R
         }
         Outcome::Refuse(obstacle) => Event::Refused(Failure::of_obstacle(obstacle)),
         Outcome::Wait(obstacle) if obstacle.reason.may_last() => return None,
-        Outcome::Wait(obstacle)
-            if expired(journal, snapshot) || option_retry::is_through(journal, snapshot) =>
-        {
+        Outcome::Wait(obstacle) if attempt.has_expired() || option_retry::is_through(journal, snapshot) => {
             return Some(failed(snapshot, Failure::of_obstacle(obstacle)));
         }
         Outcome::Wait(_) => return None,

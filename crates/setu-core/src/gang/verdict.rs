@@ -9,8 +9,9 @@ use super::journal::Journal;
 use super::message;
 use super::observe;
 use super::reservation::{Ending, Fit, Reservation};
+use super::slot::Attempt;
 use super::snapshot::{Freshness, Snapshot};
-use super::state::{State, Then};
+use super::state::{Nodes, State, Then};
 use crate::api::Workload;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
 use crate::plan::Obstacle;
@@ -72,17 +73,18 @@ pub fn desired(
             _ => None,
         };
     }
-    if *standing == Standing::Running && journal.state != State::Approved {
+    if *standing == Standing::Running && !journal.state.is_approved() {
         // Its pods run without us: nothing decided for another time may stop them.
         return None;
     }
-    if *standing == Standing::AdmittedPods && journal.state != State::Approved {
+    if *standing == Standing::AdmittedPods && !journal.state.is_approved() {
         // They are ungated: an eviction would delete them for good, so they get their nodes late instead.
         return None;
     }
     let text = message::explain(journal, snapshot);
+    let attempt = &Attempt::of(journal, snapshot);
     match journal.state {
-        State::Approved => {
+        State::Approved { nodes } => {
             let admitted = *standing != Standing::Reserved;
             if journal.memory.fit == Fit::Stale && *standing == Standing::Admitted {
                 // Its nodes go when its pods have stopped, and then it begins anew.
@@ -96,18 +98,18 @@ pub fn desired(
             if entry.state == Verdict::Ready && admitted {
                 return None;
             }
-            if let Some(failure) = observe::unfit(journal, snapshot) {
+            if let Some(failure) = observe::unfit(attempt) {
                 return pending(format!("takes Ready back: {failure}"));
             }
-            if observe::falters(journal, snapshot) && snapshot.freshness == Freshness::Quorum {
-                return pending(format!("takes Ready back: {}", still_ready(journal, snapshot)));
+            if observe::falters(attempt) && snapshot.freshness == Freshness::Quorum {
+                return pending(format!("takes Ready back: {}", still_ready(attempt)));
             }
             let promises = entry.state != Verdict::Ready && !admitted;
-            if promises && journal.memory.slots == 0 && !observe::needs_nothing(snapshot) {
+            if promises && nodes == Nodes::Unneeded && !observe::needs_nothing(snapshot) {
                 return pending("working out whether nodes are needed".to_owned());
             }
-            if promises && journal.memory.slots > 0 && !observe::is_proven(journal, snapshot) {
-                return pending(still_ready(journal, snapshot));
+            if promises && nodes != Nodes::Unneeded && !observe::is_proven(attempt) {
+                return pending(still_ready(attempt));
             }
             match updates {
                 // A clash would make Kueue finish the Workload as failed, so it never hears of Ready.
@@ -133,10 +135,10 @@ pub fn desired(
 }
 
 /// How many nodes of an attempt are ready that all were, and what the first of the others waits for.
-fn still_ready(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
-    let (ready, slots) = (observe::ready(journal, snapshot), journal.memory.slots);
-    let laggard = observe::laggard(journal, snapshot);
-    let waits = laggard.map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
+fn still_ready(attempt: &Attempt<'_>) -> String {
+    let (ready, slots) = (attempt.ready(), attempt.journal.memory.slots);
+    let waits =
+        attempt.laggard().map_or_else(String::new, |(slot, what)| format!("; slot {slot} waits for {what}"));
     format!("{ready}/{slots} nodes still ready{waits}")
 }
 

@@ -1,10 +1,10 @@
-//! When time alone may bring a gang's next event, so that it is looked at then though nothing else moves.
+//! When time alone may bring a gang's next event, so that it is reconciled then though nothing else moves.
 
-use super::claims::{Health, Loss};
+use super::claims::Health;
 use super::journal::Journal;
-use super::losses::{self, live};
-use super::observe::{hold_ends, is_waiting};
-use super::reboot::{admit_ends, reboots, restarted_by};
+use super::loss::Loss;
+use super::replacement::replaces_at;
+use super::slot::Attempt;
 use super::snapshot::Snapshot;
 use super::state::State;
 use super::{option_retry, ungated_pods};
@@ -13,13 +13,14 @@ use jiff::Timestamp;
 
 /// When time alone may bring the next event.
 pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> {
-    let claims = live(journal, snapshot).filter_map(|c| match &c.health {
+    let attempt = &Attempt::of(journal, snapshot);
+    let claims = attempt.claims().filter_map(|c| match &c.health {
         Health::Coming { until, .. } => *until,
         Health::Ready { .. } | Health::Failed(_) => None,
     });
     let losses = snapshot.losses.values().filter_map(|l| match l {
         Loss::Unclear(until) => Some(*until),
-        Loss::Failed(_) | Loss::Outlived(_) => None,
+        Loss::Failed(_) | Loss::Superseded(_) => None,
     });
     match &journal.state {
         State::Validating => {
@@ -33,27 +34,25 @@ pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> 
         }
         State::BackingOff { until } => Some(*until),
         State::Provisioning | State::WaitingReady => {
-            let hold = hold_ends(journal, snapshot);
+            let hold = attempt.hold_ends();
             let ends = journal.memory.deadline.into_iter().chain(hold).chain(claims);
-            if reboots(journal, snapshot) || ungated_pods::is_late(journal, snapshot) {
-                let next = ungated_pods::next_try(journal, snapshot)
-                    .into_iter()
-                    .chain(restarted_by(journal, snapshot));
+            if attempt.reboots() || attempt.is_late() {
+                let next = ungated_pods::next_try(attempt).into_iter().chain(attempt.restarted_by());
                 return ends.chain(next).filter(|t| *t > snapshot.now).chain(losses).min();
             }
             ends.chain(losses).min()
         }
-        State::Approved => {
-            let admit = admit_ends(journal, snapshot);
-            let hold = hold_ends(journal, snapshot);
-            let mends = losses::mends_at(journal, snapshot);
-            let claims = claims.filter(|_| is_waiting(snapshot));
+        State::Approved { .. } => {
+            let admit = attempt.admit_ends();
+            let hold = attempt.hold_ends();
+            let replacement = replaces_at(attempt);
+            let claims = claims.filter(|_| attempt.awaits_admission());
             admit
                 .into_iter()
                 .chain(hold)
-                .chain(mends)
+                .chain(replacement)
                 .chain(claims)
-                .chain(restarted_by(journal, snapshot))
+                .chain(attempt.restarted_by())
                 .filter(|t| *t > snapshot.now)
                 .chain(losses)
                 .min()

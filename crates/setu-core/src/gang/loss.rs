@@ -1,0 +1,201 @@
+//! What became of NodeClaims that are gone or going.
+//!
+//! Rule: a deleted claim leaves no status behind, so the cause is pieced together from what watches kept of it. What was
+//! kept comes in through [`ClaimRecords`].
+
+use super::claims::ClaimView;
+use super::failure::{Failure, FailureClass};
+use super::identity::GangIdentity;
+use super::journal::{Journal, Memory};
+use super::phase::ClaimPhase;
+use jiff::{SignedDuration, Timestamp};
+use std::collections::BTreeMap;
+
+/// How long a vanished claim is given for its cause to arrive by another watch.
+const TOMBSTONE_GRACE: SignedDuration = SignedDuration::from_secs(10);
+/// Age after which Karpenter itself gives up a launch.
+const KARPENTER_LAUNCH_LIMIT: SignedDuration = SignedDuration::from_mins(5);
+/// How many replacements back the last claim of a slot is searched.
+const REPLACEMENTS_REMEMBERED: usize = 32;
+
+/// What is known of a claim that is gone or going, from watches that outlive it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tombstone {
+    /// Reason and message of the last Warning event on it.
+    pub event: Option<(String, String)>,
+    /// Whether it had been launched when last seen.
+    pub launched: bool,
+    /// Whether Setu has deleted it.
+    pub given_up: bool,
+    /// When its loss was first noticed here.
+    pub noticed: Option<Timestamp>,
+}
+
+/// What became of a slot whose claim is missing or being deleted by somebody else.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Loss {
+    /// The cause is known.
+    Failed(Failure),
+    /// The same of a claim from before the attempt's last replacement: it says nothing of how nodes come since.
+    Superseded(Failure),
+    /// The cause may still arrive until then.
+    Unclear(Timestamp),
+}
+
+impl Loss {
+    /// What the claim died of, as far as that is known by now.
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Failed(failure) | Self::Superseded(failure) => Some(failure),
+            Self::Unclear(_) => None,
+        }
+    }
+
+    /// The same loss of a claim from before the attempt's last replacement.
+    #[must_use]
+    pub fn superseded(self) -> Self {
+        match self {
+            Self::Failed(failure) => Self::Superseded(failure),
+            other => other,
+        }
+    }
+}
+
+/// What a replica remembers of NodeClaims that it does not see any more, by their names.
+pub trait ClaimRecords {
+    /// Whether a claim of this name was seen since then.
+    fn saw_since(&self, name: &str, since: Timestamp) -> bool;
+    /// Whether anything is known of a claim of this name.
+    fn knows(&self, name: &str) -> bool;
+    /// The claim that was taken over for a slot of an attempt, if one was.
+    fn taken_over(&self, attempt: u32, slot: u32) -> Option<String>;
+    /// What is known of a claim that is missing now, and what is wrong with its NodePool.
+    fn missed(&self, name: &str, now: Timestamp) -> (Tombstone, Option<Failure>);
+    /// Whether the pods of an elastic Job need the nodes that this slice of it has lost.
+    fn needs_nodes(&self) -> bool;
+}
+
+/// What became of each slot whose claim is missing, or is being deleted although the gang wants it. While claims are being
+/// created, a slot that is not known to have had one is not among them.
+pub fn losses(
+    journal: &Journal,
+    identity: &GangIdentity,
+    claims: &[ClaimView],
+    records: &impl ClaimRecords,
+    now: Timestamp,
+) -> BTreeMap<u32, Loss> {
+    let memory = &journal.memory;
+    if !journal.state.wants_claims() {
+        return BTreeMap::new();
+    }
+    let creating = journal.state.creates_claims();
+    let mut by_slot: BTreeMap<u32, &ClaimView> = BTreeMap::new();
+    for claim in claims.iter().filter(|c| c.attempt == memory.attempt) {
+        let rank = |c: &ClaimView| (!c.deleting, c.generation);
+        let of_slot = by_slot.entry(claim.slot).or_insert(claim);
+        if rank(claim) > rank(of_slot) {
+            *of_slot = claim;
+        }
+    }
+    let lost = |slot: u32| {
+        let claim = by_slot.get(&slot).copied();
+        if claim.is_some_and(|c| !c.deleting) {
+            return None;
+        }
+        let claim = claim.filter(|c| !creating || c.generation >= memory.generation);
+        let had = || {
+            let name = identity.replacement_name(memory.attempt, memory.generation, slot);
+            records.saw_since(&name, journal.entered_at)
+        };
+        if creating && claim.is_none() && !had() {
+            return None;
+        }
+        let last = || last_known(memory, identity, records, slot);
+        let (generation, name) = claim.map_or_else(last, |c| (c.generation, c.name.clone()));
+        let (tombstone, pool_fault) = records.missed(&name, now);
+        let loss = loss(slot, claim, &tombstone, pool_fault.as_ref(), now);
+        Some((slot, if generation < memory.generation { loss.superseded() } else { loss }))
+    };
+    let losses: BTreeMap<u32, Loss> = (0..memory.slots).filter_map(lost).collect();
+    if losses.is_empty() || records.needs_nodes() { losses } else { BTreeMap::new() }
+}
+
+/// Generation and name of the last claim of a slot, as far as is known; else those its loss is noted under.
+pub fn last_known(
+    memory: &Memory,
+    identity: &GangIdentity,
+    records: &impl ClaimRecords,
+    slot: u32,
+) -> (u32, String) {
+    let name = |generation| identity.replacement_name(memory.attempt, generation, slot);
+    let recent = (0..=memory.generation).rev().take(REPLACEMENTS_REMEMBERED);
+    let known = recent.map(|g| (g, name(g))).find(|(_, name)| records.knows(name));
+    known.unwrap_or_else(|| {
+        let taken_over = records.taken_over(memory.attempt, slot);
+        (memory.generation, taken_over.unwrap_or_else(|| name(memory.generation)))
+    })
+}
+
+/// What a claim died of that is missing, or is being deleted although its gang wants it.
+///
+/// A deleted claim leaves no status behind, so the cause is pieced together from the event Karpenter
+/// may have published, from how far the claim had come, and from the state of its NodePool.
+pub fn loss(
+    slot: u32,
+    claim: Option<&ClaimView>,
+    tombstone: &Tombstone,
+    pool_fault: Option<&Failure>,
+    now: Timestamp,
+) -> Loss {
+    let failed = |class, message: String| Loss::Failed(Failure::new(class, message));
+    if tombstone.event.as_ref().is_some_and(|(reason, _)| reason.starts_with("InsufficientCapacity")) {
+        // Karpenter says the same where the NodeClass is missing; its NodePool tells the two apart.
+        return match pool_fault {
+            Some(fault) if fault.reason == FailureClass::NodeClassMissing => Loss::Failed(fault.clone()),
+            _ => failed(
+                FailureClass::InsufficientCapacity,
+                format!("the provider has no capacity for slot {slot} now"),
+            ),
+        };
+    }
+    let has_reached = |phase: ClaimPhase| claim.is_some_and(|c| c.phase >= phase);
+    let launched = tombstone.launched || has_reached(ClaimPhase::Registering);
+    if tombstone.given_up {
+        let class = match (launched, has_reached(ClaimPhase::Initializing)) {
+            (_, true) => FailureClass::InitializationTimeout,
+            (true, false) => FailureClass::RegistrationTimeout,
+            (false, false) => FailureClass::LaunchTimeout,
+        };
+        return failed(
+            class,
+            format!("Setu gave up the NodeClaim of slot {slot}, which did not come up in time"),
+        );
+    }
+    if launched {
+        // Karpenter replaces a node whose reboot fails.
+        return match claim {
+            Some(claim) if !claim.disrupted => failed(
+                FailureClass::DeletedByOther,
+                format!("the NodeClaim of slot {slot} was deleted by somebody else"),
+            ),
+            _ => failed(FailureClass::Interrupted, format!("the node of slot {slot} went away")),
+        };
+    }
+    if claim.and_then(|c| c.created).is_some_and(|c| c + KARPENTER_LAUNCH_LIMIT <= now) {
+        return failed(FailureClass::LaunchTimeout, format!("Karpenter gave up launching slot {slot}"));
+    }
+    if let Some(fault) = pool_fault {
+        return Loss::Failed(fault.clone());
+    }
+    let noticed = tombstone.noticed.unwrap_or(now);
+    if noticed + TOMBSTONE_GRACE > now {
+        return Loss::Unclear(noticed + TOMBSTONE_GRACE);
+    }
+    failed(
+        FailureClass::Unknown,
+        format!(
+            "the NodeClaim of slot {slot} was deleted before its launch, and no event says why; it counts as a lack of \
+             capacity"
+        ),
+    )
+}

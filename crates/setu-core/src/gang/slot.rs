@@ -1,0 +1,248 @@
+//! Where each slot of a gang's current attempt stands, worked out once for each snapshot.
+//!
+//! Rule: what is missing, on its way, ready, failed or lost is read from [`SlotStatus`] and inferred nowhere else. That a claim
+//! is gone counts in a quorum read alone, and a slot gets another claim only under a generation that is in the journal
+//! already, so that no name is used twice.
+
+use super::claims::{ClaimView, Health};
+use super::event::Standing;
+use super::failure::Failure;
+use super::journal::Journal;
+use super::loss::Loss;
+use super::reservation::Reservation;
+use super::snapshot::{Freshness, Snapshot};
+use super::state::State;
+use super::waits::WaitsFor;
+use jiff::Timestamp;
+use std::collections::BTreeMap;
+
+/// Where one slot of an attempt stands.
+#[derive(Clone, Copy, Debug)]
+pub enum SlotStatus<'a> {
+    /// It has had no claim of the attempt's latest generation yet, as far as is known: one is to be created.
+    Empty,
+    /// Its claim is on its way.
+    Coming(&'a ClaimView, &'a WaitsFor),
+    /// Its node can run its pods.
+    Ready(&'a ClaimView),
+    /// Its claim is there and will not come any more.
+    Failed(&'a ClaimView, &'a Failure),
+    /// Its claim is going; what became of it, where that is known.
+    Deleting(Option<&'a Loss>),
+    /// Its claim is not to be seen any more; what became of it, where that is known.
+    Lost(Option<&'a Loss>),
+}
+
+impl<'a> SlotStatus<'a> {
+    /// The claim that fills the slot and is to stay.
+    pub fn claim(self) -> Option<&'a ClaimView> {
+        match self {
+            Self::Coming(claim, _) | Self::Ready(claim) | Self::Failed(claim, _) => Some(claim),
+            Self::Empty | Self::Deleting(_) | Self::Lost(_) => None,
+        }
+    }
+
+    /// What became of the claim that the slot had.
+    pub fn loss(self) -> Option<&'a Loss> {
+        match self {
+            Self::Deleting(loss) | Self::Lost(loss) => loss,
+            Self::Empty | Self::Coming(..) | Self::Ready(_) | Self::Failed(..) => None,
+        }
+    }
+}
+
+/// A gang's current attempt, slot by slot, as one snapshot shows it.
+#[derive(Debug)]
+pub struct Attempt<'a> {
+    /// Where the gang's journal says it is.
+    pub journal: &'a Journal,
+    /// What was seen.
+    pub snapshot: &'a Snapshot<'a>,
+    slots: Vec<SlotStatus<'a>>,
+    /// The latest generation of each slot's claims that are not being deleted.
+    latest: BTreeMap<u32, u32>,
+    is_late: bool,
+}
+
+impl<'a> Attempt<'a> {
+    /// Works out where each slot stands.
+    pub fn of(journal: &'a Journal, snapshot: &'a Snapshot<'a>) -> Self {
+        let mut current: BTreeMap<u32, Vec<&ClaimView>> = BTreeMap::new();
+        let mut latest: BTreeMap<u32, u32> = BTreeMap::new();
+        let memory = &journal.memory;
+        for claim in snapshot.claims.iter().filter(|c| c.attempt == memory.attempt && c.slot < memory.slots) {
+            current.entry(claim.slot).or_default().push(claim);
+            if !claim.deleting {
+                let known = latest.entry(claim.slot).or_default();
+                *known = claim.generation.max(*known);
+            }
+        }
+        let mut attempt = Self { journal, snapshot, slots: Vec::new(), latest, is_late: false };
+        let may_run = |c: &&ClaimView| !c.deleting && !attempt.is_replaced(c) && c.may_have_pods();
+        let is_coming = matches!(journal.state, State::Provisioning | State::WaitingReady);
+        attempt.is_late =
+            is_coming && attempt.pods_let_go().is_some() && current.values().flatten().any(may_run);
+        let status = |slot| attempt.status(slot, current.get(&slot).map_or(&[], Vec::as_slice));
+        attempt.slots = (0..memory.slots).map(status).collect();
+        attempt
+    }
+
+    fn status(&self, slot: u32, claims: &[&'a ClaimView]) -> SlotStatus<'a> {
+        let latest = self.journal.memory.generation;
+        let stays = |c: &&&ClaimView| !c.deleting && !self.is_superseded(c);
+        if let Some(claim) = claims.iter().filter(stays).max_by_key(|c| c.generation) {
+            return match &claim.health {
+                Health::Coming { waits_for, .. } => SlotStatus::Coming(claim, waits_for),
+                Health::Ready { .. } => SlotStatus::Ready(claim),
+                Health::Failed(failure) => SlotStatus::Failed(claim, failure),
+            };
+        }
+        let loss = self.snapshot.losses.get(&slot);
+        let had = |c: &&ClaimView| c.generation >= latest;
+        let is_seen = |c: &&ClaimView| !self.journal.state.creates_claims() || had(c);
+        match loss {
+            None if !claims.iter().any(had) => SlotStatus::Empty,
+            loss if claims.iter().any(is_seen) => SlotStatus::Deleting(loss),
+            loss => SlotStatus::Lost(loss),
+        }
+    }
+
+    /// Whether a claim of the attempt is not wanted any more, by what the journal says already.
+    pub(super) fn is_superseded(&self, claim: &ClaimView) -> bool {
+        self.is_replaced(claim) || self.is_given_up(claim)
+    }
+
+    /// Whether a later claim has taken its place: a create that was long on its way may come after all.
+    fn is_replaced(&self, claim: &ClaimView) -> bool {
+        claim.generation < self.journal.memory.generation
+            && self.latest.get(&claim.slot).is_some_and(|latest| *latest > claim.generation)
+    }
+
+    /// Whether another claim is to take the place of one that will not come and has no pods, beside nodes that may have
+    /// some: it is deleted once the journal says so.
+    fn is_given_up(&self, claim: &ClaimView) -> bool {
+        self.is_late && claim.generation < self.journal.memory.generation && claim.is_doomed()
+    }
+
+    /// How the Workload is admitted whose pods are let go on a Ready of ours.
+    pub(super) fn pods_let_go(&self) -> Option<Standing> {
+        match self.snapshot.reservation {
+            Reservation::Held { standing: s @ (Standing::Admitted | Standing::AdmittedPods), .. } => Some(*s),
+            _ => None,
+        }
+    }
+
+    /// Whether pods may run on some nodes of the attempt while the others still come. Mostly nobody makes them anew; those
+    /// of a Job were let go on a Ready of its last reservation, which could not be taken back in time.
+    pub fn is_late(&self) -> bool {
+        self.is_late
+    }
+
+    /// Every slot and where it stands.
+    pub fn slots(&self) -> impl Iterator<Item = (u32, SlotStatus<'a>)> {
+        (0..).zip(self.slots.iter().copied())
+    }
+
+    /// Claims of the attempt that are to stay.
+    pub(super) fn claims(&self) -> impl Iterator<Item = &'a ClaimView> {
+        self.slots.iter().filter_map(|slot| slot.claim())
+    }
+
+    /// Whether a claim fills each slot and is to stay.
+    pub(super) fn is_filled(&self) -> bool {
+        self.slots.iter().all(|slot| slot.claim().is_some())
+    }
+
+    /// Whether the node of each slot can run its pods.
+    pub(super) fn is_ready(&self) -> bool {
+        self.slots.iter().all(|slot| matches!(slot, SlotStatus::Ready(_)))
+    }
+
+    /// Slots for which a claim is to be created.
+    pub(super) fn missing(&self) -> Vec<u32> {
+        self.slots().filter(|(_, slot)| matches!(slot, SlotStatus::Empty)).map(|(slot, _)| slot).collect()
+    }
+
+    /// Whether a slot had a claim that is gone or going.
+    pub(super) fn has_losses(&self) -> bool {
+        self.slots.iter().any(|slot| matches!(slot, SlotStatus::Deleting(_) | SlotStatus::Lost(_)))
+    }
+
+    /// What became of the first slot that lost its claim. A claim that is not to be seen counts only in a quorum read.
+    pub(super) fn first_loss(&self) -> Option<&'a Failure> {
+        let is_sure = self.snapshot.freshness == Freshness::Quorum;
+        self.slots.iter().find_map(|slot| match slot {
+            SlotStatus::Deleting(loss) => loss.as_ref()?.failure(),
+            SlotStatus::Lost(loss) if is_sure => loss.as_ref()?.failure(),
+            _ => None,
+        })
+    }
+
+    /// What ends the attempt as it stands: a claim that will not come before one that is lost, because a
+    /// replacement makes up for the second alone.
+    pub(super) fn first_failure(&self) -> Option<&'a Failure> {
+        let failed = |slot: &SlotStatus<'a>| match slot {
+            SlotStatus::Failed(_, failure) => Some(*failure),
+            _ => None,
+        };
+        // Where some nodes may have pods, what fails beside them ends nothing.
+        let failed = || if self.is_late { None } else { self.slots.iter().find_map(failed) };
+        match self.first_loss() {
+            Some(failure) if !failure.reason.is_node_loss() => Some(failure),
+            lost => failed().or(lost),
+        }
+    }
+
+    /// How many claims of the attempt are there and to stay.
+    pub fn existing(&self) -> u32 {
+        count(self.claims())
+    }
+
+    /// How many nodes of the attempt can run their pods.
+    pub fn ready(&self) -> u32 {
+        count(self.slots.iter().filter(|slot| matches!(slot, SlotStatus::Ready(_))))
+    }
+
+    /// The first slot that is not ready, and what it waits for.
+    pub(super) fn laggard(&self) -> Option<(u32, String)> {
+        self.slots().find_map(|(index, slot)| match slot {
+            SlotStatus::Coming(_, waits_for) => Some((index, waits_for.to_string())),
+            SlotStatus::Failed(_, failure) => Some((index, failure.message.clone())),
+            _ => None,
+        })
+    }
+
+    /// When a node of the attempt last became ready, if any did.
+    pub(super) fn last_ready(&self) -> Option<Timestamp> {
+        let since = self.claims().filter_map(|c| match &c.health {
+            Health::Ready { since } => Some(*since),
+            _ => None,
+        });
+        since.max()
+    }
+
+    /// When the hold on the first of the attempt's nodes ends.
+    pub(super) fn hold_ends(&self) -> Option<Timestamp> {
+        self.claims().filter_map(|c| c.held_until).min()
+    }
+
+    /// Whether the hold on one of the attempt's nodes has run out.
+    pub(super) fn hold_is_over(&self) -> bool {
+        self.hold_ends().is_some_and(|end| end <= self.snapshot.now)
+    }
+
+    /// Whether the time of the gang is over, and nothing extends it.
+    pub fn has_expired(&self) -> bool {
+        let is_over = self.journal.memory.deadline.is_some_and(|deadline| deadline <= self.snapshot.now);
+        is_over && !self.is_late && !self.reboots()
+    }
+
+    /// Whether quota is reserved and Kueue has not admitted yet.
+    pub(super) fn awaits_admission(&self) -> bool {
+        matches!(self.snapshot.reservation, Reservation::Held { standing: Standing::Reserved, .. })
+    }
+}
+
+fn count<T>(items: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(items.count()).unwrap_or(u32::MAX)
+}
