@@ -13,8 +13,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde_json::json;
 use setu::api::pod::ResourceList;
-use setu::gang::event::{Event, Standing};
-use setu::gang::reservation::{Ending, Epoch};
+use setu::gang::event::{AdmissionPhase, Event};
+use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::{Failure, FailureClass, Journal, Rules, Way, decide};
 use setu::plan::Outcome;
 use setu::plan::packing::{Batch, Kind, pack};
@@ -34,9 +34,9 @@ fn life() -> Vec<Event> {
         pinning: setu::api::parameters::Pinning::Selector,
         way: Way { tier: choice, choice, choices: 2 },
     };
-    let epoch = Epoch("1-0-a".into());
+    let admission = AdmissionId("1-0-a".into());
     vec![
-        Event::Reserved { epoch, standing: Standing::Reserved },
+        Event::Reserved { admission, phase: AdmissionPhase::Reserved },
         planned(0),
         Event::ClaimsExist,
         Event::Failed(Failure::new(FailureClass::InsufficientCapacity, "no capacity left")),
@@ -51,7 +51,7 @@ fn life() -> Vec<Event> {
 }
 
 fn lived(events: &[Event], rules: &[Rules]) -> Journal {
-    let new = Journal::new("uid", Epoch("1-0-a".into()), start(), None);
+    let new = Journal::new("uid", AdmissionId("1-0-a".into()), start(), None);
     events.iter().zip(rules).fold(new, |journal, (event, rules)| decide(&journal, event, rules).journal)
 }
 

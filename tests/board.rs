@@ -19,7 +19,7 @@ use setu::controllers::board::{
     Acting, Around, BoardEntry, BoardSnapshot, Holder, Noted, Queued, Shortage, ShortageSource,
 };
 use setu::gang::explain::{Explanation, Otherwise, Phase, SlotView};
-use setu::gang::reservation::Epoch;
+use setu::gang::reservation::AdmissionId;
 use setu::gang::{Failure, FailureClass, Journal, StateName};
 use setu::plan::cost::{Cost, times};
 use setu::plan::offering::{Offering, What};
@@ -124,7 +124,7 @@ impl Fake {
             .zip(come.windows(2))
             .map(|(seq, pair)| json!({"seq": seq, "from": pair[0].0, "to": pair[1].0, "at": at(pair[1].1).to_string(), "reason": pair[1].2}))
             .collect();
-        let mut journal = Journal::new("uid", Epoch(self.workload.to_owned()), world, None);
+        let mut journal = Journal::new("uid", AdmissionId(self.workload.to_owned()), world, None);
         journal.history = serde_json::from_value(json!(steps)).unwrap();
         let wants = matches!(state, StateName::Provisioning | StateName::WaitingReady | StateName::Approved);
         let nodes: Vec<SlotView> =

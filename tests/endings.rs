@@ -101,10 +101,10 @@ impl Gang {
     /// A gang in this state under the reservation of this Workload.
     fn new(state: State, workload: &Value) -> Self {
         let workload = decoded(workload);
-        let Reservation::Held { epoch, .. } = Reservation::of(&workload, "c") else {
+        let Reservation::Held { admission, .. } = Reservation::of(&workload, "c") else {
             panic!("it has a reservation")
         };
-        let mut journal = Journal::new("u", epoch, at(0), Some(at(9_000)));
+        let mut journal = Journal::new("u", admission, at(0), Some(at(9_000)));
         journal.state = state;
         journal.seq = 5;
         (journal.memory.attempt, journal.memory.slots) = (1, 2);
@@ -288,9 +288,9 @@ fn again(changes: &[Change]) -> Value {
 #[test]
 fn an_eviction_that_nobody_saw_is_noticed_by_its_count_and_the_nodes_are_proven_anew() {
     let mut gang = Gang::new(State::Approved { nodes: Nodes::Held }, &admitted());
-    let first = gang.journal.memory.epoch.clone();
+    let first = gang.journal.memory.admission.clone();
     gang.see(&again(&[Counted]));
-    assert_ne!(gang.journal.memory.epoch, first);
+    assert_ne!(gang.journal.memory.admission, first);
     // The same pods on the same flavor: the nodes that are there serve the new admission.
     assert_eq!(gang.is(), (StateName::Approved, 2));
     let through: Vec<StateName> = gang.journal.history.iter().map(|s| s.to).collect();

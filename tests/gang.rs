@@ -5,10 +5,12 @@
 use jiff::{SignedDuration, Timestamp};
 use proptest::prelude::*;
 use setu::api::parameters::{OnExhausted, Pinning};
-use setu::gang::event::{Effect, Event, Standing};
-use setu::gang::reservation::{Ending, Epoch};
+use setu::gang::event::{AdmissionPhase, Effect, Event};
+use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::state::Then;
-use setu::gang::{Failure, FailureClass, Journal, Nodes, Rules, State, StateName, Way, decide, diagram};
+use setu::gang::{
+    Failure, FailureClass, Journal, Nodes, Rules, State, StateName, Terms, Way, decide, diagram,
+};
 use setu::plan::{Obstacle, ObstacleReason};
 use setu::policy::Policy;
 
@@ -17,7 +19,7 @@ fn start() -> Timestamp {
 }
 
 fn new_journal() -> Journal {
-    Journal::new("uid", Epoch("1-0-a".into()), start(), None)
+    Journal::new("uid", AdmissionId("1-0-a".into()), start(), None)
 }
 
 fn rules(step: i64) -> Rules {
@@ -25,16 +27,20 @@ fn rules(step: i64) -> Rules {
 }
 
 fn event() -> impl Strategy<Value = Event> {
-    let standing =
-        prop_oneof![Just(Standing::Reserved), Just(Standing::Admitted), Just(Standing::AdmittedPods)];
-    let epoch = prop_oneof![Just("1-0-a"), Just("2-0-a"), Just("3-1-b")].prop_map(|e| Epoch(e.to_owned()));
+    let phase = prop_oneof![
+        Just(AdmissionPhase::Reserved),
+        Just(AdmissionPhase::Admitted),
+        Just(AdmissionPhase::AdmittedPods)
+    ];
+    let admission =
+        prop_oneof![Just("1-0-a"), Just("2-0-a"), Just("3-1-b")].prop_map(|e| AdmissionId(e.to_owned()));
     let ending = proptest::sample::select(&Ending::ALL[..]);
     prop_oneof![
-        (epoch, standing.clone()).prop_map(|(epoch, standing)| Event::Reserved { epoch, standing }),
+        (admission, phase.clone()).prop_map(|(admission, phase)| Event::Reserved { admission, phase }),
         ending.clone().prop_map(Event::Leaving),
         ending.prop_map(Event::Gone),
-        (proptest::sample::select(&FailureClass::ALL[..]), standing)
-            .prop_map(|(c, standing)| Event::Lost { failure: Failure::new(c, "f"), standing }),
+        (proptest::sample::select(&FailureClass::ALL[..]), phase)
+            .prop_map(|(c, phase)| Event::Lost { failure: Failure::new(c, "f"), phase }),
         (1..9_u32, 0..3_u32).prop_map(|(slots, choice)| Event::Planned {
             slots,
             plan: "p".into(),
@@ -101,9 +107,9 @@ proptest! {
         if next.state.name() == StateName::RollingBack {
             let lawful = match &event {
                 Event::Gone(_) | Event::Failed(_) => true,
-                Event::Lost { standing, .. } => *standing == Standing::Reserved,
-                Event::Reserved { epoch, standing } => {
-                    *standing == Standing::Reserved && !epoch.same_shape(&journal.memory.epoch)
+                Event::Lost { phase, .. } => *phase == AdmissionPhase::Reserved,
+                Event::Reserved { admission, phase } => {
+                    *phase == AdmissionPhase::Reserved && !admission.same_shape(&journal.memory.admission)
                 }
                 _ => false,
             };
@@ -166,7 +172,8 @@ fn after_the_last_yield_a_gang_is_rejected_only_where_the_policy_asks_for_it() {
         policy.yielding.limit = 1;
         let first = failed(&new_journal(), 0, &policy);
         assert_eq!(first.state.name(), StateName::Yielded);
-        let reserved = Event::Reserved { epoch: Epoch("2-1-a".into()), standing: Standing::Reserved };
+        let reserved =
+            Event::Reserved { admission: AdmissionId("2-1-a".into()), phase: AdmissionPhase::Reserved };
         let second = decide(&first, &reserved, &rules(1_000)).journal;
         assert_eq!(failed(&second, 2_000, &policy).state.name(), end);
     }
@@ -176,11 +183,11 @@ fn after_the_last_yield_a_gang_is_rejected_only_where_the_policy_asks_for_it() {
 fn an_admission_on_a_ready_of_an_earlier_reservation_gives_the_quota_back() {
     let mut journal = new_journal();
     journal.state = State::Released;
-    let stale = |standing| Event::Reserved { epoch: Epoch("9-1-a".into()), standing };
-    let next = decide(&journal, &stale(Standing::Admitted), &rules(0)).journal;
+    let stale = |phase| Event::Reserved { admission: AdmissionId("9-1-a".into()), phase };
+    let next = decide(&journal, &stale(AdmissionPhase::Admitted), &rules(0)).journal;
     assert_eq!(next.state.name(), StateName::Yielded);
     // An eviction would delete the user's own pods, so their nodes are provided late instead.
-    let next = decide(&journal, &stale(Standing::AdmittedPods), &rules(0)).journal;
+    let next = decide(&journal, &stale(AdmissionPhase::AdmittedPods), &rules(0)).journal;
     assert_eq!(next.state.name(), StateName::Validating);
 }
 
@@ -247,4 +254,31 @@ fn what_may_come_uses_up_no_retry_and_rejects_no_gang() {
     let planned = Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, way };
     let validating = Journal { state: State::Validating, ..once };
     assert_eq!(told(&decide(&validating, &planned, &rules).journal), (StateName::Provisioning, 1, 0));
+}
+
+#[test]
+fn the_time_of_an_attempt_begins_when_it_does_and_what_it_is_judged_by_is_forgotten_with_it() {
+    let policy = Policy::default();
+    let at = |second: i64| Timestamp::UNIX_EPOCH + SignedDuration::from_secs(second);
+    let limit = policy.deadlines.gang.signed();
+    let after = |journal: &Journal, event: &Event, second| {
+        decide(journal, event, &Rules::new(&policy, at(second), 0.0)).journal
+    };
+    let planned =
+        Event::Planned { slots: 1, plan: "p".into(), pinning: Pinning::Selector, way: Way::default() };
+    let started = Journal::new("uid", AdmissionId("1-0-a".into()), at(0), None);
+    let mut begun = after(&started, &planned, 10);
+    assert_eq!(begun.memory.deadline, Some(at(10) + limit));
+    begun.memory.terms = Terms::of(&policy, 0);
+    let waiting = after(&begun, &Event::ClaimsExist, 20);
+    assert_eq!(
+        (waiting.memory.deadline, &waiting.memory.terms),
+        (begun.memory.deadline, &begun.memory.terms)
+    );
+    let back = after(&waiting, &Event::Failed(Failure::new(FailureClass::InsufficientCapacity, "")), 30);
+    assert_eq!(back.memory.terms, begun.memory.terms, "what is given back is judged by it, too");
+    let rests = after(&back, &Event::ClaimsGone, 40);
+    assert_eq!((rests.state.name(), rests.memory.terms.clone()), (StateName::BackingOff, None));
+    let again = after(&rests, &Event::CapacityBack, 50);
+    assert_eq!((again.state.name(), again.memory.deadline), (StateName::Validating, Some(at(50) + limit)));
 }

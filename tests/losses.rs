@@ -7,11 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use setu::api::parameters::{OnNodeLost, Pinning};
 use setu::api::workload::{CheckState, Verdict};
-use setu::gang::event::{Effect, Event, Standing};
+use setu::gang::event::{AdmissionPhase, Effect, Event};
 use setu::gang::loss::Loss;
 use setu::gang::message::explain;
 use setu::gang::observe::unfit;
-use setu::gang::reservation::{Ending, Epoch};
+use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::verdict::desired;
 use setu::gang::waits::Lack;
 use setu::gang::wake_at;
@@ -62,7 +62,7 @@ fn plan(slots: u32) -> Plan {
 struct Seen {
     journal: Journal,
     policy: Policy,
-    standing: Standing,
+    phase: AdmissionPhase,
     /// Whether another slice of its Job has taken its place.
     replaced: bool,
     reported: Verdict,
@@ -90,8 +90,8 @@ fn lost(reason: FailureClass) -> Failure {
 
 impl Seen {
     /// Slot 1 was interrupted and its claim is going, in a quorum read.
-    fn new(state: State, standing: Standing) -> Self {
-        let mut journal = Journal::new("uid", Epoch("1-0-a".into()), at(0), Some(at(900)));
+    fn new(state: State, phase: AdmissionPhase) -> Self {
+        let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), at(0), Some(at(900)));
         journal.state = state;
         journal.seq = 3;
         journal.memory.attempt = 1;
@@ -101,9 +101,9 @@ impl Seen {
         Self {
             journal,
             policy: Policy::default(),
-            standing,
+            phase,
             replaced: false,
-            reported: if standing == Standing::Reserved { Verdict::Pending } else { Verdict::Ready },
+            reported: if phase == AdmissionPhase::Reserved { Verdict::Pending } else { Verdict::Ready },
             plan: Outcome::Provision(plan(2)),
             claims: vec![ready(0, 0), going(1, 0)],
             losses: BTreeMap::from([(1, Loss::Failed(lost(FailureClass::Interrupted)))]),
@@ -113,7 +113,7 @@ impl Seen {
     }
 
     fn with<T>(&self, act: impl FnOnce(&Snapshot<'_>) -> T) -> T {
-        let held = Reservation::Held { epoch: Epoch("1-0-a".into()), standing: self.standing };
+        let held = Reservation::Held { admission: AdmissionId("1-0-a".into()), phase: self.phase };
         let reservation = if self.replaced { Reservation::Leaving(Ending::Replaced) } else { held };
         act(&Snapshot {
             reported: self.reported,
@@ -170,7 +170,7 @@ impl Seen {
 
 #[test]
 fn a_claim_that_is_known_to_have_gone_is_not_made_again_under_its_name() {
-    let mut seen = Seen::new(State::Provisioning, Standing::Reserved);
+    let mut seen = Seen::new(State::Provisioning, AdmissionPhase::Reserved);
     seen.journal.memory.slots = 3;
     seen.plan = Outcome::Provision(plan(3));
     seen.journal.memory.plan = Some(plan(3).hash());
@@ -190,7 +190,7 @@ fn a_claim_that_is_known_to_have_gone_is_not_made_again_under_its_name() {
 #[test]
 fn a_lost_node_is_replaced_under_a_new_name_while_all_else_of_the_attempt_stays() {
     for state in [State::WaitingReady, State::Approved { nodes: Nodes::Held }] {
-        let mut seen = Seen::new(state, Standing::Reserved);
+        let mut seen = Seen::new(state, AdmissionPhase::Reserved);
         assert_eq!(seen.step(), Vec::<u32>::new());
         let memory = &seen.journal.memory;
         assert_eq!(seen.state(), StateName::Provisioning);
@@ -216,7 +216,7 @@ fn a_lost_node_is_replaced_under_a_new_name_while_all_else_of_the_attempt_stays(
 
 /// A gang of this policy and so many tiers, of which the first has no capacity for slot 1.
 fn short(state: State, mixed_tiers: bool, tiers: u32) -> Seen {
-    let mut seen = Seen::new(state, Standing::Reserved);
+    let mut seen = Seen::new(state, AdmissionPhase::Reserved);
     seen.policy.mixed_tiers = mixed_tiers;
     seen.journal.memory.way.choices = tiers;
     seen.losses = BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
@@ -361,10 +361,10 @@ fn a_shortage_takes_the_whole_gang_along_where_tiers_are_not_mixed_or_none_is_le
 fn what_fails_while_let_go_pods_wait_for_late_nodes_ends_nothing_but_its_own_slot() {
     let shortage = || BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
     // Kueue may have admitted a Job too, on the Ready of its last reservation.
-    let all = [Standing::Admitted, Standing::AdmittedPods]
+    let all = [AdmissionPhase::Admitted, AdmissionPhase::AdmittedPods]
         .map(|s| [State::Provisioning, State::WaitingReady].map(|state| (state, s)));
-    for (state, standing) in all.into_iter().flatten() {
-        let mut seen = Seen::new(state, standing);
+    for (state, phase) in all.into_iter().flatten() {
+        let mut seen = Seen::new(state, phase);
         seen.losses = shortage();
         seen.freshness = Freshness::Cached;
         assert_eq!(
@@ -392,21 +392,21 @@ fn what_fails_while_let_go_pods_wait_for_late_nodes_ends_nothing_but_its_own_slo
 
 #[test]
 fn a_deadline_that_passes_while_pods_may_run_on_some_nodes_ends_nothing() {
-    for standing in [Standing::Admitted, Standing::AdmittedPods] {
-        let mut seen = Seen::new(State::WaitingReady, standing);
+    for phase in [AdmissionPhase::Admitted, AdmissionPhase::AdmittedPods] {
+        let mut seen = Seen::new(State::WaitingReady, phase);
         let coming = Health::Coming { waits_for: WaitsFor::Reboot("n1".into()), until: None };
         seen.claims = vec![ready(0, 0), ClaimView { health: coming, ..ready(1, 0) }];
         (seen.claims[0].held_until, seen.now) = (Some(at(900)), 901);
         seen.losses.clear();
-        assert_eq!(seen.events(), [], "{standing:?}");
+        assert_eq!(seen.events(), [], "{phase:?}");
     }
 }
 
 #[test]
 fn nodes_whose_hold_ran_out_while_their_gang_was_admitted_are_not_taken_into_its_next_reservation() {
     let next = |held_until: i64| {
-        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Reserved);
-        seen.journal.memory.epoch = Epoch("1-0-b".into());
+        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
+        seen.journal.memory.admission = AdmissionId("1-0-b".into());
         seen.claims =
             [0, 1].map(|slot| ClaimView { held_until: Some(at(held_until)), ..ready(slot, 0) }).into();
         seen.losses.clear();
@@ -419,7 +419,7 @@ fn nodes_whose_hold_ran_out_while_their_gang_was_admitted_are_not_taken_into_its
 #[test]
 fn of_late_nodes_one_that_never_launched_is_given_up_and_one_that_pods_may_run_on_is_not() {
     let with = |reason| {
-        let mut seen = Seen::new(State::WaitingReady, Standing::AdmittedPods);
+        let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::AdmittedPods);
         let failed = Health::Failed(Failure::new(reason, "late"));
         seen.claims = vec![ready(0, 0), ClaimView { health: failed, ..ready(1, 0) }];
         seen.losses.clear();
@@ -464,7 +464,7 @@ fn of_late_nodes_one_that_never_launched_is_given_up_and_one_that_pods_may_run_o
 
 #[test]
 fn the_nodes_of_a_slice_that_was_replaced_are_mended_because_its_pods_run_on() {
-    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Admitted);
+    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
     seen.replaced = true;
     seen.step();
     assert_eq!(seen.journal.state, State::Approved { nodes: Nodes::Replacing });
@@ -473,7 +473,7 @@ fn the_nodes_of_a_slice_that_was_replaced_are_mended_because_its_pods_run_on() {
 
 #[test]
 fn a_replacement_is_created_on_a_quorum_read_alone() {
-    let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
+    let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
     seen.freshness = Freshness::Cached;
     assert_eq!(seen.read(), Reading::NeedsQuorumRead);
     seen.freshness = Freshness::Quorum;
@@ -498,7 +498,7 @@ fn the_policy_says_what_a_lost_node_leads_to() {
             (OnNodeLost::Reject, rolling_back(Then::Rejected)),
             (OnNodeLost::Ignore, state.clone()),
         ] {
-            let mut seen = Seen::new(state.clone(), Standing::Reserved);
+            let mut seen = Seen::new(state.clone(), AdmissionPhase::Reserved);
             seen.policy.on_node_lost = on_node_lost;
             seen.step();
             assert_eq!(seen.journal.state, end, "{on_node_lost:?} in {state:?}");
@@ -508,12 +508,12 @@ fn the_policy_says_what_a_lost_node_leads_to() {
 
 #[test]
 fn capacity_that_is_not_to_be_had_is_no_node_that_was_lost() {
-    let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
+    let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
     seen.losses = BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
     seen.step();
     assert_eq!(seen.journal.state, State::RollingBack { then: Then::BackingOff });
     // Of both at once the worse counts: a replacement would not mend it.
-    let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
+    let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
     let failed = Failure::new(FailureClass::LaunchTimeout, "late");
     seen.claims = vec![ClaimView { health: Health::Failed(failed), ..ready(0, 0) }, going(1, 0)];
     seen.step();
@@ -523,9 +523,9 @@ fn capacity_that_is_not_to_be_had_is_no_node_that_was_lost() {
 #[test]
 fn a_gang_that_is_admitted_anew_is_not_held_to_what_it_lost_under_its_last_admission() {
     let anew = |on_node_lost| {
-        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Reserved);
+        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
         seen.policy.on_node_lost = on_node_lost;
-        seen.journal.memory.epoch = Epoch("0-0-a".into());
+        seen.journal.memory.admission = AdmissionId("0-0-a".into());
         seen.journal.memory.tries = 2;
         seen
     };
@@ -554,7 +554,7 @@ fn a_gang_that_is_admitted_anew_is_not_held_to_what_it_lost_under_its_last_admis
 
 #[test]
 fn replacements_are_tries_and_used_up_like_them() {
-    let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
+    let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
     seen.policy.in_check.limit = 2;
     for generation in 0..2 {
         seen.loses(going(1, generation));
@@ -569,7 +569,7 @@ fn replacements_are_tries_and_used_up_like_them() {
 
 #[test]
 fn a_replacement_that_is_lost_while_the_others_are_created_ends_the_attempt() {
-    let mut seen = Seen::new(State::WaitingReady, Standing::Reserved);
+    let mut seen = Seen::new(State::WaitingReady, AdmissionPhase::Reserved);
     seen.step();
     seen.loses(going(1, 1));
     seen.step();
@@ -591,7 +591,7 @@ fn told_ready() -> CheckState {
 #[test]
 fn ready_is_taken_back_first_and_stays_told_where_losses_are_ignored() {
     let entry = told_ready();
-    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Reserved);
+    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
     seen.reported = Verdict::Ready;
     assert_eq!(seen.events(), []);
     let verdict =
@@ -605,7 +605,7 @@ fn ready_is_taken_back_first_and_stays_told_where_losses_are_ignored() {
 #[test]
 fn a_node_that_falters_before_admission_delays_the_gang_and_ends_nothing() {
     let entry = told_ready();
-    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Reserved);
+    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
     seen.reported = Verdict::Ready;
     seen.losses.clear();
     let waits_for = WaitsFor::Readiness { node: "n".to_owned(), lack: Lack::NotReady };
@@ -625,8 +625,8 @@ fn a_node_that_falters_before_admission_delays_the_gang_and_ends_nothing() {
 
 #[test]
 fn an_admitted_gang_is_mended_where_it_stands() {
-    for standing in [Standing::Admitted, Standing::AdmittedPods] {
-        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, standing);
+    for phase in [AdmissionPhase::Admitted, AdmissionPhase::AdmittedPods] {
+        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, phase);
         assert_eq!(seen.step(), Vec::<u32>::new());
         assert_eq!((seen.state(), seen.journal.memory.generation), (StateName::Approved, 1));
         let told = seen.with(|f| explain(&seen.journal, f));
@@ -646,17 +646,17 @@ fn an_admitted_gang_is_mended_where_it_stands() {
 #[test]
 fn after_admission_the_job_decides_unless_the_policy_replaces() {
     for on_node_lost in [OnNodeLost::Yield, OnNodeLost::Reject, OnNodeLost::Ignore] {
-        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Admitted);
+        let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
         seen.policy.on_node_lost = on_node_lost;
         assert_eq!(seen.events(), []);
     }
     // Pods that ran before the check came have no nodes of ours to lose.
-    assert_eq!(Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Running).events(), []);
+    assert_eq!(Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Running).events(), []);
 }
 
 #[test]
 fn replacements_for_a_running_gang_are_paced_and_bounded() {
-    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Admitted);
+    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
     seen.step();
     seen.journal.state = State::Approved { nodes: Nodes::Held };
     seen.loses(going(1, 1));
@@ -675,7 +675,7 @@ fn replacements_for_a_running_gang_are_paced_and_bounded() {
 
 #[test]
 fn a_plan_that_has_changed_mends_nothing_under_running_pods() {
-    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Admitted);
+    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
     seen.step();
     seen.plan = Outcome::Provision(plan(3));
     assert_eq!(seen.step(), Vec::<u32>::new());
@@ -685,7 +685,7 @@ fn a_plan_that_has_changed_mends_nothing_under_running_pods() {
 #[test]
 fn a_gang_of_another_number_of_nodes_than_its_plan_has_is_taken_back() {
     let seen = |slots, claims: Vec<ClaimView>| {
-        let mut seen = Seen::new(State::Provisioning, Standing::Reserved);
+        let mut seen = Seen::new(State::Provisioning, AdmissionPhase::Reserved);
         seen.plan = Outcome::Provision(plan(3));
         (seen.journal.memory.slots, seen.journal.memory.plan) = (slots, Some(plan(3).hash()));
         seen.losses.clear();
@@ -704,7 +704,7 @@ fn a_gang_of_another_number_of_nodes_than_its_plan_has_is_taken_back() {
 
 #[test]
 fn of_two_claims_for_one_slot_the_later_stays() {
-    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Admitted);
+    let mut seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted);
     seen.journal.memory.generation = 1;
     seen.losses.clear();
     seen.claims = vec![ready(0, 0), ready(1, 0), ready(1, 1)];
@@ -716,17 +716,17 @@ fn of_two_claims_for_one_slot_the_later_stays() {
 
 #[test]
 fn claims_without_a_journal_tell_of_their_replacements_and_of_lost_slots() {
-    let mut seen = Seen::new(State::Validating, Standing::Admitted);
+    let mut seen = Seen::new(State::Validating, AdmissionPhase::Admitted);
     seen.journal.seq = 0;
     seen.claims = vec![going(0, 0), ready(1, 0), ready(2, 3)];
     let found = seen.with(|snapshot| observe(&seen.journal, &Snapshot { fresh: true, ..*snapshot }));
-    let expected = Event::Found { attempt: 1, generation: 3, slots: 3, standing: Standing::Admitted };
+    let expected = Event::Found { attempt: 1, generation: 3, slots: 3, phase: AdmissionPhase::Admitted };
     assert_eq!(found, Reading::Events(vec![expected]));
 }
 
 #[test]
 fn a_journal_from_before_replacements_is_read_and_one_without_them_says_nothing_of_them() {
-    let seen = Seen::new(State::Approved { nodes: Nodes::Held }, Standing::Reserved);
+    let seen = Seen::new(State::Approved { nodes: Nodes::Held }, AdmissionPhase::Reserved);
     let text = seen.journal.encode();
     assert!(!text.contains("generation") && !text.contains("mending"), "{text}");
     assert_eq!(Journal::decode(&text, "uid", at(0), at(20)).unwrap(), seen.journal);

@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 use setu::api::parameters::Compat;
 use setu::api::workload::{CheckState, PodSetUpdate, Verdict};
 use setu::api::{Node, NodeClaim};
-use setu::gang::event::{Event, Standing};
+use setu::gang::event::{AdmissionPhase, Event};
 use setu::gang::loss::{Loss, Tombstone, loss};
 use setu::gang::message::explain;
-use setu::gang::reservation::{Ending, Epoch};
+use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::verdict::desired;
 use setu::gang::wake_at;
 use setu::gang::{
@@ -266,16 +266,16 @@ fn ready(slot: u32) -> ClaimView {
     view(slot, Health::Ready { since: at(0) })
 }
 
-fn epoch() -> Epoch {
-    Epoch("1-0-a".into())
+fn admission() -> AdmissionId {
+    AdmissionId("1-0-a".into())
 }
 
-fn held(standing: Standing) -> Reservation {
-    Reservation::Held { epoch: epoch(), standing }
+fn held(phase: AdmissionPhase) -> Reservation {
+    Reservation::Held { admission: admission(), phase }
 }
 
 fn journal(state: State) -> Journal {
-    let mut journal = Journal::new("uid", epoch(), at(0), Some(at(900)));
+    let mut journal = Journal::new("uid", admission(), at(0), Some(at(900)));
     journal.state = state;
     journal.seq = 3;
     journal.memory.attempt = 1;
@@ -305,7 +305,7 @@ fn read_told(
 /// What becomes of a gang that has no claims and whose plan comes to this.
 fn read_planned(journal: &Journal, plan: &Outcome, freshness: Freshness) -> Reading {
     let seen = (&[][..], freshness, &BTreeMap::new());
-    read_all((Verdict::Pending, Some(plan)), journal, &held(Standing::Reserved), seen)
+    read_all((Verdict::Pending, Some(plan)), journal, &held(AdmissionPhase::Reserved), seen)
 }
 
 fn read_all(
@@ -329,7 +329,7 @@ fn read_all(
 #[test]
 fn readiness_and_loss_are_decided_on_a_quorum_read_alone() {
     let waiting = journal(State::WaitingReady);
-    let reserved = held(Standing::Reserved);
+    let reserved = held(AdmissionPhase::Reserved);
     let none = BTreeMap::new();
     let both = [ready(0), ready(1)];
     assert_eq!(read(&waiting, &reserved, &both, Freshness::Cached, &none), Reading::NeedsQuorumRead);
@@ -341,7 +341,7 @@ fn readiness_and_loss_are_decided_on_a_quorum_read_alone() {
     let losses = BTreeMap::from([(1, Loss::Failed(lost.clone()))]);
     assert_eq!(read(&waiting, &reserved, &both[..1], Freshness::Cached, &losses), Reading::NeedsQuorumRead);
     let seen = read(&waiting, &reserved, &both[..1], Freshness::Quorum, &losses);
-    assert_eq!(seen, Reading::Events(vec![Event::Lost { failure: lost, standing: Standing::Reserved }]));
+    assert_eq!(seen, Reading::Events(vec![Event::Lost { failure: lost, phase: AdmissionPhase::Reserved }]));
     let back = journal(State::RollingBack { then: setu::gang::Then::Yielded });
     assert_eq!(read(&back, &reserved, &[], Freshness::Cached, &none), Reading::NeedsQuorumRead);
     assert_eq!(
@@ -356,14 +356,14 @@ fn a_reboot_ends_no_attempt_and_no_running_gang() {
     let claim = rebooting(&condition("Rebooting", "True", "RebootIssued"), &issued);
     let claims = [ready(0), view(1, health(&claim, None, 10))];
     let none = BTreeMap::new();
-    for (state, standing) in [
-        (State::WaitingReady, Standing::Reserved),
-        (State::Approved { nodes: Nodes::Held }, Standing::Admitted),
-        (State::Approved { nodes: Nodes::Held }, Standing::AdmittedPods),
-        (State::Approved { nodes: Nodes::Held }, Standing::Running),
+    for (state, phase) in [
+        (State::WaitingReady, AdmissionPhase::Reserved),
+        (State::Approved { nodes: Nodes::Held }, AdmissionPhase::Admitted),
+        (State::Approved { nodes: Nodes::Held }, AdmissionPhase::AdmittedPods),
+        (State::Approved { nodes: Nodes::Held }, AdmissionPhase::Running),
     ] {
-        let seen = read(&journal(state), &held(standing), &claims, Freshness::Quorum, &none);
-        assert_eq!(seen, Reading::Events(Vec::new()), "{standing:?}");
+        let seen = read(&journal(state), &held(phase), &claims, Freshness::Quorum, &none);
+        assert_eq!(seen, Reading::Events(Vec::new()), "{phase:?}");
     }
 }
 
@@ -375,7 +375,7 @@ fn no_deadline_of_the_gang_ends_a_reboot_or_what_a_node_has_to_do_after_it() {
         &condition_at("Rebooting", "False", "RebootSucceeded", 8_000),
         &condition_at("Initialized", "Unknown", "ResourceNotRegistered", 7_000),
     );
-    let (reserved, none) = (held(Standing::Reserved), BTreeMap::new());
+    let (reserved, none) = (held(AdmissionPhase::Reserved), BTreeMap::new());
     let failure = |state: &State, health: Health, rebooted: Option<i64>| {
         let mut journal = journal(state.clone());
         // Both have passed at 10.
@@ -422,7 +422,7 @@ fn no_deadline_of_the_gang_ends_a_reboot_or_what_a_node_has_to_do_after_it() {
 #[test]
 fn a_message_says_how_long_the_rest_usually_takes_from_the_last_thing_that_happened() {
     let policy = Policy::default();
-    let (reserved, losses) = (held(Standing::Reserved), BTreeMap::new());
+    let (reserved, losses) = (held(AdmissionPhase::Reserved), BTreeMap::new());
     let (one, both) = ([ready(0)], [ready(0), ready(1)]);
     let message = |claims: &[ClaimView], now: i64, ready_by: Option<i64>| {
         let snapshot = Snapshot {
@@ -465,7 +465,7 @@ fn claims_of_another_attempt_are_strays_wherever_the_gang_is() {
         let claims =
             if state.wants_claims() { vec![ready(0), ready(1), old.clone()] } else { vec![old.clone()] };
         let reservation =
-            if state.is_over() { Reservation::Gone(Ending::Evicted) } else { held(Standing::Admitted) };
+            if state.is_over() { Reservation::Gone(Ending::Evicted) } else { held(AdmissionPhase::Admitted) };
         let Reading::Events(events) =
             read(&journal(state), &reservation, &claims, Freshness::Cached, &BTreeMap::new())
         else {
@@ -477,25 +477,25 @@ fn claims_of_another_attempt_are_strays_wherever_the_gang_is() {
 
 #[test]
 fn the_claims_of_an_admitted_gang_are_believed_over_a_journal_that_knows_less() {
-    let seen = |attempt, slots, standing| {
+    let seen = |attempt, slots, phase| {
         let mut forged = journal(State::Approved { nodes: Nodes::Held });
         (forged.memory.attempt, forged.memory.slots) = (attempt, slots);
         let claims = [ready(0), ready(1)];
         let seen = (&claims[..], Freshness::Cached, &BTreeMap::new());
-        let Reading::Events(events) = read_told(Verdict::Ready, &forged, &held(standing), seen) else {
+        let Reading::Events(events) = read_told(Verdict::Ready, &forged, &held(phase), seen) else {
             panic!("looked again")
         };
         events.into_iter().next()
     };
     let attempt = ready(0).attempt;
-    for standing in [Standing::Admitted, Standing::AdmittedPods] {
-        let found = Event::Found { attempt, generation: 0, slots: 2, standing };
-        assert_eq!(seen(attempt, 0, standing), Some(found.clone()));
-        assert_eq!(seen(attempt - 1, 2, standing), Some(found), "an old journal was put back");
-        assert_eq!(seen(attempt, 2, standing), None);
+    for phase in [AdmissionPhase::Admitted, AdmissionPhase::AdmittedPods] {
+        let found = Event::Found { attempt, generation: 0, slots: 2, phase };
+        assert_eq!(seen(attempt, 0, phase), Some(found.clone()));
+        assert_eq!(seen(attempt - 1, 2, phase), Some(found), "an old journal was put back");
+        assert_eq!(seen(attempt, 2, phase), None);
     }
     let strays = Event::Unwanted(vec![ready(0).name, ready(1).name]);
-    assert_eq!(seen(attempt, 0, Standing::Reserved), Some(strays), "no pod runs yet");
+    assert_eq!(seen(attempt, 0, AdmissionPhase::Reserved), Some(strays), "no pod runs yet");
 }
 
 #[test]
@@ -513,7 +513,7 @@ fn a_wait_that_no_clock_has_written_is_over() {
 fn nodes_that_others_give_back_are_seen_while_a_gang_waits_for_its_next_attempt_but_not_as_the_first_setu_did()
  {
     let read = |state, compat| {
-        let (reserved, policy) = (held(Standing::Reserved), Policy { compat, ..Policy::default() });
+        let (reserved, policy) = (held(AdmissionPhase::Reserved), Policy { compat, ..Policy::default() });
         let snapshot = Snapshot { capacity_back: true, ..Snapshot::of(at(10), &reserved, &policy) };
         observe(&journal(state), &snapshot)
     };
@@ -531,7 +531,7 @@ fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
         let mut journal = journal(State::Validating);
         (journal.memory.way.choice, journal.memory.way.choices) = (choice, 3);
         let plan = Outcome::Wait(obstacle.clone());
-        let (reserved, policy) = (held(Standing::Reserved), Policy::default());
+        let (reserved, policy) = (held(AdmissionPhase::Reserved), Policy::default());
         let snapshot = Snapshot {
             plan: Some(&plan),
             freshness: Freshness::Quorum,
@@ -559,20 +559,23 @@ fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
 
 #[test]
 fn a_reservation_that_was_given_up_and_stands_after_all_begins_anew() {
-    let seen =
-        |state, standing| read(&journal(state), &held(standing), &[], Freshness::Quorum, &BTreeMap::new());
-    let again = |standing| Reading::Events(vec![Event::Reserved { epoch: epoch(), standing }]);
-    assert_eq!(seen(State::Released, Standing::Reserved), again(Standing::Reserved));
-    assert_eq!(seen(State::Released, Standing::Admitted), again(Standing::Admitted), "by a Ready of before");
-    assert_eq!(seen(State::Yielded, Standing::Reserved), Reading::Events(Vec::new()));
+    let seen = |state, phase| read(&journal(state), &held(phase), &[], Freshness::Quorum, &BTreeMap::new());
+    let again = |phase| Reading::Events(vec![Event::Reserved { admission: admission(), phase }]);
+    assert_eq!(seen(State::Released, AdmissionPhase::Reserved), again(AdmissionPhase::Reserved));
+    assert_eq!(
+        seen(State::Released, AdmissionPhase::Admitted),
+        again(AdmissionPhase::Admitted),
+        "by a Ready of before"
+    );
+    assert_eq!(seen(State::Yielded, AdmissionPhase::Reserved), Reading::Events(Vec::new()));
     // Kueue admitted while the check was off the Workload: its pods run without us.
-    assert_eq!(seen(State::Yielded, Standing::Running), again(Standing::Running));
+    assert_eq!(seen(State::Yielded, AdmissionPhase::Running), again(AdmissionPhase::Running));
 }
 
 #[test]
 fn a_ready_that_stands_is_taken_back_before_the_nodes_are() {
     let (approved, policy, reservation) =
-        (journal(State::Approved { nodes: Nodes::Held }), Policy::default(), held(Standing::Reserved));
+        (journal(State::Approved { nodes: Nodes::Held }), Policy::default(), held(AdmissionPhase::Reserved));
     let lost = Failure::new(FailureClass::Interrupted, "gone");
     let losses = BTreeMap::from([(1, Loss::Failed(lost.clone()))]);
     let claims = [ready(0)];
@@ -588,7 +591,7 @@ fn a_ready_that_stands_is_taken_back_before_the_nodes_are() {
     let desired = desired(&approved, &snapshot(Verdict::Ready), &said, Ok(update("x"))).unwrap();
     assert_eq!((desired.state, desired.updates.len()), (Verdict::Pending, 0));
     let next = observe(&approved, &snapshot(Verdict::Pending));
-    assert_eq!(next, Reading::Events(vec![Event::Lost { failure: lost, standing: Standing::Reserved }]));
+    assert_eq!(next, Reading::Events(vec![Event::Lost { failure: lost, phase: AdmissionPhase::Reserved }]));
 }
 
 fn entry(state: Verdict, updates: &[PodSetUpdate]) -> CheckState {
@@ -622,7 +625,7 @@ fn told(state: State, reservation: &Reservation, entry: &CheckState) -> Option<(
 
 #[test]
 fn pods_that_an_eviction_would_delete_are_never_evicted_and_get_their_nodes_late() {
-    let pods = held(Standing::AdmittedPods);
+    let pods = held(AdmissionPhase::AdmittedPods);
     let said_ready = entry(Verdict::Ready, &update("x"));
     for state in [
         State::Yielded,
@@ -634,16 +637,16 @@ fn pods_that_an_eviction_would_delete_are_never_evicted_and_get_their_nodes_late
         assert_eq!(told(state.clone(), &pods, &said_ready), None, "{state:?}");
     }
     // The same of a Job, whose pods are made again.
-    let job = told(State::Yielded, &held(Standing::Admitted), &said_ready);
+    let job = told(State::Yielded, &held(AdmissionPhase::Admitted), &said_ready);
     assert_eq!(job, Some((Verdict::Retry, 0)));
     let again = read(&journal(State::Yielded), &pods, &[], Freshness::Quorum, &BTreeMap::new());
-    let standing = Standing::AdmittedPods;
-    assert_eq!(again, Reading::Events(vec![Event::Reserved { epoch: epoch(), standing }]));
+    let phase = AdmissionPhase::AdmittedPods;
+    assert_eq!(again, Reading::Events(vec![Event::Reserved { admission: admission(), phase }]));
 }
 
 #[test]
 fn the_verdict_follows_the_state_and_is_never_written_where_kueue_would_misread_it() {
-    let (reserved, admitted) = (held(Standing::Reserved), held(Standing::Admitted));
+    let (reserved, admitted) = (held(AdmissionPhase::Reserved), held(AdmissionPhase::Admitted));
     let pending = entry(Verdict::Pending, &[]);
     let said_ready = entry(Verdict::Ready, &update("x"));
     assert_eq!(told(State::Approved { nodes: Nodes::Held }, &reserved, &pending), Some((Verdict::Ready, 1)));
@@ -673,7 +676,7 @@ fn the_verdict_follows_the_state_and_is_never_written_where_kueue_would_misread_
 #[test]
 fn a_timeout_is_decided_in_a_quorum_read_alone() {
     let late = |reason| view(1, Health::Failed(Failure::new(reason, "late")));
-    let reserved = held(Standing::Reserved);
+    let reserved = held(AdmissionPhase::Reserved);
     let seen = |state, claims: &[ClaimView], freshness| {
         read(&journal(state), &reserved, claims, freshness, &BTreeMap::new())
     };
@@ -734,7 +737,7 @@ fn a_gang_is_given_up_for_what_it_waits_for_in_a_quorum_read_alone() {
 fn a_claim_that_cannot_go_ends_no_rollback_before_its_bound_and_every_one_after_it() {
     let going = |stuck| ClaimView { deleting: true, stuck, ..ready(0) };
     let back = journal(State::RollingBack { then: setu::gang::Then::Yielded });
-    let reserved = held(Standing::Reserved);
+    let reserved = held(AdmissionPhase::Reserved);
     let seen = |claims: &[ClaimView], freshness| read(&back, &reserved, claims, freshness, &BTreeMap::new());
     assert_eq!(seen(&[going(false), going(true)], Freshness::Quorum), Reading::Events(Vec::new()));
     assert_eq!(seen(&[going(true)], Freshness::Cached), Reading::NeedsQuorumRead);
@@ -744,7 +747,7 @@ fn a_claim_that_cannot_go_ends_no_rollback_before_its_bound_and_every_one_after_
 #[test]
 fn a_gang_whose_last_attempt_is_still_being_taken_back_says_so_under_its_next_reservation() {
     let back = journal(State::RollingBack { then: setu::gang::Then::Released });
-    let next = Reservation::Held { epoch: Epoch("2-1-a".into()), standing: Standing::Reserved };
+    let next = Reservation::Held { admission: AdmissionId("2-1-a".into()), phase: AdmissionPhase::Reserved };
     let (policy, losses) = (Policy::default(), BTreeMap::new());
     let claims = [ClaimView { deleting: true, stuck: true, ..ready(0) }];
     let snapshot = Snapshot { claims: &claims, losses: &losses, ..Snapshot::of(at(10), &next, &policy) };
@@ -771,7 +774,7 @@ fn refusable<'a>(
 fn a_refused_gang_gives_its_quota_back_at_once_and_stays_out_of_the_queue_while_the_refusal_stands() {
     let plan = Outcome::Refuse(Obstacle::new(ObstacleReason::TooManyNodes, "3 of 2 nodes"));
     let (policy, losses) = (Policy::default(), BTreeMap::new());
-    let (reserved, evicted) = (held(Standing::Reserved), Reservation::Gone(Ending::Evicted));
+    let (reserved, evicted) = (held(AdmissionPhase::Reserved), Reservation::Gone(Ending::Evicted));
     let rest = (&policy, &losses);
     let validating = journal(State::Validating);
     let refused =
@@ -796,7 +799,7 @@ fn a_refused_gang_gives_its_quota_back_at_once_and_stays_out_of_the_queue_while_
     assert_eq!(desired(&yielded, &over, &entry(Verdict::Pending, &[]), Ok(Vec::new())), None);
 
     // Kueue was faster, and reserved quota before it was told Retry again.
-    let again = Event::Reserved { epoch: Epoch("2-1-a".into()), standing: Standing::Reserved };
+    let again = Event::Reserved { admission: AdmissionId("2-1-a".into()), phase: AdmissionPhase::Reserved };
     let next = decide(&yielded, &again, &rules).journal;
     assert_eq!(next.state, State::Validating);
     let lost = refusable(&reserved, Some(&plan), refusal, rest);
@@ -806,7 +809,7 @@ fn a_refused_gang_gives_its_quota_back_at_once_and_stays_out_of_the_queue_while_
 
 #[test]
 fn a_gang_without_a_plan_is_told_when_it_stops_waiting_where_it_does() {
-    let (policy, reserved, losses) = (Policy::default(), held(Standing::Reserved), BTreeMap::new());
+    let (policy, reserved, losses) = (Policy::default(), held(AdmissionPhase::Reserved), BTreeMap::new());
     let mut validating = journal(State::Validating);
     validating.memory.deadline = Some(at(900));
     let told = |plan: Outcome| {
@@ -828,4 +831,28 @@ fn a_gang_without_a_plan_is_told_when_it_stops_waiting_where_it_does() {
         let (message, stops) = told(lasts);
         assert!(!message.contains("stops waiting") && stops.is_none(), "{message}");
     }
+}
+
+#[test]
+fn a_claim_that_the_api_server_refuses_ends_an_attempt_unless_pods_may_run_on_its_other_nodes() {
+    let policy = Policy::default();
+    let read = |state, phase, claims: &[ClaimView]| {
+        let reservation = held(phase);
+        let snapshot = Snapshot {
+            create_refused: Some("Forbidden"),
+            claims,
+            freshness: Freshness::Quorum,
+            ..Snapshot::of(at(10), &reservation, &policy)
+        };
+        observe(&journal(state), &snapshot)
+    };
+    let refused = Failure::new(FailureClass::Refused, "the API server refused a NodeClaim: Forbidden");
+    let ended = Reading::Events(vec![Event::Failed(refused)]);
+    assert_eq!(read(State::Provisioning, AdmissionPhase::Reserved, &[]), ended);
+    let stands = Reading::Events(Vec::new());
+    assert_eq!(read(State::Provisioning, AdmissionPhase::Admitted, &[ready(0)]), stands);
+    assert_eq!(
+        read(State::Approved { nodes: Nodes::Replacing }, AdmissionPhase::Admitted, &[ready(0)]),
+        stands
+    );
 }

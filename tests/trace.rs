@@ -11,8 +11,8 @@
 use jiff::{SignedDuration, Timestamp};
 use setu::api::parameters::{OnNodeLost, Pinning};
 use setu::api::{NodeClaim, Workload};
-use setu::gang::event::{Event, Standing};
-use setu::gang::reservation::{Ending, Epoch};
+use setu::gang::event::{AdmissionPhase, Event};
+use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::trace::{Claims, CutOff, Span, Status, Subject, TraceContext, Value, cut_off, spans};
 use setu::gang::{Failure, FailureClass, Journal, Rules, decide};
 use setu::policy::Policy;
@@ -22,8 +22,8 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(1_800_000_000).unwrap() + SignedDuration::from_secs(second)
 }
 
-fn epoch(number: u32) -> Epoch {
-    Epoch(format!("{number}-0-a"))
+fn admission(number: u32) -> AdmissionId {
+    AdmissionId(format!("{number}-0-a"))
 }
 
 fn planned() -> Event {
@@ -92,7 +92,7 @@ fn live(mut journal: Journal, events: &[Event], claims: &[NodeClaim]) -> (Journa
 }
 
 fn new() -> Journal {
-    Journal::new("uid", epoch(1), at(0), None)
+    Journal::new("uid", admission(1), at(0), None)
 }
 
 fn named<'a>(all: &'a [Span], name: &str) -> Vec<&'a Span> {
@@ -192,7 +192,7 @@ fn a_node_that_is_lost_on_the_way_is_told_of_alone_and_every_other_when_it_is_re
     let done = |from: i64| [("Launched", from + 2), ("Registered", from + 3), ("Initialized", from + 5)];
     let lost = Event::Lost {
         failure: Failure::new(FailureClass::Interrupted, "gone"),
-        standing: Standing::Reserved,
+        phase: AdmissionPhase::Reserved,
     };
     let (journal, mut all) =
         live(new(), &[planned(), Event::ClaimsExist, lost], &[claim(1, 1, 10, &done(10))]);
@@ -214,7 +214,7 @@ fn a_node_that_takes_a_lost_ones_place_while_the_gang_runs_is_told_of_below_the_
     let done = |from: i64| [("Launched", from + 2), ("Registered", from + 3), ("Initialized", from + 5)];
     let lost = || Event::Lost {
         failure: Failure::new(FailureClass::Interrupted, "gone"),
-        standing: Standing::Admitted,
+        phase: AdmissionPhase::Admitted,
     };
     let replaces = Policy { on_node_lost: OnNodeLost::Replace, ..Policy::default() };
     let mut journal = live(new(), &[planned(), Event::ClaimsExist, Event::NodesReady], &[]).0;
@@ -333,7 +333,7 @@ fn a_failed_attempt_says_why_and_the_next_one_links_to_it() {
 
 #[test]
 fn another_admission_is_another_trace_that_links_to_the_one_before() {
-    let again = Event::Reserved { epoch: epoch(2), standing: Standing::Reserved };
+    let again = Event::Reserved { admission: admission(2), phase: AdmissionPhase::Reserved };
     let ended = Event::Gone(Ending::Evicted);
     // Taken from a gang in the midst of its work, and from one that had come to an end.
     for first in [vec![again.clone(), ended.clone()], vec![ended.clone(), again.clone(), ended]] {
@@ -353,7 +353,7 @@ fn another_admission_is_another_trace_that_links_to_the_one_before() {
 
 #[test]
 fn an_admission_that_goes_on_after_its_end_is_another_trace_that_links_to_the_one_before() {
-    let again = Event::Reserved { epoch: epoch(1), standing: Standing::Reserved };
+    let again = Event::Reserved { admission: admission(1), phase: AdmissionPhase::Reserved };
     let ended = Event::Gone(Ending::CheckRemoved);
     let events = [ended.clone(), again.clone(), planned(), ended.clone(), Event::ClaimsGone, again, ended];
     let (_, all) = live(new(), &events, &[]);
@@ -397,7 +397,10 @@ fn the_root_of_a_gang_with_a_long_history_still_begins_where_its_epoch_did() {
     // Ready, lost again, and waited for again, within one admission.
     events.extend([planned(), Event::ClaimsExist]);
     for _ in 0..10 {
-        events.extend([Event::NodesReady, Event::Reserved { epoch: epoch(1), standing: Standing::Reserved }]);
+        events.extend([
+            Event::NodesReady,
+            Event::Reserved { admission: admission(1), phase: AdmissionPhase::Reserved },
+        ]);
     }
     events.extend([Event::Gone(Ending::Deactivated), Event::ClaimsGone]);
     let (journal, all) = live(new(), &events, &[]);

@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use serde_json::json;
 use setu::api::parameters::{OnExhausted, Pinning};
 use setu::api::workload::Verdict;
-use setu::gang::event::{Effect, Event, Standing};
+use setu::gang::event::{AdmissionPhase, Effect, Event};
 use setu::gang::journal::WRITE_LIMIT;
 use setu::gang::loss::Loss;
-use setu::gang::reservation::{Ending, Epoch};
+use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::{
     ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Reading, Refusal, Reservation,
     Rules, Snapshot, State, WaitsFor, decide, observe,
@@ -49,18 +49,19 @@ struct Observation {
 }
 
 fn observation() -> impl Strategy<Value = Observation> {
-    let epoch = proptest::sample::select(vec!["1-0-a", "2-0-a", "3-1-b"]).prop_map(|e| Epoch(e.into()));
-    let standing = proptest::sample::select(vec![
-        Standing::Reserved,
-        Standing::Reserved,
-        Standing::Reserved,
-        Standing::Admitted,
-        Standing::Running,
-        Standing::AdmittedPods,
+    let admission =
+        proptest::sample::select(vec!["1-0-a", "2-0-a", "3-1-b"]).prop_map(|e| AdmissionId(e.into()));
+    let phase = proptest::sample::select(vec![
+        AdmissionPhase::Reserved,
+        AdmissionPhase::Reserved,
+        AdmissionPhase::Reserved,
+        AdmissionPhase::Admitted,
+        AdmissionPhase::Running,
+        AdmissionPhase::AdmittedPods,
     ]);
     let ending = proptest::sample::select(&Ending::ALL[..]);
     let reservation = prop_oneof![
-        8 => (epoch, standing).prop_map(|(epoch, standing)| Reservation::Held { epoch, standing }),
+        8 => (admission, phase).prop_map(|(admission, phase)| Reservation::Held { admission, phase }),
         1 => ending.clone().prop_map(Reservation::Leaving),
         1 => ending.prop_map(Reservation::Gone),
     ];
@@ -212,7 +213,7 @@ fn walk(
     seen: &[Observation],
     mut check: impl FnMut(&Journal, &Observation, &Look, Timestamp) -> Result<(), TestCaseError>,
 ) -> Result<(), TestCaseError> {
-    let mut journal = Journal::new("uid", Epoch("1-0-a".into()), at(0), Some(at(900)));
+    let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), at(0), Some(at(900)));
     let mut clock = 0;
     for one in seen {
         clock += one.after;
@@ -280,8 +281,8 @@ proptest! {
     #[test]
     fn claims_are_made_in_provisioning_or_to_mend_and_only_what_nobody_wants_is_deleted(seen in observations()) {
         walk(&seen, |_, one, look, _| {
-            let let_go = |standing| matches!(standing, Standing::Admitted | Standing::AdmittedPods);
-            let late = matches!(one.reservation, Reservation::Held { standing, .. } if let_go(standing));
+            let let_go = |phase| matches!(phase, AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods);
+            let late = matches!(one.reservation, Reservation::Held { phase, .. } if let_go(phase));
             for (journal, effect) in &look.effects {
                 match effect {
                     Effect::CreateClaims(slots) => {

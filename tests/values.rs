@@ -7,8 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 use setu::api::parameters::{Pinning, ProvisioningParametersSpec};
 use setu::api::{Node, NodeClaim};
-use setu::gang::event::{Event, Standing};
-use setu::gang::reservation::Epoch;
+use setu::gang::event::{AdmissionPhase, Event};
+use setu::gang::reservation::AdmissionId;
 use setu::gang::{
     ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Reading, Reservation, Rules,
     Snapshot, State, StateName, decide, observe,
@@ -132,7 +132,7 @@ fn a_node_that_went_away_for_a_while_is_waited_for_and_begins_its_buffer_time_an
 /// tells how long it waited before each try and where it ended.
 fn retries(policy: &Policy, jitter: f64, class: FailureClass) -> (Vec<i64>, StateName) {
     let mut now = at(0);
-    let mut journal = Journal::new("u", Epoch("1-0-a".into()), now, None);
+    let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), now, None);
     let mut waits = Vec::new();
     let take = |journal: &mut Journal, event: Event, now: Timestamp| {
         *journal = decide(journal, &event, &Rules::new(policy, now, jitter)).journal;
@@ -154,8 +154,8 @@ fn retries(policy: &Policy, jitter: f64, class: FailureClass) -> (Vec<i64>, Stat
             State::BackingOff { until } => *until,
             State::Yielded => {
                 let until = journal.memory.not_before.unwrap();
-                let epoch = Epoch(format!("{}-1-a", waits.len() + 2));
-                take(&mut journal, Event::Reserved { epoch, standing: Standing::Reserved }, now);
+                let admission = AdmissionId(format!("{}-1-a", waits.len() + 2));
+                take(&mut journal, Event::Reserved { admission, phase: AdmissionPhase::Reserved }, now);
                 until
             }
             _ => break,
@@ -226,7 +226,7 @@ fn the_first_setu_retried_five_times_without_jitter_and_rejected_after_ten_minut
 }
 
 fn journal(state: State, deadline: i64) -> Journal {
-    let mut journal = Journal::new("u", Epoch("1-0-a".into()), at(0), Some(at(deadline)));
+    let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), at(0), Some(at(deadline)));
     journal.state = state;
     journal.seq = 2;
     journal.memory.attempt = 1;
@@ -236,7 +236,8 @@ fn journal(state: State, deadline: i64) -> Journal {
 
 /// What is seen of a gang of one node, whose claim was made at 0.
 fn seen(policy: &Policy, journal: &Journal, reached: &str, now: i64) -> Option<FailureClass> {
-    let reservation = Reservation::Held { epoch: Epoch("1-0-a".into()), standing: Standing::Reserved };
+    let reservation =
+        Reservation::Held { admission: AdmissionId("1-0-a".into()), phase: AdmissionPhase::Reserved };
     let mut view = ClaimView::of(&claim(reached), Some(&node("16", "8")), policy, at(now), None);
     view.held_until = Some(at(0) + policy.hold_limit.signed());
     let snapshot = Snapshot {

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use setu::api::Workload;
 use setu::gang::Journal;
 use setu::gang::identity::gang_id;
-use setu::gang::reservation::Epoch;
+use setu::gang::reservation::AdmissionId;
 use setu::names;
 use setu::sim::api::kinds::{self, Kind};
 use setu::sim::scenario;
@@ -157,7 +157,7 @@ impl Filler {
     /// Identity of a Workload's admission, which its journal names.
     fn epoch_of(&self, workload: &Value) -> Result<String> {
         let workload: Workload = serde_json::from_value(workload.clone())?;
-        Ok(Epoch::of(&workload, self.id).0)
+        Ok(AdmissionId::of(&workload, self.id).0)
     }
 }
 

@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Objects of one kind that are reconciled at the same time.
-const AT_ONCE: Limits = Limits { all: 512, lane: 32, first: 512 };
-const ONE: Limits = Limits { all: 1, lane: 1, first: 0 };
+const AT_ONCE: Limits = Limits { all: 512, flow: 32, first: 512 };
+const ONE: Limits = Limits { all: 1, flow: 1, first: 0 };
 /// Where the sweep waits for its turn to write.
 const SWEEP: &str = "sweep";
 /// How long the leases wait for reconciles that are under way when the replica is told to stop: another one is to
@@ -110,19 +110,19 @@ async fn loops(feeds: Feeds, context: &Arc<Context>, stop: &CancellationToken) {
     let workloads = queue::work(
         queue::held_back(feeds.workloads, opened),
         AT_ONCE,
-        |key| workload::lane(key, context),
+        |key| workload::flow(key, context),
         |key| reconcile_workload(key, context),
         stop,
     );
-    let checks = queue::work(feeds.checks, ONE, Key::lane, |key| reconcile_check(key, context), stop);
+    let checks = queue::work(feeds.checks, ONE, Key::flow, |key| reconcile_check(key, context), stop);
     let claims = queue::work(
         queue::held_back(feeds.claims, context.gates.opened()),
         AT_ONCE,
-        Key::lane,
+        Key::flow,
         |key| reconcile_claim(key, &sweeper),
         stop,
     );
-    let named = queue::work(feeds.parameters, ONE, Key::lane, |key| reconcile_parameters(key, context), stop);
+    let named = queue::work(feeds.parameters, ONE, Key::flow, |key| reconcile_parameters(key, context), stop);
     // The result of each reconcile is logged where it ends.
     tokio::join!(workloads, checks, claims, named, sweeper.sweep(stop), strays::sweep(context, stop).boxed());
 }

@@ -3,10 +3,10 @@
 pub mod backoff;
 pub mod batched;
 pub mod client;
+pub mod fair_queue;
 pub mod fence;
 pub mod guard;
 pub mod joined;
-pub mod lanes;
 pub mod lease;
 pub mod outage;
 pub mod packed;

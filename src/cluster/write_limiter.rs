@@ -1,11 +1,11 @@
 //! Backpressure: how many writes may be on their way at the same time, and whose turn is next.
 //!
-//! Rule: lanes take turns, one write each, so that a gang of a thousand nodes does not hold up another
+//! Rule: flows take turns, one write each, so that a gang of a thousand nodes does not hold up another
 //! LocalQueue's; what is only told of waits for all of them, but not for ever. Where the API server asks to be
 //! left alone (`Retry-After`), nobody writes until then. Leases are not paced: a replica that is busy must not
 //! lose them.
 
-use super::lanes::Lanes;
+use super::fair_queue::FairQueue;
 use super::lock;
 use http::header::RETRY_AFTER;
 use http::{Request, StatusCode};
@@ -33,7 +33,7 @@ pub struct WriteLimiter(Arc<Mutex<State>>);
 #[derive(Debug)]
 struct State {
     free: usize,
-    lanes: Lanes<oneshot::Sender<WritePermit>>,
+    flows: FairQueue<oneshot::Sender<WritePermit>>,
     /// Writes of low priority, first come first served.
     low_priority: VecDeque<oneshot::Sender<WritePermit>>,
     /// How often in a row they were passed over.
@@ -49,9 +49,9 @@ pub struct WritePermit(Option<WriteLimiter>);
 /// Where a write waits.
 #[derive(Clone, Debug)]
 enum Place {
-    /// In a lane.
+    /// In a flow.
     Lane(String),
-    /// Behind all lanes, where what is only reported waits.
+    /// Behind all flows, where what is only reported waits.
     LowPriority,
 }
 
@@ -70,7 +70,7 @@ impl WriteLimiter {
     pub fn new(in_flight: usize) -> Self {
         let state = State {
             free: in_flight,
-            lanes: Lanes::default(),
+            flows: FairQueue::default(),
             low_priority: VecDeque::new(),
             passed: 0,
             rest: None,
@@ -82,12 +82,12 @@ impl WriteLimiter {
         lock(&self.0)
     }
 
-    /// Has everything that `work` writes through [`turn`] wait in this lane.
-    pub async fn within<T>(&self, lane: &str, work: impl Future<Output = T>) -> T {
-        PLACE.scope((self.clone(), Place::Lane(lane.to_owned())), work).await
+    /// Has everything that `work` writes through [`turn`] wait in this flow.
+    pub async fn within<T>(&self, flow: &str, work: impl Future<Output = T>) -> T {
+        PLACE.scope((self.clone(), Place::Lane(flow.to_owned())), work).await
     }
 
-    /// Runs `work` at low priority: what it writes through [`turn`] waits until no lane does, or for every sixteenth permit.
+    /// Runs `work` at low priority: what it writes through [`turn`] waits until no flow does, or for every sixteenth permit.
     pub async fn low_priority<T>(&self, work: impl Future<Output = T>) -> T {
         PLACE.scope((self.clone(), Place::LowPriority), work).await
     }
@@ -98,7 +98,7 @@ impl WriteLimiter {
         {
             let mut state = self.state();
             match place {
-                Place::Lane(lane) => state.lanes.push(lane, granted),
+                Place::Lane(flow) => state.flows.push(flow, granted),
                 Place::LowPriority => state.low_priority.push_back(granted),
             }
             self.grant(&mut state);
@@ -158,7 +158,7 @@ impl State {
     /// Whoever's turn is next.
     fn next(&mut self) -> Option<oneshot::Sender<WritePermit>> {
         if (self.low_priority.is_empty() || self.passed < PATIENCE - 1)
-            && let Some((_, granted)) = self.lanes.next(|_| true)
+            && let Some((_, granted)) = self.flows.next(|_| true)
         {
             self.passed = if self.low_priority.is_empty() { 0 } else { self.passed + 1 };
             return Some(granted);
@@ -192,22 +192,22 @@ mod tests {
 
     const WRITE: Duration = Duration::from_millis(10);
 
-    fn lane(name: &str) -> Place {
+    fn flow(name: &str) -> Place {
         Place::Lane(name.to_owned())
     }
 
     /// Makes so many writes at once and returns when the last of them was done.
-    async fn writes(limiter: WriteLimiter, lane: &'static str, count: usize) -> Instant {
+    async fn writes(limiter: WriteLimiter, flow: &'static str, count: usize) -> Instant {
         let one = || async {
             let _turn = turn().await;
             tokio::time::sleep(WRITE).await;
         };
-        limiter.within(lane, futures::future::join_all(std::iter::repeat_with(one).take(count))).await;
+        limiter.within(flow, futures::future::join_all(std::iter::repeat_with(one).take(count))).await;
         Instant::now()
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lanes_take_turns_whatever_waits_in_them() {
+    async fn flows_take_turns_whatever_waits_in_them() {
         let limiter = WriteLimiter::new(4);
         let start = Instant::now();
         let large = tokio::spawn(writes(limiter.clone(), "large", 1_000));
@@ -233,9 +233,9 @@ mod tests {
         };
         // Those that can wait come first, and the first of them finds nobody there.
         let told = limiter.low_priority(futures::future::join_all((0..4).map(|_| write("told"))));
-        let work = ["a", "b"].map(|lane| {
-            let writes = futures::future::join_all((0..20).map(|_| write(lane)));
-            limiter.within(lane, writes)
+        let work = ["a", "b"].map(|flow| {
+            let writes = futures::future::join_all((0..20).map(|_| write(flow)));
+            limiter.within(flow, writes)
         });
         tokio::join!(told, futures::future::join_all(work));
         let done = done.lock().unwrap();
@@ -248,16 +248,16 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_turn_that_nobody_takes_any_more_is_not_lost() {
         let limiter = WriteLimiter::new(1);
-        let first = limiter.turn(lane("a")).await;
-        for place in [lane("b"), lane("c"), Place::LowPriority] {
+        let first = limiter.turn(flow("a")).await;
+        for place in [flow("b"), flow("c"), Place::LowPriority] {
             let waits = tokio::time::timeout(WRITE, limiter.turn(place)).await;
             assert!(waits.is_err());
         }
         drop(first);
-        drop(limiter.turn(lane("d")).await);
+        drop(limiter.turn(flow("d")).await);
         drop(limiter.turn(Place::LowPriority).await);
         let state = limiter.state();
-        assert_eq!((state.free, state.lanes.is_empty(), state.low_priority.is_empty()), (1, true, true));
+        assert_eq!((state.free, state.flows.is_empty(), state.low_priority.is_empty()), (1, true, true));
     }
 
     #[tokio::test(start_paused = true)]
@@ -270,16 +270,16 @@ mod tests {
         let client = limiter.heeding(&Client::new(server, "default"));
         client.send(Request::new(Body::empty())).await.unwrap();
         let start = Instant::now();
-        drop(limiter.turn(lane("a")).await);
+        drop(limiter.turn(flow("a")).await);
         assert!(start.elapsed() >= Duration::from_secs(7));
         limiter.pause(Duration::from_hours(1));
         let start = Instant::now();
-        drop(limiter.turn(lane("a")).await);
+        drop(limiter.turn(flow("a")).await);
         assert!(start.elapsed() <= LONGEST_REST + WRITE);
     }
 
     #[tokio::test]
-    async fn outside_of_a_lane_there_is_nothing_to_wait_for() {
+    async fn outside_of_a_flow_there_is_nothing_to_wait_for() {
         assert!(turn().await.is_none());
     }
 }

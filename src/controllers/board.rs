@@ -335,7 +335,7 @@ mod tests {
     use super::*;
     use crate::api::workload::WorkloadSpec;
     use crate::gang::explain::Explanation;
-    use crate::gang::reservation::Epoch;
+    use crate::gang::reservation::AdmissionId;
     use crate::gang::{Reservation, Snapshot};
     use crate::policy::Policy;
 
@@ -343,7 +343,7 @@ mod tests {
         let mut workload = Workload::new(name, WorkloadSpec::default());
         workload.metadata.namespace = Some("team".into());
         let now = Timestamp::from_second(seconds).unwrap();
-        let journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
+        let journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
         let reservation = Reservation::Gone(crate::gang::reservation::Ending::Evicted);
         let policy = Policy::default();
         let snapshot = Snapshot::of(now, &reservation, &policy);

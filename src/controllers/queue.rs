@@ -1,10 +1,10 @@
 //! The queue of reconciles: who is reconciled next, how many at a time, and when again.
 //!
 //! Each object has one reconcile at a time. An object that is touched during its reconcile, or in the pause that the
-//! reconcile asks for, is reconciled again after it. Lanes take turns and none is reconciled in too many places at once, so that
+//! reconcile asks for, is reconciled again after it. FairQueue take turns and none is reconciled in too many places at once, so that
 //! one tenant with many objects, or large ones, does not hold up the others.
 
-use crate::cluster::lanes::Lanes;
+use crate::cluster::fair_queue::FairQueue;
 use futures::stream::{self, FuturesUnordered, Stream, StreamExt};
 use kube::Resource;
 use kube::runtime::reflector::ObjectRef;
@@ -33,8 +33,8 @@ impl Key {
         }
     }
 
-    /// The lane of what has no LocalQueue: its namespace.
-    pub fn lane(&self) -> String {
+    /// The flow of what has no LocalQueue: its namespace.
+    pub fn flow(&self) -> String {
         self.namespace.clone()
     }
 
@@ -56,9 +56,9 @@ impl<K: Resource<DynamicType = ()>> From<ObjectRef<K>> for Key {
 pub struct Limits {
     /// In all.
     pub all: usize,
-    /// In one lane.
-    pub lane: usize,
-    /// Slots reserved for idle lanes, beyond those in all: long reconciles of other lanes do not hold them up.
+    /// In one flow.
+    pub flow: usize,
+    /// Slots reserved for idle flows, beyond those in all: long reconciles of other flows do not hold them up.
     pub first: usize,
 }
 
@@ -92,20 +92,20 @@ impl Action {
 pub async fn work<F>(
     wakes: impl Stream<Item = Key>,
     limits: Limits,
-    lane_of: impl Fn(&Key) -> String,
+    flow_of: impl Fn(&Key) -> String,
     look: impl Fn(Key) -> F,
     stop: &CancellationToken,
 ) where
     F: Future<Output = Action>,
 {
     let mut wakes = pin!(wakes);
-    let mut line = Line::new(lane_of);
+    let mut scheduler = Scheduler::new(flow_of);
     let mut looks = FuturesUnordered::new();
     loop {
-        line.wake_due(Instant::now());
+        scheduler.wake_due(Instant::now());
         while looks.len() < limits.all + limits.first
             && !stop.is_cancelled()
-            && let Some(key) = line.next(if looks.len() < limits.all { limits.lane } else { 1 })
+            && let Some(key) = scheduler.next(if looks.len() < limits.all { limits.flow } else { 1 })
         {
             let look = look(key.clone());
             looks.push(async move { (key, look.await) });
@@ -113,13 +113,13 @@ pub async fn work<F>(
         if stop.is_cancelled() && looks.is_empty() {
             return;
         }
-        let due = line.first_due().unwrap_or_else(|| Instant::now() + Duration::from_hours(1));
+        let due = scheduler.first_due().unwrap_or_else(|| Instant::now() + Duration::from_hours(1));
         tokio::select! {
             biased;
             () = stop.cancelled(), if !stop.is_cancelled() => {}
-            Some((key, again)) = looks.next(), if !looks.is_empty() => line.done(key, again),
+            Some((key, again)) = looks.next(), if !looks.is_empty() => scheduler.done(key, again),
             wake = wakes.next(), if !stop.is_cancelled() => match wake {
-                Some(key) => line.wake(key),
+                Some(key) => scheduler.wake(key),
                 // Nobody can wake us any more: the process ends.
                 None => stop.cancelled().await,
             },
@@ -155,14 +155,14 @@ pub fn held_back(
 }
 
 /// What waits, what runs and what is due later.
-struct Line<L> {
-    /// Which lane a key waits in.
-    lane_of: L,
-    lanes: Lanes<Key>,
+struct Scheduler<L> {
+    /// Which flow a key waits in.
+    flow_of: L,
+    flows: FairQueue<Key>,
     waiting: BTreeSet<Key>,
-    /// With the lane each had its turn in.
+    /// With the flow each had its turn in.
     running: BTreeMap<Key, String>,
-    /// How many run in each lane.
+    /// How many run in each flow.
     busy: BTreeMap<String, usize>,
     /// Touched while being reconciled.
     again: BTreeSet<Key>,
@@ -173,11 +173,11 @@ struct Line<L> {
     count: u64,
 }
 
-impl<L: Fn(&Key) -> String> Line<L> {
-    fn new(lane_of: L) -> Self {
+impl<L: Fn(&Key) -> String> Scheduler<L> {
+    fn new(flow_of: L) -> Self {
         Self {
-            lane_of,
-            lanes: Lanes::default(),
+            flow_of,
+            flows: FairQueue::default(),
             waiting: BTreeSet::new(),
             running: BTreeMap::new(),
             busy: BTreeMap::new(),
@@ -199,7 +199,7 @@ impl<L: Fn(&Key) -> String> Line<L> {
         if self.running.contains_key(&key) {
             self.again.insert(key);
         } else if self.waiting.insert(key.clone()) {
-            self.lanes.push((self.lane_of)(&key), key);
+            self.flows.push((self.flow_of)(&key), key);
         }
     }
 
@@ -233,22 +233,22 @@ impl<L: Fn(&Key) -> String> Line<L> {
         self.due.first_key_value().map(|((at, _), _)| *at)
     }
 
-    /// The next key, from the lane after the last one that had its turn of those in which fewer than `most` run.
+    /// The next key, from the flow after the last one that had its turn of those in which fewer than `most` run.
     fn next(&mut self, most: usize) -> Option<Key> {
-        let has_room = |lane: &str| self.busy.get(lane).is_none_or(|busy| *busy < most);
-        let (lane, key) = self.lanes.next(has_room)?;
+        let has_room = |flow: &str| self.busy.get(flow).is_none_or(|busy| *busy < most);
+        let (flow, key) = self.flows.next(has_room)?;
         self.waiting.remove(&key);
-        *self.busy.entry(lane.clone()).or_default() += 1;
-        self.running.insert(key.clone(), lane);
+        *self.busy.entry(flow.clone()).or_default() += 1;
+        self.running.insert(key.clone(), flow);
         Some(key)
     }
 
     fn done(&mut self, key: Key, action: Action) {
-        let lane = self.running.remove(&key).unwrap_or_default();
-        if let Some(busy) = self.busy.get_mut(&lane) {
+        let flow = self.running.remove(&key).unwrap_or_default();
+        if let Some(busy) = self.busy.get_mut(&flow) {
             *busy -= 1;
             if *busy == 0 {
-                self.busy.remove(&lane);
+                self.busy.remove(&flow);
             }
         }
         let now = Instant::now();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn lanes_take_turns_and_nobody_is_looked_at_twice_at_once() {
+    async fn flows_take_turns_and_nothing_is_reconciled_twice_at_once() {
         let stop = CancellationToken::new();
         let seen = RefCell::new(Vec::new());
         let names = ["a1", "a2", "a3", "b1", "a1"].map(key);
@@ -292,7 +292,7 @@ mod tests {
             }
         };
         let started = Instant::now();
-        work(wakes, Limits { all: 1, lane: 1, first: 0 }, Key::lane, look, &stop).await;
+        work(wakes, Limits { all: 1, flow: 1, first: 0 }, Key::flow, look, &stop).await;
         assert_eq!(*seen.borrow(), ["a1", "b1", "a2", "a3", "a1", "b1"]);
         assert!(
             started.elapsed() >= Duration::from_secs(11),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_lane_that_has_none_under_way_is_not_held_up_by_long_looks_of_the_others() {
+    async fn a_flow_that_has_none_under_way_is_not_held_up_by_long_reconciles_of_the_others() {
         let stop = CancellationToken::new();
         let started = Instant::now();
         let seen = RefCell::new(BTreeMap::new());
@@ -321,8 +321,8 @@ mod tests {
                 Action::await_change()
             }
         };
-        let limits = Limits { all: 4, lane: 2, first: 1 };
-        work(wakes.chain(futures::stream::pending()), limits, Key::lane, look, &stop).await;
+        let limits = Limits { all: 4, flow: 2, first: 1 };
+        work(wakes.chain(futures::stream::pending()), limits, Key::flow, look, &stop).await;
         let at = |name: &str| seen.borrow().get(name).copied();
         assert_eq!(["a1", "a2", "b1", "b2"].map(at), [Some(0); 4]);
         assert_eq!(at("c1"), Some(1), "it does not wait for one of the four");
@@ -356,8 +356,8 @@ mod tests {
                 Action::requeue(again).pausing(pause)
             }
         };
-        let limits = Limits { all: 2, lane: 2, first: 0 };
-        work(wakes.chain(futures::stream::pending()), limits, Key::lane, look, &stop).await;
+        let limits = Limits { all: 2, flow: 2, first: 0 };
+        work(wakes.chain(futures::stream::pending()), limits, Key::flow, look, &stop).await;
         let at = |name: &str, at| (name.to_owned(), at);
         assert_eq!(
             *seen.borrow(),

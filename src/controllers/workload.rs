@@ -42,9 +42,9 @@ const FIRST_RETRY: Duration = Duration::from_millis(400);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
 /// Workloads of one LocalQueue wait in one line.
-pub fn lane(key: &Key, context: &Context) -> String {
+pub fn flow(key: &Key, context: &Context) -> String {
     let known = context.stores.workloads.entry(&key.object());
-    known.map_or_else(|| key.lane(), |workload| workload.local_queue.clone())
+    known.map_or_else(|| key.flow(), |workload| workload.local_queue.clone())
 }
 
 /// Looks at one Workload.

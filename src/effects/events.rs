@@ -4,7 +4,7 @@
 //! publishing never waits, and never more is said of one Workload than its readers can bear.
 
 use crate::api::Workload;
-use crate::cluster::lanes::Lanes;
+use crate::cluster::fair_queue::FairQueue;
 use crate::cluster::lock;
 use crate::cluster::write_limiter::WriteLimiter;
 use crate::digest::digest;
@@ -63,7 +63,7 @@ pub struct Publisher {
 #[derive(Debug, Default)]
 struct Desk {
     /// Those that wait, by LocalQueue, so that one with many gangs does not hold up what others are told.
-    waiting: Lanes<Event>,
+    waiting: FairQueue<Event>,
     /// How many wait.
     length: usize,
     /// How many are being sent.
@@ -93,10 +93,10 @@ impl Publisher {
 
     /// Publishes in the background. What is too much is dropped and counted.
     pub fn publish(&self, workload: &Workload, moment: Moment<'_>, notice: &Notice) {
-        let lane = workload.local_queue();
-        self.queue(lane.clone(), workload.object_ref(&()), moment, notice);
+        let flow = workload.local_queue();
+        self.queue(flow.clone(), workload.object_ref(&()), moment, notice);
         if let Some(job) = job_of(workload).filter(|_| self.on_job) {
-            self.queue(lane, job, moment, notice);
+            self.queue(flow, job, moment, notice);
         }
     }
 
@@ -105,7 +105,7 @@ impl Publisher {
         self.queue(String::new(), object, moment, notice);
     }
 
-    fn queue(&self, lane: String, object: ObjectReference, moment: Moment<'_>, notice: &Notice) {
+    fn queue(&self, flow: String, object: ObjectReference, moment: Moment<'_>, notice: &Notice) {
         let uid = object.uid.clone().unwrap_or_default();
         let takes = self.takes(&uid, moment.at);
         let mut desk = lock(&self.desk);
@@ -113,7 +113,7 @@ impl Publisher {
             metrics::event_unpublished(Unpublished::Limited);
             return;
         }
-        desk.waiting.push(lane, event(object, &self.instance, moment, notice));
+        desk.waiting.push(flow, event(object, &self.instance, moment, notice));
         desk.length += 1;
         if desk.in_flight < IN_FLIGHT {
             desk.in_flight += 1;

@@ -14,7 +14,7 @@ use setu_core::gang::diagram;
 use setu_core::gang::event::Effect;
 use setu_core::gang::loss::{ClaimRecords, Tombstone, losses};
 use setu_core::gang::open::opened;
-use setu_core::gang::reservation::Epoch;
+use setu_core::gang::reservation::AdmissionId;
 use setu_core::gang::terms::unlimited;
 use setu_core::gang::{
     ClaimView, Failure, FailureClass, Freshness, GangIdentity, Health, Journal, JudgedBy, Nodes, Reservation,
@@ -91,14 +91,14 @@ static PLAN: LazyLock<Outcome> = LazyLock::new(|| {
     })
 });
 
-/// Every epoch that was ever seen, so that a journal can name it by a number.
-static EPOCHS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+/// Every admission that was ever seen, so that a journal can name it by a number.
+static ADMISSIONS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-fn number(epoch: &Epoch) -> u8 {
-    let mut epochs = EPOCHS.lock().unwrap();
-    let found = epochs.iter().position(|e| *e == epoch.0).unwrap_or_else(|| {
-        epochs.push(epoch.0.clone());
-        epochs.len() - 1
+fn number(admission: &AdmissionId) -> u8 {
+    let mut admissions = ADMISSIONS.lock().unwrap();
+    let found = admissions.iter().position(|e| *e == admission.0).unwrap_or_else(|| {
+        admissions.push(admission.0.clone());
+        admissions.len() - 1
     });
     u8::try_from(found).unwrap()
 }
@@ -122,7 +122,7 @@ pub enum Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Kept {
     pub place: Place,
-    pub epoch: u8,
+    pub admission: u8,
     pub attempt: u8,
     pub generation: u8,
     pub slots: u8,
@@ -149,7 +149,7 @@ impl Kept {
                 State::Rejected => Place::Rejected,
                 State::Released => Place::Released,
             },
-            epoch: number(&memory.epoch),
+            admission: number(&memory.admission),
             attempt: small(memory.attempt),
             generation: small(memory.generation),
             slots: small(memory.slots),
@@ -163,8 +163,8 @@ impl Kept {
 
     fn journal(self) -> Journal {
         let soon = start() + SignedDuration::from_mins(15);
-        let epoch = Epoch(EPOCHS.lock().unwrap()[usize::from(self.epoch)].clone());
-        let mut journal = Journal::new(UID, epoch, start(), Some(soon));
+        let admission = AdmissionId(ADMISSIONS.lock().unwrap()[usize::from(self.admission)].clone());
+        let mut journal = Journal::new(UID, admission, start(), Some(soon));
         journal.state = match self.place {
             Place::Validating => State::Validating,
             Place::Provisioning => State::Provisioning,
@@ -292,19 +292,19 @@ pub fn is_held(work: &Work) -> bool {
     matches!(known(work).0, Reservation::Held { .. })
 }
 
-/// How the Workload is read, and the number of its epoch.
+/// How the Workload is read, and the number of its admission.
 fn known(work: &Work) -> (Reservation, u8) {
     if let Some(known) = KNOWN.with_borrow(|k| k.works.get(work).cloned()) {
         return known;
     }
     let object = workload(work);
-    let read = (Reservation::of(&object, CHECK), number(&Epoch::of(&object, CHECK)));
+    let read = (Reservation::of(&object, CHECK), number(&AdmissionId::of(&object, CHECK)));
     KNOWN.with_borrow_mut(|k| k.works.insert(work.clone(), read.clone()));
     read
 }
 
 /// The number of the admission that stands, as a journal would name it.
-pub fn epoch(work: &Work) -> u8 {
+pub fn admission(work: &Work) -> u8 {
     known(work).1
 }
 

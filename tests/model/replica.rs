@@ -341,7 +341,7 @@ impl Look {
         let approved = world.work.journal.is_some_and(|j| {
             matches!(j.place, Place::Approved(_))
                 && j.wants(&meant, &world.claims)
-                && j.epoch == core::epoch(&world.work)
+                && j.admission == core::admission(&world.work)
         });
         // Pods that Kueue started while our check was off know of no node of ours, and run elsewhere.
         let pods_run = world.pods_run()

@@ -406,7 +406,7 @@ impl World {
                 (Some(Verdict::Ready), Some(journal)) => {
                     let whole = self.ready_attempt() == Some(journal.attempt);
                     matches!(journal.place, Place::Approved(_))
-                        && journal.epoch == core::epoch(&self.work)
+                        && journal.admission == core::admission(&self.work)
                         && (whole || !journal.may_mend())
                 }
                 _ => false,

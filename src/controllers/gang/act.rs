@@ -9,9 +9,7 @@ use crate::effects::{claims, handover, journal as journal_write};
 use crate::error::{Class, Error};
 use crate::gang::claims::is_stuck;
 use crate::gang::custody::{Parting, parting};
-use crate::gang::{
-    Attempt, Effect, Event, Failure, FailureClass, Freshness, Reservation, State, decide, message, notice,
-};
+use crate::gang::{Effect, Freshness, Reservation, State, message, notice};
 use crate::names;
 use crate::plan::{Outcome, Plan};
 use crate::planted::planted;
@@ -47,7 +45,7 @@ impl Gang<'_> {
             journal_write::confirm(self.client, workload, &self.entry(&text, "")).await?;
         }
         // What was read before a write says nothing about the time after it.
-        let freshness = std::mem::replace(&mut self.freshness, Freshness::Cached);
+        let freshness = std::mem::replace(&mut self.observed.freshness, Freshness::Cached);
         let mut writes = false;
         for effect in effects {
             match effect {
@@ -60,7 +58,7 @@ impl Gang<'_> {
             }
         }
         if !writes {
-            self.freshness = freshness;
+            self.observed.freshness = freshness;
         }
         committed
     }
@@ -69,29 +67,24 @@ impl Gang<'_> {
         let Some(Outcome::Provision(plan)) = &self.plan else {
             return Ok(());
         };
-        let hold = self.context.now().checked_add(self.policy.hold_limit.signed()).unwrap_or(Timestamp::MAX);
+        let hold = self
+            .context
+            .now()
+            .checked_add(self.judgement.policy.hold_limit.signed())
+            .unwrap_or(Timestamp::MAX);
         let wanted = slots.iter().filter_map(|slot| self.claim(plan, *slot, hold)).collect();
         let wanted = self.take_over(workload, wanted).await?;
         let created = claims::create(self.client, wanted).await;
         self.note_replacements(workload, created.claims.len());
         for claim in created.claims {
             self.context.tombstones.saw(&claim, self.context.now());
-            self.claims.retain(|c| c.name_any() != claim.name_any());
-            self.claims.push(claim);
+            self.observed.claims.retain(|c| c.name_any() != claim.name_any());
+            self.observed.claims.push(claim);
         }
-        self.tier = super::view::tier_of(&self.claims);
+        self.tier = super::view::tier_of(&self.observed.claims);
         if let Some(error) = created.refused {
             tracing::warn!(workload = self.identity.workload_ref(), error = %error, "a NodeClaim was refused");
-            let late = Attempt::of(&self.journal, &self.snapshot(&self.parts(workload))).is_late();
-            if late || self.journal.state.is_approved() {
-                // Pods may run on the other nodes.
-                return Ok(());
-            }
-            let message = format!("the API server refused a NodeClaim: {}", reason_of(&error));
-            let rules = self.rules(workload);
-            let event = Event::Failed(Failure::new(FailureClass::Refused, message));
-            let next = decide(&self.journal, &event, &rules).journal;
-            self.take(next);
+            self.create_refused = Some(reason_of(&error).to_owned());
             return Ok(());
         }
         created.later.map_or(Ok(()), Err)
@@ -99,7 +92,7 @@ impl Gang<'_> {
 
     /// Notes replacements, which no plan that is entered counts.
     fn note_replacements(&self, workload: &Workload, claims: usize) {
-        if self.journal.memory.generation > 0 && !self.journal.is_mixed(&self.policy) {
+        if self.journal.memory.generation > 0 && !self.journal.is_mixed(&self.judgement.policy) {
             let claims = u32::try_from(claims).unwrap_or(u32::MAX);
             self.context.of_gangs.ledger.open().note_created(
                 &workload.local_queue(),
@@ -111,15 +104,15 @@ impl Gang<'_> {
 
     /// Parts with the claims of these names, in the way that the policy says. Returns whether it may part with any.
     async fn part(&mut self, workload: &Workload, names: &[String]) -> Result<bool, Error> {
-        if self.policy.release != Release::Delete {
+        if self.judgement.policy.release != Release::Delete {
             // A cache may still show as the gang's what it has parted with, and is another's by now.
             self.read_quorum(workload).await?;
-            self.freshness = Freshness::Cached;
+            self.observed.freshness = Freshness::Cached;
         }
         let parts = self.parts(workload);
         let snapshot = self.snapshot(&parts);
         let (mut back, mut kept, mut gone) = (Vec::new(), Vec::new(), Vec::new());
-        for claim in self.claims.iter().filter(|c| names.contains(&c.name_any()) && self.owns(c)) {
+        for claim in self.observed.claims.iter().filter(|c| names.contains(&c.name_any()) && self.owns(c)) {
             let view = snapshot.claims.iter().find(|v| v.uid == claim.uid().unwrap_or_default());
             if claim.is_handing_back() {
                 back.push(claim.clone());
@@ -143,7 +136,7 @@ impl Gang<'_> {
             return Err(error);
         }
         let is_forbidden = |c: &NodeClaim| forbidden.iter().any(|f| f.uid() == c.uid());
-        self.claims.retain(|c| !stays.contains(&c.name_any()) || is_forbidden(c));
+        self.observed.claims.retain(|c| !stays.contains(&c.name_any()) || is_forbidden(c));
         Ok(deleted? || !stays.is_empty())
     }
 
@@ -179,8 +172,8 @@ impl Gang<'_> {
             }
             tracing::warn!(workload = self.identity.workload_ref(), error = %error, "cannot delete a NodeClaim");
         }
-        self.claims.retain(|c| !gone.contains(&c.name_any()));
-        for claim in self.claims.iter_mut().filter(|c| names.contains(&c.name_any())) {
+        self.observed.claims.retain(|c| !gone.contains(&c.name_any()));
+        for claim in self.observed.claims.iter_mut().filter(|c| names.contains(&c.name_any())) {
             // Whoever may not delete it now may not at the next reconcile either: it is like a claim that cannot go.
             let since = since.get(claim.metadata.uid.as_deref().unwrap_or_default()).copied().unwrap_or(now);
             claim.metadata.deletion_timestamp.get_or_insert(Time(since));

@@ -5,12 +5,12 @@
 
 mod act;
 mod elastic_job;
+mod judgement;
 mod planning;
 mod pods;
 mod quorum_read;
 mod replay_reports;
 mod report;
-mod settled;
 mod view;
 mod warm;
 
@@ -18,30 +18,28 @@ use super::context::Context;
 use super::ledger::LedgerPages;
 use super::plans;
 use super::refused::Causes;
+use crate::api::Workload;
 use crate::api::parameters::Compat;
-use crate::api::pod::ResourceList;
 use crate::api::workload::CheckState;
-use crate::api::{Node, NodeClaim, Workload};
 use crate::effects::requeued::Queueing;
 use crate::error::Error;
 use crate::gang::identity::pin;
 use crate::gang::journal::JournalError;
 use crate::gang::loss::Loss;
 use crate::gang::open::{is_possible, opened, rebuilt};
-use crate::gang::strangers::Taken;
 use crate::gang::{
-    Event, Freshness, GangIdentity, Journal, JudgedBy, Moved, PodCheck, Refusal, Reservation, Rules, State,
-    Step, step, verdict,
+    Event, Freshness, GangIdentity, Journal, Moved, PodCheck, Refusal, Reservation, Rules, State, Step, step,
+    verdict,
 };
 use crate::names;
-use crate::plan::volumes::Storage;
 use crate::plan::{Outcome, strategy};
-use crate::policy::Policy;
 use jiff::Timestamp;
+use judgement::Judgement;
 use kube::{Client, ResourceExt};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use planning::PlanInputs;
+use std::collections::BTreeMap;
 use std::time::Duration;
+use view::Observed;
 
 /// Steps of one reconcile. A gang needs five at most; the bound only ends what should not happen.
 const STEPS: usize = 16;
@@ -56,41 +54,21 @@ pub struct Gang<'a> {
     /// Value of the gang's label on its nodes.
     pin: String,
     our_checks: &'a [String],
-    policy: Arc<Policy>,
-    policy_fault: Option<crate::plan::Obstacle>,
-    judged_by: JudgedBy,
+    judgement: Judgement,
     journal: Journal,
     /// The annotation as last read or written.
     stored: Option<String>,
     /// The way by the journal as it was read, and by what this replica knows.
     choice: (u32, u32),
     fresh: bool,
-    claims: Vec<NodeClaim>,
-    nodes: BTreeMap<String, Node>,
-    freshness: Freshness,
-    /// What others than the gang take from its nodes, as of the last quorum read.
-    taken: BTreeMap<String, Taken>,
-    /// What a pod takes from its node, of each pod set, at that time.
-    each: Vec<ResourceList>,
-    /// When the nodes were last searched for pods of others.
-    searched: Option<Timestamp>,
-    /// Nodes on which that read found no pod.
-    vacant: BTreeSet<String>,
-    /// Claims that were taken over and whose Nodes do not say yet whose they are.
-    unmarked: BTreeSet<String>,
-    pool_claims: Arc<[NodeClaim]>,
-    /// What the volumes of its pods depend on, once it was read.
-    storage: Option<Storage>,
-    /// What its plan is made from, once it was read past the caches.
-    read_grounds: Option<super::grounds::Grounds>,
-    /// Kept nodes that it may take over, once they were read.
-    warm: Option<Vec<NodeClaim>>,
+    observed: Observed,
+    inputs: PlanInputs,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.
     untold: Vec<(Journal, Journal)>,
     /// What is told of the plan of the attempt.
     accepted: report::Accepted,
-    /// What a refusal may be due to, as of before what the plan is made from was read.
-    causes: Option<Causes>,
+    /// Why the API server refused a NodeClaim, if it did.
+    create_refused: Option<String>,
     /// The refusal that stands.
     refusal: Option<Refusal>,
     /// Tier of the attempt, for people.
@@ -152,7 +130,7 @@ impl<'a> Gang<'a> {
         let known = match decoded {
             Ok(known) => known,
             Err(error @ JournalError::Newer(_)) => {
-                settled::tell_of_newer(context, workload, check, &error);
+                judgement::tell_of_newer(context, workload, check, &error);
                 return Err(LeftAlone);
             }
             Err(error) => {
@@ -175,34 +153,23 @@ impl<'a> Gang<'a> {
         let told = journal.memory.way.choice;
         journal.memory.way.choice = context.of_gangs.ledger.open().way(&id).map_or(0, |way| way.choice);
         let choice = (told, journal.memory.way.choice);
+        let observed = Observed { searched: context.board().searched(&id), ..Observed::of(claims, nodes) };
         let mut gang = Self {
             context,
             client: context.client_of(&identity.uid),
-            searched: context.board().searched(&id),
             id,
             pin: pin(workload, check),
             our_checks,
-            policy: Arc::default(),
-            policy_fault: None,
-            judged_by: JudgedBy::Unknown,
+            judgement: Judgement::default(),
             journal,
             stored,
             fresh,
-            claims,
-            nodes,
+            observed,
             choice,
-            freshness: Freshness::Cached,
-            taken: BTreeMap::new(),
-            each: Vec::new(),
-            vacant: BTreeSet::new(),
-            unmarked: BTreeSet::new(),
-            pool_claims: Arc::default(),
-            storage: None,
-            read_grounds: None,
-            warm: None,
+            inputs: PlanInputs::default(),
             untold: Vec::new(),
             accepted: report::Accepted::default(),
-            causes: None,
+            create_refused: None,
             refusal: None,
             tier,
             plan: None,
@@ -232,7 +199,7 @@ impl<'a> Gang<'a> {
         let waiting = self.journal.seq;
         if self.is_to_be_searched_again(workload) {
             self.read_quorum(workload).await?;
-            self.searched = Some(self.context.now());
+            self.observed.searched = Some(self.context.now());
         }
         for _ in 0..STEPS {
             let refused_by = self.refused_by(workload);
@@ -269,7 +236,7 @@ impl<'a> Gang<'a> {
             self.plan = self.plan.take().map(|plan| strategy::timed(plan, &self.request(workload)));
         }
         if !self.rests_on_grounds() {
-            self.freshness = Freshness::Cached;
+            self.observed.freshness = Freshness::Cached;
         }
         if matches!(self.plan, Some(Outcome::Provision(_))) {
             pages.refused.forget(&self.id);
@@ -277,7 +244,7 @@ impl<'a> Gang<'a> {
         self.refusal = refused_by.and_then(|causes| self.refusal(workload, causes, &mut pages));
         let mut parts = self.parts(workload);
         parts.capacity_back = pages.given_back.is_enough(&self.id);
-        let taken = step(&self.journal, &self.snapshot(&parts), self.judged_by, &self.rules(workload));
+        let taken = step(&self.journal, &self.snapshot(&parts), self.judgement.by, &self.rules(workload));
         match &taken {
             Step::NeedsQuorumRead => return taken,
             Step::Moved(moved) => self.follow(moved, workload, &parts.losses, &mut pages),
@@ -316,7 +283,7 @@ impl<'a> Gang<'a> {
         let (way, generation) = (self.journal.memory.way, self.journal.memory.generation);
         self.take(moved.journal.clone());
         let memory = &self.journal.memory;
-        let falls = self.journal.is_mixed(&self.policy) && memory.generation != generation;
+        let falls = self.journal.is_mixed(&self.judgement.policy) && memory.generation != generation;
         let elsewhere = begun && self.journal.state == State::Provisioning && (falls || memory.way != way);
         if moved.cause.is_some() || elsewhere {
             let way = (!self.journal.state.is_over()).then_some(memory.way);
@@ -327,7 +294,7 @@ impl<'a> Gang<'a> {
             pages.strike(&self.id);
             self.plan = None;
         }
-        if let (Some(Event::Refused(_)), Some(causes)) = (&moved.cause, self.causes) {
+        if let (Some(Event::Refused(_)), Some(causes)) = (&moved.cause, self.inputs.causes) {
             let memory = &self.journal.memory;
             let times = memory.yields.saturating_add(memory.waits);
             let again = now + self.rules(workload).yielding.wait(times).signed();
@@ -337,7 +304,7 @@ impl<'a> Gang<'a> {
         if let Some(Event::Failed(failure) | Event::Lost { failure, .. }) = &moved.cause {
             pages.note_shortage(self.exhausted(workload, failure, losses), now);
             // `compat: Setu` never ends back-off early, as the first Setu did not.
-            if failure.reason.counts_as_short() && self.policy.compat == Compat::None {
+            if failure.reason.counts_as_short() && self.judgement.policy.compat == Compat::None {
                 pages.await_nodes(&self.id, workload);
             }
         }
@@ -345,7 +312,7 @@ impl<'a> Gang<'a> {
 
     fn rules(&self, workload: &Workload) -> Rules {
         let jitter = self.identity.jitter(self.journal.memory.attempt);
-        Rules::new(&self.policy, self.context.now(), jitter).of(workload)
+        Rules::new(&self.judgement.policy, self.context.now(), jitter).of(workload)
     }
 
     /// Takes this journal for its own.
@@ -357,11 +324,11 @@ impl<'a> Gang<'a> {
             self.journal.sign(&self.context.telemetry.instance);
         }
         let tier = self.journal.memory.way.tier;
-        if (stepped || tier != before.memory.way.tier) && self.policy_fault.is_none() {
-            self.journal.name_tier(self.policy.tier_name(tier));
+        if (stepped || tier != before.memory.way.tier) && self.judgement.fault.is_none() {
+            self.journal.name_tier(self.judgement.policy.tier_name(tier));
         }
         self.settle_terms(&before.memory);
-        if stepped || self.journal.memory.epoch != before.memory.epoch {
+        if stepped || self.journal.memory.admission != before.memory.admission {
             self.untold.push((before, self.journal.clone()));
         }
     }

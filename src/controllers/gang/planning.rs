@@ -15,6 +15,7 @@ use crate::names;
 use crate::plan::demand::as_granted;
 use crate::plan::offering::{Offering, place_keys};
 use crate::plan::outcome::{Obstacle, ObstacleReason};
+use crate::plan::volumes::Storage;
 use crate::plan::{Edited, Outcome, Request, Ways};
 use crate::words::to_the_second;
 use jiff::{SignedDuration, Timestamp};
@@ -31,12 +32,26 @@ const VOLUMES: SignedDuration = SignedDuration::from_mins(1);
 /// Most combinations that are named to people.
 const TOLD: usize = 2;
 
+/// What a plan is made from besides what the stores hold, once it was read.
+#[derive(Default)]
+pub(super) struct PlanInputs {
+    pub pool_claims: Arc<[NodeClaim]>,
+    /// What the volumes of its pods depend on.
+    pub storage: Option<Storage>,
+    /// What the caches hold, read past them.
+    pub grounds: Option<Grounds>,
+    /// Kept nodes that the gang may take over.
+    pub warm: Option<Vec<NodeClaim>>,
+    /// What a refusal may be due to, as of before `grounds` was read.
+    pub causes: Option<Causes>,
+}
+
 impl Gang<'_> {
     pub(super) fn make_plan(&self, workload: &Workload, pages: &mut LedgerPages) -> Outcome {
-        if let Some(fault) = &self.policy_fault {
+        if let Some(fault) = &self.judgement.fault {
             return Outcome::Wait(fault.clone());
         }
-        let mixed = self.journal.is_mixed(&self.policy);
+        let mixed = self.journal.is_mixed(&self.judgement.policy);
         let kept: Vec<NodeClaim> = if mixed { self.staying().cloned().collect() } else { Vec::new() };
         let begun = self.begun();
         let ways = match (&self.journal.state, pages.accepted(&self.id)) {
@@ -57,13 +72,13 @@ impl Gang<'_> {
             .filter(|until| *until <= self.context.now())
             .map_or(Edited::Awaited, |_| Edited::PassedOver);
         let known = plans::Known {
-            claims: &self.pool_claims,
-            warm: self.warm.as_deref().unwrap_or_default(),
+            claims: &self.inputs.pool_claims,
+            warm: self.inputs.warm.as_deref().unwrap_or_default(),
             kept: &kept,
             shapes: None,
-            storage: self.storage.as_ref(),
+            storage: self.inputs.storage.as_ref(),
             edited,
-            grounds: self.read_grounds.as_ref(),
+            grounds: self.inputs.grounds.as_ref(),
         };
         let awaited = pages.awaits_others(self.context.now());
         let short = goes_on.then(|| pages.short(self.context.now()));
@@ -161,7 +176,7 @@ impl Gang<'_> {
     fn begun(&self) -> Vec<NodeClaim> {
         let attempt = self.journal.memory.attempt.to_string();
         let mut kinds: Vec<NodeClaim> = Vec::new();
-        for claim in self.claims.iter().filter(|claim| claim.label(names::ATTEMPT) == attempt) {
+        for claim in self.observed.claims.iter().filter(|claim| claim.label(names::ATTEMPT) == attempt) {
             let is_known = |kind: &NodeClaim| {
                 kind.spec == claim.spec && kind.label(names::NODEPOOL) == claim.label(names::NODEPOOL)
             };
@@ -187,7 +202,7 @@ impl Gang<'_> {
     /// Claims of the current attempt that are not going.
     pub(super) fn staying(&self) -> impl Iterator<Item = &NodeClaim> {
         let attempt = self.journal.memory.attempt.to_string();
-        let claims = self.claims.iter().filter(|c| c.metadata.deletion_timestamp.is_none());
+        let claims = self.observed.claims.iter().filter(|c| c.metadata.deletion_timestamp.is_none());
         claims.filter(move |c| c.label(names::ATTEMPT) == attempt)
     }
 
@@ -199,17 +214,17 @@ impl Gang<'_> {
         losses: &BTreeMap<u32, Loss>,
     ) -> BTreeSet<Offering> {
         let attempt = self.journal.memory.attempt;
-        let keys = place_keys(&self.policy);
+        let keys = place_keys(&self.judgement.policy);
         if !failure.reason.counts_as_short() {
             return BTreeSet::new();
         }
         if failure.reason == FailureClass::LaunchTimeout {
-            let (limit, now) = (self.policy.deadlines.launch.signed(), self.context.now());
+            let (limit, now) = (self.judgement.policy.deadlines.launch.signed(), self.context.now());
             let is_late = |c: &&NodeClaim| {
                 let created = c.metadata.creation_timestamp.as_ref();
                 !c.is("Launched") && created.is_some_and(|created| created.0 + limit <= now)
             };
-            let all = self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
+            let all = self.observed.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt.to_string());
             return all.filter(is_late).flat_map(|claim| Offering::of(claim, &keys)).collect();
         }
         let last = |slot| last_known(&self.journal.memory, &self.identity, &self.records(workload), slot);
@@ -226,7 +241,7 @@ impl Gang<'_> {
             check: &self.identity.check,
             our_checks: self.our_checks,
             gang: &self.pin,
-            policy: &self.policy,
+            policy: &self.judgement.policy,
             ways: Ways::From(0),
         }
     }
@@ -240,9 +255,10 @@ impl Gang<'_> {
         // A refused gang is planned anew where something has changed.
         let has_changed =
             |causes| self.context.of_gangs.ledger.open().refused.changed(&self.id, causes).is_some();
-        if self.storage.is_none() && (self.journal.state.needs_plan() || refused_by.is_some_and(has_changed))
+        if self.inputs.storage.is_none()
+            && (self.journal.state.needs_plan() || refused_by.is_some_and(has_changed))
         {
-            self.storage = Some(storage::read(self.client, workload).await?);
+            self.inputs.storage = Some(storage::read(self.client, workload).await?);
         }
         Ok(())
     }
@@ -250,7 +266,7 @@ impl Gang<'_> {
     /// Whether nothing ends by the gang's plan, or what that plan rests on was read past the caches. What was read of its claims
     /// says nothing of it.
     pub(super) fn rests_on_grounds(&self) -> bool {
-        !self.needs_grounds() || self.read_grounds.is_some()
+        !self.needs_grounds() || self.inputs.grounds.is_some()
     }
 
     /// Reads past the caches what the gang is to be given up, ended or refused for.
@@ -259,10 +275,10 @@ impl Gang<'_> {
             return Ok(());
         }
         // What changes from now on may allow a gang that is refused.
-        self.causes = Some(self.context.causes_of_refusal(workload));
+        self.inputs.causes = Some(self.context.causes_of_refusal(workload));
         let read =
             Box::pin(Grounds::read(self.context, &self.identity.check, &self.identity.namespace)).await;
-        self.read_grounds = Some(match read {
+        self.inputs.grounds = Some(match read {
             // Nodes are not held for what cannot be read.
             Err(error) if self.journal.state == State::Provisioning && self.is_overdue(workload) => {
                 tracing::warn!(workload = self.identity.workload_ref(), error = %error, "ended by what the caches show");
@@ -297,7 +313,7 @@ impl Gang<'_> {
         if self.patience().is_none_or(|until| until > self.context.now()) {
             return false;
         }
-        let tiers = &self.policy.tiers;
+        let tiers = &self.judgement.policy.tiers;
         // A tier that names no NodePool takes any.
         let comes_into_question = |pool: &NodePool| {
             tiers.is_empty()
@@ -312,11 +328,11 @@ impl Gang<'_> {
     pub(super) async fn fetch_pool_claims(&mut self, workload: &Workload) -> Result<(), Error> {
         let planning = matches!(self.journal.state, State::Validating | State::Provisioning);
         let accepted = self.context.of_gangs.ledger.open().accepted(&self.id).is_some();
-        if planning && !accepted && self.pool_claims.is_empty() {
-            let pools = plans::pools_to_read(self.context, &self.policy);
+        if planning && !accepted && self.inputs.pool_claims.is_empty() {
+            let pools = plans::pools_to_read(self.context, &self.judgement.policy);
             if !pools.is_empty() {
                 let read = async { claims::of_pools(self.client, &pools).await.map(Arc::from) };
-                self.pool_claims = self.context.pool_claims.read(pools.clone(), read).await?;
+                self.inputs.pool_claims = self.context.pool_claims.read(pools.clone(), read).await?;
             }
             // A bound counts nodes once that the gang takes over.
             if !pools.is_empty() || inflight::counts_by_queue(self.context) {

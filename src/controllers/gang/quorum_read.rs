@@ -8,7 +8,7 @@ use crate::controllers::plans;
 use crate::effects::{claims, pods};
 use crate::error::Error;
 use crate::gang::open::is_possible;
-use crate::gang::{ClaimView, Freshness, State, strangers};
+use crate::gang::{ClaimView, Freshness, State, foreign_pods};
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -27,18 +27,18 @@ impl Gang<'_> {
         let (read, found) = tokio::join!(self.read(), pods::on_nodes(self.client, known.clone()));
         let (claims, nodes) = read?;
         self.tier = super::view::tier_of(&claims);
-        self.claims = claims;
-        self.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();
+        self.observed.claims = claims;
+        self.observed.nodes = nodes.into_iter().map(|n| (n.name_any(), n)).collect();
         self.overlook_taints(workload);
         self.fetch_grounds(workload).await?;
-        self.freshness = Freshness::Quorum;
-        if !self.fresh && !is_possible(&self.journal, workload, &self.claims) {
+        self.observed.freshness = Freshness::Quorum;
+        if !self.fresh && !is_possible(&self.journal, workload, &self.observed.claims) {
             // The cache had not shown the claims that speak against it.
             self.rebuild_journal(workload);
         }
         let mut searched = self.nodes_to_search(workload);
         if !searched.is_empty() {
-            self.searched = Some(self.context.now());
+            self.observed.searched = Some(self.context.now());
         }
         let rest = searched.iter().filter(|node| !known.contains(node)).cloned().collect();
         let found = [permitted(found)?, permitted(pods::on_nodes(self.client, rest).await)?];
@@ -47,10 +47,11 @@ impl Gang<'_> {
             searched.clear();
         }
         let pods: Vec<Pod> = found.into_iter().flatten().flatten().collect();
-        let occupied = strangers::occupied(&pods);
-        self.vacant = searched.into_iter().filter(|node| !occupied.contains(node.as_str())).collect();
-        self.taken = strangers::taken(&pods);
-        self.each = plans::each(self.context, &self.request(workload));
+        let occupied = foreign_pods::occupied(&pods);
+        self.observed.vacant =
+            searched.into_iter().filter(|node| !occupied.contains(node.as_str())).collect();
+        self.observed.taken = foreign_pods::taken(&pods);
+        self.observed.each = plans::each(self.context, &self.request(workload));
         Ok(())
     }
 
@@ -79,11 +80,11 @@ impl Gang<'_> {
         let filled: BTreeSet<Option<u32>> = self.staying().map(NodeClaim::slot).collect();
         let whole = usize::try_from(memory.slots).is_ok_and(|slots| filled.len() == slots);
         // Of a slot that was filled again there may be other claims.
-        if !waits || !whole || memory.generation > 0 || !(1..=BY_NAME).contains(&self.claims.len()) {
+        if !waits || !whole || memory.generation > 0 || !(1..=BY_NAME).contains(&self.observed.claims.len()) {
             return None;
         }
         let node = |claim: &NodeClaim| Some(claim.node_name()?.to_owned());
-        self.claims.iter().map(|claim| Some((claim.clone(), node(claim)?))).collect()
+        self.observed.claims.iter().map(|claim| Some((claim.clone(), node(claim)?))).collect()
     }
 
     /// Whether pods of others may have come to its nodes since Ready was said: no taint keeps them off, and Kueue may
@@ -92,7 +93,7 @@ impl Gang<'_> {
         let memory = &self.journal.memory;
         let approved = self.journal.state.holds_nodes() && !workload.is("Admitted");
         let due = |last: Timestamp| last.checked_add(SEARCH_AGAIN).is_ok_and(|at| at <= self.context.now());
-        approved && memory.pinning != Pinning::SelectorAndTaint && self.searched.is_none_or(due)
+        approved && memory.pinning != Pinning::SelectorAndTaint && self.observed.searched.is_none_or(due)
     }
 
     /// The nodes of a gang that is about to be told to run: a taint keeps off only those who do not tolerate
@@ -102,10 +103,10 @@ impl Gang<'_> {
         let waits = matches!(self.journal.state, State::WaitingReady | State::Approved { .. });
         let told = workload.check(&self.identity.check).is_some_and(|c| c.state == Verdict::Ready)
             && !self.is_to_be_searched_again(workload);
-        let ready = self.nodes.values().filter(|node| node.is_ready()).count();
+        let ready = self.observed.nodes.values().filter(|node| node.is_ready()).count();
         let complete = u32::try_from(ready).is_ok_and(|nodes| nodes >= memory.slots);
         if waits && !told && complete {
-            return self.nodes.keys().cloned().collect();
+            return self.observed.nodes.keys().cloned().collect();
         }
         let comes = matches!(self.journal.state, State::Provisioning | State::WaitingReady);
         if !comes || !workload.is("Admitted") {
@@ -117,7 +118,7 @@ impl Gang<'_> {
             .filter(ClaimView::has_failed)
             .map(|v| v.name)
             .collect();
-        let lost = self.claims.iter().filter(|c| failed.contains(&c.name_any()));
+        let lost = self.observed.claims.iter().filter(|c| failed.contains(&c.name_any()));
         lost.filter_map(NodeClaim::node_name).map(str::to_owned).collect()
     }
 }

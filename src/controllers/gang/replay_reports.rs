@@ -26,7 +26,7 @@ impl Gang<'_> {
             seq: self.journal.seq,
             sentence,
             steps: std::mem::take(&mut self.untold),
-            claims: self.claims.clone(),
+            claims: self.observed.claims.clone(),
             plan: self.plan.clone(),
         };
         self.context.of_gangs.registry.keep(&self.id, write, || self.is_there(workload));
@@ -44,11 +44,11 @@ impl Gang<'_> {
             return state;
         };
         let before = write.steps.first().map_or(state, |(before, _)| before.state.name());
-        let claims = std::mem::replace(&mut self.claims, write.claims);
+        let claims = std::mem::replace(&mut self.observed.claims, write.claims);
         let plan = std::mem::replace(&mut self.plan, write.plan);
         self.untold = write.steps;
         self.tell(workload, &write.sentence);
-        (self.claims, self.plan) = (claims, plan);
+        (self.observed.claims, self.plan) = (claims, plan);
         before
     }
 
@@ -71,7 +71,8 @@ impl Gang<'_> {
         // The claims of an attempt that failed may be half gone by now, those of one that succeeded stand.
         let came_up =
             history.last().is_some_and(|s| s.from != StateName::Approved && s.to == StateName::Approved);
-        let claims = if came_up { Claims::Then(&self.claims) } else { Claims::Left(&self.claims) };
+        let claims =
+            if came_up { Claims::Then(&self.observed.claims) } else { Claims::Left(&self.observed.claims) };
         telemetry.traces.send(spans(&self.journal, claims, &self.subject(workload), sent));
     }
 

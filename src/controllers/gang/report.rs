@@ -67,8 +67,10 @@ impl Gang<'_> {
     /// What the gang's nodes cost: those that are there, or else those of its plan.
     pub(super) fn cost(&self) -> Cost {
         match &self.plan {
-            Some(Outcome::Provision(plan)) if self.claims.is_empty() => (*plan.cost).clone(),
-            _ => self.context.cost(&self.policy.budget, self.claims.iter().map(|claim| (claim, 1))),
+            Some(Outcome::Provision(plan)) if self.observed.claims.is_empty() => (*plan.cost).clone(),
+            _ => self
+                .context
+                .cost(&self.judgement.policy.budget, self.observed.claims.iter().map(|claim| (claim, 1))),
         }
     }
 
@@ -121,7 +123,7 @@ impl Gang<'_> {
             }
             (_, StateName::Yielded) => metrics::attempt_retried("yield", memory.yields),
             (StateName::Provisioning | StateName::WaitingReady, StateName::RollingBack) => {
-                for claim in self.claims.iter().filter(|c| !c.is("Initialized")) {
+                for claim in self.observed.claims.iter().filter(|c| !c.is("Initialized")) {
                     metrics::claim_failed(
                         claim.label(names::NODEPOOL),
                         elapsed(created(claim, step.at), step.at),
@@ -141,9 +143,9 @@ impl Gang<'_> {
         let subject = self.subject(workload);
         if before.trace_context() != after.trace_context() {
             let end = CutOff { at: after.trace.since, why: Ending::Superseded, by: &telemetry.instance };
-            telemetry.traces.send(cut_off(before, end, Claims::Then(&self.claims), &subject));
+            telemetry.traces.send(cut_off(before, end, Claims::Then(&self.observed.claims), &subject));
         }
-        telemetry.traces.send(spans(after, Claims::Then(&self.claims), &subject, before.seq));
+        telemetry.traces.send(spans(after, Claims::Then(&self.observed.claims), &subject, before.seq));
     }
 
     /// Notes where the gang is, unless its Workload is gone; returns whether it is there.
@@ -171,7 +173,9 @@ impl Gang<'_> {
     pub(super) fn count_gates(&self, workload: &Workload, pages: &mut LedgerPages) {
         let queue = workload.admission().map_or("", |a| a.cluster_queue.as_str());
         match &self.plan {
-            Some(Outcome::Provision(plan)) if self.claims.is_empty() && pages.note_answer(&self.id, None) => {
+            Some(Outcome::Provision(plan))
+                if self.observed.claims.is_empty() && pages.note_answer(&self.id, None) =>
+            {
                 for report in &plan.reports {
                     let result = match report.answer {
                         Answer::Warn => Checked::Warned,
@@ -203,12 +207,16 @@ impl Gang<'_> {
         let parts = self.parts(workload);
         let snapshot = self.snapshot(&parts);
         let state = self.journal.state.name();
-        let explanation = Explanation::of(&self.journal, &snapshot, &self.claims);
+        let explanation = Explanation::of(&self.journal, &snapshot, &self.observed.claims);
         let waits = matches!(self.plan, Some(Outcome::Wait(_) | Outcome::Refuse(_)));
         let journal = (&self.journal, waits);
         let entry = BoardEntry::new(&self.id, workload, &self.identity.check, journal, explanation)
-            .costing(&self.context.cost(&self.policy.budget, self.claims.iter().map(|claim| (claim, 1))))
-            .checked(self.pod_check.clone(), self.searched);
+            .costing(
+                &self
+                    .context
+                    .cost(&self.judgement.policy.budget, self.observed.claims.iter().map(|claim| (claim, 1))),
+            )
+            .checked(self.pod_check.clone(), self.observed.searched);
         let is_known_to = self.context.board().waits(&self.id);
         self.context.board().note(entry, || self.is_there(workload));
         if waits && !is_known_to && self.context.turns() != self.turns {
@@ -227,7 +235,7 @@ impl Gang<'_> {
         if state == StateName::Approved && before != StateName::Approved {
             self.count_ready();
         }
-        let holds = !self.journal.state.is_over() || !self.claims.is_empty();
+        let holds = !self.journal.state.is_over() || !self.observed.claims.is_empty();
         // Nothing happens by itself to what was admitted, or is over and has no nodes. But the nodes of a slice
         // that was replaced may be wanted again when the Job grows.
         let runs = workload.is("Admitted") && !workload.is_replaced();
@@ -274,7 +282,7 @@ impl Gang<'_> {
         // The others were counted when they became ready.
         let latest = self.journal.memory.generation;
         let made = |c: &&NodeClaim| c.generation() == latest && c.taken_over().is_none();
-        for claim in self.claims.iter().filter(made) {
+        for claim in self.observed.claims.iter().filter(made) {
             if let Some(ready) = claim.since("Initialized") {
                 let took = elapsed(created(claim, ready), ready);
                 metrics::claim_ready(claim.label(names::NODEPOOL), took);

@@ -2,16 +2,18 @@
 
 use super::Gang;
 use super::elastic_job::is_missed;
+use crate::api::pod::ResourceList;
 use crate::api::workload::Verdict;
 use crate::api::{Node, NodeClaim, Workload, condition};
 use crate::controllers::Context;
 use crate::controllers::meters::capacity_type;
 use crate::controllers::plans;
 use crate::gang::claims::Health;
+use crate::gang::foreign_pods::{Taken, crowd};
 use crate::gang::loss::{ClaimRecords, Loss, Tombstone, losses};
-use crate::gang::strangers::crowd;
 use crate::gang::{
-    ClaimView, Failure, FailureClass, GangIdentity, Outlook, Refusal, Reservation, Snapshot, State, WaitsFor,
+    ClaimView, Failure, FailureClass, Freshness, GangIdentity, Outlook, Refusal, Reservation, Snapshot,
+    State, WaitsFor,
 };
 use crate::names;
 use crate::plan::taints::may_stay;
@@ -20,7 +22,40 @@ use k8s_openapi::api::core::v1::Taint;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::ResourceExt;
 use kube::runtime::reflector::ObjectRef;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What was read of a gang: its claims, its Nodes, and who else is on them.
+pub(super) struct Observed {
+    pub claims: Vec<NodeClaim>,
+    pub nodes: BTreeMap<String, Node>,
+    pub freshness: Freshness,
+    /// What others than the gang take from its nodes, as of the last quorum read.
+    pub taken: BTreeMap<String, Taken>,
+    /// What a pod takes from its node, of each pod set, at that time.
+    pub each: Vec<ResourceList>,
+    /// When the nodes were last searched for pods of others.
+    pub searched: Option<Timestamp>,
+    /// Nodes on which that read found no pod.
+    pub vacant: BTreeSet<String>,
+    /// Claims that were taken over and whose Nodes do not say yet whose they are.
+    pub unmarked: BTreeSet<String>,
+}
+
+impl Observed {
+    /// What the caches show.
+    pub(super) fn of(claims: Vec<NodeClaim>, nodes: BTreeMap<String, Node>) -> Self {
+        Self {
+            claims,
+            nodes,
+            freshness: Freshness::Cached,
+            taken: BTreeMap::new(),
+            each: Vec::new(),
+            searched: None,
+            vacant: BTreeSet::new(),
+            unmarked: BTreeSet::new(),
+        }
+    }
+}
 
 /// A gang at one instant, which its [`Snapshot`] is borrowed from.
 pub(super) struct SnapshotParts {
@@ -62,10 +97,11 @@ impl Gang<'_> {
             plan: self.plan.as_ref(),
             claims: &parts.views,
             losses: &parts.losses,
-            freshness: self.freshness,
+            freshness: self.observed.freshness,
             capacity_back: parts.capacity_back,
+            create_refused: self.create_refused.as_deref(),
             refusal: parts.refusal,
-            policy: &self.policy,
+            policy: &self.judgement.policy,
             outlook: Outlook { unplaced: parts.unplaced, ..self.outlook() },
         }
     }
@@ -73,7 +109,7 @@ impl Gang<'_> {
     fn outlook(&self) -> Outlook<'_> {
         let attempt = self.journal.memory.attempt.to_string();
         let current: Vec<&NodeClaim> =
-            self.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt).collect();
+            self.observed.claims.iter().filter(|c| c.label(names::ATTEMPT) == attempt).collect();
         let ready_by = match self.journal.state {
             State::WaitingReady => {
                 self.context.of_gangs.estimates.ready_by(&self.id, self.journal.seq, &current)
@@ -87,9 +123,9 @@ impl Gang<'_> {
 
     /// Takes those taints off the gang's nodes, as they are known here, that are none to its pods.
     pub(super) fn overlook_taints(&mut self, workload: &Workload) {
-        let stated: Vec<&Taint> = self.claims.iter().flat_map(|claim| &claim.spec.taints).collect();
+        let stated: Vec<&Taint> = self.observed.claims.iter().flat_map(|claim| &claim.spec.taints).collect();
         let mut others: Vec<Taint> = Vec::new();
-        for taint in self.nodes.values().flat_map(|node| &node.spec.taints).filter(|t| may_stay(t)) {
+        for taint in self.observed.nodes.values().flat_map(|node| &node.spec.taints).filter(|t| may_stay(t)) {
             if !stated.iter().any(|s| (&s.key, &s.effect) == (&taint.key, &taint.effect))
                 && !others.contains(taint)
             {
@@ -100,32 +136,33 @@ impl Gang<'_> {
             return;
         }
         let tolerated = plans::tolerated(self.context, &self.request(workload), others);
-        for node in self.nodes.values_mut() {
+        for node in self.observed.nodes.values_mut() {
             node.spec.taints.retain(|taint| !tolerated.contains(taint));
         }
     }
 
     pub(super) fn views(&self, now: Timestamp) -> Vec<ClaimView> {
-        let node = |c: &NodeClaim| self.nodes.get(c.node_name()?);
+        let node = |c: &NodeClaim| self.observed.nodes.get(c.node_name()?);
         let view = |claim: &NodeClaim| {
             let node = node(claim);
             let launch_error = self.context.tombstones.launch_error(&claim.name_any());
-            let mut view = ClaimView::of(claim, node, &self.policy, now, launch_error);
-            let taken = node.and_then(|n| self.taken.get(n.metadata.name.as_deref().unwrap_or_default()));
+            let mut view = ClaimView::of(claim, node, &self.judgement.policy, now, launch_error);
+            let taken =
+                node.and_then(|n| self.observed.taken.get(n.metadata.name.as_deref().unwrap_or_default()));
             // On one that is up pods may be placed at any time.
-            let searched = claim.node_name().is_some_and(|node| self.vacant.contains(node));
+            let searched = claim.node_name().is_some_and(|node| self.observed.vacant.contains(node));
             view.vacant = view.has_failed() && searched;
             if let (Some(node), Some(taken)) = (node, taken) {
-                crowd(&mut view, claim, node, (taken, &self.each), now);
+                crowd(&mut view, claim, node, (taken, &self.observed.each), now);
             }
             // Of nodes that were ready before, pods may run there already.
             let ready = matches!(view.health, Health::Ready { .. }) && !self.journal.state.is_approved();
-            if ready && self.unmarked.contains(&view.name) {
+            if ready && self.observed.unmarked.contains(&view.name) {
                 view.health = Health::Coming { waits_for: WaitsFor::Mark, until: None };
             }
             view
         };
-        let mut views: Vec<ClaimView> = self.claims.iter().map(view).collect();
+        let mut views: Vec<ClaimView> = self.observed.claims.iter().map(view).collect();
         views.sort_by_key(|v| v.slot);
         views
     }

@@ -22,9 +22,9 @@ const PARALLEL: usize = 32;
 impl Gang<'_> {
     /// Reads which kept nodes the gang may take over, once for each reconcile.
     pub(super) async fn fetch_warm(&mut self, workload: &Workload) -> Result<(), Error> {
-        if self.policy.release == Release::Warm && self.warm.is_none() {
+        if self.judgement.policy.release == Release::Warm && self.inputs.warm.is_none() {
             let key = key(&workload.local_queue(), &self.identity.check);
-            self.warm =
+            self.inputs.warm =
                 Some(effects::free(self.client, &key, lifetime::of_job(workload), self.context.now()).await?);
         }
         Ok(())
@@ -42,12 +42,13 @@ impl Gang<'_> {
         mut wanted: Vec<NodeClaim>,
     ) -> Result<Vec<NodeClaim>, Error> {
         self.fetch_warm(workload).await?;
-        if self.policy.release == Release::Warm {
+        if self.judgement.policy.release == Release::Warm {
             self.read_quorum(workload).await?;
-            self.freshness = Freshness::Cached;
-            wanted.retain(|wanted| !self.claims.iter().any(|claim| fills_the_place_of(claim, wanted)));
+            self.observed.freshness = Freshness::Cached;
+            wanted
+                .retain(|wanted| !self.observed.claims.iter().any(|claim| fills_the_place_of(claim, wanted)));
         }
-        let kept = self.warm.take().unwrap_or_default();
+        let kept = self.inputs.warm.take().unwrap_or_default();
         if kept.is_empty() {
             return Ok(wanted);
         }
@@ -74,8 +75,8 @@ impl Gang<'_> {
                         metrics::kept_warm(&kept, Kept::Reused, now);
                     }
                     self.context.tombstones.saw(&claim, now);
-                    self.claims.retain(|c| c.name_any() != claim.name_any());
-                    self.claims.push(claim);
+                    self.observed.claims.retain(|c| c.name_any() != claim.name_any());
+                    self.observed.claims.push(claim);
                 }
                 Ok(None) => others.push(wanted),
                 Err(error) if error.is_forbidden() => {
@@ -98,7 +99,7 @@ impl Gang<'_> {
         }
         let taken = |c: &&NodeClaim| c.taken_over().is_some() && c.metadata.deletion_timestamp.is_none();
         let unmarked: Vec<NodeClaim> =
-            self.claims.iter().filter(taken).filter(|c| !self.is_marked(c)).cloned().collect();
+            self.observed.claims.iter().filter(taken).filter(|c| !self.is_marked(c)).cloned().collect();
         let client = self.client;
         let mut answers = stream::iter(unmarked)
             .map(|claim| async move { (claim.name_any(), effects::mark_node(client, &claim).await) })
@@ -106,7 +107,7 @@ impl Gang<'_> {
         let mut first = Ok(());
         while let Some((claim, answer)) = answers.next().await {
             if answer.is_err() {
-                self.unmarked.insert(claim);
+                self.observed.unmarked.insert(claim);
             }
             first = first.and(answer);
         }
@@ -122,7 +123,7 @@ impl Gang<'_> {
     /// Keeps these nodes for the next gang of the same LocalQueue.
     pub(super) async fn keep_warm(&self, workload: &Workload, claims: Vec<NodeClaim>) -> LetGo {
         let (since, queue) = (self.context.now(), workload.local_queue());
-        let until = since.checked_add(self.policy.warm_for.signed()).unwrap_or(Timestamp::MAX);
+        let until = since.checked_add(self.judgement.policy.warm_for.signed()).unwrap_or(Timestamp::MAX);
         let keeping = Keeping { key: key(&queue, &self.identity.check), queue, since, until };
         effects::keep_all(self.client, claims, &keeping).await
     }

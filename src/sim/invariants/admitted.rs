@@ -5,7 +5,7 @@ use super::gangs::read;
 use crate::api::Workload;
 use crate::api::workload::Verdict;
 use crate::gang::Reservation;
-use crate::gang::reservation::Epoch;
+use crate::gang::reservation::AdmissionId;
 use crate::names;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -24,7 +24,7 @@ pub struct Book {
     /// The attempt on whose nodes each gang runs.
     runs: BTreeMap<Place, u32>,
     /// The admission that each Ready was given for.
-    ready_for: BTreeMap<Place, Epoch>,
+    ready_for: BTreeMap<Place, AdmissionId>,
     /// Since when a gang has been admitted on a Ready of an earlier admission.
     stale: BTreeMap<Place, Timestamp>,
     /// Since when nothing has gone wrong any more.
@@ -46,8 +46,8 @@ impl Book {
 /// Setu has told Kueue Ready.
 pub fn told_ready(sight: &mut Committed, workload: &Workload, check: &str) {
     let place = (workload.uid().unwrap_or_default(), check.to_owned());
-    if let Reservation::Held { epoch, .. } = Reservation::of(workload, check) {
-        sight.admitted_book.ready_for.insert(place, epoch);
+    if let Reservation::Held { admission, .. } = Reservation::of(workload, check) {
+        sight.admitted_book.ready_for.insert(place, admission);
     }
 }
 
@@ -70,13 +70,13 @@ pub fn changed(sight: &mut Committed, workload: &Workload) {
         let (now, book) = (sight.now, &mut sight.admitted_book);
         let is_ready = workload.check(check).is_some_and(|entry| entry.state == Verdict::Ready);
         let held = match Reservation::of(workload, check) {
-            Reservation::Held { epoch, .. } => Some(epoch),
+            Reservation::Held { admission, .. } => Some(admission),
             _ => None,
         };
         let journal = read(text, workload).filter(|j| j.state.holds_nodes());
         if let Some(journal) = journal
             && is_ready
-            && held.as_ref() == Some(&journal.memory.epoch)
+            && held.as_ref() == Some(&journal.memory.admission)
         {
             book.runs.insert(place.clone(), journal.memory.attempt);
         }
@@ -100,5 +100,5 @@ pub fn check_stale(sight: &mut Committed) {
     };
     stale.remove(&place);
     let (uid, check) = place;
-    sight.violated("right-epoch", format!("{uid} runs on a Ready of {check} for an earlier admission"));
+    sight.violated("right-admission", format!("{uid} runs on a Ready of {check} for an earlier admission"));
 }

@@ -3,7 +3,7 @@
 use super::Committed;
 use crate::api::Workload;
 use crate::gang::claims::is_stuck;
-use crate::gang::reservation::Epoch;
+use crate::gang::reservation::AdmissionId;
 use crate::gang::{Journal, StateName};
 use crate::names;
 use crate::sim::values::{annotation, created, going_since, label, name};
@@ -29,7 +29,7 @@ type Place = (String, String, u32);
 
 /// UID of the Workload, the check, which admission it is to Setu, and how many there were before it: one that is lost
 /// and given again within a second looks the same to whoever cannot see each of Kueue's writes.
-type Admission = (String, String, Epoch, u32);
+type Admission = (String, String, AdmissionId, u32);
 
 /// What is remembered of attempts.
 #[derive(Default)]
@@ -71,7 +71,7 @@ pub fn journal_written(
     if new.state.wants_claims() {
         book.over.remove(&place);
         let ended = book.ended.get(&uid).copied().unwrap_or_default();
-        let admission = (uid, check.to_owned(), new.memory.epoch.clone(), ended);
+        let admission = (uid, check.to_owned(), new.memory.admission.clone(), ended);
         let begun = book.begun.entry(admission).or_default();
         begun.insert(attempt);
         let many = begun.len();

@@ -194,7 +194,7 @@ fn deleted(sight: &mut Committed, claim: &Value) {
     let slot: Option<u32> = noted(claim, names::SLOT).parse().ok();
     let meant = current && latest && slot.is_some_and(|slot| slot < memory.slots);
     let held = match Reservation::of(&workload, check) {
-        Reservation::Held { epoch, .. } => epoch == memory.epoch,
+        Reservation::Held { admission, .. } => admission == memory.admission,
         _ => false,
     };
     let until: Option<Timestamp> = annotation(claim, names::HOLD_UNTIL).parse().ok();

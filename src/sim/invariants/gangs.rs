@@ -4,7 +4,7 @@ use super::{Committed, admitted, attempts, decode, verdicts};
 use crate::api::Workload;
 use crate::api::workload::{CheckState, PodSetUpdate, Verdict};
 use crate::gang::journal::WRITE_LIMIT;
-use crate::gang::reservation::Epoch;
+use crate::gang::reservation::AdmissionId;
 use crate::gang::{GangIdentity, Journal, Reservation, StateName, diagram};
 use crate::names;
 use crate::sim::api::Change;
@@ -39,10 +39,10 @@ pub struct Book {
 }
 
 /// Where a gang can come to twice only if somebody else moves: state, admission, attempt, generation of nodes.
-type Place = (StateName, Epoch, u32, u32);
+type Place = (StateName, AdmissionId, u32, u32);
 
 /// What a Ready is given for: UID of the Workload, check, admission, attempt.
-type Promise = (String, String, Epoch, u32);
+type Promise = (String, String, AdmissionId, u32);
 
 impl Book {
     /// Where the gangs are that are under way, by UID of their Workload.
@@ -165,7 +165,7 @@ fn off_the_chart(new: &Journal, mut at: (u64, StateName)) -> Option<String> {
 /// A gang came to a state: not again, unless somebody else moved since it last did.
 fn came_again(sight: &mut Committed, workload: &Workload, journal: &Journal) {
     let memory = &journal.memory;
-    let place = (journal.state.name(), memory.epoch.clone(), memory.attempt, memory.generation);
+    let place = (journal.state.name(), memory.admission.clone(), memory.attempt, memory.generation);
     let moves = sight.moves_of_others;
     let came = sight.gangs_book.came.entry(workload.uid().unwrap_or_default()).or_default();
     if came.insert(place, moves) == Some(moves) {
@@ -199,11 +199,11 @@ fn entry_written(sight: &mut Committed, workload: &Workload, old: &CheckState, n
     };
     told_again(sight, workload, &journal, new);
     match Reservation::of(workload, &new.name) {
-        Reservation::Held { epoch, .. } if epoch == journal.memory.epoch => {}
+        Reservation::Held { admission, .. } if admission == journal.memory.admission => {}
         other => {
-            let of = &journal.memory.epoch;
+            let of = &journal.memory.admission;
             sight.violated(
-                "right-epoch",
+                "right-admission",
                 format!("{name} is told Ready for {of} while its reservation is {other:?}"),
             );
         }
@@ -221,7 +221,7 @@ fn entry_written(sight: &mut Committed, workload: &Workload, old: &CheckState, n
 /// led there in the same way. Another attempt may pin otherwise, and whoever lost the journal does not know how it was.
 fn told_again(sight: &mut Committed, workload: &Workload, journal: &Journal, entry: &CheckState) {
     let uid = workload.uid().unwrap_or_default();
-    let promise = (uid.clone(), entry.name.clone(), journal.memory.epoch.clone(), journal.memory.attempt);
+    let promise = (uid.clone(), entry.name.clone(), journal.memory.admission.clone(), journal.memory.attempt);
     let book = &mut sight.gangs_book;
     let first = book.added.entry(promise).or_insert_with(|| entry.pod_set_updates.clone());
     if *first != entry.pod_set_updates && !book.tampered.contains(&uid) {

@@ -13,7 +13,7 @@
 //! | bounded | no claim is created twice but where an answer may have been lost, and then a few times; a gang costs a bounded number of writes, and no more attempts under one admission than the policy says |
 //! | stable | what Kueue is told to add to the pods does not change while it says Ready, nor from one Ready of an attempt to the next |
 //! | verdict | a gang is told Retry or Rejected only where its journal says so for the reservation that stands and no claim is left; what Kueue has admitted on is not taken back while that stands |
-//! | right-epoch | a Ready is of the admission it is written for, and is taken back if Kueue admits another on it |
+//! | right-admission | a Ready is of the admission it is written for, and is taken back if Kueue admits another on it |
 //! | no-kill | no claim on which an admitted gang runs is deleted by Setu while its reservation stands, whatever the journal says by then |
 //! | no-livelock | a gang does not come to the same state of the same attempt again while nothing but Setu moved |
 //! | small | a journal has at most 8 KiB, a message at most 1 KiB |
@@ -312,14 +312,14 @@ fn line(change: &Change) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gang::reservation::Epoch;
+    use crate::gang::reservation::AdmissionId;
     use crate::gang::{Journal, State};
     use crate::sim::api::kinds;
     use serde_json::json;
 
     /// A Workload with the journal of its gang, as this makes it.
     pub(super) fn with_journal(make: impl FnOnce(&mut Journal)) -> Value {
-        let mut journal = Journal::new("u", Epoch("e".to_owned()), Timestamp::UNIX_EPOCH, None);
+        let mut journal = Journal::new("u", AdmissionId("e".to_owned()), Timestamp::UNIX_EPOCH, None);
         make(&mut journal);
         json!({
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",

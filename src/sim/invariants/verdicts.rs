@@ -57,11 +57,11 @@ fn given_up(
         return Some(format!("in {}", journal.state.name()));
     }
     match Reservation::of(workload, check) {
-        Reservation::Held { epoch, .. } if epoch == journal.memory.epoch => {}
+        Reservation::Held { admission, .. } if admission == journal.memory.admission => {}
         // It keeps a refused gang out of the queue.
         Reservation::Leaving(Ending::Evicted) | Reservation::Gone(Ending::Evicted)
             if state == StateName::Yielded => {}
-        other => return Some(format!("for {} while its reservation is {other:?}", journal.memory.epoch)),
+        other => return Some(format!("for {} while its reservation is {other:?}", journal.memory.admission)),
     }
     let uid = workload.uid().unwrap_or_default();
     // Who puts an old journal back makes a gang of its own forget what it has.
@@ -103,10 +103,10 @@ mod tests {
             }],
         });
         let decoded = crate::sim::invariants::decode(&workload).unwrap();
-        let epoch = crate::gang::reservation::Epoch::of(&decoded, "c");
+        let admission = crate::gang::reservation::AdmissionId::of(&decoded, "c");
         let with_epoch = with_journal(|journal| {
             told(journal);
-            journal.memory.epoch = epoch;
+            journal.memory.admission = admission;
             journal.memory.attempt = 1;
         });
         workload["metadata"] = with_epoch["metadata"].clone();

@@ -2,7 +2,7 @@
 //!
 //! Called by `observe`. Rule: a tenant can erase or write a journal, and no claim.
 
-use super::event::{Event, Standing};
+use super::event::{AdmissionPhase, Event};
 use super::journal::SLOTS_LIMIT;
 use super::observe::needs_nothing;
 use super::reservation::{Ending, Reservation};
@@ -13,15 +13,17 @@ use crate::planted::planted;
 
 /// What a gang without a journal may really be.
 pub(super) fn first_reconcile(snapshot: &Snapshot<'_>) -> Option<Event> {
-    let Reservation::Held { standing, .. } = snapshot.reservation else {
+    let Reservation::Held { phase, .. } = snapshot.reservation else {
         return None;
     };
-    match standing {
+    match phase {
         _ if !planted!(AttemptFromJournalOnly) && latest_attempt(snapshot).is_some() => {
-            found(snapshot, *standing)
+            found(snapshot, *phase)
         }
-        Standing::Admitted | Standing::Running | Standing::AdmittedPods => Some(Event::AlreadyRunning),
-        Standing::Reserved => None,
+        AdmissionPhase::Admitted | AdmissionPhase::Running | AdmissionPhase::AdmittedPods => {
+            Some(Event::AlreadyRunning)
+        }
+        AdmissionPhase::Reserved => None,
     }
 }
 
@@ -31,7 +33,7 @@ fn latest_attempt(snapshot: &Snapshot<'_>) -> Option<u32> {
 }
 
 /// The attempt that the claims tell of.
-fn found(snapshot: &Snapshot<'_>, standing: Standing) -> Option<Event> {
+fn found(snapshot: &Snapshot<'_>, phase: AdmissionPhase) -> Option<Event> {
     let attempt = latest_attempt(snapshot)?;
     let own = || snapshot.claims.iter().filter(|c| c.attempt == attempt && c.slot < SLOTS_LIMIT);
     Some(Event::Found {
@@ -39,7 +41,7 @@ fn found(snapshot: &Snapshot<'_>, standing: Standing) -> Option<Event> {
         generation: own().map(|c| c.generation).max().unwrap_or_default(),
         // A slot whose claim is lost is a slot all the same.
         slots: own().map(|c| c.slot.saturating_add(1)).max().unwrap_or_default(),
-        standing,
+        phase,
     })
 }
 
@@ -50,20 +52,20 @@ pub(super) fn contradicted(attempt: &Attempt<'_>) -> Option<Event> {
     let Attempt { journal, snapshot, .. } = attempt;
     // A gang that needs no node, or was not started on a Ready of ours, runs elsewhere: a claim that came
     // late is unwanted. Once our check is taken off, neither is known any more.
-    let standing = match snapshot.reservation {
-        Reservation::Held { standing, .. }
+    let phase = match snapshot.reservation {
+        Reservation::Held { phase, .. }
             if snapshot.reported == Verdict::Ready && !needs_nothing(snapshot) =>
         {
-            *standing
+            *phase
         }
-        Reservation::Leaving(Ending::CheckRemoved) => Standing::Admitted,
+        Reservation::Leaving(Ending::CheckRemoved) => AdmissionPhase::Admitted,
         _ => return None,
     };
-    let runs = matches!(standing, Standing::Admitted | Standing::AdmittedPods);
+    let runs = matches!(phase, AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods);
     if !journal.state.is_approved() || !runs {
         return None;
     }
-    let event = found(snapshot, standing)?;
+    let event = found(snapshot, phase)?;
     let Event::Found { attempt: found, slots, .. } = event else { return None };
     let of_another = found > journal.memory.attempt && attempt.existing() == 0;
     let of_more = found == journal.memory.attempt && slots > journal.memory.slots;

@@ -1,12 +1,12 @@
 //! The statechart. Each function is a state or a superstate; its arms are the edges.
 //!
-//! Called by `decide` alone. The rule: a handler looks at the event and at [`Turn`], never further,
+//! Called by `decide` alone. The rule: a handler looks at the event and at [`StepContext`], never further,
 //! and every edge out of it is drawn in `statecharts/`, which is generated from this file.
 //! What statig's macro would write is written out: the macro orders it anew at each build, and no build would
 //! give the same binary as the one before.
 
-use super::decide::Turn;
-use super::event::{Effect, Event, Standing};
+use super::decide::StepContext;
+use super::event::{AdmissionPhase, Effect, Event};
 use super::state::{Nodes, State, Then};
 use jiff::Timestamp;
 use statig::Outcome::{self, Handled, Super, Transition};
@@ -16,11 +16,13 @@ use statig::blocking::{self, IntoStateMachine};
 pub struct GangChart;
 
 /// What several states have in common.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Superstate {
     /// Quota is held, nothing exists.
     Unprovisioned,
-    /// Claims of the attempt exist or are being made, and the gang does not run yet.
+    /// An attempt is made, stands or is taken back. On the way out, what it is judged by is forgotten.
+    InFlight,
+    /// Claims of the attempt exist or are being made, and the gang does not run yet. On the way in, its time begins.
     Attempting,
     /// The gang holds nothing.
     Over,
@@ -30,7 +32,7 @@ pub enum Superstate {
 
 impl IntoStateMachine for GangChart {
     type Event<'e> = Event;
-    type Context<'c> = Turn;
+    type Context<'c> = StepContext;
     type State = State;
     type Superstate<'s> = Superstate;
 
@@ -40,15 +42,21 @@ impl IntoStateMachine for GangChart {
 }
 
 impl blocking::State<GangChart> for State {
-    fn call_handler(&mut self, _: &mut GangChart, event: &Event, turn: &mut Turn) -> Outcome<Self> {
+    fn call_handler(&mut self, _: &mut GangChart, event: &Event, context: &mut StepContext) -> Outcome<Self> {
         match self {
-            Self::Validating => validating(turn, event),
-            Self::Provisioning => provisioning(turn, event),
-            Self::WaitingReady => waiting_ready(turn, event),
-            Self::Approved { nodes } => approved(nodes, turn, event),
-            Self::RollingBack { then } => rolling_back(then, turn, event),
-            Self::BackingOff { until } => backing_off(*until, turn, event),
+            Self::Validating => validating(context, event),
+            Self::Provisioning => provisioning(context, event),
+            Self::WaitingReady => waiting_ready(context, event),
+            Self::Approved { nodes } => approved(nodes, context, event),
+            Self::RollingBack { then } => rolling_back(then, context, event),
+            Self::BackingOff { until } => backing_off(*until, context, event),
             Self::Yielded | Self::Rejected | Self::Released => Super,
+        }
+    }
+
+    fn call_entry_action(&mut self, _: &mut GangChart, context: &mut StepContext) {
+        if matches!(self, Self::Validating) {
+            context.restart_clock();
         }
     }
 
@@ -56,128 +64,141 @@ impl blocking::State<GangChart> for State {
         Some(match self {
             Self::Validating | Self::BackingOff { .. } => Superstate::Unprovisioned,
             Self::Provisioning | Self::WaitingReady => Superstate::Attempting,
-            Self::Approved { .. } | Self::RollingBack { .. } => Superstate::Any,
+            Self::Approved { .. } | Self::RollingBack { .. } => Superstate::InFlight,
             Self::Yielded | Self::Rejected | Self::Released => Superstate::Over,
         })
     }
 }
 
 impl blocking::Superstate<GangChart> for Superstate {
-    fn call_handler(&mut self, _: &mut GangChart, event: &Event, turn: &mut Turn) -> Outcome<State> {
+    fn call_handler(
+        &mut self,
+        _: &mut GangChart,
+        event: &Event,
+        context: &mut StepContext,
+    ) -> Outcome<State> {
         match self {
-            Self::Unprovisioned => unprovisioned(turn, event),
-            Self::Attempting => attempting(turn, event),
-            Self::Over => over(turn, event),
-            Self::Any => any(turn, event),
+            Self::Unprovisioned => unprovisioned(context, event),
+            Self::InFlight => Super,
+            Self::Attempting => attempting(context, event),
+            Self::Over => over(context, event),
+            Self::Any => any(context, event),
         }
     }
 
     fn superstate(&mut self) -> Option<Self> {
         match self {
-            Self::Unprovisioned | Self::Attempting | Self::Over => Some(Self::Any),
+            Self::Attempting => Some(Self::InFlight),
+            Self::Unprovisioned | Self::InFlight | Self::Over => Some(Self::Any),
             Self::Any => None,
+        }
+    }
+
+    fn call_entry_action(&mut self, _: &mut GangChart, context: &mut StepContext) {
+        if matches!(self, Self::Attempting) {
+            context.restart_clock();
+        }
+    }
+
+    fn call_exit_action(&mut self, _: &mut GangChart, context: &mut StepContext) {
+        if matches!(self, Self::InFlight) {
+            context.memory.terms = None;
         }
     }
 }
 
-fn validating(turn: &mut Turn, event: &Event) -> Outcome<State> {
+fn validating(context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
         Event::Planned { slots, plan, pinning, way } => {
-            turn.begin_attempt(*slots, plan, *pinning, *way);
+            context.begin_attempt(*slots, plan, *pinning, *way);
             Transition(State::Provisioning)
         }
         Event::NothingNeeded | Event::AlreadyRunning => {
-            turn.memory.slots = 0;
+            context.memory.slots = 0;
             Transition(State::Approved { nodes: Nodes::Unneeded })
         }
-        Event::Found { attempt, generation, slots, standing } => {
-            turn.adopt(*attempt, *generation, *slots);
-            match standing {
-                Standing::Reserved => Transition(State::Provisioning),
-                Standing::Admitted | Standing::Running | Standing::AdmittedPods => {
+        Event::Found { attempt, generation, slots, phase } => {
+            context.adopt(*attempt, *generation, *slots);
+            match phase {
+                AdmissionPhase::Reserved => Transition(State::Provisioning),
+                AdmissionPhase::Admitted | AdmissionPhase::Running | AdmissionPhase::AdmittedPods => {
                     Transition(State::Approved { nodes: Nodes::of(*slots) })
                 }
             }
         }
         Event::Impossible(failure) => {
-            turn.fail_for_good(failure);
+            context.fail_for_good(failure);
             Transition(State::Rejected)
         }
         Event::Refused(failure) => {
-            turn.fail_for_good(failure);
-            Transition(turn.refuse(failure))
+            context.fail_for_good(failure);
+            Transition(context.refuse(failure))
         }
-        Event::Failed(failure) if turn.memory.way.choice > 0 => {
+        Event::Failed(failure) if context.memory.way.choice > 0 => {
             // The tiers are through; the next round starts with the first.
-            let then = turn.after(failure);
-            Transition(then.state(turn))
+            let then = context.after(failure);
+            Transition(then.state(context))
         }
         Event::Failed(failure) => {
-            turn.memory.last_failure = Some(failure.clone());
-            Transition(turn.give_up().state(turn))
+            context.memory.last_failure = Some(failure.clone());
+            Transition(context.give_up().state(context))
         }
         _ => Super,
     }
 }
 
-fn backing_off(until: Timestamp, turn: &mut Turn, event: &Event) -> Outcome<State> {
+fn backing_off(until: Timestamp, context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
-        Event::WaitOver if until <= turn.now || turn.is_too_far(until) => {
-            turn.restart_clock();
-            Transition(State::Validating)
-        }
-        Event::CapacityBack => {
-            turn.restart_clock();
-            Transition(State::Validating)
-        }
+        Event::WaitOver if until <= context.now || context.is_too_far(until) => Transition(State::Validating),
+        Event::CapacityBack => Transition(State::Validating),
         _ => Super,
     }
 }
 
-fn unprovisioned(turn: &mut Turn, event: &Event) -> Outcome<State> {
+fn unprovisioned(context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
         Event::Leaving(_) | Event::Gone(_) => Transition(State::Released),
-        Event::Reserved { epoch, standing } => Transition(turn.begin_epoch(epoch, *standing)),
+        Event::Reserved { admission, phase } => Transition(context.begin_admission(admission, *phase)),
         _ => Super,
     }
 }
 
-fn provisioning(turn: &mut Turn, event: &Event) -> Outcome<State> {
+fn provisioning(context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
         Event::ClaimsMissing(slots) => {
-            turn.effects.push(Effect::CreateClaims(slots.clone()));
+            context.effects.push(Effect::CreateClaims(slots.clone()));
             Handled
         }
         Event::ClaimsExist => Transition(State::WaitingReady),
         Event::Planned { way, .. } => {
-            turn.goes_on(*way);
+            context.goes_on(*way);
             Handled
         }
-        Event::Lost { failure, .. } if turn.falls_in_part(failure) => Transition(State::Provisioning),
-        Event::Lost { failure, standing: Standing::Admitted | Standing::AdmittedPods } => {
-            Transition(turn.make_up_for(failure))
+        Event::Lost { failure, .. } if context.falls_in_part(failure) => Transition(State::Provisioning),
+        Event::Lost { failure, phase: AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods } => {
+            Transition(context.make_up_for(failure))
         }
         _ => Super,
     }
 }
 
-fn waiting_ready(turn: &mut Turn, event: &Event) -> Outcome<State> {
+fn waiting_ready(context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
         Event::NodesReady => Transition(State::Approved { nodes: Nodes::Held }),
-        Event::Superseded(failure) if turn.makes_up_in_part(failure) => Transition(State::Provisioning),
-        Event::Lost { failure, .. } if turn.falls_in_part(failure) => Transition(State::Provisioning),
-        Event::Lost { failure, standing: Standing::Admitted | Standing::AdmittedPods } => {
-            Transition(turn.make_up_for(failure))
+        Event::Superseded(failure) if context.makes_up_in_part(failure) => Transition(State::Provisioning),
+        Event::Lost { failure, .. } if context.falls_in_part(failure) => Transition(State::Provisioning),
+        Event::Lost { failure, phase: AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods } => {
+            Transition(context.make_up_for(failure))
         }
-        Event::Lost { failure, .. } => turn.lose(failure).map_or(Handled, Transition),
+        Event::Lost { failure, .. } => context.lose(failure).map_or(Handled, Transition),
         _ => Super,
     }
 }
 
-fn attempting(turn: &mut Turn, event: &Event) -> Outcome<State> {
+fn attempting(context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
         Event::Failed(failure) => {
-            let then = turn.after(failure);
+            let then = context.after(failure);
             Transition(State::RollingBack { then })
         }
         Event::Leaving(_) | Event::Gone(_) | Event::Reserved { .. } => {
@@ -188,57 +209,56 @@ fn attempting(turn: &mut Turn, event: &Event) -> Outcome<State> {
 }
 
 /// Kueue was told Ready, so pods may run here: only a reservation that is gone ends it.
-fn approved(nodes: &mut Nodes, turn: &mut Turn, event: &Event) -> Outcome<State> {
+fn approved(nodes: &mut Nodes, context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
         Event::Gone(_) => {
-            turn.memory.yields = 0;
+            context.memory.yields = 0;
             Transition(match nodes {
                 Nodes::Unneeded => State::Released,
                 Nodes::Held | Nodes::Replacing => State::RollingBack { then: Then::Released },
             })
         }
         Event::Failed(failure) => {
-            let then = turn.after(failure);
+            let then = context.after(failure);
             Transition(State::RollingBack { then })
         }
         Event::Found { attempt, generation, slots, .. } => {
-            turn.adopt(*attempt, *generation, *slots);
+            context.adopt(*attempt, *generation, *slots);
             *nodes = Nodes::of(*slots);
             Handled
         }
         Event::Lost { .. } if *nodes == Nodes::Unneeded => Handled,
-        Event::Lost { failure, standing: Standing::Reserved } => {
-            turn.lose(failure).map_or(Handled, Transition)
+        Event::Lost { failure, phase: AdmissionPhase::Reserved } => {
+            context.lose(failure).map_or(Handled, Transition)
         }
-        Event::Lost { failure, .. } => turn.replace_lost(failure).map_or(Handled, Transition),
+        Event::Lost { failure, .. } => context.replace_lost(failure).map_or(Handled, Transition),
         Event::ClaimsMissing(slots) if *nodes == Nodes::Replacing => {
-            turn.effects.push(Effect::CreateClaims(slots.clone()));
+            context.effects.push(Effect::CreateClaims(slots.clone()));
             Handled
         }
         Event::ClaimsExist => {
-            *nodes = Nodes::of(turn.memory.slots);
+            *nodes = Nodes::of(context.memory.slots);
             Handled
         }
         Event::NodesReady => {
             // Whole again: the next loss is another one.
-            turn.memory.tries = 0;
+            context.memory.tries = 0;
             Handled
         }
-        Event::Reserved { epoch, standing } => {
-            let admitted = *standing != Standing::Reserved;
-            let before = &turn.memory.epoch;
-            let goes_on = before.same_shape(epoch) || before.same_reservation(epoch);
+        Event::Reserved { admission, phase } => {
+            let admitted = *phase != AdmissionPhase::Reserved;
+            let before = &context.memory.admission;
+            let goes_on = before.same_shape(admission) || before.same_reservation(admission);
             match nodes {
                 // Pods may run: whatever Kueue admits now, their nodes go only when they have stopped.
                 _ if admitted && (*nodes != Nodes::Unneeded || goes_on) => {
-                    turn.runs_under(epoch);
+                    context.runs_under(admission);
                     Handled
                 }
-                Nodes::Unneeded => Transition(turn.begin_epoch(epoch, *standing)),
-                _ if turn.fits(epoch) => {
-                    turn.memory.epoch = epoch.clone();
-                    turn.restart_clock();
-                    turn.memory.tries = 0;
+                Nodes::Unneeded => Transition(context.begin_admission(admission, *phase)),
+                _ if context.fits(admission) => {
+                    context.memory.admission = admission.clone();
+                    context.memory.tries = 0;
                     Transition(State::WaitingReady)
                 }
                 _ => Transition(State::RollingBack { then: Then::Released }),
@@ -248,9 +268,9 @@ fn approved(nodes: &mut Nodes, turn: &mut Turn, event: &Event) -> Outcome<State>
     }
 }
 
-fn rolling_back(then: &mut Then, turn: &mut Turn, event: &Event) -> Outcome<State> {
+fn rolling_back(then: &mut Then, context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
-        Event::ClaimsGone => Transition(then.state(turn)),
+        Event::ClaimsGone => Transition(then.state(context)),
         Event::Leaving(_) | Event::Gone(_) | Event::Reserved { .. } => {
             *then = Then::Released;
             Handled
@@ -260,17 +280,17 @@ fn rolling_back(then: &mut Then, turn: &mut Turn, event: &Event) -> Outcome<Stat
 }
 
 /// Only another admission brings it back.
-fn over(turn: &mut Turn, event: &Event) -> Outcome<State> {
+fn over(context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
-        Event::Reserved { epoch, standing } => Transition(turn.begin_epoch(epoch, *standing)),
+        Event::Reserved { admission, phase } => Transition(context.begin_admission(admission, *phase)),
         _ => Super,
     }
 }
 
 /// Whatever the state: what nobody wants is deleted, the rest is ignored.
-fn any(turn: &mut Turn, event: &Event) -> Outcome<State> {
+fn any(context: &mut StepContext, event: &Event) -> Outcome<State> {
     if let Event::Unwanted(names) = event {
-        turn.effects.push(Effect::DeleteClaims(names.clone()));
+        context.effects.push(Effect::DeleteClaims(names.clone()));
     }
     Handled
 }

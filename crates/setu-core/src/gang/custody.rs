@@ -152,7 +152,7 @@ mod tests {
     use super::*;
     use crate::gang::claims::Health;
     use crate::gang::event::Event;
-    use crate::gang::reservation::Epoch;
+    use crate::gang::reservation::AdmissionId;
     use crate::gang::{Nodes, Rules, decide};
     use serde_json::{Value, json};
 
@@ -262,7 +262,7 @@ mod tests {
 
     /// A gang of attempt 1 in `state`, after the end of its reservation was seen.
     fn ended(state: State, ending: Ending) -> Journal {
-        let mut journal = Journal::new("uid", Epoch("1-0-a".into()), at(0), None);
+        let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), at(0), None);
         journal.state = state;
         (journal.memory.attempt, journal.memory.slots) = (1, 1);
         decide(&journal, &Event::Gone(ending), &Rules::new(&Policy::default(), at(1), 0.0)).journal

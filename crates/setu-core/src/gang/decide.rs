@@ -4,10 +4,10 @@
 //! replica, and no event can make it fail.
 
 use super::chart::GangChart;
-use super::event::{Effect, Event, Standing};
+use super::event::{AdmissionPhase, Effect, Event};
 use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, Memory};
-use super::reservation::{Epoch, Fit};
+use super::reservation::{AdmissionId, ShapeMatch};
 use super::state::{Nodes, State, Then};
 use super::way::Way;
 use crate::api::Workload;
@@ -93,58 +93,56 @@ pub struct Decision {
 /// Takes one step.
 pub fn decide(journal: &Journal, event: &Event, rules: &Rules) -> Decision {
     let mut state = journal.state.clone();
-    let mut turn =
-        Turn { memory: journal.memory.clone(), effects: Vec::new(), now: rules.now, rules: *rules };
-    let outcome = state.handle(&mut GangChart, event, &mut turn);
+    let mut context =
+        StepContext { memory: journal.memory.clone(), effects: Vec::new(), now: rules.now, rules: *rules };
+    let outcome = state.handle(&mut GangChart, event, &mut context);
     let mut next = journal.clone();
     if let Outcome::Transition(mut target) = outcome {
         let (exits, enters) = state.transition_path(&mut target);
-        state.exit(&mut GangChart, &mut turn, exits);
-        target.enter(&mut GangChart, &mut turn, enters);
-        next.memory = turn.memory;
+        state.exit(&mut GangChart, &mut context, exits);
+        target.enter(&mut GangChart, &mut context, enters);
+        next.memory = context.memory;
         next.record(target, event.reason(), rules.now);
     } else {
-        next.memory = turn.memory;
+        next.memory = context.memory;
         next.state = state;
     }
     let goes_on = journal.state.is_over() && !next.state.is_over();
-    if goes_on || next.memory.epoch != journal.memory.epoch {
+    if goes_on || next.memory.admission != journal.memory.admission {
         next.retrace(journal, rules.now);
     }
-    Decision { journal: next, effects: turn.effects }
+    Decision { journal: next, effects: context.effects }
 }
 
 /// What a handler of the chart works on.
-pub struct Turn {
+pub struct StepContext {
     pub(super) memory: Memory,
     pub(super) effects: Vec<Effect>,
     pub(super) now: Timestamp,
     rules: Rules,
 }
 
-impl Turn {
+impl StepContext {
     /// Starts a new attempt under a number that was never used.
     pub(super) fn begin_attempt(&mut self, slots: u32, plan: &str, pinning: Pinning, way: Way) {
         self.memory.attempt = self.memory.attempt.saturating_add(1);
         self.memory.waits = 0;
-        self.memory.fit = Fit::Same;
+        self.memory.shape_match = ShapeMatch::Same;
         self.memory.generation = 0;
         self.memory.slots = slots;
         self.memory.plan = Some(plan.to_owned());
         self.memory.pinning = pinning;
         self.memory.way = way;
-        self.restart_clock();
     }
 
     /// Takes over an attempt whose claims exist but whose journal is lost.
     pub(super) fn adopt(&mut self, attempt: u32, generation: u32, slots: u32) {
         self.memory.attempt = attempt;
-        self.memory.fit = Fit::Same;
+        self.memory.shape_match = ShapeMatch::Same;
         self.memory.generation = generation;
         self.memory.slots = slots;
         self.memory.plan = None;
         self.memory.pinning = Pinning::Auto;
-        self.restart_clock();
     }
 
     /// Sets the deadline of what begins now.
@@ -158,18 +156,17 @@ impl Turn {
     }
 
     /// Where a new admission starts.
-    pub(super) fn begin_epoch(&mut self, epoch: &Epoch, standing: Standing) -> State {
-        self.memory.epoch = epoch.clone();
-        self.memory.fit = Fit::Same;
+    pub(super) fn begin_admission(&mut self, admission: &AdmissionId, phase: AdmissionPhase) -> State {
+        self.memory.admission = admission.clone();
+        self.memory.shape_match = ShapeMatch::Same;
         self.memory.tries = 0;
         self.memory.way = Way::default();
         self.memory.slots = 0;
         self.memory.plan = None;
-        self.restart_clock();
-        if standing == Standing::Running {
+        if phase == AdmissionPhase::Running {
             return State::Approved { nodes: Nodes::Unneeded };
         }
-        if standing == Standing::Admitted {
+        if phase == AdmissionPhase::Admitted {
             // Admitted on a Ready of an earlier admission: nothing was provisioned for this one.
             return Then::Yielded.state(self);
         }
@@ -180,17 +177,18 @@ impl Turn {
     }
 
     /// Goes on under this admission with the nodes that exist, on which pods may run.
-    pub(super) fn runs_under(&mut self, epoch: &Epoch) {
-        let before = std::mem::replace(&mut self.memory.epoch, epoch.clone());
-        if !before.same_shape(epoch) {
-            let fit = if before.same_reservation(epoch) { Fit::Changed } else { Fit::Stale };
-            self.memory.fit = self.memory.fit.max(fit);
+    pub(super) fn runs_under(&mut self, admission: &AdmissionId) {
+        let before = std::mem::replace(&mut self.memory.admission, admission.clone());
+        if !before.same_shape(admission) {
+            let shape_match =
+                if before.same_reservation(admission) { ShapeMatch::Changed } else { ShapeMatch::Stale };
+            self.memory.shape_match = self.memory.shape_match.max(shape_match);
         }
     }
 
     /// Whether the nodes that exist are what this admission needs.
-    pub(super) fn fits(&self, epoch: &Epoch) -> bool {
-        self.memory.fit.is_same() && self.memory.epoch.same_shape(epoch)
+    pub(super) fn fits(&self, admission: &AdmissionId) -> bool {
+        self.memory.shape_match.is_same() && self.memory.admission.same_shape(admission)
     }
 
     /// Whether a time lies further ahead than any wait: no clock that is right has written it.
@@ -344,15 +342,15 @@ impl Turn {
 
 impl Then {
     /// The state a rollback ends in, with its waits set.
-    pub(super) fn state(self, turn: &mut Turn) -> State {
+    pub(super) fn state(self, context: &mut StepContext) -> State {
         match self {
-            Self::BackingOff if turn.memory.way.choice > 0 => State::BackingOff { until: turn.now },
+            Self::BackingOff if context.memory.way.choice > 0 => State::BackingOff { until: context.now },
             Self::BackingOff => {
-                State::BackingOff { until: turn.wait(turn.rules.in_check, turn.memory.tries) }
+                State::BackingOff { until: context.wait(context.rules.in_check, context.memory.tries) }
             }
             Self::Yielded => {
-                turn.memory.yields = turn.memory.yields.saturating_add(1);
-                turn.memory.not_before = Some(turn.wait(turn.rules.yielding, turn.memory.yields));
+                context.memory.yields = context.memory.yields.saturating_add(1);
+                context.memory.not_before = Some(context.wait(context.rules.yielding, context.memory.yields));
                 State::Yielded
             }
             Self::Rejected => State::Rejected,

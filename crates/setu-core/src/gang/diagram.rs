@@ -3,16 +3,18 @@
 //! Called by `setu statechart` and by the test that compares `statecharts/`. Rule: drawn from
 //! `decide`, never by hand, so that the picture cannot differ from the code.
 
+use super::chart::Superstate;
 use super::decide::{Eviction, Rules, decide};
-use super::event::{Event, Standing};
+use super::event::{AdmissionPhase, Event};
 use super::failure::{Failure, FailureClass};
 use super::journal::Journal;
-use super::reservation::{Ending, Epoch};
+use super::reservation::{AdmissionId, Ending};
 use super::state::{Nodes, State, StateName, Then};
 use super::way::Way;
 use crate::api::parameters::{OnExhausted, OnNodeLost, Pinning};
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
+use statig::blocking::{State as _, Superstate as _};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::sync::LazyLock;
@@ -36,7 +38,7 @@ fn walk() -> Edges {
                 let policy =
                     Policy { on_exhausted, on_node_lost, mixed_tiers: ways > 1, ..Policy::default() };
                 let rules = Rules { eviction, ..Rules::new(&policy, now, 0.5) };
-                let mut journal = Journal::new("uid", Epoch("1-0-same".into()), now, None);
+                let mut journal = Journal::new("uid", AdmissionId("1-0-same".into()), now, None);
                 journal.state = state.clone();
                 journal.memory.tries = tries;
                 journal.memory.yields = yields;
@@ -65,7 +67,12 @@ fn states(now: Timestamp) -> Vec<State> {
 }
 
 fn events() -> Vec<Event> {
-    let standings = [Standing::Reserved, Standing::Admitted, Standing::Running, Standing::AdmittedPods];
+    let phases = [
+        AdmissionPhase::Reserved,
+        AdmissionPhase::Admitted,
+        AdmissionPhase::Running,
+        AdmissionPhase::AdmittedPods,
+    ];
     let mut events = vec![
         Event::Planned { slots: 2, plan: "plan".into(), pinning: Pinning::Selector, way: Way::default() },
         Event::NothingNeeded,
@@ -80,13 +87,13 @@ fn events() -> Vec<Event> {
         Event::WaitOver,
         Event::CapacityBack,
     ];
-    for standing in standings {
-        events.push(Event::Found { attempt: 1, generation: 0, slots: 2, standing });
+    for phase in phases {
+        events.push(Event::Found { attempt: 1, generation: 0, slots: 2, phase });
         for class in FailureClass::ALL {
-            events.push(Event::Lost { failure: Failure::new(class, ""), standing });
+            events.push(Event::Lost { failure: Failure::new(class, ""), phase });
         }
-        for epoch in ["2-0-same", "2-1-other"] {
-            events.push(Event::Reserved { epoch: Epoch(epoch.into()), standing });
+        for admission in ["2-0-same", "2-1-other"] {
+            events.push(Event::Reserved { admission: AdmissionId(admission.into()), phase });
         }
     }
     for ending in Ending::ALL {
@@ -136,9 +143,81 @@ pub fn label(reasons: &BTreeSet<String>) -> String {
     words.join(", ")
 }
 
+/// A state, or a superstate with what is in it.
+enum Part {
+    State(StateName),
+    Superstate(Superstate, Vec<Self>),
+}
+
+/// The states in their superstates, but for the one that all are in.
+fn parts() -> Vec<Part> {
+    let mut parts = Vec::new();
+    let mut drawn = BTreeSet::new();
+    for mut state in states(Timestamp::UNIX_EPOCH) {
+        if !drawn.insert(state.name()) {
+            continue;
+        }
+        let mut path = Vec::new();
+        let mut next = state.superstate();
+        while let Some(mut superstate) = next.filter(|s| *s != Superstate::Any) {
+            next = superstate.superstate();
+            path.push(superstate);
+        }
+        insert(&mut parts, &mut path, state.name());
+    }
+    parts
+}
+
+/// Puts a state into the innermost of these superstates, the first of which is last in the path.
+fn insert(parts: &mut Vec<Part>, path: &mut Vec<Superstate>, state: StateName) {
+    let Some(outer) = path.pop() else {
+        parts.push(Part::State(state));
+        return;
+    };
+    let inside = parts.iter_mut().find_map(|part| match part {
+        Part::Superstate(superstate, inside) if *superstate == outer => Some(inside),
+        _ => None,
+    });
+    if let Some(inside) = inside {
+        insert(inside, path, state);
+    } else {
+        let mut inside = Vec::new();
+        insert(&mut inside, path, state);
+        parts.push(Part::Superstate(outer, inside));
+    }
+}
+
+/// The parts in some language, each level indented by four spaces.
+fn outline(
+    parts: &[Part],
+    indent: usize,
+    state: &dyn Fn(StateName) -> String,
+    (open, close): (&dyn Fn(Superstate) -> String, &str),
+) -> String {
+    let mut text = String::new();
+    let pad = " ".repeat(indent);
+    for part in parts {
+        match part {
+            Part::State(name) => {
+                for line in state(*name).lines() {
+                    let _ = writeln!(text, "{pad}{line}");
+                }
+            }
+            Part::Superstate(superstate, inside) => {
+                let _ = writeln!(text, "{pad}{}", open(*superstate));
+                text.push_str(&outline(inside, indent + 4, state, (open, close)));
+                let _ = writeln!(text, "{pad}{close}");
+            }
+        }
+    }
+    text
+}
+
 /// The chart in Mermaid's language.
 pub fn mermaid() -> String {
     let mut text = String::from("stateDiagram-v2\n    [*] --> Validating\n");
+    let open = |superstate| format!("state {superstate:?} {{");
+    text.push_str(&outline(&parts(), 4, &|state| state.to_string(), (&open, "}")));
     for ((from, to), reasons) in edges() {
         let _ = writeln!(text, "    {from} --> {to}: {}", label(reasons));
     }
@@ -148,6 +227,9 @@ pub fn mermaid() -> String {
 /// The chart in Graphviz' language.
 pub fn dot() -> String {
     let mut text = String::from("digraph gang {\n    rankdir=LR;\n    node [shape=box, style=rounded];\n");
+    let open =
+        |superstate| format!("subgraph cluster_{superstate:?} {{ label=\"{superstate:?}\"; style=dashed;");
+    text.push_str(&outline(&parts(), 4, &|state| format!("{state};"), (&open, "}")));
     for ((from, to), reasons) in edges() {
         let _ = writeln!(text, "    {from} -> {to} [label=\"{}\"];", label(reasons).replace(", ", "\\n"));
     }
@@ -157,20 +239,20 @@ pub fn dot() -> String {
 
 /// The chart as SCXML, with one transition per reason.
 pub fn scxml() -> String {
-    let edges = edges();
-    let mut text = String::from(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
-         <scxml xmlns=\"http://www.w3.org/2005/07/scxml\" version=\"1.0\" initial=\"Validating\">\n",
-    );
-    for state in StateName::ALL {
-        let _ = writeln!(text, "  <state id=\"{state}\">");
-        for ((from, to), reasons) in edges {
+    let state = |state: StateName| {
+        let mut text = format!("<state id=\"{state}\">\n");
+        for ((from, to), reasons) in edges() {
             for reason in reasons.iter().filter(|_| *from == state) {
                 let _ = writeln!(text, "    <transition event=\"{reason}\" target=\"{to}\"/>");
             }
         }
-        text.push_str("  </state>\n");
-    }
-    text.push_str("</scxml>\n");
-    text
+        text + "</state>"
+    };
+    let open = |superstate| format!("<state id=\"{superstate:?}\">");
+    let states = outline(&parts(), 4, &state, (&open, "</state>"));
+    format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n\
+         <scxml xmlns=\"http://www.w3.org/2005/07/scxml\" version=\"1.0\" initial=\"Validating\">\n\
+         {states}</scxml>\n"
+    )
 }

@@ -4,7 +4,7 @@
 //! snapshot gives the same events, and an effect may be run twice without harm.
 
 use super::failure::{Failure, FailureClass};
-use super::reservation::{Ending, Epoch};
+use super::reservation::{AdmissionId, Ending};
 use super::way::Way;
 use crate::api::parameters::Pinning;
 use serde::{Deserialize, Serialize};
@@ -13,12 +13,12 @@ use std::fmt;
 /// One observation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Quota is reserved under another epoch than the journal's.
+    /// Quota is reserved under another admission than the journal's.
     Reserved {
-        /// The epoch that stands now.
-        epoch: Epoch,
+        /// The admission that stands now.
+        admission: AdmissionId,
         /// How far Kueue has gone with it.
-        standing: Standing,
+        phase: AdmissionPhase,
     },
     /// The reservation is ending: pods of an admitted gang may still run.
     Leaving(Ending),
@@ -33,7 +33,7 @@ pub enum Event {
         /// How many slots they fill.
         slots: u32,
         /// How far Kueue has gone.
-        standing: Standing,
+        phase: AdmissionPhase,
     },
     /// The plan is made and every gate is open.
     Planned {
@@ -65,7 +65,7 @@ pub enum Event {
         /// What became of it.
         failure: Failure,
         /// How far Kueue has gone.
-        standing: Standing,
+        phase: AdmissionPhase,
     },
     /// A claim that an earlier tier gave is gone and nothing says what is short, seen in a quorum read.
     Superseded(Failure),
@@ -83,7 +83,7 @@ pub enum Event {
 
 /// How far Kueue has gone with a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum AdmissionPhase {
     /// Reserved, not admitted.
     Reserved,
     /// Admitted on a Ready of ours.
@@ -152,10 +152,10 @@ impl Event {
     /// The reason a transition caused by this event is recorded with.
     pub fn reason(&self) -> Reason {
         match self {
-            Self::AlreadyRunning | Self::Reserved { standing: Standing::Running, .. } => {
+            Self::AlreadyRunning | Self::Reserved { phase: AdmissionPhase::Running, .. } => {
                 Reason::Progress(Progress::AlreadyRunning)
             }
-            Self::Reserved { standing: Standing::Admitted | Standing::AdmittedPods, .. } => {
+            Self::Reserved { phase: AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods, .. } => {
                 Reason::Progress(Progress::StaleReady)
             }
             Self::Reserved { .. } => Reason::Progress(Progress::Reserved),

@@ -4,7 +4,7 @@
 //! gang's next step is decided on, so that no two places tell different stories.
 
 use super::claims::{ClaimView, Health};
-use super::event::Standing;
+use super::event::AdmissionPhase;
 use super::failure::Failure;
 use super::journal::Journal;
 use super::message;
@@ -196,9 +196,9 @@ fn sentence(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
 }
 
 fn next(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
-    use Standing::{Admitted, AdmittedPods, Running};
+    use AdmissionPhase::{Admitted, AdmittedPods, Running};
     if journal.state.is_approved()
-        && let Reservation::Held { standing: Admitted | AdmittedPods | Running, .. } = snapshot.reservation
+        && let Reservation::Held { phase: Admitted | AdmittedPods | Running, .. } = snapshot.reservation
     {
         return "its nodes are given back when the Job has ended".to_owned();
     }

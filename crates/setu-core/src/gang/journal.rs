@@ -8,7 +8,7 @@ mod version;
 
 use super::event::Reason;
 use super::failure::{Failure, FailureClass};
-use super::reservation::{Epoch, Fit};
+use super::reservation::{AdmissionId, ShapeMatch};
 use super::state::{Nodes, State, StateName};
 use super::terms::Terms;
 use super::trace::TraceContext;
@@ -36,7 +36,7 @@ const SEQ_LIMIT: u64 = u64::MAX / 2;
 /// Most history entries kept; the oldest go first.
 const HISTORY_LIMIT: usize = 32;
 
-/// Longest epoch or plan hash that is believed, in bytes.
+/// Longest admission or plan hash that is believed, in bytes.
 const WORD_LIMIT: usize = 128;
 
 /// A gang's durable state.
@@ -57,9 +57,9 @@ pub struct Journal {
     /// What else is remembered.
     #[serde(flatten)]
     pub memory: Memory,
-    /// W3C trace context of this epoch's trace.
+    /// W3C trace context of this admission's trace.
     pub traceparent: String,
-    /// Where this epoch's trace begins.
+    /// Where this admission's trace begins.
     #[serde(default)]
     pub trace: TraceStart,
     /// Transitions, newest last, bounded.
@@ -72,10 +72,11 @@ pub struct Journal {
 #[serde(rename_all = "camelCase")]
 pub struct Memory {
     /// The admission this state belongs to.
-    pub epoch: Epoch,
+    #[serde(rename = "epoch")]
+    pub admission: AdmissionId,
     /// Whether the nodes are of the shape of that admission.
-    #[serde(default, skip_serializing_if = "Fit::is_same")]
-    pub fit: Fit,
+    #[serde(rename = "fit", default, skip_serializing_if = "ShapeMatch::is_same")]
+    pub shape_match: ShapeMatch,
     /// Number of the current or last attempt; only ever grows.
     pub attempt: u32,
     /// Which of the ways to get nodes the attempt uses, or the next one is to start from.
@@ -119,21 +120,21 @@ pub struct Memory {
     pub last_failure: Option<Failure>,
 }
 
-/// Where the trace of an epoch begins.
+/// Where the trace of an admission begins.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceStart {
-    /// When the epoch began.
+    /// When the admission began.
     #[serde(default)]
     pub since: Timestamp,
-    /// Number of the transition that entered the epoch's first state; 0 if none did.
+    /// Number of the transition that entered the admission's first state; 0 if none did.
     #[serde(default)]
     pub seq: u64,
-    /// Number of the transition by which the epoch went on after it had come to an end; 0 in its first trace.
+    /// Number of the transition by which the admission went on after it had come to an end; 0 in its first trace.
     #[serde(default, skip_serializing_if = "is_none")]
     pub resumed: u64,
-    /// The epoch of the trace before it.
+    /// The admission of the trace before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub before: Option<Epoch>,
+    pub before: Option<AdmissionId>,
     /// `resumed` of the trace before it.
     #[serde(default, skip_serializing_if = "is_none")]
     pub resumed_before: u64,
@@ -192,15 +193,15 @@ pub enum JournalError {
 
 impl Journal {
     /// The journal of a gang that was never seen before.
-    pub fn new(uid: &str, epoch: Epoch, now: Timestamp, deadline: Option<Timestamp>) -> Self {
-        let traceparent = TraceContext::of(uid, &epoch, 0).to_string();
+    pub fn new(uid: &str, admission: AdmissionId, now: Timestamp, deadline: Option<Timestamp>) -> Self {
+        let traceparent = TraceContext::of(uid, &admission, 0).to_string();
         Self {
             version: VERSION,
             workload_uid: uid.to_owned(),
             seq: 0,
             state: State::Validating,
             entered_at: now,
-            memory: Memory { epoch, deadline, ..Memory::default() },
+            memory: Memory { admission, deadline, ..Memory::default() },
             traceparent,
             trace: TraceStart { since: now, ..TraceStart::default() },
             history: Vec::new(),
@@ -209,7 +210,7 @@ impl Journal {
 
     /// Stands for a journal that is not there, of a gang that holds nothing by right.
     pub fn released(uid: &str, now: Timestamp) -> Self {
-        Self { state: State::Released, ..Self::new(uid, Epoch::default(), now, None) }
+        Self { state: State::Released, ..Self::new(uid, AdmissionId::default(), now, None) }
     }
 
     /// Reads an annotation of the Workload with this UID, which was created at `created`.
@@ -294,23 +295,23 @@ impl Journal {
         self.entered_at = now;
     }
 
-    /// Gives the epoch that begins now, or goes on after its end, its own trace.
+    /// Gives the admission that begins now, or goes on after its end, its own trace.
     pub(super) fn retrace(&mut self, before: &Self, now: Timestamp) {
-        let goes_on = self.memory.epoch == before.memory.epoch;
+        let goes_on = self.memory.admission == before.memory.admission;
         self.trace = TraceStart {
             since: now,
             seq: self.seq,
             resumed: if goes_on { self.seq } else { 0 },
-            before: Some(before.memory.epoch.clone()),
+            before: Some(before.memory.admission.clone()),
             resumed_before: before.trace.resumed,
         };
         self.traceparent = self.trace_context().to_string();
     }
 
-    /// The trace of this epoch. It is derived, so that what somebody else writes into the annotation
+    /// The trace of this admission. It is derived, so that what somebody else writes into the annotation
     /// leads into nobody's trace.
     pub fn trace_context(&self) -> TraceContext {
-        TraceContext::of(&self.workload_uid, &self.memory.epoch, self.trace.resumed)
+        TraceContext::of(&self.workload_uid, &self.memory.admission, self.trace.resumed)
     }
 
     /// Notes which replica took the last transition.
@@ -345,7 +346,7 @@ impl Journal {
         self.history.iter().find(|step| step.seq == before).map(|step| step.at)
     }
 
-    /// Id of this epoch's trace: 32 hexadecimal digits. `None` if what stands there is none.
+    /// Id of this admission's trace: 32 hexadecimal digits. `None` if what stands there is none.
     pub fn trace_id(&self) -> Option<&str> {
         let id = self.traceparent.split('-').nth(1)?;
         (id.len() == 32 && id.chars().all(|c| c.is_ascii_hexdigit())).then_some(id)
@@ -362,8 +363,8 @@ impl Journal {
     fn bounded(&mut self) -> Result<(), JournalError> {
         let memory = &mut self.memory;
         let plan = memory.plan.as_ref().map_or(0, String::len);
-        if memory.epoch.0.len().max(plan) > WORD_LIMIT {
-            return Err(JournalError::Malformed("its epoch or its plan is no word of ours".to_owned()));
+        if memory.admission.0.len().max(plan) > WORD_LIMIT {
+            return Err(JournalError::Malformed("its admission or its plan is no word of ours".to_owned()));
         }
         memory.terms = memory.terms.take().filter(Terms::is_small);
         memory.last_failure = memory
@@ -395,7 +396,7 @@ mod tests {
     }
 
     fn journal() -> Journal {
-        Journal::new("uid-1", Epoch("1-0-abc".into()), at(10), Some(at(99)))
+        Journal::new("uid-1", AdmissionId("1-0-abc".into()), at(10), Some(at(99)))
     }
 
     #[test]
@@ -514,7 +515,7 @@ mod tests {
     fn a_forged_journal_does_not_outgrow_its_limit() {
         let decode = |journal: &Journal| Journal::decode(&journal.encode(), "uid-1", at(0), at(20));
         let mut wordy = journal();
-        wordy.memory.epoch = Epoch("e".repeat(9_000));
+        wordy.memory.admission = AdmissionId("e".repeat(9_000));
         assert!(matches!(decode(&wordy), Err(JournalError::Malformed(_))));
         let mut long = journal();
         long.traceparent = "t".repeat(9_000);

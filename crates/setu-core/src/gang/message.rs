@@ -181,7 +181,7 @@ mod tests {
     use super::*;
     use crate::api::workload::Verdict;
     use crate::gang::failure::{Failure, FailureClass};
-    use crate::gang::reservation::{Ending, Epoch, Reservation};
+    use crate::gang::reservation::{AdmissionId, Ending, Reservation};
     use crate::policy::Policy;
     use jiff::Timestamp;
 
@@ -193,7 +193,7 @@ mod tests {
             ..Snapshot::of(now, &Reservation::Gone(Ending::Finished), &policy)
         };
         let said = |then| {
-            let mut journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
+            let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
             journal.memory.last_failure = Some(Failure::new(FailureClass::InsufficientCapacity, "none"));
             journal.state = State::RollingBack { then };
             explain(&journal, &snapshot)

@@ -182,7 +182,7 @@ mod tests {
     use crate::gang::decide::{Rules, decide};
     use crate::gang::event::Event;
     use crate::gang::failure::{Failure, FailureClass};
-    use crate::gang::reservation::{Ending, Epoch, Reservation};
+    use crate::gang::reservation::{AdmissionId, Ending, Reservation};
     use crate::plan::cost::Unpriced;
     use crate::policy::Policy;
     use jiff::Timestamp;
@@ -190,7 +190,7 @@ mod tests {
 
     fn told(events: &[Event]) -> Vec<(&'static str, bool)> {
         let now = Timestamp::UNIX_EPOCH;
-        let mut journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
+        let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
         let mut told = Vec::new();
         for event in events {
             journal = decide(&journal, event, &Rules::new(&Policy::default(), now, 0.0)).journal;
@@ -243,7 +243,7 @@ mod tests {
             pinning: crate::api::parameters::Pinning::Selector,
             way: crate::gang::Way::default(),
         };
-        let mut journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
+        let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
         let mut told = BTreeMap::new();
         for event in [planned, Event::ClaimsExist, Event::NodesReady] {
             journal = decide(&journal, &event, &Rules::new(&Policy::default(), now, 0.0)).journal;
@@ -303,7 +303,7 @@ mod tests {
         ];
         let mut told = BTreeMap::new();
         for events in ends {
-            let mut journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
+            let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
             for event in events {
                 journal = decide(&journal, &event, &Rules::new(&Policy::default(), now, 0.0)).journal;
                 let state = journal.state.name();
@@ -330,7 +330,7 @@ mod tests {
         let (now, policy) = (Timestamp::UNIX_EPOCH, Policy::default());
         let reservation = Reservation::Gone(Ending::Finished);
         let told = |slots: u32, ready: u32| {
-            let mut journal = Journal::new("uid", Epoch("1-0-a".into()), now, None);
+            let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
             journal.state = State::WaitingReady;
             (journal.memory.attempt, journal.memory.slots) = (1, slots);
             let claim = |slot: u32| ClaimView::new(&slot.to_string(), 1, slot, Health::Ready { since: now });

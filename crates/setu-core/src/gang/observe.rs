@@ -6,7 +6,7 @@
 use super::adoption::{contradicted, first_reconcile};
 use super::claims::ClaimView;
 use super::decide::is_too_far;
-use super::event::{Event, Standing};
+use super::event::{AdmissionPhase, Event};
 use super::failure::{Failure, FailureClass};
 use super::journal::Journal;
 use super::replacement;
@@ -89,19 +89,19 @@ fn reservation_event(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Event
             let pods_may_run = journal.state.is_approved();
             (!journal.state.is_over() && !pods_may_run).then_some(Event::Leaving(*ending))
         }
-        Reservation::Held { epoch, standing } => {
+        Reservation::Held { admission, phase } => {
             // The check was off the Workload for a while, or quota came back within the second in
             // which it was lost: the reservation that was given up stands after all. Kueue may even have
             // admitted on it, by a Ready whose nodes are gone.
             let stands_again = journal.state == State::Released
-                && matches!(standing, Standing::Reserved | Standing::Admitted)
+                && matches!(phase, AdmissionPhase::Reserved | AdmissionPhase::Admitted)
                 && !planted!(ReleasedForGood);
             // Pods that an eviction would delete are provided for late, whatever was given up before.
-            let ungated = *standing == Standing::AdmittedPods && journal.state == State::Yielded;
+            let ungated = *phase == AdmissionPhase::AdmittedPods && journal.state == State::Yielded;
             let runs_already =
-                !journal.state.is_approved() && *standing == Standing::Running && !snapshot.fresh;
-            (*epoch != journal.memory.epoch || stands_again || runs_already || ungated)
-                .then(|| Event::Reserved { epoch: epoch.clone(), standing: *standing })
+                !journal.state.is_approved() && *phase == AdmissionPhase::Running && !snapshot.fresh;
+            (*admission != journal.memory.admission || stands_again || runs_already || ungated)
+                .then(|| Event::Reserved { admission: admission.clone(), phase: *phase })
         }
     }
 }
@@ -143,11 +143,16 @@ fn by_state(attempt: &Attempt<'_>) -> Option<Reading> {
 fn provisioning(attempt: &Attempt<'_>) -> Option<Reading> {
     let Attempt { journal, snapshot, .. } = attempt;
     let event = |event| Some(Reading::Events(vec![event]));
+    // Where pods may run on other nodes, a refused claim ends nothing.
+    if let Some(reason) = snapshot.create_refused.filter(|_| !attempt.is_late()) {
+        let message = format!("the API server refused a NodeClaim: {reason}");
+        return Some(failed(snapshot, Failure::new(FailureClass::Refused, message)));
+    }
     if let Some(failure) = attempt.first_failure() {
         if !replacement::falls_in_part(attempt, failure) {
             return Some(failed(snapshot, failure.clone()));
         }
-        let lost = Event::Lost { failure: failure.clone(), standing: Standing::Reserved };
+        let lost = Event::Lost { failure: failure.clone(), phase: AdmissionPhase::Reserved };
         return if snapshot.freshness == Freshness::Cached {
             Some(Reading::NeedsQuorumRead)
         } else {
@@ -255,7 +260,7 @@ fn approved(attempt: &Attempt<'_>) -> Option<Reading> {
     }
     let cached = snapshot.freshness == Freshness::Cached;
     if let Some(failure) = replacement::regretted(attempt) {
-        let lost = Event::Lost { failure: failure.clone(), standing: Standing::Reserved };
+        let lost = Event::Lost { failure: failure.clone(), phase: AdmissionPhase::Reserved };
         return Some(if cached { Reading::NeedsQuorumRead } else { Reading::Events(vec![lost]) });
     }
     if let Some(failure) = unfit(attempt) {

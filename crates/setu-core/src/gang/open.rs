@@ -25,7 +25,7 @@ pub fn opened(
 /// The journal of a gang that has none which can be used.
 pub fn rebuilt(uid: &str, reservation: Reservation, now: Timestamp) -> Journal {
     match reservation {
-        Reservation::Held { epoch, .. } => Journal::new(uid, epoch, now, None),
+        Reservation::Held { admission, .. } => Journal::new(uid, admission, now, None),
         Reservation::Leaving(_) | Reservation::Gone(_) => Journal::released(uid, now),
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Called by `observe`.
 
-use super::event::{Event, Standing};
+use super::event::{AdmissionPhase, Event};
 use super::failure::Failure;
 use super::loss::Loss;
 use super::observe::Reading;
@@ -18,7 +18,7 @@ use jiff::Timestamp;
 /// lost under its last admission, the next one is not held to them, and begins with nodes of its own. So it does where
 /// the hold on them has run out while it was admitted: it would end the next attempt at once, and the sweep its nodes.
 pub(super) fn carried_over(attempt: &Attempt<'_>, event: Event) -> Reading {
-    let anew = matches!(event, Event::Reserved { standing: Standing::Reserved, .. });
+    let anew = matches!(event, Event::Reserved { phase: AdmissionPhase::Reserved, .. });
     let carries = anew && attempt.journal.state.is_approved();
     let ends = || Reading::Events(vec![Event::Gone(Ending::Superseded)]);
     if carries && attempt.hold_is_over() {
@@ -66,19 +66,19 @@ pub(super) fn lost_or_failed(attempt: &Attempt<'_>, failure: &Failure) -> Event 
     if superseded {
         return Event::Superseded(failure);
     }
-    if is_lost() { Event::Lost { failure, standing: Standing::Reserved } } else { Event::Failed(failure) }
+    if is_lost() { Event::Lost { failure, phase: AdmissionPhase::Reserved } } else { Event::Failed(failure) }
 }
 
 /// What an admitted gang needs that lost nodes: nobody but us can give its pods others, because they
 /// ask for the gang's own label. The pods of a slice that was replaced run on, and its nodes are still its own.
 pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Reading> {
     let Attempt { journal, snapshot, .. } = attempt;
-    let standing = match snapshot.reservation {
-        Reservation::Held { standing, .. } => standing,
-        Reservation::Leaving(Ending::Replaced) => &Standing::AdmittedPods,
+    let phase = match snapshot.reservation {
+        Reservation::Held { phase, .. } => phase,
+        Reservation::Leaving(Ending::Replaced) => &AdmissionPhase::AdmittedPods,
         Reservation::Leaving(_) | Reservation::Gone(_) => return None,
     };
-    let is_ours = matches!(standing, Standing::Admitted | Standing::AdmittedPods);
+    let is_ours = matches!(phase, AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods);
     if !is_ours || !journal.state.holds_nodes() || snapshot.policy.on_node_lost != OnNodeLost::Replace {
         return None;
     }
@@ -111,7 +111,7 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Reading> {
     if rests {
         return None;
     }
-    event(Event::Lost { failure: attempt.first_loss()?.clone(), standing: *standing })
+    event(Event::Lost { failure: attempt.first_loss()?.clone(), phase: *phase })
 }
 
 /// When the next replacement for an admitted gang may begin: the first at once, the others paced like

@@ -3,7 +3,7 @@
 //! Nothing in Kueue's API is an attempt id, and an eviction may come and go within a second without
 //! ever being seen. So an admission is identified by everything that changes with it.
 
-use super::event::Standing;
+use super::event::AdmissionPhase;
 use crate::api::workload::Verdict;
 use crate::api::{Workload, condition};
 use crate::digest::digest;
@@ -15,10 +15,10 @@ use std::fmt;
 /// Identity of one admission: `<reservation time>-<evictions>-<hash of what was admitted>`.
 #[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[serde(transparent)]
-pub struct Epoch(pub String);
+pub struct AdmissionId(pub String);
 
-impl Epoch {
-    /// The epoch of a Workload whose quota is reserved, from the point of view of `check`.
+impl AdmissionId {
+    /// The admission of a Workload whose quota is reserved, from the point of view of `check`.
     pub fn of(workload: &Workload, check: &str) -> Self {
         let reserved =
             condition::since(workload.conditions(), "QuotaReserved").map_or(0, jiff::Timestamp::as_second);
@@ -52,7 +52,7 @@ impl Epoch {
 
 /// Whether the nodes of a gang are of the shape that it was admitted in.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fit {
+pub enum ShapeMatch {
     /// They are.
     #[default]
     Same,
@@ -62,7 +62,7 @@ pub enum Fit {
     Stale,
 }
 
-impl Fit {
+impl ShapeMatch {
     /// Whether they are.
     #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
     pub fn is_same(&self) -> bool {
@@ -70,7 +70,7 @@ impl Fit {
     }
 }
 
-impl fmt::Display for Epoch {
+impl fmt::Display for AdmissionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -117,9 +117,9 @@ pub enum Reservation {
     /// Quota is reserved and nothing speaks against running.
     Held {
         /// Which admission it is.
-        epoch: Epoch,
+        admission: AdmissionId,
         /// How far Kueue has gone with it.
-        standing: Standing,
+        phase: AdmissionPhase,
     },
     /// Quota is still reserved, but Kueue is taking the Workload down; pods may still run.
     Leaving(Ending),
@@ -160,21 +160,21 @@ impl Reservation {
             (true, None) => match workload.check(check) {
                 None => Self::Leaving(Ending::CheckRemoved),
                 Some(entry) => Self::Held {
-                    epoch: Epoch::of(workload, check),
-                    standing: standing(workload, entry.state),
+                    admission: AdmissionId::of(workload, check),
+                    phase: phase(workload, entry.state),
                 },
             },
         }
     }
 }
 
-fn standing(workload: &Workload, reported: Verdict) -> Standing {
+fn phase(workload: &Workload, reported: Verdict) -> AdmissionPhase {
     let slice = workload.replaces().is_some();
     let keeps_pods = workload.is_plain_pods() || slice;
     match (workload.is("Admitted"), keeps_pods) {
-        (true, _) if reported == Verdict::Pending && !slice => Standing::Running,
-        (true, true) => Standing::AdmittedPods,
-        (true, false) => Standing::Admitted,
-        (false, _) => Standing::Reserved,
+        (true, _) if reported == Verdict::Pending && !slice => AdmissionPhase::Running,
+        (true, true) => AdmissionPhase::AdmittedPods,
+        (true, false) => AdmissionPhase::Admitted,
+        (false, _) => AdmissionPhase::Reserved,
     }
 }

@@ -5,7 +5,7 @@
 //! already, so that no name is used twice.
 
 use super::claims::{ClaimView, Health};
-use super::event::Standing;
+use super::event::AdmissionPhase;
 use super::failure::Failure;
 use super::journal::Journal;
 use super::loss::Loss;
@@ -125,9 +125,12 @@ impl<'a> Attempt<'a> {
     }
 
     /// How the Workload is admitted whose pods are let go on a Ready of ours.
-    pub(super) fn pods_let_go(&self) -> Option<Standing> {
+    pub(super) fn pods_let_go(&self) -> Option<AdmissionPhase> {
         match self.snapshot.reservation {
-            Reservation::Held { standing: s @ (Standing::Admitted | Standing::AdmittedPods), .. } => Some(*s),
+            Reservation::Held {
+                phase: s @ (AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods),
+                ..
+            } => Some(*s),
             _ => None,
         }
     }
@@ -239,10 +242,84 @@ impl<'a> Attempt<'a> {
 
     /// Whether quota is reserved and Kueue has not admitted yet.
     pub(super) fn awaits_admission(&self) -> bool {
-        matches!(self.snapshot.reservation, Reservation::Held { standing: Standing::Reserved, .. })
+        matches!(self.snapshot.reservation, Reservation::Held { phase: AdmissionPhase::Reserved, .. })
     }
 }
 
 fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::failure::FailureClass;
+    use crate::gang::reservation::AdmissionId;
+    use crate::policy::Policy;
+
+    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+
+    fn journal(state: State, generation: u32) -> Journal {
+        let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), NOW, None);
+        journal.state = state;
+        (journal.memory.attempt, journal.memory.slots, journal.memory.generation) = (1, 3, generation);
+        journal
+    }
+
+    fn ready(slot: u32) -> ClaimView {
+        ClaimView::new("c", 1, slot, Health::Ready { since: NOW })
+    }
+
+    fn statuses(journal: &Journal, phase: AdmissionPhase, claims: &[ClaimView], lost: &[u32]) -> String {
+        let gone = Loss::Failed(Failure::new(FailureClass::Interrupted, "gone"));
+        let losses = lost.iter().map(|slot| (*slot, gone.clone())).collect();
+        let reservation = Reservation::Held { admission: AdmissionId("1-0-a".into()), phase };
+        let policy = Policy::default();
+        let snapshot = Snapshot { claims, losses: &losses, ..Snapshot::of(NOW, &reservation, &policy) };
+        let attempt = Attempt::of(journal, &snapshot);
+        let letter = |(_, slot)| match slot {
+            SlotStatus::Empty => 'e',
+            SlotStatus::Coming(..) => 'c',
+            SlotStatus::Ready(_) => 'r',
+            SlotStatus::Failed(..) => 'f',
+            SlotStatus::Deleting(_) => 'd',
+            SlotStatus::Lost(_) => 'l',
+        };
+        attempt.slots().map(letter).collect()
+    }
+
+    #[test]
+    fn a_slot_is_empty_until_it_had_a_claim_of_the_latest_generation() {
+        use AdmissionPhase::Reserved;
+        let deleting = ClaimView { deleting: true, ..ready(1) };
+        let first = journal(State::Provisioning, 0);
+        assert_eq!(statuses(&first, Reserved, &[ready(0), deleting.clone()], &[]), "rde");
+        assert_eq!(statuses(&first, Reserved, &[ready(0), deleting.clone()], &[1, 2]), "rdl");
+        let second = journal(State::Provisioning, 1);
+        assert_eq!(statuses(&second, Reserved, &[ready(0), deleting.clone()], &[]), "ree", "it is replaced");
+        let stranger = ClaimView { attempt: 2, ..ready(2) };
+        assert_eq!(statuses(&first, Reserved, &[stranger, ready(7)], &[]), "eee");
+    }
+
+    #[test]
+    fn a_claim_gives_way_to_a_later_one_and_to_nothing_else() {
+        let second = journal(State::WaitingReady, 1);
+        let coming = Health::Coming { waits_for: WaitsFor::BufferTime, until: None };
+        let later = ClaimView { generation: 1, health: coming, ..ready(0) };
+        let seen = |claims: &[ClaimView]| statuses(&second, AdmissionPhase::Reserved, claims, &[]);
+        assert_eq!(seen(&[ready(0), later.clone()]), "cee");
+        let later = ClaimView { deleting: true, ..later };
+        assert_eq!(seen(&[ready(0), later]), "ree");
+    }
+
+    #[test]
+    fn beside_pods_that_may_run_a_failed_claim_without_pods_gives_way_once_the_journal_says_so() {
+        let failed = Health::Failed(Failure::new(FailureClass::LaunchFailed, "no"));
+        let claims = [ready(0), ClaimView { health: failed, ..ready(1) }];
+        let seen =
+            |generation, phase| statuses(&journal(State::WaitingReady, generation), phase, &claims, &[]);
+        assert_eq!(seen(0, AdmissionPhase::Admitted), "rfe");
+        assert_eq!(seen(1, AdmissionPhase::Admitted), "ree");
+        assert_eq!(seen(1, AdmissionPhase::Reserved), "rfe", "no pod runs");
+    }
 }

@@ -34,6 +34,8 @@ pub struct Snapshot<'a> {
     pub freshness: Freshness,
     /// Whether others have given back as many nodes as the gang has since it ran short of them, as far as is known.
     pub capacity_back: bool,
+    /// Why the API server refused a NodeClaim of the attempt, if it did.
+    pub create_refused: Option<&'a str>,
     /// The refusal that stands, as nothing has changed since.
     pub refusal: Option<Refusal>,
     /// The gang's policy.
@@ -57,6 +59,7 @@ impl<'a> Snapshot<'a> {
             losses: &NO_LOSSES,
             freshness: Freshness::Cached,
             capacity_back: false,
+            create_refused: None,
             refusal: None,
             policy,
             outlook: Outlook::default(),

@@ -1,7 +1,7 @@
 //! One step of a gang: from its journal and a snapshot to the next journal and to what follows from it.
 //!
-//! Rule: a gang moves by [`step`] alone, in the controller, in `setu repair`, and in the model checker that proves the steps; but
-//! for a NodeClaim that the API server refuses, which is an event of a write and not of a snapshot. A step changes the state once at most, so that each change is written before the next one.
+//! Rule: a gang moves by [`step`] alone, in the controller, in `setu repair`, and in the model checker that proves the steps. A
+//! step changes the state once at most, so that each change is written before the next one.
 
 use super::decide::{Rules, decide};
 use super::event::{Effect, Event};

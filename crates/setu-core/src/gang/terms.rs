@@ -163,7 +163,7 @@ pub fn is_the_same_under_all(event: &Event, journal: &Journal, reservation: &Res
 mod tests {
     use super::*;
     use crate::api::parameters::Tier;
-    use crate::gang::reservation::Epoch;
+    use crate::gang::reservation::AdmissionId;
     use jiff::Timestamp;
     use serde_json::json;
 
@@ -184,7 +184,7 @@ mod tests {
     }
 
     fn journal(terms: Option<Terms>) -> Journal {
-        let mut journal = Journal::new("u", Epoch("1-0-a".into()), Timestamp::UNIX_EPOCH, None);
+        let mut journal = Journal::new("u", AdmissionId("1-0-a".into()), Timestamp::UNIX_EPOCH, None);
         (journal.memory.attempt, journal.memory.terms) = (2, terms);
         journal
     }

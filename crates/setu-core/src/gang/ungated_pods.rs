@@ -27,11 +27,11 @@ pub(super) fn spared(attempt: &Attempt<'_>, events: Vec<Event>) -> Reading {
     let lost = attempt.first_loss().filter(|_| !failures.is_empty());
     let failure = lost.or_else(|| attempt.slots().find_map(|(_, slot)| doomed(slot)));
     let is_due = next_try(attempt).is_none_or(|at| at <= attempt.snapshot.now);
-    if let (Some(failure), Some(standing), true) = (failure, attempt.pods_let_go(), is_due) {
+    if let (Some(failure), Some(phase), true) = (failure, attempt.pods_let_go(), is_due) {
         if attempt.snapshot.freshness == Freshness::Cached {
             return Reading::NeedsQuorumRead;
         }
-        rest.push(Event::Lost { failure: failure.clone(), standing });
+        rest.push(Event::Lost { failure: failure.clone(), phase });
     }
     Reading::Events(rest)
 }

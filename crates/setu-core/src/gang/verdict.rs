@@ -4,11 +4,11 @@
 //! Kueue's scheduler may write back stale copies; and none but Pending is ever written while the
 //! Workload is evicted, inactive, finished or without a reservation.
 
-use super::event::Standing;
+use super::event::AdmissionPhase;
 use super::journal::Journal;
 use super::message;
 use super::observe;
-use super::reservation::{Ending, Fit, Reservation};
+use super::reservation::{Ending, Reservation, ShapeMatch};
 use super::slot::Attempt;
 use super::snapshot::{Freshness, Snapshot};
 use super::state::{Nodes, State, Then};
@@ -38,12 +38,13 @@ pub fn desired(
 ) -> Option<Desired> {
     let pending = |message: String| {
         // To an admitted Workload it says nothing, and the Ready it was admitted on would be forgotten.
-        let admitted = matches!(snapshot.reservation, Reservation::Held { standing: Standing::Admitted, .. });
+        let admitted =
+            matches!(snapshot.reservation, Reservation::Held { phase: AdmissionPhase::Admitted, .. });
         let desired = Desired { state: Verdict::Pending, message, updates: Vec::new() };
         (!admitted || entry.state == Verdict::Pending).then_some(desired)
     };
-    let (epoch, standing) = match snapshot.reservation {
-        Reservation::Held { epoch, standing } => (epoch, standing),
+    let (admission, phase) = match snapshot.reservation {
+        Reservation::Held { admission, phase } => (admission, phase),
         // Kueue reserves no quota for a Workload whose check says Retry.
         Reservation::Gone(Ending::Evicted) | Reservation::Leaving(Ending::Evicted)
             if journal.state == State::Yielded && snapshot.refusal.is_some() =>
@@ -61,9 +62,9 @@ pub fn desired(
         }
         Reservation::Gone(_) | Reservation::Leaving(_) => return None,
     };
-    if *epoch != journal.memory.epoch {
+    if *admission != journal.memory.admission {
         // The nodes that it was said of are being taken back, and Kueue may admit on it at any time.
-        let goes = *standing == Standing::Reserved && matches!(journal.state, State::RollingBack { .. });
+        let goes = *phase == AdmissionPhase::Reserved && matches!(journal.state, State::RollingBack { .. });
         return match entry.state {
             Verdict::Ready if goes => {
                 pending("takes Ready back: it was said of an earlier reservation".to_owned())
@@ -73,11 +74,11 @@ pub fn desired(
             _ => None,
         };
     }
-    if *standing == Standing::Running && !journal.state.is_approved() {
+    if *phase == AdmissionPhase::Running && !journal.state.is_approved() {
         // Its pods run without us: nothing decided for another time may stop them.
         return None;
     }
-    if *standing == Standing::AdmittedPods && !journal.state.is_approved() {
+    if *phase == AdmissionPhase::AdmittedPods && !journal.state.is_approved() {
         // They are ungated: an eviction would delete them for good, so they get their nodes late instead.
         return None;
     }
@@ -85,8 +86,8 @@ pub fn desired(
     let attempt = &Attempt::of(journal, snapshot);
     match journal.state {
         State::Approved { nodes } => {
-            let admitted = *standing != Standing::Reserved;
-            if journal.memory.fit == Fit::Stale && *standing == Standing::Admitted {
+            let admitted = *phase != AdmissionPhase::Reserved;
+            if journal.memory.shape_match == ShapeMatch::Stale && *phase == AdmissionPhase::Admitted {
                 // Its nodes go when its pods have stopped, and then it begins anew.
                 let message = "was admitted on a Ready of an earlier reservation, and its nodes are not what it needs now";
                 return Some(Desired {

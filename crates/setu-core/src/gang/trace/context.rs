@@ -1,7 +1,7 @@
 //! Ids of traces and spans: derived, so that every replica finds the same ones.
 
 use crate::digest::hash;
-use crate::gang::reservation::Epoch;
+use crate::gang::reservation::AdmissionId;
 use std::fmt;
 
 /// A trace and its root span.
@@ -14,11 +14,11 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// The trace of an epoch of the Workload with this UID. `resumed` is the number of the transition by which the
-    /// epoch went on after it had come to an end; 0 in its first trace.
-    pub fn of(uid: &str, epoch: &Epoch, resumed: u64) -> Self {
+    /// The trace of an admission of the Workload with this UID. `resumed` is the number of the transition by which the
+    /// admission went on after it had come to an end; 0 in its first trace.
+    pub fn of(uid: &str, admission: &AdmissionId, resumed: u64) -> Self {
         let resumed = resumed.to_string();
-        let mut about = vec![uid, &epoch.0];
+        let mut about = vec![uid, &admission.0];
         if resumed != "0" {
             about.push(&resumed);
         }
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_traceparent_is_read_as_it_is_written_and_nothing_else_is() {
-        let context = TraceContext::of("uid", &Epoch("1-0-a".into()), 0);
+        let context = TraceContext::of("uid", &AdmissionId("1-0-a".into()), 0);
         let text = context.to_string();
         assert_eq!(TraceContext::parse(&text), Some(context));
         assert_eq!(TraceContext::parse(&text.replacen("00-", "01-", 1)), Some(context));

@@ -1,7 +1,7 @@
 //! A gang's trace, made from its journal: which spans are complete, with ids and times that every
 //! replica derives alike.
 //!
-//! One trace per epoch: the root `gang`, below it one span per state, below the states in which nodes
+//! One trace per admission: the root `gang`, below it one span per state, below the states in which nodes
 //! come up one span per NodeClaim. Nothing is kept open: a span is made once it has ended, from the
 //! times that the journal and the claims' conditions hold, so that a replica that takes over makes the
 //! very spans its predecessor would have made.
@@ -120,7 +120,7 @@ impl Subject {
     }
 }
 
-/// The spans of the current epoch that the transitions numbered above `after` completed. `claims` say how the
+/// The spans of the current admission that the transitions numbered above `after` completed. `claims` say how the
 /// gang's nodes came up, below the last of them.
 pub fn spans(journal: &Journal, claims: Claims<'_>, subject: &Subject, after: u64) -> Vec<Span> {
     let mut all = Vec::new();
@@ -144,7 +144,7 @@ pub fn spans(journal: &Journal, claims: Claims<'_>, subject: &Subject, after: u6
     all
 }
 
-/// How an epoch ended of which no transition tells.
+/// How an admission ended of which no transition tells.
 #[derive(Clone, Copy, Debug)]
 pub struct CutOff<'a> {
     /// When.
@@ -155,7 +155,7 @@ pub struct CutOff<'a> {
     pub by: &'a str,
 }
 
-/// The spans that an epoch leaves behind when it gives way although its gang had not come to an end: its root, its
+/// The spans that an admission leaves behind when it gives way although its gang had not come to an end: its root, its
 /// last state, and below that the NodeClaims which came up in it.
 pub fn cut_off(journal: &Journal, end: CutOff<'_>, claims: Claims<'_>, subject: &Subject) -> Vec<Span> {
     let CutOff { at, why, by } = end;
@@ -225,9 +225,11 @@ fn root(journal: &Journal, end: Timestamp, subject: &Subject, by: &str) -> Span 
         ("setu.slots", number(memory.slots)),
         ("setu.outcome", text(journal.state.name().name())),
     ]);
-    let before = journal.trace.before.as_ref().filter(|epoch| !epoch.0.is_empty());
+    let before = journal.trace.before.as_ref().filter(|admission| !admission.0.is_empty());
     root.links.extend(
-        before.map(|epoch| TraceContext::of(&journal.workload_uid, epoch, journal.trace.resumed_before)),
+        before.map(|admission| {
+            TraceContext::of(&journal.workload_uid, admission, journal.trace.resumed_before)
+        }),
     );
     root.links.extend(subject.submitted_in);
     let approved = journal.history.iter().any(|s| s.seq > journal.trace.seq && s.from == StateName::Approved);

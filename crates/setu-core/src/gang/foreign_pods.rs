@@ -20,7 +20,7 @@ const NEXT_LOOK: SignedDuration = SignedDuration::from_secs(10);
 #[derive(Clone, Debug, Default)]
 pub struct Taken {
     /// Those that no claim reckons with.
-    strangers: ResourceList,
+    others: ResourceList,
     /// Those of DaemonSets: what its claim requests includes them, but for those that no one could foresee.
     daemons: ResourceList,
 }
@@ -32,7 +32,7 @@ pub fn taken(pods: &[Pod]) -> BTreeMap<String, Taken> {
         // A pod runs with what the API server has accepted; what cannot be read takes nothing.
         let Ok(needs) = resources::of_pod(&pod.spec.pod, Defaults::default()) else { continue };
         let of_node = taken.entry(pod.spec.node_name.clone()).or_default();
-        let sum = if pod.is_of("DaemonSet") { &mut of_node.daemons } else { &mut of_node.strangers };
+        let sum = if pod.is_of("DaemonSet") { &mut of_node.daemons } else { &mut of_node.others };
         *sum = resources::sum(sum, &needs);
     }
     taken
@@ -58,15 +58,15 @@ pub fn crowd(
     }
     let name = || node.metadata.name.clone().unwrap_or_default();
     let requests = &claim.spec.resources.requests;
-    let left = resources::minus(&node.status.allocatable, &taken.strangers);
-    let by_strangers =
+    let left = resources::minus(&node.status.allocatable, &taken.others);
+    let by_others =
         || Some(WaitsFor::OtherPods { node: name(), short: resources::shortage(requests, &left)? });
     let by_daemons = || {
         let left = resources::minus(&left, &taken.daemons);
         let short = resources::shortage(&least(requests, each)?, &left)?;
         Some(WaitsFor::DaemonSets { node: name(), short })
     };
-    if let Some(waits_for) = by_strangers().or_else(by_daemons) {
+    if let Some(waits_for) = by_others().or_else(by_daemons) {
         view.health = Health::Coming { waits_for, until: now.checked_add(NEXT_LOOK).ok() };
     }
 }

@@ -12,8 +12,24 @@ use crate::gang::journal::JournalError;
 use crate::gang::notice::Notice;
 use crate::gang::terms::{unlimited, vouched};
 use crate::gang::{JudgedBy, Memory, State, Terms};
+use crate::plan::Obstacle;
+use crate::policy::Policy;
 use kube::ResourceExt;
 use std::sync::Arc;
+
+/// What a gang is judged by.
+pub(super) struct Judgement {
+    pub policy: Arc<Policy>,
+    /// Why no policy could be read.
+    pub fault: Option<Obstacle>,
+    pub by: JudgedBy,
+}
+
+impl Default for Judgement {
+    fn default() -> Self {
+        Self { policy: Arc::default(), fault: None, by: JudgedBy::Unknown }
+    }
+}
 
 impl Gang<'_> {
     /// An attempt is run by the policy it was started with, everything else by that of now.
@@ -23,42 +39,43 @@ impl Gang<'_> {
         if self.journal.state.is_in_flight()
             && let Some(kept) = attempts.of(&self.id, attempt)
         {
-            (self.policy, self.policy_fault, self.judged_by) = (kept, None, JudgedBy::Known);
+            (self.judgement.policy, self.judgement.fault, self.judgement.by) = (kept, None, JudgedBy::Known);
         } else {
             let (policy, fault) = plans::policy(self.context, workload, &self.identity.check);
-            let terms = vouched(&self.journal, &self.claims).filter(|_| self.journal.state.is_in_flight());
+            let terms =
+                vouched(&self.journal, &self.observed.claims).filter(|_| self.journal.state.is_in_flight());
             let known = fault.is_ok() || terms.is_some();
             let policy = match terms {
                 Some(terms) => terms.over(policy, tier),
                 None if self.journal.state.is_in_flight() && !known => unlimited(policy),
                 None => policy,
             };
-            self.judged_by = if known { JudgedBy::Known } else { JudgedBy::Unknown };
-            (self.policy, self.policy_fault) = (Arc::new(policy), fault.err());
+            self.judgement.by = if known { JudgedBy::Known } else { JudgedBy::Unknown };
+            (self.judgement.policy, self.judgement.fault) = (Arc::new(policy), fault.err());
             if !self.journal.state.is_in_flight() {
                 attempts.forget(&self.id);
-            } else if self.policy_fault.is_none() {
-                attempts.keep(&self.id, attempt, &self.policy);
+            } else if self.judgement.fault.is_none() {
+                attempts.keep(&self.id, attempt, &self.judgement.policy);
             }
         }
         if self.journal.state.is_in_flight() {
-            self.policy = plans::of_tier(&self.policy, tier);
-            self.policy = plans::of_topology(self.context, &self.policy, workload, &self.pin);
+            self.judgement.policy = plans::of_tier(&self.judgement.policy, tier);
+            self.judgement.policy =
+                plans::of_topology(self.context, &self.judgement.policy, workload, &self.pin);
         }
     }
 
     /// Holds the deadline to what the gang is judged by. While that is not known, it stays as it is.
     pub(super) fn bound_deadline(&mut self) {
         let waits = self.journal.state == State::Validating && self.journal.memory.deadline.is_none();
-        if self.judged_by == JudgedBy::Known || waits {
-            self.journal.bound_deadline(self.context.now(), self.policy.deadlines.gang.signed());
+        if self.judgement.by == JudgedBy::Known || waits {
+            self.journal.bound_deadline(self.context.now(), self.judgement.policy.deadlines.gang.signed());
         }
     }
 
     /// Notes in the journal what the attempt is judged by, where it begins or goes on with another tier.
     pub(super) fn settle_terms(&mut self, before: &Memory) {
         if !self.journal.state.is_in_flight() || self.journal.memory.slots == 0 {
-            self.journal.memory.terms = None;
             return;
         }
         let (attempt, tier) = (self.journal.memory.attempt, self.journal.memory.way.tier);
@@ -68,12 +85,12 @@ impl Gang<'_> {
                 return;
             };
             kept
-        } else if self.policy_fault.is_some() {
+        } else if self.judgement.fault.is_some() {
             // An attempt that is taken up while nothing is known of it has no deadline either.
             (self.journal.memory.terms, self.journal.memory.deadline) = (None, None);
             return;
         } else {
-            Arc::clone(&self.policy)
+            Arc::clone(&self.judgement.policy)
         };
         self.journal.memory.terms = Terms::of(&policy, tier);
         if self.journal.memory.terms.is_none() {
@@ -86,7 +103,7 @@ impl Gang<'_> {
 
     /// Whether it is in flight, and nothing is known of what it is judged by.
     pub(super) fn is_undecided(&self) -> bool {
-        self.journal.state.is_in_flight() && self.judged_by == JudgedBy::Unknown
+        self.journal.state.is_in_flight() && self.judgement.by == JudgedBy::Unknown
     }
 }
 
