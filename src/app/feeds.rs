@@ -1,22 +1,19 @@
 //! Starts one watch per kind and leads what it sees to the loops that care.
 
 use super::replica::Parts;
-use crate::api::{
-    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, Namespace, NodePool,
-    RawParameters, ResourceFlavor, Topology,
-};
+use crate::api::{AdmissionCheck, Cohort, LocalQueue, Namespace, NodePool, RawParameters, Topology};
 use crate::cluster::lease::Shards;
 use crate::cluster::outage::Outage;
 use crate::cluster::store::{Keeping, Object};
 use crate::cluster::watch::{Gates, Touched, watch, watch_keeping};
 use crate::controllers::Context;
 use crate::controllers::context::{Optional, Stores, Wakers};
+use crate::controllers::plan_kinds::{PlanChanges, PlanStores};
 use crate::controllers::queue::Key;
 use crate::controllers::summary::{ClaimSummary, WorkloadSummary};
 use crate::names;
 use futures::stream::{self, BoxStream, StreamExt};
 use k8s_openapi::api::core::v1::{Event, LimitRange};
-use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::Api;
 use kube::runtime::reflector::ObjectRef;
 use kube::runtime::watcher::Config;
@@ -57,46 +54,36 @@ impl Feeds {
         let workloads = Keeping { summary: WorkloadSummary::of, index: |_| "", packed: true };
         let workloads = watch_keeping("workloads", Api::all(client.clone()), all(), open, workloads);
         let checks = watch::<AdmissionCheck>("admissionchecks", Api::all(client.clone()), all(), open);
-        let queues = watch::<ClusterQueue>("clusterqueues", Api::all(client.clone()), all(), open);
-        let flavors = watch::<ResourceFlavor>("resourceflavors", Api::all(client.clone()), all(), open);
         // Without the permission to read them nothing starts, so they are read only where they count.
         let topologies = parts
             .options
             .tas_compat
             .then(|| watch::<Topology>("topologies", Api::all(client.clone()), all(), open));
-        let pools = watch::<NodePool>("nodepools", Api::all(client.clone()), all(), open);
+        let (plan, changes) = PlanStores::watch(client, &gates);
         let claims = Keeping { summary: ClaimSummary::of, index: ClaimSummary::workload_uid, packed: true };
         let claims = watch_keeping("nodeclaims", Api::all(client.clone()), ours(), open, claims);
         let nodes = Keeping { packed: true, ..Keeping::default() };
         let nodes = watch_keeping("nodes", Api::all(client.clone()), of_gangs(), open, nodes);
-        let daemon_sets = watch::<DaemonSet>("daemonsets", Api::all(client.clone()), all(), open);
         let limit_ranges = watch::<LimitRange>("limitranges", Api::all(client.clone()), all(), open);
-        let runtime_classes = watch::<RuntimeClass>("runtimeclasses", Api::all(client.clone()), all(), open);
         let local_queues = watch::<LocalQueue>("localqueues", Api::all(client.clone()), all(), None);
         let cohorts = watch::<Cohort>("cohorts", Api::all(client.clone()), all(), None);
         let namespaces = watch::<Namespace>("namespaces", Api::all(client.clone()), all(), None);
-        let device_classes = watch::<DeviceClass>("deviceclasses", Api::all(client.clone()), all(), open);
         let parameters =
             watch::<RawParameters>("provisioningparameters", Api::all(client.clone()), all(), None);
         // Karpenter publishes the only word on a claim that found no capacity as an Event.
         let warnings = Config::default().fields("involvedObject.kind=NodeClaim,type=Warning");
         let warnings = watch::<Event>("events", Api::namespaced(client.clone(), "default"), warnings, open);
         let stores = Stores {
+            plan,
             workloads: workloads.store,
             checks: checks.store,
-            queues: queues.store,
-            flavors: flavors.store,
             topologies: topologies.as_ref().map(|watched| watched.store.clone()).unwrap_or_default(),
-            pools: pools.store,
             claims: claims.store,
             nodes: nodes.store,
-            daemon_sets: daemon_sets.store,
             limit_ranges: limit_ranges.store,
-            runtime_classes: runtime_classes.store,
             local_queues: Optional { store: local_queues.store, listed: local_queues.listed },
             cohorts: Optional { store: cohorts.store, listed: cohorts.listed },
             namespaces: Optional { store: namespaces.store, listed: namespaces.listed },
-            device_classes: device_classes.store,
             parameters: parameters.store,
         };
         let (wake_workload, wake_workloads) = unbounded_channel();
@@ -113,28 +100,29 @@ impl Feeds {
         let plans = Plans::default();
         let of_plans = Arc::clone(&context);
         tokio::spawn(at_most_every(PACE, plans.0.subscribe(), move || of_plans.next_turn()));
-        spawn(queues.touched, &context, plans.told());
-        spawn(flavors.touched, &context, plans.told());
-        spawn(pools.touched, &context, plans.told_of_pools());
+        let PlanChanges { pools, queues, flavors, runtime_classes, device_classes, daemon_sets } = changes;
+        spawn(pools, &context, plans.told_of_pools());
+        spawn(queues, &context, plans.told());
+        spawn(flavors, &context, plans.told());
+        spawn(runtime_classes, &context, plans.told());
+        spawn(device_classes, &context, plans.told());
         spawn(local_queues.touched, &context, plans.told());
         spawn(cohorts.touched, &context, plans.told());
         spawn(namespaces.touched, &context, plans.told());
-        spawn(device_classes.touched, &context, plans.told());
         if let Some(topologies) = topologies {
             spawn(topologies.touched, &context, |_, _| {});
         }
         let mut generations = BTreeMap::new();
         let by_daemons = plans.clone();
-        spawn(daemon_sets.touched, &context, move |context, set| {
+        spawn(daemon_sets, &context, move |context, set| {
             // Its status changes with every node, and that is no news.
-            let exists = context.stores.daemon_sets.get(&ObjectRef::from_obj(set)).is_some();
+            let exists = context.stores.plan.daemon_sets.get(&ObjectRef::from_obj(set)).is_some();
             let generation = exists.then_some(set.metadata.generation);
             if generations.insert(Key::of(set), generation) != Some(generation) {
                 by_daemons.may_change();
             }
         });
         spawn(limit_ranges.touched, &context, plans.told());
-        spawn(runtime_classes.touched, &context, plans.told());
         spawn(nodes.touched, &context, |context, node| {
             context.node_touched(node);
         });
@@ -202,7 +190,7 @@ impl Plans {
     fn told_of_pools(&self) -> impl FnMut(&Context, &NodePool) + Send + use<> {
         let plans = self.clone();
         move |context, pool| {
-            let found = context.stores.pools.get(&ObjectRef::from_obj(pool));
+            let found = context.stores.plan.pools.get(&ObjectRef::from_obj(pool));
             if found.is_none_or(|pool| !pool.is_unseen()) {
                 plans.may_change();
             }

@@ -7,14 +7,14 @@ use super::leadership;
 use super::ledger::Remembered;
 use super::memory::ClaimTombstones;
 use super::meters::Stall;
+use super::plan_kinds::PlanStores;
 use super::policies::Parameters;
 use super::policies::Policies;
 use super::queue::Key;
 use super::summary::{ClaimSummary, WorkloadSummary};
 use super::waiting::Waiting;
 use crate::api::{
-    AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, Namespace, Node, NodeClaim,
-    NodePool, RawParameters, ResourceFlavor, Topology, Workload,
+    AdmissionCheck, Cohort, LocalQueue, Namespace, Node, NodeClaim, RawParameters, Topology, Workload,
 };
 use crate::clock::Clock;
 use crate::cluster::batched::Batched;
@@ -32,7 +32,6 @@ use crate::policy::Settings;
 use crate::telemetry::Telemetry;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::LimitRange;
-use k8s_openapi::api::node::v1::RuntimeClass;
 use kube::runtime::reflector::ObjectRef;
 use kube::{Client, ResourceExt};
 use std::collections::BTreeMap;
@@ -45,26 +44,18 @@ use tokio::sync::mpsc::UnboundedSender;
 pub struct Stores {
     /// Workloads.
     pub workloads: Store<Workload, WorkloadSummary>,
+    /// What plans are made from.
+    pub plan: PlanStores,
     /// AdmissionChecks.
     pub checks: Store<AdmissionCheck>,
-    /// ClusterQueues.
-    pub queues: Store<ClusterQueue>,
-    /// ResourceFlavors.
-    pub flavors: Store<ResourceFlavor>,
     /// Topologies of flavors; empty without [`Options::tas_compat`].
     pub topologies: Store<Topology>,
-    /// NodePools.
-    pub pools: Store<NodePool>,
     /// NodeClaims of ours, found by the UID of their Workload too.
     pub claims: Store<NodeClaim, ClaimSummary>,
     /// Nodes of ours.
     pub nodes: Store<Node>,
-    /// DaemonSets.
-    pub daemon_sets: Store<DaemonSet>,
     /// LimitRanges.
     pub limit_ranges: Store<LimitRange>,
-    /// RuntimeClasses.
-    pub runtime_classes: Store<RuntimeClass>,
     /// ProvisioningParameters; empty while their CRD is not installed.
     pub parameters: Store<RawParameters>,
     /// LocalQueues.
@@ -73,8 +64,6 @@ pub struct Stores {
     pub cohorts: Optional<Cohort>,
     /// Namespaces.
     pub namespaces: Optional<Namespace>,
-    /// DeviceClasses; empty where the API server does not serve them.
-    pub device_classes: Store<DeviceClass>,
 }
 
 /// A kind that the controller can do without.
@@ -266,7 +255,7 @@ impl Context {
             let (namespace, name) = local_queue.split_once('/')?;
             let found = self.stores.local_queues.store.get(&ObjectRef::new(name).within(namespace))?;
             let cluster_queue = &found.spec.cluster_queue;
-            let behind = self.stores.queues.get(&ObjectRef::new(cluster_queue))?;
+            let behind = self.stores.plan.queues.get(&ObjectRef::new(cluster_queue))?;
             let strategy = behind.spec.admission_checks_strategy.as_ref()?;
             let is_ours = strategy.admission_checks.iter().any(|rule| self.is_ours(&rule.name));
             let holders = holders.get(cluster_queue.as_str()).map(Vec::as_slice).unwrap_or_default();

@@ -3,7 +3,8 @@
 //! `workload` takes gangs through their lives, `admission_check` reports whether a check works, and
 //! `claims` asks of every NodeClaim whether somebody still wants it, and `strays` of every Node whether it has one. `queue`
 //! decides who is reconciled when, `context` is what they share, `event_handlers` what follows when an object changes, and `board` what people
-//! are shown of it. `forget` drops what is remembered of a gang. `ledger` is what gangs are about to take, and `given_back` what they have let go.
+//! are shown of it. `forget` drops what is remembered of a gang. `ledger` is what gangs are about to take, and `capacity_returns` what they have given back. `plan_kinds`
+//! is the list of the kinds that plans are made from.
 
 pub mod admission_check;
 mod basis;
@@ -24,6 +25,7 @@ mod meters;
 mod money;
 mod others;
 pub mod parameters;
+pub mod plan_kinds;
 mod plans;
 pub mod policies;
 mod progress;

@@ -59,7 +59,7 @@ pub fn pools_to_read(context: &Context, policy: &Policy) -> Vec<String> {
         PackingMode::Fill => policy.shapes.is_empty(),
         PackingMode::Auto => policy.shapes.is_empty() && !pool.spec.template.spec.node_class_ref.is_kwok(),
     };
-    let pools = context.stores.pools.state();
+    let pools = context.stores.plan.pools.state();
     let reserves = policy.tiers.iter().any(|tier| !tier.reservations.is_empty());
     let read = pools
         .iter()
@@ -87,7 +87,9 @@ pub fn of_topology(context: &Context, policy: &Arc<Policy>, workload: &Workload,
     let assigned = workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);
     let levels: Vec<String> = assigned
         .flat_map(|psa| psa.flavors.values())
-        .filter_map(|flavor| context.stores.flavors.get(&ObjectRef::new(flavor))?.spec.topology_name.clone())
+        .filter_map(|flavor| {
+            context.stores.plan.flavors.get(&ObjectRef::new(flavor))?.spec.topology_name.clone()
+        })
         .filter_map(|topology| context.stores.topologies.get(&ObjectRef::new(&topology)))
         .flat_map(|topology| topology.spec.levels.iter().map(|l| l.node_label.clone()).collect::<Vec<_>>())
         .collect();
@@ -157,8 +159,11 @@ pub fn outcome(
     let counted = not_reserved(known.claims, &reserved);
     let grounds = known.grounds.cloned().unwrap_or_else(|| Grounds::cached(context, workload));
     let granted = workload.admission().map(|admission| admission.cluster_queue.as_str());
-    let queue =
-        grounds.queues.iter().find(|queue| queue.metadata.name.as_deref() == granted && granted.is_some());
+    let queue = grounds
+        .cluster
+        .queues
+        .iter()
+        .find(|queue| queue.metadata.name.as_deref() == granted && granted.is_some());
     let settings = context.policies.settings();
     let traffic = inflight::of(context, workload, gang, pages, now);
     let local_queues = context.stores.local_queues.all();
@@ -168,12 +173,12 @@ pub fn outcome(
     let cluster = Cluster {
         cluster_queue: queue.map(|queue| &**queue),
         checks: &context.stores.checks.state(),
-        flavors: &grounds.flavors,
-        node_pools: &grounds.pools,
-        daemon_sets: &grounds.daemon_sets,
+        flavors: &grounds.cluster.flavors,
+        node_pools: &grounds.cluster.pools,
+        daemon_sets: &grounds.cluster.daemon_sets,
         limit_ranges: &grounds.limit_ranges,
-        runtime_classes: &grounds.runtime_classes,
-        device_classes: &grounds.device_classes,
+        runtime_classes: &grounds.cluster.runtime_classes,
+        device_classes: &grounds.cluster.device_classes,
         storage: known.storage,
         pool_claims: &counted,
         warm: known.warm,
@@ -182,7 +187,7 @@ pub fn outcome(
         shapes: &shapes,
         market: market.as_deref(),
         short: Some(&short),
-        cluster_queues: &grounds.queues,
+        cluster_queues: &grounds.cluster.queues,
         cohorts: &context.stores.cohorts.all().unwrap_or_default(),
         local_queues: local_queues.as_deref(),
         namespace_labels: namespace.map(|n| n.metadata.labels.as_ref().unwrap_or(&NO_LABELS)),
@@ -194,7 +199,7 @@ pub fn outcome(
         now,
     };
     let outcome = plan::plan(&cluster, request);
-    warn_if_outdated(&grounds.pools, now);
+    warn_if_outdated(&grounds.cluster.pools, now);
     match outcome {
         Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, now) {
             Some((_, offering)) if matches!(request.ways, Ways::From(_)) => Outcome::Wait(Obstacle::new(
@@ -231,7 +236,7 @@ pub fn updates(
     pinning: Pinning,
 ) -> Result<Vec<PodSetUpdate>, Obstacle> {
     let name = request.workload.admission().map_or("", |a| a.cluster_queue.as_str());
-    let queue = context.stores.queues.get(&ObjectRef::new(name)).ok_or_else(|| {
+    let queue = context.stores.plan.queues.get(&ObjectRef::new(name)).ok_or_else(|| {
         Obstacle::new(ObstacleReason::QueueUnknown, format!("ClusterQueue {name} is not to be found"))
     })?;
     let pod_sets = plan::demand::pinned(Some(&queue), request);
@@ -241,7 +246,7 @@ pub fn updates(
         return Err(Obstacle::new(ObstacleReason::QueueUnknown, what));
     }
     let updates = plan::pod_set_updates(&pod_sets, request.gang, pinning);
-    let cluster = Cluster { flavors: &context.stores.flavors.state(), ..Cluster::default() };
+    let cluster = Cluster { flavors: &context.stores.plan.flavors.state(), ..Cluster::default() };
     plan::merge::check(&cluster, request, &updates)?;
     Ok(updates)
 }
@@ -252,7 +257,7 @@ pub fn each(context: &Context, request: &Request<'_>) -> Vec<ResourceList> {
     let held = plan::demand::pinned(queue.as_deref(), request);
     let cluster = Cluster {
         limit_ranges: &limit_ranges(context, request.workload),
-        runtime_classes: &context.stores.runtime_classes.state(),
+        runtime_classes: &context.stores.plan.runtime_classes.state(),
         ..Cluster::default()
     };
     let sets = request.workload.spec.pod_sets.iter().filter(|set| held.contains(&set.name));
@@ -262,7 +267,7 @@ pub fn each(context: &Context, request: &Request<'_>) -> Vec<ResourceList> {
 /// The ClusterQueue that a Workload is admitted to.
 fn queue_of(context: &Context, workload: &Workload) -> Option<Arc<ClusterQueue>> {
     let name = workload.admission().map_or("", |a| a.cluster_queue.as_str());
-    context.stores.queues.get(&ObjectRef::new(name))
+    context.stores.plan.queues.get(&ObjectRef::new(name))
 }
 
 /// Those of these taints of its nodes that are none to the gang, because all its pods name them in tolerations.
@@ -271,9 +276,9 @@ pub fn tolerated(context: &Context, request: &Request<'_>, taints: Vec<Taint>) -
     let cluster = Cluster {
         cluster_queue: queue.as_deref(),
         checks: &context.stores.checks.state(),
-        flavors: &context.stores.flavors.state(),
+        flavors: &context.stores.plan.flavors.state(),
         limit_ranges: &limit_ranges(context, request.workload),
-        runtime_classes: &context.stores.runtime_classes.state(),
+        runtime_classes: &context.stores.plan.runtime_classes.state(),
         ..Cluster::default()
     };
     plan::taints::tolerated(&cluster, request, taints)

@@ -136,10 +136,10 @@ impl Context {
             let name = queue.metadata.name.as_deref();
             local_queue.as_ref().is_none_or(|local| name == Some(&local.spec.cluster_queue))
         };
-        let queues: Vec<_> = stores.queues.state().into_iter().filter(|queue| is_its(queue)).collect();
+        let queues: Vec<_> = stores.plan.queues.state().into_iter().filter(|queue| is_its(queue)).collect();
         let groups = queues.iter().flat_map(|queue| &queue.spec.resource_groups);
         let flavors = groups.flat_map(|group| &group.flavors);
-        let flavors = flavors.filter_map(|flavor| stores.flavors.get(&ObjectRef::new(&flavor.name)));
+        let flavors = flavors.filter_map(|flavor| stores.plan.flavors.get(&ObjectRef::new(&flavor.name)));
         by_generation(flavors, &mut hasher);
         if queues.iter().any(|queue| !queue.spec.cohort_name.is_empty()) {
             by_generation(stores.cohorts.store.state(), &mut hasher);
@@ -154,11 +154,11 @@ impl Context {
         let mut hasher = DefaultHasher::new();
         (self.policies.revision(), self.better_offers()).hash(&mut hasher);
         let stores = &self.stores;
-        by_generation(stores.pools.state(), &mut hasher);
-        by_generation(stores.daemon_sets.state(), &mut hasher);
+        by_generation(stores.plan.pools.state(), &mut hasher);
+        by_generation(stores.plan.daemon_sets.state(), &mut hasher);
         by_version(&stores.limit_ranges.state(), &mut hasher);
-        by_version(&stores.runtime_classes.state(), &mut hasher);
-        by_version(&stores.device_classes.state(), &mut hasher);
+        by_version(&stores.plan.runtime_classes.state(), &mut hasher);
+        by_version(&stores.plan.device_classes.state(), &mut hasher);
         by_version(&stores.namespaces.store.state(), &mut hasher);
         hasher.finish()
     }

@@ -321,7 +321,7 @@ impl Gang<'_> {
                     .iter()
                     .any(|tier| tier.node_pool_name.as_ref().is_none_or(|name| *name == pool.name_any()))
         };
-        let pools = self.context.stores.pools.state();
+        let pools = self.context.stores.plan.pools.state();
         pools.iter().any(|pool| pool.is_unseen() && comes_into_question(pool))
     }
 

@@ -174,7 +174,7 @@ impl Gang<'_> {
 
     /// What is wrong with the NodeClass of a NodePool, by the NodePool's condition.
     fn pool_fault(&self, pool: &str) -> Option<Failure> {
-        let pool = self.context.stores.pools.get(&ObjectRef::new(pool))?;
+        let pool = self.context.stores.plan.pools.get(&ObjectRef::new(pool))?;
         let ready = condition::find(pool.conditions(), "NodeClassReady").filter(|c| c.status == "False")?;
         let class = match ready.reason.as_str() {
             "NodeClassNotFound" => FailureClass::NodeClassMissing,

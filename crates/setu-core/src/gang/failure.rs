@@ -72,52 +72,73 @@ impl FailureClass {
     ];
 }
 
+/// What a failure says of the provider's capacity.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Shortage {
+    /// Nothing.
+    None,
+    /// These nodes do not come now; another tier may have some.
+    OfTheseNodes,
+    /// The same, and what was asked for is taken for short from now on, although nothing says so.
+    Suspected,
+    /// What was asked for is short.
+    Named,
+}
+
+/// What follows from a failure of a class.
+struct Consequences {
+    node_loss: bool,
+    needs_quorum: bool,
+    shortage: Shortage,
+}
+
 impl FailureClass {
-    /// Whether it says that a node was there and is gone, which another node in its place mends.
+    /// The one place where a class says what follows from it.
+    const fn consequences(self) -> Consequences {
+        let (node_loss, needs_quorum, shortage) = match self {
+            Self::InsufficientCapacity => (false, false, Shortage::Named),
+            Self::LaunchTimeout => (false, true, Shortage::Named),
+            Self::Unknown => (false, true, Shortage::Suspected),
+            Self::LaunchFailed => (false, true, Shortage::OfTheseNodes),
+            Self::NodeClassNotReady | Self::NodeClassMissing => (false, false, Shortage::OfTheseNodes),
+            Self::RegistrationTimeout
+            | Self::InitializationTimeout
+            | Self::GangTimeout
+            | Self::NodeTooSmall
+            | Self::PlanChanged
+            | Self::NotPlannable
+            | Self::NotAdmitted => (false, true, Shortage::None),
+            Self::Interrupted | Self::DeletedByOther => (true, false, Shortage::None),
+            Self::Refused => (false, false, Shortage::None),
+        };
+        Consequences { node_loss, needs_quorum, shortage }
+    }
+
+    /// Whether it says that a node was there and is gone, so that another node in its place is enough.
     pub fn is_node_loss(self) -> bool {
-        matches!(self, Self::Interrupted | Self::DeletedByOther)
+        self.consequences().node_loss
     }
 
     /// Whether it says that the provider does not give these nodes now, so that another tier may.
     pub fn is_shortage(self) -> bool {
-        matches!(
-            self,
-            Self::InsufficientCapacity
-                | Self::LaunchFailed
-                | Self::LaunchTimeout
-                | Self::NodeClassNotReady
-                | Self::NodeClassMissing
-                | Self::Unknown
-        )
+        self.consequences().shortage >= Shortage::OfTheseNodes
     }
 
-    /// Whether it is decided in a quorum read alone: time makes it, or a plan or a node that a watch showed last. The watch may be
-    /// silent.
+    /// Whether it is decided in a quorum read alone: it comes of time, or of a plan or a node that a watch showed last. The watch
+    /// may be silent.
     pub fn needs_quorum(self) -> bool {
-        matches!(
-            self,
-            Self::LaunchFailed
-                | Self::LaunchTimeout
-                | Self::RegistrationTimeout
-                | Self::InitializationTimeout
-                | Self::GangTimeout
-                | Self::NodeTooSmall
-                | Self::PlanChanged
-                | Self::NotPlannable
-                | Self::NotAdmitted
-                | Self::Unknown
-        )
+        self.consequences().needs_quorum
     }
 
     /// Whether it says what is short, so that every plan made in the next minutes avoids it.
     pub fn names_what_is_short(self) -> bool {
-        matches!(self, Self::InsufficientCapacity | Self::LaunchTimeout)
+        self.consequences().shortage == Shortage::Named
     }
 
     /// Whether what the lost claims asked for is taken for short from now on. Of a claim that went without a word nobody knows
-    /// that; the same way is not tried again all the same.
+    /// that; the same tier is not tried again all the same.
     pub fn counts_as_short(self) -> bool {
-        self.names_what_is_short() || self == Self::Unknown
+        self.consequences().shortage >= Shortage::Suspected
     }
 }
 
