@@ -101,14 +101,14 @@ impl Feeds {
         let of_plans = Arc::clone(&context);
         tokio::spawn(at_most_every(PACE, plans.0.subscribe(), move || of_plans.next_turn()));
         let PlanChanges { pools, queues, flavors, runtime_classes, device_classes, daemon_sets } = changes;
-        spawn(pools, &context, plans.told_of_pools());
-        spawn(queues, &context, plans.told());
-        spawn(flavors, &context, plans.told());
-        spawn(runtime_classes, &context, plans.told());
-        spawn(device_classes, &context, plans.told());
-        spawn(local_queues.touched, &context, plans.told());
-        spawn(cohorts.touched, &context, plans.told());
-        spawn(namespaces.touched, &context, plans.told());
+        spawn(pools, &context, plans.on_pool_change());
+        spawn(queues, &context, plans.on_change());
+        spawn(flavors, &context, plans.on_change());
+        spawn(runtime_classes, &context, plans.on_change());
+        spawn(device_classes, &context, plans.on_change());
+        spawn(local_queues.touched, &context, plans.on_change());
+        spawn(cohorts.touched, &context, plans.on_change());
+        spawn(namespaces.touched, &context, plans.on_change());
         if let Some(topologies) = topologies {
             spawn(topologies.touched, &context, |_, _| {});
         }
@@ -122,7 +122,7 @@ impl Feeds {
                 by_daemons.may_change();
             }
         });
-        spawn(limit_ranges.touched, &context, plans.told());
+        spawn(limit_ranges.touched, &context, plans.on_change());
         spawn(nodes.touched, &context, |context, node| {
             context.node_touched(node);
         });
@@ -180,14 +180,14 @@ impl Plans {
     }
 
     /// Tells so of every object.
-    fn told<K>(&self) -> impl FnMut(&Context, &K) + Send + use<K> {
+    fn on_change<K>(&self) -> impl FnMut(&Context, &K) + Send + use<K> {
         let plans = self.clone();
         move |_, _| plans.may_change()
     }
 
     /// Tells so of every NodePool but those that were edited and that Karpenter has not reconciled: nothing can be planned
     /// from these, and that it has looked is told again.
-    fn told_of_pools(&self) -> impl FnMut(&Context, &NodePool) + Send + use<> {
+    fn on_pool_change(&self) -> impl FnMut(&Context, &NodePool) + Send + use<> {
         let plans = self.clone();
         move |context, pool| {
             let found = context.stores.plan.pools.get(&ObjectRef::from_obj(pool));

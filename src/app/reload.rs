@@ -38,12 +38,12 @@ impl Watched {
         let failed = |e: notify::Error| {
             AppError::Failed(format!("watching the directory of the policy file {}: {e}", path.display()))
         };
-        let (told, changes) = unbounded_channel();
+        let (reported, changes) = unbounded_channel();
         let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             // Reading the file is a change too for some systems, and would never end.
             if event.is_ok_and(|e| !e.kind.is_access()) {
                 // Fails only while the process ends.
-                let _ = told.send(());
+                let _ = reported.send(());
             }
         })
         .map_err(failed)?;

@@ -99,6 +99,6 @@ fn goes_with_the_file(
 ) -> Result<ProvisioningParametersSpec, String> {
     let settings = context.policies.settings();
     whole::usable(&settings.policy(name, Some(&spec)))
-        .map_err(|told| format!("with the policy file beneath them, {told}"))?;
+        .map_err(|problem| format!("with the policy file beneath them, {problem}"))?;
     Ok(spec)
 }

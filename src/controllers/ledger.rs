@@ -305,13 +305,13 @@ impl LedgerPages {
     pub fn take_market(&mut self, market: Market) -> News {
         // What was known once, and is too old to count, is news again.
         let is_better = market.is_better_than(self.market(market.seen).as_deref());
-        let told = market.short();
+        let reported = market.short();
         let before = self.short.len();
         self.short
-            .retain(|offering, short| short.source == ShortageSource::Launch || told.contains(offering));
+            .retain(|offering, short| short.source == ShortageSource::Launch || reported.contains(offering));
         let eased = self.short.len() < before;
         let new = Short { until: market.seen + REMEMBERED, source: ShortageSource::Karpenter };
-        for offering in told {
+        for offering in reported {
             let short = self.short.entry(offering).or_insert(new);
             if short.until < new.until {
                 *short = new;

@@ -164,7 +164,7 @@ struct Undeletable {
 
 impl Record {
     /// Whether it says anything that the claim itself does not.
-    fn tells(&self) -> bool {
+    fn says_anything(&self) -> bool {
         self.tombstone.event.is_some()
             || self.deleted.is_some()
             || self.undeletable.is_some()
@@ -198,7 +198,7 @@ impl ClaimTombstones {
     pub fn lives(&self, claim: &NodeClaim, now: Timestamp) {
         let mut book = lock(&self.0);
         let name = claim.name_any();
-        match book.records.get(&name).map(Record::tells) {
+        match book.records.get(&name).map(Record::says_anything) {
             None | Some(false) if !has_launch_error(claim) => book.forget(&name),
             _ => {
                 drop(book);
@@ -261,7 +261,7 @@ impl ClaimTombstones {
 
     /// Whether anything is known of a claim but that it is missed.
     pub fn knows(&self, claim: &str) -> bool {
-        lock(&self.0).records.get(claim).is_some_and(|r| r.workload.is_some() || r.tells())
+        lock(&self.0).records.get(claim).is_some_and(|r| r.workload.is_some() || r.says_anything())
     }
 
     /// Whether a claim of this name was seen at this time or later, alive or dying.

@@ -38,7 +38,7 @@ pub struct Estimates {
     took: Mutex<BTreeMap<Kind, Samples>>,
     /// What each gang was told, and after which transition: a word once given stands, or every node
     /// that comes up anywhere would change the message of every gang that waits.
-    told: Mutex<BTreeMap<String, (u64, Timestamp)>>,
+    reported: Mutex<BTreeMap<String, (u64, Timestamp)>>,
 }
 
 impl Estimates {
@@ -65,8 +65,8 @@ impl Estimates {
     /// When the last of these claims is usually ready, as first answered for this gang after the
     /// transition of this number; `None` where no such node was seen yet.
     pub fn ready_by(&self, gang: &str, seq: u64, claims: &[&NodeClaim]) -> Option<Timestamp> {
-        if let Some((_, told)) = lock(&self.told).get(gang).filter(|(at, _)| *at == seq) {
-            return Some(*told);
+        if let Some((_, reported)) = lock(&self.reported).get(gang).filter(|(at, _)| *at == seq) {
+            return Some(*reported);
         }
         let all = lock(&self.took);
         let due = |claim: &&NodeClaim| {
@@ -74,18 +74,18 @@ impl Estimates {
             created.checked_add(median(all.get(&kind(claim))?)?).ok()
         };
         let due = claims.iter().map(due).collect::<Option<Vec<Timestamp>>>()?.into_iter().max()?;
-        lock(&self.told).insert(gang.to_owned(), (seq, due));
+        lock(&self.reported).insert(gang.to_owned(), (seq, due));
         Some(due)
     }
 
     /// How many gangs were told.
     pub fn count(&self) -> usize {
-        lock(&self.told).len()
+        lock(&self.reported).len()
     }
 
     /// Forgets what a gang was told.
     pub fn forget(&self, gang: &str) {
-        lock(&self.told).remove(gang);
+        lock(&self.reported).remove(gang);
     }
 }
 

@@ -122,11 +122,11 @@ pub struct Notices(Mutex<BTreeSet<(String, String)>>);
 impl Notices {
     /// Whether this is the first time that a Workload with this UID is to be told this.
     pub fn is_news(&self, uid: &str, notice: &str) -> bool {
-        let mut told = lock(&self.0);
-        if told.len() >= MOST_TOLD {
-            told.pop_first();
+        let mut reported = lock(&self.0);
+        if reported.len() >= MOST_TOLD {
+            reported.pop_first();
         }
-        told.insert((uid.to_owned(), notice.to_owned()))
+        reported.insert((uid.to_owned(), notice.to_owned()))
     }
 
     /// How many there are.

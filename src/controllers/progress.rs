@@ -23,7 +23,7 @@ pub struct Progress(Mutex<Turns>);
 #[derive(Debug, Default)]
 struct Turns {
     /// When Workloads were told, by UID.
-    told: BTreeMap<String, Timestamp>,
+    reported: BTreeMap<String, Timestamp>,
     /// When those that wait have their turn, by UID.
     due: BTreeMap<String, Timestamp>,
     /// From when on the next turn is free.
@@ -35,7 +35,7 @@ impl Progress {
     pub fn due(&self, uid: &str, now: Timestamp) -> Option<Timestamp> {
         let mut turns = lock(&self.0);
         turns.forget(now);
-        if let Some(last) = turns.told.get(uid) {
+        if let Some(last) = turns.reported.get(uid) {
             return Some(*last + PACE);
         }
         let turn = turns.due.remove(uid).unwrap_or_else(|| turns.take(now));
@@ -43,7 +43,7 @@ impl Progress {
             turns.due.insert(uid.to_owned(), turn);
             return Some(turn);
         }
-        turns.told.insert(uid.to_owned(), now);
+        turns.reported.insert(uid.to_owned(), now);
         None
     }
 }
@@ -52,14 +52,14 @@ impl Progress {
     /// Forgets a Workload that is gone.
     pub fn forget(&self, uid: &str) {
         let mut turns = lock(&self.0);
-        turns.told.remove(uid);
+        turns.reported.remove(uid);
         turns.due.remove(uid);
     }
 
     /// How many entries there are.
     pub fn count(&self) -> usize {
         let turns = lock(&self.0);
-        turns.told.len() + turns.due.len()
+        turns.reported.len() + turns.due.len()
     }
 }
 
@@ -73,7 +73,7 @@ impl Turns {
     /// Forgets what counts no more: who was told long ago, and who had a turn and did not come. What is from later than
     /// it can be is from before the clock was put right.
     fn forget(&mut self, now: Timestamp) {
-        self.told.retain(|_, last| *last <= now && *last + PACE > now);
+        self.reported.retain(|_, last| *last <= now && *last + PACE > now);
         let waiting = i32::try_from(self.due.len()).unwrap_or(i32::MAX);
         let latest = now + GAP.saturating_mul(waiting.saturating_add(1));
         self.due.retain(|_, turn| *turn <= latest && *turn + KEPT > now);

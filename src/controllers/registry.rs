@@ -49,7 +49,7 @@ pub struct GangEntry {
     journal: Journal,
     subject: Subject,
     /// What the gang's owner was told last of its waiting, and after which transition.
-    told: (u64, String),
+    reported: (u64, String),
     /// Whether it waits for what may take as long as it takes: another check, or an administrator.
     lasts: bool,
 }
@@ -58,7 +58,7 @@ impl GangEntry {
     /// Where a gang is. `lasts` says that it waits for what may take as long as it takes.
     pub fn new(workload: &Workload, journal: &Journal, subject: Subject, lasts: bool) -> Self {
         let object = ObjectRef::from_obj(workload);
-        Self { object, journal: journal.clone(), subject, told: <(u64, String)>::default(), lasts }
+        Self { object, journal: journal.clone(), subject, reported: <(u64, String)>::default(), lasts }
     }
 }
 
@@ -100,8 +100,8 @@ impl GangRegistry {
             return false;
         }
         let gang = entry.subject.gang.clone();
-        let told = gangs.remove(&gang).map(|before| before.told).unwrap_or_default();
-        gangs.insert(gang, GangEntry { told, ..entry });
+        let reported = gangs.remove(&gang).map(|before| before.reported).unwrap_or_default();
+        gangs.insert(gang, GangEntry { reported, ..entry });
         true
     }
 
@@ -138,12 +138,12 @@ impl GangRegistry {
     }
 
     /// Notes what the owner of a gang is told of its waiting; returns whether that is new.
-    pub fn tells(&self, gang: &str, seq: u64, topic: &str) -> bool {
+    pub fn is_news(&self, gang: &str, seq: u64, topic: &str) -> bool {
         let mut gangs = self.gangs();
         let Some(entry) = gangs.get_mut(gang) else { return false };
-        let told = (seq, topic.to_owned());
-        let new = entry.told != told;
-        entry.told = told;
+        let reported = (seq, topic.to_owned());
+        let new = entry.reported != reported;
+        entry.reported = reported;
         new
     }
 

@@ -84,7 +84,7 @@ pub async fn reconcile(workload: Arc<Workload>, context: Arc<Context>) -> Result
             Err(LeftAlone) => left_alone = true,
         }
     }
-    let later = tell(&context, &mut workload, &looks, context.of_gangs.waiting.since(&key)).await?;
+    let later = write_entries(&context, &mut workload, &looks, context.of_gangs.waiting.since(&key)).await?;
     if !left_alone {
         refused::queue(&context, &mut workload, &looks, others).await?;
     }
@@ -128,7 +128,7 @@ fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
 
 /// Writes the entries that changed, all in one. Returns when a message that was held back is due. `waits` is how
 /// long the Workload has waited for this reconcile.
-async fn tell(
+async fn write_entries(
     context: &Context,
     workload: &mut Workload,
     looks: &[Reconciled],

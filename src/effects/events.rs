@@ -195,12 +195,12 @@ fn job_of(workload: &Workload) -> Option<ObjectReference> {
 
 fn event(object: ObjectReference, instance: &str, moment: Moment<'_>, notice: &Notice) -> Event {
     let (name, uid) = (object.name.clone().unwrap_or_default(), object.uid.clone().unwrap_or_default());
-    let told = digest(&[&uid, moment.check, &moment.seq.to_string(), notice.reason, &notice.topic], 16);
+    let reported = digest(&[&uid, moment.check, &moment.seq.to_string(), notice.reason, &notice.topic], 16);
     let start: String = name.chars().take(NAME_LIMIT).collect();
     let kind = if notice.warning { "Warning" } else { "Normal" };
     Event {
         metadata: ObjectMeta {
-            name: Some(format!("{}.{told}", start.trim_end_matches(['-', '.']))),
+            name: Some(format!("{}.{reported}", start.trim_end_matches(['-', '.']))),
             // Where the API server wants Events on objects without a namespace.
             namespace: Some(object.namespace.clone().unwrap_or_else(|| "default".to_owned())),
             ..ObjectMeta::default()
@@ -278,15 +278,15 @@ mod tests {
     #[tokio::test]
     async fn a_workload_that_has_too_much_to_tell_is_cut_short_and_the_others_are_not() {
         let (service, mut handle) = tower_test::mock::pair::<Request<Body>, Response<Body>>();
-        let told = tokio::spawn(async move {
-            let mut told = 0;
+        let reported = tokio::spawn(async move {
+            let mut reported = 0;
             while let Some((request, answer)) = handle.next_request().await {
                 assert_eq!(request.uri().path(), "/apis/events.k8s.io/v1/namespaces/team/events");
                 answer
                     .send_response(Response::builder().status(201).body(Body::from(b"{}".to_vec())).unwrap());
-                told += 1;
+                reported += 1;
             }
-            told
+            reported
         });
         let publisher =
             Publisher::new(Client::new(service, "default"), WriteLimiter::default(), &Telemetry::default());
@@ -298,7 +298,7 @@ mod tests {
         assert!(publisher.takes("u", at(16)) && !publisher.takes("u", at(16)));
         is_idle(&publisher).await;
         drop(publisher);
-        assert_eq!(told.await.unwrap(), BURST);
+        assert_eq!(reported.await.unwrap(), BURST);
     }
 
     async fn is_idle(publisher: &Publisher) {
@@ -325,21 +325,21 @@ mod tests {
         assert!(!recorder.handle().render().contains("setu_events_unpublished_total"));
         // Nobody answers before all of it waits.
         let answers = tokio::spawn(async move {
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             while let Some((request, answer)) = handle.next_request().await {
                 let body = request.into_body().collect_bytes().await.unwrap();
                 let event: serde_json::Value = serde_json::from_slice(&body).unwrap();
-                told.push(event["regarding"]["name"].as_str().unwrap().to_owned());
+                reported.push(event["regarding"]["name"].as_str().unwrap().to_owned());
                 answer
                     .send_response(Response::builder().status(201).body(Body::from(b"{}".to_vec())).unwrap());
             }
-            told
+            reported
         });
         is_idle(&publisher).await;
         drop(publisher);
-        let told = answers.await.unwrap();
-        assert_eq!(told.len(), 2_002);
-        let last = told.iter().rposition(|name| name == "train-1000").unwrap();
+        let reported = answers.await.unwrap();
+        assert_eq!(reported.len(), 2_002);
+        let last = reported.iter().rposition(|name| name == "train-1000").unwrap();
         assert!(last < 50, "the other queue's Events came as number {last}");
     }
 

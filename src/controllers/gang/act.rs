@@ -226,29 +226,29 @@ impl Gang<'_> {
         match answer {
             Ok(written) => *workload = written,
             Err(error) => {
-                self.keep_untold(workload, text, sentence);
+                self.keep_unreported(workload, text, sentence);
                 return Err(error);
             }
         }
         self.context.of_gangs.own_writes.note(workload);
         self.stored = Some(text);
         self.fresh = false;
-        self.tell(workload, &sentence);
+        self.report_transitions(workload, &sentence);
         Ok(())
     }
 
     /// Whether the Workload has this journal, but for the way, which each replica goes by its own knowledge: two that
     /// believe they lead would correct each other without end.
     fn is_stored(&self, text: &String) -> bool {
-        let (told, gone) = self.choice;
+        let (reported, gone) = self.choice;
         let way = self.journal.memory.way;
         let same_way = || {
             let mut journal = self.journal.clone();
-            journal.memory.way.choice = told;
+            journal.memory.way.choice = reported;
             journal.encode()
         };
         self.stored.as_ref() == Some(text)
-            || (told != gone && way.choice == gone && self.stored == Some(same_way()))
+            || (reported != gone && way.choice == gone && self.stored == Some(same_way()))
     }
 
     /// Whether the journal may be written only if the Workload is as it was seen: what was approved is taken back, or the gang is

@@ -108,7 +108,7 @@ impl Gang<'_> {
 }
 
 /// Says once that a gang is left alone whose journal a newer release has written.
-pub(super) fn tell_of_newer(context: &Context, workload: &Workload, check: &str, error: &JournalError) {
+pub(super) fn warn_of_newer(context: &Context, workload: &Workload, check: &str, error: &JournalError) {
     let text = error.to_string();
     if !context.of_gangs.notices.is_news(&workload.uid().unwrap_or_default(), &format!("{check}: {text}")) {
         return;

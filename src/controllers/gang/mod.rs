@@ -64,7 +64,7 @@ pub struct Gang<'a> {
     observed: Observed,
     inputs: PlanInputs,
     /// Transitions that are committed but not yet told of: the journal before each, and after it.
-    untold: Vec<(Journal, Journal)>,
+    unreported: Vec<(Journal, Journal)>,
     /// What is told of the plan of the attempt.
     accepted: report::Accepted,
     /// Why the API server refused a NodeClaim, if it did.
@@ -130,7 +130,7 @@ impl<'a> Gang<'a> {
         let known = match decoded {
             Ok(known) => known,
             Err(error @ JournalError::Newer(_)) => {
-                judgement::tell_of_newer(context, workload, check, &error);
+                judgement::warn_of_newer(context, workload, check, &error);
                 return Err(LeftAlone);
             }
             Err(error) => {
@@ -142,7 +142,7 @@ impl<'a> Gang<'a> {
         let known = known.filter(|journal| is_possible(journal, workload, &claims));
         let reservation = Reservation::of(workload, check);
         let is_held_back =
-            workload.check(check).is_some_and(|told| verdict::is_held_back(&reservation, told.state));
+            workload.check(check).is_some_and(|reported| verdict::is_held_back(&reservation, reported.state));
         let is_awaited = !claims.is_empty() || is_held_back;
         let Some((mut journal, fresh)) = opened(known, &identity.uid, reservation, is_awaited, now) else {
             return Ok(None);
@@ -150,9 +150,9 @@ impl<'a> Gang<'a> {
         let nodes = view::nodes_of(context, &claims);
         let tier = view::tier_of(&claims);
         // The journal is the tenant's word too, so it does not say from which tier to buy.
-        let told = journal.memory.way.choice;
+        let reported = journal.memory.way.choice;
         journal.memory.way.choice = context.of_gangs.ledger.open().way(&id).map_or(0, |way| way.choice);
-        let choice = (told, journal.memory.way.choice);
+        let choice = (reported, journal.memory.way.choice);
         let observed = Observed { searched: context.board().searched(&id), ..Observed::of(claims, nodes) };
         let mut gang = Self {
             context,
@@ -167,7 +167,7 @@ impl<'a> Gang<'a> {
             observed,
             choice,
             inputs: PlanInputs::default(),
-            untold: Vec::new(),
+            unreported: Vec::new(),
             accepted: report::Accepted::default(),
             create_refused: None,
             refusal: None,
@@ -329,7 +329,7 @@ impl<'a> Gang<'a> {
         }
         self.settle_terms(&before.memory);
         if stepped || self.journal.memory.admission != before.memory.admission {
-            self.untold.push((before, self.journal.clone()));
+            self.unreported.push((before, self.journal.clone()));
         }
     }
 }

@@ -351,7 +351,7 @@ fn what_is_short(wanted: &BTreeSet<Offering>, shortages: &[Shortage]) -> String 
     };
     let those: Vec<&Shortage> = shortages.iter().filter(is_wanted).collect();
     let Some(until) = those.iter().map(|s| s.until).min() else { return String::new() };
-    let told: Vec<String> = those.iter().take(TOLD).map(|s| s.offering.to_string()).collect();
+    let reported: Vec<String> = those.iter().take(TOLD).map(|s| s.offering.to_string()).collect();
     let more = those.len().saturating_sub(TOLD);
     let more = if more == 0 { String::new() } else { format!(" and {more} more") };
     let who = if those.iter().all(|s| s.source == ShortageSource::Karpenter) {
@@ -361,7 +361,7 @@ fn what_is_short(wanted: &BTreeSet<Offering>, shortages: &[Shortage]) -> String 
     };
     format!(
         ": {who}{}{more} ran out lately, and is not asked for until {}",
-        told.join(", "),
+        reported.join(", "),
         to_the_second(until)
     )
 }

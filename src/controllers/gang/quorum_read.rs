@@ -101,11 +101,11 @@ impl Gang<'_> {
     fn nodes_to_search(&self, workload: &Workload) -> Vec<String> {
         let memory = &self.journal.memory;
         let waits = matches!(self.journal.state, State::WaitingReady | State::Approved { .. });
-        let told = workload.check(&self.identity.check).is_some_and(|c| c.state == Verdict::Ready)
+        let reported = workload.check(&self.identity.check).is_some_and(|c| c.state == Verdict::Ready)
             && !self.is_to_be_searched_again(workload);
         let ready = self.observed.nodes.values().filter(|node| node.is_ready()).count();
         let complete = u32::try_from(ready).is_ok_and(|nodes| nodes >= memory.slots);
-        if waits && !told && complete {
+        if waits && !reported && complete {
             return self.observed.nodes.keys().cloned().collect();
         }
         let comes = matches!(self.journal.state, State::Provisioning | State::WaitingReady);

@@ -17,15 +17,15 @@ const TOLD_AGAIN: SignedDuration = SignedDuration::from_mins(2);
 
 impl Gang<'_> {
     /// Keeps what is to be told of a journal write that failed: it may have happened all the same.
-    pub(super) fn keep_untold(&mut self, workload: &Workload, journal: String, sentence: String) {
-        if self.untold.is_empty() {
+    pub(super) fn keep_unreported(&mut self, workload: &Workload, journal: String, sentence: String) {
+        if self.unreported.is_empty() {
             return;
         }
         let write = Unanswered {
             journal,
             seq: self.journal.seq,
             sentence,
-            steps: std::mem::take(&mut self.untold),
+            steps: std::mem::take(&mut self.unreported),
             claims: self.observed.claims.clone(),
             plan: self.plan.clone(),
         };
@@ -46,8 +46,8 @@ impl Gang<'_> {
         let before = write.steps.first().map_or(state, |(before, _)| before.state.name());
         let claims = std::mem::replace(&mut self.observed.claims, write.claims);
         let plan = std::mem::replace(&mut self.plan, write.plan);
-        self.untold = write.steps;
-        self.tell(workload, &write.sentence);
+        self.unreported = write.steps;
+        self.report_transitions(workload, &write.sentence);
         (self.observed.claims, self.plan) = (claims, plan);
         before
     }

@@ -43,10 +43,10 @@ pub(super) struct Accepted {
 
 impl Gang<'_> {
     /// Logs, counts, traces and publishes what was committed.
-    pub(super) fn tell(&mut self, workload: &Workload, sentence: &str) {
+    pub(super) fn report_transitions(&mut self, workload: &Workload, sentence: &str) {
         // From then on whoever sees the Workload go says where the gang was.
         let is_there = self.note(workload);
-        for (before, after) in std::mem::take(&mut self.untold) {
+        for (before, after) in std::mem::take(&mut self.unreported) {
             if is_there {
                 self.trace(workload, &before, &after);
             }
@@ -56,9 +56,9 @@ impl Gang<'_> {
             self.log(step, &after);
             self.count(step, &before, &after);
             let moment = Moment { check: &self.identity.check, seq: after.seq, at: step.at };
-            let told =
+            let reported =
                 notice::of_step(&after, sentence, &self.cost(), &self.accepted.passed_over).into_iter();
-            for notice in told.chain(self.told_drawbacks(step)) {
+            for notice in reported.chain(self.drawbacks(step)) {
                 self.context.events.publish(workload, moment, &notice);
             }
         }
@@ -98,7 +98,7 @@ impl Gang<'_> {
     }
 
     /// The same for the gang's owner: once an attempt, and not again for each replacement.
-    fn told_drawbacks(&self, step: &Step) -> Option<Notice> {
+    fn drawbacks(&self, step: &Step) -> Option<Notice> {
         let begins = (step.from, step.to) == (StateName::Validating, StateName::Provisioning);
         let drawbacks = &self.accepted.drawbacks;
         (begins && !drawbacks.is_empty()).then(|| notice::of_plan(drawbacks))
@@ -227,7 +227,7 @@ impl Gang<'_> {
         let text = message::explain(&self.journal, &snapshot);
         let unbound = || snapshot.outlook.unbound.map(notice::of_unbound);
         if let Some(notice) = notice::of_wait(&self.journal, &snapshot, &text).or_else(unbound)
-            && self.context.of_gangs.registry.tells(&self.id, self.journal.seq, &notice.topic)
+            && self.context.of_gangs.registry.is_news(&self.id, self.journal.seq, &notice.topic)
         {
             let moment = Moment { check: &self.identity.check, seq: self.journal.seq, at: parts.now };
             self.context.events.publish(workload, moment, &notice);
@@ -243,9 +243,10 @@ impl Gang<'_> {
         let net = if rests { REST_NET } else { SAFETY_NET };
         let next_check = self.pod_check.as_ref().and_then(|check| check.next);
         let wake = wake_at(&self.journal, &snapshot).into_iter().chain(next_check).min();
-        let told = workload.check(&self.identity.check);
+        let reported = workload.check(&self.identity.check);
         // Whoever said so ended before it had kept the Workload out.
-        let is_unsettled = told.is_some_and(|told| verdict::comes_back(&self.journal, &snapshot, told))
+        let is_unsettled = reported
+            .is_some_and(|reported| verdict::comes_back(&self.journal, &snapshot, reported))
             && Queueing::of(workload) == Queueing::Allowed;
         let keeps_out = verdict::keeps_out(&self.journal, &snapshot) && workload.replaces().is_none();
         let looked = Reconciled {
@@ -257,7 +258,7 @@ impl Gang<'_> {
             net,
             wake,
         };
-        let Some(old) = told.filter(|_| !is_unsettled) else {
+        let Some(old) = reported.filter(|_| !is_unsettled) else {
             return looked;
         };
         if self.is_undecided() && matches!(snapshot.reservation, Reservation::Held { .. }) {

@@ -477,10 +477,10 @@ mod tests {
     #[test]
     fn what_is_told_of_a_forged_journal_moves_no_cursor() {
         let forged = journal().encode().replace("\"Validating\"", "\"\\u001b[2J\\nforged\"");
-        let Err(JournalError::Malformed(told)) = Journal::decode(&forged, "uid-1", at(0), at(20)) else {
+        let Err(JournalError::Malformed(reported)) = Journal::decode(&forged, "uid-1", at(0), at(20)) else {
             panic!("{forged}")
         };
-        assert!(told.contains("forged") && !told.contains(char::is_control), "{told:?}");
+        assert!(reported.contains("forged") && !reported.contains(char::is_control), "{reported:?}");
     }
 
     #[test]

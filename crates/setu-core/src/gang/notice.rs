@@ -188,19 +188,19 @@ mod tests {
     use jiff::Timestamp;
     use std::collections::BTreeMap;
 
-    fn told(events: &[Event]) -> Vec<(&'static str, bool)> {
+    fn reported(events: &[Event]) -> Vec<(&'static str, bool)> {
         let now = Timestamp::UNIX_EPOCH;
         let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for event in events {
             journal = decide(&journal, event, &Rules::new(&Policy::default(), now, 0.0)).journal;
-            told.extend(
+            reported.extend(
                 of_step(&journal, "where it is", &Cost::default(), &[])
                     .into_iter()
                     .map(|n| (n.reason, n.warning)),
             );
         }
-        told
+        reported
     }
 
     #[test]
@@ -213,13 +213,13 @@ mod tests {
         };
         let failed = Event::Failed(Failure::new(FailureClass::InsufficientCapacity, "none"));
         let start = [("GangValidated", false), ("GangProvisioning", false), ("GangWaiting", false)];
-        let failure = told(&[planned.clone(), Event::ClaimsExist, failed, Event::ClaimsGone]);
+        let failure = reported(&[planned.clone(), Event::ClaimsExist, failed, Event::ClaimsGone]);
         assert_eq!(failure[..3], start);
         assert_eq!(
             failure[3..],
             [("NodeClaimFailed", true), ("GangRollingBack", true), ("GangRetrying", false)]
         );
-        let ended = told(&[
+        let ended = reported(&[
             planned,
             Event::ClaimsExist,
             Event::NodesReady,
@@ -244,15 +244,18 @@ mod tests {
             way: crate::gang::Way::default(),
         };
         let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
-        let mut told = BTreeMap::new();
+        let mut reported = BTreeMap::new();
         for event in [planned, Event::ClaimsExist, Event::NodesReady] {
             journal = decide(&journal, &event, &Rules::new(&Policy::default(), now, 0.0)).journal;
             let notices = of_step(&journal, "where it is", &cost, &[]);
-            told.extend(notices.into_iter().map(|notice| (notice.reason, notice.text)));
+            reported.extend(notices.into_iter().map(|notice| (notice.reason, notice.text)));
         }
         let lack = ", no price for p5.48xlarge, spot (2 nodes)";
-        assert!(told["GangValidated"].starts_with(&format!("2 nodes needed{lack}, and nothing")), "{told:?}");
-        assert!(told["GangReady"].starts_with(&format!("where it is{lack}. Next: ")), "{told:?}");
+        assert!(
+            reported["GangValidated"].starts_with(&format!("2 nodes needed{lack}, and nothing")),
+            "{reported:?}"
+        );
+        assert!(reported["GangReady"].starts_with(&format!("where it is{lack}. Next: ")), "{reported:?}");
         let free = Cost { simulated: 2, ..cost };
         let of_kwok = &of_step(&journal, "where it is", &free, &[])[0].text;
         assert!(of_kwok.starts_with("where it is. Next: "), "{of_kwok}");
@@ -301,7 +304,7 @@ mod tests {
                 Event::ClaimsGone,
             ],
         ];
-        let mut told = BTreeMap::new();
+        let mut reported = BTreeMap::new();
         for events in ends {
             let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
             for event in events {
@@ -312,24 +315,24 @@ mod tests {
                     let says =
                         notice.text.contains(". Next: ") || (says_itself && notice.text == "where it is");
                     assert!(says, "{}: {}", notice.reason, notice.text);
-                    told.insert(notice.reason, notice.text);
+                    reported.insert(notice.reason, notice.text);
                 }
             }
         }
         assert!(
-            told["GangWaiting"]
+            reported["GangWaiting"]
                 .ends_with("Next: once all nodes are ready Kueue is told Ready, and the pods start")
         );
-        assert!(told["NodeClaimFailed"].contains("Next: all nodes are given back; after that, "));
-        assert!(told["GangReady"].contains("its pods start"));
-        assert!(told.contains_key("GangReleased"));
+        assert!(reported["NodeClaimFailed"].contains("Next: all nodes are given back; after that, "));
+        assert!(reported["GangReady"].contains("its pods start"));
+        assert!(reported.contains_key("GangReleased"));
     }
 
     #[test]
     fn quarters_are_told_of_large_gangs_alone() {
         let (now, policy) = (Timestamp::UNIX_EPOCH, Policy::default());
         let reservation = Reservation::Gone(Ending::Finished);
-        let told = |slots: u32, ready: u32| {
+        let reported = |slots: u32, ready: u32| {
             let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
             journal.state = State::WaitingReady;
             (journal.memory.attempt, journal.memory.slots) = (1, slots);
@@ -338,7 +341,10 @@ mod tests {
             let snapshot = Snapshot { claims: &claims, ..Snapshot::of(now, &reservation, &policy) };
             of_wait(&journal, &snapshot, "where it is").map(|notice| notice.topic)
         };
-        assert_eq!([told(16, 3), told(16, 4), told(16, 16)], [None, Some("1/4 ready".to_owned()), None]);
-        assert_eq!(told(15, 8), None);
+        assert_eq!(
+            [reported(16, 3), reported(16, 4), reported(16, 16)],
+            [None, Some("1/4 ready".to_owned()), None]
+        );
+        assert_eq!(reported(15, 8), None);
     }
 }

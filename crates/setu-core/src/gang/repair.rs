@@ -74,7 +74,7 @@ mod tests {
         Timestamp::from_second(1_800_000_000 + second).unwrap()
     }
 
-    fn workload(conditions: &[&str], told: &str) -> Workload {
+    fn workload(conditions: &[&str], reported: &str) -> Workload {
         let conditions: Vec<Value> = conditions
             .iter()
             .map(|kind| json!({"type": kind, "status": "True", "reason": "r", "message": "", "lastTransitionTime": at(0).to_string()}))
@@ -83,7 +83,7 @@ mod tests {
             "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload",
             "metadata": {"namespace": "ns", "name": "w", "uid": "u"}, "spec": {},
             "status": {
-                "conditions": conditions, "admissionChecks": [{"name": "c", "state": told}],
+                "conditions": conditions, "admissionChecks": [{"name": "c", "state": reported}],
                 "admission": {"clusterQueue": "q", "podSetAssignments": []},
             },
         }))

@@ -270,9 +270,9 @@ fn state(journal: &Journal, step: &Step, entered: Timestamp, subject: &Subject) 
     span.status = match step.reason {
         Reason::Failed(class) => {
             let last = journal.history.iter().rev().find(|s| matches!(s.reason, Reason::Failed(_)));
-            let told = journal.memory.last_failure.as_ref().filter(|f| f.reason == class);
-            let told = told.filter(|_| last.is_some_and(|l| l.seq == step.seq));
-            Status::Failed(told.map_or_else(|| class.to_string(), ToString::to_string))
+            let reported = journal.memory.last_failure.as_ref().filter(|f| f.reason == class);
+            let reported = reported.filter(|_| last.is_some_and(|l| l.seq == step.seq));
+            Status::Failed(reported.map_or_else(|| class.to_string(), ToString::to_string))
         }
         Reason::Progress(_) if step.from != StateName::RollingBack => Status::Good,
         _ => Status::Unset,
