@@ -48,7 +48,7 @@ pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
             "{}/{} NodeClaims created; {}",
             attempt.existing(),
             memory.slots,
-            name_of(journal, snapshot)
+            attempt_in_words(journal, snapshot)
         ),
         State::WaitingReady => {
             let lag = attempt
@@ -61,7 +61,7 @@ pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
                 attempt.ready(),
                 memory.slots,
                 usually(attempt),
-                name_of(journal, snapshot)
+                attempt_in_words(journal, snapshot)
             )
         }
         State::RollingBack { then } => {
@@ -147,7 +147,7 @@ pub fn headline(journal: &Journal, sentence: &str) -> String {
 }
 
 /// Which attempt it is, and what it is made of: the policy's own name for it, or the capacity type.
-fn name_of(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
+fn attempt_in_words(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     let memory = &journal.memory;
     let of_policy = || snapshot.policy.tier_name(memory.way.tier);
     let tier = memory.tier_name.as_deref().or_else(of_policy).or(snapshot.outlook.tier);
