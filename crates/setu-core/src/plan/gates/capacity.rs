@@ -9,13 +9,14 @@ use crate::api::{NodeClaim, NodePool};
 use crate::names;
 use crate::plan::quantity::Amount;
 use crate::plan::requirements::Requirements;
-use crate::plan::resources::{amount, first_short, is_device, max, shown, sum, times};
+use crate::plan::resources::{amount, first_short, is_device, max, minus, shown, sum, times};
 use crate::plan::shapes::{Known, Shape, Sources, known};
 use crate::plan::{Cluster, ObstacleReason, Plan, Request, Reservation, Slot, warm};
 use crate::policy::Policy;
 use crate::words::counted;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeSet;
+use std::ptr;
 use std::sync::Arc;
 
 /// The key under which a NodePool limits the number of its nodes.
@@ -102,16 +103,8 @@ fn over_limit(
     wanted: &Reservation,
     (request, plan): (&Request<'_>, &Plan),
 ) -> Option<Over> {
-    let uid = request.workload.metadata.uid.as_deref().unwrap_or_default();
     let limits = pool.spec.limits.as_ref().filter(|l| !l.is_empty())?;
-    let mut used = ResourceList::new();
-    for claim in others.iter().filter(|c| counts(c, wanted, uid)) {
-        used = sum(&used, &with_nodes(&most_of(claim, cluster, request.policy), 1));
-    }
-    for other in cluster.reserved.iter().filter(|r| r.node_pool == wanted.node_pool && r.gang != wanted.gang)
-    {
-        used = sum(&used, &with_nodes(&other.most, other.nodes));
-    }
+    let used = in_use(cluster, others, pool, wanted, request);
     let more = with_nodes(&wanted.most, wanted.nodes);
     let over = |list: &ResourceList| limits.keys().find(|key| amount(list, key) > amount(limits, key));
     let least = |key: &String| least(key, wanted, plan, (cluster, request.policy));
@@ -133,6 +126,31 @@ fn over_limit(
         shown(&more, key)
     );
     Some(Over { figures, whose })
+}
+
+/// What others have in a NodePool or are about to have: the larger of what its NodeClaims come to and of what Karpenter tells in
+/// its status, without nodes that are the gang's own or become so, and without those that go. Files may hold a NodePool and not the
+/// NodeClaims that its status counts.
+fn in_use(
+    cluster: &Cluster<'_>,
+    others: &[&NodeClaim],
+    pool: &NodePool,
+    wanted: &Reservation,
+    request: &Request<'_>,
+) -> ResourceList {
+    let uid = request.workload.metadata.uid.as_deref().unwrap_or_default();
+    let add = |all: ResourceList, more: &ResourceList, nodes| sum(&all, &with_nodes(more, nodes));
+    let claims = others.iter().filter(|c| counts(c, wanted, uid));
+    let used = claims.fold(ResourceList::new(), |all, c| add(all, &most_of(c, cluster, request.policy), 1));
+    let gangs = cluster.reserved.iter().filter(|r| r.node_pool == wanted.node_pool && r.gang != wanted.gang);
+    let used = gangs.fold(used, |all, other| add(all, &other.most, other.nodes));
+    let Some(status) = pool.status.as_ref() else { return used };
+    let is_counted =
+        |claim: &NodeClaim| others.iter().any(|c| ptr::eq(*c, claim)) && counts(claim, wanted, uid);
+    let of_pool = cluster.pool_claims.iter().filter(|c| c.label(names::NODEPOOL) == wanted.node_pool);
+    let rest = of_pool.filter(|c| !is_counted(c));
+    let rest = rest.fold(ResourceList::new(), |all, c| add(all, c.counts_with(), 1));
+    max(&used, &minus(&status.resources, &rest))
 }
 
 /// The slots of a plan on a NodePool that are alike, and how many they are.
@@ -320,6 +338,33 @@ mod tests {
         assert_eq!(world.provisioned().slots.len(), 2);
         world.claims.push(claim("g4", &json!({"status": {"capacity": {"nvidia.com/gpu": "8"}}})));
         assert!(world.obstacle().1.contains("limit of 4 nvidia.com/gpu: 10 in use and 2 more"));
+    }
+
+    #[test]
+    fn what_karpenter_tells_of_a_node_pool_is_in_use_without_the_nodes_of_the_gang_itself() {
+        let mut world = world(&json!({}));
+        let told = |gpus: &str, nodes: &str| {
+            let limits = json!({"nvidia.com/gpu": "11", "nodes": "4"});
+            let status = json!({"resources": {"nvidia.com/gpu": gpus, "nodes": nodes}});
+            vec![pool("gpu", &json!({"spec": {"limits": limits}, "status": status}))]
+        };
+        world.pools = told("10", "2");
+        assert!(world.obstacle().1.contains("limit of 11 nvidia.com/gpu: 10 in use and 2 more"));
+        world.pools = told("8", "3");
+        assert!(world.obstacle().1.contains("limit of 4 nodes: 3 in use and 2 more"));
+        world.pools = told("8", "2");
+        assert_eq!(world.provisioned().slots.len(), 2);
+        let of = |gang: &str, change: &Value| {
+            claim(gang, &patched(json!({"status": {"capacity": {"nvidia.com/gpu": "8"}}}), change))
+        };
+        let going = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        world.pools = told("10", "2");
+        for left_out in [of("g1", &json!({})), of("g2", &going)] {
+            world.claims = vec![left_out];
+            assert_eq!(world.provisioned().slots.len(), 2, "2 are in use");
+        }
+        world.claims = vec![of("g2", &json!({}))];
+        assert!(world.obstacle().1.contains("limit of 11 nvidia.com/gpu: 10 in use and 2 more"));
     }
 
     /// A NodePool of EC2 with these requirements and limits.
