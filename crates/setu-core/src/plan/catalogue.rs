@@ -67,6 +67,8 @@ pub struct Catalogue {
     regions: Vec<String>,
     /// In the order of their names.
     types: Vec<Type>,
+    /// Every resource that any of them has, sorted.
+    resources: Vec<String>,
 }
 
 /// One instance type.
@@ -231,9 +233,14 @@ impl Catalogue {
         }
     }
 
+    /// Every resource that any type has, sorted.
+    pub fn resources(&self) -> &[String] {
+        &self.resources
+    }
+
     /// Whether a type has any of a resource.
     pub fn has(&self, resource: &str) -> bool {
-        self.types.iter().any(|t| t.shape.allocatable.contains_key(resource))
+        self.resources.binary_search_by(|known| known.as_str().cmp(resource)).is_ok()
     }
 
     /// Cores and memory of a machine of this type, before anything is taken off.
@@ -318,8 +325,10 @@ impl From<Raw<'_>> for Catalogue {
             labels: t.labels.into_iter().map(&mut shared).collect(),
             prices: t.prices,
         };
-        let types = types.into_iter().map(&mut read).collect();
-        Self { date, keys, regions, types }
+        let types: Vec<Type> = types.into_iter().map(&mut read).collect();
+        let resources: BTreeSet<&String> = types.iter().flat_map(|t| t.shape.allocatable.keys()).collect();
+        let resources = resources.into_iter().cloned().collect();
+        Self { date, keys, regions, types, resources }
     }
 }
 

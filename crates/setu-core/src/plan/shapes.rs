@@ -102,13 +102,17 @@ impl Shape {
         resources::max(&self.allocatable, &self.capacity)
     }
 
-    /// What it does not say how much it has of: limits that name it cannot be kept by it.
-    pub fn untold(&self) -> impl Iterator<Item = Untold> {
+    /// What it does not say how much it has of: limits that name it cannot be kept by it. Where neither policy nor a Node tells its
+    /// devices, those that the provider's catalogue has of no type are not known.
+    pub fn untold(&self, catalogue: Option<&'static Catalogue>) -> impl Iterator<Item = Untold> {
         let known = || self.allocatable.keys().chain(self.capacity.keys());
         let missing = OF_EVERY_NODE.into_iter().filter(move |key| !known().any(|of| of == key));
         let hides =
             self.accelerators != Accelerators::Told && !known().any(|key| resources::is_accelerator(key));
-        missing.map(Untold::Resource).chain(hides.then_some(Untold::Accelerators))
+        let is_told = self.source == Source::Policy || self.is_shown();
+        let listed = catalogue.filter(|_| !is_told).map(Catalogue::resources);
+        let others = listed.map(Untold::OtherDevices);
+        missing.map(Untold::Resource).chain(hides.then_some(Untold::Accelerators)).chain(others)
     }
 
     fn seen(labels: &BTreeMap<String, String>, allocatable: &ResourceList, source: Source) -> Option<Self> {

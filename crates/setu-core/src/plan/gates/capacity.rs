@@ -708,6 +708,30 @@ mod tests {
     }
 
     #[test]
+    fn devices_that_a_catalogue_has_of_no_type_are_not_known_until_policy_or_nodes_tell() {
+        let of = |key: &str| {
+            let mut world = plain("p4d.24xlarge");
+            let listed = json!([{"key": names::INSTANCE_TYPE, "operator": "In", "values": ["p4d.24xlarge"]}]);
+            world.pools = vec![ec2(&listed, &json!({key: "16"}))];
+            world
+        };
+        let mut world = of("example.com/foo");
+        let (reason, message) = world.obstacle();
+        assert_eq!(reason, ObstacleReason::AmountUnknown, "{message}");
+        assert!(message.contains("nobody says how much example.com/foo 2 nodes may have"), "{message}");
+        world.policy.unknown = parameters::Unknown::Warn;
+        assert!(world.provisioned().notes[0].contains("how much example.com/foo"));
+        world.policy.unknown = parameters::Unknown::Wait;
+        for foo in ["8", "9"] {
+            let allocatable = json!({"cpu": "90", "memory": "1000Gi", "example.com/foo": foo});
+            let shape = json!([{"instanceType": "p4d.24xlarge", "allocatable": allocatable}]);
+            world.policy.shapes = serde_json::from_value(shape).unwrap();
+            assert_eq!(matches!(world.plan(), Outcome::Provision(_)), foo == "8", "{:?}", world.plan());
+        }
+        assert_eq!(of("amd.com/gpu").provisioned().slots.len(), 2, "a p4d has none of what others have");
+    }
+
+    #[test]
     fn devices_that_a_node_is_said_to_have_count_where_its_type_is_not_known() {
         let counted = json!({"spec": {"limits": {"nvidia.com/gpu": "8"}, "template": {"spec": {"requirements":
             [{"key": names::DEVICE_COUNTS[0], "operator": "In", "values": ["4", "8"]}]}}}});

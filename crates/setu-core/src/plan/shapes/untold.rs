@@ -21,6 +21,8 @@ pub enum Untold {
     Resource(&'static str),
     /// How many accelerators it has, of any kind.
     Accelerators,
+    /// How many devices it has of kinds other than these, which are all that its provider's catalogue has.
+    OtherDevices(&'static [String]),
 }
 
 impl Untold {
@@ -29,6 +31,9 @@ impl Untold {
         match self {
             Self::Resource(key) => *key == resource,
             Self::Accelerators => resources::is_accelerator(resource),
+            Self::OtherDevices(listed) => {
+                resources::is_device(resource) && !listed.iter().any(|key| key == resource)
+            }
         }
     }
 }

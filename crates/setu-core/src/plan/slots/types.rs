@@ -213,7 +213,8 @@ impl Site<'_> {
         let holding = || shapes().filter(|_| listed).filter(may_be);
         let mut most =
             holding().fold(requests.clone(), |most, shape| resources::max(&most, &shape.counts_with()));
-        let untold = holding().flat_map(|shape| shape.untold()).collect();
+        let catalogue = self.family.known.catalogue;
+        let untold = holding().flat_map(|shape| shape.untold(catalogue)).collect();
         let is_known = |name: &String| shapes().any(|shape| shape.instance_type == *name);
         let or_more = if types.is_empty() { self.family.known.others } else { !types.iter().all(is_known) };
         let mut counted = None;
