@@ -189,6 +189,7 @@ impl Packer<'_> {
         for (site, slots) in sites.iter().zip(all) {
             made.facts.extend(fit::shared(request, site.family, &slots));
             made.facts.extend(site.packed(&slots));
+            made.facts.extend(site.without_those_out(&slots));
             made.slots.extend(slots);
         }
         Ok((made, passed))
@@ -330,6 +331,38 @@ mod tests {
         ] {
             world.market = Some(market(&page));
             assert_eq!(world.provisioned().slots.len(), 1, "a g5.48xlarge");
+        }
+    }
+
+    #[test]
+    fn types_that_are_out_of_capacity_are_named_where_they_would_hold_what_a_node_has() {
+        let mut world = family(8, &json!({}), &json!({}));
+        let page = |in_stock: &[&str]| {
+            let types = ["g5.xlarge", "g5.12xlarge", "g5.24xlarge", "g5.48xlarge"];
+            let line = |name: &&str| {
+                let value = if in_stock.contains(name) { "1" } else { "0" };
+                offer("available", [*name, "on-demand", "us-east-1a"], value)
+            };
+            Some(market(&types.iter().map(line).collect::<String>()))
+        };
+        let why = "out of capacity by Karpenter's metrics wherever the nodes may be";
+        for (mode, in_stock, told) in [
+            (
+                PackingMode::Auto,
+                &["g5.xlarge", "g5.12xlarge"][..],
+                Some("types g5.24xlarge, g5.48xlarge are"),
+            ),
+            (PackingMode::Auto, &["g5.48xlarge"], None),
+            (PackingMode::Auto, &[], None),
+            (PackingMode::PerPod, &["g5.12xlarge", "g5.24xlarge", "g5.48xlarge"], Some("type g5.xlarge is")),
+        ] {
+            world.policy.packing = mode;
+            world.market = page(in_stock);
+            let plan = world.provisioned();
+            let told: Vec<String> = told.iter().map(|told| format!("{told} left out: {why}")).collect();
+            let facts: Vec<&String> = plan.facts.iter().filter(|fact| fact.contains("left out")).collect();
+            assert_eq!(facts, told.iter().collect::<Vec<_>>(), "{in_stock:?}: {:?}", plan.slots);
+            assert!(plan.notes.is_empty(), "{:?}", plan.notes);
         }
     }
 

@@ -9,7 +9,7 @@ use crate::names;
 use crate::plan::cost::{Prices, times};
 use crate::plan::packing::Kind;
 use crate::plan::shapes::{Shape, devices_per_node};
-use crate::plan::{Cluster, Most, Request, resources};
+use crate::plan::{Cluster, Most, Request, Slot, resources};
 use crate::policy::file::QueueGuards;
 use crate::words::{counted, few};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -154,11 +154,27 @@ impl Site<'_> {
         for name in out {
             reasons.entry(why_not(name).unwrap_or_default()).or_default().push(name);
         }
-        notes.extend(reasons.into_iter().map(|(why, types)| match types.as_slice() {
-            [only] => format!("type {only} is left out: {why}"),
-            _ => format!("types {} are left out: {why}", few(types.into_iter())),
-        }));
+        notes.extend(reasons.into_iter().map(|(why, types)| left_out(&types, &why)));
         left.into_iter().cloned().collect()
+    }
+
+    /// That nodes are of none of the types that would hold their pods and are out of capacity, the cheapest first, and who says so;
+    /// nothing where there are no such types.
+    pub(super) fn without_those_out(&self, slots: &[Slot]) -> Option<String> {
+        let alike = || slots.chunk_by(|a, b| Arc::ptr_eq(&a.template, &b.template)).filter_map(<[_]>::first);
+        let is_left_out = |shape: &&Arc<Shape>| {
+            let name = &shape.instance_type;
+            alike().any(|slot| {
+                let mut listed = slot.instance_types().peekable();
+                listed.peek().is_some()
+                    && listed.all(|of| of != name)
+                    && self.holds(name, &slot.template.spec.resources.requests)
+            })
+        };
+        let mut out: Vec<&str> = self.out().filter(is_left_out).map(|s| s.instance_type.as_str()).collect();
+        out.sort_by_cached_key(|name| (self.price(name).map_or(u64::MAX, |price| price.micros), *name));
+        let why = "out of capacity by Karpenter's metrics wherever the nodes may be";
+        (!out.is_empty()).then(|| left_out(&out, why))
     }
 
     fn prices(&self) -> Prices<'_> {
@@ -227,5 +243,13 @@ impl Site<'_> {
             counted = Some(key.clone());
         }
         Most { resources: most, or_more, counted, untold }
+    }
+}
+
+/// That nodes are of none of these types, and why.
+fn left_out(types: &[&str], why: &str) -> String {
+    match types {
+        [only] => format!("type {only} is left out: {why}"),
+        several => format!("types {} are left out: {why}", few(several.iter().copied())),
     }
 }
