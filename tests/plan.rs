@@ -111,7 +111,7 @@ fn the_table_shows_slots_gates_and_every_tier() {
     for words in [
         "1 node: 1 from NodePool gpu-nodepool as p4d.24xlarge or 1 other type, spot, at most 27.45 USD an hour",
         "p4d.24xlarge, p4de.24xlarge",
-        "packing.mode PerPod would take 4 nodes, at most 87.84 USD an hour",
+        "packing.mode PerPod would take 4 nodes, 87.84 USD an hour instead of 21.96 to 27.45: dearer",
         "Note: prices as known from the catalogue of ",
         "4×main",
         "capacity   allow",

@@ -14,7 +14,7 @@ use crate::api::parameters::{Gate, PackingMode};
 use crate::gang::identity::pin;
 use crate::plan::catalogue;
 use crate::plan::market::Market;
-use crate::plan::{self, Cluster, Obstacle, Outcome, Request, Ways};
+use crate::plan::{self, Cluster, Obstacle, Outcome, Plan, Request, Ways};
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Policy, oversized};
 use crate::words::counted;
@@ -152,21 +152,21 @@ fn otherwise(cluster: &Cluster<'_>, request: &Request<'_>, outcome: &Outcome) ->
     let with = |(packing, name): (PackingMode, &str)| {
         let policy = Policy { packing, ..request.policy.clone() };
         let request = Request { policy: &policy, ..*request };
-        let other = match outcome {
+        let (nodes, cost) = match outcome {
             Outcome::Provision(plan) => {
                 let ways = plan::survey(cluster, &request).ok()?;
                 let other = ways.into_iter().nth(usize::try_from(plan.choice).ok()?)?.plan.ok()?;
-                let same = (other.nodes(), other.cost.at_most) == (plan.nodes(), plan.cost.at_most);
-                Some(other).filter(|_| !same)?
+                let takes = |plan: &Plan| (plan.nodes(), plan.cost.at_least, plan.cost.at_most);
+                let differs = takes(&other) != takes(plan);
+                differs.then(|| (other.nodes(), other.cost.instead_of(&plan.cost)))?
             }
             Outcome::Refuse(_) | Outcome::Wait(_) => match plan::plan(cluster, &request) {
-                Outcome::Provision(other) => other,
+                Outcome::Provision(other) => (other.nodes(), other.cost.clause()),
                 _ => return None,
             },
             Outcome::NothingNeeded(_) | Outcome::Never(_) => return None,
         };
-        let nodes = counted(other.nodes(), "node");
-        Some(format!("packing.mode {name} would take {nodes}{}", other.cost.clause()))
+        Some(format!("packing.mode {name} would take {}{cost}", counted(nodes, "node")))
     };
     let modes = [(PackingMode::PerPod, "PerPod"), (PackingMode::Fill, "Fill")];
     modes.into_iter().filter(|(mode, _)| *mode != request.policy.packing).filter_map(with).collect()

@@ -4,6 +4,7 @@
 //! counts the dearest and a choice the cheapest. Nothing is dearer than on demand, so that stands for the price of spot and
 //! reserved capacity of which nothing else is known. A price of another region is no bound: types are compared by it alone.
 
+mod compared;
 mod unpriced;
 
 pub use unpriced::Unpriced;

@@ -97,7 +97,7 @@ impl Made {
         let cost = self.cost(cluster, request);
         let cost = match cost.known() {
             Some(most) if cost.at_least < most => {
-                format!(", {} to {most} {} an hour", cost.at_least, cost.currency)
+                format!(", {} {} an hour", cost.range(), cost.currency)
             }
             _ => cost.clause(),
         };

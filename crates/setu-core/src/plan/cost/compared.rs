@@ -1,0 +1,67 @@
+//! What nodes cost beside what others would: the least is compared with the least, and the most with the most.
+
+use super::Cost;
+use std::cmp::Ordering::{Equal, Greater, Less};
+
+impl Cost {
+    /// From the least to the most an hour, in words, such as `5.68 to 16.29`.
+    pub fn range(&self) -> String {
+        let (least, most) = (self.at_least.to_string(), self.at_most.to_string());
+        if least == most { most } else { format!("{least} to {most}") }
+    }
+
+    /// What the nodes cost an hour where others would be bought otherwise, for people, behind a comma, and which are cheaper. Where
+    /// not all prices of both are known it is [`Cost::clause`].
+    pub fn instead_of(&self, other: &Self) -> String {
+        if self.known().and(other.known()).is_none() {
+            return self.clause();
+        }
+        let order = (self.at_least.cmp(&other.at_least), self.at_most.cmp(&other.at_most));
+        let which = match order {
+            (Equal, Equal) => return self.clause(),
+            (Less | Equal, Less | Equal) => "cheaper",
+            (Greater | Equal, Greater | Equal) => "dearer",
+            (Less, Greater) => "cheaper at the least price, and dearer at the most",
+            (Greater, Less) => "dearer at the least price, and cheaper at the most",
+        };
+        format!(", {} {} an hour instead of {}: {which}", self.range(), self.currency, other.range())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cost(least: &str, most: &str) -> Cost {
+        Cost {
+            at_least: least.parse().unwrap(),
+            at_most: most.parse().unwrap(),
+            priced: 1,
+            ..Cost::default()
+        }
+    }
+
+    #[test]
+    fn least_is_compared_with_least_and_most_with_most() {
+        let here = cost("5.68", "16.29");
+        for (least, most, words) in [
+            (
+                "4.02",
+                "65.16",
+                ", 4.02 to 65.16 USD an hour instead of 5.68 to 16.29: cheaper at the least price, and dearer at the most",
+            ),
+            ("4", "4", ", 4 USD an hour instead of 5.68 to 16.29: cheaper"),
+            ("5.68", "20", ", 5.68 to 20 USD an hour instead of 5.68 to 16.29: dearer"),
+            (
+                "6",
+                "7",
+                ", 6 to 7 USD an hour instead of 5.68 to 16.29: dearer at the least price, and cheaper at the most",
+            ),
+            ("5.68", "16.29", ", at most 16.29 USD an hour"),
+        ] {
+            assert_eq!(cost(least, most).instead_of(&here), words);
+        }
+        let unknown = Cost { priced: 0, unpriced: 1, ..here.clone() };
+        assert_eq!(here.instead_of(&unknown), ", at most 16.29 USD an hour");
+    }
+}
