@@ -16,7 +16,7 @@ use crate::plan::catalogue;
 use crate::plan::market::Market;
 use crate::plan::{self, Cluster, Obstacle, Outcome, Plan, Request, Ways};
 use crate::policy::overrides::{self, Ignored};
-use crate::policy::{Policy, oversized};
+use crate::policy::{Policy, absurd_money, oversized};
 use crate::words::counted;
 use jiff::Timestamp;
 use objects::Objects;
@@ -139,6 +139,7 @@ impl Args {
             let mut view = show::View::new(&admitted, cluster.prices(&policy), &outcome, &ways);
             view.add_notes(otherwise(&cluster, &request, &outcome));
             view.add_notes(oversized(&policy.shapes).iter().map(ToString::to_string));
+            view.add_notes(absurd_money(&policy.budget));
             view.add_notes(outdated(&objects.node_pools, cluster.now));
             print(&if self.output == Format::Json { super::json(&view)? } else { view.table() });
         }

@@ -33,7 +33,7 @@ use std::collections::BTreeMap;
 pub use file::{FileError, PolicyFile};
 pub use preset::NodeClassDefaults;
 pub use settings::Settings;
-pub use warnings::oversized;
+pub use warnings::{absurd_money, oversized};
 
 /// Every value that decides how a gang is provisioned.
 #[derive(Clone, Debug, PartialEq)]

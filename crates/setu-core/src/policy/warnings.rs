@@ -7,7 +7,7 @@ use super::Policy;
 use super::check::Finding;
 use super::file::PolicyFile;
 use super::tree::Path;
-use crate::api::parameters::{ProvisioningParametersSpec, Shape};
+use crate::api::parameters::{Budget, ProvisioningParametersSpec, Shape};
 use crate::plan::catalogue;
 use crate::plan::quantity::Amount;
 use crate::plan::shapes::DISK;
@@ -20,13 +20,13 @@ pub fn warnings(file: &PolicyFile) -> Vec<Finding> {
     let mut found = unreachable(&at, &file.defaults, &defaults);
     found.extend(oversized_of(&at, &file.defaults));
     found.extend(misspelt_of(&at, &file.defaults));
-    found.extend(money::absurd(&at, &file.defaults));
+    found.extend(absurd_of(&at, &file.defaults));
     for (name, spec) in &file.checks {
         let at = Path::default().key("checks").key(name);
         found.extend(unreachable(&at, spec, &defaults.clone().overlaid(spec)));
         found.extend(oversized_of(&at, spec));
         found.extend(misspelt_of(&at, spec));
-        found.extend(money::absurd(&at, spec));
+        found.extend(absurd_of(&at, spec));
     }
     found
 }
@@ -72,6 +72,18 @@ fn oversized_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
     let at = at.key("packing").key("shapes");
     let found = oversized(spec.packing.iter().flat_map(|packing| packing.shapes.iter().flatten()));
     found.into_iter().map(|f| (at.index(f.index).key("allocatable").key(f.resource), f.why)).collect()
+}
+
+/// Prices and multipliers of a budget that are hardly meant, each as the key under `gates.budget` and why, for people.
+pub fn absurd_money(budget: &Budget) -> Vec<String> {
+    let at = Path::default().key("gates").key("budget");
+    money::absurd(&at, budget).into_iter().map(|(place, why)| format!("{place}: {why}")).collect()
+}
+
+/// The same at their places in a layer.
+fn absurd_of(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
+    let budget = spec.gates.as_ref().and_then(|gates| gates.budget.as_ref());
+    budget.map_or_else(Vec::new, |budget| money::absurd(&at.key("gates").key("budget"), budget))
 }
 
 /// Shapes of an instance type that the catalogue does not know, though it knows others of the family.

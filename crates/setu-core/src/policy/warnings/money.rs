@@ -3,7 +3,7 @@
 use super::super::check::{CAPACITY_TYPES, Finding};
 use super::super::tree::Path;
 use crate::api::amount::{Currency, Price};
-use crate::api::parameters::ProvisioningParametersSpec;
+use crate::api::parameters::Budget;
 use crate::plan::catalogue::{self, Catalogue, Listed};
 
 /// API group of the provider all of whose types the catalogue has.
@@ -18,10 +18,8 @@ const DEAREST: u64 = 10_000 * MICROS;
 
 /// Prices of nothing, far from the list price or of types that nobody knows, multipliers like that, and list prices that
 /// are taken for another currency's.
-pub fn absurd(at: &Path, spec: &ProvisioningParametersSpec) -> Vec<Finding> {
-    let Some(budget) = spec.gates.as_ref().and_then(|gates| gates.budget.as_ref()) else { return Vec::new() };
+pub fn absurd(at: &Path, budget: &Budget) -> Vec<Finding> {
     let in_dollars = budget.currency.unwrap_or_default() == Currency::default();
-    let at = at.key("gates").key("budget");
     let Some(catalogue) = catalogue::of(EC2) else { return Vec::new() };
     let mut found = Vec::new();
     if !in_dollars && budget.multiplier.is_none() && budget.prices.is_none() {
@@ -117,8 +115,10 @@ mod tests {
     use serde_json::json;
 
     fn found(budget: &serde_json::Value) -> Vec<String> {
-        let spec = serde_json::from_value(json!({"gates": {"budget": budget}})).unwrap();
-        absurd(&Path::default(), &spec).into_iter().map(|(_, why)| why).collect()
+        absurd(&Path::default(), &serde_json::from_value(budget.clone()).unwrap())
+            .into_iter()
+            .map(|(_, why)| why)
+            .collect()
     }
 
     #[test]
