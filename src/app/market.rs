@@ -28,12 +28,14 @@ pub struct Follower {
     context: Arc<Context>,
     /// Whether the page could be read last.
     readable: Option<bool>,
+    /// Whether prices on it were absurd when it was read last.
+    doubted: bool,
 }
 
 impl Follower {
     /// Nothing is read yet.
     pub fn new(page: Page, context: Arc<Context>) -> Self {
-        Self { page, context, readable: None }
+        Self { page, context, readable: None, doubted: false }
     }
 
     /// Reads the page each minute until the process ends.
@@ -54,6 +56,7 @@ impl Follower {
                 if self.readable.replace(true) != Some(true) {
                     tracing::info!("Karpenter's metrics are read");
                 }
+                self.tell_doubt(&market);
                 self.context.take_market(market);
             }
             Err(error) => {
@@ -64,6 +67,15 @@ impl Follower {
                     );
                 }
             }
+        }
+    }
+
+    /// Logs that prices are absurd, once while some are.
+    fn tell_doubt(&mut self, market: &Market) {
+        let doubt = market.doubt();
+        let was_doubted = std::mem::replace(&mut self.doubted, doubt.is_some());
+        if let Some(doubt) = doubt.filter(|_| !was_doubted) {
+            tracing::warn!(doubt, "prices of Karpenter's metrics come from elsewhere where they are absurd");
         }
     }
 }

@@ -28,7 +28,7 @@ impl KarpenterMetrics {
         self.url.as_ref().filter(|url| !url.is_empty()).map(page).transpose()
     }
 
-    /// What the page says now, if one is named and can be read; it is remarked where it cannot.
+    /// What the page says now, if one is named and can be read; it is remarked where it cannot, or where prices are absurd.
     pub async fn market(&self) -> Result<Option<Market>, Failure> {
         let Some(page) = self.page()? else { return Ok(None) };
         let url = self.url.as_deref().unwrap_or_default();
@@ -38,6 +38,13 @@ impl KarpenterMetrics {
                 "reading Karpenter's metrics at {url}: {e}; prices and availability come from elsewhere"
             ));
         };
-        Ok(market.inspect_err(unread).ok())
+        let doubted = |market: &Market| {
+            if let Some(doubt) = market.doubt() {
+                render::remark(&format!(
+                    "Karpenter's metrics at {url}: {doubt}; prices come from elsewhere there"
+                ));
+            }
+        };
+        Ok(market.inspect(doubted).inspect_err(unread).ok())
     }
 }

@@ -35,6 +35,17 @@ pub struct Market {
     types: BTreeMap<Box<str>, Machine>,
     /// When the page was read.
     pub seen: Timestamp,
+    /// Prices on it that are not believed.
+    absurd: Absurd,
+}
+
+/// Prices that nothing costs: negative ones, those that are no number, and those that no machine comes to.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Absurd {
+    /// How many.
+    prices: u32,
+    /// The first of them, with what it is of.
+    first: Box<str>,
 }
 
 /// Zone and capacity type.
@@ -88,11 +99,8 @@ impl Market {
                     }
                 }
                 PRICE => {
-                    if let (Some(place), Some(price)) = (place(), price(value))
-                        && place.2 != RESERVED
-                        && let Some(offer) = market.offer(place)
-                    {
-                        offer.price = Some(price);
+                    if let Some(place) = place().filter(|(_, _, kind)| *kind != RESERVED) {
+                        market.note_price(place, value);
                     }
                 }
                 CORES | MEMORY => {
@@ -126,6 +134,30 @@ impl Market {
             offers.len().saturating_sub(1)
         });
         offers.get_mut(nth).map(|(_, offer)| offer)
+    }
+
+    /// Notes what an offering costs, if that is believed.
+    fn note_price(&mut self, place: (&str, &str, &str), value: f64) {
+        if let Some(price) = price(value) {
+            if let Some(offer) = self.offer(place) {
+                offer.price = Some(price);
+            }
+        } else if value != 0.0 {
+            if self.absurd.prices == 0 {
+                self.absurd.first = format!("{value} of {}, {} in {}", place.0, place.2, place.1).into();
+            }
+            self.absurd.prices = self.absurd.prices.saturating_add(1);
+        }
+    }
+
+    /// That prices on the page are not believed, for people; nothing where all are.
+    pub fn doubt(&self) -> Option<String> {
+        let Absurd { prices, first } = &self.absurd;
+        match prices {
+            0 => None,
+            1 => Some(format!("one price is absurd, {first}, and is left out")),
+            _ => Some(format!("{prices} prices are absurd, such as {first}, and are left out")),
+        }
     }
 
     /// Puts places and offerings in order, so that pages that say the same are equal.
@@ -321,6 +353,20 @@ go_goroutines 12
         assert_eq!(most("spot"), None);
         assert_eq!(market().prices("p5.48xlarge", "on-demand", |zone| zone == "a"), None);
         assert_eq!(market().prices("p5", "on-demand", |_| true), None);
+    }
+
+    #[test]
+    fn absurd_prices_are_told_with_their_number_and_the_first_and_those_of_nothing_are_not() {
+        let doubt = |prices: &[&str]| {
+            let price = |price: &&str| offer("price_estimate", ["m5.large", "spot", "a"], price);
+            let lines: String = prices.iter().map(price).collect();
+            market_of(&(offer("available", ["m5.large", "spot", "a"], 1) + &lines)).doubt()
+        };
+        assert_eq!(doubt(&["1", "0"]), None, "the provider tells 0 where it has no price");
+        let one = "one price is absurd, 1000000 of m5.large, spot in a, and is left out";
+        assert_eq!(doubt(&["1", "1e6"]).as_deref(), Some(one));
+        let two = "2 prices are absurd, such as -3 of m5.large, spot in a, and are left out";
+        assert_eq!(doubt(&["-3", "NaN"]).as_deref(), Some(two));
     }
 
     #[test]
