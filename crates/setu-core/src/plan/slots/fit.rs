@@ -101,8 +101,10 @@ pub fn of_known_types(
     };
     let unknown = few(known.uncatalogued.iter().map(String::as_str));
     let pool = &draft.node_pool;
+    let example = known.uncatalogued.first().map_or("", String::as_str);
     let why = format!(
-        "the catalogue of {} does not have it; correct the name, or state what it has under packing.shapes",
+        "the catalogue of {} does not have it, as it lacks some types that exist; correct the name, or state what its nodes have \
+         under packing.shapes, such as {{instanceType: {example}, allocatable: {{cpu: 31, memory: 120Gi}}}}",
         catalogue.date()
     );
     let what =
@@ -413,6 +415,9 @@ mod tests {
             message.starts_with("nothing is known of instance type p9.huge, which is asked for on"),
             "{message}"
         );
+        let remedy = "does not have it, as it lacks some types that exist; correct the name, or state what its nodes have under \
+                      packing.shapes, such as {instanceType: p9.huge, ";
+        assert!(message.contains(remedy), "{message}");
         let mut stated = of(&["p9.huge"]);
         let shape = json!({"instanceType": "p9.huge", "allocatable": {"cpu": 64, "memory": "1Ti", "nvidia.com/gpu": 8}});
         stated.policy.shapes = serde_json::from_value(json!([shape])).unwrap();
