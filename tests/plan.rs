@@ -136,6 +136,42 @@ fn a_stated_shape_that_is_larger_than_its_type_is_told_as_policy_check_does() {
 }
 
 #[test]
+fn a_multiplier_of_nothing_and_one_that_is_of_nothing_are_told_as_policy_check_does() {
+    let multiplier = "defaults: {gates: {budget: {multiplier: {p4d: '0', p55: '0.7'}}}}";
+    let files = ["job.yaml", "nodepools.yaml", "flavors.yaml"].map(example);
+    let arguments: Vec<&str> = files.iter().flat_map(|file| ["-f", file]).collect();
+    let table = printed(&planned("multiplier", multiplier, &arguments, &[]));
+    for words in ["p4d: 0 makes every price nothing, so that no budget is kept", "p55: the catalogue of "] {
+        assert!(table.contains(&format!("Note: gates.budget.multiplier.{words}")), "{table}");
+    }
+}
+
+#[test]
+fn a_node_class_of_the_files_that_gives_nodes_less_than_is_asked_for_is_told() {
+    let spec = "amiFamily: AL2023, kubelet: {maxPods: 3}, blockDeviceMappings: [{rootVolume: true, ebs: {volumeSize: 100Gi}}]";
+    let class = format!("kind: EC2NodeClass\nmetadata: {{name: gpu}}\nspec: {{{spec}}}\n");
+    let class = Scratch::new("node-class", &class);
+    let job = changed("scratch", "cpu: \"8\"", "cpu: \"8\", ephemeral-storage: 200Gi");
+    let pools = example("nodepools.yaml");
+    let with = |job: &str| {
+        printed(&planned("class", "defaults: {}", &["-f", job, "-f", &pools, "-f", class.path()], &[]))
+    };
+    let table = with(job.path());
+    let settings = "Note: EC2NodeClass gpu states kubelet.maxPods, which Setu does not read";
+    let disk =
+        "200Gi ephemeral-storage, and the volume of EC2NodeClass gpu is 100Gi: Karpenter may launch nothing";
+    for words in
+        [settings.to_owned(), format!("Note: nodes of NodePool gpu-nodepool are asked for with {disk}")]
+    {
+        assert!(table.contains(&words), "{words}\n{table}");
+    }
+    let pods =
+        "are asked for with 5 pods, and maxPods of EC2NodeClass gpu is 3: Karpenter may launch nothing";
+    let table = with(&example("job.yaml"));
+    assert!(table.contains(pods), "{table}");
+}
+
+#[test]
 fn node_claims_are_printed_as_kubectl_takes_them() {
     let arguments = ["-f", &example("job.yaml"), "--config", &example("per-pod.yaml"), "--node-claims"];
     let text = printed(&plan(&arguments));

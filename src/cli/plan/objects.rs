@@ -4,6 +4,7 @@
 //! not made from are left out.
 
 use super::manifest;
+use super::node_class::NodeClass;
 use crate::api::node_pool::ASSUMED;
 use crate::api::parameters::ProvisioningParametersSpec;
 use crate::api::{
@@ -43,6 +44,8 @@ pub struct Objects {
     /// Workloads of its namespace, where they were read from a cluster.
     pub workloads: Vec<Arc<Workload>>,
     pub node_pools: Vec<Arc<NodePool>>,
+    /// Of the files alone, for people.
+    pub node_classes: Vec<NodeClass>,
     pub node_claims: Vec<Arc<NodeClaim>>,
     pub nodes: Vec<Arc<Node>>,
     pub flavors: Vec<Arc<ResourceFlavor>>,
@@ -124,7 +127,7 @@ impl Objects {
             "" if value.is_null() => {}
             "" => return Err("it has no kind".to_owned()),
             // NodePools come with them.
-            other if other.ends_with("NodeClass") => {}
+            other if other.ends_with("NodeClass") => self.node_classes.push(NodeClass::new(value)),
             other => {
                 let name = value.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
                 self.unused.push(format!(

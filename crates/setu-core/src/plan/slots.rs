@@ -153,6 +153,8 @@ impl Site<'_> {
         let listed =
             self.family.draft.requirements.get(names::INSTANCE_TYPE).is_some_and(|v| v.listed().is_some());
         let mut slots = Vec::new();
+        // Where pods would share nodes it is noted already.
+        notes.extend(self.by_disk().filter(|_| !self.family.fills));
         for (index, set) in self.family.sets.iter().enumerate() {
             let fits = |s: &Arc<Shape>| resources::first_short(&set.each, &s.room(&self.daemons)).is_none();
             let holding: Vec<&Arc<Shape>> = shapes.iter().filter(|s| fits(s)).collect();

@@ -54,17 +54,33 @@ impl Site<'_> {
         self.family.known.shapes.iter().any(|shape| !shape.tells_disk())
     }
 
-    /// That pods share no node because of that, where there are such.
+    /// That nobody knows whether nodes have the disk that pods ask for, and that these share no node because of that where others
+    /// may; nothing where no pod asks for it.
     pub(super) fn by_disk(&self) -> Option<String> {
         let sets = self.family.sets.iter().filter(|set| self.disk_is_open() && takes_disk(set));
         let names: Vec<&str> = sets.map(|set| set.pod_set.name.as_str()).collect();
+        let share = if self.family.fills { " and share no node with others that do" } else { "" };
+        let unread = says_disk(self.family.draft.node_class_group());
+        let unread = unread.map_or_else(String::new, |field| format!(", as {field} is not read"));
         (!names.is_empty()).then(|| {
             format!(
-                "pods of pod set {} ask for {DISK} and share no node with others that do: nobody knows how much of it nodes of NodePool {} have until they were seen; state it under packing.shapes",
+                "pods of pod set {} ask for {DISK}{share}: nobody knows how much of it nodes of NodePool {} have until they were \
+                 seen{unread}, and Karpenter launches nothing where it is too little; state it under packing.shapes",
                 names.join(" and "),
                 self.family.draft.node_pool
             )
         })
+    }
+}
+
+/// The field of a NodeClass of this API group that says how much disk its nodes have.
+fn says_disk(group: &str) -> Option<&'static str> {
+    match group {
+        "karpenter.k8s.aws" => Some("spec.blockDeviceMappings of its EC2NodeClass"),
+        "eks.amazonaws.com" => Some("spec.ephemeralStorage of its NodeClass"),
+        "karpenter.azure.com" => Some("spec.osDiskSizeGB of its AKSNodeClass"),
+        "karpenter.k8s.gcp" => Some("spec.disks of its GCENodeClass"),
+        _ => None,
     }
 }
 

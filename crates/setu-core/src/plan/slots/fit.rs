@@ -566,6 +566,12 @@ mod tests {
                 "pods of pod set main ask for ephemeral-storage and share no node with others that do";
             assert!(plan.notes.iter().any(|note| note.starts_with(words)), "{:?}", plan.notes);
         }
+        scratch.policy.packing = PackingMode::PerPod;
+        let told = "pods of pod set main ask for ephemeral-storage: nobody knows how much of it nodes of NodePool cpu have until \
+                    they were seen, as spec.blockDeviceMappings of its EC2NodeClass is not read";
+        let notes = scratch.provisioned().notes;
+        assert!(notes.iter().any(|note| note.starts_with(told)), "{notes:?}");
+        scratch.policy.packing = PackingMode::Auto;
         let plan = world(4, &json!({"cpu": "1"}), vec![ec2("cpu", 0, &family())]).provisioned();
         assert_eq!((plan.slots.len(), plan.notes.len()), (1, 0), "without it they share a node");
         scratch.pools = vec![ec2(

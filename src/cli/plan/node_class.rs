@@ -1,0 +1,161 @@
+//! What NodeClasses among the files say of the room of nodes: the kubelet's settings and the size of the disk, which no plan reckons with.
+//!
+//! Rule: the controller reads no NodeClass, so neither may `setu plan` decide by one; what one says is told beside the plan.
+
+use crate::api::NodePool;
+use crate::api::node_claim::NodeClassRef;
+use crate::plan::quantity::Amount;
+use crate::plan::resources::{amount, shown};
+use crate::plan::shapes::DISK;
+use crate::plan::{Plan, Slot};
+use crate::words::few;
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Settings of the kubelet that change what pods can use, at either of the places that providers have for them.
+const KUBELET: [&str; 2] = ["kubelet", "kubeletConfiguration"];
+const SETTINGS: [&str; 6] =
+    ["maxPods", "podsPerCore", "systemReserved", "kubeReserved", "evictionHard", "evictionSoft"];
+const EC2: &str = "EC2NodeClass";
+/// Size of the volume where nothing is said of it, by the same provider.
+const DEFAULT_DISK: &str = "20Gi";
+
+/// A NodeClass of the files.
+pub struct NodeClass(Value);
+
+impl NodeClass {
+    /// As it stands in a file.
+    pub const fn new(manifest: Value) -> Self {
+        Self(manifest)
+    }
+
+    fn is_meant(&self, reference: &NodeClassRef) -> bool {
+        let is = |pointer: &str, word: &str| self.0.pointer(pointer).and_then(Value::as_str) == Some(word);
+        is("/kind", &reference.kind) && is("/metadata/name", &reference.name)
+    }
+
+    /// Its settings of the kubelet, for people.
+    fn settings(&self) -> Vec<String> {
+        let stated = |at: &&str, key: &&str| self.0.pointer(&format!("/spec/{at}/{key}")).is_some();
+        let of = |at: &'static str| {
+            SETTINGS.iter().filter(move |key| stated(&at, key)).map(move |key| format!("{at}.{key}"))
+        };
+        KUBELET.into_iter().flat_map(of).collect()
+    }
+
+    /// The size of the volume of an EC2 instance that has the pods' disk, by the rules of Karpenter's provider for AWS, where no local
+    /// disk takes its place and the image is one whose volumes are known.
+    fn volume(&self) -> Option<String> {
+        let spec = self.0.get("spec")?;
+        if self.0.get("kind")? != EC2 || spec.get("instanceStorePolicy").is_some() {
+            return None;
+        }
+        let device = self.device()?;
+        let mappings = spec.get("blockDeviceMappings").and_then(Value::as_array);
+        let size = |mapping: &Value| mapping.pointer("/ebs/volumeSize")?.as_str().map(str::to_owned);
+        let of = |key: &str, value: Value| {
+            let mut those = mappings.into_iter().flatten().filter(|mapping| mapping.get(key) == Some(&value));
+            those.find_map(size)
+        };
+        let stated = of("rootVolume", Value::Bool(true)).or_else(|| of("deviceName", device.into()));
+        Some(stated.unwrap_or_else(|| DEFAULT_DISK.to_owned()))
+    }
+
+    /// The device of that volume, by the family of the image.
+    fn device(&self) -> Option<&'static str> {
+        let alias = || self.0.pointer("/spec/amiSelectorTerms/0/alias");
+        let family = self.0.pointer("/spec/amiFamily").or_else(alias)?.as_str()?.to_lowercase();
+        match family.split('@').next()? {
+            "al2" | "al2023" => Some("/dev/xvda"),
+            "bottlerocket" => Some("/dev/xvdb"),
+            _ => None,
+        }
+    }
+
+    /// What a node of this slot is asked for and does not get by this NodeClass, for people.
+    fn lacks(&self, slot: &Slot) -> Vec<String> {
+        let claim = &slot.template.spec;
+        let (kind, name) = (&claim.node_class_ref.kind, &claim.node_class_ref.name);
+        let lack = |key: &str, has: Option<String>, what: &str, remedy: &str| {
+            let has = has?;
+            let asked = &claim.resources.requests;
+            (Amount::parse(&has)? < amount(asked, key)).then(|| {
+                format!(
+                    "nodes of NodePool {} are asked for with {} {key}, and {what} of {kind} {name} is {has}: Karpenter may launch \
+                     nothing; {remedy}",
+                    slot.node_pool,
+                    shown(asked, key)
+                )
+            })
+        };
+        let pods = KUBELET.iter().find_map(|at| self.0.pointer(&format!("/spec/{at}/maxPods"))?.as_u64());
+        let remedy = "enlarge it under spec.blockDeviceMappings, or request less per pod";
+        let disk = lack(DISK, self.volume(), "the volume", remedy);
+        let remedy = "state that number of pods under packing.shapes";
+        let pods = lack("pods", pods.map(|most| most.to_string()), "maxPods", remedy);
+        disk.into_iter().chain(pods).collect()
+    }
+}
+
+/// That NodeClasses of these NodePools state settings of the kubelet, and that they give a node less than a slot asks for.
+pub fn notes(classes: &[NodeClass], pools: &[Arc<NodePool>], plan: Option<&Plan>) -> BTreeSet<String> {
+    let class = |reference: &NodeClassRef| classes.iter().find(|class| class.is_meant(reference));
+    let of_pool = |pool: &Arc<NodePool>| {
+        let reference = &pool.spec.template.spec.node_class_ref;
+        let settings = class(reference)?.settings();
+        (!settings.is_empty()).then(|| {
+            format!(
+                "{} {} states {}, which Setu does not read: it reckons with the provider's defaults until a Node has shown what pods \
+                 can use; state packing.shapes where the settings take much",
+                reference.kind,
+                reference.name,
+                few(settings.iter().map(String::as_str))
+            )
+        })
+    };
+    let slots = plan.into_iter().flat_map(Plan::groups);
+    let slots = slots.flat_map(|(slot, _)| {
+        class(&slot.template.spec.node_class_ref).map_or_else(Vec::new, |class| class.lacks(slot))
+    });
+    pools.iter().filter_map(of_pool).chain(slots).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn class(spec: &Value) -> NodeClass {
+        NodeClass::new(json!({"kind": EC2, "metadata": {"name": "default"}, "spec": spec}))
+    }
+
+    #[test]
+    fn the_volume_is_the_one_that_is_marked_or_that_of_the_image_or_the_providers_default() {
+        let disk = |name: &str, size: &str| json!({"deviceName": name, "ebs": {"volumeSize": size}});
+        let root = json!({"deviceName": "x", "rootVolume": true, "ebs": {"volumeSize": "80Gi"}});
+        let of = |family: &str, disks: Value| json!({"amiFamily": family, "blockDeviceMappings": disks});
+        let alias = json!({"amiSelectorTerms": [{"alias": "al2023@latest"}]});
+        for (spec, size) in [
+            (alias, Some("20Gi")),
+            (of("AL2023", json!([disk("/dev/xvda", "100Gi")])), Some("100Gi")),
+            (of("Bottlerocket", json!([disk("/dev/xvda", "4Gi"), disk("/dev/xvdb", "90Gi")])), Some("90Gi")),
+            (of("Bottlerocket", json!([disk("/dev/xvda", "100Gi")])), Some("20Gi")),
+            (of("AL2", json!([disk("/dev/xvda", "4Gi"), root])), Some("80Gi")),
+            (json!({"amiFamily": "AL2023", "instanceStorePolicy": "RAID0"}), None),
+            (json!({"amiFamily": "Custom"}), None),
+        ] {
+            assert_eq!(class(&spec).volume().as_deref(), size, "{spec}");
+        }
+    }
+
+    #[test]
+    fn settings_of_the_kubelet_that_take_room_are_named_and_others_are_not() {
+        let named = |kubelet: Value| class(&json!({"kubelet": kubelet})).settings();
+        assert_eq!(
+            named(json!({"maxPods": 20, "kubeReserved": {}})),
+            ["kubelet.maxPods", "kubelet.kubeReserved"]
+        );
+        assert!(named(json!({"clusterDNS": ["10.0.0.10"]})).is_empty());
+    }
+}
