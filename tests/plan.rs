@@ -109,7 +109,7 @@ fn the_table_shows_slots_gates_and_every_tier() {
     let output = plan(&["-f", &example("job.yaml"), "--config", &example("policy.yaml")]);
     let table = printed(&output);
     for words in [
-        "1 node: 1 from NodePool gpu-nodepool as p4d.24xlarge or 1 other type, spot, at most 27.45 USD an hour",
+        "1 node: 1 from NodePool gpu-nodepool as p4d.24xlarge or 1 other type, tier spot, at most 27.45 USD an hour",
         "p4d.24xlarge, p4de.24xlarge",
         "packing.mode PerPod would take 4 nodes, 87.84 USD an hour instead of 21.96 to 27.45: dearer",
         "Note: prices as known from the catalogue of ",
@@ -118,7 +118,7 @@ fn the_table_shows_slots_gates_and_every_tier() {
         "readiness  unknown  NodePool gpu-nodepool has no status here",
         "quota      unknown  Kueue has not told yet how much of cpu",
         "*  spot",
-        "on-demand, at most 27.45 USD an hour",
+        "tier on-demand, at most 27.45 USD an hour",
         "packed into shape p4d.24xlarge as known from the catalogue of ",
     ] {
         assert!(table.contains(words), "{words}\n{table}");

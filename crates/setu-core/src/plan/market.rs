@@ -77,7 +77,10 @@ impl Machine {
 
 /// A page that says nothing of offerings.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the page has no {AVAILABLE}; name the metrics endpoint of Karpenter 1.0 or later on AWS")]
+#[error(
+    "the page has no {AVAILABLE}; name the metrics endpoint of a Karpenter that tells offerings there, as the one for AWS does from \
+     1.0 on"
+)]
 pub struct NoOffers;
 
 impl Market {

@@ -356,9 +356,9 @@ fn nodes(
     let portions = choice.portions.as_deref().map_err(Clone::clone)?;
     let (demand, drafts): (Vec<_>, Vec<_>) =
         portions.iter().filter_map(|portion| portion.of(&needs.demand)).unzip();
-    let plan = slots::plan(cluster, request, &demand, &drafts)?;
+    let plan = slots::plan(cluster, request, &demand, &drafts).map_err(|o| choice.with_passed_over(o))?;
     needs.topology.allows_hosts(&plan)?;
-    let plan = Plan { tier: choice.tier, way: choice.name.as_str().into(), ..plan };
+    let plan = Plan { tier: choice.tier, way: choice.told(request.policy).into(), ..plan };
     let pinned = demand::pinned(cluster.cluster_queue, request);
     merge::check(cluster, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;
     Ok(plan)

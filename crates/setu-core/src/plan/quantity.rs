@@ -59,10 +59,27 @@ impl Amount {
 
     /// In the largest binary unit that divides it, such as `512Gi`; `None` if not even 1Ki does.
     pub fn in_binary_units(self) -> Option<String> {
-        ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"].into_iter().find_map(|unit| {
-            let size = scale(unit)?.0.checked_mul(ONE)?;
-            (self.0 != 0 && self.0 % size == 0).then(|| format!("{}{unit}", self.0 / size))
-        })
+        UNITS.into_iter().find_map(|unit| self.whole_in(unit).filter(|_| self.0 != 0))
+    }
+
+    /// Both in the largest binary unit in which both come out even, or else in bytes.
+    pub fn in_one_unit(self, other: Self) -> (String, String) {
+        let both = UNITS.into_iter().find_map(|unit| Some((self.whole_in(unit)?, other.whole_in(unit)?)));
+        both.unwrap_or_else(|| (self.in_decimals(), other.in_decimals()))
+    }
+
+    /// As a decimal number, such as `382.97`.
+    pub fn in_decimals(self) -> String {
+        let (whole, rest) = (self.0 / ONE, (self.0 % ONE).abs());
+        let rest = format!("{rest:09}");
+        let rest = rest.trim_end_matches('0');
+        if rest.is_empty() { whole.to_string() } else { format!("{whole}.{rest}") }
+    }
+
+    /// In a unit in which it comes out even.
+    fn whole_in(self, unit: &str) -> Option<String> {
+        let size = scale(unit)?.0.checked_mul(ONE)?;
+        (self.0 % size == 0).then(|| format!("{}{unit}", self.0 / size))
     }
 }
 
@@ -76,6 +93,9 @@ impl From<Amount> for Quantity {
         })
     }
 }
+
+/// Binary units, the largest first.
+const UNITS: [&str; 6] = ["Ei", "Pi", "Ti", "Gi", "Mi", "Ki"];
 
 /// What a suffix multiplies by, as a fraction.
 fn scale(suffix: &str) -> Option<(i128, i128)> {

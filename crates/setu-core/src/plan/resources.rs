@@ -85,14 +85,20 @@ pub fn first_short<'a>(wanted: &'a ResourceList, offered: &ResourceList) -> Opti
 /// The first resource of which `offered` has less than `wanted`, in words.
 pub fn shortage(wanted: &ResourceList, offered: &ResourceList) -> Option<String> {
     let key = first_short(wanted, offered)?;
-    Some(format!("{key} ({} of {})", shown(offered, key), shown(wanted, key)))
+    let (has, asked) = (amount(offered, key), amount(wanted, key));
+    let (has, asked) =
+        if is_in_bytes(key) { has.in_one_unit(asked) } else { (has.in_decimals(), asked.in_decimals()) };
+    Some(format!("{key} ({has} of {asked})"))
 }
 
 /// One amount of a list for people: bytes in binary units where they come out even.
 pub fn shown(list: &ResourceList, key: &str) -> String {
-    let bytes = key == "memory" || key.ends_with("storage") || key.starts_with("hugepages-");
-    let whole = if bytes { amount(list, key).in_binary_units() } else { None };
+    let whole = if is_in_bytes(key) { amount(list, key).in_binary_units() } else { None };
     whole.unwrap_or_else(|| list.get(key).map_or_else(|| "0".to_owned(), |q| q.0.clone()))
+}
+
+fn is_in_bytes(key: &str) -> bool {
+    key == "memory" || key.ends_with("storage") || key.starts_with("hugepages-")
 }
 
 /// Whether a resource is a device: an extended resource, under the name of its vendor.
@@ -368,5 +374,13 @@ mod tests {
             "nvidia.com/gpu (4 of 8)"
         );
         assert_eq!(shortage(&wanted, &list(&[("cpu", "1000m"), ("nvidia.com/gpu", "8")])), None);
+        for (key, has, asked, words) in [
+            ("memory", "1938410Mi", "1950Gi", "memory (1938410Mi of 1996800Mi)"),
+            ("memory", "1000", "1Gi", "memory (1000 of 1073741824)"),
+            ("memory", "0", "1Gi", "memory (0Gi of 1Gi)"),
+            ("cpu", "382970m", "600", "cpu (382.97 of 600)"),
+        ] {
+            assert_eq!(shortage(&list(&[(key, asked)]), &list(&[(key, has)])).as_deref(), Some(words));
+        }
     }
 }

@@ -371,6 +371,7 @@ impl Site<'_> {
         let pool = &self.family.draft.node_pool;
         let rooms: Vec<ResourceList> = shapes.iter().map(|s| s.room(&self.daemons)).collect();
         let types = few(shapes.iter().map(|s| s.instance_type.as_str()));
+        let daemons = if self.daemons.is_empty() { "" } else { " with DaemonSets taken off" };
         let message = match fit::lack(&set.each, &rooms) {
             Lack::Resource(key) if self.family.known.tells(&key) => {
                 let remedy = "correct the request, or name a NodePool that has it";
@@ -381,8 +382,7 @@ impl Site<'_> {
                  state the resource under packing.shapes"
             ),
             Lack::Room(lack) => format!(
-                "a pod of pod set {name} fits on no node shape of NodePool {pool} ({types}), which with DaemonSets \
-                 taken off has too little {lack}; request less per pod or name a larger NodePool"
+                "a pod of pod set {name} fits on no node shape of NodePool {pool} ({types}), which{daemons} has too little {lack}; request less per pod or name a larger NodePool"
             ),
         };
         Obstacle::new(ObstacleReason::TooLarge, message)

@@ -6,7 +6,7 @@
 
 use super::claim::Draft;
 use super::demand::PodSetDemand;
-use super::passed::PassedOver;
+use super::passed::{self, PassedOver};
 use super::pools::{self, Candidates};
 use super::topology::{Portion, Topology};
 use super::{Cluster, Obstacle, ObstacleReason, Request};
@@ -107,6 +107,27 @@ pub fn choices(
         }
     }
     all
+}
+
+impl Choice {
+    /// What it is called beside its NodePools, for people: nothing where it has no other name than theirs.
+    pub fn told(&self, policy: &Policy) -> String {
+        let pools: Vec<&str> = self.pools.iter().map(String::as_str).collect();
+        if self.name == pools.join(" and ") {
+            return String::new();
+        }
+        let is_named = policy.tier_name(self.tier).is_some_and(|name| !name.is_empty());
+        if is_named { format!("tier {}", self.name) } else { self.name.clone() }
+    }
+
+    /// An obstacle of its NodePools with those that were passed over, of which one may be what was meant.
+    pub fn with_passed_over(&self, obstacle: Obstacle) -> Obstacle {
+        if obstacle.reason != ObstacleReason::TooLarge {
+            return obstacle;
+        }
+        let message = format!("{}{}", obstacle.message, passed::clause(&self.passed_over));
+        Obstacle { message, ..obstacle }
+    }
 }
 
 /// Candidates of each pod set that are held to a capacity type.
@@ -264,12 +285,42 @@ mod tests {
     fn the_first_tier_is_taken_and_the_next_one_where_the_first_ran_out_lately() {
         let mut world = two_tiers();
         let spot = world.provisioned();
-        assert_eq!((spot.tier, &*spot.way, spot.choice, spot.choices), (0, "spot", 0, 2));
+        assert_eq!((spot.tier, &*spot.way, spot.choice, spot.choices), (0, "tier spot", 0, 2));
         world.short = short(&spot);
         let on_demand = world.provisioned();
-        assert_eq!((on_demand.tier, &*on_demand.way), (1, "on-demand"));
+        assert_eq!((on_demand.tier, &*on_demand.way), (1, "tier on-demand"));
         world.short.extend(short(&on_demand));
         assert_eq!(world.provisioned().tier, 0, "where all ran out, the first is tried again");
+    }
+
+    #[test]
+    fn a_way_that_is_one_of_several_node_pools_is_told_by_its_node_pool_alone() {
+        let mut world = World::new();
+        world.pools = vec![pool("gpu", &json!({})), pool("more", &json!({}))];
+        assert_eq!(world.provisioned().summary(), "2 nodes: 2 from NodePool more");
+        world.policy.tiers = tiers(&json!([{"name": "any"}]));
+        assert_eq!(world.provisioned().summary(), "2 nodes: 2 from NodePool more, tier any more");
+    }
+
+    #[test]
+    fn pods_that_fit_nowhere_are_told_of_the_node_pool_that_was_passed_over() {
+        let types = |family: &str| {
+            let is =
+                json!({"key": "karpenter.k8s.aws/instance-family", "operator": "In", "values": [family]});
+            let class = json!({"group": "karpenter.k8s.aws", "kind": "EC2NodeClass", "name": "default"});
+            json!({"requirements": [is], "nodeClassRef": class})
+        };
+        let taint = json!([{"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}]);
+        let tainted = crate::plan::fixtures::patched(types("g5"), &json!({"taints": taint}));
+        let of = |name: &str, spec: Value| pool(name, &json!({"spec": {"template": {"spec": spec}}}));
+        let mut world = World::new();
+        world.pools = vec![of("cpu", types("m5")), of("gpu", tainted)];
+        let (reason, message) = world.obstacle();
+        assert_eq!(reason, ObstacleReason::TooLarge);
+        let passed =
+            "; passed over: gpu (pod set main does not tolerate taint nvidia.com/gpu=true:NoSchedule";
+        assert!(message.contains("no instance type of NodePool cpu has nvidia.com/gpu"), "{message}");
+        assert!(message.contains(passed), "{message}");
     }
 
     #[test]
@@ -298,7 +349,7 @@ mod tests {
         // On demand was seen to run out, and Karpenter knows nothing of it: it is tried again.
         let Outcome::Provision(plan) = planned(&world, &page(1)) else { panic!("no plan") };
         let passed: Vec<&str> = plan.passed_over.iter().map(|one| one.node_pool.as_str()).collect();
-        assert_eq!((&*plan.way, passed), ("on-demand", vec!["tier spot"]));
+        assert_eq!((&*plan.way, passed), ("tier on-demand", vec!["tier spot"]));
     }
 
     #[test]
@@ -318,7 +369,7 @@ mod tests {
         };
         let told: Vec<_> =
             plan.passed_over.iter().map(|one| (one.node_pool.as_str(), &*one.reason)).collect();
-        assert_eq!((&*plan.way, told), ("on-demand", vec![("tier spot", words)]));
+        assert_eq!((&*plan.way, told), ("tier on-demand", vec![("tier spot", words)]));
         let ways = crate::plan::survey(&cluster, &world.request()).unwrap();
         let shortages: Vec<_> = ways.iter().map(|way| way.shortage.as_deref()).collect();
         assert_eq!(shortages, [Some(words), None]);
@@ -499,7 +550,7 @@ mod tests {
             {"name": "cheap", "requirements": capacity("spot")},
         ]));
         let plan = world.provisioned();
-        assert_eq!((&*plan.way, plan.choices), ("calm on-demand", 2));
+        assert_eq!((&*plan.way, plan.choices), ("tier calm on-demand", 2));
         world.ways = Ways::From(1);
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::RequirementsClash);
@@ -646,10 +697,14 @@ mod tests {
                 world.short.extend(short(&plan));
                 ways.push(plan.way.into_string());
             }
-            assert_eq!(ways, ["spot r1", "spot r2", "on-demand r1", "on-demand r2"], "{mode:?}");
+            assert_eq!(
+                ways,
+                ["tier spot r1", "tier spot r2", "tier on-demand r1", "tier on-demand r2"],
+                "{mode:?}"
+            );
             // Whoever may have any rack has none of these, and says nothing of racks.
             world.policy.colocation = None;
-            assert_eq!(&*world.provisioned().way, "spot");
+            assert_eq!(&*world.provisioned().way, "tier spot");
         }
     }
 
@@ -674,7 +729,7 @@ mod tests {
             world.short.extend(short(&plan));
             ways.push(plan.way.into_string());
         }
-        assert_eq!(ways, ["first", "second", "last"]);
+        assert_eq!(ways, ["tier first", "tier second", "tier last"]);
     }
 
     #[test]

@@ -58,7 +58,7 @@ pub fn oversized<'s>(shapes: impl IntoIterator<Item = &'s Shape>) -> Vec<Oversiz
                 continue;
             };
             let why = format!(
-                "{} is more than the {} that pods can use on a {}, so Karpenter may launch nothing for a full node",
+                "{} is more than the {} that pods can use on a node of type {}, so Karpenter may launch nothing for a full node",
                 stated.0, known.0, shape.instance_type
             );
             found.push(Oversized { index, resource, why });

@@ -31,22 +31,16 @@ pub fn size(policy: &Policy, plan: &Plan) -> Report {
 /// One report for each bound that the budget states.
 pub fn ask(policy: &Policy, plan: &Plan) -> Vec<Report> {
     let budget = &policy.budget;
-    let nodes = budget
-        .max_nodes
-        .map(|most| within(plan.nodes() <= most, &counted(plan.nodes(), "node"), &most.to_string()));
+    let cost = plan.cost.clause();
+    let takes = counted(plan.nodes(), "node");
+    let nodes = budget.max_nodes.map(|most| within(plan.nodes() <= most, &takes, &cost, &most.to_string()));
     let resources = budget.max_resources.as_ref().map(|most| of_resources(policy, plan, most));
     let money = budget.max_hourly_cost.map(|most| of_money(plan, most));
-    let others = nodes.into_iter().chain(resources).map(|report| match report.answer {
-        Answer::Refuse => {
-            let message = format!("{}{}", report.message, plan.cost.clause());
-            report.answer(Answer::Refuse, message)
-        }
-        _ => report,
-    });
-    others.chain(money).collect()
+    nodes.into_iter().chain(resources).chain(money).collect()
 }
 
-fn within(fits: bool, takes: &str, most: &str) -> Report {
+/// Lets pass what fits; what does not is refused with the cost, which stands behind a comma.
+fn within(fits: bool, takes: &str, cost: &str, most: &str) -> Report {
     let report = Report::of(Gate::Budget, "").because(ObstacleReason::BudgetExceeded);
     if fits {
         return report.allow(format!("{takes} of {most} in the budget"));
@@ -54,7 +48,7 @@ fn within(fits: bool, takes: &str, most: &str) -> Report {
     report.answer(
         Answer::Refuse,
         format!(
-            "the gang takes {takes}, and gates.budget allows {most}; make it smaller or ask the administrator"
+            "the gang takes {takes}{cost}, and gates.budget allows {most}; make it smaller or ask the administrator"
         ),
     )
 }
@@ -69,7 +63,8 @@ fn of_resources(policy: &Policy, plan: &Plan, most: &ResourceList) -> Report {
         let report = Report::of(Gate::Budget, "").allow(words);
         return Unknown::of(&all, most, |_| false).qualify(report, plan.is_of_kwok(), policy.unknown);
     };
-    let report = within(short.is_none(), &format!("{} {key}", shown(&bounded, key)), &shown(most, key));
+    let takes = format!("{} {key}", shown(&bounded, key));
+    let report = within(short.is_none(), &takes, &plan.cost.clause(), &shown(most, key));
     Unknown::of(&all, most, |_| true).qualify(report, plan.is_of_kwok(), policy.unknown)
 }
 
@@ -94,7 +89,7 @@ fn of_money(plan: &Plan, most: Price) -> Report {
     } else {
         format!("{takes} an hour")
     };
-    within(cost.at_most <= most.price, &takes, &most.to_string()).by_prices_of(cost)
+    within(cost.at_most <= most.price, &takes, "", &most.to_string()).by_prices_of(cost)
 }
 
 #[cfg(test)]
@@ -122,6 +117,17 @@ mod tests {
         world.policy.gang_nodes = 1;
         let expected = "the gang needs 2 nodes, and guards.gangNodes allows 1; ask the administrator";
         assert_eq!(world.obstacle(), (ObstacleReason::TooManyNodes, expected.to_owned()));
+    }
+
+    #[test]
+    fn what_a_gang_that_is_over_the_budget_would_cost_stands_before_the_remedy() {
+        let mut world =
+            world(&json!({"maxNodes": 1, "prices": {"p5": {"on-demand": "98.32", "spot": "39.33"}}}));
+        let message = "the gang takes 2 nodes, at most 196.64 USD an hour, and gates.budget allows 1; make it smaller or ask the \
+                       administrator";
+        assert_eq!(world.obstacle().1, message);
+        world.policy.budget.max_nodes = Some(2);
+        assert_eq!(world.provisioned().slots.len(), 2);
     }
 
     #[test]

@@ -119,9 +119,9 @@ fn over_limit(
     };
     let (key, whose) = alone.or_else(with_others)?;
     let figures = format!(
-        "NodePool {} has a limit of {} {key}: {} in use and {} more for the gang are over it",
+        "NodePool {} has a limit of {}: {} in use and {} more for the gang are over it",
         wanted.node_pool,
-        shown(limits, key),
+        limit(limits, key),
         shown(&used, key),
         shown(&more, key)
     );
@@ -223,7 +223,7 @@ fn largest(slot: &Slot, key: &str, cluster: &Cluster<'_>, policy: &Policy) -> Op
     let known = known_of(claim, &slot.node_pool, cluster, policy)?;
     let has = |shape: &&Arc<Shape>| amount(&shape.counts_with(), key) == most;
     let shape = known.shapes.iter().filter(|_| most > amount(&claim.resources.requests, key)).find(has)?;
-    Some(format!(", a {} with {} {key}", shape.instance_type, shown(&slot.most.resources, key)))
+    Some(format!(", {} with {} {key}", shape.instance_type, shown(&slot.most.resources, key)))
 }
 
 fn from<'a>(cluster: &Cluster<'a>, policy: &'a Policy, claim: &'a NodeClaimSpec) -> Sources<'a> {
@@ -253,6 +253,14 @@ fn counts(claim: &NodeClaim, wanted: &Reservation, uid: &str) -> bool {
     claim.metadata.deletion_timestamp.is_none()
         && claim.label(names::NODEPOOL) == wanted.node_pool
         && (claim.label(names::GANG) != wanted.gang || claim.label(names::WORKLOAD_UID) != uid)
+}
+
+/// A limit with its resource, for people.
+pub fn limit(limits: &ResourceList, key: &str) -> String {
+    match (key, shown(limits, key).as_str()) {
+        (NODES, "1") => counted(1, "node"),
+        (_, amount) => format!("{amount} {key}"),
+    }
 }
 
 /// Whether so many nodes alone are more than limits allow.
@@ -305,7 +313,7 @@ mod tests {
         assert_eq!(reason, ObstacleReason::LimitTooSmall);
         assert_eq!(
             message,
-            "NodePool gpu has a limit of 1 nodes: 0 in use and 2 more for the gang are over it, and so is the \
+            "NodePool gpu has a limit of 1 node: 0 in use and 2 more for the gang are over it, and so is the \
              gang alone; raise spec.limits or ask for less"
         );
         assert_eq!(world(&json!({"nvidia.com/gpu": "1"})).obstacle().0, ObstacleReason::LimitTooSmall);
@@ -566,7 +574,7 @@ mod tests {
         world.pools =
             vec![pool("gpu", &json!({"spec": {"limits": {"nvidia.com/gpu": "15"}, "template": template}}))];
         let message = world.obstacle().1;
-        let named = "2 nodes count as the largest type that they may be of, a p5 with 8 nvidia.com/gpu";
+        let named = "2 nodes count as the largest type that they may be of, p5 with 8 nvidia.com/gpu";
         assert!(message.contains(named), "{message}");
     }
 
@@ -777,7 +785,7 @@ mod tests {
     fn a_gate_that_warns_lets_the_plan_pass_with_a_note_and_one_that_is_off_without() {
         let mut world = world(&json!({"memory": "1Gi", "nodes": "1"}));
         world.policy.capacity_gate = parameters::Gate::Warn;
-        assert!(world.provisioned().notes[0].contains("limit of 1 nodes"));
+        assert!(world.provisioned().notes[0].contains("limit of 1 node:"));
         world.policy.capacity_gate = parameters::Gate::Off;
         assert!(world.provisioned().notes.is_empty());
     }

@@ -236,13 +236,13 @@ mod tests {
     fn a_reservation_with_room_for_half_of_the_gang_is_passed_over_with_the_figures() {
         let eight = json!([{"id": "cr-1", "nodes": 8}]);
         let mut world = world(8, &eight);
-        assert_eq!(&*world.provisioned().way, "reserved");
+        assert_eq!(&*world.provisioned().way, "tier reserved");
         world.claims = (0..4).map(|_| launched("cr-1")).collect();
         world.claims.push(launched("cr-2"));
         let plan = world.provisioned();
         let expected =
             "tier reserved is passed over: reservation cr-1 has room for 4 of 8 nodes, as 4 of 8 are in use";
-        assert_eq!((&*plan.way, plan.notes), ("bought", vec![expected.to_owned()]));
+        assert_eq!((&*plan.way, plan.notes), ("tier bought", vec![expected.to_owned()]));
         world.policy.tiers.pop();
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::ReservationFull);
@@ -258,9 +258,9 @@ mod tests {
         world.policy.mixed_tiers = true;
         let plan = world.provisioned();
         let expected = "reservation cr-1 has room for 4 of 8 nodes; the next tier is asked for the others";
-        assert_eq!((&*plan.way, plan.notes), ("reserved", vec![expected.to_owned()]));
+        assert_eq!((&*plan.way, plan.notes), ("tier reserved", vec![expected.to_owned()]));
         world.claims = (0..4).map(|_| launched("cr-1")).collect();
-        assert_eq!(&*world.provisioned().way, "bought");
+        assert_eq!(&*world.provisioned().way, "tier bought");
         world.policy.tiers.pop();
         assert_eq!(world.obstacle().0, ObstacleReason::ReservationTooSmall);
     }
@@ -320,7 +320,7 @@ mod tests {
     fn before_a_reservation_opens_the_next_tier_is_taken_or_its_opening_waited_for() {
         let opening = |at: &str| json!([{"id": "cr-1", "type": "capacity-block", "nodes": 2, "opens": at}]);
         let soon = "2026-12-01T00:15:00Z";
-        assert_eq!(&*world(2, &opening(soon)).provisioned().way, "bought");
+        assert_eq!(&*world(2, &opening(soon)).provisioned().way, "tier bought");
         let mut world = alone(2, &opening(soon));
         let Outcome::Wait(obstacle) = world.plan() else {
             panic!("it opens within the time that quota is held")
@@ -362,11 +362,11 @@ mod tests {
         ] {
             let plan = way(kind, hours);
             let expected = format!("tier reserved is passed over: {note}");
-            assert_eq!((&*plan.way, plan.notes), ("bought", vec![expected]));
+            assert_eq!((&*plan.way, plan.notes), ("tier bought", vec![expected]));
             let mut open = runs(alone(2, &closing(kind)), hours - 1);
             assert_eq!(open.obstacle().0, ObstacleReason::ReservationNotOpen);
             open.now = "2026-12-01T00:10:00Z".parse().unwrap();
-            assert_eq!((&*open.provisioned().way, open.provisioned().notes), ("reserved", vec![]));
+            assert_eq!((&*open.provisioned().way, open.provisioned().notes), ("tier reserved", vec![]));
         }
     }
 

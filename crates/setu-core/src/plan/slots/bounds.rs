@@ -11,6 +11,7 @@ use crate::api::parameters::Gate;
 use crate::api::pod::ResourceList;
 use crate::names;
 use crate::plan::Slot;
+use crate::plan::gates::capacity::limit;
 use crate::plan::resources::{amount, shown};
 use crate::words::few;
 use std::cell::OnceCell;
@@ -221,7 +222,7 @@ fn bounds(groups: &[Group<'_>]) -> Vec<Bound> {
         let limits = group.site.family.draft.limits().filter(|_| pools.insert(pool));
         for (limits, key) in limits.into_iter().flat_map(|limits| limits.keys().map(move |key| (limits, key)))
         {
-            let name = format!("the limit of {} {key} of NodePool {pool}", shown(limits, key));
+            let name = format!("the limit of {} of NodePool {pool}", limit(limits, key));
             all.push(bound(limits, key, name, Some(pool)));
         }
     }
