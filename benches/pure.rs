@@ -15,7 +15,7 @@ use serde_json::json;
 use setu::api::pod::ResourceList;
 use setu::gang::event::{AdmissionPhase, Event};
 use setu::gang::reservation::{AdmissionId, Ending};
-use setu::gang::{Failure, FailureClass, Journal, Rules, Way, decide};
+use setu::gang::{Failure, FailureClass, Journal, OptionPosition, Rules, decide};
 use setu::plan::Outcome;
 use setu::plan::packing::{Batch, Kind, pack};
 use setu::policy::Policy;
@@ -28,11 +28,11 @@ fn start() -> Timestamp {
 
 /// Two attempts of a gang, of which the first fails.
 fn life() -> Vec<Event> {
-    let planned = |choice| Event::Planned {
+    let planned = |index| Event::Planned {
         slots: 8,
         plan: "0123456789abcdef".into(),
         pinning: setu::api::parameters::Pinning::Selector,
-        way: Way { tier: choice, choice, choices: 2 },
+        option: OptionPosition { tier: index, index, count: 2 },
     };
     let admission = AdmissionId("1-0-a".into());
     vec![

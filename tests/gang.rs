@@ -9,7 +9,7 @@ use setu::gang::event::{AdmissionPhase, Effect, Event};
 use setu::gang::reservation::{AdmissionId, Ending};
 use setu::gang::state::Then;
 use setu::gang::{
-    Failure, FailureClass, Journal, Nodes, Rules, State, StateName, Terms, Way, decide, diagram,
+    Failure, FailureClass, Journal, Nodes, OptionPosition, Rules, State, StateName, Terms, decide, diagram,
 };
 use setu::plan::{Obstacle, ObstacleReason};
 use setu::policy::Policy;
@@ -41,11 +41,11 @@ fn event() -> impl Strategy<Value = Event> {
         ending.prop_map(Event::Gone),
         (proptest::sample::select(&FailureClass::ALL[..]), phase)
             .prop_map(|(c, phase)| Event::Lost { failure: Failure::new(c, "f"), phase }),
-        (1..9_u32, 0..3_u32).prop_map(|(slots, choice)| Event::Planned {
+        (1..9_u32, 0..3_u32).prop_map(|(slots, option_index)| Event::Planned {
             slots,
             plan: "p".into(),
             pinning: Pinning::Selector,
-            way: Way { tier: choice, choice, choices: 3 },
+            option: OptionPosition { tier: option_index, index: option_index, count: 3 },
         }),
         Just(Event::NothingNeeded),
         Just(Event::Impossible(Failure::new(FailureClass::NotPlannable, "never"))),
@@ -129,7 +129,12 @@ fn failed(journal: &Journal, step: i64, policy: &Policy) -> Journal {
     let failure = Failure::new(FailureClass::InsufficientCapacity, "none left");
     for event in [
         Event::WaitOver,
-        Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, way: Way::default() },
+        Event::Planned {
+            slots: 2,
+            plan: "p".into(),
+            pinning: Pinning::Selector,
+            option: OptionPosition::default(),
+        },
         Event::Failed(failure),
         Event::ClaimsGone,
     ] {
@@ -198,34 +203,34 @@ fn shortage() -> Event {
 #[test]
 fn falling_to_the_next_tier_is_one_rollback_that_keeps_quota_and_costs_no_try() {
     let mut journal = new_journal();
-    let planned = |choice| Event::Planned {
+    let planned = |option_index| Event::Planned {
         slots: 4,
         plan: "p".into(),
         pinning: Pinning::Selector,
-        way: Way { tier: choice, choice, choices: 2 },
+        option: OptionPosition { tier: option_index, index: option_index, count: 2 },
     };
     let mut take = |events: &[Event]| {
         for event in events {
             journal = decide(&journal, event, &rules(1)).journal;
         }
-        (journal.state.clone(), journal.memory.tries, journal.memory.way)
+        (journal.state.clone(), journal.memory.tries, journal.memory.option)
     };
-    let (state, tries, way) = take(&[planned(0), Event::ClaimsExist, shortage()]);
+    let (state, tries, option) = take(&[planned(0), Event::ClaimsExist, shortage()]);
     assert_eq!((state, tries), (State::RollingBack { then: Then::BackingOff }, 0));
-    assert_eq!((way.choice, way.tier), (1, 0));
+    assert_eq!((option.index, option.tier), (1, 0));
     let (state, ..) = take(&[Event::ClaimsGone]);
     assert_eq!(state, State::BackingOff { until: rules(1).now }, "nothing has to be waited for");
-    let (state, tries, way) = take(&[Event::WaitOver, planned(1), Event::ClaimsExist]);
-    assert_eq!((state, tries, way.tier), (State::WaitingReady, 0, 1));
-    let (state, tries, way) = take(&[shortage(), Event::ClaimsGone]);
+    let (state, tries, option) = take(&[Event::WaitOver, planned(1), Event::ClaimsExist]);
+    assert_eq!((state, tries, option.tier), (State::WaitingReady, 0, 1));
+    let (state, tries, option) = take(&[shortage(), Event::ClaimsGone]);
     assert!(matches!(state, State::BackingOff { until } if until > rules(1).now), "{state:?}");
-    assert_eq!((tries, way.choice), (1, 0), "after the last tier the round is over");
+    assert_eq!((tries, option.index), (1, 0), "after the last tier the round is over");
 }
 
 #[test]
 fn tiers_that_are_closed_end_the_round_and_not_the_admission() {
     let mut journal = new_journal();
-    journal.memory.way = Way { tier: 0, choice: 1, choices: 2 };
+    journal.memory.option = OptionPosition { tier: 0, index: 1, count: 2 };
     let closed = Event::Failed(Failure::new(FailureClass::NotPlannable, "at its limit"));
     let next = decide(&journal, &closed, &rules(1)).journal;
     assert_eq!((next.state.name(), next.memory.tries), (StateName::BackingOff, 1));
@@ -250,8 +255,8 @@ fn what_may_come_uses_up_no_retry_and_rejects_no_gang() {
     assert_eq!(told(&once), (StateName::Yielded, 1, 2));
     assert_eq!(told(&refused(&once, missing)), (StateName::Yielded, 1, 3));
     assert_eq!(told(&refused(&once, too_many)), (StateName::Rejected, 1, 2));
-    let way = Way::default();
-    let planned = Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, way };
+    let option = OptionPosition::default();
+    let planned = Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, option };
     let validating = Journal { state: State::Validating, ..once };
     assert_eq!(told(&decide(&validating, &planned, &rules).journal), (StateName::Provisioning, 1, 0));
 }
@@ -264,8 +269,12 @@ fn the_time_of_an_attempt_begins_when_it_does_and_what_it_is_judged_by_is_forgot
     let after = |journal: &Journal, event: &Event, second| {
         decide(journal, event, &Rules::new(&policy, at(second), 0.0)).journal
     };
-    let planned =
-        Event::Planned { slots: 1, plan: "p".into(), pinning: Pinning::Selector, way: Way::default() };
+    let planned = Event::Planned {
+        slots: 1,
+        plan: "p".into(),
+        pinning: Pinning::Selector,
+        option: OptionPosition::default(),
+    };
     let started = Journal::new("uid", AdmissionId("1-0-a".into()), at(0), None);
     let mut begun = after(&started, &planned, 10);
     assert_eq!(begun.memory.deadline, Some(at(10) + limit));

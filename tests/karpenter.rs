@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use setu::api::{ClusterQueue, NodePool, ResourceFlavor, Workload};
 use setu::names;
 use setu::plan::requirements::Requirements;
-use setu::plan::{Cluster, Outcome, Plan, Request, Ways, plan};
+use setu::plan::{Cluster, OptionSelection, Outcome, Plan, Request, plan};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader};
@@ -107,7 +107,7 @@ fn planned(case: &Case) -> Outcome {
         our_checks: &["check".to_owned()],
         gang: "gang",
         policy: &Policy::default(),
-        ways: Ways::From(0),
+        selection: OptionSelection::From(0),
     };
     plan(&cluster, &request)
 }

@@ -16,8 +16,8 @@ use setu::gang::verdict::desired;
 use setu::gang::waits::Lack;
 use setu::gang::wake_at;
 use setu::gang::{
-    Attempt, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, Reading, Reservation,
-    Rules, Snapshot, State, StateName, Then, WaitsFor, Way, decide, observe,
+    Attempt, ClaimView, Failure, FailureClass, Freshness, Health, Journal, Nodes, OptionPosition, Reading,
+    Reservation, Rules, Snapshot, State, StateName, Then, WaitsFor, decide, observe,
 };
 use setu::plan::{Obstacle, ObstacleReason, Outcome, Plan, Share, Slot};
 use setu::policy::Policy;
@@ -49,9 +49,9 @@ fn plan(slots: u32) -> Plan {
         facts: Arc::default(),
         notes: Vec::new(),
         tier: 0,
-        way: Box::default(),
-        choice: 0,
-        choices: 1,
+        option_name: Box::default(),
+        option_index: 0,
+        option_count: 1,
         reports: Box::default(),
         cost: Arc::default(),
         passed_over: Arc::default(),
@@ -218,7 +218,7 @@ fn a_lost_node_is_replaced_under_a_new_name_while_all_else_of_the_attempt_stays(
 fn short(state: State, mixed_tiers: bool, tiers: u32) -> Seen {
     let mut seen = Seen::new(state, AdmissionPhase::Reserved);
     seen.policy.mixed_tiers = mixed_tiers;
-    seen.journal.memory.way.choices = tiers;
+    seen.journal.memory.option.count = tiers;
     seen.losses = BTreeMap::from([(1, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
     seen
 }
@@ -237,10 +237,10 @@ fn where_tiers_may_be_mixed_only_what_a_tier_lacks_comes_from_the_next_one() {
         assert_eq!(seen.step(), Vec::<u32>::new());
         let memory = &seen.journal.memory;
         assert_eq!(seen.state(), StateName::Provisioning);
-        assert_eq!((memory.attempt, memory.generation, memory.way.choice, memory.tries), (1, 1, 0, 0));
-        seen.plan = Outcome::Provision(Plan { tier: 1, choice: 1, choices: 2, ..plan(2) });
+        assert_eq!((memory.attempt, memory.generation, memory.option.index, memory.tries), (1, 1, 0, 0));
+        seen.plan = Outcome::Provision(Plan { tier: 1, option_index: 1, option_count: 2, ..plan(2) });
         assert_eq!(seen.step(), Vec::<u32>::new());
-        assert_eq!(seen.journal.memory.way, Way { tier: 1, choice: 1, choices: 2 });
+        assert_eq!(seen.journal.memory.option, OptionPosition { tier: 1, index: 1, count: 2 });
         assert_eq!(seen.step(), [1]);
         seen.claims.push(ready(1, 1));
         seen.losses.clear();
@@ -255,7 +255,7 @@ fn where_tiers_may_be_mixed_only_what_a_tier_lacks_comes_from_the_next_one() {
 fn a_second_node_that_the_first_tier_lacks_comes_from_the_tier_that_the_first_one_came_from() {
     let mut seen = short(State::WaitingReady, true, 2);
     seen.step();
-    seen.plan = Outcome::Provision(Plan { tier: 1, choice: 1, choices: 2, ..plan(2) });
+    seen.plan = Outcome::Provision(Plan { tier: 1, option_index: 1, option_count: 2, ..plan(2) });
     seen.step();
     assert_eq!(seen.step(), [1]);
     seen.claims.push(ready(1, 1));
@@ -264,7 +264,7 @@ fn a_second_node_that_the_first_tier_lacks_comes_from_the_tier_that_the_first_on
     seen.losses = BTreeMap::from([(0, Loss::Failed(lost(FailureClass::InsufficientCapacity)))]);
     seen.step();
     let memory = &seen.journal.memory;
-    assert_eq!((seen.state(), memory.attempt, memory.way.choice), (StateName::Provisioning, 1, 1));
+    assert_eq!((seen.state(), memory.attempt, memory.option.index), (StateName::Provisioning, 1, 1));
     assert_eq!(seen.step(), [0]);
     // Another gang that tries there first is waited for.
     seen.losses.clear();
@@ -287,8 +287,8 @@ fn a_claim_that_went_and_nobody_says_why_is_not_tried_again_on_the_same_tier() {
     seen.losses = unknown();
     seen.step();
     let memory = &seen.journal.memory;
-    assert_eq!((seen.state(), memory.attempt, memory.way.choice), (StateName::Provisioning, 1, 1));
-    seen.plan = Outcome::Provision(Plan { tier: 1, choice: 1, choices: 2, ..plan(2) });
+    assert_eq!((seen.state(), memory.attempt, memory.option.index), (StateName::Provisioning, 1, 1));
+    seen.plan = Outcome::Provision(Plan { tier: 1, option_index: 1, option_count: 2, ..plan(2) });
     seen.step();
     assert_eq!(seen.step(), [1]);
     // On the last tier there is no way left but to give back and try later.
@@ -297,23 +297,23 @@ fn a_claim_that_went_and_nobody_says_why_is_not_tried_again_on_the_same_tier() {
     seen.journal.state = State::WaitingReady;
     seen.step();
     assert_eq!(seen.state(), StateName::RollingBack);
-    assert_eq!((seen.journal.memory.way.choice, seen.journal.memory.tries), (0, 1));
+    assert_eq!((seen.journal.memory.option.index, seen.journal.memory.tries), (0, 1));
 }
 
 #[test]
 fn a_claim_of_an_earlier_tier_that_went_without_a_word_is_made_up_for_on_the_tier_of_now() {
-    let after = |choice, mixed, loss: fn(Loss) -> Loss| {
+    let after = |option_index, mixed, loss: fn(Loss) -> Loss| {
         let mut seen = short(State::WaitingReady, mixed, 3);
         seen.journal.memory.plan = None;
         seen.journal.memory.generation = 1;
-        seen.journal.memory.way = Way { tier: choice, choice, choices: 3 };
+        seen.journal.memory.option = OptionPosition { tier: option_index, index: option_index, count: 3 };
         seen.claims = vec![ready(0, 1)];
         seen.losses = BTreeMap::from([(1, loss(Loss::Failed(lost(FailureClass::Unknown))))]);
         seen
     };
     // Whether or not there is a tier after that one: it was not tried for this slot.
-    for choice in [1, 2] {
-        let mut seen = after(choice, true, Loss::superseded);
+    for option_index in [1, 2] {
+        let mut seen = after(option_index, true, Loss::superseded);
         seen.freshness = Freshness::Cached;
         assert_eq!(
             seen.read(),
@@ -323,9 +323,12 @@ fn a_claim_of_an_earlier_tier_that_went_without_a_word_is_made_up_for_on_the_tie
         seen.freshness = Freshness::Quorum;
         seen.step();
         let memory = &seen.journal.memory;
-        assert_eq!((seen.state(), memory.attempt, memory.way.choice), (StateName::Provisioning, 1, choice));
+        assert_eq!(
+            (seen.state(), memory.attempt, memory.option.index),
+            (StateName::Provisioning, 1, option_index)
+        );
         assert_eq!((memory.generation, memory.tries), (2, 0));
-        seen.plan = Outcome::Provision(Plan { tier: choice, choice, choices: 3, ..plan(2) });
+        seen.plan = Outcome::Provision(Plan { tier: option_index, option_index, option_count: 3, ..plan(2) });
         assert_eq!(seen.step(), [1]);
     }
     // What goes without a word from the last tier itself would go again, and nodes of one tier are no mixture.

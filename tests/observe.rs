@@ -527,9 +527,9 @@ fn nodes_that_others_give_back_are_seen_while_a_gang_waits_for_its_next_attempt_
 
 #[test]
 fn a_gate_on_a_later_tier_is_waited_for_until_the_next_round_begins() {
-    let read = |choice, obstacle: &Obstacle, now| {
+    let read = |option_index, obstacle: &Obstacle, now| {
         let mut journal = journal(State::Validating);
-        (journal.memory.way.choice, journal.memory.way.choices) = (choice, 3);
+        (journal.memory.option.index, journal.memory.option.count) = (option_index, 3);
         let plan = Outcome::Wait(obstacle.clone());
         let (reserved, policy) = (held(AdmissionPhase::Reserved), Policy::default());
         let snapshot = Snapshot {

@@ -27,7 +27,12 @@ fn admission(number: u32) -> AdmissionId {
 }
 
 fn planned() -> Event {
-    Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, way: setu::gang::Way::default() }
+    Event::Planned {
+        slots: 2,
+        plan: "p".into(),
+        pinning: Pinning::Selector,
+        option: setu::gang::OptionPosition::default(),
+    }
 }
 
 fn shortage() -> Event {
@@ -265,9 +270,13 @@ fn of_an_attempt_that_failed_what_is_left_is_told_as_it_was_and_what_is_gone_or_
 
 #[test]
 fn another_tier_is_an_event_of_the_state_in_which_it_was_chosen() {
-    let way = |tier: u32| setu::gang::Way { tier, choice: tier, choices: 2 };
-    let planned =
-        |tier: u32| Event::Planned { slots: 2, plan: "p".into(), pinning: Pinning::Selector, way: way(tier) };
+    let option = |tier: u32| setu::gang::OptionPosition { tier, index: tier, count: 2 };
+    let planned = |tier: u32| Event::Planned {
+        slots: 2,
+        plan: "p".into(),
+        pinning: Pinning::Selector,
+        option: option(tier),
+    };
     let events = [planned(0), shortage(), Event::ClaimsGone, Event::WaitOver, planned(1), Event::ClaimsExist];
     let (_, all) = live(new(), &events, &[]);
     let changes: Vec<_> = all
@@ -378,7 +387,7 @@ fn a_state_told_of_again_is_told_as_before_whatever_became_of_the_gang_since() {
         slots: 5,
         plan: "q".into(),
         pinning: Pinning::Selector,
-        way: setu::gang::Way::default(),
+        option: setu::gang::OptionPosition::default(),
     };
     let (later, _) = live(journal, &[Event::WaitOver, larger, Event::ClaimsExist], &[]);
     let moved = Subject { cluster_queue: "another".into(), ..subject() };

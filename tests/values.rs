@@ -144,7 +144,7 @@ fn retries(policy: &Policy, jitter: f64, class: FailureClass) -> (Vec<i64>, Stat
                 slots: 1,
                 plan: "p".into(),
                 pinning: Pinning::Selector,
-                way: setu::gang::Way::default(),
+                option: setu::gang::OptionPosition::default(),
             },
             now,
         );
@@ -272,7 +272,7 @@ fn an_attempt_may_take_as_long_as_the_policy_says() {
             slots: 1,
             plan: "p".into(),
             pinning: Pinning::Selector,
-            way: setu::gang::Way::default(),
+            option: setu::gang::OptionPosition::default(),
         };
         let begun = decide(&journal(State::Validating, 0), &planned, &Rules::new(p, at(0), 0.0)).journal;
         begun.memory.deadline.unwrap().duration_since(at(0))

@@ -3,7 +3,7 @@
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use setu::api::{ClusterQueue, NodePool, ResourceFlavor, Workload};
-use setu::plan::{Cluster, Outcome, Request, Ways, plan};
+use setu::plan::{Cluster, OptionSelection, Outcome, Request, plan};
 use setu::policy::Policy;
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -73,7 +73,7 @@ impl World {
             our_checks: &["prov".to_owned()],
             gang: "gang",
             policy: &self.policy,
-            ways: Ways::From(0),
+            selection: OptionSelection::From(0),
         };
         plan(black_box(&cluster), black_box(&request))
     }

@@ -242,7 +242,7 @@ fn explained(objects: &ClusterObjects, workload: &Workload, check: &str, journal
     let policy = objects.policy(check);
     let own = |c: &&NodeClaim| identity.made(c);
     let claims: Vec<NodeClaim> = objects.claims.iter().flatten().filter(own).cloned().collect();
-    let tier = journal.memory.way.tier;
+    let tier = journal.memory.option.tier;
     let policy = match vouched(journal, &claims) {
         Some(terms) => terms.over(policy, tier),
         None => policy,

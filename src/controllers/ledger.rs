@@ -10,7 +10,7 @@ use super::capacity_returns::CapacityReturns;
 use super::memory::lock;
 use super::refused::Refused;
 use crate::api::Workload;
-use crate::gang::Way;
+use crate::gang::OptionPosition;
 use crate::plan::gates::guards::Created;
 use crate::plan::gates::local_queue::Held;
 use crate::plan::market::Market;
@@ -53,7 +53,7 @@ pub struct LedgerPages {
     short: BTreeMap<Offering, Short>,
     /// What Karpenter's own metrics said last.
     market: Option<Arc<Market>>,
-    ways: BTreeMap<String, Way>,
+    options: BTreeMap<String, OptionPosition>,
     /// What each gang was planned by.
     bases: Bases,
     sightings: Sightings,
@@ -86,7 +86,7 @@ struct Entry {
     reservations: Vec<Reservation>,
     held: Vec<Held>,
     offerings: BTreeSet<Offering>,
-    choice: u32,
+    option_index: u32,
     basis: Basis,
     settled: Option<String>,
     queue: String,
@@ -96,7 +96,7 @@ struct Entry {
 #[derive(Debug)]
 pub struct Accepted {
     /// The way that was taken.
-    pub choice: u32,
+    pub option_index: u32,
     /// What was known of nodes and offerings.
     pub basis: Basis,
     /// Where the nodes of the gang's line were, by the label that they share.
@@ -147,7 +147,7 @@ impl LedgerPages {
             reservations: plan.reservations(gang),
             held: Held::of_plan(plan),
             offerings: plan.offerings(),
-            choice: plan.choice,
+            option_index: plan.option_index,
             basis,
             settled,
             queue: queue.to_owned(),
@@ -223,7 +223,7 @@ impl LedgerPages {
     /// What the plan that is entered for a gang was made from.
     pub fn accepted(&self, gang: &str) -> Option<Accepted> {
         let accepted = |entry: &Entry| Accepted {
-            choice: entry.choice,
+            option_index: entry.option_index,
             basis: entry.basis.clone(),
             settled: entry.settled.clone(),
         };
@@ -247,7 +247,7 @@ impl LedgerPages {
     pub fn counts(&self) -> [(&'static str, usize); 7] {
         let Self {
             entries,
-            ways,
+            options,
             bases,
             given_back,
             refused,
@@ -263,7 +263,7 @@ impl LedgerPages {
         } = self;
         [
             ("entries", entries.len()),
-            ("ways", ways.len()),
+            ("ways", options.len()),
             ("bases", bases.count()),
             ("answers", answers.len()),
             ("awaited", awaited.len()),
@@ -279,20 +279,20 @@ impl LedgerPages {
     }
 
     /// Notes where among its ways a gang has come to, or that it is over.
-    pub fn went_on(&mut self, gang: &str, way: Option<Way>) {
+    pub fn went_on(&mut self, gang: &str, option: Option<OptionPosition>) {
         self.answers.remove(gang);
-        if let Some(way) = way {
-            self.ways.insert(gang.to_owned(), way);
+        if let Some(option) = option {
+            self.options.insert(gang.to_owned(), option);
         } else {
-            self.ways.remove(gang);
+            self.options.remove(gang);
             self.bases.forget(gang);
         }
     }
 
     /// The way a gang has come to by decisions of this replica. Not the journal's word: a tenant can
     /// write that.
-    pub fn way(&self, gang: &str) -> Option<Way> {
-        self.ways.get(gang).copied()
+    pub fn option(&self, gang: &str) -> Option<OptionPosition> {
+        self.options.get(gang).copied()
     }
 
     /// Notes what ran out of capacity.
@@ -432,9 +432,9 @@ mod tests {
             notes: Vec::new(),
             facts: Arc::default(),
             tier: 0,
-            way: Box::default(),
-            choice: 0,
-            choices: 1,
+            option_name: Box::default(),
+            option_index: 0,
+            option_count: 1,
             reports: Box::default(),
             cost: Arc::default(),
             passed_over: Arc::default(),
@@ -583,17 +583,17 @@ mod tests {
         let limit = Some(ObstacleReason::LimitExceeded);
         assert!(pages.note_answer("a", limit) && !pages.note_answer("a", limit));
         assert!(pages.note_answer("a", None) && !pages.note_answer("a", None));
-        pages.went_on("a", Some(Way::default()));
+        pages.went_on("a", Some(OptionPosition::default()));
         assert!(pages.note_answer("a", None) && pages.note_answer("b", None));
     }
 
     #[test]
     fn the_way_a_gang_has_come_to_is_forgotten_with_it() {
         let mut pages = LedgerPages::default();
-        let way = Way { tier: 1, choice: 3, choices: 4 };
-        pages.went_on("a", Some(way));
-        assert_eq!((pages.way("a"), pages.way("b")), (Some(way), None));
+        let option = OptionPosition { tier: 1, index: 3, count: 4 };
+        pages.went_on("a", Some(option));
+        assert_eq!((pages.option("a"), pages.option("b")), (Some(option), None));
         pages.went_on("a", None);
-        assert_eq!(pages.way("a"), None);
+        assert_eq!(pages.option("a"), None);
     }
 }

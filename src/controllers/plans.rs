@@ -16,7 +16,9 @@ use crate::names;
 use crate::plan::catalogue;
 use crate::plan::shapes::Shape;
 use crate::plan::volumes::Storage;
-use crate::plan::{self, Cluster, Edited, Obstacle, ObstacleReason, Outcome, Request, Reservation, Ways};
+use crate::plan::{
+    self, Cluster, Edited, Obstacle, ObstacleReason, OptionSelection, Outcome, Request, Reservation,
+};
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Limits, Policy};
 use jiff::Timestamp;
@@ -148,7 +150,7 @@ pub fn outcome(
     // change the plan of a gang.
     let accepted = pages.accepted(gang);
     let began = || {
-        let began = pages.frozen(gang).filter(|_| matches!(request.ways, Ways::Like(_)))?;
+        let began = pages.frozen(gang).filter(|_| matches!(request.selection, OptionSelection::Like(_)))?;
         Some(began.or_market(pages.market(now)))
     };
     let frozen = accepted.as_ref().map(|accepted| accepted.basis.clone()).or_else(began);
@@ -202,10 +204,12 @@ pub fn outcome(
     warn_if_outdated(&grounds.cluster.pools, now);
     match outcome {
         Outcome::Provision(plan) => match pages.whose_turn(gang, &plan, now) {
-            Some((_, offering)) if matches!(request.ways, Ways::From(_)) => Outcome::Wait(Obstacle::new(
-                ObstacleReason::OthersFirst,
-                format!("{offering} ran out of capacity lately, and another gang tries there first"),
-            )),
+            Some((_, offering)) if matches!(request.selection, OptionSelection::From(_)) => {
+                Outcome::Wait(Obstacle::new(
+                    ObstacleReason::OthersFirst,
+                    format!("{offering} ran out of capacity lately, and another gang tries there first"),
+                ))
+            }
             _ => Outcome::Provision(plan),
         },
         other => other,

@@ -248,7 +248,7 @@ pub fn explore(title: &str, budget: Budget, bug: Option<Bug>, limit: Option<usiz
     Found { violations, stuck: stuck.first().map(|state| tell_stuck(budget, bug, *state)) }
 }
 
-fn story(way: &[(World, Option<Action>)]) -> String {
+fn story(option: &[(World, Option<Action>)]) -> String {
     let line = |(n, (world, action)): (usize, &(World, Option<Action>))| match action {
         Some(Action::Step { replica, .. } | Action::Crash { replica }) => {
             let look = world.replicas[*replica].look.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -257,7 +257,7 @@ fn story(way: &[(World, Option<Action>)]) -> String {
         Some(other) => format!("  {:>2} {other:?}", n + 1),
         None => format!("  at last {:?} {:?}", world.work, world.claims),
     };
-    way.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
+    option.iter().enumerate().map(line).collect::<Vec<_>>().join("\n")
 }
 
 impl Graph {
@@ -298,14 +298,14 @@ fn tell_stuck(budget: Budget, bug: Option<Bug>, state: u64) -> String {
                 actions.push(*action);
                 at = *from;
             }
-            let mut way = Vec::new();
+            let mut option = Vec::new();
             let mut world = model.init_states().remove(0);
             for action in actions.into_iter().rev() {
                 let next = model.next_state(&world, action).unwrap();
-                way.push((std::mem::replace(&mut world, next), Some(action)));
+                option.push((std::mem::replace(&mut world, next), Some(action)));
             }
-            way.push((world, None));
-            return story(&way);
+            option.push((world, None));
+            return story(&option);
         }
         for (action, next) in model.next_steps(&world) {
             seen.entry(fingerprint(&next)).or_insert_with(|| {

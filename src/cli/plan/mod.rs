@@ -15,7 +15,7 @@ use crate::api::parameters::{Gate, PackingMode};
 use crate::gang::identity::pin;
 use crate::plan::catalogue;
 use crate::plan::market::Market;
-use crate::plan::{self, Cluster, Obstacle, Outcome, Plan, Request, Ways};
+use crate::plan::{self, Cluster, Obstacle, OptionSelection, Outcome, Plan, Request};
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Policy, absurd_money, oversized};
 use crate::words::counted;
@@ -100,7 +100,7 @@ impl Args {
             our_checks: &admitted.our_checks,
             gang: &gang,
             policy: &policy,
-            ways: Ways::From(0),
+            selection: OptionSelection::From(0),
         };
         let settled = objects.settled(&request);
         let market = self.karpenter.market().await?;
@@ -131,13 +131,13 @@ impl Args {
             ..Cluster::default()
         };
         let outcome = plan::plan(&cluster, &request);
-        let ways = plan::survey(&cluster, &request).unwrap_or_default();
+        let options = plan::survey(&cluster, &request).unwrap_or_default();
         if self.node_claims {
             if let Outcome::Provision(plan) = &outcome {
                 print(&show::node_claims(plan)?);
             }
         } else {
-            let mut view = show::View::new(&admitted, cluster.prices(&policy), &outcome, &ways);
+            let mut view = show::View::new(&admitted, cluster.prices(&policy), &outcome, &options);
             view.add_notes(otherwise(&cluster, &request, &outcome));
             view.add_notes(oversized(&policy.shapes).iter().map(ToString::to_string));
             view.add_notes(absurd_money(&policy.budget));
@@ -162,8 +162,8 @@ fn otherwise(cluster: &Cluster<'_>, request: &Request<'_>, outcome: &Outcome) ->
         let request = Request { policy: &policy, ..*request };
         let (nodes, cost) = match outcome {
             Outcome::Provision(plan) => {
-                let ways = plan::survey(cluster, &request).ok()?;
-                let other = ways.into_iter().nth(usize::try_from(plan.choice).ok()?)?.plan.ok()?;
+                let options = plan::survey(cluster, &request).ok()?;
+                let other = options.into_iter().nth(usize::try_from(plan.option_index).ok()?)?.plan.ok()?;
                 let takes = |plan: &Plan| (plan.nodes(), plan.cost.at_least, plan.cost.at_most);
                 let differs = takes(&other) != takes(plan);
                 differs.then(|| (other.nodes(), other.cost.instead_of(&plan.cost)))?

@@ -459,7 +459,7 @@ mod tests {
             our_checks: &[],
             gang: "line",
             policy: &policy,
-            ways: crate::plan::Ways::From(0),
+            selection: crate::plan::OptionSelection::From(0),
         };
         assert_eq!(objects.settled(&request).as_deref(), Some("b"));
     }

@@ -47,7 +47,7 @@ pub struct View {
     gates: Vec<Report>,
     passed_over: Vec<PassedOver>,
     notes: Vec<String>,
-    ways: Vec<Way>,
+    ways: Vec<OptionRow>,
 }
 
 /// Slots that are alike.
@@ -82,7 +82,7 @@ struct Group {
 /// One way to get the nodes.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Way {
+struct OptionRow {
     name: String,
     chosen: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -160,7 +160,9 @@ impl View {
             ways: ways
                 .iter()
                 .enumerate()
-                .map(|(n, way)| Way::of(way, plan.is_some_and(|p| usize::try_from(p.choice) == Ok(n))))
+                .map(|(n, option)| {
+                    OptionRow::of(option, plan.is_some_and(|p| usize::try_from(p.option_index) == Ok(n)))
+                })
                 .collect(),
         }
     }
@@ -317,7 +319,7 @@ fn unused(requests: &ResourceList, allocatable: &ResourceList) -> BTreeMap<Strin
     keys.map(|(key, _)| (key.clone(), part(key))).collect()
 }
 
-impl Way {
+impl OptionRow {
     fn of(way: &Surveyed, chosen: bool) -> Self {
         let name = if way.name.is_empty() { "the only one".to_owned() } else { way.name.clone() };
         let gated = way.reports.iter().filter(|r| r.is_closed()).map(|r| r.message.clone());

@@ -240,15 +240,15 @@ impl Gang<'_> {
     /// Whether the Workload has this journal, but for the way, which each replica goes by its own knowledge: two that
     /// believe they lead would correct each other without end.
     fn is_stored(&self, text: &String) -> bool {
-        let (reported, gone) = self.choice;
-        let way = self.journal.memory.way;
+        let (reported, gone) = self.option_index;
+        let option = self.journal.memory.option;
         let same_way = || {
             let mut journal = self.journal.clone();
-            journal.memory.way.choice = reported;
+            journal.memory.option.index = reported;
             journal.encode()
         };
         self.stored.as_ref() == Some(text)
-            || (reported != gone && way.choice == gone && self.stored == Some(same_way()))
+            || (reported != gone && option.index == gone && self.stored == Some(same_way()))
     }
 
     /// Whether the journal may be written only if the Workload is as it was seen: what was approved is taken back, or the gang is

@@ -35,7 +35,7 @@ impl Gang<'_> {
     /// An attempt is run by the policy it was started with, everything else by that of now.
     pub(super) fn settle_policy(&mut self, workload: &Workload) {
         let attempts = &self.context.of_gangs.attempts;
-        let (attempt, tier) = (self.journal.memory.attempt, self.journal.memory.way.tier);
+        let (attempt, tier) = (self.journal.memory.attempt, self.journal.memory.option.tier);
         if self.journal.state.is_in_flight()
             && let Some(kept) = attempts.of(&self.id, attempt)
         {
@@ -78,10 +78,10 @@ impl Gang<'_> {
         if !self.journal.state.is_in_flight() || self.journal.memory.slots == 0 {
             return;
         }
-        let (attempt, tier) = (self.journal.memory.attempt, self.journal.memory.way.tier);
+        let (attempt, tier) = (self.journal.memory.attempt, self.journal.memory.option.tier);
         let policy = if attempt == before.attempt {
             let kept = self.context.of_gangs.attempts.of(&self.id, attempt);
-            let Some(kept) = kept.filter(|_| tier != before.way.tier && before.terms.is_some()) else {
+            let Some(kept) = kept.filter(|_| tier != before.option.tier && before.terms.is_some()) else {
                 return;
             };
             kept

@@ -59,7 +59,7 @@ pub struct Gang<'a> {
     /// The annotation as last read or written.
     stored: Option<String>,
     /// The way by the journal as it was read, and by what this replica knows.
-    choice: (u32, u32),
+    option_index: (u32, u32),
     fresh: bool,
     observed: Observed,
     inputs: PlanInputs,
@@ -150,9 +150,10 @@ impl<'a> Gang<'a> {
         let nodes = view::nodes_of(context, &claims);
         let tier = view::tier_of(&claims);
         // The journal is the tenant's word too, so it does not say from which tier to buy.
-        let reported = journal.memory.way.choice;
-        journal.memory.way.choice = context.of_gangs.ledger.open().way(&id).map_or(0, |way| way.choice);
-        let choice = (reported, journal.memory.way.choice);
+        let reported = journal.memory.option.index;
+        journal.memory.option.index =
+            context.of_gangs.ledger.open().option(&id).map_or(0, |option| option.index);
+        let option_index = (reported, journal.memory.option.index);
         let observed = Observed { searched: context.board().searched(&id), ..Observed::of(claims, nodes) };
         let mut gang = Self {
             context,
@@ -165,7 +166,7 @@ impl<'a> Gang<'a> {
             stored,
             fresh,
             observed,
-            choice,
+            option_index,
             inputs: PlanInputs::default(),
             unreported: Vec::new(),
             accepted: report::Accepted::default(),
@@ -280,14 +281,15 @@ impl<'a> Gang<'a> {
     ) {
         let now = self.context.now();
         let begun = self.journal.state != State::Validating;
-        let (way, generation) = (self.journal.memory.way, self.journal.memory.generation);
+        let (option, generation) = (self.journal.memory.option, self.journal.memory.generation);
         self.take(moved.journal.clone());
         let memory = &self.journal.memory;
         let falls = self.journal.is_mixed(&self.judgement.policy) && memory.generation != generation;
-        let elsewhere = begun && self.journal.state == State::Provisioning && (falls || memory.way != way);
+        let elsewhere =
+            begun && self.journal.state == State::Provisioning && (falls || memory.option != option);
         if moved.cause.is_some() || elsewhere {
-            let way = (!self.journal.state.is_over()).then_some(memory.way);
-            pages.went_on(&self.id, way);
+            let option = (!self.journal.state.is_over()).then_some(memory.option);
+            pages.went_on(&self.id, option);
         }
         if elsewhere {
             // What was accepted for the way before is not what comes now.
@@ -323,8 +325,8 @@ impl<'a> Gang<'a> {
             self.note_accepted();
             self.journal.sign(&self.context.telemetry.instance);
         }
-        let tier = self.journal.memory.way.tier;
-        if (stepped || tier != before.memory.way.tier) && self.judgement.fault.is_none() {
+        let tier = self.journal.memory.option.tier;
+        if (stepped || tier != before.memory.option.tier) && self.judgement.fault.is_none() {
             self.journal.name_tier(self.judgement.policy.tier_name(tier));
         }
         self.settle_terms(&before.memory);

@@ -16,7 +16,7 @@ use crate::plan::demand::as_granted;
 use crate::plan::offering::{Offering, place_keys};
 use crate::plan::outcome::{Obstacle, ObstacleReason};
 use crate::plan::volumes::Storage;
-use crate::plan::{Edited, Outcome, Request, Ways};
+use crate::plan::{Edited, OptionSelection, Outcome, Request};
 use crate::words::to_the_second;
 use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
@@ -54,19 +54,21 @@ impl Gang<'_> {
         let mixed = self.journal.is_mixed(&self.judgement.policy);
         let kept: Vec<NodeClaim> = if mixed { self.staying().cloned().collect() } else { Vec::new() };
         let begun = self.begun();
-        let ways = match (&self.journal.state, pages.accepted(&self.id)) {
+        let selection = match (&self.journal.state, pages.accepted(&self.id)) {
             (State::Provisioning, Some(accepted)) => {
                 let plan = self.journal.memory.plan.as_deref();
-                Ways::Accepted { choice: accepted.choice, plan, begun: &begun }
+                OptionSelection::Accepted { option_index: accepted.option_index, plan, begun: &begun }
             }
             // What is mended stays what it was, on whatever tier.
             (State::Provisioning | State::Approved { .. }, _) if !mixed && !begun.is_empty() => {
-                Ways::Like(&begun)
+                OptionSelection::Like(&begun)
             }
-            _ => Ways::From(self.journal.memory.way.choice),
+            _ => OptionSelection::From(self.journal.memory.option.index),
         };
-        let goes_on = mixed && self.journal.state == State::Provisioning && matches!(ways, Ways::From(_));
-        let request = Request { ways, ..self.request(workload) };
+        let goes_on = mixed
+            && self.journal.state == State::Provisioning
+            && matches!(selection, OptionSelection::From(_));
+        let request = Request { selection, ..self.request(workload) };
         let patience = self.patience();
         let edited = patience
             .filter(|until| *until <= self.context.now())
@@ -242,7 +244,7 @@ impl Gang<'_> {
             our_checks: self.our_checks,
             gang: &self.pin,
             policy: &self.judgement.policy,
-            ways: Ways::From(0),
+            selection: OptionSelection::From(0),
         }
     }
 

@@ -113,13 +113,13 @@ impl Gang<'_> {
             (StateName::RollingBack | StateName::Validating, StateName::BackingOff) => {
                 metrics::attempt_retried("in_check", memory.tries);
             }
-            (_, StateName::Provisioning) if memory.way.choice > before.memory.way.choice => {
-                metrics::attempt_retried("tier", memory.way.choice);
+            (_, StateName::Provisioning) if memory.option.index > before.memory.option.index => {
+                metrics::attempt_retried("tier", memory.option.index);
             }
             // A part of the gang falls to the next tier that has capacity.
             (StateName::Provisioning | StateName::WaitingReady, StateName::Provisioning) if matches!(step.reason, Reason::Failed(class) if class.is_shortage()) =>
             {
-                metrics::attempt_retried("tier", memory.way.choice.saturating_add(1));
+                metrics::attempt_retried("tier", memory.option.index.saturating_add(1));
             }
             (_, StateName::Yielded) => metrics::attempt_retried("yield", memory.yields),
             (StateName::Provisioning | StateName::WaitingReady, StateName::RollingBack) => {

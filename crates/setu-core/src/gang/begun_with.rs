@@ -1,7 +1,7 @@
 //! Which plan the nodes of an attempt come by, and whether another plan gives the same.
 
 use super::journal::Journal;
-use super::way::Way;
+use super::option_position::OptionPosition;
 use crate::api::parameters::Pinning;
 use crate::plan::Plan;
 use crate::policy::Policy;
@@ -57,7 +57,7 @@ impl Journal {
 
     /// Whether what is missing of a gang of several tiers comes by another way than the journal says.
     pub(super) fn goes_another_way(&self, plan: &Plan, policy: &Policy) -> bool {
-        let Way { tier, choice, .. } = self.memory.way;
-        self.is_mixed(policy) && (tier, choice) != (plan.tier, plan.choice)
+        let OptionPosition { tier, index, .. } = self.memory.option;
+        self.is_mixed(policy) && (tier, index) != (plan.tier, plan.option_index)
     }
 }

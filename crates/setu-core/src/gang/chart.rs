@@ -109,8 +109,8 @@ impl blocking::Superstate<GangChart> for Superstate {
 
 fn validating(context: &mut StepContext, event: &Event) -> Outcome<State> {
     match event {
-        Event::Planned { slots, plan, pinning, way } => {
-            context.begin_attempt(*slots, plan, *pinning, *way);
+        Event::Planned { slots, plan, pinning, option } => {
+            context.begin_attempt(*slots, plan, *pinning, *option);
             Transition(State::Provisioning)
         }
         Event::NothingNeeded | Event::AlreadyRunning => {
@@ -134,7 +134,7 @@ fn validating(context: &mut StepContext, event: &Event) -> Outcome<State> {
             context.fail_for_good(failure);
             Transition(context.refuse(failure))
         }
-        Event::Failed(failure) if context.memory.way.choice > 0 => {
+        Event::Failed(failure) if context.memory.option.index > 0 => {
             // The tiers are through; the next round starts with the first.
             let then = context.after(failure);
             Transition(then.state(context))
@@ -170,8 +170,8 @@ fn provisioning(context: &mut StepContext, event: &Event) -> Outcome<State> {
             Handled
         }
         Event::ClaimsExist => Transition(State::WaitingReady),
-        Event::Planned { way, .. } => {
-            context.goes_on(*way);
+        Event::Planned { option, .. } => {
+            context.goes_on(*option);
             Handled
         }
         Event::Lost { failure, .. } if context.falls_in_part(failure) => Transition(State::Provisioning),

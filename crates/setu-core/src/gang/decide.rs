@@ -7,9 +7,9 @@ use super::chart::GangChart;
 use super::event::{AdmissionPhase, Effect, Event};
 use super::failure::{Failure, FailureClass};
 use super::journal::{Journal, Memory};
+use super::option_position::OptionPosition;
 use super::reservation::{AdmissionId, ShapeMatch};
 use super::state::{Nodes, State, Then};
-use super::way::Way;
 use crate::api::Workload;
 use crate::api::parameters::{Compat, OnExhausted, OnNodeLost, Pinning};
 use crate::policy::{Pace, Policy};
@@ -124,7 +124,7 @@ pub struct StepContext {
 
 impl StepContext {
     /// Starts a new attempt under a number that was never used.
-    pub(super) fn begin_attempt(&mut self, slots: u32, plan: &str, pinning: Pinning, way: Way) {
+    pub(super) fn begin_attempt(&mut self, slots: u32, plan: &str, pinning: Pinning, option: OptionPosition) {
         self.memory.attempt = self.memory.attempt.saturating_add(1);
         self.memory.waits = 0;
         self.memory.shape_match = ShapeMatch::Same;
@@ -132,7 +132,7 @@ impl StepContext {
         self.memory.slots = slots;
         self.memory.plan = Some(plan.to_owned());
         self.memory.pinning = pinning;
-        self.memory.way = way;
+        self.memory.option = option;
     }
 
     /// Takes over an attempt whose claims exist but whose journal is lost.
@@ -160,7 +160,7 @@ impl StepContext {
         self.memory.admission = admission.clone();
         self.memory.shape_match = ShapeMatch::Same;
         self.memory.tries = 0;
-        self.memory.way = Way::default();
+        self.memory.option = OptionPosition::default();
         self.memory.slots = 0;
         self.memory.plan = None;
         if phase == AdmissionPhase::Running {
@@ -199,13 +199,13 @@ impl StepContext {
     /// Notes a failed attempt and says where its rollback leads.
     pub(super) fn after(&mut self, failure: &Failure) -> Then {
         self.memory.last_failure = Some(failure.clone());
-        let next = self.memory.way.choice.saturating_add(1);
-        if failure.reason.is_shortage() && next < self.memory.way.choices {
+        let next = self.memory.option.index.saturating_add(1);
+        if failure.reason.is_shortage() && next < self.memory.option.count {
             // Another tier is no further try: the quota is held, and nothing has to be waited for.
-            self.memory.way.choice = next;
+            self.memory.option.index = next;
             return Then::BackingOff;
         }
-        self.memory.way.choice = 0;
+        self.memory.option.index = 0;
         self.memory.tries = self.memory.tries.saturating_add(1);
         let may_evict = self.rules.eviction == Eviction::Harmless;
         if self.rules.compat == Compat::Setu && failure.reason == FailureClass::GangTimeout && may_evict {
@@ -247,20 +247,20 @@ impl StepContext {
     /// Leaves the slots that ran out of capacity to the next tier that has some, where tiers may be mixed;
     /// all others stay as they are.
     pub(super) fn falls_in_part(&mut self, failure: &Failure) -> bool {
-        self.goes_on_in_part(self.memory.way.past(failure.reason), failure)
+        self.goes_on_in_part(self.memory.option.past(failure.reason), failure)
     }
 
     /// Makes up by the way of now for a slot whose claim came by an earlier one.
     pub(super) fn makes_up_in_part(&mut self, failure: &Failure) -> bool {
-        self.goes_on_in_part(self.memory.way.still(failure.reason), failure)
+        self.goes_on_in_part(self.memory.option.still(failure.reason), failure)
     }
 
     fn goes_on_in_part(&mut self, next: Option<u32>, failure: &Failure) -> bool {
         let Some(next) = next.filter(|_| self.rules.mixed_tiers) else { return false };
-        if next > self.memory.way.choice {
+        if next > self.memory.option.index {
             self.restart_clock();
         }
-        self.memory.way.choice = next;
+        self.memory.option.index = next;
         self.memory.generation = self.memory.generation.saturating_add(1);
         // Nodes of several ways are nodes of no one plan.
         self.memory.plan = None;
@@ -269,11 +269,11 @@ impl StepContext {
     }
 
     /// Goes on by another way; each that is farther down the tiers has the time of an attempt.
-    pub(super) fn goes_on(&mut self, way: Way) {
-        if way.choice > self.memory.way.choice {
+    pub(super) fn goes_on(&mut self, option: OptionPosition) {
+        if option.index > self.memory.option.index {
             self.restart_clock();
         }
-        self.memory.way = way;
+        self.memory.option = option;
     }
 
     /// Where a gang goes that lost a node after it was admitted, so that its pods may run on the others;
@@ -344,7 +344,7 @@ impl Then {
     /// The state a rollback ends in, with its waits set.
     pub(super) fn state(self, context: &mut StepContext) -> State {
         match self {
-            Self::BackingOff if context.memory.way.choice > 0 => State::BackingOff { until: context.now },
+            Self::BackingOff if context.memory.option.index > 0 => State::BackingOff { until: context.now },
             Self::BackingOff => {
                 State::BackingOff { until: context.wait(context.rules.in_check, context.memory.tries) }
             }

@@ -8,9 +8,9 @@ use super::decide::{Eviction, Rules, decide};
 use super::event::{AdmissionPhase, Event};
 use super::failure::{Failure, FailureClass};
 use super::journal::Journal;
+use super::option_position::OptionPosition;
 use super::reservation::{AdmissionId, Ending};
 use super::state::{Nodes, State, StateName, Then};
-use super::way::Way;
 use crate::api::parameters::{OnExhausted, OnNodeLost, Pinning};
 use crate::policy::Policy;
 use jiff::{SignedDuration, Timestamp};
@@ -34,16 +34,16 @@ fn walk() -> Edges {
     let mut edges = Edges::new();
     for state in states(now) {
         for event in events() {
-            for (tries, yields, slots, on_exhausted, on_node_lost, eviction, ways) in circumstances() {
+            for (tries, yields, slots, on_exhausted, on_node_lost, eviction, options) in circumstances() {
                 let policy =
-                    Policy { on_exhausted, on_node_lost, mixed_tiers: ways > 1, ..Policy::default() };
+                    Policy { on_exhausted, on_node_lost, mixed_tiers: options > 1, ..Policy::default() };
                 let rules = Rules { eviction, ..Rules::new(&policy, now, 0.5) };
                 let mut journal = Journal::new("uid", AdmissionId("1-0-same".into()), now, None);
                 journal.state = state.clone();
                 journal.memory.tries = tries;
                 journal.memory.yields = yields;
                 journal.memory.slots = slots;
-                journal.memory.way.choices = ways;
+                journal.memory.option.count = options;
                 journal.memory.not_before = (yields > 0).then_some(now + SignedDuration::from_mins(1));
                 let decision = decide(&journal, &event, &rules);
                 if decision.journal.seq != journal.seq {
@@ -74,7 +74,12 @@ fn events() -> Vec<Event> {
         AdmissionPhase::AdmittedPods,
     ];
     let mut events = vec![
-        Event::Planned { slots: 2, plan: "plan".into(), pinning: Pinning::Selector, way: Way::default() },
+        Event::Planned {
+            slots: 2,
+            plan: "plan".into(),
+            pinning: Pinning::Selector,
+            option: OptionPosition::default(),
+        },
         Event::NothingNeeded,
         Event::AlreadyRunning,
         Event::Impossible(Failure::new(FailureClass::NotPlannable, "never")),
@@ -112,8 +117,8 @@ fn circumstances() -> Vec<(u32, u32, u32, OnExhausted, OnNodeLost, Eviction, u32
                 for on_exhausted in [OnExhausted::Yield, OnExhausted::Reject] {
                     for lost in [OnNodeLost::Replace, OnNodeLost::Yield, OnNodeLost::Reject] {
                         for eviction in [Eviction::Harmless, Eviction::StopsOthers] {
-                            for ways in [1, 2] {
-                                all.push((tries, yields, slots, on_exhausted, lost, eviction, ways));
+                            for options in [1, 2] {
+                                all.push((tries, yields, slots, on_exhausted, lost, eviction, options));
                             }
                         }
                     }

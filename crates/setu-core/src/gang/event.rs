@@ -4,8 +4,8 @@
 //! snapshot gives the same events, and an effect may be run twice without harm.
 
 use super::failure::{Failure, FailureClass};
+use super::option_position::OptionPosition;
 use super::reservation::{AdmissionId, Ending};
-use super::way::Way;
 use crate::api::parameters::Pinning;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -44,7 +44,7 @@ pub enum Event {
         /// How pods will find their nodes.
         pinning: Pinning,
         /// Which of the ways to get nodes it is.
-        way: Way,
+        option: OptionPosition,
     },
     /// No node is needed.
     NothingNeeded,

@@ -149,7 +149,7 @@ impl Explanation {
             state: journal.state.name(),
             since: journal.entered_at,
             attempt: memory.attempt,
-            tier: memory.way.tier,
+            tier: memory.option.tier,
             tier_name: memory.tier_name.clone(),
             slots: memory.slots,
             created: attempt.existing(),

@@ -8,11 +8,11 @@ mod version;
 
 use super::event::Reason;
 use super::failure::{Failure, FailureClass};
+use super::option_position::OptionPosition;
 use super::reservation::{AdmissionId, ShapeMatch};
 use super::state::{Nodes, State, StateName};
 use super::terms::Terms;
 use super::trace::TraceContext;
-use super::way::Way;
 use crate::api::parameters::Pinning;
 use crate::planted::planted;
 use jiff::{SignedDuration, Timestamp};
@@ -81,7 +81,7 @@ pub struct Memory {
     pub attempt: u32,
     /// Which of the ways to get nodes the attempt uses, or the next one is to start from.
     #[serde(flatten)]
-    pub way: Way,
+    pub option: OptionPosition,
     /// The policy's own name for the tier of `way`, for people; absent where the policy names no tiers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tier_name: Option<String>,
@@ -287,7 +287,7 @@ impl Journal {
             at: now,
             reason,
             attempt: self.memory.attempt,
-            tier: self.memory.way.tier,
+            tier: self.memory.option.tier,
             by: String::new(),
         });
         self.trim();

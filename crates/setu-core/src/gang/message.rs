@@ -23,7 +23,8 @@ pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
             }
             Some(Outcome::Wait(obstacle)) => {
                 // On a later tier a new round begins before that.
-                let stops = memory.deadline.filter(|_| !obstacle.reason.may_last() && memory.way.choice == 0);
+                let stops =
+                    memory.deadline.filter(|_| !obstacle.reason.may_last() && memory.option.index == 0);
                 let stops =
                     stops.map_or_else(String::new, |t| format!("; stops waiting at {}", to_the_second(t)));
                 format!(
@@ -66,7 +67,7 @@ pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
         }
         State::RollingBack { then } => {
             let next = match then {
-                Then::BackingOff if memory.way.choice > 0 => "then tries the next tier",
+                Then::BackingOff if memory.option.index > 0 => "then tries the next tier",
                 Then::BackingOff => "then tries again",
                 Then::Yielded => "then gives the quota back",
                 Then::Rejected => "then rejects",
@@ -79,7 +80,7 @@ pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
             };
             format!("{what} attempt {}: {} left, {next}{cause}", memory.attempt, claims(snapshot))
         }
-        State::BackingOff { .. } if memory.way.choice > 0 => {
+        State::BackingOff { .. } if memory.option.index > 0 => {
             format!("the next tier is tried{}", cause(journal))
         }
         State::BackingOff { until } => {
@@ -149,7 +150,7 @@ pub fn headline(journal: &Journal, sentence: &str) -> String {
 /// Which attempt it is, and what it is made of: the policy's own name for it, or the capacity type.
 fn attempt_in_words(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
     let memory = &journal.memory;
-    let of_policy = || snapshot.policy.tier_name(memory.way.tier);
+    let of_policy = || snapshot.policy.tier_name(memory.option.tier);
     let tier = memory.tier_name.as_deref().or_else(of_policy).or(snapshot.outlook.tier);
     let tier = tier.map_or_else(String::new, |tier| format!(", tier {tier}"));
     format!("attempt {}{tier}", memory.attempt)

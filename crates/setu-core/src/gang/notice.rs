@@ -209,7 +209,7 @@ mod tests {
             slots: 2,
             plan: "p".into(),
             pinning: crate::api::parameters::Pinning::Selector,
-            way: crate::gang::Way::default(),
+            option: crate::gang::OptionPosition::default(),
         };
         let failed = Event::Failed(Failure::new(FailureClass::InsufficientCapacity, "none"));
         let start = [("GangValidated", false), ("GangProvisioning", false), ("GangWaiting", false)];
@@ -241,7 +241,7 @@ mod tests {
             slots: 2,
             plan: "p".into(),
             pinning: crate::api::parameters::Pinning::Selector,
-            way: crate::gang::Way::default(),
+            option: crate::gang::OptionPosition::default(),
         };
         let mut journal = Journal::new("uid", AdmissionId("1-0-a".into()), now, None);
         let mut reported = BTreeMap::new();
@@ -289,7 +289,7 @@ mod tests {
             slots: 2,
             plan: "p".into(),
             pinning: crate::api::parameters::Pinning::Selector,
-            way: crate::gang::Way { tier: 0, choice: 0, choices: 2 },
+            option: crate::gang::OptionPosition { tier: 0, index: 0, count: 2 },
         };
         let failed = |class| Event::Failed(Failure::new(class, "none"));
         let shortage = failed(FailureClass::InsufficientCapacity);

@@ -13,10 +13,10 @@ pub(super) fn next(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timesta
     let Some(Outcome::Wait(Obstacle { gate: Some(_), .. })) = snapshot.plan else { return None };
     let wait = snapshot.policy.in_check.wait(journal.memory.tries.saturating_add(1)).signed();
     let begins = journal.entered_at.checked_add(wait).ok();
-    begins.filter(|_| journal.memory.way.choice > 0)
+    begins.filter(|_| journal.memory.option.index > 0)
 }
 
 /// Whether what is left of the tiers is closed, and there is no gate to wait for any longer: the end of this round.
 pub(super) fn is_through(journal: &Journal, snapshot: &Snapshot<'_>) -> bool {
-    journal.memory.way.choice > 0 && next(journal, snapshot).is_none_or(|begins| begins <= snapshot.now)
+    journal.memory.option.index > 0 && next(journal, snapshot).is_none_or(|begins| begins <= snapshot.now)
 }

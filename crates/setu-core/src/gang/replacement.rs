@@ -43,7 +43,7 @@ pub(super) fn regretted<'a>(attempt: &Attempt<'a>) -> Option<&'a Failure> {
 /// Whether this shortage is left to the next tier for the slots that it took alone.
 pub(super) fn falls_in_part(attempt: &Attempt<'_>, failure: &Failure) -> bool {
     attempt.snapshot.policy.mixed_tiers
-        && attempt.journal.memory.way.past(failure.reason).is_some()
+        && attempt.journal.memory.option.past(failure.reason).is_some()
         && attempt.first_loss() == Some(failure)
 }
 
@@ -53,7 +53,7 @@ fn is_superseded(attempt: &Attempt<'_>, failure: &Failure) -> bool {
     let is_earlier = |loss: &Loss| matches!(loss, Loss::Superseded(of) if of == failure);
     attempt.journal.is_mixed(attempt.snapshot.policy)
         && !failure.reason.names_what_is_short()
-        && attempt.journal.memory.way.still(failure.reason).is_some()
+        && attempt.journal.memory.option.still(failure.reason).is_some()
         && attempt.first_loss() == Some(failure)
         && attempt.slots().filter_map(|(_, slot)| slot.loss()).any(is_earlier)
 }

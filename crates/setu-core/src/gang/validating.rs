@@ -4,10 +4,10 @@ use super::event::Event;
 use super::failure::Failure;
 use super::journal::Journal;
 use super::observe::{Reading, failed};
+use super::option_position::OptionPosition;
 use super::option_retry;
 use super::slot::Attempt;
 use super::snapshot::Freshness;
-use super::way::Way;
 use crate::plan::{Obstacle, Outcome, Plan};
 use crate::planted::planted;
 
@@ -34,7 +34,7 @@ pub(super) fn validating(attempt: &Attempt<'_>) -> Option<Reading> {
             return Some(Reading::NeedsQuorumRead);
         }
         Outcome::Never(obstacle) => Event::Impossible(Failure::of_obstacle(obstacle)),
-        Outcome::Refuse(obstacle) if journal.memory.way.choice > 0 => {
+        Outcome::Refuse(obstacle) if journal.memory.option.index > 0 => {
             return Some(failed(snapshot, of_last_tiers(journal, obstacle)));
         }
         Outcome::Refuse(obstacle) => Event::Refused(Failure::of_obstacle(obstacle)),
@@ -53,7 +53,7 @@ pub(super) fn planned(plan: &Plan) -> Event {
         slots: u32::try_from(plan.slots.len()).unwrap_or(u32::MAX),
         plan: plan.hash(),
         pinning: plan.pinning,
-        way: Way { tier: plan.tier, choice: plan.choice, choices: plan.choices },
+        option: OptionPosition { tier: plan.tier, index: plan.option_index, count: plan.option_count },
     }
 }
 

@@ -7,7 +7,7 @@ use super::market::Market;
 use super::offering::Offering;
 use super::shapes::Shape;
 use super::volumes::Storage;
-use super::{Cluster, Outcome, Request, Reservation, Ways};
+use super::{Cluster, OptionSelection, Outcome, Request, Reservation};
 use crate::api::{
     AdmissionCheck, ClusterQueue, Cohort, DaemonSet, DeviceClass, LocalQueue, NodeClaim, NodePool,
     ResourceFlavor, Workload,
@@ -99,7 +99,7 @@ pub struct World {
     pub cohorts: Vec<Arc<Cohort>>,
     pub local_queues: Vec<Arc<LocalQueue>>,
     pub namespace: BTreeMap<String, String>,
-    pub ways: Ways<'static>,
+    pub selection: OptionSelection<'static>,
     pub shapes: Vec<Shape>,
     pub short: BTreeSet<Offering>,
     pub market: Option<Market>,
@@ -127,7 +127,7 @@ impl World {
             cohorts: Vec::new(),
             local_queues: vec![local_queue("lq", "q")],
             namespace: BTreeMap::new(),
-            ways: Ways::From(0),
+            selection: OptionSelection::From(0),
             shapes: Vec::new(),
             short: BTreeSet::new(),
             market: None,
@@ -182,7 +182,7 @@ impl World {
             our_checks: &self.checks,
             gang: "g1",
             policy: &self.policy,
-            ways: self.ways,
+            selection: self.selection,
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::outcome::{self, Obstacle, ObstacleReason, Outcome, Plan, Slot};
 use super::resources;
-use super::tiers::Choice;
+use super::tiers::ProvisioningOption;
 use crate::api::NodeClaim;
 use crate::api::node_claim::{NodeClaimSpec, Requirement};
 use crate::digest::hex_digest;
@@ -82,22 +82,22 @@ impl Plan {
     }
 }
 
-/// The way of the plan with this hash, which was at this place when it was accepted. Where none is left, what its place
+/// The option of the plan with this hash, which was at this place when it was accepted. Where none is left, what its place
 /// comes to now: that tells what changed. Nothing is told while it may be that of a NodePool that was just edited. `like`
 /// gives a plan the instance types of the nodes that there are already.
 pub(super) fn accepted(
-    choices: &[Choice],
+    options: &[ProvisioningOption],
     place: u32,
     hash: Option<&str>,
-    look: impl Fn(u32, &Choice) -> Result<Plan, Obstacle>,
+    plan_of: impl Fn(u32, &ProvisioningOption) -> Result<Plan, Obstacle>,
     like: impl Fn(Plan) -> Option<Plan>,
 ) -> Outcome {
     let is_it = |plan: &Plan| hash.is_none_or(|hash| plan.is_hashed(hash));
-    let mut ways: Vec<(u32, &Choice)> = (0..).zip(choices).collect();
-    ways.sort_by_key(|(index, _)| *index != place);
+    let mut nearest: Vec<(u32, &ProvisioningOption)> = (0..).zip(options).collect();
+    nearest.sort_by_key(|(index, _)| *index != place);
     let (mut in_place, mut unseen) = (None, None);
-    for (index, choice) in ways {
-        match look(index, choice) {
+    for (index, option) in nearest {
+        match plan_of(index, option) {
             Ok(plan) if is_it(&plan) => return Outcome::Provision(plan),
             Err(obstacle) if obstacle.reason == ObstacleReason::NodePoolEdited => unseen = Some(obstacle),
             found => {
@@ -105,7 +105,7 @@ pub(super) fn accepted(
                 if let Some(plan) = as_begun {
                     return Outcome::Provision(plan);
                 }
-                in_place = in_place.or(Some((choice.name.as_str(), found)));
+                in_place = in_place.or(Some((option.name.as_str(), found)));
             }
         }
         if hash.is_none() {
@@ -183,7 +183,7 @@ mod tests {
     use crate::names;
     use crate::plan::fixtures::{self, World, offer, pod_set, pool};
     use crate::plan::market::Market;
-    use crate::plan::{Cluster, Outcome, Plan, Request, Slot, Ways, catalogue};
+    use crate::plan::{Cluster, OptionSelection, Outcome, Plan, Request, Slot, catalogue};
     use serde_json::{Value, json};
     use std::sync::Arc;
 
@@ -197,9 +197,9 @@ mod tests {
         fixtures::market(&names.enumerate().map(line).collect::<String>())
     }
 
-    fn planned(world: &World, market: &Market, ways: Ways<'_>) -> Option<Plan> {
+    fn planned(world: &World, market: &Market, selection: OptionSelection<'_>) -> Option<Plan> {
         let cluster = Cluster { market: Some(market), ..world.cluster() };
-        match crate::plan::plan(&cluster, &Request { ways, ..world.request() }) {
+        match crate::plan::plan(&cluster, &Request { selection, ..world.request() }) {
             Outcome::Provision(plan) => Some(plan),
             _ => None,
         }
@@ -248,12 +248,12 @@ mod tests {
         let (before, after) = (market(|nth| nth % 2 == 0), market(|nth| nth % 3 == 0));
         for zones in [&["a"][..], &["a", "b"]] {
             let mut world = world(zones, "m");
-            let first = planned(&world, &before, Ways::From(0)).unwrap();
+            let first = planned(&world, &before, OptionSelection::From(0)).unwrap();
             assert_eq!(first.groups().len(), zones.len());
-            let now = planned(&world, &after, Ways::From(0)).unwrap();
+            let now = planned(&world, &after, OptionSelection::From(0)).unwrap();
             assert_ne!(now.hash(), first.hash(), "the list is another");
             let begun = begun(&first);
-            let again = planned(&world, &after, Ways::Like(&begun)).unwrap();
+            let again = planned(&world, &after, OptionSelection::Like(&begun)).unwrap();
             assert_eq!(again.hash(), first.hash(), "{zones:?}");
             assert!(!now.is_hashed(&first.hash()) && now.is_hashed_but_for_types(&first.hash()), "{zones:?}");
             let of_earlier_release = first.hash().split('.').next().unwrap().to_owned();
@@ -261,7 +261,7 @@ mod tests {
                 again.is_hashed(&of_earlier_release) && !now.is_hashed_but_for_types(&of_earlier_release)
             );
             world.pools = pools("c");
-            assert_eq!(planned(&world, &after, Ways::Like(&begun)), None, "those are other nodes");
+            assert_eq!(planned(&world, &after, OptionSelection::Like(&begun)), None, "those are other nodes");
         }
     }
 }

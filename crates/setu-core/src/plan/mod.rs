@@ -67,7 +67,7 @@ pub use reserved::Reservation;
 use shapes::Shape;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use tiers::Choice;
+use tiers::ProvisioningOption;
 use topology::Topology;
 use volumes::Storage;
 
@@ -158,19 +158,19 @@ pub struct Request<'a> {
     pub gang: &'a str,
     /// The gang's policy.
     pub policy: &'a Policy,
-    /// Which of the ways to get nodes may be taken.
-    pub ways: Ways<'a>,
+    /// Which of the provisioning options may be taken.
+    pub selection: OptionSelection<'a>,
 }
 
-/// Which of the ways to get nodes may be taken, by their index in [`tiers::choices`].
+/// Which of the provisioning options may be taken, by their index in [`tiers::options`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Ways<'a> {
+pub enum OptionSelection<'a> {
     /// The first from this one on that is open; one without capacity lately only if all are so.
     From(u32),
     /// This one, which was accepted before: no gate is asked again but whether its NodePools still serve.
     Accepted {
         /// Its index when it was accepted.
-        choice: u32,
+        option_index: u32,
         /// Hash of the plan that was accepted, by which it is found where NodePools that became ready or fell out
         /// of use have moved it. `None` where the nodes are of no one plan: the index alone counts.
         plan: Option<&'a str>,
@@ -219,8 +219,8 @@ impl Needs<'_> {
         self.demand.iter().any(|wanted| !wanted.reach.is_empty())
     }
 
-    fn choices(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<Choice> {
-        tiers::choices(cluster, request, &self.demand, &self.topology)
+    fn options(&self, cluster: &Cluster<'_>, request: &Request<'_>) -> Vec<ProvisioningOption> {
+        tiers::options(cluster, request, &self.demand, &self.topology)
     }
 }
 
@@ -234,65 +234,65 @@ pub fn plan(cluster: &Cluster<'_>, request: &Request<'_>) -> Outcome {
         Ok(needs) => needs,
         Err(stop) => return stop,
     };
-    let choices = needs.choices(cluster, request);
-    let last = u32::try_from(choices.len()).unwrap_or(u32::MAX).saturating_sub(1);
-    let look = |index, choice: &Choice| {
-        let plan = way(cluster, request, &needs, choice)?;
-        Ok(Plan { choice: index, choices: last.saturating_add(1), ..plan })
+    let options = needs.options(cluster, request);
+    let last = u32::try_from(options.len()).unwrap_or(u32::MAX).saturating_sub(1);
+    let plan_of = |index, option: &ProvisioningOption| {
+        let plan = gated(cluster, request, &needs, option)?;
+        Ok(Plan { option_index: index, option_count: last.saturating_add(1), ..plan })
     };
     let like = |plan: Plan, claims: &[NodeClaim]| {
         let plan = plan.with_types_of(claims, needs.narrows())?;
         Some(priced(cluster, request, plan))
     };
-    let first = match request.ways {
-        Ways::Accepted { choice, plan, begun } => {
-            return like::accepted(&choices, choice.min(last), plan, look, |plan| like(plan, begun));
+    let first = match request.selection {
+        OptionSelection::Accepted { option_index, plan, begun } => {
+            return like::accepted(&options, option_index.min(last), plan, plan_of, |plan| like(plan, begun));
         }
-        Ways::From(first) => first,
-        Ways::Like(_) => 0,
+        OptionSelection::From(first) => first,
+        OptionSelection::Like(_) => 0,
     };
     let mut short = None;
-    let mut closed: Vec<(&Choice, Obstacle)> = Vec::new();
-    let mut out: Vec<(&Choice, Shortage)> = Vec::new();
-    for (index, choice) in (0..).zip(&choices).skip(usize::try_from(first.min(last)).unwrap_or(usize::MAX)) {
-        match look(index, choice) {
+    let mut closed: Vec<(&ProvisioningOption, Obstacle)> = Vec::new();
+    let mut out: Vec<(&ProvisioningOption, Shortage)> = Vec::new();
+    for (index, option) in (0..).zip(&options).skip(usize::try_from(first.min(last)).unwrap_or(usize::MAX)) {
+        match plan_of(index, option) {
             Ok(plan) => {
-                let taken = match request.ways {
-                    Ways::Like(claims) => plan.has_like(claims),
+                let taken = match request.selection {
+                    OptionSelection::Like(claims) => plan.has_like(claims),
                     _ => !plan.is_short(cluster.short),
                 };
                 if taken {
-                    let told = passed::in_words(cluster, request.policy, plan, &choices, &closed, &out);
+                    let told = passed::in_words(cluster, request.policy, plan, &options, &closed, &out);
                     return Outcome::Provision(told);
                 }
                 let shortage = passed::shortage(cluster, &plan);
-                let next = match request.ways {
-                    Ways::Like(claims) => like(plan, claims),
+                let next = match request.selection {
+                    OptionSelection::Like(claims) => like(plan, claims),
                     // What was seen to run out is tried again, and what Karpenter holds for out is not.
                     _ => Some(plan).filter(|_| shortage.as_ref().is_none_or(|s| s.told_until.is_none())),
                 };
-                out.extend(shortage.map(|shortage| (choice, shortage)));
+                out.extend(shortage.map(|shortage| (option, shortage)));
                 short = short.or(next);
             }
-            // Another way would be taken only because this one was looked at too early.
+            // Another option would be taken only because this one was planned too early.
             Err(obstacle) if is_awaited(cluster, &obstacle) => {
                 return Outcome::Wait(obstacle);
             }
-            Err(obstacle) => closed.push((choice, obstacle)),
+            Err(obstacle) => closed.push((option, obstacle)),
         }
     }
     if let Some(plan) = short {
-        return Outcome::Provision(passed::in_words(cluster, request.policy, plan, &choices, &closed, &out));
+        return Outcome::Provision(passed::in_words(cluster, request.policy, plan, &options, &closed, &out));
     }
-    outcome::closed(&passed::obstacles(&choices, &closed, &out))
+    outcome::closed(&passed::obstacles(&options, &closed, &out))
 }
 
-/// Whether a moment is waited for what stands in the way, rather than another way looked for.
+/// Whether what stands in the way is waited for a moment, rather than another option taken.
 fn is_awaited(cluster: &Cluster<'_>, obstacle: &Obstacle) -> bool {
     obstacle.reason == ObstacleReason::NodePoolEdited && cluster.edited == Edited::Awaited
 }
 
-/// One way to get the nodes of a gang, looked at whatever the gates say.
+/// One provisioning option, planned whatever the gates say.
 #[derive(Clone, Debug)]
 pub struct Surveyed {
     /// Tier, NodePool and place, as far as there is a choice of each.
@@ -307,37 +307,37 @@ pub struct Surveyed {
     pub shortage: Option<String>,
 }
 
-/// Every way to get the nodes of a gang, with what each gate says.
+/// Every provisioning option, with what each gate says.
 ///
 /// # Errors
-/// What planning comes to where no way has to be looked for.
+/// What planning comes to where no option is needed.
 pub fn survey(cluster: &Cluster<'_>, request: &Request<'_>) -> Result<Vec<Surveyed>, Outcome> {
     let demand = demand::demand(cluster, request)?;
     let topology = Topology::of(cluster, request, &demand).map_err(Outcome::Refuse)?;
     let needs = Needs { demand, topology };
-    let look = |choice: Choice| {
-        let plan = nodes(cluster, request, &needs, &choice).map(|plan| priced(cluster, request, plan));
+    let surveyed = |option: ProvisioningOption| {
+        let plan = nodes(cluster, request, &needs, &option).map(|plan| priced(cluster, request, plan));
         let reports = plan.as_ref().map(|plan| gates::ask(cluster, request, plan)).unwrap_or_default();
         let shortage = plan.as_ref().ok().and_then(|plan| passed::shortage(cluster, plan));
         let shortage = shortage.map(|shortage| shortage.words);
-        Surveyed { name: choice.name, plan, reports, passed_over: choice.passed_over, shortage }
+        Surveyed { name: option.name, plan, reports, passed_over: option.passed_over, shortage }
     };
-    Ok(needs.choices(cluster, request).into_iter().map(look).collect())
+    Ok(needs.options(cluster, request).into_iter().map(surveyed).collect())
 }
 
-/// The plan of one way, if every gate lets it pass.
-fn way(
+/// The plan of one option, if every gate lets it pass.
+fn gated(
     cluster: &Cluster<'_>,
     request: &Request<'_>,
     needs: &Needs<'_>,
-    choice: &Choice,
+    option: &ProvisioningOption,
 ) -> Result<Plan, Obstacle> {
-    let plan = nodes(cluster, request, needs, choice)?;
+    let plan = nodes(cluster, request, needs, option)?;
     needs.topology.allows_kept(&plan, cluster.kept)?;
     let plan = priced(cluster, request, plan.keeping(cluster.kept));
-    match request.ways {
-        Ways::Accepted { .. } | Ways::Like(_) => gates::stands(cluster, request, plan),
-        Ways::From(_) => gates::pass(cluster, request, plan),
+    match request.selection {
+        OptionSelection::Accepted { .. } | OptionSelection::Like(_) => gates::stands(cluster, request, plan),
+        OptionSelection::From(_) => gates::pass(cluster, request, plan),
     }
 }
 
@@ -346,19 +346,19 @@ fn priced(cluster: &Cluster<'_>, request: &Request<'_>, plan: Plan) -> Plan {
     Plan { cost: Arc::new(cluster.prices(request.policy).of_plan(&plan)), ..plan }
 }
 
-/// The plan of one way, whatever the gates say.
+/// The plan of one option, whatever the gates say.
 fn nodes(
     cluster: &Cluster<'_>,
     request: &Request<'_>,
     needs: &Needs<'_>,
-    choice: &Choice,
+    option: &ProvisioningOption,
 ) -> Result<Plan, Obstacle> {
-    let portions = choice.portions.as_deref().map_err(Clone::clone)?;
+    let portions = option.portions.as_deref().map_err(Clone::clone)?;
     let (demand, drafts): (Vec<_>, Vec<_>) =
         portions.iter().filter_map(|portion| portion.of(&needs.demand)).unzip();
-    let plan = slots::plan(cluster, request, &demand, &drafts).map_err(|o| choice.with_passed_over(o))?;
+    let plan = slots::plan(cluster, request, &demand, &drafts).map_err(|o| option.with_passed_over(o))?;
     needs.topology.allows_hosts(&plan)?;
-    let plan = Plan { tier: choice.tier, way: choice.told(request.policy).into(), ..plan };
+    let plan = Plan { tier: option.tier, option_name: option.title(request.policy).into(), ..plan };
     let pinned = demand::pinned(cluster.cluster_queue, request);
     merge::check(cluster, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;
     Ok(plan)

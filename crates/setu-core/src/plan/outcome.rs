@@ -175,20 +175,20 @@ impl Obstacle {
     }
 }
 
-/// The outcome where every way is closed: what is said of each, and refused only if all are. Its reason is that of the way
+/// The outcome where every option is closed: what is said of each, and refused only if all are. Its reason is that of the option
 /// that may open soonest.
-pub fn closed(ways: &[(&str, Obstacle)]) -> Outcome {
+pub fn closed(options: &[(&str, Obstacle)]) -> Outcome {
     let openness = |reason: ObstacleReason| (reason.is_refusal(), !reason.may_come());
-    let Some((_, first)) = ways.iter().min_by_key(|(_, o)| openness(o.reason)) else {
+    let Some((_, first)) = options.iter().min_by_key(|(_, o)| openness(o.reason)) else {
         return Outcome::Wait(Obstacle::new(ObstacleReason::CapacityShort, "no tier is left to try"));
     };
     let refused = first.reason.is_refusal();
     let mut obstacle = first.clone();
-    obstacle.until = ways.iter().filter_map(|(_, o)| o.until).min();
-    if ways.iter().any(|(_, o)| o.message != first.message) {
+    obstacle.until = options.iter().filter_map(|(_, o)| o.until).min();
+    if options.iter().any(|(_, o)| o.message != first.message) {
         let told: Vec<String> =
-            ways.iter().take(TOLD).map(|(name, o)| format!("{name}: {}", o.message)).collect();
-        let more = ways.len().saturating_sub(TOLD);
+            options.iter().take(TOLD).map(|(name, o)| format!("{name}: {}", o.message)).collect();
+        let more = options.len().saturating_sub(TOLD);
         let more = if more == 0 { String::new() } else { format!("; and {more} more") };
         obstacle.is_of_several = true;
         obstacle.message = format!("{NO_TIER}: {}{more}", told.join("; "));
@@ -210,11 +210,11 @@ pub struct Plan {
     /// Index of the tier in the policy.
     pub tier: u32,
     /// Tier, NodePool and place, as far as there was a choice of each; for people.
-    pub way: Box<str>,
-    /// Index of the way among all ways.
-    pub choice: u32,
-    /// How many ways there are.
-    pub choices: u32,
+    pub option_name: Box<str>,
+    /// Index of the option among all.
+    pub option_index: u32,
+    /// How many options there are.
+    pub option_count: u32,
     /// What the gates said.
     pub reports: Box<[Report]>,
     /// The NodePools that none of its nodes comes from.
@@ -309,9 +309,10 @@ impl Plan {
             }
         }
         let groups: Vec<String> = groups.iter().map(|(what, count)| format!("{count} {what}")).collect();
-        let way = if self.way.is_empty() { String::new() } else { format!(", {}", self.way) };
+        let option =
+            if self.option_name.is_empty() { String::new() } else { format!(", {}", self.option_name) };
         let cost = self.cost.clause();
-        format!("{}: {}{way}{cost}", counted(self.nodes(), "node"), groups.join(", "))
+        format!("{}: {}{option}{cost}", counted(self.nodes(), "node"), groups.join(", "))
     }
 
     /// The same with claims that exist in the place of those it would have asked for in their slots.
@@ -384,11 +385,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gang_without_a_way_has_the_reason_of_the_way_that_may_open_soonest() {
+    fn a_gang_without_an_open_option_has_the_reason_of_the_one_that_may_open_soonest() {
         use ObstacleReason::{CapacityShort, NodePoolMissing, TooManyNodes};
         let of = |reasons: &[ObstacleReason]| {
-            let ways = reasons.iter().map(|reason| ("", Obstacle::new(*reason, reason.to_string())));
-            closed(&ways.collect::<Vec<_>>())
+            let options = reasons.iter().map(|reason| ("", Obstacle::new(*reason, reason.to_string())));
+            closed(&options.collect::<Vec<_>>())
         };
         for (reasons, expected, is_refused) in [
             (&[TooManyNodes, NodePoolMissing][..], NodePoolMissing, true),

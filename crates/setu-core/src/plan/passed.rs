@@ -5,7 +5,7 @@
 
 use super::gates::Gate;
 use super::offering::{Offering, REMEMBERED, is_short};
-use super::tiers::Choice;
+use super::tiers::ProvisioningOption;
 use super::{Cluster, Obstacle, ObstacleReason, Plan};
 use crate::policy::Policy;
 use crate::words::few;
@@ -92,16 +92,16 @@ pub fn shortage(cluster: &Cluster<'_>, plan: &Plan) -> Option<Shortage> {
 
 /// What stands in each way that is closed or out of capacity, in their order.
 pub fn obstacles<'c>(
-    choices: &'c [Choice],
-    closed: &[(&Choice, Obstacle)],
-    out: &[(&Choice, Shortage)],
+    options: &'c [ProvisioningOption],
+    closed: &[(&ProvisioningOption, Obstacle)],
+    out: &[(&ProvisioningOption, Shortage)],
 ) -> Vec<(&'c str, Obstacle)> {
-    let of = |choice: &Choice| {
-        let closed = closed.iter().find(|(other, _)| ptr::eq(*other, choice));
-        let out = || out.iter().find(|(other, _)| ptr::eq(*other, choice));
+    let of = |option: &ProvisioningOption| {
+        let closed = closed.iter().find(|(other, _)| ptr::eq(*other, option));
+        let out = || out.iter().find(|(other, _)| ptr::eq(*other, option));
         closed.map(|(_, obstacle)| obstacle.clone()).or_else(|| out().map(|(_, why)| why.obstacle()))
     };
-    choices.iter().filter_map(|choice| Some((choice.name.as_str(), of(choice)?))).collect()
+    options.iter().filter_map(|option| Some((option.name.as_str(), of(option)?))).collect()
 }
 
 /// That other NodePools came before this one, and by which weights.
@@ -125,9 +125,9 @@ pub fn in_words(
     cluster: &Cluster<'_>,
     policy: &Policy,
     mut plan: Plan,
-    choices: &[Choice],
-    closed: &[(&Choice, Obstacle)],
-    out: &[(&Choice, Shortage)],
+    options: &[ProvisioningOption],
+    closed: &[(&ProvisioningOption, Obstacle)],
+    out: &[(&ProvisioningOption, Shortage)],
 ) -> Plan {
     let used: BTreeSet<String> = plan.slots.iter().map(|slot| slot.node_pool.clone()).collect();
     let of = |pools: &BTreeSet<String>, reason: &str| -> Vec<PassedOver> {
@@ -135,8 +135,8 @@ pub fn in_words(
         others.map(|pool| PassedOver { node_pool: pool.clone(), reason: reason.to_owned() }).collect()
     };
     let mut all = Vec::new();
-    for (choice, obstacle) in closed {
-        PassedOver::add(&mut all, of(&choice.pools, &obstacle.message));
+    for (option, obstacle) in closed {
+        PassedOver::add(&mut all, of(&option.pools, &obstacle.message));
         if let Some((Gate::Reservations, tier)) = &obstacle.gate {
             let note = format!("tier {tier} is passed over: {}", obstacle.message);
             if !plan.notes.contains(&note) {
@@ -144,37 +144,37 @@ pub fn in_words(
             }
         }
     }
-    let taken = usize::try_from(plan.choice).ok().and_then(|index| choices.get(index));
+    let taken = usize::try_from(plan.option_index).ok().and_then(|index| options.get(index));
     // Where all ways are out of capacity, one of them is tried.
-    for (choice, why) in out.iter().filter(|(choice, _)| !taken.is_some_and(|taken| ptr::eq(taken, *choice)))
+    for (option, why) in out.iter().filter(|(option, _)| !taken.is_some_and(|taken| ptr::eq(taken, *option)))
     {
-        PassedOver::add(&mut all, of(&choice.pools, &why.words));
-        if choice.pools.is_subset(&used) {
-            let tier = policy.tier_name(choice.tier).filter(|name| !name.is_empty());
+        PassedOver::add(&mut all, of(&option.pools, &why.words));
+        if option.pools.is_subset(&used) {
+            let tier = policy.tier_name(option.tier).filter(|name| !name.is_empty());
             let node_pool =
-                if tier.is_some() { format!("tier {}", choice.name) } else { choice.name.clone() };
+                if tier.is_some() { format!("tier {}", option.name) } else { option.name.clone() };
             PassedOver::add(&mut all, [PassedOver { node_pool, reason: why.words.clone() }]);
         }
     }
-    for (index, choice) in (0..).zip(choices) {
+    for (index, option) in (0..).zip(options) {
         let reason = |pool: &String| {
-            if index < plan.choice {
+            if index < plan.option_index {
                 "it ran out of capacity lately".to_owned()
-            } else if choice.tier != plan.tier {
+            } else if option.tier != plan.tier {
                 "an earlier tier came first".to_owned()
-            } else if choice.has_spare && taken.is_some_and(|taken| !taken.has_spare) {
+            } else if option.has_spare && taken.is_some_and(|taken| !taken.has_spare) {
                 "its instance types have accelerators, which the pods do not ask for".to_owned()
             } else {
                 first(cluster, &used, pool)
             }
         };
-        let others = choice.pools.iter().filter(|pool| !used.contains(*pool));
+        let others = option.pools.iter().filter(|pool| !used.contains(*pool));
         PassedOver::add(
             &mut all,
             others.map(|pool| PassedOver { node_pool: pool.clone(), reason: reason(pool) }),
         );
     }
-    let others = choices.iter().flat_map(|choice| &choice.passed_over);
+    let others = options.iter().flat_map(|option| &option.passed_over);
     PassedOver::add(&mut all, others.filter(|one| !used.contains(&one.node_pool)).cloned());
     all.sort_by(|a, b| a.node_pool.cmp(&b.node_pool));
     plan.passed_over = Arc::new(all);

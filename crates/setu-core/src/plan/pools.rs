@@ -354,8 +354,9 @@ mod tests {
         let mut world = world(&[("light", json!({})), ("heavy", json!({"spec": {"weight": 9}}))]);
         let hash = world.provisioned().hash();
         let again = |world: &World| {
-            let ways = crate::plan::Ways::Accepted { choice: 0, plan: Some(&hash), begun: &[] };
-            crate::plan::plan(&world.cluster(), &Request { ways, ..world.request() })
+            let selection =
+                crate::plan::OptionSelection::Accepted { option_index: 0, plan: Some(&hash), begun: &[] };
+            crate::plan::plan(&world.cluster(), &Request { selection, ..world.request() })
         };
         let unseen = edited(&[("Ready", "True", 1)]);
         for weight in [9, 0] {

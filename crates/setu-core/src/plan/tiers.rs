@@ -20,7 +20,7 @@ const MOST: usize = 64;
 
 /// One way to get all nodes of a gang.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub struct ProvisioningOption {
     /// Index of the tier in the policy; 0 where it names none.
     pub tier: u32,
     /// Tier, capacity type, NodePool and place, as far as there is a choice of each; for people.
@@ -44,12 +44,12 @@ pub fn of_policy(policy: &Policy) -> Vec<Tier> {
 }
 
 /// Every way, the preferred first. Never empty.
-pub fn choices(
+pub fn options(
     cluster: &Cluster<'_>,
     request: &Request<'_>,
     demand: &[PodSetDemand<'_>],
     topology: &Topology,
-) -> Vec<Choice> {
+) -> Vec<ProvisioningOption> {
     let mut all = Vec::new();
     for (index, tier) in (0_u32..).zip(of_policy(request.policy)) {
         let candidates: Result<Vec<Candidates>, Obstacle> =
@@ -66,7 +66,7 @@ pub fn choices(
             let name = name.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" ");
             let mut passed_over = passed_over.clone();
             passed_over.retain(|one| !pools.contains(&one.node_pool));
-            Choice { tier: index, name, portions, pools, passed_over, has_spare: false }
+            ProvisioningOption { tier: index, name, portions, pools, passed_over, has_spare: false }
         };
         let candidates = match candidates {
             Ok(candidates) => candidates,
@@ -100,7 +100,7 @@ pub fn choices(
                     };
                     for (domains, portions) in arranged {
                         let name = vec![tier.name.as_str(), kind, &pools, &place, &domains];
-                        all.push(Choice { has_spare, ..one(name, names.clone(), portions) });
+                        all.push(ProvisioningOption { has_spare, ..one(name, names.clone(), portions) });
                     }
                 }
             }
@@ -109,9 +109,9 @@ pub fn choices(
     all
 }
 
-impl Choice {
+impl ProvisioningOption {
     /// What it is called beside its NodePools, for people: nothing where it has no other name than theirs.
-    pub fn told(&self, policy: &Policy) -> String {
+    pub fn title(&self, policy: &Policy) -> String {
         let pools: Vec<&str> = self.pools.iter().map(String::as_str).collect();
         if self.name == pools.join(" and ") {
             return String::new();
@@ -254,7 +254,7 @@ mod tests {
     use super::super::fixtures::{World, condition, market, offer, pool};
     use super::super::market::Market;
     use super::super::offering::Offering;
-    use super::super::{Outcome, Plan, Ways};
+    use super::super::{OptionSelection, Outcome, Plan};
     use super::*;
     use serde_json::{Value, json};
     use std::sync::Arc;
@@ -285,10 +285,13 @@ mod tests {
     fn the_first_tier_is_taken_and_the_next_one_where_the_first_ran_out_lately() {
         let mut world = two_tiers();
         let spot = world.provisioned();
-        assert_eq!((spot.tier, &*spot.way, spot.choice, spot.choices), (0, "tier spot", 0, 2));
+        assert_eq!(
+            (spot.tier, &*spot.option_name, spot.option_index, spot.option_count),
+            (0, "tier spot", 0, 2)
+        );
         world.short = short(&spot);
         let on_demand = world.provisioned();
-        assert_eq!((on_demand.tier, &*on_demand.way), (1, "tier on-demand"));
+        assert_eq!((on_demand.tier, &*on_demand.option_name), (1, "tier on-demand"));
         world.short.extend(short(&on_demand));
         assert_eq!(world.provisioned().tier, 0, "where all ran out, the first is tried again");
     }
@@ -349,7 +352,7 @@ mod tests {
         // On demand was seen to run out, and Karpenter knows nothing of it: it is tried again.
         let Outcome::Provision(plan) = planned(&world, &page(1)) else { panic!("no plan") };
         let passed: Vec<&str> = plan.passed_over.iter().map(|one| one.node_pool.as_str()).collect();
-        assert_eq!((&*plan.way, passed), ("tier on-demand", vec!["tier spot"]));
+        assert_eq!((&*plan.option_name, passed), ("tier on-demand", vec!["tier spot"]));
     }
 
     #[test]
@@ -369,9 +372,9 @@ mod tests {
         };
         let told: Vec<_> =
             plan.passed_over.iter().map(|one| (one.node_pool.as_str(), &*one.reason)).collect();
-        assert_eq!((&*plan.way, told), ("tier on-demand", vec![("tier spot", words)]));
-        let ways = crate::plan::survey(&cluster, &world.request()).unwrap();
-        let shortages: Vec<_> = ways.iter().map(|way| way.shortage.as_deref()).collect();
+        assert_eq!((&*plan.option_name, told), ("tier on-demand", vec![("tier spot", words)]));
+        let options = crate::plan::survey(&cluster, &world.request()).unwrap();
+        let shortages: Vec<_> = options.iter().map(|option| option.shortage.as_deref()).collect();
         assert_eq!(shortages, [Some(words), None]);
         let plan = world.provisioned();
         let words = "out of capacity lately: p5 (spot capacity in a zone)";
@@ -381,7 +384,7 @@ mod tests {
     #[test]
     fn tiers_that_were_tried_are_not_tried_again_in_the_same_round() {
         let mut world = two_tiers();
-        world.ways = Ways::From(1);
+        world.selection = OptionSelection::From(1);
         assert_eq!(world.provisioned().tier, 1);
         world.pools = vec![pool("other", &json!({}))];
         let (reason, message) = world.obstacle();
@@ -408,11 +411,11 @@ mod tests {
         let mut world = two_tiers();
         world.short = short(&world.provisioned());
         let on_demand = world.provisioned();
-        world.ways = Ways::Accepted { choice: 0, plan: None, begun: &[] };
+        world.selection = OptionSelection::Accepted { option_index: 0, plan: None, begun: &[] };
         assert_eq!(world.provisioned().tier, 0);
         let world = two_tiers();
         let begun = [(*on_demand.slots[0].template).clone()];
-        let request = crate::plan::Request { ways: Ways::Like(&begun), ..world.request() };
+        let request = crate::plan::Request { selection: OptionSelection::Like(&begun), ..world.request() };
         let Outcome::Provision(plan) = crate::plan::plan(&world.cluster(), &request) else {
             panic!("no plan")
         };
@@ -429,7 +432,7 @@ mod tests {
         labels.insert(names::NODEPOOL.to_owned(), "gpu".to_owned());
         kept.metadata.annotations.get_or_insert_default().insert(names::SLOT.to_owned(), "1".to_owned());
         world.short = short(&spot);
-        world.ways = Ways::From(1);
+        world.selection = OptionSelection::From(1);
         let kept = [kept];
         let cluster = crate::plan::Cluster { kept: &kept, ..world.cluster() };
         let Outcome::Provision(plan) = crate::plan::plan(&cluster, &world.request()) else {
@@ -448,7 +451,10 @@ mod tests {
         let mut world = World::new();
         world.pools = vec![pool("light", &weight(1)), pool("heavy", &weight(9)), pool("middle", &weight(5))];
         let plan = world.provisioned();
-        assert_eq!((plan.slots[0].node_pool.as_str(), plan.choice, plan.choices), ("middle", 1, 3));
+        assert_eq!(
+            (plan.slots[0].node_pool.as_str(), plan.option_index, plan.option_count),
+            ("middle", 1, 3)
+        );
         world.short = short(&plan);
         assert_eq!(world.provisioned().slots[0].node_pool, "light");
     }
@@ -463,14 +469,16 @@ mod tests {
         for (before, now, was, is) in [("False", "True", (0, 1), (1, 2)), ("True", "False", (1, 2), (0, 1))] {
             let mut world = World::new();
             world.pools = pools(before);
-            world.ways = Ways::From(was.0);
+            world.selection = OptionSelection::From(was.0);
             let light = world.provisioned();
-            let shown = |plan: &Plan| (plan.slots[0].node_pool.clone(), (plan.choice, plan.choices));
+            let shown =
+                |plan: &Plan| (plan.slots[0].node_pool.clone(), (plan.option_index, plan.option_count));
             assert_eq!(shown(&light), ("light".to_owned(), was));
             let hash = light.hash();
             let found = |world: &World| {
-                let ways = Ways::Accepted { choice: was.0, plan: Some(&hash), begun: &[] };
-                let request = crate::plan::Request { ways, ..world.request() };
+                let selection =
+                    OptionSelection::Accepted { option_index: was.0, plan: Some(&hash), begun: &[] };
+                let request = crate::plan::Request { selection, ..world.request() };
                 match crate::plan::plan(&world.cluster(), &request) {
                     Outcome::Provision(plan) => plan,
                     other => panic!("no plan: {other:?}"),
@@ -490,7 +498,7 @@ mod tests {
     type Shown = (String, Option<Vec<String>>);
 
     /// The ways of a gang on two NodePools, of which the heavier one has nothing reserved.
-    fn ways(order: &Value, pods: &[(&str, i32)]) -> (World, Vec<Shown>) {
+    fn options(order: &Value, pods: &[(&str, i32)]) -> (World, Vec<Shown>) {
         use super::super::fixtures::pod_set;
         let offers = |weight: i32, kinds: &[&str]| {
             json!({"spec": {"weight": weight, "template": {"spec": {"requirements":
@@ -510,23 +518,23 @@ mod tests {
                 claim.map(|list| list.into_iter().find(|r| r.key == names::CAPACITY_TYPE).unwrap().values);
             (surveyed.name, kind)
         };
-        let ways = all.into_iter().map(kinds).collect();
-        (world, ways)
+        let options = all.into_iter().map(kinds).collect();
+        (world, options)
     }
 
     #[test]
     fn capacity_types_are_tried_in_the_order_of_the_policy_before_pools_by_weight() {
         let one = [("main", 2)];
-        let of = |way: &str, kinds: &[&str]| {
-            (way.to_owned(), Some(kinds.iter().map(|&kind| kind.to_owned()).collect::<Vec<_>>()))
+        let of = |option: &str, kinds: &[&str]| {
+            (option.to_owned(), Some(kinds.iter().map(|&kind| kind.to_owned()).collect::<Vec<_>>()))
         };
-        let (_, unordered) = ways(&json!([]), &one);
+        let (_, unordered) = options(&json!([]), &one);
         assert_eq!(
             unordered,
             [of("heavy", &["on-demand", "spot"]), of("light", &["reserved", "spot"])],
             "the provider chooses"
         );
-        let (world, ordered) = ways(&json!(["reserved", "on-demand", "spot", "spot"]), &one);
+        let (world, ordered) = options(&json!(["reserved", "on-demand", "spot", "spot"]), &one);
         let expected = [
             of("reserved", &["reserved"]),
             of("on-demand", &["on-demand"]),
@@ -535,23 +543,23 @@ mod tests {
         ];
         assert_eq!(ordered, expected);
         let first = world.provisioned();
-        assert_eq!((first.slots[0].node_pool.as_str(), first.choices), ("light", 4));
+        assert_eq!((first.slots[0].node_pool.as_str(), first.option_count), ("light", 4));
         let world = World { short: short(&first), ..world };
         assert_eq!(world.provisioned().slots[0].node_pool, "heavy", "the next type where one ran out");
-        let (_, only) = ways(&json!(["on-demand"]), &one);
+        let (_, only) = options(&json!(["on-demand"]), &one);
         assert_eq!(only, [of("on-demand", &["on-demand"])]);
     }
 
     #[test]
     fn a_tier_narrows_the_capacity_types_and_one_that_leaves_none_says_so() {
-        let (mut world, _) = ways(&json!(["reserved", "on-demand"]), &[("main", 2)]);
+        let (mut world, _) = options(&json!(["reserved", "on-demand"]), &[("main", 2)]);
         world.policy.tiers = tiers(&json!([
             {"name": "calm", "requirements": capacity("on-demand")},
             {"name": "cheap", "requirements": capacity("spot")},
         ]));
         let plan = world.provisioned();
-        assert_eq!((&*plan.way, plan.choices), ("tier calm on-demand", 2));
-        world.ways = Ways::From(1);
+        assert_eq!((&*plan.option_name, plan.option_count), ("tier calm on-demand", 2));
+        world.selection = OptionSelection::From(1);
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::RequirementsClash);
         assert!(
@@ -587,8 +595,8 @@ mod tests {
             };
             plan.slots.iter().map(|slot| of(&slot.template)).collect()
         };
-        assert_eq!((kinds(&plan), plan.choices), (vec!["on-demand".to_owned(), "spot".to_owned()], 2));
-        world.ways = Ways::From(1);
+        assert_eq!((kinds(&plan), plan.option_count), (vec!["on-demand".to_owned(), "spot".to_owned()], 2));
+        world.selection = OptionSelection::From(1);
         assert_eq!(kinds(&world.provisioned()), ["on-demand", "on-demand"]);
     }
 
@@ -614,7 +622,7 @@ mod tests {
         ];
         let plan = world.provisioned();
         let pools: Vec<&str> = plan.slots.iter().map(|s| s.node_pool.as_str()).collect();
-        assert_eq!((pools, plan.choices), (vec!["a2", "b1", "b1"], 4));
+        assert_eq!((pools, plan.option_count), (vec!["a2", "b1", "b1"], 4));
     }
 
     fn together(mode: ColocationMode) -> World {
@@ -638,10 +646,10 @@ mod tests {
     fn one_zone_for_the_whole_gang_and_the_next_where_that_ran_out() {
         let mut world = together(ColocationMode::Required);
         let first = world.provisioned();
-        assert_eq!((zones(&first), first.choices), (vec!["a".to_owned()], 2));
+        assert_eq!((zones(&first), first.option_count), (vec!["a".to_owned()], 2));
         world.short = short(&first);
         assert_eq!(zones(&world.provisioned()), ["b"]);
-        world.ways = Ways::From(1);
+        world.selection = OptionSelection::From(1);
         assert_eq!(zones(&world.provisioned()), ["b"]);
     }
 
@@ -657,7 +665,7 @@ mod tests {
         };
         let mut world = together(ColocationMode::Required);
         let first = plan(&world, "b").unwrap();
-        assert_eq!((zones(&first), first.choices), (vec!["b".to_owned()], 1));
+        assert_eq!((zones(&first), first.option_count), (vec!["b".to_owned()], 1));
         world.short = short(&first);
         assert_eq!(zones(&plan(&world, "b").unwrap()), ["b"], "it is tried again there, and nowhere else");
         let message = plan(&world, "c").unwrap_err();
@@ -674,8 +682,8 @@ mod tests {
     #[test]
     fn a_preferred_zone_is_given_up_last() {
         let mut world = together(ColocationMode::Preferred);
-        assert_eq!(world.provisioned().choices, 3);
-        world.ways = Ways::From(2);
+        assert_eq!(world.provisioned().option_count, 3);
+        world.selection = OptionSelection::From(2);
         assert_eq!(zones(&world.provisioned()), ["a", "b"]);
     }
 
@@ -691,20 +699,20 @@ mod tests {
             world.pools = vec![pool("gpu", &offered)];
             world.policy.tiers[0].zones = Vec::new();
             world.policy.colocation = Some(Colocation { topology_key: rack.into(), mode });
-            let mut ways = Vec::new();
+            let mut options = Vec::new();
             for _ in 0..4 {
                 let plan = world.provisioned();
                 world.short.extend(short(&plan));
-                ways.push(plan.way.into_string());
+                options.push(plan.option_name.into_string());
             }
             assert_eq!(
-                ways,
+                options,
                 ["tier spot r1", "tier spot r2", "tier on-demand r1", "tier on-demand r2"],
                 "{mode:?}"
             );
             // Whoever may have any rack has none of these, and says nothing of racks.
             world.policy.colocation = None;
-            assert_eq!(&*world.provisioned().way, "tier spot");
+            assert_eq!(&*world.provisioned().option_name, "tier spot");
         }
     }
 
@@ -723,13 +731,13 @@ mod tests {
             {"name": "third", "requirements": of(&["r2"])},
             {"name": "last", "requirements": of(&["r3"])},
         ]));
-        let mut ways = Vec::new();
+        let mut options = Vec::new();
         for _ in 0..3 {
             let plan = world.provisioned();
             world.short.extend(short(&plan));
-            ways.push(plan.way.into_string());
+            options.push(plan.option_name.into_string());
         }
-        assert_eq!(ways, ["tier first", "tier second", "tier last"]);
+        assert_eq!(options, ["tier first", "tier second", "tier last"]);
     }
 
     #[test]
@@ -745,7 +753,7 @@ mod tests {
             [{"key": rack, "operator": "In", "values": ["r1", "r2"]}]}}}});
         world.pools = vec![pool("gpu", &racks)];
         let plan = world.provisioned();
-        assert_eq!((plan.choices, &*plan.way), (2, "r1"));
+        assert_eq!((plan.option_count, &*plan.option_name), (2, "r1"));
         let labels = plan.slots[0].template.metadata.labels.as_ref().unwrap();
         assert_eq!(labels[rack], "r1");
     }

@@ -149,12 +149,12 @@ impl Topology {
             Err(obstacle) => return vec![(String::new(), Err(obstacle))],
         };
         let several = lists.len() > 1;
-        let way = |domains: Vec<String>| {
+        let option = |domains: Vec<String>| {
             let name = if several { domains.join(" and ") } else { String::new() };
             let portions = gang.portions(&domains).and_then(|portions| self.check(portions));
             (name, portions)
         };
-        lists.into_iter().map(way).collect()
+        lists.into_iter().map(option).collect()
     }
 
     /// Whether the skew holds with these portions.
@@ -466,7 +466,7 @@ mod tests {
         let mut world = world(3, &affinity("podAffinity", names::ZONE, &own()), &["a", "b"]);
         assert_eq!(zones(&world), ["a", "a", "a"]);
         let first = world.provisioned();
-        assert_eq!((first.choices, &*first.way), (2, "a"));
+        assert_eq!((first.option_count, &*first.option_name), (2, "a"));
         world.short = first.offerings();
         assert_eq!(zones(&world), ["b", "b", "b"]);
     }

@@ -133,10 +133,10 @@ fn odd_metadata(kind: &Kind, name: &str) -> impl Strategy<Value = Value> + use<>
 fn change(kind: &'static Kind, name: &str) -> BoxedStrategy<(Value, &'static str)> {
     let metadata = lawful_metadata().prop_map(|metadata| (json!({"metadata": metadata}), ""));
     let odd = odd_metadata(kind, name).prop_map(|metadata| (json!({"metadata": metadata}), ""));
-    let mut choices = vec![(6, metadata.boxed()), (2, odd.boxed())];
+    let mut option_count = vec![(6, metadata.boxed()), (2, odd.boxed())];
     let main = kind.changes();
     if !main.is_empty() {
-        choices.push((5, select(main).prop_map(|change| (change, "")).boxed()));
+        option_count.push((5, select(main).prop_map(|change| (change, "")).boxed()));
     }
     if kind.status {
         let status = select(kind.statuses());
@@ -145,13 +145,13 @@ fn change(kind: &'static Kind, name: &str) -> BoxedStrategy<(Value, &'static str
             Some(metadata) => json!({"status": status, "metadata": metadata}),
             None => json!({"status": status}),
         });
-        choices.push((6, both.prop_map(|change| (change, "/status")).boxed()));
+        option_count.push((6, both.prop_map(|change| (change, "/status")).boxed()));
         let odd = odd_metadata(kind, name);
         let odd =
             (status, odd).prop_map(|(status, metadata)| json!({"status": status, "metadata": metadata}));
-        choices.push((1, odd.prop_map(|change| (change, "/status")).boxed()));
+        option_count.push((1, odd.prop_map(|change| (change, "/status")).boxed()));
     }
-    proptest::strategy::Union::new_weighted(choices).boxed()
+    proptest::strategy::Union::new_weighted(option_count).boxed()
 }
 
 fn options() -> impl Strategy<Value = &'static str> {

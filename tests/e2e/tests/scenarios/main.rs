@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Handle, Runtime};
 
 /// Scenarios that run at the same time. Most of their time is waiting for others' timers.
-const AT_ONCE: usize = 8;
+const AT_ONCE: usize = 7;
 
 /// Lives of one killed scenario that are led at the same time.
 const KILLS_AT_ONCE: usize = 2;

@@ -176,7 +176,7 @@ pub fn cut_off(journal: &Journal, end: CutOff<'_>, claims: Claims<'_>, subject: 
         at,
         reason: Reason::Ended(why),
         attempt: journal.memory.attempt,
-        tier: journal.memory.way.tier,
+        tier: journal.memory.option.tier,
         by: by.to_owned(),
     };
     let mut all = vec![state, root(journal, at, subject, by)];

@@ -73,8 +73,8 @@ mod tests {
 
     /// What the gate answers about the NodePool, if it says anything.
     fn in_words(world: &World) -> Option<(Answer, String)> {
-        let ways = survey(&world.cluster(), &world.request()).unwrap();
-        let report = ways[0].reports.iter().find(|r| r.gate == Gate::Readiness);
+        let options = survey(&world.cluster(), &world.request()).unwrap();
+        let report = options[0].reports.iter().find(|r| r.gate == Gate::Readiness);
         report.map(|r| (r.answer, r.message.clone()))
     }
 
@@ -102,7 +102,7 @@ mod tests {
     fn a_node_pool_that_fell_out_of_use_takes_no_more_nodes_although_it_was_accepted() {
         let mut world = world(&[("Ready", "False")]);
         world.policy.node_class_gate = parameters::Gate::Off;
-        world.ways = crate::plan::Ways::Accepted { choice: 0, plan: None, begun: &[] };
+        world.selection = crate::plan::OptionSelection::Accepted { option_index: 0, plan: None, begun: &[] };
         assert_eq!(world.obstacle().0, ObstacleReason::NodePoolNotReady);
     }
 }

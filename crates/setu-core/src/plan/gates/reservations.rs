@@ -154,7 +154,7 @@ fn are(all: &[CapacityReservation]) -> String {
 mod tests {
     use super::*;
     use crate::plan::fixtures::{World, object, patched, pod_set, pool};
-    use crate::plan::{Outcome, Reservation, Ways, survey};
+    use crate::plan::{OptionSelection, Outcome, Reservation, survey};
     use serde_json::{Value, json};
     use std::collections::BTreeMap;
 
@@ -236,13 +236,13 @@ mod tests {
     fn a_reservation_with_room_for_half_of_the_gang_is_passed_over_with_the_figures() {
         let eight = json!([{"id": "cr-1", "nodes": 8}]);
         let mut world = world(8, &eight);
-        assert_eq!(&*world.provisioned().way, "tier reserved");
+        assert_eq!(&*world.provisioned().option_name, "tier reserved");
         world.claims = (0..4).map(|_| launched("cr-1")).collect();
         world.claims.push(launched("cr-2"));
         let plan = world.provisioned();
         let expected =
             "tier reserved is passed over: reservation cr-1 has room for 4 of 8 nodes, as 4 of 8 are in use";
-        assert_eq!((&*plan.way, plan.notes), ("tier bought", vec![expected.to_owned()]));
+        assert_eq!((&*plan.option_name, plan.notes), ("tier bought", vec![expected.to_owned()]));
         world.policy.tiers.pop();
         let (reason, message) = world.obstacle();
         assert_eq!(reason, ObstacleReason::ReservationFull);
@@ -258,9 +258,9 @@ mod tests {
         world.policy.mixed_tiers = true;
         let plan = world.provisioned();
         let expected = "reservation cr-1 has room for 4 of 8 nodes; the next tier is asked for the others";
-        assert_eq!((&*plan.way, plan.notes), ("tier reserved", vec![expected.to_owned()]));
+        assert_eq!((&*plan.option_name, plan.notes), ("tier reserved", vec![expected.to_owned()]));
         world.claims = (0..4).map(|_| launched("cr-1")).collect();
-        assert_eq!(&*world.provisioned().way, "tier bought");
+        assert_eq!(&*world.provisioned().option_name, "tier bought");
         world.policy.tiers.pop();
         assert_eq!(world.obstacle().0, ObstacleReason::ReservationTooSmall);
     }
@@ -320,7 +320,7 @@ mod tests {
     fn before_a_reservation_opens_the_next_tier_is_taken_or_its_opening_waited_for() {
         let opening = |at: &str| json!([{"id": "cr-1", "type": "capacity-block", "nodes": 2, "opens": at}]);
         let soon = "2026-12-01T00:15:00Z";
-        assert_eq!(&*world(2, &opening(soon)).provisioned().way, "tier bought");
+        assert_eq!(&*world(2, &opening(soon)).provisioned().option_name, "tier bought");
         let mut world = alone(2, &opening(soon));
         let Outcome::Wait(obstacle) = world.plan() else {
             panic!("it opens within the time that quota is held")
@@ -346,7 +346,7 @@ mod tests {
     fn a_gang_that_cannot_end_before_a_reservation_does_is_passed_over() {
         let closing = |kind: &str| json!([{"id": "cr-1", "type": kind, "nodes": 2, "opens": "2026-12-01T00:10:00Z", "closes": "2026-12-01T04:04:00Z"}]);
         // It may begin after ten minutes and take fifteen to start; a Capacity Block gives up its nodes 40 minutes before.
-        let way = |kind: &str, hours| runs(world(2, &closing(kind)), hours).provisioned();
+        let option = |kind: &str, hours| runs(world(2, &closing(kind)), hours).provisioned();
         for (kind, hours, note) in [
             (
                 "default",
@@ -360,13 +360,16 @@ mod tests {
                  take 15m to start and run for 3h, which is longer",
             ),
         ] {
-            let plan = way(kind, hours);
+            let plan = option(kind, hours);
             let expected = format!("tier reserved is passed over: {note}");
-            assert_eq!((&*plan.way, plan.notes), ("tier bought", vec![expected]));
+            assert_eq!((&*plan.option_name, plan.notes), ("tier bought", vec![expected]));
             let mut open = runs(alone(2, &closing(kind)), hours - 1);
             assert_eq!(open.obstacle().0, ObstacleReason::ReservationNotOpen);
             open.now = "2026-12-01T00:10:00Z".parse().unwrap();
-            assert_eq!((&*open.provisioned().way, open.provisioned().notes), ("tier reserved", vec![]));
+            assert_eq!(
+                (&*open.provisioned().option_name, open.provisioned().notes),
+                ("tier reserved", vec![])
+            );
         }
     }
 
@@ -404,16 +407,16 @@ mod tests {
         let first = world.provisioned();
         world.now = "2026-12-01T03:59:00Z".parse().unwrap();
         world.claims = vec![launched("cr-1")];
-        world.ways = Ways::Accepted { choice: 0, plan: None, begun: &[] };
+        world.selection = OptionSelection::Accepted { option_index: 0, plan: None, begun: &[] };
         assert_eq!(world.provisioned().hash(), first.hash());
     }
 
     #[test]
     fn both_reports_are_told_of_a_tier_with_reservations_and_none_of_another() {
         let world = world(2, &json!([{"id": "cr-1", "nodes": 2}]));
-        let ways = survey(&world.cluster(), &world.request()).unwrap();
-        let in_words = |way: usize| -> Vec<&str> {
-            let reports = ways[way].reports.iter().filter(|r| r.gate == Gate::Reservations);
+        let options = survey(&world.cluster(), &world.request()).unwrap();
+        let in_words = |index: usize| -> Vec<&str> {
+            let reports = options[index].reports.iter().filter(|r| r.gate == Gate::Reservations);
             reports.map(|r| r.message.as_str()).collect()
         };
         assert_eq!(
