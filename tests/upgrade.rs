@@ -7,7 +7,7 @@
 mod world;
 
 use serde_json::{Value, json};
-use setu::gang::{Journal, StateName};
+use setu::gang::{FailureClass, Journal, Nodes, State, StateName};
 use setu::names;
 use setu::policy::PolicyFile;
 use setu::sim::api::{Preconditions, Status, User, kinds};
@@ -309,4 +309,30 @@ fn journals_of_version_1_are_read_in_every_state_and_stay_as_they_are_written() 
         states.insert(journal.state.name());
     }
     assert_eq!(states, BTreeSet::from(StateName::ALL));
+}
+
+/// Journals of version 2: what an attempt is judged by, a lost node that is being replaced, and a refusal.
+const VERSION_2: &str = include_str!("journals/version-2.jsonl");
+
+#[test]
+fn journals_of_version_2_are_read_with_their_terms_and_stay_as_they_are_written() {
+    let mut states = Vec::new();
+    for text in VERSION_2.lines() {
+        let raw: Value = serde_json::from_str(text).unwrap();
+        let uid = raw["workloadUid"].as_str().unwrap();
+        let journal = Journal::decode(text, uid, jiff::Timestamp::MIN, jiff::Timestamp::MAX).unwrap();
+        assert_eq!(journal.encode(), text);
+        assert_eq!(journal.memory.terms.is_some(), journal.state.is_in_flight());
+        states.push(journal.state);
+    }
+    let replacing = State::Approved { nodes: Nodes::Replacing };
+    assert_eq!(
+        states,
+        [State::WaitingReady, replacing, State::Approved { nodes: Nodes::Held }, State::Yielded]
+    );
+    let unknown = VERSION_2.lines().last().unwrap().replace("NotPlannable", "OfALaterRelease");
+    let raw: Value = serde_json::from_str(&unknown).unwrap();
+    let uid = raw["workloadUid"].as_str().unwrap();
+    let journal = Journal::decode(&unknown, uid, jiff::Timestamp::MIN, jiff::Timestamp::MAX).unwrap();
+    assert_eq!(journal.memory.last_failure.unwrap().reason, FailureClass::Unknown, "its state is kept");
 }

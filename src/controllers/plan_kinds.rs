@@ -1,8 +1,8 @@
 //! The kinds, one object of each for the whole cluster or more, that plans are made from.
 //!
-//! A kind is added by one line below: it is watched, kept, and read past the caches by that line, and the compiler asks what follows
-//! from a change of it (`app/feeds`). The chart's ClusterRole needs `list` and `watch` for it, and the embedded cluster a line in
-//! `sim/api/kinds`.
+//! One line below watches a kind, keeps its objects and reads them past the caches, and the compiler asks what follows from a change
+//! (`app/feeds`). By hand: `plan::Cluster` and who fills it (`plans`, `cli/plan`), `planned_from` in `refused` if a change may end a
+//! refusal, `RESOURCES` in `cluster/client`, the ClusterRoles, and `sim/api/kinds`.
 
 use crate::api::{ClusterQueue, DaemonSet, DeviceClass, NodePool, ResourceFlavor};
 use crate::cluster::guard::Guarded;

@@ -125,9 +125,9 @@ impl GangRegistry {
         let kept = all.remove(gang)?;
         let (mut happened, others): (Vec<_>, Vec<_>) =
             kept.into_iter().partition(|write| Some(write.journal.as_str()) == journal);
-        let may_come: Vec<_> = others.into_iter().filter(|write| write.seq > seq).collect();
-        if !may_come.is_empty() {
-            all.insert(gang.to_owned(), may_come);
+        let may_appear: Vec<_> = others.into_iter().filter(|write| write.seq > seq).collect();
+        if !may_appear.is_empty() {
+            all.insert(gang.to_owned(), may_appear);
         }
         happened.pop()
     }

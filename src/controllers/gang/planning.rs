@@ -135,7 +135,7 @@ impl Gang<'_> {
             match self.make_plan(&refused, pages) {
                 Outcome::Refuse(_) => pages.refused.stays(&self.id, causes),
                 // That will be over, and may not help then.
-                Outcome::Wait(obstacle) if obstacle.reason.is_passing() => {}
+                Outcome::Wait(obstacle) if obstacle.reason.hides_plan() => {}
                 _ => pages.refused.forget(&self.id),
             }
         }
@@ -151,7 +151,7 @@ impl Gang<'_> {
             }
             // What a Job needs is often made together with it. That is waited for once.
             Outcome::Refuse(obstacle)
-                if obstacle.reason.may_come() && !self.was_refused_for(&obstacle) && until.is_some() =>
+                if obstacle.reason.may_appear() && !self.was_refused_for(&obstacle) && until.is_some() =>
             {
                 Outcome::Wait(Obstacle { until, ..obstacle })
             }

@@ -151,7 +151,7 @@ impl Gang<'_> {
     /// Notes where the gang is, unless its Workload is gone; returns whether it is there.
     fn note(&self, workload: &Workload) -> bool {
         let lasts = match &self.plan {
-            Some(Outcome::Wait(obstacle)) => obstacle.reason.may_last(),
+            Some(Outcome::Wait(obstacle)) => obstacle.reason.has_no_deadline(),
             Some(Outcome::Refuse(_)) => true,
             _ => false,
         };

@@ -34,7 +34,7 @@ pub struct ClaimView {
     pub deleting: bool,
     /// Until when it is held for the gang; absent where it does not say.
     pub held_until: Option<Timestamp>,
-    /// Whether it has failed and a search has found no pod on its Node, those that every node has apart.
+    /// Whether it has failed and a search has found no pods on its Node but those of DaemonSets.
     pub vacant: bool,
     /// Whether it has been going for longer than [`STUCK_AFTER`]: nothing waits for it any longer.
     pub stuck: bool,
@@ -137,10 +137,7 @@ impl ClaimView {
         match &self.health {
             Health::Ready { .. } => true,
             Health::Coming { waits_for, .. } => waits_for.may_have_node(),
-            Health::Failed(failure) => !matches!(
-                failure.reason,
-                FailureClass::LaunchFailed | FailureClass::LaunchTimeout | FailureClass::RegistrationTimeout
-            ),
+            Health::Failed(failure) => failure.reason.may_have_had_node(),
         }
     }
 

@@ -321,7 +321,7 @@ impl StepContext {
     /// Where a gang goes that is refused. It does not wait before it is looked into again: the wait would hold the
     /// quota of the next reservation. What may come rejects nothing for good, and the wait for it is no retry.
     pub(super) fn refuse(&mut self, failure: &Failure) -> State {
-        let state = if failure.may_pass() && self.rules.eviction == Eviction::Harmless {
+        let state = if failure.may_appear() && self.rules.eviction == Eviction::Harmless {
             self.memory.waits = self.memory.waits.saturating_add(1);
             State::Yielded
         } else {

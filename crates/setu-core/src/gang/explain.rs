@@ -235,7 +235,7 @@ fn otherwise(attempt: &Attempt<'_>) -> Option<Otherwise> {
     let deadline = journal.memory.deadline;
     match &journal.state {
         State::Validating => match snapshot.plan {
-            Some(Outcome::Wait(obstacle)) if obstacle.reason.may_last() => None,
+            Some(Outcome::Wait(obstacle)) if obstacle.reason.has_no_deadline() => None,
             Some(Outcome::Refuse(_)) => None,
             _ => match option_retry::next(journal, snapshot) {
                 Some(next) if deadline.is_none_or(|deadline| next < deadline) => {

@@ -6,70 +6,71 @@ use serde::de::value::StringDeserializer;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 
-/// What kind of failure it was. The names appear in the journal, in events and in metrics.
-#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FailureClass {
-    /// The provider has no such instance now.
-    InsufficientCapacity,
-    /// The NodeClass is not ready.
-    NodeClassNotReady,
-    /// The NodeClass does not exist.
-    NodeClassMissing,
-    /// The provider refused to launch for another reason.
-    LaunchFailed,
-    /// Not launched in time.
-    LaunchTimeout,
-    /// Launched, but its Node did not register in time.
-    RegistrationTimeout,
-    /// Registered, but not initialized or not ready in time.
-    InitializationTimeout,
-    /// The attempt as a whole took too long.
-    GangTimeout,
-    /// The API server refused a NodeClaim.
-    Refused,
-    /// A node is there, and has less than its pods need.
-    NodeTooSmall,
-    /// A node was there and went away.
-    Interrupted,
-    /// Somebody else deleted a NodeClaim.
-    DeletedByOther,
-    /// The plan changed while its claims were being created.
-    PlanChanged,
-    /// The plan cannot be carried out now, and was not in time.
-    NotPlannable,
-    /// Ready, but Kueue did not admit in time.
-    NotAdmitted,
-    /// A claim went before its launch, and no event says why. Karpenter deletes claims then for want of capacity;
-    /// its event may be late or lost, since it publishes those of a large gang one after the other.
-    Unknown,
+/// An enum and the list of its variants, from one list.
+macro_rules! listed {
+    ($(#[$meta:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident,)+ }) => {
+        $(#[$meta])*
+        pub enum $name { $($(#[$doc])* $variant,)+ }
+
+        impl $name {
+            /// Every variant, for walks and tables.
+            pub const ALL: [Self; [$(stringify!($variant)),+].len()] = [$(Self::$variant),+];
+        }
+    };
+}
+
+listed! {
+    /// What kind of failure it was. The names appear in the journal, in events and in metrics.
+    #[derive(Serialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum FailureClass {
+        /// The provider has no such instance now.
+        InsufficientCapacity,
+        /// The NodeClass is not ready.
+        NodeClassNotReady,
+        /// The NodeClass does not exist.
+        NodeClassMissing,
+        /// The provider refused to launch for another reason.
+        LaunchFailed,
+        /// Not launched in time.
+        LaunchTimeout,
+        /// Launched, but its Node did not register in time.
+        RegistrationTimeout,
+        /// Registered, but not initialized or not ready in time.
+        InitializationTimeout,
+        /// The attempt as a whole took too long.
+        GangTimeout,
+        /// The API server refused a NodeClaim.
+        Refused,
+        /// A node is there, and has less than its pods need.
+        NodeTooSmall,
+        /// A node was there and went away.
+        Interrupted,
+        /// Somebody else deleted a NodeClaim.
+        DeletedByOther,
+        /// The plan changed while its claims were being created.
+        PlanChanged,
+        /// The plan cannot be carried out now, and was not in time.
+        NotPlannable,
+        /// Ready, but Kueue did not admit in time.
+        NotAdmitted,
+        /// A claim went before its launch, and no event says why. Karpenter deletes claims then for want of capacity;
+        /// its event may be late or lost, since it publishes those of a large gang one after the other.
+        Unknown,
+    }
+}
+
+/// A class of a later release reads as [`FailureClass::Unknown`], so that the journal is not lost with it.
+impl<'de> Deserialize<'de> for FailureClass {
+    fn deserialize<D: Deserializer<'de>>(written: D) -> Result<Self, D::Error> {
+        let word = String::deserialize(written)?;
+        Ok(Self::ALL.into_iter().find(|class| class.to_string() == word).unwrap_or(Self::Unknown))
+    }
 }
 
 impl fmt::Display for FailureClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
-}
-
-impl FailureClass {
-    /// Every class, for walks and tables.
-    pub const ALL: [Self; 16] = [
-        Self::InsufficientCapacity,
-        Self::NodeClassNotReady,
-        Self::NodeClassMissing,
-        Self::LaunchFailed,
-        Self::LaunchTimeout,
-        Self::RegistrationTimeout,
-        Self::InitializationTimeout,
-        Self::GangTimeout,
-        Self::Refused,
-        Self::NodeTooSmall,
-        Self::Interrupted,
-        Self::DeletedByOther,
-        Self::PlanChanged,
-        Self::NotPlannable,
-        Self::NotAdmitted,
-        Self::Unknown,
-    ];
 }
 
 /// What a failure says of the provider's capacity.
@@ -87,6 +88,7 @@ enum Shortage {
 
 /// What follows from a failure of a class.
 struct Consequences {
+    had_node: bool,
     node_loss: bool,
     needs_quorum: bool,
     shortage: Shortage,
@@ -95,23 +97,28 @@ struct Consequences {
 impl FailureClass {
     /// The one place where a class says what follows from it.
     const fn consequences(self) -> Consequences {
-        let (node_loss, needs_quorum, shortage) = match self {
-            Self::InsufficientCapacity => (false, false, Shortage::Named),
-            Self::LaunchTimeout => (false, true, Shortage::Named),
-            Self::Unknown => (false, true, Shortage::Suspected),
-            Self::LaunchFailed => (false, true, Shortage::OfTheseNodes),
-            Self::NodeClassNotReady | Self::NodeClassMissing => (false, false, Shortage::OfTheseNodes),
-            Self::RegistrationTimeout
-            | Self::InitializationTimeout
+        let (had_node, node_loss, needs_quorum, shortage) = match self {
+            Self::InsufficientCapacity => (true, false, false, Shortage::Named),
+            Self::LaunchTimeout => (false, false, true, Shortage::Named),
+            Self::Unknown => (true, false, true, Shortage::Suspected),
+            Self::LaunchFailed => (false, false, true, Shortage::OfTheseNodes),
+            Self::NodeClassNotReady | Self::NodeClassMissing => (true, false, false, Shortage::OfTheseNodes),
+            Self::RegistrationTimeout => (false, false, true, Shortage::None),
+            Self::InitializationTimeout
             | Self::GangTimeout
             | Self::NodeTooSmall
             | Self::PlanChanged
             | Self::NotPlannable
-            | Self::NotAdmitted => (false, true, Shortage::None),
-            Self::Interrupted | Self::DeletedByOther => (true, false, Shortage::None),
-            Self::Refused => (false, false, Shortage::None),
+            | Self::NotAdmitted => (true, false, true, Shortage::None),
+            Self::Interrupted | Self::DeletedByOther => (true, true, false, Shortage::None),
+            Self::Refused => (true, false, false, Shortage::None),
         };
-        Consequences { node_loss, needs_quorum, shortage }
+        Consequences { had_node, node_loss, needs_quorum, shortage }
+    }
+
+    /// Whether a claim that failed like this may have had a Node. Where that is not known, it may.
+    pub fn may_have_had_node(self) -> bool {
+        self.consequences().had_node
     }
 
     /// Whether it says that a node was there and is gone, so that another node in its place is enough.
@@ -135,8 +142,8 @@ impl FailureClass {
         self.consequences().shortage == Shortage::Named
     }
 
-    /// Whether what the lost claims asked for is taken for short from now on. Of a claim that went without a word nobody knows
-    /// that; the same tier is not tried again all the same.
+    /// Whether what the lost claims asked for is taken for short from now on. Of a claim that went without
+    /// an event that is a guess.
     pub fn counts_as_short(self) -> bool {
         self.consequences().shortage >= Shortage::Suspected
     }
@@ -172,8 +179,8 @@ impl Failure {
     }
 
     /// Whether something was missing that may come.
-    pub fn may_pass(&self) -> bool {
-        self.obstacle.is_some_and(ObstacleReason::may_come)
+    pub fn may_appear(&self) -> bool {
+        self.obstacle.is_some_and(ObstacleReason::may_appear)
     }
 }
 

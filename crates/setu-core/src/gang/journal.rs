@@ -130,13 +130,13 @@ pub struct TraceStart {
     #[serde(default)]
     pub seq: u64,
     /// Number of the transition by which the admission went on after it had come to an end; 0 in its first trace.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_zero_seq")]
     pub resumed: u64,
     /// The admission of the trace before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<AdmissionId>,
     /// `resumed` of the trace before it.
-    #[serde(default, skip_serializing_if = "is_none")]
+    #[serde(default, skip_serializing_if = "is_zero_seq")]
     pub resumed_before: u64,
 }
 
@@ -165,7 +165,7 @@ pub struct Step {
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref, reason = "the signature is serde's")]
-fn is_none(seq: &u64) -> bool {
+fn is_zero_seq(seq: &u64) -> bool {
     *seq == 0
 }
 

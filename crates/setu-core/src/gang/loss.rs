@@ -36,7 +36,7 @@ pub struct Tombstone {
 pub enum Loss {
     /// The cause is known.
     Failed(Failure),
-    /// The same of a claim from before the attempt's last replacement: it says nothing of how nodes come since.
+    /// The cause is known, but the claim is from before the attempt's last replacement: it says nothing of the present tier.
     Superseded(Failure),
     /// The cause may still arrive until then.
     Unclear(Timestamp),

@@ -23,8 +23,9 @@ pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
             }
             Some(Outcome::Wait(obstacle)) => {
                 // On a later tier a new round begins before that.
-                let stops =
-                    memory.deadline.filter(|_| !obstacle.reason.may_last() && memory.option.index == 0);
+                let stops = memory
+                    .deadline
+                    .filter(|_| !obstacle.reason.has_no_deadline() && memory.option.index == 0);
                 let stops =
                     stops.map_or_else(String::new, |t| format!("; stops waiting at {}", to_the_second(t)));
                 format!(

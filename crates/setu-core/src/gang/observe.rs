@@ -61,8 +61,8 @@ pub fn observe(journal: &Journal, snapshot: &Snapshot<'_>) -> Reading {
             more.retain(|event| !event.is_setback());
             Reading::Events(more)
         }
-        Some(Reading::Events(more)) if attempt.is_late() => ungated_pods::spared(attempt, more),
-        None if attempt.is_late() => ungated_pods::spared(attempt, Vec::new()),
+        Some(Reading::Events(more)) if attempt.pods_may_run() => ungated_pods::spared(attempt, more),
+        None if attempt.pods_may_run() => ungated_pods::spared(attempt, Vec::new()),
         read => read.unwrap_or(Reading::Events(Vec::new())),
     };
     match read {
@@ -144,7 +144,7 @@ fn provisioning(attempt: &Attempt<'_>) -> Option<Reading> {
     let Attempt { journal, snapshot, .. } = attempt;
     let event = |event| Some(Reading::Events(vec![event]));
     // Where pods may run on other nodes, a refused claim ends nothing.
-    if let Some(reason) = snapshot.create_refused.filter(|_| !attempt.is_late()) {
+    if let Some(reason) = snapshot.create_refused.filter(|_| !attempt.pods_may_run()) {
         let message = format!("the API server refused a NodeClaim: {reason}");
         return Some(failed(snapshot, Failure::new(FailureClass::Refused, message)));
     }

@@ -27,7 +27,7 @@ impl OptionPosition {
         (failure.is_shortage() && self.count > 1 && next < self.count).then_some(next)
     }
 
-    /// The same for a claim of an earlier option: nothing is known against the present one.
+    /// The same for a slot that was lost under an earlier option: the present one stays, as it has not failed.
     pub fn still(self, failure: FailureClass) -> Option<u32> {
         (failure.is_shortage() && self.count > 1).then_some(self.index)
     }

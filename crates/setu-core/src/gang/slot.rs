@@ -61,7 +61,7 @@ pub struct Attempt<'a> {
     slots: Vec<SlotStatus<'a>>,
     /// The latest generation of each slot's claims that are not being deleted.
     latest: BTreeMap<u32, u32>,
-    is_late: bool,
+    pods_may_run: bool,
 }
 
 impl<'a> Attempt<'a> {
@@ -77,10 +77,10 @@ impl<'a> Attempt<'a> {
                 *known = claim.generation.max(*known);
             }
         }
-        let mut attempt = Self { journal, snapshot, slots: Vec::new(), latest, is_late: false };
+        let mut attempt = Self { journal, snapshot, slots: Vec::new(), latest, pods_may_run: false };
         let may_run = |c: &&ClaimView| !c.deleting && !attempt.is_replaced(c) && c.may_have_pods();
         let is_coming = matches!(journal.state, State::Provisioning | State::WaitingReady);
-        attempt.is_late =
+        attempt.pods_may_run =
             is_coming && attempt.pods_let_go().is_some() && current.values().flatten().any(may_run);
         let status = |slot| attempt.status(slot, current.get(&slot).map_or(&[], Vec::as_slice));
         attempt.slots = (0..memory.slots).map(status).collect();
@@ -121,7 +121,7 @@ impl<'a> Attempt<'a> {
     /// Whether another claim is to take the place of one that will not come and has no pods, beside nodes that may have
     /// some: it is deleted once the journal says so.
     fn is_given_up(&self, claim: &ClaimView) -> bool {
-        self.is_late && claim.generation < self.journal.memory.generation && claim.is_doomed()
+        self.pods_may_run && claim.generation < self.journal.memory.generation && claim.is_doomed()
     }
 
     /// How the Workload is admitted whose pods are let go on a Ready of ours.
@@ -135,10 +135,10 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Whether pods may run on some nodes of the attempt while the others still come. Mostly nobody makes them anew; those
-    /// of a Job were let go on a Ready of its last reservation, which could not be taken back in time.
-    pub fn is_late(&self) -> bool {
-        self.is_late
+    /// Whether pods may run on some nodes while the others still come, so that no failure ends the attempt: a controller may
+    /// not make these pods again, or they were let go on a Ready that could not be taken back in time.
+    pub fn pods_may_run(&self) -> bool {
+        self.pods_may_run
     }
 
     /// Every slot and where it stands.
@@ -189,7 +189,7 @@ impl<'a> Attempt<'a> {
             _ => None,
         };
         // Where some nodes may have pods, what fails beside them ends nothing.
-        let failed = || if self.is_late { None } else { self.slots.iter().find_map(failed) };
+        let failed = || if self.pods_may_run { None } else { self.slots.iter().find_map(failed) };
         match self.first_loss() {
             Some(failure) if !failure.reason.is_node_loss() => Some(failure),
             lost => failed().or(lost),
@@ -237,7 +237,7 @@ impl<'a> Attempt<'a> {
     /// Whether the time of the gang is over, and nothing extends it.
     pub fn has_expired(&self) -> bool {
         let is_over = self.journal.memory.deadline.is_some_and(|deadline| deadline <= self.snapshot.now);
-        is_over && !self.is_late && !self.reboots()
+        is_over && !self.pods_may_run && !self.reboots()
     }
 
     /// Whether quota is reserved and Kueue has not admitted yet.

@@ -12,7 +12,7 @@ use jiff::Timestamp;
 /// Whether a claim will not come whose node pods may be on, as far as the cache can tell.
 pub(super) fn is_to_be_searched(attempt: &Attempt<'_>) -> bool {
     attempt.snapshot.freshness == Freshness::Cached
-        && attempt.is_late()
+        && attempt.pods_may_run()
         && attempt.claims().any(|c| c.has_failed() && c.may_have_pods())
 }
 

@@ -38,7 +38,7 @@ pub(super) fn validating(attempt: &Attempt<'_>) -> Option<Reading> {
             return Some(failed(snapshot, of_last_tiers(journal, obstacle)));
         }
         Outcome::Refuse(obstacle) => Event::Refused(Failure::of_obstacle(obstacle)),
-        Outcome::Wait(obstacle) if obstacle.reason.may_last() => return None,
+        Outcome::Wait(obstacle) if obstacle.reason.has_no_deadline() => return None,
         Outcome::Wait(obstacle) if attempt.has_expired() || option_retry::is_through(journal, snapshot) => {
             return Some(failed(snapshot, Failure::of_obstacle(obstacle)));
         }
@@ -63,5 +63,5 @@ fn of_last_tiers(journal: &Journal, obstacle: &Obstacle) -> Failure {
     let before = journal.memory.last_failure.as_ref().map(|last| format!("; the tiers before: {last}"));
     let message = format!("{}{}", obstacle.message, before.unwrap_or_default());
     let failure = Failure::of_obstacle(&Obstacle { message, ..obstacle.clone() });
-    Failure { obstacle: failure.obstacle.filter(|reason| !reason.may_come()), ..failure }
+    Failure { obstacle: failure.obstacle.filter(|reason| !reason.may_appear()), ..failure }
 }

@@ -28,7 +28,7 @@ pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> 
                 return Some(refusal.again_at);
             }
             let Some(Outcome::Wait(obstacle)) = snapshot.plan else { return journal.memory.deadline };
-            let deadline = journal.memory.deadline.filter(|_| !obstacle.reason.may_last());
+            let deadline = journal.memory.deadline.filter(|_| !obstacle.reason.has_no_deadline());
             let round = option_retry::next(journal, snapshot).filter(|t| *t > snapshot.now);
             deadline.into_iter().chain(obstacle.until).chain(round).min()
         }
@@ -36,7 +36,7 @@ pub fn wake_at(journal: &Journal, snapshot: &Snapshot<'_>) -> Option<Timestamp> 
         State::Provisioning | State::WaitingReady => {
             let hold = attempt.hold_ends();
             let ends = journal.memory.deadline.into_iter().chain(hold).chain(claims);
-            if attempt.reboots() || attempt.is_late() {
+            if attempt.reboots() || attempt.pods_may_run() {
                 let next = ungated_pods::next_try(attempt).into_iter().chain(attempt.restarted_by());
                 return ends.chain(next).filter(|t| *t > snapshot.now).chain(losses).min();
             }

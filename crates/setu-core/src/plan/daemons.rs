@@ -87,8 +87,8 @@ pub fn overhead(
     for daemon in cluster.daemon_sets {
         let spec = &daemon.spec.template.spec;
         let belongs = belongs(spec, draft, taints);
-        let may_come = || in_doubt && may_belong(spec, draft, taints, cluster);
-        if !belongs && !may_come() {
+        let may_appear = || in_doubt && may_belong(spec, draft, taints, cluster);
+        if !belongs && !may_appear() {
             continue;
         }
         let mut pod = resources::of_pod(spec, defaults)

@@ -37,8 +37,8 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Until when a gang stays refused by itself that is looked into again at this time anyway: not before its obstacle
-    /// clears, where time alone clears it.
+    /// When a gang that is refused is tried again without a change: at this time, or when its obstacle clears by itself, if that
+    /// is known.
     pub fn refused_until(&self, again: Timestamp) -> Timestamp {
         match self {
             Self::Refuse(Obstacle {
@@ -118,53 +118,83 @@ impl fmt::Display for ObstacleReason {
     }
 }
 
+/// How long an obstacle stays, and what is done meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stay {
+    /// It may clear by itself: it is waited for until the gang's deadline.
+    Deadline,
+    /// It is waited for without a deadline.
+    Unbounded,
+    /// Something is broken or being changed, and nothing is known of how the plan would be otherwise.
+    PlanHidden,
+    /// Until something is changed: quota is not held for it.
+    Refused,
+    /// Until something is there, or known, that is not yet: quota is not held for it either.
+    Missing,
+}
+
 impl ObstacleReason {
-    /// Whether it is waited for as long as it lasts, with no deadline of the gang's running out.
-    pub fn may_last(self) -> bool {
-        matches!(self, Self::OtherChecks | Self::DryRun)
+    /// The one place where a kind says how long it stays.
+    const fn stay(self) -> Stay {
+        match self {
+            Self::NodePoolNotReady
+            | Self::QueueUnknown
+            | Self::ReservationFull
+            | Self::ReservationNotOpen
+            | Self::LimitExceeded
+            | Self::ResourceClaims
+            | Self::BadQuantity
+            | Self::CapacityShort
+            | Self::OthersFirst
+            | Self::QuotaExceeded
+            | Self::Guarded
+            | Self::NotAllowed => Stay::Deadline,
+            Self::OtherChecks | Self::DryRun => Stay::Unbounded,
+            Self::NoPolicy | Self::NodePoolEdited => Stay::PlanHidden,
+            Self::NodePoolMissing
+            | Self::FlavorMissing
+            | Self::RuntimeClassMissing
+            | Self::AmountUnknown
+            | Self::VolumeNotReady => Stay::Missing,
+            Self::TooManyNodes
+            | Self::TooLarge
+            | Self::BudgetExceeded
+            | Self::PlacementForbidden
+            | Self::LimitTooSmall
+            | Self::UpdatesClash
+            | Self::ReservationTooSmall
+            | Self::ReservationOpensLater
+            | Self::ReservationClosesFirst
+            | Self::StaticNodePool
+            | Self::NoNodePoolFits
+            | Self::RequirementsClash
+            | Self::FlavorNotOffered
+            | Self::TaintNotTolerated
+            | Self::TopologyUnmet
+            | Self::DeviceClass
+            | Self::VolumeUnusable
+            | Self::VolumeUnreadable => Stay::Refused,
+        }
     }
 
-    /// Whether it says that something is broken or being changed, and nothing of how the plan would be otherwise.
-    pub fn is_passing(self) -> bool {
-        matches!(self, Self::NoPolicy | Self::NodePoolEdited)
+    /// Whether it is waited for as long as it lasts: no deadline of the gang's runs out meanwhile.
+    pub fn has_no_deadline(self) -> bool {
+        self.stay() == Stay::Unbounded
+    }
+
+    /// Whether it says nothing of how the plan would be without it.
+    pub fn hides_plan(self) -> bool {
+        self.stay() == Stay::PlanHidden
     }
 
     /// Whether something is not there, or not known yet, that may come: the Workload itself may be right.
-    pub fn may_come(self) -> bool {
-        matches!(
-            self,
-            Self::NodePoolMissing
-                | Self::FlavorMissing
-                | Self::RuntimeClassMissing
-                | Self::AmountUnknown
-                | Self::VolumeNotReady
-        )
+    pub fn may_appear(self) -> bool {
+        self.stay() == Stay::Missing
     }
 
     /// Whether it lasts until something is changed or made, so that quota need not be held for it.
     fn is_refusal(self) -> bool {
-        let lasts = matches!(
-            self,
-            Self::TooManyNodes
-                | Self::TooLarge
-                | Self::BudgetExceeded
-                | Self::PlacementForbidden
-                | Self::LimitTooSmall
-                | Self::UpdatesClash
-                | Self::ReservationTooSmall
-                | Self::ReservationOpensLater
-                | Self::ReservationClosesFirst
-                | Self::StaticNodePool
-                | Self::NoNodePoolFits
-                | Self::RequirementsClash
-                | Self::FlavorNotOffered
-                | Self::TaintNotTolerated
-                | Self::TopologyUnmet
-                | Self::DeviceClass
-                | Self::VolumeUnusable
-                | Self::VolumeUnreadable
-        );
-        lasts || self.may_come()
+        matches!(self.stay(), Stay::Refused | Stay::Missing)
     }
 }
 
@@ -178,7 +208,7 @@ impl Obstacle {
 /// The outcome where every option is closed: what is said of each, and refused only if all are. Its reason is that of the option
 /// that may open soonest.
 pub fn closed(options: &[(&str, Obstacle)]) -> Outcome {
-    let openness = |reason: ObstacleReason| (reason.is_refusal(), !reason.may_come());
+    let openness = |reason: ObstacleReason| (reason.is_refusal(), !reason.may_appear());
     let Some((_, first)) = options.iter().min_by_key(|(_, o)| openness(o.reason)) else {
         return Outcome::Wait(Obstacle::new(ObstacleReason::CapacityShort, "no tier is left to try"));
     };
