@@ -316,7 +316,7 @@ fn snapshot(gangs: &[Gang]) -> ClusterObjects {
         plan(
             "uid-waiting",
             2,
-            "4 nodes needed, at most 393.28 USD an hour, and nothing is in the option; passed over: cpu (no type with \
+            "4 nodes needed, at most 393.28 USD an hour, and nothing is in the way; passed over: cpu (no type with \
              nvidia.com/gpu). Next: all NodeClaims are created at once",
         ),
     ];

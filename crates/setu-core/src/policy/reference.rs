@@ -66,7 +66,7 @@ provider says why it cannot launch a machine, and says so for 20 seconds, that e
 node, and for `deadlines.initialize` and `bufferTime` after that, neither `deadlines.gang` nor `deadlines.admit` ends the attempt; the
 time of `deadlines.admit` begins anew then. `custody.holdLimit` runs on: it bounds what held nodes cost.
 
-## Rejected is a one-option door
+## Rejected is a one-way door
 
 With `retry.onExhausted: Reject`, and with `retry.compat: Setu`, a gang ends Rejected once its retries are used up. With any
 policy a gang does whose pods can never run: they use `resourceClaims`, or contradict themselves.

@@ -12,7 +12,7 @@ const ORIGIN_COLUMN: usize = 56;
 
 /// What each way of ending means in Kueue.
 const REJECT_IN_KUEUE: &str = "\
-# A Rejected check is a one-option door: Kueue deactivates the Workload (spec.active: false), and setting it
+# A Rejected check is a one-way door: Kueue deactivates the Workload (spec.active: false), and setting it
 # active again does not queue it. Only a new Workload, as deleting and creating the Job makes it, is tried again.
 ";
 const COMPAT_IN_SETU: &str = "\
