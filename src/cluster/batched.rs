@@ -16,10 +16,10 @@ const TOGETHER: usize = 100;
 
 /// Joins reads of `K` that come to `T` for all whom they were made for.
 #[derive(Debug)]
-pub struct Batched<K, T>(Arc<Mutex<Waiting<K, T>>>);
+pub struct Batched<K, T>(Arc<Mutex<Pending<K, T>>>);
 
 #[derive(Debug)]
-struct Waiting<K, T> {
+struct Pending<K, T> {
     under_way: usize,
     /// How many a read is made for at most.
     together: usize,
@@ -45,11 +45,11 @@ type Wait<K, T> = oneshot::Receiver<Told<K, T>>;
 
 /// One of the reads under way. However it ends, the next one begins.
 #[derive(Debug)]
-struct Place<K, T>(Arc<Mutex<Waiting<K, T>>>);
+struct Place<K, T>(Arc<Mutex<Pending<K, T>>>);
 
 impl<K, T> Default for Batched<K, T> {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Waiting { under_way: 0, together: TOGETHER, waiting: VecDeque::new() })))
+        Self(Arc::new(Mutex::new(Pending { under_way: 0, together: TOGETHER, waiting: VecDeque::new() })))
     }
 }
 

@@ -18,6 +18,7 @@ use jiff::{SignedDuration, Timestamp};
 pub const STUCK_AFTER: SignedDuration = SignedDuration::from_mins(10);
 
 /// One claim of a gang, as seen in one snapshot.
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
 #[derive(Clone, Debug, PartialEq)]
 pub struct ClaimView {
     /// Name of the NodeClaim.

@@ -48,8 +48,7 @@ impl ClaimPhase {
         launch_error: Option<Timestamp>,
     ) -> Option<Health> {
         let limits = &policy.deadlines;
-        type Waits = fn(String) -> WaitsFor;
-        let (condition, limit, waits_for, timeout): (_, _, Waits, _) = match self {
+        let (condition, limit, waits_for, timeout): (_, _, fn(String) -> WaitsFor, _) = match self {
             Self::Launching => ("Launched", limits.launch, WaitsFor::Launch, FailureClass::LaunchTimeout),
             Self::Registering => {
                 ("Registered", limits.register, WaitsFor::Registration, FailureClass::RegistrationTimeout)
