@@ -431,7 +431,7 @@ fn events() -> BTreeSet<String> {
 #[test]
 fn troubleshooting_knows_every_reason_class_and_event() {
     let text = read("docs/troubleshooting.md");
-    let reasons = variants("crates/setu-core/src/plan/outcome.rs", "ObstacleReason");
+    let reasons = variants("crates/setu-core/src/plan/obstacle.rs", "ObstacleReason");
     assert!(reasons.len() > 20, "{reasons:?}");
     let events = events();
     assert!(events.len() >= 14, "{events:?}");

@@ -1,7 +1,8 @@
 //! Plans that give nodes as a gang has them already, or as were accepted: what is mended, and what another replica began,
 //! is planned again.
 
-use super::outcome::{self, Obstacle, ObstacleReason, Outcome, Plan, Slot};
+use super::obstacle::{Obstacle, ObstacleReason};
+use super::outcome::{self, Outcome, Plan, Slot};
 use super::resources;
 use super::tiers::ProvisioningOption;
 use crate::api::NodeClaim;
