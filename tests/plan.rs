@@ -125,12 +125,17 @@ fn the_table_shows_slots_gates_and_every_tier() {
     }
 }
 
+/// What is printed of the examples' Job under this policy, which is kept in a file of this name.
+fn under(name: &str, policy: &str) -> String {
+    let files = ["job.yaml", "nodepools.yaml", "flavors.yaml"].map(example);
+    let arguments: Vec<&str> = files.iter().flat_map(|file| ["-f", file]).collect();
+    printed(&planned(name, policy, &arguments, &[]))
+}
+
 #[test]
 fn a_stated_shape_that_is_larger_than_its_type_is_told_as_policy_check_does() {
     let shapes = "defaults: {packing: {shapes: [{instanceType: p4d.24xlarge, allocatable: {cpu: 90, memory: 2000Gi, nvidia.com/gpu: 8}}]}}";
-    let files = ["job.yaml", "nodepools.yaml", "flavors.yaml"].map(example);
-    let arguments: Vec<&str> = files.iter().flat_map(|file| ["-f", file]).collect();
-    let table = printed(&planned("oversized", shapes, &arguments, &[]));
+    let table = under("oversized", shapes);
     let words = "Note: packing.shapes[0].allocatable.memory: 2000Gi is more than the ";
     assert!(table.contains(words), "{table}");
 }
@@ -138,9 +143,7 @@ fn a_stated_shape_that_is_larger_than_its_type_is_told_as_policy_check_does() {
 #[test]
 fn a_multiplier_of_nothing_and_one_that_is_of_nothing_are_told_as_policy_check_does() {
     let multiplier = "defaults: {gates: {budget: {multiplier: {p4d: '0', p55: '0.7'}}}}";
-    let files = ["job.yaml", "nodepools.yaml", "flavors.yaml"].map(example);
-    let arguments: Vec<&str> = files.iter().flat_map(|file| ["-f", file]).collect();
-    let table = printed(&planned("multiplier", multiplier, &arguments, &[]));
+    let table = under("multiplier", multiplier);
     for words in ["p4d: 0 makes every price nothing, so that no budget is kept", "p55: the catalogue of "] {
         assert!(table.contains(&format!("Note: gates.budget.multiplier.{words}")), "{table}");
     }

@@ -293,6 +293,13 @@ async fn a_journal_of_a_newer_release_is_left_alone_in_every_state() {
     }
 }
 
+/// A journal as the controller of its own Workload reads it, whatever the time.
+fn decoded(text: &str) -> Journal {
+    let raw: Value = serde_json::from_str(text).unwrap();
+    let uid = raw["workloadUid"].as_str().unwrap();
+    Journal::decode(text, uid, jiff::Timestamp::MIN, jiff::Timestamp::MAX).unwrap()
+}
+
 /// Journals that a release before version 2 wrote, one of each state.
 const VERSION_1: &str = include_str!("journals/version-1.jsonl");
 
@@ -301,8 +308,7 @@ fn journals_of_version_1_are_read_in_every_state_and_stay_as_they_are_written() 
     let mut states = BTreeSet::new();
     for text in VERSION_1.lines() {
         let raw: Value = serde_json::from_str(text).unwrap();
-        let uid = raw["workloadUid"].as_str().unwrap();
-        let journal = Journal::decode(text, uid, jiff::Timestamp::MIN, jiff::Timestamp::MAX).unwrap();
+        let journal = decoded(text);
         assert_eq!((journal.version, &journal.memory.terms), (1, &None));
         let written: Value = serde_json::from_str(&journal.encode()).unwrap();
         assert_eq!(written, raw);
@@ -318,9 +324,7 @@ const VERSION_2: &str = include_str!("journals/version-2.jsonl");
 fn journals_of_version_2_are_read_with_their_terms_and_stay_as_they_are_written() {
     let mut states = Vec::new();
     for text in VERSION_2.lines() {
-        let raw: Value = serde_json::from_str(text).unwrap();
-        let uid = raw["workloadUid"].as_str().unwrap();
-        let journal = Journal::decode(text, uid, jiff::Timestamp::MIN, jiff::Timestamp::MAX).unwrap();
+        let journal = decoded(text);
         assert_eq!(journal.encode(), text);
         assert_eq!(journal.memory.terms.is_some(), journal.state.is_in_flight());
         states.push(journal.state);
@@ -331,8 +335,9 @@ fn journals_of_version_2_are_read_with_their_terms_and_stay_as_they_are_written(
         [State::WaitingReady, replacing, State::Approved { nodes: Nodes::Held }, State::Yielded]
     );
     let unknown = VERSION_2.lines().last().unwrap().replace("NotPlannable", "OfALaterRelease");
-    let raw: Value = serde_json::from_str(&unknown).unwrap();
-    let uid = raw["workloadUid"].as_str().unwrap();
-    let journal = Journal::decode(&unknown, uid, jiff::Timestamp::MIN, jiff::Timestamp::MAX).unwrap();
-    assert_eq!(journal.memory.last_failure.unwrap().reason, FailureClass::Unknown, "its state is kept");
+    assert_eq!(
+        decoded(&unknown).memory.last_failure.unwrap().reason,
+        FailureClass::Unknown,
+        "its state is kept"
+    );
 }

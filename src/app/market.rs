@@ -56,7 +56,7 @@ impl Follower {
                 if self.readable.replace(true) != Some(true) {
                     tracing::info!("Karpenter's metrics are read");
                 }
-                self.tell_doubt(&market);
+                self.warn_of_absurd_prices(&market);
                 self.context.take_market(market);
             }
             Err(error) => {
@@ -71,7 +71,7 @@ impl Follower {
     }
 
     /// Logs that prices are absurd, once while some are.
-    fn tell_doubt(&mut self, market: &Market) {
+    fn warn_of_absurd_prices(&mut self, market: &Market) {
         let doubt = market.doubt();
         let was_doubted = std::mem::replace(&mut self.doubted, doubt.is_some());
         if let Some(doubt) = doubt.filter(|_| !was_doubted) {

@@ -133,7 +133,7 @@ impl Args {
         let outcome = plan::plan(&cluster, &request);
         let options = plan::survey(&cluster, &request).unwrap_or_default();
         if self.node_claims {
-            if let Outcome::Provision(plan) = &outcome {
+            if let Some(plan) = outcome.plan() {
                 print(&show::node_claims(plan)?);
             }
         } else {
@@ -142,16 +142,11 @@ impl Args {
             view.add_notes(oversized(&policy.shapes).iter().map(ToString::to_string));
             view.add_notes(absurd_money(&policy.budget));
             view.add_notes(outdated(&objects.node_pools, cluster.now));
-            view.add_notes(node_class::notes(&objects.node_classes, &objects.node_pools, planned(&outcome)));
+            view.add_notes(node_class::notes(&objects.node_classes, &objects.node_pools, outcome.plan()));
             print(&if self.output == Format::Json { super::json(&view)? } else { view.table() });
         }
         ending(outcome, self.node_claims)
     }
-}
-
-/// The plan, where nodes would be created.
-const fn planned(outcome: &Outcome) -> Option<&Plan> {
-    if let Outcome::Provision(plan) = outcome { Some(plan) } else { None }
 }
 
 /// What the same way would take with the other ways of packing, where that makes a difference. Where a budget or limit is in the

@@ -94,10 +94,7 @@ struct OptionRow {
 impl View {
     /// Puts together what is shown.
     pub fn new(admitted: &Admitted, prices: Prices<'_>, outcome: &Outcome, ways: &[Surveyed]) -> Self {
-        let plan = match outcome {
-            Outcome::Provision(plan) => Some(plan),
-            _ => None,
-        };
+        let plan = outcome.plan();
         let metadata = &admitted.workload.metadata;
         let mut flavors: Vec<String> = admitted
             .workload

@@ -61,8 +61,7 @@ pub(super) fn contradicted(attempt: &Attempt<'_>) -> Option<Event> {
         Reservation::Leaving(Ending::CheckRemoved) => AdmissionPhase::Admitted,
         _ => return None,
     };
-    let runs = matches!(phase, AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods);
-    if !journal.state.is_approved() || !runs {
+    if !journal.state.is_approved() || !phase.lets_pods_go() {
         return None;
     }
     let event = found(snapshot, phase)?;

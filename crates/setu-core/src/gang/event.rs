@@ -94,6 +94,13 @@ pub enum AdmissionPhase {
     AdmittedPods,
 }
 
+impl AdmissionPhase {
+    /// Whether pods are let go on a Ready of ours.
+    pub const fn lets_pods_go(self) -> bool {
+        matches!(self, Self::Admitted | Self::AdmittedPods)
+    }
+}
+
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {

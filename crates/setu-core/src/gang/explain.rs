@@ -154,7 +154,7 @@ impl Explanation {
             slots: memory.slots,
             created: attempt.existing(),
             ready: attempt.ready(),
-            sentence: sentence(journal, snapshot),
+            sentence: sentence(&attempt),
             next: next(journal, snapshot),
             next_at: match &journal.state {
                 State::BackingOff { until } => Some(*until),
@@ -187,9 +187,9 @@ fn after_rollback(then: Then) -> &'static str {
     }
 }
 
-fn sentence(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
-    let sentence = message::explain(journal, snapshot);
-    match snapshot.outlook.unbound {
+fn sentence(attempt: &Attempt<'_>) -> String {
+    let sentence = message::sentence(attempt);
+    match attempt.snapshot.outlook.unbound {
         Some(unbound) => format!("{sentence}; {}", unbound.text(&to_the_second(unbound.since))),
         None => sentence,
     }

@@ -14,7 +14,12 @@ use crate::words::{counted, to_the_second};
 
 /// The sentence for the check's message.
 pub fn explain(journal: &Journal, snapshot: &Snapshot<'_>) -> String {
-    let attempt = &Attempt::of(journal, snapshot);
+    sentence(&Attempt::of(journal, snapshot))
+}
+
+/// The same of an attempt that is worked out already.
+pub(super) fn sentence(attempt: &Attempt<'_>) -> String {
+    let Attempt { journal, snapshot, .. } = attempt;
     let memory = &journal.memory;
     let text = match &journal.state {
         State::Validating => match snapshot.plan {

@@ -9,7 +9,6 @@ use super::observe::Reading;
 use super::reservation::{Ending, Reservation};
 use super::slot::Attempt;
 use super::snapshot::Freshness;
-use super::state::{Nodes, State};
 use crate::api::parameters::OnNodeLost;
 use crate::plan::Outcome;
 use jiff::Timestamp;
@@ -78,8 +77,10 @@ pub(super) fn replace_lost(attempt: &Attempt<'_>) -> Option<Reading> {
         Reservation::Leaving(Ending::Replaced) => &AdmissionPhase::AdmittedPods,
         Reservation::Leaving(_) | Reservation::Gone(_) => return None,
     };
-    let is_ours = matches!(phase, AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods);
-    if !is_ours || !journal.state.holds_nodes() || snapshot.policy.on_node_lost != OnNodeLost::Replace {
+    if !phase.lets_pods_go()
+        || !journal.state.holds_nodes()
+        || snapshot.policy.on_node_lost != OnNodeLost::Replace
+    {
         return None;
     }
     let event = |event| Some(Reading::Events(vec![event]));
@@ -128,5 +129,5 @@ pub(super) fn replaces_at(attempt: &Attempt<'_>) -> Option<Timestamp> {
 
 /// Whether a node of a gang that may run is lost and nothing has taken its place yet.
 pub(super) fn is_broken(attempt: &Attempt<'_>) -> bool {
-    attempt.journal.state == State::Approved { nodes: Nodes::Replacing } || attempt.has_losses()
+    attempt.journal.state.creates_claims() || attempt.has_losses()
 }

@@ -127,10 +127,7 @@ impl<'a> Attempt<'a> {
     /// How the Workload is admitted whose pods are let go on a Ready of ours.
     pub(super) fn pods_let_go(&self) -> Option<AdmissionPhase> {
         match self.snapshot.reservation {
-            Reservation::Held {
-                phase: s @ (AdmissionPhase::Admitted | AdmissionPhase::AdmittedPods),
-                ..
-            } => Some(*s),
+            Reservation::Held { phase, .. } if phase.lets_pods_go() => Some(*phase),
             _ => None,
         }
     }

@@ -82,8 +82,8 @@ pub fn desired(
         // They are ungated: an eviction would delete them for good, so they get their nodes late instead.
         return None;
     }
-    let text = message::explain(journal, snapshot);
     let attempt = &Attempt::of(journal, snapshot);
+    let text = message::sentence(attempt);
     match journal.state {
         State::Approved { nodes } => {
             let admitted = *phase != AdmissionPhase::Reserved;

@@ -36,6 +36,11 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// The plan, where nodes are to be created.
+    pub fn plan(&self) -> Option<&Plan> {
+        if let Self::Provision(plan) = self { Some(plan) } else { None }
+    }
+
     /// When a gang that is refused is tried again without a change: at this time, or when its obstacle clears by itself, if that
     /// is known.
     pub fn refused_until(&self, again: Timestamp) -> Timestamp {

@@ -16,7 +16,6 @@ use crate::policy::Policy;
 use crate::words::counted;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use std::collections::BTreeSet;
-use std::ptr;
 use std::sync::Arc;
 
 /// The key under which a NodePool limits the number of its nodes.
@@ -27,18 +26,13 @@ pub fn ask(cluster: &Cluster<'_>, request: &Request<'_>, plan: &Plan) -> Vec<Rep
     let taken_over = warm::of_plan(plan, cluster.warm);
     let taken_over: BTreeSet<&str> =
         taken_over.values().filter_map(|claim| claim.metadata.name.as_deref()).collect();
-    let others: Vec<&NodeClaim> = cluster
-        .pool_claims
-        .iter()
-        .filter(|c| !c.metadata.name.as_deref().is_some_and(|name| taken_over.contains(name)))
-        .collect();
     let pool = |name: &String| cluster.node_pools.iter().find(|p| p.metadata.name.as_ref() == Some(name));
     plan.reservations(request.gang)
         .iter()
         .filter_map(|wanted| {
             let report = Report::of(Gate::Capacity, &wanted.node_pool);
             let pool = pool(&wanted.node_pool)?;
-            Some(match over_limit(cluster, &others, pool, wanted, (request, plan)) {
+            Some(match over_limit(cluster, &taken_over, pool, wanted, (request, plan)) {
                 Some(Over { figures, whose: whose @ (Whose::Gang | Whose::Types) }) => {
                     let remedy = remedy(pool.spec.limits.as_ref()?, wanted, plan, (cluster, request.policy));
                     let (answer, alone, reason) = if whose == Whose::Gang {
@@ -98,13 +92,13 @@ fn allowed(report: Report, pool: &NodePool, wanted: &Reservation, policy: &Polic
 
 fn over_limit(
     cluster: &Cluster<'_>,
-    others: &[&NodeClaim],
+    taken_over: &BTreeSet<&str>,
     pool: &NodePool,
     wanted: &Reservation,
     (request, plan): (&Request<'_>, &Plan),
 ) -> Option<Over> {
     let limits = pool.spec.limits.as_ref().filter(|l| !l.is_empty())?;
-    let used = in_use(cluster, others, pool, wanted, request);
+    let used = in_use(cluster, taken_over, pool, wanted, request);
     let more = with_nodes(&wanted.most, wanted.nodes);
     let over = |list: &ResourceList| limits.keys().find(|key| amount(list, key) > amount(limits, key));
     let least = |key: &String| least(key, wanted, plan, (cluster, request.policy));
@@ -133,23 +127,24 @@ fn over_limit(
 /// NodeClaims that its status counts.
 fn in_use(
     cluster: &Cluster<'_>,
-    others: &[&NodeClaim],
+    taken_over: &BTreeSet<&str>,
     pool: &NodePool,
     wanted: &Reservation,
     request: &Request<'_>,
 ) -> ResourceList {
     let uid = request.workload.metadata.uid.as_deref().unwrap_or_default();
     let add = |all: ResourceList, more: &ResourceList, nodes| sum(&all, &with_nodes(more, nodes));
-    let claims = others.iter().filter(|c| counts(c, wanted, uid));
-    let used = claims.fold(ResourceList::new(), |all, c| add(all, &most_of(c, cluster, request.policy), 1));
+    let is_taken_over =
+        |c: &NodeClaim| c.metadata.name.as_deref().is_some_and(|name| taken_over.contains(name));
+    let of_pool = cluster.pool_claims.iter().filter(|c| c.label(names::NODEPOOL) == wanted.node_pool);
+    let (claims, rest): (Vec<_>, Vec<_>) = of_pool.partition(|c| counts(c, wanted, uid) && !is_taken_over(c));
+    let used = claims
+        .into_iter()
+        .fold(ResourceList::new(), |all, c| add(all, &most_of(c, cluster, request.policy), 1));
     let gangs = cluster.reserved.iter().filter(|r| r.node_pool == wanted.node_pool && r.gang != wanted.gang);
     let used = gangs.fold(used, |all, other| add(all, &other.most, other.nodes));
     let Some(status) = pool.status.as_ref() else { return used };
-    let is_counted =
-        |claim: &NodeClaim| others.iter().any(|c| ptr::eq(*c, claim)) && counts(claim, wanted, uid);
-    let of_pool = cluster.pool_claims.iter().filter(|c| c.label(names::NODEPOOL) == wanted.node_pool);
-    let rest = of_pool.filter(|c| !is_counted(c));
-    let rest = rest.fold(ResourceList::new(), |all, c| add(all, c.counts_with(), 1));
+    let rest = rest.into_iter().fold(ResourceList::new(), |all, c| add(all, c.counts_with(), 1));
     max(&used, &minus(&status.resources, &rest))
 }
 
@@ -248,10 +243,9 @@ pub(super) fn most_of(claim: &NodeClaim, cluster: &Cluster<'_>, policy: &Policy)
     holding.fold(counted.clone(), |most, shape| max(&most, &shape.counts_with()))
 }
 
-/// Whether a claim is another's than that of the gang of this Workload: slices share a gang's label.
+/// Whether a claim stays and is another's than that of the gang of this Workload: slices share a gang's label.
 fn counts(claim: &NodeClaim, wanted: &Reservation, uid: &str) -> bool {
     claim.metadata.deletion_timestamp.is_none()
-        && claim.label(names::NODEPOOL) == wanted.node_pool
         && (claim.label(names::GANG) != wanted.gang || claim.label(names::WORKLOAD_UID) != uid)
 }
 
