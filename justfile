@@ -72,7 +72,8 @@ generate:
 catalogue:
     mkdir -p target/catalogue
     pip download --quiet --no-deps --require-hashes --dest target/catalogue --requirement catalogue/requirements.txt
-    cd catalogue && go run . ../target/catalogue/moto-*.whl "$(go list -m -f '{{{{.Dir}}' github.com/aws/karpenter-provider-aws)" ../crates/setu-core/src/plan/catalogue/types.json.gz
+    cd catalogue/regions && go mod download github.com/cristim/ec2-instances-info
+    cd catalogue && go run . ../target/catalogue/moto-*.whl "$(go list -m -f '{{{{.Dir}}' github.com/aws/karpenter-provider-aws)" "$(cd regions && go list -m -f '{{{{.Dir}}' github.com/cristim/ec2-instances-info)" ../crates/setu-core/src/plan/catalogue/types.json.gz
     cd catalogue/azure && go mod download github.com/Azure/karpenter-provider-azure
     cd catalogue && go run ./others azure.csv "$(cd azure && go list -m -f '{{{{.Dir}}' github.com/Azure/karpenter-provider-azure)" ../crates/setu-core/src/plan/catalogue/azure.json.gz google.csv ../crates/setu-core/src/plan/catalogue/gcp.json.gz
 

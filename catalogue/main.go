@@ -1,7 +1,8 @@
 // Writes the catalogue of EC2 types that Setu embeds (crates/setu-core/src/plan/catalogue): the facts as Karpenter's own provider reckons
-// with them, from its tables and from the recorded answers of EC2 that moto ships.
+// with them, from its tables and from the recorded answers of EC2 that moto ships. The provider has prices of three regions; those of
+// the others are estimated (regions.go).
 //
-// Usage: catalogue MOTO_WHEEL PROVIDER_DIR OUT
+// Usage: catalogue MOTO_WHEEL PROVIDER_DIR REGIONS_MODULE OUT
 package main
 
 import (
@@ -34,15 +35,15 @@ import (
 )
 
 func main() {
-	if len(os.Args) != 4 {
-		log.Fatal("usage: catalogue MOTO_WHEEL PROVIDER_DIR OUT")
+	if len(os.Args) != 5 {
+		log.Fatal("usage: catalogue MOTO_WHEEL PROVIDER_DIR REGIONS_MODULE OUT")
 	}
-	if err := run(os.Args[1], os.Args[2], os.Args[3]); err != nil {
+	if err := run(os.Args[1], os.Args[2], os.Args[3], os.Args[4]); err != nil {
 		log.Fatal(err)
 	}
 }
 
-func run(wheel, provider, out string) error {
+func run(wheel, provider, regions, out string) error {
 	infos, err := fromMoto(wheel)
 	if err != nil {
 		return err
@@ -61,7 +62,11 @@ func run(wheel, provider, out string) error {
 	if err != nil {
 		return err
 	}
-	return file.Write(out, "aws", aws(infos, date))
+	earlier, err := earlierPrices(regions)
+	if err != nil {
+		return err
+	}
+	return file.Write(out, "aws", aws(infos, date, earlier))
 }
 
 func fromMoto(wheel string) (map[string]ec2types.InstanceTypeInfo, error) {
@@ -95,7 +100,7 @@ func pricesOf(dir string) (string, error) {
 	return string(found[1]), nil
 }
 
-func aws(infos map[string]ec2types.InstanceTypeInfo, date string) file.Provider {
+func aws(infos map[string]ec2types.InstanceTypeInfo, date string, earlier earlier) file.Provider {
 	ctx := options.ToContext(context.Background(), &options.Options{VMMemoryOverheadPercent: 0.075})
 	prices := map[string]map[ec2types.InstanceType]float64{}
 	// Those of China are in yuan.
@@ -105,7 +110,14 @@ func aws(infos map[string]ec2types.InstanceTypeInfo, date string) file.Provider 
 	for _, table := range tables {
 		maps.Copy(prices, table)
 	}
-	provider := file.Provider{Date: date, Regions: slices.Sorted(maps.Keys(prices))}
+	listed := slices.Sorted(maps.Keys(prices))
+	maps.Copy(prices, earlier.estimates(prices[listed[0]], listed))
+	others := slices.DeleteFunc(slices.Sorted(maps.Keys(prices)), func(region string) bool { return slices.Contains(listed, region) })
+	provider := file.Provider{
+		Date:      date,
+		Regions:   append(listed, others...),
+		Estimates: &file.Estimates{Date: earlier.date, First: len(listed)},
+	}
 	var all []*cloudprovider.InstanceType
 	keys := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(infos)) {

@@ -15,7 +15,18 @@ type Provider struct {
 	Keys []string `json:"keys"`
 	// Regions of the prices: first that by which types are compared.
 	Regions []string `json:"regions"`
-	Types   []Type   `json:"types"`
+	// Estimates say which of these prices the provider itself does not have.
+	Estimates *Estimates `json:"estimates,omitempty"`
+	Types     []Type     `json:"types"`
+}
+
+// Estimates are the prices of the last regions: today's price of the first region times what a region's price was of that one's
+// on an earlier day.
+type Estimates struct {
+	// Date of the earlier prices.
+	Date string `json:"date"`
+	// First is the position of the first such region.
+	First int `json:"first"`
 }
 
 // Type is one instance type.

@@ -1,13 +1,17 @@
 //! The instance types of a cloud as Karpenter's own provider reckons with them, embedded at build time.
 //!
-//! Called by `shapes` for what neither policy nor Nodes tell. `just catalogue` generates the facts. EC2's come from published
-//! packages (catalogue/main.go): as recorded by moto, with sizes, labels and prices on demand by karpenter-provider-aws: memory
-//! less 7.5 % for the machine, less what the kubelet keeps; pods by network interfaces. Prices are those of us-east-1 and of the
-//! partition for the US government, which are all that the provider ships in dollars; Azure's are those of all regions that its
-//! provider ships. Left out are the size of the root
-//! volume, which the EC2NodeClass says, and types that AWS no longer describes. The types of Azure and
-//! Google Cloud stand in tables that are kept by hand (catalogue/azure.csv and catalogue/google.csv, which say where each fact is
-//! from and which types they leave out), with labels and what pods may use as these providers reckon them (catalogue/others). How many pods a node of Azure takes, its AKSNodeClass says.
+//! Called by `shapes` for what neither policy nor Nodes tell. `just catalogue` generates the facts.
+//!
+//! EC2: sizes, labels and prices are those of karpenter-provider-aws (catalogue/main.go): memory less 7.5 % for the machine, less
+//! what the kubelet keeps; pods by network interfaces. The provider has prices in dollars of us-east-1 and of the US government's
+//! regions. Those of other regions are estimates: the price of us-east-1 times what the region's was of it on an earlier day
+//! (catalogue/regions.go). Left out are the size of the root volume, which the EC2NodeClass says, and types that AWS no longer
+//! describes.
+//!
+//! Azure and Google Cloud: the types stand in tables that are kept by hand (catalogue/azure.csv and catalogue/google.csv, which say
+//! where each fact is from and which types they leave out), with labels and what pods may use as these providers reckon them
+//! (catalogue/others). How many pods a node of Azure takes, its AKSNodeClass says. Azure's prices are those of all regions that its
+//! provider ships.
 //!
 //! Rule: each provider's is decoded when it is first asked for, and then shared.
 
@@ -62,9 +66,12 @@ pub struct Catalogue {
     date: Arc<str>,
     /// Keys of the labels, sorted.
     keys: Vec<String>,
-    /// Regions of the prices: first that whose price is told where nobody says in which region nodes would be, and by which types
-    /// are compared.
-    regions: Vec<String>,
+    /// The region whose price is told where nobody says in which region nodes would be, and by which types are compared.
+    usual_region: String,
+    /// Position of each region among the prices of a type.
+    regions: BTreeMap<String, usize>,
+    /// Which of the prices are estimates.
+    estimates: Option<Estimates>,
     /// In the order of their names.
     types: Vec<Type>,
     /// Every resource that any of them has, sorted.
@@ -82,11 +89,22 @@ pub struct Type {
     prices: Box<[u64]>,
 }
 
+/// Prices that are reckoned from those of the usual region.
+#[derive(Debug, Deserialize)]
+struct Estimates {
+    /// Day on which the regions' prices were compared.
+    date: Arc<str>,
+    /// Position of the first region that has such prices.
+    first: usize,
+}
+
 /// Of which region a price of the catalogue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Listed {
     /// Of the region where the node would be.
     There(Price),
+    /// An estimate for that region.
+    Estimate(Price),
     /// Of the usual region, where nobody says in which one the node would be.
     Usual(Price),
     /// Of the usual region, while the node would be in one of which no price is known: only to compare types by.
@@ -137,7 +155,13 @@ impl Catalogue {
 
     /// Where its figures are known from.
     pub fn source(&self) -> Source {
-        Source::Catalogue { date: Arc::clone(&self.date) }
+        Source::Catalogue { date: Arc::clone(&self.date), estimated_by: None }
+    }
+
+    /// Where the prices are known from that are estimates.
+    pub fn source_of_estimates(&self) -> Source {
+        let day = self.estimates.as_ref().map(|estimates| Arc::clone(&estimates.date));
+        Source::Catalogue { date: Arc::clone(&self.date), estimated_by: day }
     }
 
     /// That it is older than a year, and what to do about it, for people; nothing while it is not.
@@ -215,22 +239,21 @@ impl Catalogue {
 
     /// The region whose price is told where nobody says in which one nodes would be.
     pub fn usual_region(&self) -> &str {
-        self.regions.first().map_or("", String::as_str)
+        &self.usual_region
     }
 
     /// What a node of this type costs an hour on demand in this region, or else in the usual one.
     pub fn price(&self, name: &str, region: Option<&str>) -> Option<Listed> {
         let prices = &self.get(name)?.prices;
-        let of = |region: &str| {
-            let place = self.regions.iter().position(|known| known == region)?;
+        let at = |place: usize| {
             prices.get(place).copied().filter(|micros| *micros > 0).map(|micros| Price { micros })
         };
-        match region {
-            None => of(self.usual_region()).map(Listed::Usual),
-            Some(region) => {
-                of(region).map(Listed::There).or_else(|| of(self.usual_region()).map(Listed::Elsewhere))
-            }
-        }
+        let Some(region) = region else { return at(0).map(Listed::Usual) };
+        let there = self.regions.get(region).and_then(|place| {
+            let is_estimate = self.estimates.as_ref().is_some_and(|estimates| *place >= estimates.first);
+            at(*place).map(if is_estimate { Listed::Estimate } else { Listed::There })
+        });
+        there.or_else(|| at(0).map(Listed::Elsewhere))
     }
 
     /// Every resource that any type has, sorted.
@@ -265,7 +288,9 @@ impl Catalogue {
 struct Raw<'f> {
     date: Arc<str>,
     keys: Vec<String>,
+    /// First the usual one.
     regions: Vec<String>,
+    estimates: Option<Estimates>,
     #[serde(borrow)]
     types: Vec<RawType<'f>>,
 }
@@ -296,7 +321,7 @@ fn decode(file: &[u8]) -> Option<Catalogue> {
 }
 
 impl From<Raw<'_>> for Catalogue {
-    fn from(Raw { date, keys, regions, types }: Raw<'_>) -> Self {
+    fn from(Raw { date, keys, regions, estimates, types }: Raw<'_>) -> Self {
         let mut known: BTreeSet<Arc<str>> = BTreeSet::new();
         let mut shared = |value: &str| {
             if let Some(value) = known.get(value) {
@@ -320,7 +345,7 @@ impl From<Raw<'_>> for Catalogue {
                 node_pool: String::new(),
                 nodes: 0,
                 accelerators: if t.accelerator { Accelerators::Some } else { Accelerators::Told },
-                source: Source::Catalogue { date: Arc::clone(&date) },
+                source: Source::Catalogue { date: Arc::clone(&date), estimated_by: None },
             }),
             labels: t.labels.into_iter().map(&mut shared).collect(),
             prices: t.prices,
@@ -328,7 +353,9 @@ impl From<Raw<'_>> for Catalogue {
         let types: Vec<Type> = types.into_iter().map(&mut read).collect();
         let resources: BTreeSet<&String> = types.iter().flat_map(|t| t.shape.allocatable.keys()).collect();
         let resources = resources.into_iter().cloned().collect();
-        Self { date, keys, regions, types, resources }
+        let usual_region = regions.first().cloned().unwrap_or_default();
+        let regions = regions.into_iter().zip(0..).collect();
+        Self { date, keys, usual_region, regions, estimates, types, resources }
     }
 }
 
@@ -670,16 +697,19 @@ mod tests {
     }
 
     #[test]
-    fn a_price_is_that_of_the_region_and_one_of_another_is_told_to_be_that() {
+    fn a_price_is_of_the_region_or_says_that_it_is_an_estimate_or_of_another() {
         let dollars = |micros| Price { micros };
         for (name, region, listed) in [
             ("m5.large", Some("us-gov-west-1"), Some(Listed::There(dollars(121_000)))),
             ("m5.large", Some("us-east-1"), Some(Listed::There(dollars(96_000)))),
-            ("m5.large", Some("eu-central-1"), Some(Listed::Elsewhere(dollars(96_000)))),
+            ("m5.large", Some("eu-central-1"), Some(Listed::Estimate(dollars(115_000)))),
             ("m5.large", Some("us-east-1-bos-1"), Some(Listed::Elsewhere(dollars(96_000)))),
+            ("m5.xlarge", Some("us-east-1-bos-1"), Some(Listed::Estimate(dollars(240_000)))),
+            ("p5.48xlarge", Some("eu-central-1"), Some(Listed::Elsewhere(dollars(55_040_000)))),
             ("m5.large", Some("cn-north-1"), Some(Listed::Elsewhere(dollars(96_000)))),
             ("m5.large", None, Some(Listed::Usual(dollars(96_000)))),
             ("trn2.48xlarge", None, None),
+            ("trn2.48xlarge", Some("us-east-2"), Some(Listed::Estimate(dollars(85_964_000)))),
             ("unheard.of", None, None),
         ] {
             assert_eq!(aws().price(name, region), listed, "{name} in {region:?}");

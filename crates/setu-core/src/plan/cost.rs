@@ -344,12 +344,13 @@ impl Prices<'_> {
         };
         let of_catalogue = || {
             let catalogue = catalogue::of(wanted.group)?;
-            let (price, of) = match catalogue.price(instance_type, wanted.region())? {
-                Listed::There(price) => (price, Region::Right),
-                Listed::Usual(price) => (price, Region::Usual(catalogue.usual_region())),
-                Listed::Elsewhere(price) => (price, Region::Wrong),
+            let (price, of, source) = match catalogue.price(instance_type, wanted.region())? {
+                Listed::There(price) => (price, Region::Right, catalogue.source()),
+                Listed::Estimate(price) => (price, Region::Right, catalogue.source_of_estimates()),
+                Listed::Usual(price) => (price, Region::Usual(catalogue.usual_region()), catalogue.source()),
+                Listed::Elsewhere(price) => (price, Region::Wrong, catalogue.source()),
             };
-            Some(Range { least: price, most: price, of, source: catalogue.source() })
+            Some(Range { least: price, most: price, of, source })
         };
         if let Some(bound) = stated(ON_DEMAND).filter(|_| of_market(kind).is_none()) {
             return Some(right(bound, bound, Source::Policy));

@@ -34,6 +34,9 @@ pub enum Source {
     Catalogue {
         /// Day of the catalogue.
         date: Arc<str>,
+        /// Day on which the prices of regions were compared, where the figure is a price that is reckoned from another region's.
+        #[serde(rename = "estimatedBy", skip_serializing_if = "Option::is_none")]
+        estimated_by: Option<Arc<str>>,
     },
 }
 
@@ -45,7 +48,10 @@ impl fmt::Display for Source {
             Self::Node { name, seen } => write!(f, "Node {name}, seen {}", at(seen)),
             Self::NodeClaim { name, seen } => write!(f, "NodeClaim {name}, seen {}", at(seen)),
             Self::Metrics { read } => write!(f, "Karpenter's metrics, read {}", at(read)),
-            Self::Catalogue { date } => write!(f, "the catalogue of {date}"),
+            Self::Catalogue { date, estimated_by: None } => write!(f, "the catalogue of {date}"),
+            Self::Catalogue { date, estimated_by: Some(day) } => {
+                write!(f, "the catalogue of {date} (estimates, by how prices of regions differed on {day})")
+            }
         }
     }
 }
