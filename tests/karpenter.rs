@@ -99,8 +99,7 @@ fn planned(case: &Case) -> Outcome {
         "status": {"admission": {"clusterQueue": "queue", "podSetAssignments": assignments.collect::<Vec<_>>()}},
     }));
     let pools: Vec<Arc<NodePool>> = case.pools.iter().map(pool).collect();
-    let cluster =
-        Cluster { cluster_queue: Some(&queue), flavors: &flavors, node_pools: &pools, ..Cluster::default() };
+    let cluster = Cluster::with(Some(&queue), &flavors, &pools);
     let request = Request {
         workload: &workload,
         check: "check",
@@ -123,7 +122,7 @@ struct Bought {
 
 fn bought(plan: &Plan) -> Bought {
     let policy = Policy::default();
-    let prices = Cluster::default().prices(&policy);
+    let prices = Cluster::with(None, &[], &[]).prices(&policy);
     let mut bought = Bought::default();
     for (slot, count) in plan.groups() {
         let spec = &slot.template.spec;

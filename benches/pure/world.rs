@@ -61,12 +61,7 @@ impl World {
 
     /// Plans it.
     pub fn plan(&self) -> Outcome {
-        let cluster = Cluster {
-            cluster_queue: Some(&self.queue),
-            flavors: &self.flavors,
-            node_pools: &self.pools,
-            ..Cluster::default()
-        };
+        let cluster = Cluster::with(Some(&self.queue), &self.flavors, &self.pools);
         let request = Request {
             workload: &self.workload,
             check: "prov",

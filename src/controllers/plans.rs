@@ -14,6 +14,7 @@ use crate::gang::identity::gang_of;
 use crate::gang::notice::Notice;
 use crate::names;
 use crate::plan::catalogue;
+use crate::plan::resources::Defaults;
 use crate::plan::shapes::Shape;
 use crate::plan::volumes::Storage;
 use crate::plan::{
@@ -250,8 +251,7 @@ pub fn updates(
         return Err(Obstacle::new(ObstacleReason::QueueUnknown, what));
     }
     let updates = plan::pod_set_updates(&pod_sets, request.gang, pinning);
-    let cluster = Cluster { flavors: &context.stores.plan.flavors.state(), ..Cluster::default() };
-    plan::merge::check(&cluster, request, &updates)?;
+    plan::merge::check(&context.stores.plan.flavors.state(), request, &updates)?;
     Ok(updates)
 }
 
@@ -259,13 +259,12 @@ pub fn updates(
 pub fn each(context: &Context, request: &Request<'_>) -> Vec<ResourceList> {
     let queue = queue_of(context, request.workload);
     let held = plan::demand::pinned(queue.as_deref(), request);
-    let cluster = Cluster {
+    let defaults = Defaults {
         limit_ranges: &limit_ranges(context, request.workload),
         runtime_classes: &context.stores.plan.runtime_classes.state(),
-        ..Cluster::default()
     };
     let sets = request.workload.spec.pod_sets.iter().filter(|set| held.contains(&set.name));
-    sets.map(|set| plan::demand::each(&cluster, set)).collect::<Result<_, _>>().unwrap_or_default()
+    sets.map(|set| plan::demand::each(defaults, set)).collect::<Result<_, _>>().unwrap_or_default()
 }
 
 /// The ClusterQueue that a Workload is admitted to.
@@ -277,13 +276,12 @@ fn queue_of(context: &Context, workload: &Workload) -> Option<Arc<ClusterQueue>>
 /// Those of these taints of its nodes that are none to the gang, because all its pods name them in tolerations.
 pub fn tolerated(context: &Context, request: &Request<'_>, taints: Vec<Taint>) -> Vec<Taint> {
     let queue = queue_of(context, request.workload);
+    let flavors = context.stores.plan.flavors.state();
     let cluster = Cluster {
-        cluster_queue: queue.as_deref(),
         checks: &context.stores.checks.state(),
-        flavors: &context.stores.plan.flavors.state(),
         limit_ranges: &limit_ranges(context, request.workload),
         runtime_classes: &context.stores.plan.runtime_classes.state(),
-        ..Cluster::default()
+        ..Cluster::with(queue.as_deref(), &flavors, &[])
     };
     plan::taints::tolerated(&cluster, request, taints)
 }

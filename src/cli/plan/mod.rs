@@ -15,7 +15,7 @@ use crate::api::parameters::{Gate, PackingMode};
 use crate::gang::identity::pin;
 use crate::plan::catalogue;
 use crate::plan::market::Market;
-use crate::plan::{self, Cluster, Obstacle, OptionSelection, Outcome, Plan, Request};
+use crate::plan::{self, Cluster, Edited, Obstacle, OptionSelection, Outcome, Plan, Request};
 use crate::policy::overrides::{self, Ignored};
 use crate::policy::{Policy, absurd_money, oversized};
 use crate::words::counted;
@@ -116,6 +116,9 @@ impl Args {
             device_classes: &objects.device_classes,
             storage: Some(&objects.storage_of(&namespace)),
             pool_claims: &pool_claims,
+            warm: &[],
+            kept: &[],
+            reserved: &[],
             shapes: &shapes,
             market: market.as_ref(),
             short: short.as_ref(),
@@ -127,8 +130,8 @@ impl Args {
             traffic: Some(&traffic),
             predecessors: &predecessors,
             settled: settled.as_deref(),
+            edited: Edited::Awaited,
             now: Timestamp::now(),
-            ..Cluster::default()
         };
         let outcome = plan::plan(&cluster, &request);
         let options = plan::survey(&cluster, &request).unwrap_or_default();

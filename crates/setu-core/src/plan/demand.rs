@@ -90,7 +90,9 @@ pub fn demand<'a>(cluster: &Cluster<'a>, request: &Request<'a>) -> Result<Vec<Po
             return Err(if by_class { Outcome::Refuse(obstacle) } else { Outcome::Never(obstacle) });
         }
         let flavors = flavors(cluster.flavors, request.workload, &pod_set.name).map_err(Outcome::Refuse)?;
-        let each = each(cluster, pod_set).map_err(Outcome::Wait)?;
+        let defaults =
+            Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: cluster.runtime_classes };
+        let each = each(defaults, pod_set).map_err(Outcome::Wait)?;
         if let Some(obstacle) = devices::obstacle(cluster, request, &pod_set.name, &each) {
             return Err(Outcome::Refuse(obstacle));
         }
@@ -240,8 +242,7 @@ fn placed(cluster: &Cluster<'_>, pod_set: &str) -> u32 {
 ///
 /// # Errors
 /// The request that cannot be read.
-pub fn each(cluster: &Cluster<'_>, pod_set: &PodSet) -> Result<ResourceList, Obstacle> {
-    let defaults = Defaults { limit_ranges: cluster.limit_ranges, runtime_classes: cluster.runtime_classes };
+pub fn each(defaults: Defaults<'_>, pod_set: &PodSet) -> Result<ResourceList, Obstacle> {
     resources::of_pod(&pod_set.template.spec, defaults)
         .map_err(|e| super::bad_quantity(&format!("pod set {}", pod_set.name), &e))
 }

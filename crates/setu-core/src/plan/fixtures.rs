@@ -153,10 +153,7 @@ impl World {
 
     pub fn cluster(&self) -> Cluster<'_> {
         Cluster {
-            cluster_queue: self.queue.as_ref(),
             checks: &self.all_checks,
-            flavors: &self.flavors,
-            node_pools: &self.pools,
             daemon_sets: &self.daemon_sets,
             pool_claims: &self.claims,
             reserved: &self.reserved,
@@ -171,7 +168,7 @@ impl World {
             local_queues: Some(&self.local_queues),
             namespace_labels: Some(&self.namespace),
             now: self.now,
-            ..Cluster::default()
+            ..Cluster::with(self.queue.as_ref(), &self.flavors, &self.pools)
         }
     }
 

@@ -4,12 +4,18 @@
 //! never reach it.
 
 use super::demand::flavors;
-use super::{Cluster, Obstacle, ObstacleReason, Request};
+use super::{Obstacle, ObstacleReason, Request};
+use crate::api::ResourceFlavor;
 use crate::api::workload::PodSetUpdate;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Checks that template, flavors, other checks' updates and ours can be merged for every pod set.
-pub fn check(cluster: &Cluster<'_>, request: &Request<'_>, ours: &[PodSetUpdate]) -> Result<(), Obstacle> {
+pub fn check(
+    all_flavors: &[Arc<ResourceFlavor>],
+    request: &Request<'_>,
+    ours: &[PodSetUpdate],
+) -> Result<(), Obstacle> {
     for pod_set in &request.workload.spec.pod_sets {
         let template = &pod_set.template;
         let mut selector = Merged::new("nodeSelector", &pod_set.name);
@@ -18,7 +24,7 @@ pub fn check(cluster: &Cluster<'_>, request: &Request<'_>, ours: &[PodSetUpdate]
         selector.add("the pod template", &template.spec.node_selector)?;
         labels.add("the pod template", &template.metadata.labels)?;
         annotations.add("the pod template", &template.metadata.annotations)?;
-        for flavor in flavors(cluster.flavors, request.workload, &pod_set.name)? {
+        for flavor in flavors(all_flavors, request.workload, &pod_set.name)? {
             let who = format!("ResourceFlavor {}", flavor.metadata.name.as_deref().unwrap_or_default());
             selector.add(&who, &flavor.spec.node_labels)?;
         }

@@ -73,8 +73,10 @@ use tiers::ProvisioningOption;
 use topology::Topology;
 use volumes::Storage;
 
-/// What the planner may look at: a snapshot.
-#[derive(Clone, Copy, Debug, Default)]
+/// Everything that a plan is made from besides the request: a snapshot.
+///
+/// The controller and `setu plan` state every field, so that the compiler names both when one is added.
+#[derive(Clone, Copy, Debug)]
 pub struct Cluster<'a> {
     /// The queue that granted the quota.
     pub cluster_queue: Option<&'a ClusterQueue>,
@@ -131,19 +133,54 @@ pub struct Cluster<'a> {
 }
 
 impl<'a> Cluster<'a> {
+    /// A cluster in which only these objects are known, for questions that depend on no others, benches and tests.
+    pub const fn with(
+        cluster_queue: Option<&'a ClusterQueue>,
+        flavors: &'a [Arc<ResourceFlavor>],
+        node_pools: &'a [Arc<NodePool>],
+    ) -> Self {
+        Self {
+            cluster_queue,
+            checks: &[],
+            flavors,
+            node_pools,
+            daemon_sets: &[],
+            limit_ranges: &[],
+            runtime_classes: &[],
+            device_classes: &[],
+            storage: None,
+            pool_claims: &[],
+            warm: &[],
+            reserved: &[],
+            shapes: &[],
+            market: None,
+            short: None,
+            cluster_queues: &[],
+            cohorts: &[],
+            local_queues: None,
+            namespace_labels: None,
+            guards: None,
+            traffic: None,
+            kept: &[],
+            predecessors: &[],
+            settled: None,
+            edited: Edited::Awaited,
+            now: Timestamp::UNIX_EPOCH,
+        }
+    }
+
     /// Where prices come from under a policy.
     pub fn prices(&self, policy: &'a Policy) -> cost::Prices<'a> {
         cost::Prices { budget: &policy.budget, market: self.market }
     }
 }
 
-/// What is done about a NodePool that was edited and that Karpenter has not looked at since.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What is done about a NodePool that was edited and that Karpenter has not reconciled since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edited {
-    /// It is waited for, before any later way is taken.
-    #[default]
+    /// Planning waits for Karpenter before it takes a later option.
     Awaited,
-    /// It is no NodePool to take nodes from: nobody may look at it ever.
+    /// It is passed over, because Karpenter may never reconcile it.
     PassedOver,
 }
 
@@ -362,7 +399,7 @@ fn nodes(
     needs.topology.allows_hosts(&plan)?;
     let plan = Plan { tier: option.tier, option_name: option.title(request.policy).into(), ..plan };
     let pinned = demand::pinned(cluster.cluster_queue, request);
-    merge::check(cluster, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;
+    merge::check(cluster.flavors, request, &pod_set_updates(&pinned, request.gang, plan.pinning))?;
     Ok(plan)
 }
 
