@@ -187,7 +187,7 @@ fn queued() -> Value {
     json!({"kueue.x-k8s.io/queue-name": "queue"})
 }
 
-const HOLDS: Options = Options { workload_finalizer: true, tas_compat: false };
+const HOLDS: Options = Options { workload_finalizer: true, tas_compat: false, provisioning_requests: false };
 
 #[tokio::test(start_paused = true)]
 async fn a_held_workload_stays_until_its_nodes_are_gone_and_its_end_is_recorded() {

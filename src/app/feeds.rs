@@ -11,6 +11,7 @@ use crate::controllers::context::{Optional, Stores, Wakers};
 use crate::controllers::plan_kinds::{PlanChanges, PlanStores};
 use crate::controllers::queue::Key;
 use crate::controllers::summary::{ClaimSummary, WorkloadSummary};
+use crate::controllers::workloads::{self, Requests};
 use crate::names;
 use futures::stream::{self, BoxStream, StreamExt};
 use k8s_openapi::api::core::v1::{Event, LimitRange};
@@ -55,10 +56,18 @@ impl Feeds {
         let workloads = watch_keeping("workloads", Api::all(client.clone()), all(), open, workloads);
         let checks = watch::<AdmissionCheck>("admissionchecks", Api::all(client.clone()), all(), open);
         // Without the permission to read them nothing starts, so they are read only where they count.
-        let topologies = parts
-            .options
-            .tas_compat
+        let serves_requests = parts.options.provisioning_requests;
+        let topologies = (parts.options.tas_compat || serves_requests)
             .then(|| watch::<Topology>("topologies", Api::all(client.clone()), all(), open));
+        let requests = serves_requests.then(|| {
+            let api = Api::all(client.clone());
+            watch_keeping("provisioningrequests", api, all(), open, workloads::keeping())
+        });
+        let (requests, of_requests) = match requests {
+            Some(watched) => ((watched.store, watched.listed), Some(watched.touched)),
+            None => (workloads::none(), None),
+        };
+        let (requests, all_workloads) = Requests::new(requests, workloads.store);
         let (plan, changes) = PlanStores::watch(client, &gates);
         let claims = Keeping { summary: ClaimSummary::of, index: ClaimSummary::workload_uid, packed: true };
         let claims = watch_keeping("nodeclaims", Api::all(client.clone()), ours(), open, claims);
@@ -75,7 +84,8 @@ impl Feeds {
         let warnings = watch::<Event>("events", Api::namespaced(client.clone(), "default"), warnings, open);
         let stores = Stores {
             plan,
-            workloads: workloads.store,
+            workloads: all_workloads,
+            requests: Arc::new(requests),
             checks: checks.store,
             topologies: topologies.as_ref().map(|watched| watched.store.clone()).unwrap_or_default(),
             claims: claims.store,
@@ -109,6 +119,9 @@ impl Feeds {
         spawn(local_queues.touched, &context, plans.on_change());
         spawn(cohorts.touched, &context, plans.on_change());
         spawn(namespaces.touched, &context, plans.on_change());
+        if let Some(requests) = of_requests {
+            spawn(requests, &context, Context::request_touched);
+        }
         if let Some(topologies) = topologies {
             spawn(topologies.touched, &context, |_, _| {});
         }

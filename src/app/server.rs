@@ -65,7 +65,7 @@ pub fn health(context: Arc<Context>, stop: CancellationToken) -> Router {
             }
             let closed = context.gates.closed();
             if closed.is_empty() {
-                return (StatusCode::OK, "ok\n".to_owned());
+                return (StatusCode::OK, ok(&context));
             }
             let lines: Vec<String> = closed.iter().map(|(kind, why)| format!("{kind}: {why}\n")).collect();
             (StatusCode::SERVICE_UNAVAILABLE, lines.concat())
@@ -88,6 +88,16 @@ pub fn health(context: Arc<Context>, stop: CancellationToken) -> Router {
         .route("/readyz", get(ready))
         .route("/debug/gangs", get(gangs))
         .route("/debug/capacity", get(capacity))
+}
+
+/// That all is well, and what this cluster lacks that was asked for.
+fn ok(context: &Context) -> String {
+    let lacks_requests = context.options.provisioning_requests && !context.stores.requests.listed.is_done();
+    if lacks_requests {
+        "ok\nProvisioningRequests are not served, because their CRD is not installed\n".to_owned()
+    } else {
+        "ok\n".to_owned()
+    }
 }
 
 #[cfg(test)]

@@ -63,11 +63,18 @@ struct OnRequest {
     /// placement of pods by topology until their nodes are there. Only where ProvisioningRequests are not served.
     #[arg(long, env = "SETU_TAS_COMPAT")]
     tas_compat: bool,
+    /// Serve ProvisioningRequests of class atomic.setu.kueue.x-k8s.io, which Kueue's own provisioning check makes.
+    #[arg(long, env = "SETU_PROVISIONING_REQUESTS", conflicts_with = "tas_compat")]
+    provisioning_requests: bool,
 }
 
 impl OnRequest {
     fn options(&self) -> Options {
-        Options { workload_finalizer: self.workload_finalizer, tas_compat: self.tas_compat }
+        Options {
+            workload_finalizer: self.workload_finalizer,
+            tas_compat: self.tas_compat,
+            provisioning_requests: self.provisioning_requests,
+        }
     }
 }
 

@@ -73,8 +73,9 @@ where
 }
 
 /// The kinds that are told apart in metrics; everything else is `other`.
-const RESOURCES: [&str; 23] = [
+const RESOURCES: [&str; 24] = [
     "workloads",
+    "provisioningrequests",
     "admissionchecks",
     "clusterqueues",
     "resourceflavors",

@@ -28,7 +28,7 @@ use tokio::sync::watch;
 pub const WATCH_SECONDS: u32 = 60;
 
 /// Kinds that an API server need not serve: then there are none.
-const NOT_EVERYWHERE: [&str; 1] = ["deviceclasses"];
+const NOT_EVERYWHERE: [&str; 2] = ["deviceclasses", "provisioningrequests"];
 /// How long a kind that is not served is left alone: only an upgrade of the API server brings it.
 const NOT_SERVED: Duration = Duration::from_mins(10);
 

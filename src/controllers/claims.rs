@@ -5,7 +5,7 @@
 //! before the claim is deleted. Claims that are wanted are the business of their gang.
 
 use super::context::Context;
-use super::memory::{lock, workload_of};
+use super::memory::{lock, owner_of, workload_of};
 use super::queue::Action;
 use super::summary::{ClaimSummary, WorkloadSummary};
 use crate::api::{AdmissionCheck, NodeClaim, Workload};
@@ -192,14 +192,15 @@ async fn orphaned_now(
         return Ok(judged);
     }
     let namespace = object.namespace.as_deref().unwrap_or_default();
-    let api: Api<Guarded<Workload>> = Api::namespaced(context.client.clone(), namespace);
-    let found =
-        match call("reading Workload", claim.annotation(names::WORKLOAD), api.get_opt(&object.name)).await? {
-            // It exists, and what it says cannot be read.
-            Some(Guarded(Err(_))) => return Ok(None),
-            Some(Guarded(Ok(found))) => Some(found).filter(is_meant),
-            None => None,
-        };
+    let found = match context.read_workload(&object).await? {
+        // It exists, and what it says cannot be read.
+        Some(Guarded(Err(_))) => return Ok(None),
+        Some(Guarded(Ok(found))) => Some(found).filter(is_meant),
+        None => None,
+    };
+    if found.is_none() && owner_runs(context, claim).await? {
+        return Ok(None);
+    }
     let kin = alone(found.as_ref(), missing);
     match orphaned(claim, kin, now) {
         Some(Orphaned::WorkloadGone | Orphaned::SlicesOver) if shares_its_pin(claim) => {
@@ -209,6 +210,15 @@ async fn orphaned_now(
         Some(Orphaned::CheckGone) if check_exists(context, claim).await? => Ok(None),
         judged => Ok(judged),
     }
+}
+
+/// Whether the Workload runs that owns the ProvisioningRequest a claim was made for. A request that was deleted takes no nodes
+/// from it.
+async fn owner_runs(context: &Context, claim: &NodeClaim) -> Result<bool, Error> {
+    let Some((namespace, name, uid)) = owner_of(claim) else { return Ok(false) };
+    let owner = context.read_owner(namespace, name, uid).await?;
+    let ends = |owner: &Workload| ["Finished", "Evicted"].iter().any(|kind| owner.is(kind));
+    Ok(owner.is_some_and(|owner| owner.is("Admitted") && !ends(&owner)))
 }
 
 /// Whether the check that a claim was made for exists, whatever the cache says.

@@ -11,8 +11,9 @@ use super::plan_kinds::PlanStores;
 use super::policies::Parameters;
 use super::policies::Policies;
 use super::queue::Key;
-use super::summary::{ClaimSummary, WorkloadSummary};
+use super::summary::ClaimSummary;
 use super::waiting::Waiting;
+use super::workloads::{Requests, Workloads};
 use crate::api::{
     AdmissionCheck, Cohort, LocalQueue, Namespace, Node, NodeClaim, RawParameters, Topology, Workload,
 };
@@ -42,8 +43,10 @@ use tokio::sync::mpsc::UnboundedSender;
 /// Every watched kind.
 #[derive(Clone)]
 pub struct Stores {
-    /// Workloads.
-    pub workloads: Store<Workload, WorkloadSummary>,
+    /// Workloads of both front-ends.
+    pub workloads: Workloads,
+    /// ProvisioningRequests; empty without [`Options::provisioning_requests`].
+    pub requests: Arc<Requests>,
     /// What plans are made from.
     pub plan: PlanStores,
     /// AdmissionChecks.
@@ -102,6 +105,8 @@ pub struct Options {
     pub workload_finalizer: bool,
     /// Checks that name Kueue's own provisioning controller are answered too.
     pub tas_compat: bool,
+    /// ProvisioningRequests of Setu's class are served.
+    pub provisioning_requests: bool,
 }
 
 /// What a replica is made of.

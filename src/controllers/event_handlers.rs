@@ -73,6 +73,7 @@ impl Context {
         let object = ObjectRef::from_obj(workload);
         self.of_gangs.waiting.note(Key::of(workload));
         let uid = workload.uid().unwrap_or_default();
+        self.see_requests_of(&uid);
         if workload.line() != uid {
             self.wake_claims_of_slices(workload);
         }

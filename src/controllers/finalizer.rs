@@ -72,5 +72,5 @@ fn client_of<'c>(context: &'c Context, workload: &Workload) -> &'c Client {
 
 fn may_get_nodes(workload: &Workload) -> bool {
     let over = workload.metadata.deletion_timestamp.is_some() || workload.is("Finished");
-    workload.is("QuotaReserved") && !over
+    workload.is("QuotaReserved") && !over && workload.request_name().is_none()
 }

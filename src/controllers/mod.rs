@@ -37,5 +37,6 @@ pub mod strays;
 pub mod summary;
 mod waiting;
 pub mod workload;
+pub mod workloads;
 
 pub use context::Context;

@@ -36,6 +36,8 @@ pub fn policy(context: &Context, workload: &Workload, check: &str) -> (Policy, R
     let settings = context.policies.settings();
     let no_policy = |why| Err(Obstacle::new(ObstacleReason::NoPolicy, why));
     let (parameters, fault) = match context.policies.parameters(check) {
+        // The check of a ProvisioningRequest is Kueue's, and so are its parameters.
+        _ if workload.request_name().is_some() => (None, Ok(())),
         Some(Ok(parameters)) => (parameters, Ok(())),
         Some(Err(why)) => (None, no_policy(why)),
         None => (None, no_policy(format!("the parameters of check {check} have not been read yet"))),
@@ -84,7 +86,7 @@ pub fn of_tier(policy: &Arc<Policy>, tier: u32) -> Arc<Policy> {
 /// The policy with what Kueue demands of nodes before it places pods on them by topology: without any of
 /// these labels a node that is ready is not used.
 pub fn of_topology(context: &Context, policy: &Arc<Policy>, workload: &Workload, pin: &str) -> Arc<Policy> {
-    if !context.options.tas_compat {
+    if !context.options.tas_compat && workload.request_name().is_none() {
         return Arc::clone(policy);
     }
     let assigned = workload.admission().into_iter().flat_map(|a| &a.pod_set_assignments);

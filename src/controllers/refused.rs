@@ -185,6 +185,10 @@ pub(super) async fn queue(
     looks: &[Reconciled],
     others: Others,
 ) -> Result<(), Error> {
+    if workload.request_name().is_some() {
+        // Kueue queues the Workload that owns it.
+        return Ok(());
+    }
     let is_kept_out = looks.iter().any(|look| look.queueing == Queueing::KeptOut);
     let wanted = if is_kept_out { Queueing::KeptOut } else { Queueing::Allowed };
     // Another Setu that keeps it out puts it back itself.

@@ -6,7 +6,7 @@
 
 use super::context::Context;
 use super::memory::workload_named;
-use crate::api::{Node, NodeClaim, Workload};
+use crate::api::{Node, NodeClaim};
 use crate::cluster::guard::Guarded;
 use crate::effects::{call, claims, nodes};
 use crate::error::Error;
@@ -149,9 +149,7 @@ fn may_stand_behind(claim: &Guarded<NodeClaim>, node: &Node) -> bool {
 async fn may_be_used(context: &Context, node: &Node) -> Result<bool, Error> {
     let of = node.annotations().get(names::WORKLOAD).and_then(|value| workload_named(value));
     let Some(object) = of else { return Ok(false) };
-    let namespace = object.namespace.as_deref().unwrap_or_default();
-    let api: Api<Guarded<Workload>> = Api::namespaced(context.client.clone(), namespace);
-    Ok(match call("reading Workload", &object.name, api.get_opt(&object.name)).await? {
+    Ok(match context.read_workload(&object).await? {
         None => false,
         // It exists, and what it says cannot be read.
         Some(Guarded(Err(_))) => true,

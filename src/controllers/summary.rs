@@ -1,7 +1,7 @@
 //! What is at hand of each Workload and NodeClaim when many are gone through: there may be thousands, and to
 //! have a whole one it must be unpacked.
 
-use super::memory::workload_of;
+use super::memory::{owner_of, workload_of};
 use crate::api::{NodeClaim, Workload};
 use crate::gang::claims::is_stuck;
 use crate::gang::custody::is_warm;
@@ -40,13 +40,15 @@ impl WorkloadSummary {
             line: Some(workload.line()).filter(|line| *line != uid),
             is_admitted: workload.is("Admitted"),
             is_finished: workload.is("Finished"),
+            // A request waits for no quota and holds none: the Workload that owns it does.
             queued_since: workload.metadata.creation_timestamp.as_ref().map(|t| t.0).filter(|_| {
                 let may_run = workload.spec.active != Some(false) && !workload.is("Finished");
-                may_run && !workload.is("QuotaReserved")
+                may_run && !workload.is("QuotaReserved") && workload.request_name().is_none()
             }),
             holds: workload
                 .admission()
                 .filter(|_| workload.is("QuotaReserved") && !workload.is("Finished"))
+                .filter(|_| workload.request_name().is_none())
                 .map(|admission| (admission.cluster_queue.as_str().into(), workload.pods())),
             uid,
         }
@@ -67,6 +69,8 @@ pub struct ClaimSummary {
     pub gang: String,
     /// UID of its Workload.
     pub workload_uid: String,
+    /// UID of the Workload that owns the ProvisioningRequest it was made for; empty where it was made for none.
+    pub owner: String,
     /// Its Workload, as its annotation says; the one it was made for last where it is kept warm.
     pub workload: Option<ObjectRef<Workload>>,
     /// Its NodePool.
@@ -100,6 +104,7 @@ impl ClaimSummary {
             uid: claim.metadata.uid.clone().unwrap_or_default(),
             gang: gang_of(claim),
             workload_uid: claim.label(names::WORKLOAD_UID).to_owned(),
+            owner: owner_of(claim).map_or_else(String::new, |(_, _, uid)| uid.to_owned()),
             workload: workload_of(claim),
             node_pool: claim.label(names::NODEPOOL).to_owned(),
             node_name: claim.node_name().unwrap_or_default().to_owned(),

@@ -10,14 +10,14 @@ use super::queue::{Action, Key};
 use super::refused;
 use crate::api::workload::{CheckState, Verdict};
 use crate::api::{Workload, condition};
-use crate::cluster::guard::Guarded;
-use crate::effects::{call, verdict};
+use crate::effects::{request, verdict};
 use crate::error::{Class, Error};
 use crate::gang::identity::gang_id;
 use crate::names;
 use crate::telemetry::metrics;
 use jiff::{SignedDuration, Timestamp};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
+use kube::runtime::reflector::ObjectRef;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -105,9 +105,7 @@ async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<
         CacheLag::Overdue => {}
     }
     tracing::debug!(workload = cached.full_name(), "the cache lags behind, reading the Workload");
-    let namespace = cached.namespace().unwrap_or_default();
-    let api: Api<Guarded<Workload>> = Api::namespaced(context.client.clone(), &namespace);
-    let read = call("reading Workload", &cached.full_name(), api.get_opt(&cached.name_any())).await?;
+    let read = context.read_workload(&ObjectRef::from_obj(&*cached)).await?;
     let found = read.and_then(|found| found.0.ok()).filter(|found| found.metadata.uid == cached.metadata.uid);
     if let Some(found) = &found {
         context.of_gangs.own_writes.was_read(found);
@@ -117,6 +115,10 @@ async fn current(cached: Arc<Workload>, context: &Context) -> Result<Option<Arc<
 
 /// Checks of ours that the Workload carries or has a journal of, sorted.
 fn our_checks(workload: &Workload, context: &Context) -> Vec<String> {
+    if workload.request_name().is_some() {
+        // Kueue answers that check, by what the request says.
+        return workload.checks().iter().map(|c| c.name.clone()).collect();
+    }
     let listed = workload.checks().iter().map(|c| c.name.as_str());
     let journalled = workload.annotations().keys().filter_map(|key| key.strip_prefix(names::JOURNAL_PREFIX));
     let mut checks: Vec<String> =
@@ -158,7 +160,13 @@ async fn write_entries(
     // Where there are no nodes, none stood idle.
     let nodes_waited = looks.iter().any(|l| l.has_nodes && l.entry.as_ref().is_some_and(is_ready));
     let client = context.client_of(&uid);
-    *workload = verdict::apply(client, workload, &entries).await?;
+    *workload = match (workload.request_name(), looks.first(), changed.first()) {
+        (Some(_), Some(look), Some(entry)) => {
+            let said = (&look.in_request.details, look.in_request.failure);
+            request::apply(client, workload, entry, said, now).await?
+        }
+        _ => verdict::apply(client, workload, &entries).await?,
+    };
     context.of_gangs.own_writes.note(workload);
     for entry in &changed {
         tracing::info!(

@@ -3,7 +3,7 @@
 //! Rule: an Event's name follows from what it tells, so that whoever tells it again tells nothing new;
 //! publishing never waits, and never more is said of one Workload than its readers can bear.
 
-use crate::api::Workload;
+use crate::api::{ProvisioningRequest, Workload};
 use crate::cluster::fair_queue::FairQueue;
 use crate::cluster::lock;
 use crate::cluster::write_limiter::WriteLimiter;
@@ -94,7 +94,7 @@ impl Publisher {
     /// Publishes in the background. What is too much is dropped and counted.
     pub fn publish(&self, workload: &Workload, moment: Moment<'_>, notice: &Notice) {
         let flow = workload.local_queue();
-        self.queue(flow.clone(), workload.object_ref(&()), moment, notice);
+        self.queue(flow.clone(), reference_to(workload), moment, notice);
         if let Some(job) = job_of(workload).filter(|_| self.on_job) {
             self.queue(flow, job, moment, notice);
         }
@@ -177,6 +177,20 @@ async fn send(api: &Api<Event>, event: &Event) {
             metrics::event_unpublished(Unpublished::Failed);
             tracing::debug!(event = name, error = %error, "an event was not published");
         }
+    }
+}
+
+/// The object that a Workload is: itself, or the ProvisioningRequest that is seen as one.
+fn reference_to(workload: &Workload) -> ObjectReference {
+    let object = workload.object_ref(&());
+    match workload.request_name() {
+        None => object,
+        Some(name) => ObjectReference {
+            api_version: Some(ProvisioningRequest::api_version(&()).into_owned()),
+            kind: Some(ProvisioningRequest::kind(&()).into_owned()),
+            name: Some(name.to_owned()),
+            ..object
+        },
     }
 }
 

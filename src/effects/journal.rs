@@ -5,7 +5,7 @@
 //! nothing to write, `confirm` asks instead.
 
 use crate::api::Workload;
-use crate::effects::{call, patch_params, write};
+use crate::effects::{call, patch_params, request, write};
 use crate::error::Error;
 use crate::names;
 use json_patch::jsonptr::PointerBuf;
@@ -44,6 +44,9 @@ pub enum Guard {
 /// # Errors
 /// [`Error::Conflict`] if the annotation is no longer `old`, or the Workload is another one.
 pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> Result<Workload, Error> {
+    if workload.request_name().is_some() {
+        return request::write_journal(client, workload, entry).await;
+    }
     let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
     let name = workload.name_any();
     let patch: Patch<()> = Patch::Json(patch(workload, entry));
@@ -64,15 +67,19 @@ pub async fn commit(client: &Client, workload: &Workload, entry: &Entry<'_>) -> 
 /// # Errors
 /// [`Error::Conflict`] if neither is, or the Workload is another one.
 pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) -> Result<(), Error> {
-    let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
-    let name = workload.name_any();
     let action = "confirming the journal of Workload";
-    let found = call(action, &workload.full_name(), api.get_metadata(&name)).await?;
-    let journal = found.annotations().get(&names::journal_key(entry.check)).map(String::as_str);
+    let found = if workload.request_name().is_some() {
+        request::metadata(client, workload, action).await?
+    } else {
+        let api: Api<Workload> = Api::namespaced(client.clone(), &workload.namespace().unwrap_or_default());
+        call(action, &workload.full_name(), api.get_metadata(&workload.name_any())).await?.metadata
+    };
+    let annotations = found.annotations.as_ref();
+    let journal = annotations.and_then(|all| all.get(&names::journal_key(entry.check))).map(String::as_str);
     // A write that failed for want of an answer may have happened.
     let written = journal == Some(entry.journal);
-    let written = written && found.metadata.uid == workload.metadata.uid;
-    if written || is_unchanged(&found.metadata, workload, entry) {
+    let written = written && found.uid == workload.metadata.uid;
+    if written || is_unchanged(&found, workload, entry) {
         return Ok(());
     }
     Err(Error::Conflict { action, object: workload.full_name() })
@@ -82,7 +89,9 @@ pub async fn confirm(client: &Client, workload: &Workload, entry: &Entry<'_>) ->
 fn is_unchanged(found: &ObjectMeta, workload: &Workload, entry: &Entry<'_>) -> bool {
     let read = &workload.metadata;
     let journal = found.annotations.as_ref().and_then(|all| all.get(&names::journal_key(entry.check)));
-    let guarded = match entry.guard {
+    // The journal of a request is written on the version that was read.
+    let guard = if workload.request_name().is_some() { Guard::Workload } else { entry.guard };
+    let guarded = match guard {
         // The first annotation of a Workload is written otherwise than any later one.
         Guard::Journal => read.annotations.is_some() == found.annotations.is_some(),
         Guard::Workload => found.resource_version == read.resource_version,

@@ -12,6 +12,7 @@ pub mod journal;
 pub mod nodes;
 pub mod parameters;
 pub mod pods;
+pub mod request;
 pub mod requeued;
 pub mod verdict;
 pub mod warm;

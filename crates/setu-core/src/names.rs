@@ -8,6 +8,13 @@ pub const CONTROLLER_NAME: &str = "setu.kueue.x-k8s.io/provisioning";
 /// `spec.controllerName` of Kueue's own provisioning check, for which alone Kueue puts off the placement of
 /// pods by topology until the nodes are there.
 pub const PROVISIONING_REQUEST: &str = "kueue.x-k8s.io/provisioning-request";
+/// Class of the ProvisioningRequests that Setu serves.
+pub const REQUEST_CLASS: &str = "atomic.setu.kueue.x-k8s.io";
+/// Start of the name under which a ProvisioningRequest is seen as a Workload.
+pub const REQUEST_PREFIX: &str = "provisioningrequest/";
+/// Start of the parameters of a ProvisioningRequest by which a job asks for what the policy opens under `jobOverrides`. Kueue
+/// copies them from [`JOB_OVERRIDE_PREFIX`].
+pub const REQUEST_PARAMETER_PREFIX: &str = "setu-";
 /// API group in which ProvisioningRequests are served.
 pub const AUTOSCALING_GROUP: &str = "autoscaling.x-k8s.io";
 /// API group of the NodeClasses of Karpenter's kwok provider.
@@ -73,6 +80,8 @@ pub const SLOT: &str = "setu.kueue.x-k8s.io/slot";
 pub const GENERATION: &str = "setu.kueue.x-k8s.io/generation";
 /// Annotation on a NodeClaim: `namespace/name` of its Workload.
 pub const WORKLOAD: &str = "setu.kueue.x-k8s.io/workload";
+/// Annotation on a NodeClaim that was made for a ProvisioningRequest: `namespace/name/UID` of the Workload that owns the request.
+pub const OWNER: &str = "setu.kueue.x-k8s.io/owner";
 /// Annotation on a NodeClaim: the AdmissionCheck it was made for.
 pub const CHECK: &str = "setu.kueue.x-k8s.io/check";
 /// Annotation of a shard's Lease: the replica that asks for the shard.

@@ -201,6 +201,9 @@ impl Gang<'_> {
         annotations.insert(names::WORKLOAD.to_owned(), identity.workload_ref());
         annotations.insert(names::CHECK.to_owned(), identity.check.clone());
         annotations.insert(names::HOLD_UNTIL.to_owned(), to_the_second(hold));
+        if let Some(owner) = &self.owner {
+            annotations.insert(names::OWNER.to_owned(), owner.clone());
+        }
         if let Some(terms) = &memory.terms {
             annotations.insert(names::TERMS.to_owned(), terms.digest());
         }

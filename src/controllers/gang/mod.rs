@@ -27,9 +27,10 @@ use crate::gang::identity::pin;
 use crate::gang::journal::JournalError;
 use crate::gang::loss::Loss;
 use crate::gang::open::{is_possible, opened, rebuilt};
+use crate::gang::request::{Details, owner_ref};
 use crate::gang::{
-    Event, Freshness, GangIdentity, Journal, Moved, PodCheck, Refusal, Reservation, Rules, State, Step, step,
-    verdict,
+    Event, FailureClass, Freshness, GangIdentity, Journal, Moved, PodCheck, Refusal, Reservation, Rules,
+    State, Step, step, verdict,
 };
 use crate::names;
 use crate::plan::{Outcome, strategy};
@@ -53,6 +54,8 @@ pub struct Gang<'a> {
     id: String,
     /// Value of the gang's label on its nodes.
     pin: String,
+    /// The Workload that owns the ProvisioningRequest, where the gang is that of one.
+    owner: Option<String>,
     our_checks: &'a [String],
     judgement: Judgement,
     journal: Journal,
@@ -80,12 +83,23 @@ pub struct Gang<'a> {
     pod_check: Option<PodCheck>,
 }
 
+/// What a ProvisioningRequest says of its gang besides the state of the check.
+#[derive(Debug, Default)]
+pub struct InRequest {
+    /// Its nodes.
+    pub details: Details,
+    /// Why the last attempt failed.
+    pub failure: Option<FailureClass>,
+}
+
 /// What a reconcile of a gang came to.
 pub struct Reconciled {
     /// The entry to write, if it differs.
     pub entry: Option<CheckState>,
     /// Whether that entry only tells of progress.
     pub progress: bool,
+    /// What is said of its nodes, and why its last attempt failed, in a ProvisioningRequest.
+    pub in_request: InRequest,
     /// Whether Kueue is to queue the Workload, as far as this gang is concerned.
     pub queueing: Queueing,
     /// Whether the gang is one that has nodes.
@@ -160,6 +174,7 @@ impl<'a> Gang<'a> {
             client: context.client_of(&identity.uid),
             id,
             pin: pin(workload, check),
+            owner: owner_ref(workload),
             our_checks,
             judgement: Judgement::default(),
             journal,

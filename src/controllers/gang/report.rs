@@ -1,6 +1,6 @@
 //! Tells of a gang: logs, metrics, spans and events for what was committed, the verdict for Kueue.
 
-use super::{Gang, Reconciled};
+use super::{Gang, InRequest, Reconciled};
 use crate::api::workload::PodSetUpdate;
 use crate::api::{NodeClaim, Workload};
 use crate::controllers::board::BoardEntry;
@@ -12,6 +12,7 @@ use crate::effects::requeued::Queueing;
 use crate::gang::event::Reason;
 use crate::gang::journal::Step;
 use crate::gang::notice::Notice;
+use crate::gang::request::Details;
 use crate::gang::reservation::{Ending, Reservation};
 use crate::gang::trace::{Claims, CutOff, Subject, cut_off, spans};
 use crate::gang::wake_at;
@@ -252,6 +253,7 @@ impl Gang<'_> {
         let looked = Reconciled {
             entry: None,
             progress: false,
+            in_request: self.in_request(),
             queueing: if keeps_out || is_unsettled { Queueing::KeptOut } else { Queueing::Allowed },
             has_nodes: self.journal.memory.slots > 0,
             holds,
@@ -276,7 +278,24 @@ impl Gang<'_> {
         if self.journal.memory.slots == 0 {
             return Ok(Vec::new());
         }
-        plans::updates(self.context, &self.request(workload), self.journal.memory.pinning)
+        let updates = plans::updates(self.context, &self.request(workload), self.journal.memory.pinning)?;
+        // The pods of a request get what its ProvisioningRequestConfig says.
+        Ok(if self.owner.is_some() { Vec::new() } else { updates })
+    }
+
+    fn in_request(&self) -> InRequest {
+        if self.owner.is_none() {
+            return InRequest::default();
+        }
+        let mut node_pools: Vec<String> =
+            self.staying().map(|claim| claim.label(names::NODEPOOL).to_owned()).collect();
+        node_pools.sort();
+        node_pools.dedup();
+        let details = Details { gang: self.pin.clone(), node_pools, nodes: self.journal.memory.slots };
+        InRequest {
+            details,
+            failure: self.journal.memory.last_failure.as_ref().map(|failure| failure.reason),
+        }
     }
 
     pub(super) fn count_ready(&self) {

@@ -114,6 +114,20 @@ pub static TOPOLOGY: Kind =
 /// Kueue's AdmissionCheck.
 pub static ADMISSION_CHECK: Kind =
     custom(KUEUE, ("AdmissionCheck", "admissionchecks", "admissioncheck"), &["ac"], false);
+/// Kueue's ProvisioningRequestConfig.
+pub static PROVISIONING_REQUEST_CONFIG: Kind = without_status(custom(
+    KUEUE,
+    ("ProvisioningRequestConfig", "provisioningrequestconfigs", "provisioningrequestconfig"),
+    &["prc"],
+    false,
+));
+/// Cluster Autoscaler's ProvisioningRequest.
+pub static PROVISIONING_REQUEST: Kind = custom(
+    (crate::names::AUTOSCALING_GROUP, "v1"),
+    ("ProvisioningRequest", "provisioningrequests", "provisioningrequest"),
+    &["provreq", "provreqs"],
+    true,
+);
 /// Kueue's WorkloadPriorityClass.
 pub static WORKLOAD_PRIORITY_CLASS: Kind = without_status(custom(
     KUEUE,
@@ -220,6 +234,8 @@ pub static ALL: &[&Kind] = &[
     &TOPOLOGY,
     &ADMISSION_CHECK,
     &WORKLOAD_PRIORITY_CLASS,
+    &PROVISIONING_REQUEST_CONFIG,
+    &PROVISIONING_REQUEST,
     &NODE_POOL,
     &NODE_CLAIM,
     &KWOK_NODE_CLASS,

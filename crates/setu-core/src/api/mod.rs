@@ -16,6 +16,7 @@ pub mod node_claim;
 pub mod node_pool;
 pub mod parameters;
 pub mod pod;
+pub mod provisioning_request;
 pub mod queue;
 pub mod workload;
 
@@ -29,5 +30,6 @@ pub use node_claim::NodeClaim;
 pub use node_pool::NodePool;
 pub use parameters::{ProvisioningParameters, RawParameters};
 pub use pod::Pod;
+pub use provisioning_request::ProvisioningRequest;
 pub use queue::{ClusterQueue, Cohort, LocalQueue};
 pub use workload::Workload;

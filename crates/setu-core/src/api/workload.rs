@@ -198,6 +198,11 @@ impl Workload {
         format!("{}/{}", of(&self.metadata.namespace), of(&self.metadata.name))
     }
 
+    /// Name of the ProvisioningRequest that is seen as this Workload; `None` for a Workload of Kueue's.
+    pub fn request_name(&self) -> Option<&str> {
+        self.metadata.name.as_deref()?.strip_prefix(names::REQUEST_PREFIX)
+    }
+
     /// How many pods it asks for.
     pub fn pods(&self) -> u32 {
         let counts = self.spec.pod_sets.iter().map(|set| u32::try_from(set.count).unwrap_or_default());

@@ -31,6 +31,7 @@ pub mod phase;
 mod reboot;
 pub mod repair;
 mod replacement;
+pub mod request;
 pub mod reservation;
 pub mod slot;
 pub mod snapshot;

@@ -3,6 +3,7 @@
 
 mod checks;
 mod jobs;
+mod provisioning;
 mod quota;
 mod topology;
 
@@ -107,7 +108,18 @@ impl Actor for Kueue {
                     );
                 }
             }
-            "ClusterQueue" | "LocalQueue" | "AdmissionCheck" | "ResourceFlavor" | "WorkloadPriorityClass" => {
+            "ProvisioningRequest" => {
+                for owner in list(object, "/metadata/ownerReferences") {
+                    let owned = (namespace(object).to_owned(), text(owner, "/name").to_owned());
+                    self.look(Look::Workload(owned.0, owned.1), stage);
+                }
+            }
+            "ClusterQueue"
+            | "LocalQueue"
+            | "AdmissionCheck"
+            | "ProvisioningRequestConfig"
+            | "ResourceFlavor"
+            | "WorkloadPriorityClass" => {
                 self.look(Look::Queues, stage);
             }
             _ => {}
@@ -143,6 +155,7 @@ impl Actor for Kueue {
             Look::Group(namespace, name) => jobs::sync_group(&user, &namespace, &name, now),
             Look::Pod(namespace, name) => jobs::sync_pod(&user, &namespace, &name, now),
             Look::Queues => {
+                provisioning::activate(&user, now);
                 for queue in user.list(&kinds::CLUSTER_QUEUE) {
                     quota::queue_conditions(&user, &queue, now);
                 }
@@ -183,6 +196,8 @@ fn reconcile(user: &User, namespace: &str, name: &str, now: Timestamp) -> Option
     if let Some(queue) = &queue {
         checks::sync_entries(user, &workload, queue, now);
     }
+    let workload = user.get(&kinds::WORKLOAD, namespace, name)?;
+    provisioning::sync(user, &workload, now);
     let workload = user.get(&kinds::WORKLOAD, namespace, name)?;
     if let Some(at) = checks::backoff(user, &workload, now) {
         return Some(at);

@@ -1,0 +1,62 @@
+//! Cluster Autoscaler's ProvisioningRequest: a demand for capacity, as Kueue's own provisioning check writes it.
+
+use super::condition;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube_derive::CustomResource;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// `spec` of a ProvisioningRequest. It is immutable.
+#[derive(CustomResource, Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[kube(
+    crates(kube_core = "::kube_core"),
+    group = "autoscaling.x-k8s.io",
+    version = "v1",
+    kind = "ProvisioningRequest",
+    plural = "provisioningrequests",
+    namespaced,
+    status = "ProvisioningRequestStatus",
+    schema = "disabled",
+    derive = "PartialEq"
+)]
+#[serde(rename_all = "camelCase")]
+pub struct ProvisioningRequestSpec {
+    /// Who is to provide the capacity, and how.
+    #[serde(default)]
+    pub provisioning_class_name: String,
+    /// Settings of that class.
+    #[serde(default)]
+    pub parameters: BTreeMap<String, String>,
+}
+
+/// `status` of a ProvisioningRequest.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct ProvisioningRequestStatus {
+    /// Accepted, Provisioned, Failed and others.
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+    /// What the class says of the capacity.
+    #[serde(default)]
+    pub provisioning_class_details: BTreeMap<String, String>,
+}
+
+impl ProvisioningRequest {
+    /// Conditions as last reported.
+    pub fn conditions(&self) -> &[Condition] {
+        self.status.as_ref().map_or(&[], |status| &status.conditions)
+    }
+
+    /// Whether the condition of this type is True.
+    pub fn is(&self, condition_type: &str) -> bool {
+        condition::is_true(self.conditions(), condition_type)
+    }
+
+    /// Name and UID of the Workload that controls it, if one does.
+    pub fn workload(&self) -> Option<(&str, &str)> {
+        let controller = self.metadata.owner_references.iter().flatten().find(|o| o.controller == Some(true));
+        let workload =
+            controller.filter(|o| o.kind == "Workload" && o.api_version.starts_with("kueue.x-k8s.io/"))?;
+        Some((&workload.name, &workload.uid))
+    }
+}

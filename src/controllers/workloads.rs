@@ -1,0 +1,222 @@
+//! The Workloads of both front-ends: Kueue's own, and ProvisioningRequests of Setu's class, which are seen as Workloads.
+//!
+//! Rule: a request is seen anew whenever it or the Workload that owns it changes. Of several requests for one check of a Workload
+//! the first that has not ended counts, so that nobody gets the same nodes twice.
+
+use super::context::Context;
+use super::summary::WorkloadSummary;
+use crate::api::{ProvisioningRequest, Workload};
+use crate::cluster::guard::Guarded;
+use crate::cluster::lock;
+use crate::cluster::store::{Keeping, News, Store, StoreEntry, Writer};
+use crate::cluster::watch::Listed;
+use crate::effects::call;
+use crate::error::Error;
+use crate::gang::request::{as_workload, check_of, name_as_workload};
+use crate::names;
+use kube::runtime::reflector::ObjectRef;
+use kube::runtime::watcher::Event;
+use kube::{Api, ResourceExt};
+use std::sync::{Arc, Mutex};
+
+/// Every Workload, of whichever front-end.
+#[derive(Clone)]
+pub struct Workloads {
+    of_kueue: Store<Workload, WorkloadSummary>,
+    of_requests: Store<Workload, WorkloadSummary>,
+}
+
+impl Workloads {
+    fn store(&self, object: &ObjectRef<Workload>) -> &Store<Workload, WorkloadSummary> {
+        if object.name.starts_with(names::REQUEST_PREFIX) { &self.of_requests } else { &self.of_kueue }
+    }
+
+    /// A Workload.
+    pub fn get(&self, object: &ObjectRef<Workload>) -> Option<Arc<Workload>> {
+        self.store(object).get(object)
+    }
+
+    /// The summary of a Workload.
+    pub fn entry(&self, object: &ObjectRef<Workload>) -> Option<StoreEntry<Workload, WorkloadSummary>> {
+        self.store(object).entry(object)
+    }
+
+    /// The Workloads whose summaries are wanted.
+    pub fn those(&self, is_wanted: impl Fn(&WorkloadSummary) -> bool) -> Vec<ObjectRef<Workload>> {
+        [&self.of_kueue, &self.of_requests].into_iter().flat_map(|store| store.those(&is_wanted)).collect()
+    }
+
+    /// Every Workload, one after the other.
+    pub fn each(&self) -> impl Iterator<Item = Arc<Workload>> + use<> {
+        self.of_kueue.each().chain(self.of_requests.each())
+    }
+}
+
+/// The ProvisioningRequests of Setu's class.
+pub struct Requests {
+    /// Every request of any class, found by the UID of the Workload that owns it.
+    objects: Store<ProvisioningRequest, RequestSummary>,
+    /// Whether they were listed; never where requests are not served.
+    pub listed: Listed,
+    /// Keeps them as Workloads.
+    seen: Mutex<Writer<Workload, WorkloadSummary>>,
+}
+
+/// What is at hand of each request.
+#[derive(Debug)]
+pub struct RequestSummary {
+    owner: String,
+}
+
+impl RequestSummary {
+    fn of(request: &ProvisioningRequest) -> Self {
+        let owner = request.workload().filter(|_| is_ours(request));
+        Self { owner: owner.map_or_else(String::new, |(_, uid)| uid.to_owned()) }
+    }
+
+    fn owner(&self) -> &str {
+        &self.owner
+    }
+}
+
+/// How requests are kept.
+pub const fn keeping() -> Keeping<ProvisioningRequest, RequestSummary> {
+    Keeping { summary: RequestSummary::of, index: RequestSummary::owner, packed: true }
+}
+
+/// No requests.
+pub fn none() -> (Store<ProvisioningRequest, RequestSummary>, Listed) {
+    (Writer::new(keeping()).0, Listed::default())
+}
+
+impl Requests {
+    /// Requests that are kept here, and the Workloads together with those of Kueue.
+    pub fn new(
+        (objects, listed): (Store<ProvisioningRequest, RequestSummary>, Listed),
+        of_kueue: Store<Workload, WorkloadSummary>,
+    ) -> (Self, Workloads) {
+        let keeping = Keeping { summary: WorkloadSummary::of, index: |_: &WorkloadSummary| "", packed: true };
+        let (of_requests, writer) = Writer::new(keeping);
+        (Self { objects, listed, seen: Mutex::new(writer) }, Workloads { of_kueue, of_requests })
+    }
+
+    /// Whether this is the first request for a check that has not ended.
+    fn is_first(&self, request: &ProvisioningRequest) -> bool {
+        let Some((_, owner)) = request.workload() else { return false };
+        let order =
+            |r: &ProvisioningRequest| (r.metadata.creation_timestamp.clone().map(|t| t.0), r.name_any());
+        let same = |other: &Arc<ProvisioningRequest>| !has_ended(other) && order(other) < order(request);
+        !self.objects.of(owner).iter().any(same)
+    }
+}
+
+fn is_ours(request: &ProvisioningRequest) -> bool {
+    request.spec.provisioning_class_name == names::REQUEST_CLASS
+}
+
+fn has_ended(request: &ProvisioningRequest) -> bool {
+    ["Failed", "BookingExpired"].iter().any(|kind| request.is(kind))
+}
+
+impl Context {
+    /// A ProvisioningRequest was touched: it and the others for the same Workload are seen anew.
+    pub fn request_touched(&self, request: &ProvisioningRequest) {
+        self.see(&ObjectRef::from_obj(request));
+        if let Some((_, owner)) = request.workload() {
+            self.see_requests_of(owner);
+        }
+    }
+
+    /// The Workload with this UID was touched: its requests are seen anew, and so are the claims of requests that are gone.
+    pub(super) fn see_requests_of(&self, owner: &str) {
+        if !self.options.provisioning_requests {
+            return;
+        }
+        for request in self.stores.requests.objects.of(owner) {
+            self.see(&ObjectRef::from_obj(&*request));
+        }
+        for claim in self.stores.claims.those(|claim| claim.owner == owner) {
+            // Fails only while the process ends.
+            let _ = self.wake.claim.send(claim);
+        }
+    }
+
+    fn see(&self, object: &ObjectRef<ProvisioningRequest>) {
+        let namespace = object.namespace.as_deref().unwrap_or_default();
+        let name = ObjectRef::new(&name_as_workload(&object.name)).within(namespace);
+        let event = match self.stores.requests.objects.get(object).filter(|request| is_ours(request)) {
+            Some(request) => {
+                let owner = request.workload().filter(|_| self.stores.requests.is_first(&request));
+                let owner = owner.and_then(|(name, uid)| {
+                    let found = self.stores.workloads.get(&ObjectRef::new(name).within(namespace))?;
+                    (found.metadata.uid.as_deref() == Some(uid)).then_some(found)
+                });
+                Event::Apply(self.as_workload(&request, owner.as_deref()))
+            }
+            None => match self.stores.workloads.get(&name) {
+                Some(last) => Event::Delete((*last).clone()),
+                None => return,
+            },
+        };
+        let news = lock(&self.stores.requests.seen).take(event);
+        for news in news {
+            if let News::Moved(workload) = news {
+                self.workload_touched(&workload);
+                self.wake_workload(ObjectRef::from_obj(&*workload));
+            }
+        }
+    }
+
+    fn as_workload(&self, request: &ProvisioningRequest, owner: Option<&Workload>) -> Workload {
+        let check =
+            owner.and_then(|owner| check_of(request, owner, |check| self.is_answered_by_requests(check)));
+        as_workload(request, owner.zip(check))
+    }
+
+    /// Whether Kueue has a check answered by ProvisioningRequests.
+    fn is_answered_by_requests(&self, check: &str) -> bool {
+        let found = self.stores.checks.get(&ObjectRef::new(check));
+        found.is_some_and(|check| check.spec.controller_name == names::PROVISIONING_REQUEST)
+    }
+
+    /// A Workload of either front-end as the API server has it; `None` where there is none of that name.
+    ///
+    /// # Errors
+    /// It could not be read.
+    pub(super) async fn read_workload(
+        &self,
+        object: &ObjectRef<Workload>,
+    ) -> Result<Option<Guarded<Workload>>, Error> {
+        let namespace = object.namespace.as_deref().unwrap_or_default();
+        let api: Api<Guarded<Workload>> = Api::namespaced(self.client.clone(), namespace);
+        let of = format!("{namespace}/{}", object.name);
+        let Some(name) = object.name.strip_prefix(names::REQUEST_PREFIX) else {
+            return call("reading Workload", &of, api.get_opt(&object.name)).await;
+        };
+        let requests: Api<ProvisioningRequest> = Api::namespaced(self.client.clone(), namespace);
+        let Some(request) = call("reading ProvisioningRequest", &of, requests.get_opt(name)).await? else {
+            return Ok(None);
+        };
+        let owner = match request.workload() {
+            Some((name, uid)) => self.read_owner(namespace, name, uid).await?,
+            None => None,
+        };
+        Ok(Some(Guarded(Ok(self.as_workload(&request, owner.as_ref())))))
+    }
+
+    /// The Workload of this name and UID.
+    ///
+    /// # Errors
+    /// It could not be read.
+    pub(super) async fn read_owner(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<Option<Workload>, Error> {
+        let api: Api<Guarded<Workload>> = Api::namespaced(self.client.clone(), namespace);
+        let found = call("reading Workload", &format!("{namespace}/{name}"), api.get_opt(name)).await?;
+        let found = found.and_then(|found| found.0.ok());
+        Ok(found.filter(|workload| workload.metadata.uid.as_deref() == Some(uid)))
+    }
+}

@@ -1,0 +1,89 @@
+//! What is written to a ProvisioningRequest: the journal into its annotations, and the answer into its status.
+
+use crate::api::workload::{CheckState, Verdict};
+use crate::api::{ProvisioningRequest, Workload};
+use crate::effects::journal::Entry;
+use crate::effects::{call, patch_params, whole_seconds, write};
+use crate::error::Error;
+use crate::gang::FailureClass;
+use crate::gang::request::{Details, after_write, conditions};
+use crate::names;
+use jiff::Timestamp;
+use kube::api::{ObjectMeta, Patch, PatchParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+fn api(client: &Client, seen: &Workload) -> Api<ProvisioningRequest> {
+    Api::namespaced(client.clone(), &seen.namespace().unwrap_or_default())
+}
+
+/// Commits a journal, and returns the request as a Workload as it is afterwards.
+///
+/// # Errors
+/// [`Error::Conflict`] if the request has changed since it was read.
+pub async fn write_journal(client: &Client, seen: &Workload, entry: &Entry<'_>) -> Result<Workload, Error> {
+    let name = seen.request_name().unwrap_or_default();
+    let patch = json!({"metadata": {
+        "uid": seen.uid(),
+        "resourceVersion": seen.resource_version(),
+        "annotations": {
+            (names::journal_key(entry.check)): entry.journal,
+            (names::state_key(entry.check)): entry.headline,
+        },
+    }});
+    let (api, params, patch) = (api(client, seen), patch_params(), Patch::Merge(&patch));
+    let action = "writing the journal of ProvisioningRequest";
+    let written = write(action, &seen.full_name(), api.patch(name, &params, &patch)).await?;
+    Ok(after_write(seen.clone(), &written))
+}
+
+/// Metadata of the request as it is now.
+///
+/// # Errors
+/// It is gone, or could not be read.
+pub async fn metadata(client: &Client, seen: &Workload, action: &'static str) -> Result<ObjectMeta, Error> {
+    let name = seen.request_name().unwrap_or_default();
+    Ok(call(action, &seen.full_name(), api(client, seen).get_metadata(name)).await?.metadata)
+}
+
+/// Applies this state of the check, and returns the request as a Workload as it is afterwards. `details` stand in the status once
+/// the gang is ready.
+///
+/// # Errors
+/// [`Error::Conflict`] if the request has changed since it was read.
+pub async fn apply(
+    client: &Client,
+    seen: &Workload,
+    entry: &CheckState,
+    (details, failure): (&Details, Option<FailureClass>),
+    now: Timestamp,
+) -> Result<Workload, Error> {
+    let name = seen.request_name().unwrap_or_default();
+    let conditions = conditions(entry, failure, seen.conditions(), now).into_iter().map(|condition| {
+        json!({
+            "type": condition.type_, "status": condition.status, "reason": condition.reason, "message": condition.message,
+            "lastTransitionTime": whole_seconds(condition.last_transition_time.0),
+        })
+    });
+    let mut status = json!({"conditions": conditions.collect::<Vec<Value>>()});
+    if entry.state == Verdict::Ready {
+        status["provisioningClassDetails"] = json!(details.in_status());
+    }
+    let body = json!({
+        "apiVersion": format!("{}/v1", names::AUTOSCALING_GROUP),
+        "kind": "ProvisioningRequest",
+        "metadata": {
+            "namespace": seen.namespace(),
+            "name": name,
+            "uid": seen.uid(),
+            "resourceVersion": seen.resource_version(),
+        },
+        "status": status,
+    });
+    let params = PatchParams::apply(names::FIELD_MANAGER).force();
+    let (of, patch) = (seen.full_name(), Patch::Apply(&body));
+    let written =
+        write("answering ProvisioningRequest", &of, api(client, seen).patch_status(name, &params, &patch))
+            .await?;
+    Ok(after_write(seen.clone(), &written))
+}
